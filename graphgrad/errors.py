@@ -1,0 +1,59 @@
+"""The errors of graphgrad. Every error that a user can cause is one of these.
+
+Each message names what was wrong (the op, the ONNX node, the input, the shapes) and what to do
+next. All are raised before anything is computed or overwritten.
+"""
+
+
+class GraphGradError(Exception):
+    """Base of all errors of graphgrad."""
+
+
+class ModelError(GraphGradError):
+    """A model file or module cannot be read, imported or wrapped."""
+
+
+class InputError(GraphGradError):
+    """An array handed in has a wrong name, dtype, shape or value, or data are missing."""
+
+
+class ArgumentError(GraphGradError):
+    """An argument's value is unknown, or not served yet."""
+
+
+class MissingGradientError(GraphGradError):
+    """Some ops on the path of differentiation have no gradient. All of them are listed.
+
+    Attributes
+    ----------
+    missing : list[tuple[str, list[str]]]
+        Op name and the ONNX nodes (or binding names) where it occurs.
+    """
+
+    def __init__(self, message: str, missing: list[tuple[str, list[str]]] | None = None):
+        super().__init__(message)
+        self.missing = missing or []
+
+
+class NotDifferentiableError(GraphGradError):
+    """A gradient was asked for along a path that has none, by mathematics."""
+
+
+class RuleError(GraphGradError):
+    """A gradient rule was registered wrongly, or returned what does not fit its op."""
+
+
+class GradientMismatch(GraphGradError):
+    """A gradient disagrees with finite differences or with a peer."""
+
+
+class TargetError(GraphGradError):
+    """A compilation target is unknown, or not usable on this machine."""
+
+
+class AliasError(GraphGradError):
+    """A buffer that a step may overwrite overlaps another argument."""
+
+
+class CheckpointError(GraphGradError):
+    """A checkpoint is missing, damaged, or belongs to another model."""

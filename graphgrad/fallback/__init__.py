@@ -1,0 +1,1 @@
+"""Gradients synthesised from tensor expressions."""

@@ -1,0 +1,1 @@
+"""From Relax to kernels: target, pipeline, schedules, donation."""

@@ -1,0 +1,1 @@
+"""Hand-written gradient rules, one file per op family."""

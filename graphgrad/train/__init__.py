@@ -1,0 +1,1 @@
+"""Loss, optimiser, training step and its state."""

@@ -1,0 +1,1 @@
+"""ONNX model builders, written with `onnx.helper`, and the digits data set."""

@@ -1,0 +1,21 @@
+"""Peers: libraries that tests compare against and that graphgrad itself does not need."""
+
+import importlib
+import os
+from types import ModuleType
+
+import pytest
+
+
+def peer(name: str) -> ModuleType:
+    """Return the peer library, or skip the test; fail instead when peers are required.
+
+    ``GRAPHGRAD_REQUIRE_PEERS=1`` says that a missing peer is a failure: continuous integration
+    installs them all, so that no comparison is skipped unseen.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        if os.environ.get("GRAPHGRAD_REQUIRE_PEERS") == "1":
+            pytest.fail(f"the peer library {name} is required but not installed")
+        pytest.skip(f"the peer library {name} is not installed")
