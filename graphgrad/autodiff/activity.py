@@ -1,0 +1,150 @@
+"""What needs a cotangent, and which ops on the way have no gradient.
+
+A binding is *active* if it depends on a variable that is differentiated, through ops that have
+derivatives, and an output depends on it. Only active bindings are asked for a rule, and all that
+have none are reported together, before any work.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..errors import MissingGradientError
+from ..ops.tensor import is_float
+from ..frontend.provenance import read
+from ..registry.rule import Rule, find
+from .program import Program
+
+
+def has_cotangent(ty: Any) -> bool:
+    """Whether values of a type have cotangents: float tensors, and tuples with one in them."""
+    if isinstance(ty, relax.TensorType):
+        return is_float(str(ty.dtype))
+    if isinstance(ty, relax.TupleType):
+        return any(has_cotangent(field) for field in ty.fields)
+    return False
+
+
+def variables_in(expr: Any) -> Iterable[Any]:
+    """Yield the variables that a binding's value reads as data."""
+    if isinstance(expr, relax.Var):
+        yield expr
+    elif isinstance(expr, relax.Call):
+        if isinstance(expr.op, relax.Var):
+            yield expr.op
+        for argument in expr.args:
+            yield from variables_in(argument)
+    elif isinstance(expr, relax.Tuple):
+        for item in expr.fields:
+            yield from variables_in(item)
+    elif isinstance(expr, relax.TupleGetItem):
+        yield from variables_in(expr.tuple_value)
+    elif isinstance(expr, relax.MatchCast):
+        yield from variables_in(expr.value)
+    elif isinstance(expr, (relax.If, relax.Function)):
+        yield from relax.analysis.free_vars(
+            expr if isinstance(expr, relax.Function) else _as_sequence(expr)
+        )
+
+
+def _as_sequence(expr: Any) -> relax.SeqExpr:
+    return relax.SeqExpr([], expr)
+
+
+def op_name(value: Any) -> str:
+    """Return the name under which a binding's value is looked up and reported."""
+    if isinstance(value, relax.If):
+        return "relax.If"
+    operator = value.op
+    if isinstance(operator, tvm.ir.Op):
+        if operator.name.startswith("relax.call_tir") and value.args:
+            return f"{operator.name}({value.args[0].name_hint})"
+        return str(operator.name)
+    if isinstance(operator, relax.ExternFunc):
+        return f"packed function {operator.global_symbol}"
+    return f"call of {operator}"
+
+
+@dataclass
+class Activity:
+    """Which variables carry cotangents, and the rule of each active call.
+
+    Attributes
+    ----------
+    varied : set of relax.Var
+        Depends on a differentiated variable.
+    rules : dict
+        Rule of each active call, by the variable that it is bound to.
+    """
+
+    varied: set[Any]
+    rules: dict[Any, Rule]
+
+
+def analyse(program: Program, wrt: Iterable[Any]) -> Activity:
+    """Find the active bindings of a program and their rules.
+
+    Parameters
+    ----------
+    program : Program
+    wrt : variables of the program
+
+    Raises
+    ------
+    MissingGradientError
+        Active ops have no rule; lists every one of them.
+    """
+    varied = _varied(program, set(wrt))
+    rules: dict[Any, Rule] = {}
+    missing: dict[str, list[str]] = defaultdict(list)
+    needed = {var for var in variables_in(program.result) if var in varied}
+    for var, value in reversed(program.bindings):
+        if var not in needed or var not in varied:
+            continue
+        reads = [source for source in variables_in(value) if source in varied]
+        if not reads:
+            continue
+        needed.update(reads)
+        if isinstance(value, (relax.Call, relax.If)):
+            name = op_name(value)
+            rule = find(name)
+            if rule is None:
+                missing[name].append(read(value.span).node or var.name)
+            else:
+                rules[var] = rule
+    if missing:
+        raise _missing_error(program, missing)
+    return Activity(varied, rules)
+
+
+def _varied(program: Program, varied: set[Any]) -> set[Any]:
+    for var, value in program.bindings:
+        if var in varied or not has_cotangent(var.ty):
+            continue
+        if isinstance(value, relax.Call):
+            rule = find(op_name(value))
+            if rule is not None and rule.kind == "nondifferentiable":
+                continue
+        if any(source in varied for source in variables_in(value)):
+            varied.add(var)
+    return varied
+
+
+def _missing_error(program: Program, missing: dict[str, list[str]]) -> MissingGradientError:
+    # The sweep met them last first.
+    rows = [(name, places[::-1]) for name, places in sorted(missing.items())]
+    lines = [f"  {name} ×{len(places)}: {', '.join(places)}" for name, places in rows]
+    return MissingGradientError(
+        f"{len(rows)} op(s) on the way from the differentiated values to the outputs of "
+        f"{program.name!r} have no gradient:\n"
+        + "\n".join(lines)
+        + "\nRegister a rule with graphgrad.register_gradient, declare an op with "
+        "graphgrad.nondifferentiable, or differentiate with respect to fewer values.",
+        rows,
+    )

@@ -1,0 +1,197 @@
+"""Applying one rule to one call: what the rule's kind leaves out is done here, once for all.
+
+Products with the cotangent, sums over broadcast axes, dtypes, structural zeros and the checks of
+what a rule returned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import relax
+
+from ..errors import RuleError
+from ..ops import functional as op
+from ..ops.tensor import Emitter, Tensor, is_float
+from ..registry.attributes import Attributes
+from ..registry.rule import Rule
+
+Cotangent = Any
+"""A `Tensor`, a list of cotangents for a tuple, or None where nothing arrived."""
+
+
+def apply_rule(
+    rule: Rule,
+    emitter: Emitter,
+    call: relax.Call,
+    output: Any,
+    cotangent: Cotangent,
+    wanted: Sequence[bool],
+) -> list[Cotangent]:
+    """Return the cotangents of a call's arguments.
+
+    Parameters
+    ----------
+    rule : Rule
+    emitter : Emitter
+    call : relax.Call
+        The call as emitted: its arguments are variables of the function being written.
+    output : relax.Var
+        The variable that holds its value.
+    cotangent : Cotangent
+        Of the output.
+    wanted : sequence of bool
+        Which arguments need a cotangent; the others get None.
+
+    Raises
+    ------
+    RuleError
+        The rule returned what does not fit the call's arguments.
+    """
+    inputs = [emitter.lift(argument) for argument in call.args]
+    attributes = Attributes(call.attrs)
+    if rule.kind == "general":
+        outputs = emitter.lift(output)
+        outputs = outputs if isinstance(outputs, list) else [outputs]
+        cotangents = _filled(cotangent, outputs)
+        results = _called(rule, inputs, outputs, cotangents, attributes)
+    else:
+        ct = _filled(cotangent, [emitter.lift(output)])[0]
+        results = _KINDS[rule.kind](rule, inputs, emitter.lift(output), ct, attributes, wanted)
+    results = results if isinstance(results, tuple | list) else (results,)
+    if len(results) != len(inputs):
+        raise RuleError(
+            f"{rule.location}: the rule for {rule.op} returned {len(results)} cotangent(s) for "
+            f"{len(inputs)} input(s); return one for each, None where not differentiable"
+        )
+    return [
+        _fitted(rule, emitter, index, result, primal) if needed else None
+        for index, (result, primal, needed) in enumerate(zip(results, inputs, wanted))
+    ]
+
+
+def _called(rule: Rule, *arguments: Any) -> Any:
+    assert rule.function is not None
+    return rule.function(*arguments)
+
+
+def _attribute_keyword(rule: Rule, attributes: Attributes) -> dict[str, Attributes]:
+    return {"attrs": attributes} if rule.takes_attributes else {}
+
+
+def _elementwise(
+    rule: Rule,
+    inputs: list[Any],
+    output: Tensor,
+    ct: Tensor,
+    attributes: Attributes,
+    wanted: Sequence[bool],
+) -> list[Tensor | None]:
+    assert rule.function is not None
+    partials = rule.function(*inputs, output, **_attribute_keyword(rule, attributes))
+    partials = partials if isinstance(partials, tuple) else (partials,)
+    if len(partials) != len(inputs):
+        return list(partials)  # refused by the caller, which knows what to say
+    return [
+        _product(ct, partial, rule.singular) if needed and partial is not None else None
+        for partial, needed in zip(partials, wanted)
+    ]
+
+
+def _product(ct: Tensor, partial: Any, singular: bool) -> Tensor:
+    """Return ct · partial; where singular, 0 · ∞ and 0 · NaN are 0."""
+    if not singular or ct.fill is not None or not isinstance(partial, Tensor):
+        return ct * partial
+    return op.where(op.equal(ct, 0.0), 0.0, ct * partial)
+
+
+def _linear(
+    rule: Rule,
+    inputs: list[Any],
+    output: Tensor,
+    ct: Tensor,
+    attributes: Attributes,
+    wanted: Sequence[bool],
+) -> Any:
+    types = [_type_only(value) for value in inputs]
+    assert rule.function is not None
+    result = rule.function(*types, ct, **_attribute_keyword(rule, attributes))
+    return result if isinstance(result, tuple) else (result,)
+
+
+def _type_only(value: Any) -> Any:
+    """Return a tensor that has a type but no value: a linear rule must not read its inputs."""
+    if isinstance(value, list):
+        return [_type_only(item) for item in value]
+    return Tensor(value.emitter, None, ty=value.ty) if isinstance(value, Tensor) else value
+
+
+def _bilinear(
+    rule: Rule,
+    inputs: list[Any],
+    output: Tensor,
+    ct: Tensor,
+    attributes: Attributes,
+    wanted: Sequence[bool],
+) -> Any:
+    assert rule.function is not None
+    return rule.function(*inputs, ct, **_attribute_keyword(rule, attributes))
+
+
+_KINDS = {"elementwise": _elementwise, "linear": _linear, "bilinear": _bilinear}
+
+
+def _filled(cotangent: Cotangent, outputs: list[Any]) -> list[Tensor | None]:
+    """Return one cotangent per output: zeros where none arrived, None where there can be none."""
+    given = cotangent if isinstance(cotangent, list) else [cotangent]
+    given = given + [None] * (len(outputs) - len(given))
+    return [ct if ct is not None else _zero(output) for ct, output in zip(given, outputs)]
+
+
+def _zero(output: Any) -> Tensor | None:
+    if not isinstance(output, Tensor) or not is_float(output.dtype):
+        return None
+    return output.emitter.full(0.0, output.shape, output.dtype)
+
+
+def _fitted(rule: Rule, emitter: Emitter, index: int, result: Any, primal: Any) -> Cotangent:
+    """Return a rule's result in the shape and dtype of the input that it belongs to."""
+    if result is None:
+        return None
+    if isinstance(primal, list):
+        results = result if isinstance(result, list | tuple) else [result]
+        if len(results) != len(primal):
+            raise RuleError(
+                f"{rule.location}: the rule for {rule.op} returned {len(results)} cotangent(s) "
+                f"for the {len(primal)} tensors of input {index}"
+            )
+        return [_fitted(rule, emitter, index, r, p) for r, p in zip(results, primal)]
+    if not isinstance(primal, Tensor) or not is_float(primal.dtype):
+        raise RuleError(
+            f"{rule.location}: the rule for {rule.op} returned a cotangent for input {index}, "
+            "which is not a float tensor; return None there"
+        )
+    value = result if isinstance(result, Tensor) else _emitted(rule, emitter, index, result)
+    if not is_float(value.dtype):
+        raise RuleError(
+            f"{rule.location}: the rule for {rule.op} returned a cotangent of dtype {value.dtype} "
+            f"for input {index} of dtype {primal.dtype}"
+        )
+    try:
+        return op.sum_to(value, primal.shape).astype(primal.dtype)
+    except ValueError:
+        raise RuleError(
+            f"{rule.location}: the rule for {rule.op} returned a cotangent of shape "
+            f"{value.shape} for input {index} of shape {primal.shape}"
+        ) from None
+
+
+def _emitted(rule: Rule, emitter: Emitter, index: int, result: Any) -> Tensor:
+    value = emitter.emit(result) if isinstance(result, relax.Expr) else None
+    if not isinstance(value, Tensor):
+        raise RuleError(
+            f"{rule.location}: the rule for {rule.op} returned {type(result).__name__} for input "
+            f"{index}; a cotangent is a Tensor or a Relax expression of a tensor"
+        )
+    return value

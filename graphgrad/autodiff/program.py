@@ -1,0 +1,211 @@
+"""A Relax function as a straight line of bindings, with every call of a Relax function inlined.
+
+TVM's own gradient pass skips calls of other Relax functions and returns zeros for what they
+compute. Here they are inlined first, so the sweep never meets one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ..errors import ArgumentError, NotDifferentiableError
+
+
+@dataclass
+class Program:
+    """A function to be differentiated.
+
+    Attributes
+    ----------
+    name : str
+    params : list of relax.Var
+        Fresh variables: a new function may take them as its own parameters.
+    bindings : list of (relax.Var, relax expression or relax.MatchCast)
+        In order of execution.
+    result : relax expression
+        The returned variable, constant or tuple of those.
+    dataflow : bool
+        All bindings are pure and free of control flow, so they fit in one dataflow block.
+    renamed : dict
+        The variables of the original function to those of this program.
+    """
+
+    name: str
+    params: list[Any]
+    bindings: list[tuple[Any, Any]] = field(default_factory=list)
+    result: Any = None
+    dataflow: bool = True
+    renamed: dict[Any, Any] = field(default_factory=dict)
+
+    def variable(self, key: Any) -> Any:
+        """Return the variable that a name, or a variable of the original function, stands for.
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        """
+        if not isinstance(key, str):
+            return key if key in self._variables() else self.renamed[key]
+        for var in self._variables():
+            if var.name == key:
+                return var
+        raise KeyError(key)
+
+    def _variables(self) -> list[Any]:
+        return [*self.params, *(var for var, _ in self.bindings)]
+
+
+def linearise(mod: tvm.IRModule, name: str) -> Program:
+    """Return a function of a module as a straight line.
+
+    Parameters
+    ----------
+    mod : IRModule
+    name : str
+        Name of a Relax function in it.
+
+    Raises
+    ------
+    ArgumentError
+        There is no Relax function of that name.
+    NotDifferentiableError
+        The function calls itself: the trip count depends on data.
+    """
+    function = _function(mod, name)
+    copy = relax.utils.copy_with_new_vars(function)
+    program = Program(name, list(copy.params), dataflow=bool(function.is_pure))
+    program.renamed = dict(zip(_bound_variables(function), _bound_variables(copy)))
+    program.result = _Inliner(mod, program, [name]).append(copy.body)
+    return program
+
+
+def _function(mod: tvm.IRModule, name: str) -> relax.Function:
+    names = {gv.name_hint: gv for gv in mod.get_global_vars()}
+    function = mod[names[name]] if name in names else None
+    if not isinstance(function, relax.Function):
+        relax_names = [n for n, gv in names.items() if isinstance(mod[gv], relax.Function)]
+        raise ArgumentError(
+            f"the module has no Relax function {name!r}; it has {sorted(relax_names)}"
+        )
+    return function
+
+
+def _bound_variables(function: relax.Function) -> list[Any]:
+    bindings = [b.var for block in function.body.blocks for b in block.bindings]
+    return [*function.params, *bindings]
+
+
+class _Inliner:
+    """Appends the bindings of a body to a program, and those of the functions it calls."""
+
+    def __init__(self, mod: tvm.IRModule, program: Program, stack: Sequence[str]):
+        self.mod = mod
+        self.program = program
+        self.stack = list(stack)
+        self.local_functions: dict[Any, relax.Function] = {}
+
+    def append(self, body: Any) -> Any:
+        """Append a body's bindings; return the expression of its value."""
+        if not isinstance(body, relax.SeqExpr):
+            return body
+        for block in body.blocks:
+            for binding in block.bindings:
+                self._binding(binding)
+        return body.body
+
+    def _binding(self, binding: Any) -> None:
+        var = binding.var
+        if isinstance(binding, relax.MatchCast):
+            self.program.bindings.append((var, binding))
+            return
+        value = binding.value
+        if isinstance(value, relax.Function):
+            self.local_functions[var] = value
+        elif isinstance(value, relax.SeqExpr):
+            value = self.append(value)
+        elif isinstance(value, relax.Call):
+            callee, label = self._callee(value.op)
+            if callee is not None:
+                value = self._inline(callee, value.args, label)
+        if not _is_pure(value):
+            self.program.dataflow = False
+        self.program.bindings.append((var, value))
+
+    def _callee(self, op: Any) -> tuple[relax.Function | None, str]:
+        if isinstance(op, tvm.ir.GlobalVar):
+            function = self.mod[op]
+            return (function if isinstance(function, relax.Function) else None), op.name_hint
+        if isinstance(op, relax.Var):
+            return self.local_functions.get(op), op.name_hint
+        return None, ""
+
+    def _inline(self, callee: relax.Function, arguments: Any, label: str) -> Any:
+        if label in self.stack:
+            chain = " → ".join([*self.stack, label])
+            raise NotDifferentiableError(
+                f"{chain}: a function that calls itself has a data-dependent trip count and "
+                "cannot be differentiated; write the loop with a fixed number of steps"
+            )
+        copy = relax.utils.copy_with_new_vars(callee)
+        bound = copy.bind_params(dict(zip(copy.params, arguments)))
+        self.stack.append(label)
+        result = self.append(bound.body)
+        self.stack.pop()
+        return result
+
+
+def _is_pure(value: Any) -> bool:
+    if isinstance(value, relax.If):
+        return False
+    if not isinstance(value, relax.Call):
+        return True
+    if isinstance(value.op, tvm.ir.Op):
+        return bool(value.op.get_attr("FPurity"))
+    return False
+
+
+def replay(program: Program, builder: relax.BlockBuilder) -> dict[Any, Any]:
+    """Emit a program's bindings into the current block.
+
+    Returns
+    -------
+    environment : dict
+        Each variable of the program to the expression that now holds its value.
+    """
+    environment: dict[Any, Any] = {param: param for param in program.params}
+    for var, value in program.bindings:
+        if isinstance(value, relax.MatchCast):
+            source = substitute(value.value, environment)
+            environment[var] = builder.match_cast(source, value.ty, var.name)
+            continue
+        new_value = substitute(value, environment)
+        if isinstance(new_value, relax.Var):
+            environment[var] = new_value
+        else:
+            environment[var] = builder.emit(new_value, var.name)
+    return environment
+
+
+def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
+    """Replace the variables in one binding's value."""
+    if isinstance(expr, relax.Var):
+        return environment.get(expr, expr)
+    if isinstance(expr, relax.Call):
+        arguments = [substitute(argument, environment) for argument in expr.args]
+        operator = substitute(expr.op, environment) if isinstance(expr.op, relax.Var) else expr.op
+        return relax.Call(operator, arguments, expr.attrs, expr.ty_args, expr.span)
+    if isinstance(expr, relax.Tuple):
+        return relax.Tuple([substitute(item, environment) for item in expr.fields])
+    if isinstance(expr, relax.TupleGetItem):
+        return relax.TupleGetItem(substitute(expr.tuple_value, environment), expr.index)
+    if isinstance(expr, (relax.If, relax.Function)):
+        rename = (tvm.ir.Var, lambda var: environment.get(var, var))
+        return tvm_ffi.structural_map(expr, rename)
+    return expr

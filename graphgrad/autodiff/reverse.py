@@ -1,0 +1,137 @@
+"""The reverse sweep: cotangents flow from the outputs back to what is differentiated.
+
+Griewank and Walther, *Evaluating Derivatives* (2nd ed., 2008), chapter 3: every binding is visited
+once, last first; a variable that is read several times gets the sum of what its readers send.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import relax
+
+from ..errors import NotDifferentiableError
+from ..frontend.provenance import with_origin
+from ..ops.tensor import Emitter, Tensor, type_shape
+from .activity import Activity, has_cotangent, variables_in
+from .apply import Cotangent, apply_rule
+from .program import Program, substitute
+
+
+def add(a: Cotangent, b: Cotangent) -> Cotangent:
+    """Return the sum of two cotangents; None is zero."""
+    if a is None:
+        return b
+    if b is None:
+        return a
+    if isinstance(a, list):
+        return [add(x, y) for x, y in zip(a, b)]
+    return a + b
+
+
+def backward(
+    emitter: Emitter,
+    program: Program,
+    environment: dict[Any, Any],
+    activity: Activity,
+    seed: Cotangent,
+    wrt: Sequence[Any],
+) -> list[Tensor]:
+    """Emit the cotangents of some variables of a program.
+
+    Parameters
+    ----------
+    emitter : Emitter
+        Writes behind the program's own bindings.
+    program : Program
+    environment : dict
+        The program's variables to their emitted values, from `program.replay`.
+    activity : Activity
+    seed : Cotangent
+        Cotangent of the program's result: a list, nested like the result, where it is a tuple;
+        None in the place of an output that has none.
+    wrt : sequence of variables of the program
+        Float tensors.
+
+    Returns
+    -------
+    list of Tensor
+        One per entry of `wrt`, in its shape and dtype; zeros where no output depends on it.
+    """
+    sweep = _Sweep(emitter, environment, activity)
+    sweep.send(program.result, seed)
+    targets = set(wrt)
+    for var, value in reversed(program.bindings):
+        cotangent = sweep.cotangents.get(var)
+        if cotangent is None:
+            continue
+        if var not in targets:
+            del sweep.cotangents[var]
+        sweep.visit(var, value, cotangent)
+    return [sweep.result(var) for var in wrt]
+
+
+class _Sweep:
+    def __init__(self, emitter: Emitter, environment: dict[Any, Any], activity: Activity):
+        self.emitter = emitter
+        self.environment = environment
+        self.activity = activity
+        self.cotangents: dict[Any, Cotangent] = {}
+
+    def send(self, expr: Any, cotangent: Cotangent) -> None:
+        """Add a cotangent to the variables that an expression consists of."""
+        if cotangent is None:
+            return
+        if isinstance(expr, relax.Tuple):
+            for item, part in zip(expr.fields, cotangent):
+                self.send(item, part)
+        elif isinstance(expr, relax.TupleGetItem):
+            parts: list[Cotangent] = [None] * len(expr.tuple_value.ty.fields)
+            parts[expr.index] = cotangent
+            self.send(expr.tuple_value, parts)
+        elif isinstance(expr, relax.MatchCast):
+            self._send_through_cast(expr, cotangent)
+        elif isinstance(expr, relax.Var) and expr in self.activity.varied:
+            self.cotangents[expr] = add(self.cotangents.get(expr), cotangent)
+
+    def _send_through_cast(self, cast: relax.MatchCast, cotangent: Cotangent) -> None:
+        if any(var in self.activity.varied for var in variables_in(cast.value)):
+            self.send(cast.value, cotangent)
+
+    def visit(self, var: Any, value: Any, cotangent: Cotangent) -> None:
+        """Send a binding's cotangent on to what the binding reads."""
+        rule = self.activity.rules.get(var)
+        if rule is None:
+            self.send(value, cotangent)
+            return
+        call = substitute(value, self.environment)
+        wanted = [
+            any(source in self.activity.varied for source in variables_in(argument))
+            for argument in value.args
+        ]
+        with self.emitter.at(with_origin(value.span, rule.origin), f"{var.name}_ct"):
+            output = self.environment[var]
+            results = apply_rule(rule, self.emitter, call, output, cotangent, wanted)
+            for argument, result in zip(value.args, results):
+                self.send(argument, result)
+
+    def result(self, var: Any) -> Tensor:
+        """Return a variable's cotangent; zeros where none arrived."""
+        cotangent = self.cotangents.get(var)
+        if cotangent is not None:
+            return cotangent
+        return self.emitter.full(0.0, type_shape(var.ty), str(var.ty.dtype))
+
+
+def check_target(var: Any) -> None:
+    """Raise unless a variable is a float tensor, which alone has a gradient.
+
+    Raises
+    ------
+    NotDifferentiableError
+    """
+    if not isinstance(var.ty, relax.TensorType) or not has_cotangent(var.ty):
+        raise NotDifferentiableError(
+            f"{var.name} has type {var.ty}: only float tensors have gradients"
+        )

@@ -1,0 +1,149 @@
+"""The public transforms of a module: `vjp`, on which everything else is built."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..errors import ArgumentError, NotDifferentiableError
+from ..ops.tensor import Emitter
+from .activity import analyse, has_cotangent
+from .apply import Cotangent
+from .program import Program, linearise, replay, substitute
+from .reverse import backward, check_target
+from .write import write_function
+
+Wrt = str | Any | Sequence[str | Any] | None
+"""Names or variables, one or several; None for every float parameter."""
+
+
+def vjp(
+    mod: tvm.IRModule,
+    func: str = "main",
+    wrt: Wrt = None,
+    grad_req: str = "write",
+    rules: str = "auto",
+) -> tvm.IRModule:
+    """Add to a module the vector-Jacobian product of one of its functions.
+
+    Parameters
+    ----------
+    mod : IRModule
+    func : str
+        Name of a Relax function that returns a tensor or a (nested) tuple of tensors.
+    wrt : names or variables, optional
+        What to differentiate with respect to: parameters, or any value bound in the function, by
+        name or as the Relax variable. Default: every float parameter, in order.
+    grad_req : "write"
+        Gradients are new values. Accumulation is not served yet.
+    rules : "auto"
+        The user's rules, then graphgrad's.
+
+    Returns
+    -------
+    IRModule
+        The module with ``<func>_vjp(*args, *cotangents) -> (outputs, gradients)`` added: one
+        cotangent for each float output, in order and of its type; `outputs` as `func` returns
+        them; `gradients` a tuple with one tensor for each entry of `wrt`, of its type. It is
+        ordinary, pure Relax and can be differentiated again.
+
+    Raises
+    ------
+    ArgumentError
+        Unknown function, name or argument value.
+    MissingGradientError
+        Some ops have no gradient; the error lists all of them.
+    NotDifferentiableError
+        An entry of `wrt` is no float tensor, or no output is.
+
+    Examples
+    --------
+    >>> mod2 = gg.vjp(mod, "main", wrt=["weight"])
+    >>> ex = gg.compile(mod2)
+    """
+    _only_served("grad_req", grad_req, "write")
+    _only_served("rules", rules, "auto")
+    program = linearise(mod, func)
+    targets = select(program, wrt)
+
+    types = list(_float_types(program.result.ty))
+    if not types:
+        raise NotDifferentiableError(f"{func!r} returns no float tensor, so it has no gradient")
+    names = ["ct"] if len(types) == 1 else [f"ct_{index}" for index in range(len(types))]
+    cotangents = [relax.Var(name, ty) for name, ty in zip(names, types)]
+    activity = analyse(program, targets)
+
+    def body(emitter: Emitter) -> Any:
+        remaining = iter(cotangents)
+        seed = shaped_like(program.result.ty, lambda ty: emitter.lift(next(remaining)))
+        environment = replay(program, emitter.builder)
+        gradients = backward(emitter, program, environment, activity, seed, targets)
+        return (substitute(program.result, environment), tuple(gradients))
+
+    params = [*program.params, *cotangents]
+    return write_function(mod, f"{func}_vjp", params, body, dataflow=program.dataflow)
+
+
+def _only_served(name: str, value: str, served: str) -> None:
+    if value != served:
+        raise ArgumentError(f"{name}={value!r} is not served yet; only {served!r} is")
+
+
+def select(program: Program, wrt: Wrt) -> list[Any]:
+    """Return the variables of a program that `wrt` names.
+
+    Raises
+    ------
+    ArgumentError
+        A name is unknown, or given twice, or nothing is left to differentiate.
+    NotDifferentiableError
+        A value is no float tensor.
+    """
+    if wrt is None:
+        targets = [
+            param
+            for param in program.params
+            if isinstance(param.ty, relax.TensorType) and has_cotangent(param.ty)
+        ]
+        if not targets:
+            raise ArgumentError(f"{program.name!r} has no float tensor parameter")
+        return targets
+    keys = list(wrt) if isinstance(wrt, Sequence) and not isinstance(wrt, str) else [wrt]
+    targets = [_variable(program, key) for key in keys]
+    if len(set(targets)) != len(targets) or not targets:
+        raise ArgumentError(f"wrt={keys}: give at least one value, and each once")
+    for target in targets:
+        check_target(target)
+    return targets
+
+
+def _variable(program: Program, key: Any) -> Any:
+    try:
+        return program.variable(key)
+    except KeyError:
+        names = [v.name for v in (*program.params, *(var for var, _ in program.bindings))]
+        label = key if isinstance(key, str) else key.name
+        close = difflib.get_close_matches(label, names, n=3) or names[:8]
+        raise ArgumentError(
+            f"{program.name!r} has no value {label!r} to differentiate with respect to; did you "
+            f"mean one of {close}?"
+        ) from None
+
+
+def _float_types(ty: Any) -> Any:
+    if isinstance(ty, relax.TupleType):
+        for item in ty.fields:
+            yield from _float_types(item)
+    elif has_cotangent(ty):
+        yield ty
+
+
+def shaped_like(ty: Any, leaf: Callable[[Any], Cotangent]) -> Cotangent:
+    """Build a cotangent nested like a type; None for what has none."""
+    if isinstance(ty, relax.TupleType):
+        return [shaped_like(item, leaf) for item in ty.fields]
+    return leaf(ty) if has_cotangent(ty) else None

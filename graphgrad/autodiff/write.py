@@ -1,0 +1,75 @@
+"""Writing a new Relax function into a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..errors import ArgumentError
+from ..ops.tensor import Emitter, Tensor
+
+
+def write_function(
+    mod: tvm.IRModule,
+    name: str,
+    params: Sequence[Any],
+    body: Callable[[Emitter], Any],
+    *,
+    dataflow: bool = True,
+) -> tvm.IRModule:
+    """Return the module with a function added; what the function does not use is left out of it.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Not changed. Its PrimFuncs may be called by the new function.
+    name : str
+    params : sequence of relax.Var
+    body : callable
+        Emits the function's bindings and returns its value: a `Tensor`, a Relax expression, or a
+        (nested) tuple of those.
+    dataflow : bool
+        The bindings are pure and free of control flow, and go into one dataflow block.
+
+    Raises
+    ------
+    ArgumentError
+        The module has a function of that name.
+    """
+    if name in {gv.name_hint for gv in mod.get_global_vars()}:
+        raise ArgumentError(f"the module has a function {name!r} already; rename or remove it")
+    kernels = {gv: f for gv, f in mod.functions.items() if not isinstance(f, relax.Function)}
+    builder = relax.BlockBuilder(tvm.IRModule(kernels))
+    emitter = Emitter(builder)
+    with builder.function(name, list(params), pure=dataflow):
+        if dataflow:
+            with builder.dataflow():
+                result = _outputs(builder, body(emitter), set(params))
+        else:
+            result = _expression(body(emitter))
+        builder.emit_func_output(result)
+    written = relax.transform.DeadCodeElimination([name])(builder.finalize())
+    extended = tvm.IRModule(mod.functions, attrs=mod.attrs)
+    extended.update_func(tvm.ir.GlobalVar(name), written[name])
+    return extended
+
+
+def _expression(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return relax.Tuple([_expression(item) for item in value])
+    return value.expr if isinstance(value, Tensor) else value
+
+
+def _outputs(builder: relax.BlockBuilder, value: Any, params: set[Any]) -> Any:
+    """Make each variable in a returned value an output of the dataflow block."""
+    expr = value if isinstance(value, tuple) else _expression(value)
+    if isinstance(expr, relax.Tuple):
+        expr = tuple(expr.fields)
+    if isinstance(expr, tuple):
+        return relax.Tuple([_outputs(builder, item, params) for item in expr])
+    if isinstance(expr, relax.Var) and expr not in params:
+        return builder.emit_output(expr)
+    return expr

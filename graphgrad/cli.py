@@ -1,0 +1,191 @@
+"""The command ``graphgrad``: its arguments, and from errors to exit codes."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+
+from . import __version__, cli_grad, cli_train
+from .cli_train import Settings
+from .errors import GraphGradError
+
+GOOD, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+EXIT_CODES = f"""\
+exit codes:
+  {GOOD}    good
+  {FAILED}    the run failed: the loss stayed non-finite
+  {BAD_INPUT}    bad usage or bad input
+  {INTERRUPTED}  stopped by Ctrl-C
+"""
+
+TRAIN = """\
+Train an ONNX model with gradients that graphgrad derives. Without arguments: build a small residual
+network as an ONNX file, import that file, and train it on 8x8 handwritten digits.
+
+In the folder --out it writes trained.onnx (inference form), history.json (settings, loss of each
+step, held-out measure of each epoch), checkpoint.safetensors and, with matplotlib, loss.png. Files
+of an earlier run there are replaced.
+"""
+
+TRAIN_EXAMPLES = """\
+examples:
+  graphgrad train                                     the digits, about a minute
+  graphgrad train --compare-frozen                    and a twin whose convolutions do not train
+  graphgrad train model.onnx --data data.npz          arrays x, y [, x_test, y_test]
+  graphgrad train model.onnx --data d.npz --loss mse --lr 0.01 --steps 500 --batch 16
+  graphgrad train model.onnx --data d.npz --freeze 'layer1.*' --freeze conv1.weight
+  graphgrad train --resume --out graphgrad-out        go on after Ctrl-C, bit for bit
+
+data: the first dimension of every array counts the examples. A model with several inputs takes one
+array per input, named as the input. Labels y are integers; with --loss mse, y are real values; with
+a loss that the model computes itself, there is no y.
+
+Ctrl-C finishes the step, saves and says how to resume.
+
+"""
+
+GRAD = """\
+Write a model's differentiated program as readable text (TVM script): a function main_vjp that takes
+the arguments of the model and the gradient of its outputs, and returns outputs and gradients.
+"""
+
+GRAD_EXAMPLES = """\
+examples:
+  graphgrad grad model.onnx
+  graphgrad grad model.onnx --out model_vjp.py
+  graphgrad grad model.onnx --wrt input --wrt fc.weight --json
+
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Without the program's name; default ``sys.argv[1:]``.
+    """
+    parsed = parser().parse_args(arguments)
+    try:
+        return parsed.run(parsed)
+    except GraphGradError as error:
+        if parsed.json:
+            print(json.dumps({"event": "error", "message": str(error)}), flush=True)
+        print(f"graphgrad: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("graphgrad: stopped", file=sys.stderr)
+        return INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    root = argparse.ArgumentParser(
+        prog="graphgrad",
+        description="Gradients and training of ONNX models on TVM.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    root.add_argument("--version", action="version", version=f"graphgrad {__version__}")
+    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_train(commands)
+    _add_grad(commands)
+    return root
+
+
+def _add_train(commands: argparse._SubParsersAction) -> None:
+    # Settings default to None here, so that --resume can tell which ones were given.
+    command = _add_command(commands, "train", "train an ONNX model", TRAIN, TRAIN_EXAMPLES)
+    command.set_defaults(run=cli_train.run)
+    default = Settings()
+    add = command.add_argument
+    add("model", nargs="?", metavar="MODEL", help="ONNX file; default: a ResNet for the digits")
+    add("--data", metavar="FILE.npz", help="arrays to train on; default: the digits")
+    add("--out", default="graphgrad-out", metavar="FOLDER", help="default: %(default)s")
+    add("--resume", action="store_true", help="go on with the run in --out, with its settings")
+    add(
+        "--loss",
+        metavar="NAME",
+        help=f"cross_entropy, mse, or the name of an output of the model; default: {default.loss}",
+    )
+    add("--optimizer", choices=["sgd"], help=f"default: {default.optimizer}")
+    add("--lr", type=number, metavar="RATE", help=f"highest rate; default: {default.lr}")
+    add(
+        "--schedule",
+        choices=["cosine", "constant"],
+        help=f"cosine rises during the first epoch, then falls to zero; default: {default.schedule}",
+    )
+    add("--momentum", type=fraction, metavar="M", help=f"default: {default.momentum}")
+    add("--nesterov", action=argparse.BooleanOptionalAction, help=f"default: {default.nesterov}")
+    add("--weight-decay", type=number, metavar="D", help=f"default: {default.weight_decay}")
+    length = command.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=count, metavar="N", help=f"default: {default.epochs}")
+    length.add_argument("--steps", type=count, metavar="N", help="instead of epochs")
+    add("--batch", type=count, metavar="N", help=f"examples per step; default: {default.batch}")
+    add(
+        "--freeze",
+        action="append",
+        metavar="NAME",
+        help="weight that does not train, or a pattern such as 'layer1.*'; repeatable",
+    )
+    add("--seed", type=index, metavar="N", help=f"of weights and order; default: {default.seed}")
+    add("--target", metavar="TARGET", help=f"compilation target; default: {default.target}")
+    add(
+        "--compare-frozen",
+        action="store_const",
+        const=True,
+        help="train a twin whose convolutions do not train, and tell both results",
+    )
+
+
+def _add_grad(commands: argparse._SubParsersAction) -> None:
+    command = _add_command(commands, "grad", "write a model's gradient", GRAD, GRAD_EXAMPLES)
+    command.set_defaults(run=cli_grad.run)
+    command.add_argument("model", metavar="MODEL", help="ONNX file")
+    command.add_argument("--out", metavar="FILE", help="default: standard output")
+    command.add_argument(
+        "--wrt",
+        action="append",
+        metavar="NAME",
+        help="input or weight to differentiate with respect to; repeatable; default: all weights",
+    )
+
+
+def _add_command(
+    commands: argparse._SubParsersAction, name: str, summary: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=examples + EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument(
+        "--json", action="store_true", help="one JSON object per line on standard output"
+    )
+    return command
+
+
+def _number(kind: Callable[[str], float], low: float, below: float, wanted: str) -> Callable:
+    """Return a reader of numbers from `low` up to, but without, `below`."""
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value < below:
+            raise argparse.ArgumentTypeError(f"expected {wanted}, given {text!r}")
+        return value
+
+    return read
+
+
+count = _number(int, 1, math.inf, "a whole number of at least 1")
+index = _number(int, 0, math.inf, "a whole number of at least 0")
+number = _number(float, 0, math.inf, "a finite number of at least 0")
+fraction = _number(float, 0, 1, "a number of at least 0 and less than 1")

@@ -1,0 +1,104 @@
+"""Arrays of any library become numpy arrays of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from tvm.ir import PrimType
+
+from ..errors import InputError
+
+FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return the name of a dtype of numpy, of TVM's types or of TVM's tensors."""
+    if isinstance(dtype, PrimType):
+        return str(dtype.dtype)
+    return str(dtype)
+
+
+def as_array(name: str, value: Any) -> np.ndarray:
+    """Copy a numpy array, a torch tensor, a TVM tensor or a number to a numpy array.
+
+    Parameters
+    ----------
+    name : str
+        What the array is called in an error.
+    value : array
+        Any shape, any numeric or boolean dtype.
+
+    Returns
+    -------
+    numpy.ndarray
+        C-contiguous, same shape and dtype; shares no memory with `value`.
+
+    Raises
+    ------
+    InputError
+        If `value` is not an array of numbers.
+    """
+    if hasattr(value, "detach"):
+        return _from_torch(value.detach().cpu())
+    if hasattr(value, "numpy"):
+        value = value.numpy()
+    try:
+        array = np.array(value, order="C", copy=True)
+    except ValueError as error:
+        raise InputError(f"{name!r} is not an array: {error}") from error
+    if array.dtype.kind in "OSUMm":
+        raise InputError(
+            f"{name!r} is not an array of numbers: it is a {type(value).__name__} "
+            f"of dtype {array.dtype}; give a numpy array, a torch tensor or a TVM tensor"
+        )
+    return array
+
+
+def _from_torch(value: Any) -> np.ndarray:
+    if str(value.dtype) != "torch.bfloat16":  # the one dtype that torch cannot give to numpy
+        return np.array(value.numpy(), order="C", copy=True)
+    return value.float().numpy().astype(ml_dtypes.bfloat16)
+
+
+def checked_arrays(
+    kind: str,
+    given: Mapping[str, Any] | None,
+    expected: Mapping[str, np.ndarray],
+) -> dict[str, np.ndarray]:
+    """Copy named arrays, in the order of `expected`, whose names, shapes and dtypes they must have.
+
+    Parameters
+    ----------
+    kind : str
+        What the arrays are, for an error: ``"parameter"`` or ``"statistic"``.
+    given : mapping of str to array, or None
+        ``None`` is an empty mapping.
+    expected : mapping of str to numpy.ndarray
+        Arrays of the right names, shapes and dtypes.
+
+    Raises
+    ------
+    InputError
+        If a name is missing or not expected, or a shape or dtype differs.
+    """
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise InputError(f"expected a dict of {kind}s by name, given a {type(given).__name__}")
+    missing = [name for name in expected if name not in given]
+    extra = [name for name in given if name not in expected]
+    if missing or extra:
+        raise InputError(
+            f"the names of the {kind}s do not fit the model: missing {missing}, not known {extra}"
+        )
+    arrays = {name: as_array(name, given[name]) for name in expected}
+    for name, array in arrays.items():
+        wanted = expected[name]
+        if array.shape != wanted.shape or array.dtype != wanted.dtype:
+            raise InputError(
+                f"{kind} {name!r}: expected shape {wanted.shape} and dtype {wanted.dtype}, "
+                f"given shape {array.shape} and dtype {array.dtype}"
+            )
+    return arrays

@@ -1,0 +1,224 @@
+"""Model: a Relax module whose parameters have values and names."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from tvm import relax
+
+from ..errors import ArgumentError, InputError, ModelError
+from .arrays import FLOAT_DTYPES, as_array, dtype_name
+from .relax_main import literal_outputs, with_parameters
+
+InputType = tuple[tuple[int | str, ...] | None, str]
+
+
+class Model:
+    """A Relax module with named, valued parameters; whether it trains is chosen at use.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        Its function ``main`` returns a tensor or a tuple of tensors. Names are the names of
+        main's parameters.
+    params : mapping of str to array
+        Values of the parameters that may train (numpy, torch or TVM; copied). Any parameter of
+        main that is neither here nor in `state` is an input.
+    state : mapping of str to array, optional
+        Running statistics: what batch norms update by themselves.
+    outputs : sequence of str, optional
+        Names of the outputs; ``output``, or ``output_0``, ``output_1`` … by default.
+    frozen : iterable of str
+        Names of parameters that never train, besides those of integer or boolean dtype.
+    notes : iterable of str
+        What was repaired when the model was imported.
+    proto : onnx.ModelProto, optional
+        The ONNX model that the module comes from, repaired.
+
+    Attributes
+    ----------
+    mod : tvm.IRModule
+        ``main`` takes the inputs, then the parameters, then the state, and returns a tensor if
+        there is one output, else a literal tuple.
+    params, state : dict[str, numpy.ndarray]
+    inputs, outputs : list[str]
+    frozen : frozenset[str]
+    notes : list[str]
+    proto : onnx.ModelProto or None
+
+    Raises
+    ------
+    ModelError
+        If `mod` has no function main, or main's signature cannot be used.
+    InputError
+        If a name is no parameter of main, or an array does not fit its parameter.
+    """
+
+    def __init__(
+        self,
+        mod: tvm.IRModule,
+        params: Mapping[str, Any],
+        state: Mapping[str, Any] | None = None,
+        *,
+        outputs: Iterable[str] | None = None,
+        frozen: Iterable[str] = (),
+        notes: Iterable[str] = (),
+        proto: onnx.ModelProto | None = None,
+    ):
+        main = _main(mod)
+        variables = {var.name: var for var in main.params}
+        params = _checked(params, variables, "parameter")
+        state = _checked({} if state is None else state, variables, "statistic")
+        both = sorted(params.keys() & state.keys())
+        if both:
+            raise InputError(f"{both} are given both as parameters and as state: choose one")
+
+        self.inputs = [name for name in variables if name not in params and name not in state]
+        self.params = {name: params[name] for name in variables if name in params}
+        self.state = {name: state[name] for name in variables if name in state}
+        order = [*self.inputs, *self.params, *self.state]
+        main = literal_outputs(with_parameters(main, [variables[name] for name in order]))
+        self.mod = mod.clone()
+        self.mod["main"] = main
+        self.outputs = _output_names(main, outputs)
+        self.frozen = self._known(frozen) | {
+            name for name, array in self.params.items() if array.dtype.name not in FLOAT_DTYPES
+        }
+        self.notes = list(notes)
+        self.proto = proto
+
+    def trainable(self) -> list[str]:
+        """Return the names of the parameters that train: floats that are not frozen."""
+        return [name for name in self.params if name not in self.frozen]
+
+    def freeze(self, *names: str) -> Model:
+        """Return the same model with more parameters that never train.
+
+        Raises
+        ------
+        ArgumentError
+            If a name is not that of a parameter.
+        """
+        frozen = copy.copy(self)
+        frozen.frozen = self.frozen | self._known(names)
+        return frozen
+
+    def input_types(self) -> dict[str, InputType]:
+        """Return shape and dtype of each input.
+
+        A symbolic dimension is given by its name. The shape is ``None`` if not even the rank is
+        known.
+        """
+        variables = self.mod["main"].params[: len(self.inputs)]
+        return {var.name: _shape_and_dtype(var) for var in variables}
+
+    def __repr__(self) -> str:
+        count = sum(array.size for array in self.params.values())
+        inputs = ", ".join(f"{k}: {_type_text(*t)}" for k, t in self.input_types().items())
+        types = _output_types(self.mod["main"])
+        outputs = ", ".join(
+            f"{name}: {_type_text(_shape(ty), dtype_name(ty.dtype))}"
+            for name, ty in zip(self.outputs, types, strict=True)
+        )
+        return (
+            f"Model({inputs} -> {outputs}; {len(self.params)} parameters with {count:,} numbers, "
+            f"{len(self.frozen)} frozen; {len(self.state)} statistics)"
+        )
+
+    def _known(self, names: Iterable[str]) -> frozenset[str]:
+        """Return `names` as a set, after checking that each is a parameter."""
+        names = frozenset(names)
+        for name in sorted(names - self.params.keys()):
+            raise ArgumentError(f"the model has no parameter {name!r}{_hint(name, self.params)}")
+        return names
+
+
+def _main(mod: tvm.IRModule) -> relax.Function:
+    if not isinstance(mod, tvm.IRModule):
+        raise ModelError(f"expected a tvm.IRModule, given a {type(mod).__name__}")
+    names = [var.name_hint for var in mod.get_global_vars()]
+    if "main" not in names or not isinstance(mod["main"], relax.Function):
+        raise ModelError(f"the module has no Relax function 'main'; it has {sorted(names)}")
+    main = mod["main"]
+    parameters = [var.name for var in main.params]
+    twice = sorted({name for name in parameters if parameters.count(name) > 1})
+    if twice:
+        raise ModelError(f"several parameters of main are named {twice}: give each its own name")
+    for var in main.params:
+        if not isinstance(var.ty, relax.TensorType | tvm.ir.PrimType):
+            raise ModelError(
+                f"parameter {var.name!r} of main is a {type(var.ty).__name__}: "
+                "only tensors and numbers can be passed"
+            )
+    return main
+
+
+def _checked(
+    given: Mapping[str, Any], variables: Mapping[str, relax.Var], kind: str
+) -> dict[str, np.ndarray]:
+    """Copy arrays to numpy, after checking that each fits a parameter of main."""
+    if not isinstance(given, Mapping):
+        raise InputError(f"expected a dict of {kind}s by name, given a {type(given).__name__}")
+    arrays = {}
+    for name, value in given.items():
+        if name not in variables:
+            raise InputError(f"main has no parameter {name!r}{_hint(name, variables)}")
+        array = arrays[name] = as_array(name, value)
+        shape, dtype = _shape_and_dtype(variables[name])
+        if not _fits(array.shape, shape) or array.dtype.name != dtype:
+            raise InputError(
+                f"{kind} {name!r}: expected {_type_text(shape, dtype)}, "
+                f"given {_type_text(array.shape, array.dtype.name)}"
+            )
+    return arrays
+
+
+def _fits(given: tuple[int, ...], expected: tuple[int | str, ...] | None) -> bool:
+    if expected is None:
+        return True
+    return len(given) == len(expected) and all(
+        isinstance(size, str) or size == actual
+        for size, actual in zip(expected, given, strict=True)
+    )
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, known)
+    return f"; close names are {close}" if close else f"; it has {sorted(known)}"
+
+
+def _output_names(main: relax.Function, names: Iterable[str] | None) -> list[str]:
+    count = len(_output_types(main))
+    if names is None:
+        return ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
+    names = list(names)
+    if len(names) != count:
+        raise ModelError(f"main returns {count} tensors, but {len(names)} names are given: {names}")
+    return names
+
+
+def _output_types(main: relax.Function) -> list[relax.TensorType]:
+    ty = main.ret_ty
+    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
+
+
+def _shape_and_dtype(var: relax.Var) -> InputType:
+    if isinstance(var.ty, tvm.ir.PrimType):
+        return (), dtype_name(var.ty)
+    return _shape(var.ty), dtype_name(var.ty.dtype)
+
+
+def _shape(ty: relax.TensorType) -> tuple[int | str, ...] | None:
+    if isinstance(ty.shape, relax.ShapeExpr):
+        return tuple(int(d) if isinstance(d, tvm.tirx.IntImm) else str(d) for d in ty.shape)
+    return None if ty.ndim < 0 else ("?",) * ty.ndim
+
+
+def _type_text(shape: tuple[int | str, ...] | None, dtype: str) -> str:
+    return f"{dtype} of any shape" if shape is None else f"{dtype}[{', '.join(map(str, shape))}]"

@@ -1,0 +1,93 @@
+"""Constants and sparse initialisers become dense tensors, the one form that importers read."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from ..errors import ModelError
+from .onnx_graph import all_nodes, attribute
+
+_SCALARS_AND_LISTS = {
+    "value_int": np.int64,
+    "value_ints": np.int64,
+    "value_float": np.float32,
+    "value_floats": np.float32,
+}
+
+
+def densify(graph: onnx.GraphProto) -> list[str]:
+    """Give each Constant node the attribute ``value`` and make sparse initialisers dense.
+
+    Returns
+    -------
+    list of str
+        Notes on what was changed.
+
+    Raises
+    ------
+    ModelError
+        Names every Constant that holds strings: no Relax tensor can.
+    """
+    constants = [node for node in all_nodes(graph) if node.op_type == "Constant"]
+    strings = [node.name for node in constants if _holds_strings(node)]
+    if strings:
+        raise ModelError(
+            f"Constant nodes {strings} hold strings, which Relax has no tensors of: "
+            "remove them and what reads them from the model"
+        )
+    changed = [node for node in constants if _set_dense_value(node)]
+    sparse = [_add_dense(graph, tensor) for tensor in graph.sparse_initializer]
+    del graph.sparse_initializer[:]
+    notes = []
+    if changed:
+        notes.append(f"Constant nodes given as numbers or sparse, made tensors: {_names(changed)}")
+    if sparse:
+        notes.append(f"sparse initialisers made dense: {', '.join(sparse)}")
+    return notes
+
+
+def dense_tensor(sparse: onnx.SparseTensorProto) -> np.ndarray:
+    """Return a sparse tensor as a dense array of shape ``sparse.dims``.
+
+    The indices are either flat, of shape ``(n,)``, or one row each, of shape ``(n, rank)``.
+    """
+    values = numpy_helper.to_array(sparse.values)
+    indices = numpy_helper.to_array(sparse.indices)
+    dense = np.zeros(tuple(sparse.dims), dtype=values.dtype)
+    if indices.ndim == 1:
+        dense.reshape(-1)[indices] = values
+    else:
+        dense[tuple(indices.T)] = values
+    return dense
+
+
+def _holds_strings(node: onnx.NodeProto) -> bool:
+    value = attribute(node, "value", None)
+    is_string_tensor = value is not None and value.data_type == onnx.TensorProto.STRING
+    return is_string_tensor or any(a.name in ("value_string", "value_strings") for a in node.attribute)
+
+
+def _set_dense_value(node: onnx.NodeProto) -> bool:
+    held = node.attribute[0]
+    if held.name == "value":
+        return False
+    value = onnx.helper.get_attribute_value(held)
+    if held.name == "sparse_value":
+        array = dense_tensor(value)
+    else:
+        array = np.array(value, dtype=_SCALARS_AND_LISTS[held.name])
+    dense = onnx.helper.make_attribute("value", numpy_helper.from_array(array))
+    held.CopyFrom(dense)
+    return True
+
+
+def _add_dense(graph: onnx.GraphProto, sparse: onnx.SparseTensorProto) -> str:
+    name = sparse.values.name
+    graph.initializer.append(numpy_helper.from_array(dense_tensor(sparse), name))
+    return name
+
+
+def _names(nodes: list[onnx.NodeProto]) -> str:
+    return ", ".join(node.name for node in nodes)

@@ -1,0 +1,112 @@
+"""Small questions about an ONNX graph that several repairs ask."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+from onnx import helper
+
+_FLOAT_TYPES = (
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.DOUBLE,
+)
+
+STANDARD_DOMAINS = ("", "ai.onnx")
+
+# BatchNormalization reads its running mean and running variance at these places.
+STATISTICS = {3: "running_mean", 4: "running_var"}
+
+
+@dataclass(frozen=True)
+class Reader:
+    """One place where a value is read: input number `index` of `node`."""
+
+    node: onnx.NodeProto
+    index: int
+
+    @property
+    def is_statistic(self) -> bool:
+        """Whether a batch norm reads its running mean or variance here."""
+        return self.node.op_type == "BatchNormalization" and self.index in STATISTICS
+
+    def redirect(self, name: str) -> None:
+        """Read the value `name` here instead."""
+        self.node.input[self.index] = name
+
+
+def opset(proto: onnx.ModelProto) -> int:
+    """Return the version of the standard operator set that the model uses."""
+    versions = [o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS]
+    return versions[0] if versions else 1
+
+
+def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
+    """Return the value of an attribute, or `default` where the node does not have it."""
+    for candidate in node.attribute:
+        if candidate.name == name:
+            return helper.get_attribute_value(candidate)
+    return default
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """Yield the graphs that a node holds: branches and loop bodies."""
+    for held in node.attribute:
+        if held.type == onnx.AttributeProto.GRAPH:
+            yield held.g
+        elif held.type == onnx.AttributeProto.GRAPHS:
+            yield from held.graphs
+
+
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes of a graph and of the graphs inside it."""
+    for node in graph.node:
+        yield node
+        for inner in subgraphs(node):
+            yield from all_nodes(inner)
+
+
+def readers(graph: onnx.GraphProto) -> dict[str, list[Reader]]:
+    """Return, for each value that some node reads, every place where it is read."""
+    found: dict[str, list[Reader]] = defaultdict(list)
+    for node in all_nodes(graph):
+        for index, name in enumerate(node.input):
+            if name:
+                found[name].append(Reader(node, index))
+    return found
+
+
+def output_names(graph: onnx.GraphProto) -> set[str]:
+    """Return the names of the graph's outputs, and of the outputs of the graphs inside it."""
+    names = {output.name for output in graph.output}
+    for node in all_nodes(graph):
+        for inner in subgraphs(node):
+            names.update(output.name for output in inner.output)
+    return names
+
+
+def is_float(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor is of a dtype that can train."""
+    return tensor.data_type in _FLOAT_TYPES
+
+
+def unique_name(graph: onnx.GraphProto, wanted: str) -> str:
+    """Return `wanted`, with a number appended if some value of the graph has that name already."""
+    taken = {name for node in all_nodes(graph) for name in (*node.input, *node.output)}
+    taken.update(value.name for value in (*graph.initializer, *graph.input, *graph.output))
+    name, number = wanted, 1
+    while name in taken:
+        name, number = f"{wanted}_{number}", number + 1
+    return name
+
+
+def add_copy(graph: onnx.GraphProto, tensor: onnx.TensorProto, name: str) -> None:
+    """Append a copy of an initialiser under another name."""
+    copy = graph.initializer.add()
+    copy.CopyFrom(tensor)
+    copy.name = name

@@ -1,0 +1,82 @@
+"""Read an ONNX model and say clearly what is wrong with it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError
+
+from ..errors import ModelError
+
+OLDEST_IR_VERSION = 3  # older files name no opset, so what their operators mean is not fixed
+
+
+def load(path_or_proto: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto:
+    """Return a copy of a model given as a file or as a proto, after looking for damage.
+
+    Raises
+    ------
+    ModelError
+        If the argument is neither; if the file is missing, a folder, empty, truncated or not
+        ONNX; if the model has no graph, no nodes or no outputs, or is older than IR version 3.
+    """
+    if isinstance(path_or_proto, onnx.ModelProto):
+        proto = onnx.ModelProto()
+        proto.CopyFrom(path_or_proto)
+        label = "the ONNX model"
+    elif isinstance(path_or_proto, (str, os.PathLike)):
+        path = Path(path_or_proto)
+        proto = _read(path)
+        label = f"the ONNX file {path}"
+    else:
+        raise ModelError(
+            "expected the path of an ONNX file or an onnx.ModelProto, "
+            f"given a {type(path_or_proto).__name__}"
+        )
+    _refuse_empty(proto, label)
+    return proto
+
+
+def check(proto: onnx.ModelProto) -> None:
+    """Run the checker of ONNX.
+
+    Raises
+    ------
+    ModelError
+        With the checker's message, if the model breaks the ONNX standard.
+    """
+    try:
+        onnx.checker.check_model(proto)
+    except (onnx.checker.ValidationError, ValueError) as error:
+        raise ModelError(f"the model is not valid ONNX: {error}") from error
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    if not path.exists():
+        raise ModelError(f"there is no file {path}")
+    if path.is_dir():
+        raise ModelError(f"{path} is a folder: give the path of an .onnx file in it")
+    try:
+        if path.stat().st_size == 0:
+            raise ModelError(f"the file {path} is empty")
+        return onnx.load(path, format="protobuf")
+    except DecodeError as error:
+        raise ModelError(f"the file {path} is not an ONNX file, or is truncated") from error
+    except (OSError, onnx.checker.ValidationError) as error:
+        raise ModelError(f"the file {path}, or its external data, cannot be read: {error}") from error
+
+
+def _refuse_empty(proto: onnx.ModelProto, label: str) -> None:
+    if not proto.HasField("graph"):
+        raise ModelError(f"{label} has no graph: it is not an ONNX model, or is truncated")
+    if proto.ir_version < OLDEST_IR_VERSION:
+        raise ModelError(
+            f"{label} has IR version {proto.ir_version}; {OLDEST_IR_VERSION} or later is needed: "
+            "convert it with onnx.version_converter, or export it again"
+        )
+    if not proto.graph.output:
+        raise ModelError(f"{label} has no outputs")
+    if not proto.graph.node:
+        raise ModelError(f"{label} has no nodes")

@@ -1,0 +1,130 @@
+"""Make an ONNX model one that the importer reads rightly, and that training can address by name."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable
+
+import onnx
+import onnx.inliner
+
+from ..errors import ModelError
+from .onnx_constants import densify
+from .onnx_graph import all_nodes, opset, output_names, readers
+from .onnx_load import check, load
+from .split_initialisers import split_initialisers
+
+
+def repair(
+    path_or_proto: str | os.PathLike[str] | onnx.ModelProto,
+    is_supported: Callable[[onnx.NodeProto], bool],
+) -> tuple[onnx.ModelProto, list[str]]:
+    """Return a repaired copy of an ONNX model, and notes on what was repaired.
+
+    After it, every node has a name; local functions are inlined; each Constant holds one dense
+    tensor; no initialiser is listed among the inputs, read by nobody, or shared by an exporter's
+    doing; and no batch norm lists statistics that nobody reads among its outputs.
+
+    Parameters
+    ----------
+    path_or_proto : path or onnx.ModelProto
+        The proto is not changed.
+    is_supported : callable
+        Says whether the importer knows the operator of a node.
+
+    Raises
+    ------
+    ModelError
+        If the model cannot be read, is not valid ONNX, holds strings, or has operators that are
+        not supported: all of those are named, with their counts and nodes.
+    """
+    proto = load(path_or_proto)
+    notes = _inline_functions(proto)
+    _name_nodes(proto.graph)
+    _refuse_unsupported(proto.graph, is_supported)
+    check(proto)
+    notes += densify(proto.graph)
+    notes += _remove_repeated_inputs(proto.graph)
+    notes += split_initialisers(proto.graph)
+    notes += _remove_unread_initialisers(proto.graph)
+    _remove_unread_statistics(proto)
+    return proto, notes
+
+
+def _inline_functions(proto: onnx.ModelProto) -> list[str]:
+    names = [function.name for function in proto.functions]
+    if not names:
+        return []
+    check(proto)  # the inliner trusts what it reads
+    proto.CopyFrom(onnx.inliner.inline_local_functions(proto))
+    return [f"model-local functions inlined: {', '.join(names)}"]
+
+
+def _name_nodes(graph: onnx.GraphProto) -> None:
+    """Name the nodes that have no name after their operator and place, e.g. ``Conv_3``."""
+    taken = {node.name for node in all_nodes(graph)}
+    for position, node in enumerate(all_nodes(graph)):
+        if not node.name:
+            name = f"{node.op_type}_{position}"
+            node.name = f"{name}_unnamed" if name in taken else name
+
+
+def _refuse_unsupported(
+    graph: onnx.GraphProto, is_supported: Callable[[onnx.NodeProto], bool]
+) -> None:
+    unsupported = [node for node in all_nodes(graph) if not is_supported(node)]
+    if not unsupported:
+        return
+    counts = Counter(_operator(node) for node in unsupported)
+    lines = [
+        f"  {operator} ({count}): {[n.name for n in unsupported if _operator(n) == operator]}"
+        for operator, count in sorted(counts.items())
+    ]
+    raise ModelError(
+        "the model has operators that the importer does not know:\n"
+        + "\n".join(lines)
+        + "\nexport the model without them, or replace them by operators of the ONNX standard"
+    )
+
+
+def _operator(node: onnx.NodeProto) -> str:
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
+def _remove_repeated_inputs(graph: onnx.GraphProto) -> list[str]:
+    """Remove initialisers from the inputs: IR version 3 wants them there, later ones may."""
+    initialisers = {tensor.name for tensor in graph.initializer}
+    repeated = [value for value in graph.input if value.name in initialisers]
+    for value in repeated:
+        graph.input.remove(value)
+    if not repeated:
+        return []
+    return [f"{len(repeated)} initialisers were listed among the inputs: taken as weights"]
+
+
+def _remove_unread_initialisers(graph: onnx.GraphProto) -> list[str]:
+    read = readers(graph).keys() | output_names(graph)
+    unread = [tensor for tensor in graph.initializer if tensor.name not in read]
+    names = [tensor.name for tensor in unread]
+    for tensor in unread:
+        graph.initializer.remove(tensor)
+    return [f"initialisers that no node reads left out: {names}"] * bool(names)
+
+
+def _remove_unread_statistics(proto: onnx.ModelProto) -> None:
+    """Remove the outputs of a batch norm that nobody reads.
+
+    Before opset 14 having more than one output says that the node trains: a second one stays then,
+    without a name.
+    """
+    read = readers(proto.graph).keys() | output_names(proto.graph)
+    for node in all_nodes(proto.graph):
+        if node.op_type != "BatchNormalization":
+            continue
+        kept = 2 if opset(proto) < 14 else 1
+        while len(node.output) > kept and node.output[-1] not in read:
+            node.output.pop()
+        for index in range(1, len(node.output)):
+            if node.output[index] not in read:
+                node.output[index] = ""

@@ -1,0 +1,71 @@
+"""The form in which the rest of graphgrad wants a Relax function to be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import relax
+
+from ..errors import ModelError
+
+
+def rebuilt(
+    function: relax.Function,
+    *,
+    params: Sequence[relax.Var] | None = None,
+    blocks: Sequence[relax.BindingBlock] | None = None,
+    body: relax.Expr | None = None,
+) -> relax.Function:
+    """Return a function with some parts replaced and the return type derived anew."""
+    return relax.Function(
+        function.params if params is None else params,
+        relax.SeqExpr(
+            function.body.blocks if blocks is None else blocks,
+            function.body.body if body is None else body,
+        ),
+        is_pure=function.is_pure,
+        attrs=function.attrs,
+    )
+
+
+def with_parameters(function: relax.Function, params: Sequence[relax.Var]) -> relax.Function:
+    """Return the function with its parameters in another order."""
+    if all(new.same_as(old) for new, old in zip(params, function.params, strict=True)):
+        return function
+    return rebuilt(function, params=params)
+
+
+def literal_outputs(function: relax.Function) -> relax.Function:
+    """Return the function with its several outputs as a literal tuple of variables.
+
+    Raises
+    ------
+    ModelError
+        If it returns anything but a tensor or a tuple of tensors.
+    """
+    result = function.body.body
+    types = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else [result.ty]
+    if not types or not all(isinstance(ty, relax.TensorType) for ty in types):
+        raise ModelError(f"main must return a tensor or a tuple of tensors, it returns {result.ty}")
+    if not isinstance(result.ty, relax.TupleType) or isinstance(result, relax.Tuple):
+        return function
+    return _unpacked(function, result)
+
+
+def _unpacked(function: relax.Function, result: relax.Expr) -> relax.Function:
+    """Take a tuple apart in the block that binds it, so that no new block is needed."""
+    fields = [
+        relax.Var(f"{getattr(result, 'name', 'output')}_{index}", ty)
+        for index, ty in enumerate(result.ty.fields)
+    ]
+    items = [
+        relax.VarBinding(field, relax.TupleGetItem(result, index))
+        for index, field in enumerate(fields)
+    ]
+    blocks = list(function.body.blocks)
+    for position, block in enumerate(blocks):
+        if any(binding.var.same_as(result) for binding in block.bindings):
+            blocks[position] = type(block)([*block.bindings, *items])
+            return rebuilt(function, blocks=blocks, body=relax.Tuple(fields))
+    blocks.append(relax.BindingBlock(items))
+    return rebuilt(function, blocks=blocks, body=relax.Tuple(fields))

@@ -1,0 +1,207 @@
+"""Initialisers that an exporter merged get tensors of their own again.
+
+An exporter in inference form keeps one tensor for all initialisers of equal value. In a freshly
+initialised model that ties the scales, biases and running statistics of different batch norms,
+which training must move apart. Tensors that a model truly shares are read directly by all their
+readers, and stay shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import onnx
+
+from .onnx_graph import (
+    STATISTICS,
+    Reader,
+    add_copy,
+    is_float,
+    output_names,
+    readers,
+    unique_name,
+)
+
+# Inputs that set how a node works, as an attribute would. A float there is not a weight.
+SETTINGS = frozenset(
+    {
+        ("Clip", 1),
+        ("Clip", 2),
+        ("Dropout", 1),
+        ("NonMaxSuppression", 3),
+        ("NonMaxSuppression", 4),
+        ("OneHot", 2),
+        ("Pad", 2),
+        ("Range", 0),
+        ("Range", 1),
+        ("Range", 2),
+        ("Resize", 1),
+        ("Resize", 2),
+        ("Upsample", 1),
+    }
+)
+
+
+def split_initialisers(graph: onnx.GraphProto) -> list[str]:
+    """Split merged float initialisers, in place.
+
+    Returns
+    -------
+    list of str
+        Notes on what was split.
+    """
+    return [
+        *_hoist_constant_statistics(graph),
+        *_split_identities(graph),
+        *_split_statistics(graph),
+        *_split_settings(graph),
+    ]
+
+
+def roles(graph: onnx.GraphProto) -> tuple[list[str], list[str]]:
+    """Return the names of the weights and of the running statistics of a split graph.
+
+    The rest of the initialisers are integers, booleans and settings: constants.
+    """
+    found = readers(graph)
+    params, state = [], []
+    for tensor in graph.initializer:
+        places = found.get(tensor.name, [])
+        if any(place.is_statistic for place in places):
+            state.append(tensor.name)
+        elif is_float(tensor) and not (places and all(map(is_setting, places))):
+            params.append(tensor.name)
+    return params, state
+
+
+def is_setting(reader: Reader) -> bool:
+    """Whether a node reads a setting there, rather than a weight or a statistic."""
+    return (reader.node.op_type, reader.index) in SETTINGS
+
+
+def _hoist_constant_statistics(graph: onnx.GraphProto) -> list[str]:
+    """Make running statistics held by Constant nodes initialisers: training must update them."""
+    notes = []
+    found = readers(graph)
+    for constant in [node for node in graph.node if node.op_type == "Constant"]:
+        for place in found.get(constant.output[0], []):
+            if place.is_statistic:
+                name = unique_name(graph, f"{place.node.name}.{STATISTICS[place.index]}")
+                add_copy(graph, constant.attribute[0].t, name)
+                place.redirect(name)
+                notes.append(f"Constant {constant.name!r} made the running statistic {name!r}")
+    return notes
+
+
+def _split_identities(graph: onnx.GraphProto) -> list[str]:
+    """Replace Identity nodes that read a float initialiser by an initialiser of their own."""
+    notes = []
+    kept = output_names(graph)
+    waiting = [tensor.name for tensor in graph.initializer if is_float(tensor)]
+    waiting = _with_copies(graph, waiting)
+    while waiting:
+        name = waiting.pop(0)
+        places = readers(graph)[name]
+        copies = [output for output in _copies(graph, name) if output not in kept]
+        _remove_producers(graph, copies)
+        if len(places) == 1 and name not in kept:
+            for alias in copies:  # at most one: the tensor is not shared, it has two names
+                _redirect_all(graph, alias, name)
+            waiting.extend(_with_copies(graph, [name] if copies else []))
+        elif copies:
+            for copy in copies:
+                add_copy(graph, _initialiser(graph, name), copy)
+            waiting.extend(_with_copies(graph, copies))
+            notes.append(f"initialiser {name!r} was merged with {copies}: split by name again")
+    return notes
+
+
+def _copies(graph: onnx.GraphProto, name: str) -> list[str]:
+    """Return the outputs of the Identity nodes that read a value."""
+    return [
+        node.output[0]
+        for node in graph.node
+        if node.op_type == "Identity" and node.input[0] == name
+    ]
+
+
+def _with_copies(graph: onnx.GraphProto, names: list[str]) -> list[str]:
+    """Return those of `names` that some Identity reads."""
+    copied = {node.input[0] for node in graph.node if node.op_type == "Identity"}
+    return [name for name in names if name in copied]
+
+
+def _split_statistics(graph: onnx.GraphProto) -> list[str]:
+    """Give the running statistics of each batch-norm layer tensors that nothing else reads."""
+    found = readers(graph)
+    kept = output_names(graph)
+    layers = {
+        place.node.output[0]: _layer(place.node)
+        for places in found.values()
+        for place in places
+        if place.is_statistic
+    }
+    notes = []
+    for tensor in list(graph.initializer):
+        groups: dict[Hashable, list[Reader]] = {}
+        for place in found[tensor.name]:
+            if place.is_statistic:
+                key = (layers[place.node.output[0]], place.index)
+                groups.setdefault(key, []).append(place)
+        is_weight = tensor.name in kept or any(not p.is_statistic for p in found[tensor.name])
+        for group in list(groups.values())[0 if is_weight else 1 :]:
+            statistic = STATISTICS[group[0].index]
+            name = unique_name(graph, f"{group[0].node.name}.{statistic}")
+            add_copy(graph, tensor, name)
+            for place in group:
+                place.redirect(name)
+            notes.append(
+                f"initialiser {tensor.name!r} was also the {statistic} of "
+                f"{[place.node.name for place in group]}: split, that is now {name!r}"
+            )
+    return notes
+
+
+def _layer(node: onnx.NodeProto) -> Hashable:
+    """Return what two nodes have in common if they are one batch-norm layer applied twice.
+
+    Such nodes agree in all four of scale, bias, mean and variance. Where some of the four are one
+    tensor, an exporter has merged equal values, and agreement says nothing.
+    """
+    tensors = tuple(node.input[1:5])
+    return tensors if len(set(tensors)) == len(tensors) else node.output[0]
+
+
+def _split_settings(graph: onnx.GraphProto) -> list[str]:
+    """Give a float that is both a setting and a weight a tensor of its own for each role."""
+    found = readers(graph)
+    notes = []
+    for tensor in list(graph.initializer):
+        settings = [place for place in found[tensor.name] if is_setting(place)]
+        if not is_float(tensor) or not settings or len(settings) == len(found[tensor.name]):
+            continue
+        name = unique_name(graph, f"{tensor.name}.setting")
+        add_copy(graph, tensor, name)
+        for place in settings:
+            place.redirect(name)
+        notes.append(
+            f"initialiser {tensor.name!r} is a weight and a setting of "
+            f"{[place.node.name for place in settings]}: split, the setting is now {name!r}"
+        )
+    return notes
+
+
+def _initialiser(graph: onnx.GraphProto, name: str) -> onnx.TensorProto:
+    return next(tensor for tensor in graph.initializer if tensor.name == name)
+
+
+def _remove_producers(graph: onnx.GraphProto, values: list[str]) -> None:
+    for position in reversed(range(len(graph.node))):
+        outputs = graph.node[position].output
+        if outputs and outputs[0] in values:
+            del graph.node[position]
+
+
+def _redirect_all(graph: onnx.GraphProto, old: str, new: str) -> None:
+    for place in readers(graph).get(old, []):
+        place.redirect(new)

@@ -1,0 +1,202 @@
+"""Reductions: sums, means, maxima, pooling windows, statistics.
+
+Floating-point sums are reordered into a fixed number of partial sums, so that lanes and cores can
+work side by side. The number depends on the shape and on the vector unit alone: every run adds in
+the same order.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+
+from .map import PARALLEL_TRIPS, SMALL, extent_of, fusable_suffix, parallel_leading
+from .structure import Axis, Stage, stride, volume
+from .target import VectorUnit
+
+_FEW = 8
+"""Outputs below which one output is computed by several cores."""
+
+_UNROLLED_VECTORS = 4
+"""Independent partial sums per core, in vectors: hides the latency of an addition."""
+
+_LONGEST = 4096
+"""Accumulators per core where the outputs cannot be cut into equal vectors."""
+
+_LARGEST_STEP = 4
+"""Reading every fourth element is still worth vectorising, as pooling windows do."""
+
+
+def schedule_reduction(sch: Schedule, stage: Stage, unit: VectorUnit) -> None:
+    """Vectorise along the outputs or else along the reduction; run in parallel."""
+    block = sch.get_sblock(stage.name)
+    if stage.work < SMALL:
+        _define_empty(sch, block, stage)
+    elif _outputs_are_vectors(stage, unit):
+        _across_outputs(sch, block, stage, unit)
+    elif _terms_are_vectors(stage, unit):
+        _along_terms(sch, block, stage, unit)
+    else:
+        _scalar(sch, block, stage)
+
+
+def vector_length(extent: int, lanes: int, most: int) -> int:
+    """Return how many elements of an axis to compute side by side; it divides the extent.
+
+    Whole vectors if they fit (up to `most` of them), else the largest part of one.
+    """
+    for vectors in range(most, 0, -1):
+        if extent % (vectors * lanes) == 0:
+            return vectors * lanes
+    if extent <= lanes:
+        return extent
+    return max(d for d in range(1, lanes + 1) if extent % d == 0)
+
+
+def _across_outputs(sch: Schedule, block: Any, stage: Stage, unit: VectorUnit) -> None:
+    """Accumulate a vector of neighbouring outputs in registers."""
+    last = stage.spatial[-1]
+    assert last.extent is not None
+    lanes = unit.lanes(stage.dtype)
+    length = vector_length(last.extent, lanes, _UNROLLED_VECTORS)
+    explicit = 2 * length > lanes
+    if not explicit:
+        length = last.extent  # the code generator cuts it into vectors and a remainder
+    outer = stage.spatial[:-1]
+    trips = volume(outer) * (last.extent // length)
+    block, chunks = _split_over_cores(sch, block, stage, trips)
+    loops = sch.get_loops(block)
+    lead, loops = loops[:chunks], loops[chunks:]
+    spatial, reduced = loops[: len(outer) + 1], loops[len(outer) + 1 :]
+    head, vector = sch.split(spatial[-1], [None, length])
+    sch.reorder(*lead, *spatial[:-1], head, *reduced, vector)
+    across = [*lead, *spatial[:-1], head]
+    _accumulate_in_registers(sch, block, stage, across, reduced[0], vector, explicit)
+
+
+def _along_terms(sch: Schedule, block: Any, stage: Stage, unit: VectorUnit) -> None:
+    """Keep one partial result per lane, and per core if there are few outputs; then combine."""
+    suffix = _fusable_terms(stage)
+    length = _term_vector(stage, unit)
+    loops = sch.get_loops(block)
+    spatial, reduced = loops[: len(stage.spatial)], loops[len(stage.spatial) :]
+    terms = sch.fuse(*reduced[-suffix:]) if suffix > 1 else reduced[-1]
+    head, lane = sch.split(terms, [None, length])
+    rest = [*reduced[:-suffix], head]
+    chunks = _chunks(extent_of(sch, rest[0])) if volume(stage.spatial) < _FEW else 1
+    chunk, rest[0] = sch.split(rest[0], [chunks, None])
+    sch.reorder(*spatial, chunk, lane, *rest)
+    partial = sch.rfactor(sch.fuse(chunk, lane), len(stage.stores[0].indices))
+    loops = sch.get_loops(partial)
+    chunk, lane = sch.split(loops[len(spatial)], [chunks, length])
+    across, rest = [*loops[: len(spatial)], chunk], loops[len(spatial) + 1 :]
+    sch.reorder(*across, *rest, lane)
+    _accumulate_in_registers(sch, partial, stage, across, rest[0], lane, True)
+    if volume(stage.spatial) * chunks * length >= SMALL:
+        final = sch.get_loops(sch.get_sblock(stage.name))[: len(spatial)]
+        parallel_leading(sch, final)
+
+
+def _scalar(sch: Schedule, block: Any, stage: Stage) -> None:
+    block, chunks = _split_over_cores(sch, block, stage, volume(stage.spatial))
+    loops = sch.get_loops(block)
+    outer = loops[: chunks + len(stage.spatial)]
+    if outer:
+        parallel_leading(sch, outer)
+    sch.decompose_reduction(block, loops[len(outer)])
+
+
+def _split_over_cores(
+    sch: Schedule, block: Any, stage: Stage, trips: int
+) -> tuple[Any, int]:
+    """Give each core a part of the reduction if there are few outputs.
+
+    Returns the block of the partial results and the number of loops in front of it: 0 or 1.
+    """
+    loops = sch.get_loops(block)
+    first = len(stage.spatial)
+    chunks = _chunks(stage.reduced[0].extent)
+    if trips >= _FEW or chunks == 1 or not _is_associative(stage):
+        return block, 0
+    chunk, rest = sch.split(loops[first], [chunks, None])
+    sch.reorder(chunk, *loops[:first], rest, *loops[first + 1 :])
+    return sch.rfactor(chunk, 0), 1
+
+
+def _accumulate_in_registers(
+    sch: Schedule,
+    block: Any,
+    stage: Stage,
+    across: list[Any],
+    first_reduced: Any,
+    vector: Any,
+    explicit: bool,
+) -> None:
+    """Run `across` in parallel and keep the innermost vector in registers until it is complete.
+
+    `explicit` says that the vector is vectorised here, not left to the code generator. The
+    reduction is taken apart last, because no other loop may be changed after that.
+    """
+    caches = [sch.cache_write(block, i, "local") for i in range(len(stage.stores))]
+    for cache in caches:
+        sch.reverse_compute_at(cache, across[-1])
+    if explicit:
+        for loop in (vector, *(sch.get_loops(cache)[-1] for cache in caches)):
+            sch.vectorize(loop)
+    parallel_leading(sch, across)
+    start = sch.decompose_reduction(block, first_reduced)
+    if explicit:
+        sch.vectorize(sch.get_loops(start)[-1])
+
+
+def _define_empty(sch: Schedule, block: Any, stage: Stage) -> None:
+    """Write the identity where there is nothing to reduce over: as built, nothing is written."""
+    if any(not axis.extent for axis in stage.reduced):
+        sch.decompose_reduction(block, sch.get_loops(block)[len(stage.spatial)])
+
+
+def _outputs_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
+    if not stage.spatial or not stage.spatial[-1].extent or stage.conditional:
+        return False
+    last = stage.spatial[-1]
+    lanes = unit.lanes(stage.dtype)
+    wide = 2 * vector_length(last.extent, lanes, 1) > lanes or lanes < last.extent <= _LONGEST
+    return wide and _moves_smoothly(stage, last, _LARGEST_STEP)
+
+
+def _terms_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
+    last = stage.reduced[-1]
+    return (
+        bool(last.extent)
+        and not stage.conditional
+        and _is_associative(stage)
+        and _moves_smoothly(stage, last, 1)
+        and _term_vector(stage, unit) > 2
+    )
+
+
+def _moves_smoothly(stage: Stage, axis: Axis, most: int) -> bool:
+    steps = [stride(load, axis.var) for load in stage.loads]
+    return all(step is not None and 0 <= step <= most for step in steps) and any(steps)
+
+
+def _term_vector(stage: Stage, unit: VectorUnit) -> int:
+    length = volume(stage.reduced[-_fusable_terms(stage) :])
+    return vector_length(length, unit.lanes(stage.dtype), _UNROLLED_VECTORS)
+
+
+def _fusable_terms(stage: Stage) -> int:
+    return min(fusable_suffix(stage), len(stage.reduced))
+
+
+def _is_associative(stage: Stage) -> bool:
+    return all(isinstance(v, tirx.Add | tirx.Mul | tirx.Max | tirx.Min) for v in stage.values)
+
+
+def _chunks(extent: int | None) -> int:
+    """Return into how many equal parts to cut a reduction so that cores can share it."""
+    if not extent:
+        return 1
+    return max(d for d in range(1, PARALLEL_TRIPS + 1) if extent % d == 0)

@@ -1,0 +1,205 @@
+"""What a PrimFunc is made of: a sequence of stages, each a loop nest around one block.
+
+Schedules are chosen by this structure alone, never by the name of an operator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.tirx.expr import BinaryOpExpr
+
+Load = tvm.ir.TensorLoad
+_OPERATION = (Load, tvm.ir.Call, BinaryOpExpr, tirx.Select, tirx.Cast)
+
+_REDUCTION = 2  # the kind of a block iterator that is reduced over, as TVM numbers them
+_LONG = 1024  # what a symbolic extent is taken for when deciding what is worth a parallel loop
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One loop of a stage: the block's variable, its extent (None if symbolic), its kind."""
+
+    var: Any
+    extent: int | None
+    reduced: bool
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One block with its loops.
+
+    Attributes
+    ----------
+    name : str
+        Unique in its function.
+    axes : list of Axis
+        In loop order.
+    stores : list of BufferStore
+        What the block writes; more than one for a reduction of tuples.
+    loads : list of TensorLoad
+        What it reads, without the accumulators of a reduction.
+    calls : frozenset of str
+        The functions that it calls, such as ``tirx.exp``.
+    operations : int
+        The size of its expressions: loads, calls and arithmetic, index arithmetic included.
+    values : list of Expr
+        What is computed; for a reduction the accumulator combined with the new element.
+    """
+
+    name: str
+    axes: list[Axis]
+    stores: list[Any]
+    loads: list[Any]
+    calls: frozenset[str]
+    operations: int
+    values: list[Any]
+
+    @property
+    def spatial(self) -> list[Axis]:
+        """The axes that are not reduced."""
+        return [axis for axis in self.axes if not axis.reduced]
+
+    @property
+    def reduced(self) -> list[Axis]:
+        """The axes that are reduced over."""
+        return [axis for axis in self.axes if axis.reduced]
+
+    @property
+    def work(self) -> int:
+        """How many times the block runs."""
+        return volume(self.axes)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether a load happens only under a condition, so that it cannot be vectorised."""
+        return "tirx.if_then_else" in self.calls
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the first output."""
+        return str(self.stores[0].buffer.dtype)
+
+
+def volume(axes: Iterable[Axis]) -> int:
+    """Return the number of points of the loops; a symbolic extent counts as a long one."""
+    return math.prod(_LONG if axis.extent is None else axis.extent for axis in axes)
+
+
+def stages(func: tirx.PrimFunc) -> list[Stage] | None:
+    """Return the stages of a function in order, or None if it is not a sequence of such."""
+    root = func.body
+    if not isinstance(root, SBlockRealize) or root.block.iter_vars:
+        return None
+    found = [_stage(statement) for statement in _sequence(root.block.body)]
+    return None if any(stage is None for stage in found) else found  # type: ignore[return-value]
+
+
+def linear_coefficient(index: Any, var: Any) -> int | None:
+    """Return c where `index` is c · var + something without var; None if it is not linear."""
+    equation = tvm.sym.detect_linear_equation(index, [var])
+    if len(equation) == 0 or not isinstance(equation[0], tirx.IntImm):
+        return None
+    return int(equation[0])
+
+
+def stride(access: Any, var: Any) -> int | None:
+    """Return how far in memory (elements) an access moves when `var` grows by one.
+
+    `access` is a load or a store. None if that is not a constant.
+    """
+    shape = buffer_of(access).shape
+    total = 0
+    for position, index in enumerate(access.indices):
+        step = linear_coefficient(index, var)
+        if step is None:
+            return None
+        if step:
+            inner = [static(extent) for extent in shape[position + 1 :]]
+            if None in inner:
+                return None
+            total += step * math.prod(inner)  # type: ignore[arg-type]
+    return total
+
+
+def buffer_of(access: Any) -> Any:
+    """Return the buffer that a load reads or a store writes."""
+    return access.source if isinstance(access, Load) else access.buffer
+
+
+def uses(node: Any, var: Any) -> int:
+    """Return how often `var` occurs in an expression."""
+    count = 0
+
+    def visit(found: Any) -> None:
+        nonlocal count
+        count += found.same_as(var)
+
+    tvm_ffi.structural_walk(node, (tvm.ir.Var, visit))
+    return count
+
+
+def static(extent: Any) -> int | None:
+    """Return an extent as a number, or None if it is symbolic."""
+    return int(extent) if isinstance(extent, tirx.IntImm) else None
+
+
+def _sequence(body: Any) -> list[Any]:
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def _stage(statement: Any) -> Stage | None:
+    loops = []
+    while isinstance(statement, tirx.For):
+        loops.append(statement)
+        statement = statement.body
+    if not isinstance(statement, SBlockRealize) or static(statement.predicate) != 1:
+        return None
+    block, values = statement.block, list(statement.iter_values)
+    if len(values) != len(loops) or block.match_buffers or block.alloc_buffers:
+        return None
+    if not all(v.same_as(loop.loop_var) for v, loop in zip(values, loops, strict=True)):
+        return None
+    axes = [
+        Axis(v.var, static(v.dom.extent), int(v.iter_type) == _REDUCTION) for v in block.iter_vars
+    ]
+    return _of_block(block, axes)
+
+
+def _of_block(block: SBlock, axes: list[Axis]) -> Stage | None:
+    statements = _sequence(block.body)
+    stores = [s for s in statements if isinstance(s, tirx.BufferStore)]
+    binds = [s for s in statements if isinstance(s, tirx.Bind)]
+    reduces = any(axis.reduced for axis in axes)
+    if len(stores) + len(binds) != len(statements) or reduces != (block.init is not None):
+        return None
+    written = [store.buffer for store in stores]
+    loads: list[Any] = []
+    calls: set[str] = set()
+    operations = 0
+    accumulates = False
+
+    def visit(node: Any) -> None:
+        nonlocal operations, accumulates
+        operations += isinstance(node, _OPERATION)
+        if isinstance(node, tvm.ir.Call):
+            calls.add(str(getattr(node.op, "name", "")))
+        elif isinstance(node, Load):
+            if any(node.source.same_as(buffer) for buffer in written):
+                accumulates = True
+            else:
+                loads.append(node)
+
+    for statement in statements:
+        tvm_ffi.structural_walk(statement.value, visit)
+    if accumulates != reduces or (not reduces and len(stores) != 1):
+        return None
+    values = [statement.value for statement in binds or stores]
+    return Stage(str(block.name_hint), axes, stores, loads, frozenset(calls), operations, values)

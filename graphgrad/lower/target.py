@@ -1,0 +1,134 @@
+"""Targets: what code is generated for.
+
+A bare ``"llvm"`` means, to TVM, a generic processor of the architecture: no wide vectors and no
+fused multiply-add, several times slower than the machine could do. Here it means this host.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+
+from ..errors import TargetError
+
+_ACCEPTED = (
+    'accepted: a kind ("llvm", "cuda"), a tag ("nvidia/nvidia-h100"), a dict such as '
+    '{"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 8}, or a tvm.target.Target'
+)
+
+
+@dataclass(frozen=True)
+class VectorUnit:
+    """What schedules need to know of a processor.
+
+    Attributes
+    ----------
+    bytes : int
+        Width of a vector register.
+    registers : int
+        Number of vector registers.
+    """
+
+    bytes: int
+    registers: int
+
+    def lanes(self, dtype: str) -> int:
+        """Return how many elements of `dtype` a register holds, at the width it computes in.
+
+        Half-precision floats are widened to 32 bits by the code generator.
+        """
+        bits = max(int(tvm.DataType(dtype).bits), 8)
+        if dtype in ("float16", "bfloat16"):
+            bits = 32
+        return max(self.bytes * 8 // bits, 1)
+
+
+def target(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Target:
+    """Return the target that `spec` names; a bare ``"llvm"`` is resolved to this host.
+
+    Parameters
+    ----------
+    spec : str, dict or Target
+        A kind, a tag, a configuration or a finished target. An ``mcpu`` or ``num-cores`` that is
+        given is kept, and so is a target of another architecture.
+
+    Raises
+    ------
+    TargetError
+        The target is unknown, malformed, names an unknown processor, or has no code generator in
+        this build of TVM.
+    """
+    if not isinstance(spec, str | Mapping | tvm.target.Target):
+        raise TargetError(f"a target cannot be a {type(spec).__name__}; {_ACCEPTED}")
+    try:
+        parsed = tvm.target.Target(dict(spec) if isinstance(spec, Mapping) else spec)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise TargetError(f"cannot read the target {spec!r}: {error}; {_ACCEPTED}") from error
+    kind = str(parsed.kind.name)
+    if tvm.get_global_func(f"target.build.{kind}", allow_missing=True) is None:
+        raise TargetError(
+            f"this build of TVM has no code generator for the target kind {kind!r}; {_ACCEPTED}"
+        )
+    return _resolve_host(parsed) if kind == "llvm" else parsed
+
+
+def is_generic(resolved: tvm.target.Target) -> bool:
+    """Return whether an llvm target names neither a processor nor features of one."""
+    attributes = resolved.attrs
+    return str(resolved.kind.name) == "llvm" and not (
+        attributes.get("mcpu") or attributes.get("mattr")
+    )
+
+
+def vector_unit(resolved: tvm.target.Target) -> VectorUnit:
+    """Return the vector unit of an llvm target, by the features of its processor."""
+    has = tvm.get_global_func("target.target_has_feature")
+    if has("avx512f", resolved):
+        return VectorUnit(bytes=64, registers=32)
+    if has("avx2", resolved):
+        return VectorUnit(bytes=32, registers=16)
+    return VectorUnit(bytes=16, registers=32 if has("neon", resolved) else 16)
+
+
+def _resolve_host(parsed: tvm.target.Target) -> tvm.target.Target:
+    config = {name: value for name, value in parsed.export().items() if name != "tag"}
+    triple = str(config.get("mtriple", ""))
+    processor = str(config.get("mcpu", ""))
+    if processor == "native":
+        raise TargetError(
+            'mcpu="native" silently means a generic processor to TVM; leave mcpu out to get this '
+            "host, or name the processor"
+        )
+    if _is_foreign(triple):
+        return parsed
+    host = str(tvm.get_global_func("target.llvm_get_system_cpu")())
+    if not processor and "mattr" not in config:
+        config["mcpu"] = host
+    elif processor and not tvm.get_global_func("target.llvm_is_valid_cpu")(
+        processor, triple or _system_triple()
+    ):
+        raise TargetError(f"the processor mcpu={processor!r} is unknown; this host is {host!r}")
+    config.setdefault("num-cores", _cores())
+    return tvm.target.Target(config)
+
+
+def _system_triple() -> str:
+    return str(tvm.get_global_func("target.llvm_get_system_triple")())
+
+
+def _is_foreign(triple: str) -> bool:
+    return bool(triple) and triple.split("-")[0] != _system_triple().split("-")[0]
+
+
+def _cores() -> int:
+    """Return the number of threads that TVM's pool will use."""
+    wanted = os.environ.get("TVM_NUM_THREADS", "")
+    if wanted.isdigit() and int(wanted) > 0:
+        return int(wanted)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

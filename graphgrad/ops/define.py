@@ -1,0 +1,65 @@
+"""Registering Relax ops of our own from Python.
+
+An op is worth defining where high-level identity must survive lowering: a convolution's weight
+gradient stays recognisable to layout and winograd, and has gradient rules of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+
+PREFIX = "graphgrad."
+
+
+def define_op(
+    name: str,
+    arguments: Sequence[str],
+    infer_type: Callable[[relax.Call], Any],
+    compute: Callable[..., Any],
+) -> Any:
+    """Register a pure Relax op with its type inference and its tensor expression.
+
+    Parameters
+    ----------
+    name : str
+        Name without the ``graphgrad.`` prefix.
+    arguments : sequence of str
+        Names of the arguments, for printed descriptions.
+    infer_type : callable
+        Maps a normalised call to its result type.
+    compute : callable
+        ``compute(call, *tensors)`` builds the tensor expression from the call's tensor arguments.
+
+    Returns
+    -------
+    tvm.ir.Op
+    """
+    full_name = PREFIX + name
+    # No public registration function exists; `ir.RegisterOp` is what the wheel offers.
+    tvm.get_global_func("ir.RegisterOp")(full_name, compute.__doc__ or name)
+    op = tvm.ir.Op.get(full_name)
+    op.set_num_inputs(len(arguments))
+    for argument in arguments:
+        op.add_argument(argument, "Expr", argument)
+
+    def legalise(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        tensors = [a for a in call.args if isinstance(a.ty, relax.TensorType)]
+
+        def expression(*placeholders: Any) -> Any:
+            return compute(call, *placeholders)
+
+        return builder.call_te(expression, *tensors, primfunc_name_hint=name)
+
+    tvm.ir.register_op_attr(full_name, "FInferType", lambda call, _: infer_type(call))
+    tvm.ir.register_op_attr(full_name, "FLegalize", legalise)
+    tvm.ir.register_op_attr(full_name, "FPurity", True)
+    return op
+
+
+def call_op(op: Any, arguments: Sequence[Any], **attributes: Any) -> relax.Call:
+    """Return a call of an op of ours; attributes are ints, strings, booleans and lists of them."""
+    return relax.Call(op, list(arguments), tvm.ir.make_node("ir.DictAttrs", **attributes), [])

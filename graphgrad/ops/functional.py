@@ -1,0 +1,193 @@
+"""The vocabulary of gradient rules: functions of `Tensor`, named as in ``relax.op``.
+
+Each function emits one binding and returns a `Tensor`. Sums of half-precision values accumulate in
+float32 here, once, so that no rule has to think of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import relax
+
+from .tensor import Dimension, Tensor, is_float, operand, same_dimension, same_shape
+
+
+def _lift(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function of ``relax.op`` emit its call and return a `Tensor`."""
+
+    def emitted(x: Tensor, *args: Any, **attributes: Any) -> Any:
+        arguments = [a.expr if isinstance(a, Tensor) else a for a in args]
+        return x.emitter.emit(function(x.expr, *arguments, **attributes))
+
+    emitted.__name__ = function.__name__
+    emitted.__doc__ = function.__doc__
+    return emitted
+
+
+abs = _lift(relax.op.abs)
+argmax = _lift(relax.op.argmax)
+cos = _lift(relax.op.cos)
+exp = _lift(relax.op.exp)
+expand_dims = _lift(relax.op.expand_dims)
+isfinite = _lift(relax.op.isfinite)
+log = _lift(relax.op.log)
+log_softmax = _lift(relax.op.nn.log_softmax)
+logical_and = _lift(relax.op.logical_and)
+logical_not = _lift(relax.op.logical_not)
+nll_loss = _lift(relax.op.nn.nll_loss)
+relu = _lift(relax.op.nn.relu)
+rsqrt = _lift(relax.op.rsqrt)
+sigmoid = _lift(relax.op.sigmoid)
+sign = _lift(relax.op.sign)
+sin = _lift(relax.op.sin)
+softmax = _lift(relax.op.nn.softmax)
+split = _lift(relax.op.split)
+sqrt = _lift(relax.op.sqrt)
+square = _lift(relax.op.square)
+squeeze = _lift(relax.op.squeeze)
+strided_slice = _lift(relax.op.strided_slice)
+take = _lift(relax.op.take)
+tanh = _lift(relax.op.tanh)
+
+
+def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], Tensor]:
+    def emitted(x: Tensor, y: Any) -> Tensor:
+        return x.emitter.emit(function(x.expr, operand(y, x)))
+
+    emitted.__name__ = function.__name__
+    emitted.__doc__ = function.__doc__
+    return emitted
+
+
+equal = _comparison(relax.op.equal)
+greater = _comparison(relax.op.greater)
+greater_equal = _comparison(relax.op.greater_equal)
+less = _comparison(relax.op.less)
+less_equal = _comparison(relax.op.less_equal)
+maximum = _comparison(relax.op.maximum)
+minimum = _comparison(relax.op.minimum)
+not_equal = _comparison(relax.op.not_equal)
+power = _comparison(relax.op.power)
+
+
+def where(condition: Tensor, x: Any, y: Any) -> Tensor:
+    """Choose elementwise: `x` where the condition holds, else `y`; either may be a number."""
+    like = x if isinstance(x, Tensor) else y
+    return condition.emitter.emit(
+        relax.op.where(condition.expr, operand(x, like), operand(y, like))
+    )
+
+
+def permute_dims(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
+    """Permute the axes; reverse them where no order is given."""
+    order = list(axes) if axes is not None else list(reversed(range(x.ndim)))
+    if order == list(range(x.ndim)):
+        return x
+    if x.fill is not None:
+        return x.emitter.full(x.fill, [x.shape[axis] for axis in order], x.dtype)
+    return x.emitter.emit(relax.op.permute_dims(x.expr, order))
+
+
+def transpose(x: Tensor) -> Tensor:
+    """Swap the last two axes."""
+    axes = list(range(x.ndim))
+    axes[-2:] = reversed(axes[-2:])
+    return permute_dims(x, axes)
+
+
+def reshape(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
+    """Give the tensor another shape with as many elements."""
+    if same_shape(x.shape, shape):
+        return x
+    if x.fill is not None:
+        return x.emitter.full(x.fill, shape, x.dtype)
+    return x.emitter.emit(relax.op.reshape(x.expr, list(shape)))
+
+
+def broadcast_to(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
+    """Repeat the tensor to a larger shape by the broadcasting rules."""
+    if same_shape(x.shape, shape):
+        return x
+    if x.fill is not None:
+        return x.emitter.full(x.fill, shape, x.dtype)
+    return x.emitter.emit(relax.op.broadcast_to(x.expr, list(shape)))
+
+
+def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
+    """Join tensors along an axis."""
+    return tensors[0].emitter.emit(relax.op.concat([t.expr for t in tensors], axis=axis))
+
+
+def reduce_sum(x: Tensor, axes: Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
+    """Sum over axes (all of them where none are given); half precision adds up in float32."""
+    if axes is not None and not axes:
+        return x
+    if x.fill == 0.0:
+        return x.emitter.full(0.0, reduced_shape(x.shape, axes, keepdims), x.dtype)
+    wide = x.astype("float32") if x.dtype in ("float16", "bfloat16") else x
+    axis = None if axes is None else list(axes)
+    total = x.emitter.emit(relax.op.sum(wide.expr, axis=axis, keepdims=keepdims))
+    return total.astype(x.dtype)
+
+
+def normalise_axes(axes: Sequence[int] | None, rank: int) -> list[int]:
+    """Return axes as non-negative numbers; all axes where none are given."""
+    if axes is None:
+        return list(range(rank))
+    return [axis % rank for axis in axes]
+
+
+def reduced_shape(
+    shape: Sequence[Dimension], axes: Sequence[int] | None, keepdims: bool
+) -> list[Dimension]:
+    """Return the shape that a reduction over the axes leaves."""
+    gone = set(normalise_axes(axes, len(shape)))
+    if keepdims:
+        return [1 if axis in gone else extent for axis, extent in enumerate(shape)]
+    return [extent for axis, extent in enumerate(shape) if axis not in gone]
+
+
+def unreduce(x: Tensor, shape: Sequence[Dimension], axes: Sequence[int] | None) -> Tensor:
+    """Return a reduction's result, repeated along the axes that it summed over, in `shape`."""
+    return broadcast_to(reshape(x, reduced_shape(shape, axes, keepdims=True)), shape)
+
+
+def sum_to(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
+    """Sum over the axes along which `shape` was broadcast to ``x.shape``: broadcasting's vjp.
+
+    Raises
+    ------
+    ValueError
+        ``shape`` does not broadcast to ``x.shape``.
+    """
+    if same_shape(x.shape, shape):
+        return x
+    lead = x.ndim - len(shape)
+    if lead < 0:
+        raise ValueError(f"{list(shape)} does not broadcast to {x.shape}")
+    axes = list(range(lead))
+    for axis, extent in enumerate(shape):
+        if same_dimension(x.shape[lead + axis], extent):
+            continue
+        if not (isinstance(extent, int) and extent == 1):
+            raise ValueError(f"{list(shape)} does not broadcast to {x.shape}")
+        axes.append(lead + axis)
+    return reshape(reduce_sum(x, axes, keepdims=False), shape)
+
+
+def divide_by_count(x: Tensor, extents: Sequence[Dimension]) -> Tensor:
+    """Divide by the product of extents, which may be symbolic."""
+    known = math.prod(extent for extent in extents if isinstance(extent, int))
+    for extent in extents:
+        if not isinstance(extent, int):
+            size = x.emitter.emit(relax.op.shape_to_tensor(relax.ShapeExpr([extent])))
+            x = x / reshape(size, []).astype(x.dtype)
+    return x if known == 1 else x / float(known)
+
+
+def cast_like(x: Tensor, like: Tensor) -> Tensor:
+    """Return the value in the other tensor's dtype, if both are floating point."""
+    return x.astype(like.dtype) if is_float(x.dtype) and is_float(like.dtype) else x

@@ -1,0 +1,71 @@
+"""Rules of losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from ..ops import functional as op
+from ..ops.tensor import Tensor
+from .rule import bilinear, register_gradient
+from .sample import Sample, sample, tensor
+
+
+@bilinear(
+    "relax.nn.cross_entropy_with_logits",
+    samples=[sample((2, 3), (2, 3)), sample((3,), (3,)), sample(("n", 3), ("n", 3))],
+)
+def cross_entropy_with_logits(x: Tensor, y: Tensor, ct: Tensor) -> tuple[Tensor, Tensor]:
+    """Of z = −Σ x y / n:  x̄ = −z̄ y / n,  ȳ = −z̄ x / n"""
+    scaled = -(op.divide_by_count(ct, x.shape[:1]) if x.ndim > 1 else ct)
+    return scaled * y, scaled * x
+
+
+def _nll_samples() -> list[Sample]:
+    labels, pixels = tensor((4,), 0, 3, dtype="int64"), tensor((2, 2, 3), 0, 3, dtype="int64")
+    weights = tensor((3,), 0.5, 1.5)
+    return [
+        *(sample((4, 3), labels, reduction=r) for r in ("mean", "sum", "none")),
+        *(sample((4, 3), labels, weights, reduction=r) for r in ("mean", "sum", "none")),
+        sample((4, 3), labels, weights, reduction="mean", ignore_index=1),
+        sample((2, 3, 2, 3), pixels, weights, reduction="mean"),
+        sample((3,), tensor((), 0, 3, dtype="int64"), reduction="mean"),
+        sample((3,), tensor((), 0, 3, dtype="int32"), weights, reduction="sum"),
+    ]
+
+
+@register_gradient("relax.nn.nll_loss", samples=_nll_samples())
+def nll_loss(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Any, ...]:
+    """Of yᵢ = −w[tᵢ] p[i, tᵢ]:  p̄ = −w ȳᵢ and w̄ = −p ȳᵢ at the targets, divided by Σ w for the mean
+
+    For the mean, y = Σ yᵢ / W with W = Σ w[tᵢ]; so w̄ also has −ȳ y / W for each target that counts.
+    """
+    predictions, targets, *rest = inputs
+    (y,), (ct,) = outputs, cotangents
+    classes_axis = min(1, predictions.ndim - 1)
+    along_classes = [1] * predictions.ndim
+    along_classes[classes_axis] = predictions.shape[classes_axis]
+    others = [axis for axis in range(predictions.ndim) if axis != classes_axis]
+
+    def per_target(t: Tensor) -> Tensor:
+        return op.expand_dims(t, [classes_axis]) if t.ndim == targets.ndim else t
+
+    number = relax.op.arange(0, along_classes[classes_axis], 1, targets.dtype)
+    classes = op.reshape(predictions.emitter.emit(number), along_classes)
+    counts = op.logical_and(
+        op.equal(per_target(targets), classes),
+        op.not_equal(per_target(targets), attrs.ignore_index),
+    ).astype(predictions.dtype)
+    weights = op.reshape(rest[0], along_classes) if rest else None
+    weighted = counts * weights if weights is not None else counts
+
+    mean = attrs.reduction == "mean"
+    if mean:
+        ct = ct / op.reduce_sum(weighted)
+    ct = per_target(ct) if attrs.reduction == "none" else ct
+    predictions_bar = -(weighted * ct)
+    if not rest:
+        return predictions_bar, None
+    slope = predictions + y if mean else predictions
+    return predictions_bar, None, op.reduce_sum(-(counts * slope * ct), others)

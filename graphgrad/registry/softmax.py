@@ -1,0 +1,26 @@
+"""Rules of softmax and its logarithm."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ops import functional as op
+from ..ops.tensor import Tensor
+from .rule import register_gradient
+from .sample import sample
+
+axis_samples = [sample((2, 3)), sample((2, 3, 4), axis=1), sample((3,), axis=0)]
+
+
+@register_gradient("relax.nn.log_softmax", samples=axis_samples)
+def log_softmax(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
+    """x̄ = ȳ − exp(y) · Σ ȳ"""
+    (y,), (ct,) = outputs, cotangents
+    return (ct - op.exp(y) * op.reduce_sum(ct, [attrs.axis], keepdims=True),)
+
+
+@register_gradient("relax.nn.softmax", samples=axis_samples)
+def softmax(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
+    """x̄ = y · (ȳ − Σ ȳ y)"""
+    (y,), (ct,) = outputs, cotangents
+    return (y * (ct - op.reduce_sum(ct * y, [attrs.axis], keepdims=True)),)

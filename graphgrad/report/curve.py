@@ -1,0 +1,80 @@
+"""The loss curve: as a line of text, and as a picture."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = 60) -> str:
+    """Draw values as one line of block characters, low to high.
+
+    Parameters
+    ----------
+    values : sequence of float
+        Longer sequences are averaged into `width` bins; a bin with no finite value is a space.
+    width : int
+        Longest line.
+
+    Returns
+    -------
+    str
+        At most `width` characters; empty for no values.
+    """
+    count = min(width, len(values))
+    means = [
+        _finite_mean(values[i * len(values) // count : (i + 1) * len(values) // count])
+        for i in range(count)
+    ]
+    finite = [mean for mean in means if mean is not None]
+    if not finite:
+        return " " * count
+    low, high = min(finite), max(finite)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    return "".join(" " if m is None else BLOCKS[round((m - low) * scale)] for m in means)
+
+
+def write_picture(
+    path: str | Path, losses: Sequence[float], accuracies: Sequence[tuple[int, float]]
+) -> bool:
+    """Write the loss of each step and the held-out accuracies as a PNG.
+
+    Parameters
+    ----------
+    path : str or Path
+        Overwritten.
+    losses : sequence of float
+        One per step; non-finite ones leave gaps.
+    accuracies : sequence of (int, float)
+        Step and held-out accuracy; may be empty.
+
+    Returns
+    -------
+    bool
+        Whether it was written: without matplotlib (extra ``plot``) nothing is.
+    """
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
+    except ImportError:
+        return False
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(range(1, len(losses) + 1), losses, linewidth=0.8, label="training loss")
+    axes.set(xlabel="step", ylabel="loss", yscale="log" if _all_positive(losses) else "linear")
+    if accuracies:
+        right = axes.twinx()
+        right.plot(*zip(*accuracies, strict=True), "C1.-", label="held-out accuracy")
+        right.set(ylabel="held-out accuracy", ylim=(min(a for _, a in accuracies) - 0.02, 1.0))
+    figure.legend(loc="outside upper center", ncols=2)
+    figure.savefig(path, format="png", dpi=120)
+    return True
+
+
+def _finite_mean(values: Sequence[float]) -> float | None:
+    finite = [value for value in values if math.isfinite(value)]
+    return sum(finite) / len(finite) if finite else None
+
+
+def _all_positive(values: Sequence[float]) -> bool:
+    return all(value > 0 for value in values if math.isfinite(value))

@@ -1,0 +1,73 @@
+"""One progress line while a model trains."""
+
+import math
+from collections.abc import Mapping
+from typing import TextIO
+
+from tqdm import tqdm
+
+from ..train.run import Epoch
+
+BAR = "{desc}step {n_fmt}/{total_fmt} {bar:20} {postfix} [{elapsed}<{remaining}]"
+
+
+class ProgressLine:
+    """A moving line on a terminal; elsewhere one plain line at the end of each epoch.
+
+    Parameters
+    ----------
+    total : int
+        Steps of the whole run.
+    stream : TextIO
+        Where to write; whether it is a terminal decides the form.
+    done : int
+        Steps done before.
+    label : str
+        Put before each line.
+    """
+
+    def __init__(self, total: int, stream: TextIO, done: int = 0, label: str = ""):
+        self._total = total
+        self._stream = stream
+        self._label = f"{label}: " if label else ""
+        self._bar: tqdm | None = None
+        if stream.isatty():
+            self._bar = tqdm(
+                total=total,
+                initial=done,
+                file=stream,
+                desc=label or None,
+                bar_format=BAR,
+            )
+
+    def step(self, loss: float, speed: float, held_out: Mapping[str, float]) -> None:
+        """Show one more step: its loss, examples per second and the latest held-out measure."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(describe(loss, speed, held_out), refresh=False)
+            self._bar.update()
+
+    def epoch(self, epoch: Epoch) -> None:
+        """Show that an epoch is done, with its mean loss."""
+        text = describe(epoch.loss, epoch.images_per_second, epoch.held_out)
+        if self._bar is not None:
+            self._bar.set_postfix_str(text)
+            return
+        line = f"{self._label}epoch {epoch.epoch}, step {epoch.step}/{self._total}, {text}"
+        print(line, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        """Leave the line as it stands."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+def describe(loss: float, speed: float, held_out: Mapping[str, float]) -> str:
+    """Return e.g. ``loss 0.1234, accuracy 98.61 %, 5,120 images/s``."""
+    parts = [f"loss {loss:.4f}" if math.isfinite(loss) else "loss not finite (step skipped)"]
+    parts += [f"{name.replace('_', ' ')} {show(name, value)}" for name, value in held_out.items()]
+    return ", ".join([*parts, f"{speed:,.0f} images/s"])
+
+
+def show(name: str, value: float) -> str:
+    """Return a held-out measure as text; accuracies are percentages."""
+    return f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.4g}"

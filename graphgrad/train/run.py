@@ -1,0 +1,219 @@
+"""The training loop: batches through a step, a schedule, a history, and a way to stop."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Literal, Protocol
+
+import numpy as np
+
+from .data import Dataset, Examples, batch_count, batches, padded_batches
+from .schedule import Schedule
+
+PATIENCE = 20  # steps in a row without a finite loss before a run is given up
+
+Outcome = Literal["finished", "interrupted", "diverged"]
+Inputs = np.ndarray | dict[str, np.ndarray]
+
+
+class TrainingStep(Protocol):
+    """What the loop needs of a training step."""
+
+    learning_rate: float
+
+    def __call__(self, inputs: Inputs, targets: np.ndarray | None = None) -> float:
+        """Take one step and return the loss; a non-finite loss means that nothing changed."""
+
+    def evaluate(self, inputs: Inputs) -> Mapping[str, np.ndarray]:
+        """Return the outputs of the inference form by name."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and in which order to train. Equal plans give equal runs.
+
+    Attributes
+    ----------
+    batch, steps : int
+        Examples per step, and steps of the whole run.
+    seed : int
+        Decides, with the number of the epoch, the order of the examples.
+    schedule : Schedule
+        Learning rate of each step, counted from zero.
+    """
+
+    batch: int
+    steps: int
+    seed: int
+    schedule: Schedule
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What is known at the end of an epoch.
+
+    Attributes
+    ----------
+    epoch, step : int
+        How many of each are done.
+    loss : float
+        Mean of the epoch's finite training losses; NaN if there was none.
+    held_out : dict of str to float
+        ``accuracy`` or ``mean_squared_error`` on the held-out examples; empty without any.
+    images_per_second : float
+        Examples trained on per second, evaluation and saving left out.
+    """
+
+    epoch: int
+    step: int
+    loss: float
+    held_out: dict[str, float]
+    images_per_second: float
+
+
+@dataclass
+class History:
+    """The record of a run: one loss per step (NaN where it was skipped), one entry per epoch."""
+
+    losses: list[float] = field(default_factory=list)
+    epochs: list[Epoch] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def skipped(self) -> int:
+        """How many steps had no finite loss and changed nothing."""
+        return sum(not math.isfinite(loss) for loss in self.losses)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether the last `PATIENCE` steps were all skipped."""
+        recent = self.losses[-PATIENCE:]
+        return len(recent) == PATIENCE and not any(map(math.isfinite, recent))
+
+    @property
+    def held_out(self) -> dict[str, float]:
+        """The latest measure on the held-out examples; empty before the first."""
+        return self.epochs[-1].held_out if self.epochs else {}
+
+
+class Observer:
+    """Told of each step and epoch; asked before each step whether to stop. Does nothing itself."""
+
+    def on_step(self, history: History, images_per_second: float) -> None:
+        """Be told that a step is done."""
+
+    def on_epoch(self, history: History) -> None:
+        """Be told that an epoch, or the last part of one, is done and recorded."""
+
+    def should_stop(self) -> bool:
+        """Return whether to leave the rest of the run for later."""
+        return False
+
+
+def train(
+    step: TrainingStep, dataset: Dataset, plan: Plan, history: History, observer: Observer
+) -> Outcome:
+    """Train until the plan is done, the observer stops it, or the loss stays non-finite.
+
+    Parameters
+    ----------
+    step : TrainingStep
+        Holds the parameters; its ``learning_rate`` is set before each step.
+    dataset : Dataset
+        Each epoch shuffles the training examples and ends with the held-out ones.
+    plan : Plan
+        Batch, steps, seed and schedule.
+    history : History
+        Appended to. A history with entries continues a run: with the step's state loaded as it
+        was then, the rest is bit-identical to a run that never stopped.
+    observer : Observer
+        Told of progress.
+
+    Returns
+    -------
+    'finished', 'interrupted' or 'diverged'
+
+    Raises
+    ------
+    InputError
+        There are fewer training examples than fill one batch.
+    """
+    per_epoch = batch_count(dataset.train, plan.batch)
+    while len(history.losses) < plan.steps:
+        started, done = time.perf_counter(), len(history.losses)
+        outcome = _rest_of_epoch(step, dataset.train, plan, history, observer)
+        speed = (len(history.losses) - done) * plan.batch / (time.perf_counter() - started)
+        if outcome == "finished":
+            held_out = evaluate(step, dataset.held_out, plan.batch) if dataset.held_out else {}
+            history.epochs.append(_summary(history.losses, per_epoch, held_out, speed))
+        history.seconds += time.perf_counter() - started
+        if outcome != "finished":
+            return outcome
+        observer.on_epoch(history)
+    return "finished"
+
+
+def evaluate(step: TrainingStep, examples: Examples, batch: int) -> dict[str, float]:
+    """Judge a model's first output on every example, each counted exactly once.
+
+    Parameters
+    ----------
+    step : TrainingStep
+        Its inference form is run.
+    examples : Examples
+        With labels (N, …), for outputs (N, classes, …), or with values shaped as the outputs.
+    batch : int
+        Examples per evaluation; a last batch that they do not fill is padded.
+
+    Returns
+    -------
+    dict of str to float
+        ``accuracy`` for labels, ``mean_squared_error`` for values, nothing without targets.
+    """
+    if examples.targets is None:
+        return {}
+    outputs = [
+        next(iter(step.evaluate(_bound(part)).values()))[:count]
+        for part, count in padded_batches(examples, batch)
+    ]
+    predicted = np.concatenate(outputs)
+    if examples.targets.dtype.kind in "iu":
+        return {"accuracy": float(np.mean(predicted.argmax(axis=1) == examples.targets))}
+    difference = predicted.astype(np.float64) - examples.targets
+    return {"mean_squared_error": float(np.mean(difference**2))}
+
+
+def _rest_of_epoch(
+    step: TrainingStep, examples: Examples, plan: Plan, history: History, observer: Observer
+) -> Outcome:
+    """Take the steps that the current epoch still lacks, or as many as the plan still has."""
+    epoch, done = divmod(len(history.losses), batch_count(examples, plan.batch))
+    last = done + plan.steps - len(history.losses)
+    for part in islice(batches(examples, plan.batch, seed=plan.seed, epoch=epoch), done, last):
+        if observer.should_stop():
+            return "interrupted"
+        started = time.perf_counter()
+        step.learning_rate = plan.schedule(len(history.losses))
+        history.losses.append(step(_bound(part), part.targets))
+        if history.diverged:
+            return "diverged"
+        observer.on_step(history, plan.batch / (time.perf_counter() - started))
+    return "finished"
+
+
+def _bound(examples: Examples) -> Inputs:
+    """Return the inputs as a step takes them: alone, or by name if there are several."""
+    if len(examples.inputs) == 1:
+        return next(iter(examples.inputs.values()))
+    return examples.inputs
+
+
+def _summary(
+    losses: list[float], per_epoch: int, held_out: dict[str, float], speed: float
+) -> Epoch:
+    epoch = math.ceil(len(losses) / per_epoch)
+    finite = [loss for loss in losses[(epoch - 1) * per_epoch :] if math.isfinite(loss)]
+    mean = sum(finite) / len(finite) if finite else math.nan
+    return Epoch(epoch, len(losses), mean, held_out, speed)
