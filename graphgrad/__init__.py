@@ -1,3 +1,54 @@
 """graphgrad: gradients of ONNX and Relax models, as ordinary Relax."""
 
+from . import optim, transform
+from .autodiff.vjp import vjp
+from .errors import (
+    AliasError,
+    ArgumentError,
+    CheckpointError,
+    GradientMismatch,
+    GraphGradError,
+    InputError,
+    MissingGradientError,
+    ModelError,
+    NotDifferentiableError,
+    RuleError,
+    TargetError,
+)
+from .frontend.model import Model
+from .frontend.onnx_export import to_onnx
+from .frontend.onnx_import import from_onnx
+from .lower.pipeline import compile, pipeline
+from .lower.target import target
+from .registry.rule import nondifferentiable, register_gradient
+from .train.step import train_step
+from .train.value_and_grad import value_and_grad
+
 __version__ = "0.1.0"
+
+__all__ = [
+    "AliasError",
+    "ArgumentError",
+    "CheckpointError",
+    "GradientMismatch",
+    "GraphGradError",
+    "InputError",
+    "MissingGradientError",
+    "Model",
+    "ModelError",
+    "NotDifferentiableError",
+    "RuleError",
+    "TargetError",
+    "compile",
+    "from_onnx",
+    "nondifferentiable",
+    "optim",
+    "pipeline",
+    "register_gradient",
+    "target",
+    "to_onnx",
+    "train_step",
+    "transform",
+    "value_and_grad",
+    "vjp",
+]

@@ -116,10 +116,10 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     add(
         "--schedule",
         choices=["cosine", "constant"],
-        help=f"cosine rises during the first epoch, then falls to zero; default: {default.schedule}",
+        help=f"cosine: a short rise, then a fall to zero; default: {default.schedule}",
     )
     add("--momentum", type=fraction, metavar="M", help=f"default: {default.momentum}")
-    add("--nesterov", action=argparse.BooleanOptionalAction, help=f"default: {default.nesterov}")
+    add("--nesterov", action=argparse.BooleanOptionalAction, help="default: with any momentum")
     add("--weight-decay", type=number, metavar="D", help=f"default: {default.weight_decay}")
     length = command.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=count, metavar="N", help=f"default: {default.epochs}")

@@ -5,18 +5,19 @@ import json
 import sys
 from pathlib import Path
 
-import graphgrad as gg
-
+from . import __version__
+from .autodiff.vjp import vjp
 from .errors import ArgumentError
 from .frontend.mode import specialise
+from .frontend.model import Model
+from .frontend.onnx_import import from_onnx
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Differentiate a model, write the result as text and return the exit code."""
-    model = gg.from_onnx(arguments.model)
-    trainable = [name for name in model.params if name not in model.frozen]
-    wrt = arguments.wrt or trainable
-    module = gg.vjp(specialise(model, training=None), wrt=wrt)
+    model = from_onnx(arguments.model)
+    wrt = arguments.wrt or model.trainable()
+    module = vjp(specialise(model, training=None), wrt=wrt)
     text = _header(arguments.model, model, wrt) + module.script() + "\n"
     if arguments.out is not None:
         _write(Path(arguments.out), text)
@@ -34,17 +35,19 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _header(path: str, model: gg.Model, wrt: list[str]) -> str:
+def _header(path: str, model: Model, wrt: list[str]) -> str:
+    inputs = [f"{name} {shape} {dtype}" for name, (shape, dtype) in model.input_types().items()]
+    numbers = sum(array.size for array in model.params.values())
     lines = [
-        f"{path}, differentiated by graphgrad {gg.__version__}",
-        f"inputs: {', '.join(model.inputs)}",
+        f"{path}, differentiated by graphgrad {__version__}",
+        f"inputs: {', '.join(inputs)}",
         f"outputs: {', '.join(model.outputs)}",
-        f"weights: {len(model.params)}, {sum(p.size for p in model.params.values()):,} numbers",
-        f"running statistics: {len(model.state)}",
-        f"gradients of {len(wrt)} values: {', '.join(wrt)}",
+        f"{len(model.params)} weights, {numbers:,} numbers; {len(model.state)} running statistics",
         *model.notes,
+        f"gradients of {len(wrt)} values, in this order:",
+        *(f"  {name} {model.params[name].shape if name in model.params else ''}" for name in wrt),
     ]
-    return "".join(f"# {line}\n" for line in lines)
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
 
 
 def _write(path: Path, text: str) -> None:

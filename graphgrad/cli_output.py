@@ -2,7 +2,6 @@
 
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from .errors import ArgumentError, CheckpointError
 from .report.curve import write_picture
+from .train.checkpoint import replace_file
 from .train.run import Epoch, History
 
 FORMAT = 1
@@ -48,12 +48,8 @@ class OutputFolder:
         record = {"format": FORMAT, "settings": dict(settings), **_to_json(history)}
         if twin is not None:
             record["frozen_twin"] = _to_json(twin)
-        partial = self.history.with_suffix(".json.partial")
-        with open(partial, "w", encoding="utf-8") as file:
-            json.dump(record, file, indent=1, allow_nan=False)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, self.history)
+        text = json.dumps(record, indent=1, allow_nan=False)
+        replace_file(self.history, text.encode())
 
     def read_settings(self) -> dict[str, Any]:
         """Return the settings of the run that was interrupted here."""
@@ -86,6 +82,11 @@ class OutputFolder:
         ]
         return write_picture(self.picture, history.losses, accuracies)
 
+    def written(self, drawn: bool) -> list[Path]:
+        """Return the results of a finished run, the picture only if it was drawn."""
+        results = [self.trained, self.history, self.checkpoint]
+        return [*results, self.picture] if drawn else results
+
     def _read(self) -> dict[str, Any]:
         for needed in (self.history, self.checkpoint):
             if not needed.is_file():
@@ -97,6 +98,9 @@ class OutputFolder:
             record = json.loads(self.history.read_text(encoding="utf-8"))
             if record["format"] != FORMAT:
                 raise ValueError(f"its format is {record['format']}, expected {FORMAT}")
+            missing = {"settings", "loss", "epochs", "seconds"} - record.keys()
+            if missing:
+                raise ValueError(f"it lacks {', '.join(sorted(missing))}")
         except (ValueError, KeyError, TypeError) as error:
             raise CheckpointError(
                 f"{self.history} is not the record of a training run ({error}); "

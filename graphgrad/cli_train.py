@@ -2,7 +2,7 @@
 
 import argparse
 import fnmatch
-import json
+import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,17 +14,21 @@ from typing import Any
 
 import onnx
 
-import graphgrad as gg
-
 from .cli_output import OutputFolder, epoch_to_json
 from .errors import ArgumentError, CheckpointError
+from .frontend.model import Model
+from .frontend.onnx_export import to_onnx
+from .frontend.onnx_import import from_onnx
 from .models import resnet_digits
-from .report.curve import sparkline
-from .report.progress import ProgressLine, show
-from .train.data import Dataset, batch_count, digits, load_npz
-from .train.run import PATIENCE, History, Observer, Outcome, Plan, train
+from .report.progress import ProgressLine
+from .report.training import TrainingReport
+from .train.data import Dataset, TargetKind, batch_count, digits, load_npz
+from .train.optimizer import SGD
+from .train.run import History, Observer, Outcome, Plan, train
 from .train.schedule import constant, warmup_cosine
+from .train.step import TrainStep, train_step
 
+Save = Callable[[], None]
 EXIT_CODES: dict[Outcome, int] = {"finished": 0, "diverged": 1, "interrupted": 130}
 
 
@@ -39,7 +43,7 @@ class Settings:
     lr: float = 0.2
     schedule: str = "cosine"
     momentum: float = 0.9
-    nesterov: bool = True
+    nesterov: bool | None = None  # None: wherever there is momentum
     weight_decay: float = 5e-3
     epochs: int = 30
     steps: int | None = None
@@ -55,11 +59,42 @@ class Job:
     """A run whose settings were found good: nothing was computed yet."""
 
     settings: Settings
-    model: gg.Model
+    model: Model
+    twin: Model | None
     dataset: Dataset
     plan: Plan
-    trainable: list[str]
-    twin_trainable: list[str] | None
+
+
+class Watcher(Observer):
+    """Shows progress, saves at the end of each epoch, and stops when asked to."""
+
+    def __init__(
+        self,
+        line: ProgressLine,
+        report: TrainingReport,
+        interrupted: Callable[[], bool],
+        save: Save | None,
+    ):
+        self._line = line
+        self._report = report
+        self._interrupted = interrupted
+        self._save = save
+
+    def on_step(self, history: History, images_per_second: float) -> None:
+        """Move the progress line."""
+        self._line.step(history.losses[-1], images_per_second, history.held_out)
+
+    def on_epoch(self, history: History) -> None:
+        """Report the epoch and save the run."""
+        epoch = history.epochs[-1]
+        self._line.epoch(epoch)
+        self._report.event("epoch", model=self._line.label, **epoch_to_json(epoch))
+        if self._save is not None:
+            self._save()
+
+    def should_stop(self) -> bool:
+        """Return whether Ctrl-C was pressed."""
+        return self._interrupted()
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,178 +105,62 @@ def run(arguments: argparse.Namespace) -> int:
     if settings.model is None and not arguments.resume:
         onnx.save(resnet_digits(seed=settings.seed), folder.model)
     job = _job(settings, folder)
-    step = _training_step(job, job.trainable)
+    step = _training_step(job, job.model)
     history = History()
     if arguments.resume:
-        history = folder.read_history(int(step.load(folder.checkpoint)["steps"]))
+        step.load(folder.checkpoint)
+        history = folder.read_history(step.steps)
+    report = TrainingReport(arguments.json)
+    report.start(
+        settings.model or "the digits ResNet",
+        settings=asdict(settings),
+        steps=job.plan.steps,
+        done=len(history.losses),
+        weights=len(job.model.trainable()),
+        train=len(job.dataset.train),
+        held_out=len(job.dataset.held_out or ()),
+    )
     with interruptible() as interrupted:
-        return _train(job, step, history, folder, Report(arguments.json), interrupted)
+        return _train(job, step, history, folder=folder, report=report, interrupted=interrupted)
 
 
 def _train(
     job: Job,
-    step: gg.TrainStep,
+    step: TrainStep,
     history: History,
+    *,
     folder: OutputFolder,
-    report: "Report",
+    report: TrainingReport,
     interrupted: Callable[[], bool],
 ) -> int:
     """Train the model and then, if asked for, its twin; write and tell the results."""
 
+    def train_one(step: TrainStep, history: History, label: str, save: Save | None) -> Outcome:
+        with ProgressLine(job.plan.steps, sys.stderr, len(history.losses), label) as line:
+            watcher = Watcher(line, report, interrupted, save)
+            return train(step, job.dataset, job.plan, history, watcher)
+
     def save(twin: History | None = None) -> None:
         folder.write_history(asdict(job.settings), history, twin)
-        step.save(folder.checkpoint, {"steps": str(len(history.losses))})
+        step.save(folder.checkpoint)
 
-    report.start(job, len(history.losses))
-    outcome = report.watch(job, step, history, interrupted, save)
+    outcome = train_one(step, history, "", save)
     save()
-    if outcome == "finished" and job.twin_trainable is not None:
+    if outcome == "finished" and job.twin is not None:
         twin = History()
-        twin_step = _training_step(job, job.twin_trainable)
-        outcome = report.watch(job, twin_step, twin, interrupted, label="frozen convolutions")
+        outcome = train_one(_training_step(job, job.twin), twin, "frozen convolutions", None)
         save(twin)
-        report.measure("frozen_twin", "with frozen convolutions", twin)
+        report.frozen_twin(twin)
     if outcome == "finished":
-        gg.to_onnx(job.model, step.params, step.state, folder.trained)
-        report.finish(history, folder, folder.draw(history))
+        to_onnx(job.model, step.params, step.state, folder.trained)
+        drawn = folder.draw(history)
+        report.finish(history, folder.written(drawn), drawn)
     elif outcome == "interrupted":
-        report.interrupted(history, job.plan, folder)
+        resume = f"graphgrad train --resume --out {shlex.quote(str(folder.path))}"
+        report.interrupted(history, job.plan.steps, resume)
     else:
         report.diverged(history)
     return EXIT_CODES[outcome]
-
-
-class Watcher(Observer):
-    """Shows progress, saves at the end of each epoch, and stops when asked to."""
-
-    def __init__(
-        self,
-        line: ProgressLine,
-        report: "Report",
-        interrupted: Callable[[], bool],
-        save: Callable[[], None] | None,
-        label: str,
-    ):
-        self._line = line
-        self._report = report
-        self._interrupted = interrupted
-        self._save = save
-        self._label = label
-
-    def on_step(self, history: History, images_per_second: float) -> None:
-        """Move the progress line."""
-        self._line.step(history.losses[-1], images_per_second, history.held_out)
-
-    def on_epoch(self, history: History) -> None:
-        """Report the epoch and save the run."""
-        epoch = history.epochs[-1]
-        self._line.epoch(epoch)
-        self._report.event("epoch", label=self._label, **epoch_to_json(epoch))
-        if self._save is not None:
-            self._save()
-
-    def should_stop(self) -> bool:
-        """Return whether Ctrl-C was pressed."""
-        return self._interrupted()
-
-
-class Report:
-    """Tells what happens: text for people, or one JSON object per line on standard output."""
-
-    def __init__(self, as_json: bool):
-        self._as_json = as_json
-
-    def event(self, event: str, **content: Any) -> None:
-        """Write one JSON line, if those are wanted."""
-        if self._as_json:
-            print(json.dumps({"event": event, **content}, allow_nan=False), flush=True)
-
-    def text(self, text: str) -> None:
-        """Write text, unless JSON is wanted; what the terminal cannot show becomes a question."""
-        if not self._as_json:
-            encoding = sys.stdout.encoding or "utf-8"
-            print(text.encode(encoding, "replace").decode(encoding), flush=True)
-
-    def start(self, job: Job, done: int) -> None:
-        """Say what is about to be trained."""
-        examples = len(job.dataset.train)
-        held_out = len(job.dataset.held_out) if job.dataset.held_out else 0
-        self.event(
-            "start",
-            settings=asdict(job.settings),
-            steps=job.plan.steps,
-            done=done,
-            train=examples,
-            held_out=held_out,
-            trainable=job.trainable,
-        )
-        self.text(
-            f"training {job.settings.model or 'the digits ResNet'}: {len(job.trainable)} weights, "
-            f"{examples} examples ({held_out} held out), steps {done} to {job.plan.steps}"
-        )
-
-    def watch(
-        self,
-        job: Job,
-        step: gg.TrainStep,
-        history: History,
-        interrupted: Callable[[], bool],
-        save: Callable[[], None] | None = None,
-        label: str = "",
-    ) -> Outcome:
-        """Train with a progress line on standard error."""
-        line = ProgressLine(job.plan.steps, sys.stderr, len(history.losses), label)
-        watcher = Watcher(line, self, interrupted, save, label)
-        try:
-            return train(step, job.dataset, job.plan, history, watcher)
-        finally:
-            line.close()
-
-    def measure(self, event: str, label: str, history: History) -> None:
-        """Tell the final held-out measures of a run."""
-        self.event(event, held_out=history.held_out, seconds=round(history.seconds, 3))
-        for name, value in history.held_out.items():
-            self.text(f"{label}: held-out {name.replace('_', ' ')} {show(name, value)}")
-
-    def finish(self, history: History, folder: OutputFolder, drawn: bool) -> None:
-        """Tell the result and where it is."""
-        written = [folder.trained, folder.history, folder.checkpoint]
-        written += [folder.picture] if drawn else []
-        self.event(
-            "done",
-            held_out=history.held_out,
-            steps=len(history.losses),
-            skipped_steps=history.skipped,
-            seconds=round(history.seconds, 3),
-            files=[str(path) for path in written],
-        )
-        for name, value in history.held_out.items():
-            self.text(f"held-out {name.replace('_', ' ')} {show(name, value)}")
-        skipped = f", {history.skipped} skipped" if history.skipped else ""
-        self.text(f"{len(history.losses)} steps{skipped} in {history.seconds:.1f} s")
-        self.text(f"loss {sparkline(history.losses)}")
-        self.text(f"wrote {', '.join(map(str, written))}")
-        if not drawn:
-            self.text("for the curve as a picture: pip install 'graphgrad[plot]'")
-
-    def interrupted(self, history: History, plan: Plan, folder: OutputFolder) -> None:
-        """Say how to go on."""
-        command = f"graphgrad train --resume --out {folder.path}"
-        self.event("interrupted", steps=len(history.losses), of=plan.steps, resume=command)
-        self.text(
-            f"stopped after step {len(history.losses)} of {plan.steps}; go on with: {command}"
-        )
-
-    def diverged(self, history: History) -> None:
-        """Say that the run failed, and what may help."""
-        steps = len(history.losses)
-        message = (
-            f"the loss was not finite in each of the last {PATIENCE} steps (now at step {steps}), "
-            "so the run was given up; those steps changed nothing. Lower --lr, or look for "
-            "values in the data that are not finite"
-        )
-        self.event("diverged", steps=steps, message=message)
-        print(f"graphgrad: {message}", file=sys.stderr)
 
 
 @contextmanager
@@ -296,21 +215,13 @@ def _resumed_settings(folder: OutputFolder, arguments: argparse.Namespace) -> Se
 
 def _job(settings: Settings, folder: OutputFolder) -> Job:
     """Read and check everything that a run needs."""
-    path = settings.model or str(folder.model)
-    declared = gg.from_onnx(path)
-    dataset = _dataset(settings, declared)
-    arrays = list(dataset.train.inputs.values())
-    shapes = {
-        name: (settings.batch, *array.shape[1:])
-        for name, array in zip(declared.inputs, arrays, strict=True)
-    }
-    model = gg.from_onnx(path, shapes=shapes)
-    trainable = _trainable(model, settings.freeze)
-    twin = _without_convolutions(model, trainable) if settings.compare_frozen else None
-    return Job(settings, model, dataset, _plan(settings, dataset), trainable, twin)
+    model = _frozen(from_onnx(settings.model or folder.model), settings.freeze)
+    dataset = _dataset(settings, model)
+    twin = _without_convolutions(model) if settings.compare_frozen else None
+    return Job(settings, model, twin, dataset, _plan(settings, dataset))
 
 
-def _dataset(settings: Settings, model: gg.Model) -> Dataset:
+def _dataset(settings: Settings, model: Model) -> Dataset:
     several = len(model.inputs) > 1
     if settings.data is None:
         if several:
@@ -320,9 +231,9 @@ def _dataset(settings: Settings, model: gg.Model) -> Dataset:
             )
         return digits()
     names = model.inputs if several else ["x"]
+    targets: TargetKind | None = "values" if settings.loss == "mse" else "labels"
     if settings.loss in model.outputs:
-        return load_npz(settings.data, inputs=names, targets=None)
-    targets = "values" if settings.loss == "mse" else "labels"
+        targets = None
     return load_npz(settings.data, inputs=names, targets=targets)
 
 
@@ -336,39 +247,39 @@ def _plan(settings: Settings, dataset: Dataset) -> Plan:
     return Plan(settings.batch, steps, settings.seed, schedule)
 
 
-def _trainable(model: gg.Model, freeze: Sequence[str]) -> list[str]:
-    names = [name for name in model.params if name not in model.frozen]
-    for pattern in freeze:
-        if not fnmatch.filter(model.params, pattern):
+def _frozen(model: Model, patterns: Sequence[str]) -> Model:
+    """Return the model with the weights frozen that the patterns match."""
+    for pattern in patterns:
+        matched = [name for name in model.params if fnmatch.fnmatchcase(name, pattern)]
+        if not matched:
             raise ArgumentError(
-                f"--freeze {pattern} matches no weight; the weights are {', '.join(names)}"
+                f"--freeze {pattern} matches no weight; the weights are {', '.join(model.params)}"
             )
-        names = [name for name in names if not fnmatch.fnmatchcase(name, pattern)]
-    if not names:
-        raise ArgumentError("--freeze leaves no weight to train")
-    return names
+        model = model.freeze(*matched)
+    if not model.trainable():
+        raise ArgumentError("no weight is left to train; freeze fewer with --freeze")
+    return model
 
 
-def _without_convolutions(model: gg.Model, names: Sequence[str]) -> list[str]:
-    convolutions = [node for node in model.proto.graph.node if node.op_type.startswith("Conv")]
-    weights = {name for node in convolutions for name in node.input[1:]}
-    rest = [name for name in names if name not in weights]
-    if len(rest) == len(names) or not rest:
+def _without_convolutions(model: Model) -> Model:
+    nodes = model.proto.graph.node if model.proto is not None else []
+    convolutions = [node for node in nodes if node.op_type.startswith("Conv")]
+    weights = {name for node in convolutions for name in node.input[1:]} & set(model.trainable())
+    twin = model.freeze(*weights)
+    if not weights or not twin.trainable():
         raise ArgumentError(
             "--compare-frozen compares with a twin whose convolutions do not train; this model "
             "has no convolution that trains, or nothing else that does"
         )
-    return rest
+    return twin
 
 
-def _training_step(job: Job, trainable: Sequence[str]) -> gg.TrainStep:
+def _training_step(job: Job, model: Model) -> TrainStep:
     settings = job.settings
-    optimizer = gg.optim.SGD(
+    optimizer = SGD(
         settings.lr,
         momentum=settings.momentum,
-        nesterov=settings.nesterov,
+        nesterov=settings.momentum > 0 if settings.nesterov is None else settings.nesterov,
         weight_decay=settings.weight_decay,
     )
-    return gg.train_step(
-        job.model, settings.loss, optimizer, wrt=list(trainable), target=settings.target
-    )
+    return train_step(model, settings.loss, optimizer, target=settings.target)

@@ -171,15 +171,25 @@ def _is_pure(value: Any) -> bool:
     return False
 
 
-def replay(program: Program, builder: relax.BlockBuilder) -> dict[Any, Any]:
+def replay(
+    program: Program, builder: relax.BlockBuilder, arguments: Sequence[Any] | None = None
+) -> dict[Any, Any]:
     """Emit a program's bindings into the current block.
+
+    Parameters
+    ----------
+    program : Program
+    builder : relax.BlockBuilder
+    arguments : sequence of expressions, optional
+        What the program's parameters stand for; the parameters themselves by default.
 
     Returns
     -------
     environment : dict
         Each variable of the program to the expression that now holds its value.
     """
-    environment: dict[Any, Any] = {param: param for param in program.params}
+    values = program.params if arguments is None else arguments
+    environment: dict[Any, Any] = dict(zip(program.params, values, strict=True))
     for var, value in program.bindings:
         if isinstance(value, relax.MatchCast):
             source = substitute(value.value, environment)

@@ -25,7 +25,7 @@ def write_function(
     Parameters
     ----------
     mod : IRModule
-        Not changed. Its PrimFuncs may be called by the new function.
+        Not changed. The new function may call its functions.
     name : str
     params : sequence of relax.Var
     body : callable
@@ -41,8 +41,7 @@ def write_function(
     """
     if name in {gv.name_hint for gv in mod.get_global_vars()}:
         raise ArgumentError(f"the module has a function {name!r} already; rename or remove it")
-    kernels = {gv: f for gv, f in mod.functions.items() if not isinstance(f, relax.Function)}
-    builder = relax.BlockBuilder(tvm.IRModule(kernels))
+    builder = relax.BlockBuilder(tvm.IRModule(mod.functions))
     emitter = Emitter(builder)
     with builder.function(name, list(params), pure=dataflow):
         if dataflow:

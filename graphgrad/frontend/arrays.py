@@ -34,7 +34,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
     Returns
     -------
     numpy.ndarray
-        C-contiguous, same shape and dtype; shares no memory with `value`.
+        C-contiguous, native byte order, same shape and dtype; shares no memory with `value`.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
             f"{name!r} is not an array of numbers: it is a {type(value).__name__} "
             f"of dtype {array.dtype}; give a numpy array, a torch tensor or a TVM tensor"
         )
-    return array
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _from_torch(value: Any) -> np.ndarray:

@@ -66,7 +66,9 @@ def dense_tensor(sparse: onnx.SparseTensorProto) -> np.ndarray:
 def _holds_strings(node: onnx.NodeProto) -> bool:
     value = attribute(node, "value", None)
     is_string_tensor = value is not None and value.data_type == onnx.TensorProto.STRING
-    return is_string_tensor or any(a.name in ("value_string", "value_strings") for a in node.attribute)
+    return is_string_tensor or any(
+        a.name in ("value_string", "value_strings") for a in node.attribute
+    )
 
 
 def _set_dense_value(node: onnx.NodeProto) -> bool:

@@ -17,10 +17,12 @@ from onnx import numpy_helper
 from tvm import relax
 from tvm.ir import GenericConst, IRModule, Span
 from tvm.relax.frontend.onnx import onnx_frontend as stock
+from tvm_ffi import structural_map
 
 from ..errors import ModelError
 from .onnx_graph import STANDARD_DOMAINS, opset
 from .provenance import span_of
+from .relax_main import rebuilt
 
 # Names of the dropout nodes that the file says are training, an attribute of function main.
 TRAINING_DROPOUTS = "graphgrad.training_dropouts"
@@ -88,7 +90,8 @@ class _Importer(stock.ONNXGraphImporter):
         for name, array in arrays.items():
             if name not in self._nodes:
                 self._nodes[name] = relax.const(array, str(array.dtype))
-        self._spans: dict[relax.Var, Span | None] = {var: None for var in self._parameters}
+        self._spans: dict[relax.Var, Span | None] = dict.fromkeys(self._parameters)
+        self._names: dict[relax.Var, str] = {}
         self._training_dropouts: list[str] = []
         self._failure: Exception | None = None
 
@@ -101,31 +104,14 @@ class _Importer(stock.ONNXGraphImporter):
         with self.bb.function("main", params=self._parameters):
             with block:
                 self._construct_nodes(graph)
-                outputs = [self._bind_output(output.name) for output in graph.output]
+                outputs = [self._bind_output(output.name, has_branches) for output in graph.output]
             self.bb.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
         module = self.bb.get()
-        module["main"] = self._with_spans(module["main"])
+        module["main"] = self._renamed(self._with_spans(module["main"]))
         if self._training_dropouts:
             module["main"] = module["main"].with_attr(TRAINING_DROPOUTS, self._training_dropouts)
-        return relax.transform.CanonicalizeBindings()(module)
-
-    def _bind_output(self, name: str) -> relax.Var:
-        value = self._nodes[name]
-        if isinstance(value, relax.ShapeExpr) or isinstance(value.ty, relax.ShapeType):
-            value = relax.op.shape_to_tensor(value)
-        value = self.bb.normalize(value)
-        if not isinstance(value.ty, relax.TensorType):
-            raise ModelError(f"output {name!r} is not a tensor: it is a {type(value.ty).__name__}")
-        return self._bind(name, value, relax.Var)
-
-    def _bind(self, name: str, value: relax.Expr, kind: type[relax.Var]) -> relax.Var:
-        """Bind a normalised value to a variable of exactly that name.
-
-        The block builder's own ``emit`` would change the name.
-        """
-        var = kind(name, value.ty)
-        self.bb.emit_normalized(relax.VarBinding(var, value))
-        return var
+        module = relax.transform.CanonicalizeBindings()(module)
+        return relax.transform.DeadCodeElimination()(module)
 
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         """Translate node by node, and note which bindings each node made."""
@@ -138,16 +124,27 @@ class _Importer(stock.ONNXGraphImporter):
                 raise _conversion_error(node, self._failure) from self._failure
             span = span_of(node.name, node.op_type)
             for name in filter(None, node.output):
-                self._nodes[name] = self._named(name, self._nodes[name])
-                self._claim(self._nodes[name], span)
+                self._nodes[name] = value = self._bound(self._nodes[name])
+                if isinstance(value, relax.Var) and value not in self._spans:
+                    self._names[value] = name
+                    self._claim(value, span)
 
-    def _named(self, name: str, value: relax.Expr) -> relax.Expr:
-        """Bind an operation that yields a tensor to a variable of the ONNX value's name."""
+    def _bound(self, value: relax.Expr) -> relax.Expr:
+        """Bind an operation that yields a tensor to a variable, at once rather than at its use."""
         is_operation = isinstance(value, relax.Call | relax.TupleGetItem)
-        if not is_operation or not isinstance(value.ty, relax.TensorType):
-            return value
-        kind = relax.DataflowVar if self.bb.current_block_is_dataflow() else relax.Var
-        return self._bind(name, value, kind)
+        if is_operation and isinstance(value.ty, relax.TensorType):
+            return self.bb.emit(value)
+        return value
+
+    def _bind_output(self, name: str, has_branches: bool) -> relax.Var:
+        value = self._nodes[name]
+        if isinstance(value.ty, relax.ShapeType):
+            value = self.bb.normalize(relax.op.shape_to_tensor(value))
+        if not isinstance(value.ty, relax.TensorType):
+            raise ModelError(f"output {name!r} is not a tensor: it is a {type(value.ty).__name__}")
+        var = self.bb.emit(value) if has_branches else self.bb.emit_output(value)
+        self._names[var] = name
+        return var
 
     def _claim(self, value: relax.Expr, span: Span) -> None:
         """Give a span to each binding that `value` depends on and that has none yet."""
@@ -155,7 +152,7 @@ class _Importer(stock.ONNXGraphImporter):
         while waiting:
             value = waiting.pop()
             if isinstance(value, relax.Var):
-                if value in self._spans or not isinstance(value.ty, relax.TensorType | relax.TupleType):
+                if value in self._spans:
                     continue
                 self._spans[value] = span
                 value = self.bb.lookup_binding(value)
@@ -200,25 +197,29 @@ class _Importer(stock.ONNXGraphImporter):
 
     def _with_spans(self, function: relax.Function) -> relax.Function:
         """Write the spans of `_claim` into the function's bindings."""
-        blocks = []
-        for block in function.body.blocks:
-            bindings = [self._with_span(binding) for binding in block.bindings]
-            blocks.append(type(block)(bindings))
-        return relax.Function(
-            function.params,
-            relax.SeqExpr(blocks, function.body.body),
-            function.ret_ty,
-            function.is_pure,
-            function.attrs,
-        )
+        blocks = [
+            type(block)([self._with_span(binding) for binding in block.bindings])
+            for block in function.body.blocks
+        ]
+        return rebuilt(function, blocks=blocks)
 
     def _with_span(self, binding: relax.Binding) -> relax.Binding:
         span = self._spans.get(binding.var)
         value = getattr(binding, "value", None)
-        if span is None or not isinstance(value, relax.Call):
+        if span is None:
             return binding
-        call = relax.Call(value.op, value.args, value.attrs, value.ty_args, span, value.ty)
-        return relax.VarBinding(binding.var, call)
+        if isinstance(value, relax.Call):
+            call = relax.Call(value.op, value.args, value.attrs, value.ty_args, span, value.ty)
+            return relax.VarBinding(binding.var, call)
+        if isinstance(value, relax.TupleGetItem):
+            item = relax.TupleGetItem(value.tuple_value, value.index, span)
+            return relax.VarBinding(binding.var, item)
+        return binding
+
+    def _renamed(self, function: relax.Function) -> relax.Function:
+        """Give variables the names of their ONNX values; the block builder alters names."""
+        renamed = {var: type(var)(name, var.ty) for var, name in self._names.items()}
+        return structural_map(function, (relax.Var, lambda var: renamed.get(var, var)))
 
 
 def _corrected_batch_norm(attrs: dict[str, Any], opset: int) -> dict[str, Any]:

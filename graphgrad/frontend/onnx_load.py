@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import onnx
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx.external_data_helper import uses_external_data
 
 from ..errors import ModelError
 
@@ -20,7 +21,8 @@ def load(path_or_proto: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelP
     ------
     ModelError
         If the argument is neither; if the file is missing, a folder, empty, truncated or not
-        ONNX; if the model has no graph, no nodes or no outputs, or is older than IR version 3.
+        ONNX; if the model has no graph, no nodes or no outputs, lacks its external data, or is
+        older than IR version 3.
     """
     if isinstance(path_or_proto, onnx.ModelProto):
         proto = onnx.ModelProto()
@@ -65,7 +67,9 @@ def _read(path: Path) -> onnx.ModelProto:
     except DecodeError as error:
         raise ModelError(f"the file {path} is not an ONNX file, or is truncated") from error
     except (OSError, onnx.checker.ValidationError) as error:
-        raise ModelError(f"the file {path}, or its external data, cannot be read: {error}") from error
+        raise ModelError(
+            f"the file {path}, or its external data, cannot be read: {error}"
+        ) from error
 
 
 def _refuse_empty(proto: onnx.ModelProto, label: str) -> None:
@@ -75,6 +79,10 @@ def _refuse_empty(proto: onnx.ModelProto, label: str) -> None:
         raise ModelError(
             f"{label} has IR version {proto.ir_version}; {OLDEST_IR_VERSION} or later is needed: "
             "convert it with onnx.version_converter, or export it again"
+        )
+    if any(uses_external_data(tensor) for tensor in proto.graph.initializer):
+        raise ModelError(
+            f"{label} keeps weights in external data that are not loaded: give the path of its file"
         )
     if not proto.graph.output:
         raise ModelError(f"{label} has no outputs")

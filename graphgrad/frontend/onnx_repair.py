@@ -45,7 +45,7 @@ def repair(
     _refuse_unsupported(proto.graph, is_supported)
     check(proto)
     notes += densify(proto.graph)
-    notes += _remove_repeated_inputs(proto.graph)
+    notes += _remove_repeated_inputs(proto)
     notes += split_initialisers(proto.graph)
     notes += _remove_unread_initialisers(proto.graph)
     _remove_unread_statistics(proto)
@@ -92,12 +92,13 @@ def _operator(node: onnx.NodeProto) -> str:
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
 
 
-def _remove_repeated_inputs(graph: onnx.GraphProto) -> list[str]:
+def _remove_repeated_inputs(proto: onnx.ModelProto) -> list[str]:
     """Remove initialisers from the inputs: IR version 3 wants them there, later ones may."""
-    initialisers = {tensor.name for tensor in graph.initializer}
-    repeated = [value for value in graph.input if value.name in initialisers]
+    initialisers = {tensor.name for tensor in proto.graph.initializer}
+    repeated = [value for value in proto.graph.input if value.name in initialisers]
     for value in repeated:
-        graph.input.remove(value)
+        proto.graph.input.remove(value)
+    proto.ir_version = max(proto.ir_version, 4)  # the first that lets initialisers stand alone
     if not repeated:
         return []
     return [f"{len(repeated)} initialisers were listed among the inputs: taken as weights"]

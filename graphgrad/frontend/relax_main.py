@@ -16,13 +16,14 @@ def rebuilt(
     blocks: Sequence[relax.BindingBlock] | None = None,
     body: relax.Expr | None = None,
 ) -> relax.Function:
-    """Return a function with some parts replaced and the return type derived anew."""
+    """Return a function with some parts replaced; a new body has a type."""
     return relax.Function(
         function.params if params is None else params,
         relax.SeqExpr(
             function.body.blocks if blocks is None else blocks,
             function.body.body if body is None else body,
         ),
+        function.ret_ty if body is None else body.ty,
         is_pure=function.is_pure,
         attrs=function.attrs,
     )

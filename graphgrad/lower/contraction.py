@@ -31,8 +31,11 @@ from .target import VectorUnit
 _WINDOW = 7
 """Reduction extents up to here, when they slide over an output axis, are a filter's window."""
 
-_LEAST_REUSE = 8
-"""Multiply-adds per element of an operand from which copying it into another order pays."""
+_MOVE_COST = 8
+"""Multiply-adds per element that copying an operand into another order is worth."""
+
+_SCATTER_COST = 40
+"""Multiply-adds per output that storing vectors lane by lane is worth."""
 
 
 @dataclass
@@ -111,9 +114,7 @@ def schedule_contraction(sch: Schedule, stage: Stage, tile: Tile) -> None:
     sch.vectorize(start[-1])
 
 
-def _candidate(
-    stage: Stage, pair: tuple[Any, Any], axis: Axis, unit: VectorUnit
-) -> Tile | None:
+def _candidate(stage: Stage, pair: tuple[Any, Any], axis: Axis, unit: VectorUnit) -> Tile | None:
     """Return a tile with its vectors along `axis`, if that is possible."""
     if not axis.extent or axis.extent == 1:
         return None
@@ -121,31 +122,31 @@ def _candidate(
     length = vector_length(axis.extent, lanes, 1)
     if 4 * length < lanes or length == 1:
         return None
-    score = min(length / lanes, 1.0)
-    moved = []
     steps = [stride(load, axis.var) for load in pair]
     if not any(step != 0 for step in steps):
         return None
+    score = (length / lanes) ** 0.7
+    moved = []
     for i, (load, step) in enumerate(zip(pair, steps, strict=True)):
         if step in (0, 1):
             continue
-        if _can_move(load, axis) and stage.work >= _LEAST_REUSE * _elements(load):
+        reuse = stage.work / max(_elements(load), 1)
+        if _moving_position(load, axis) is not None and reuse >= _MOVE_COST:
             moved.append(i)
-            score *= 0.85
+            score *= reuse / (reuse + _MOVE_COST)
         elif step is not None:
             score *= 0.3
         else:
             return None
+    terms = volume(stage.reduced)
     scattered = stride(stage.stores[0], axis.var) != 1
-    score *= 0.6 if scattered else 1.0
+    score *= terms / (terms + _SCATTER_COST) if scattered else 1.0
     score *= 1.0 if 0 in steps else 0.5  # else no operand is shared between the lanes
     vectors = 2 if length == lanes and axis.extent % (2 * lanes) == 0 else 1
     return Tile(axis, length, vectors, moved, scattered, score)
 
 
-def _rows(
-    stage: Stage, pair: tuple[Any, Any], tile: Tile, unit: VectorUnit
-) -> dict[Any, int]:
+def _rows(stage: Stage, pair: tuple[Any, Any], tile: Tile, unit: VectorUnit) -> dict[Any, int]:
     """Choose up to two axes along which the vector operand is shared, and their lengths."""
     budget = (unit.registers - 4) // tile.vectors
     read_as_vectors = [load for load in pair if uses(load, tile.vector.var)]
@@ -251,10 +252,6 @@ def _vector_axis_last(dimensions: int, position: int) -> tirx.IndexMap:
         return [*indices[:position], *indices[position + 1 :], indices[position]]
 
     return tirx.IndexMap.from_func(move, ndim=dimensions, index_dtype="int64")
-
-
-def _can_move(load: Any, axis: Axis) -> bool:
-    return _moving_position(load, axis) is not None
 
 
 def _moving_position(load: Any, axis: Axis) -> int | None:

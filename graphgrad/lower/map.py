@@ -59,9 +59,7 @@ def fusable_suffix(stage: Stage) -> int:
 
 def _walk_as_one(stage: Stage, outer: Axis, inner: Axis) -> bool:
     accesses = [*stage.stores, *stage.loads]
-    if inner.extent is None or any(
-        _indexed(access, outer, inner) is False for access in accesses
-    ):
+    if inner.extent is None or any(_indexed(access, outer, inner) is False for access in accesses):
         return False
     counted = sum(uses(access, axis.var) for access in stage.loads for axis in (outer, inner))
     total = sum(uses(stage.stores[0].value, axis.var) for axis in (outer, inner))

@@ -7,7 +7,7 @@ the same order.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from tvm import tirx
 from tvm.s_tir import Schedule
@@ -22,11 +22,26 @@ _FEW = 8
 _UNROLLED_VECTORS = 4
 """Independent partial sums per core, in vectors: hides the latency of an addition."""
 
+_TERMS_PER_LANE = 8
+"""Terms that a lane must add up, or combining the lanes costs more than they save."""
+
 _LONGEST = 4096
 """Accumulators per core where the outputs cannot be cut into equal vectors."""
 
+_SHORT = 16
+"""Terms that the code generator unrolls, vectorising along the outputs by itself."""
+
 _LARGEST_STEP = 4
 """Reading every fourth element is still worth vectorising, as pooling windows do."""
+
+
+class _Nest(NamedTuple):
+    """A reduction's loops: those over outputs and chunks, the first reduced one, the vector."""
+
+    block: Any
+    across: list[Any]
+    first_reduced: Any
+    vector: Any
 
 
 def schedule_reduction(sch: Schedule, stage: Stage, unit: VectorUnit) -> None:
@@ -34,6 +49,8 @@ def schedule_reduction(sch: Schedule, stage: Stage, unit: VectorUnit) -> None:
     block = sch.get_sblock(stage.name)
     if stage.work < SMALL:
         _define_empty(sch, block, stage)
+    elif volume(stage.reduced) <= _SHORT:
+        _scalar(sch, block, stage)
     elif _outputs_are_vectors(stage, unit):
         _across_outputs(sch, block, stage, unit)
     elif _terms_are_vectors(stage, unit):
@@ -61,7 +78,7 @@ def _across_outputs(sch: Schedule, block: Any, stage: Stage, unit: VectorUnit) -
     assert last.extent is not None
     lanes = unit.lanes(stage.dtype)
     length = vector_length(last.extent, lanes, _UNROLLED_VECTORS)
-    explicit = 2 * length > lanes
+    explicit = length % lanes == 0 or 2 * length == lanes
     if not explicit:
         length = last.extent  # the code generator cuts it into vectors and a remainder
     outer = stage.spatial[:-1]
@@ -73,7 +90,8 @@ def _across_outputs(sch: Schedule, block: Any, stage: Stage, unit: VectorUnit) -
     head, vector = sch.split(spatial[-1], [None, length])
     sch.reorder(*lead, *spatial[:-1], head, *reduced, vector)
     across = [*lead, *spatial[:-1], head]
-    _accumulate_in_registers(sch, block, stage, across, reduced[0], vector, explicit)
+    nest = _Nest(block, across, reduced[0], vector)
+    _accumulate_in_registers(sch, nest, len(stage.stores), explicit)
 
 
 def _along_terms(sch: Schedule, block: Any, stage: Stage, unit: VectorUnit) -> None:
@@ -93,7 +111,8 @@ def _along_terms(sch: Schedule, block: Any, stage: Stage, unit: VectorUnit) -> N
     chunk, lane = sch.split(loops[len(spatial)], [chunks, length])
     across, rest = [*loops[: len(spatial)], chunk], loops[len(spatial) + 1 :]
     sch.reorder(*across, *rest, lane)
-    _accumulate_in_registers(sch, partial, stage, across, rest[0], lane, True)
+    nest = _Nest(partial, across, rest[0], lane)
+    _accumulate_in_registers(sch, nest, len(stage.stores), True)
     if volume(stage.spatial) * chunks * length >= SMALL:
         final = sch.get_loops(sch.get_sblock(stage.name))[: len(spatial)]
         parallel_leading(sch, final)
@@ -108,9 +127,7 @@ def _scalar(sch: Schedule, block: Any, stage: Stage) -> None:
     sch.decompose_reduction(block, loops[len(outer)])
 
 
-def _split_over_cores(
-    sch: Schedule, block: Any, stage: Stage, trips: int
-) -> tuple[Any, int]:
+def _split_over_cores(sch: Schedule, block: Any, stage: Stage, trips: int) -> tuple[Any, int]:
     """Give each core a part of the reduction if there are few outputs.
 
     Returns the block of the partial results and the number of loops in front of it: 0 or 1.
@@ -125,28 +142,20 @@ def _split_over_cores(
     return sch.rfactor(chunk, 0), 1
 
 
-def _accumulate_in_registers(
-    sch: Schedule,
-    block: Any,
-    stage: Stage,
-    across: list[Any],
-    first_reduced: Any,
-    vector: Any,
-    explicit: bool,
-) -> None:
-    """Run `across` in parallel and keep the innermost vector in registers until it is complete.
+def _accumulate_in_registers(sch: Schedule, nest: _Nest, outputs: int, explicit: bool) -> None:
+    """Keep the innermost vector in registers until it is complete; run the rest in parallel.
 
     `explicit` says that the vector is vectorised here, not left to the code generator. The
     reduction is taken apart last, because no other loop may be changed after that.
     """
-    caches = [sch.cache_write(block, i, "local") for i in range(len(stage.stores))]
+    caches = [sch.cache_write(nest.block, i, "local") for i in range(outputs)]
     for cache in caches:
-        sch.reverse_compute_at(cache, across[-1])
+        sch.reverse_compute_at(cache, nest.across[-1])
     if explicit:
-        for loop in (vector, *(sch.get_loops(cache)[-1] for cache in caches)):
+        for loop in (nest.vector, *(sch.get_loops(cache)[-1] for cache in caches)):
             sch.vectorize(loop)
-    parallel_leading(sch, across)
-    start = sch.decompose_reduction(block, first_reduced)
+    parallel_leading(sch, nest.across)
+    start = sch.decompose_reduction(nest.block, nest.first_reduced)
     if explicit:
         sch.vectorize(sch.get_loops(start)[-1])
 
@@ -160,9 +169,9 @@ def _define_empty(sch: Schedule, block: Any, stage: Stage) -> None:
 def _outputs_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
     if not stage.spatial or not stage.spatial[-1].extent or stage.conditional:
         return False
-    last = stage.spatial[-1]
-    lanes = unit.lanes(stage.dtype)
-    wide = 2 * vector_length(last.extent, lanes, 1) > lanes or lanes < last.extent <= _LONGEST
+    last, lanes = stage.spatial[-1], unit.lanes(stage.dtype)
+    extent = last.extent
+    wide = extent % lanes == 0 or lanes // 2 <= extent <= _LONGEST
     return wide and _moves_smoothly(stage, last, _LARGEST_STEP)
 
 
@@ -183,8 +192,10 @@ def _moves_smoothly(stage: Stage, axis: Axis, most: int) -> bool:
 
 
 def _term_vector(stage: Stage, unit: VectorUnit) -> int:
-    length = volume(stage.reduced[-_fusable_terms(stage) :])
-    return vector_length(length, unit.lanes(stage.dtype), _UNROLLED_VECTORS)
+    """Return how many partial results to keep; 1 if there are too few terms for a vector."""
+    length, lanes = volume(stage.reduced[-_fusable_terms(stage) :]), unit.lanes(stage.dtype)
+    most = min(volume(stage.reduced) // (lanes * _TERMS_PER_LANE), _UNROLLED_VECTORS)
+    return vector_length(length, lanes, most) if most else 1
 
 
 def _fusable_terms(stage: Stage) -> int:

@@ -62,6 +62,18 @@ def target(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Targ
         The target is unknown, malformed, names an unknown processor, or has no code generator in
         this build of TVM.
     """
+    parsed = parse(spec)
+    return _resolve_host(parsed) if str(parsed.kind.name) == "llvm" else parsed
+
+
+def parse(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Target:
+    """Return the target exactly as `spec` says, checked but not resolved to this host.
+
+    Raises
+    ------
+    TargetError
+        As for `target`.
+    """
     if not isinstance(spec, str | Mapping | tvm.target.Target):
         raise TargetError(f"a target cannot be a {type(spec).__name__}; {_ACCEPTED}")
     try:
@@ -73,7 +85,12 @@ def target(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Targ
         raise TargetError(
             f"this build of TVM has no code generator for the target kind {kind!r}; {_ACCEPTED}"
         )
-    return _resolve_host(parsed) if kind == "llvm" else parsed
+    if str(parsed.attrs.get("mcpu", "")) == "native":
+        raise TargetError(
+            'mcpu="native" silently means a generic processor to TVM; leave mcpu out to get this '
+            "host, or name the processor"
+        )
+    return parsed
 
 
 def is_generic(resolved: tvm.target.Target) -> bool:
@@ -98,11 +115,6 @@ def _resolve_host(parsed: tvm.target.Target) -> tvm.target.Target:
     config = {name: value for name, value in parsed.export().items() if name != "tag"}
     triple = str(config.get("mtriple", ""))
     processor = str(config.get("mcpu", ""))
-    if processor == "native":
-        raise TargetError(
-            'mcpu="native" silently means a generic processor to TVM; leave mcpu out to get this '
-            "host, or name the processor"
-        )
     if _is_foreign(triple):
         return parsed
     host = str(tvm.get_global_func("target.llvm_get_system_cpu")())
@@ -121,7 +133,11 @@ def _system_triple() -> str:
 
 
 def _is_foreign(triple: str) -> bool:
-    return bool(triple) and triple.split("-")[0] != _system_triple().split("-")[0]
+    return bool(triple) and _architecture(triple) != _architecture(_system_triple())
+
+
+def _architecture(triple: str) -> str:
+    return triple.split("-", maxsplit=1)[0]
 
 
 def _cores() -> int:

@@ -7,7 +7,7 @@ from typing import Any
 from ..ops import functional as op
 from ..ops.tensor import Tensor
 from .rule import linear, nondifferentiable, register_gradient
-from .sample import sample, tensor
+from .sample import sample, static, tensor
 
 AXES: list[dict[str, Any]] = [
     {},
@@ -32,7 +32,7 @@ def sum(x: Tensor, ct: Tensor, attrs: Any) -> Tensor:
     return op.unreduce(ct, x.shape, attrs.axis)
 
 
-@linear("relax.collapse_sum_to", samples=[])
+@linear("relax.collapse_sum_to", samples=[sample((4, 2, 3), static((2, 1))), sample((2, 3), static((3,)))])
 def collapse_sum_to(x: Tensor, shape: Any, ct: Tensor) -> tuple[Tensor, None]:
     """x̄ = ȳ, broadcast to the shape of x"""
     return op.broadcast_to(ct, x.shape), None

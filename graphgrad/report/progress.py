@@ -29,7 +29,7 @@ class ProgressLine:
     def __init__(self, total: int, stream: TextIO, done: int = 0, label: str = ""):
         self._total = total
         self._stream = stream
-        self._label = f"{label}: " if label else ""
+        self.label = label
         self._bar: tqdm | None = None
         if stream.isatty():
             self._bar = tqdm(
@@ -52,11 +52,14 @@ class ProgressLine:
         if self._bar is not None:
             self._bar.set_postfix_str(text)
             return
-        line = f"{self._label}epoch {epoch.epoch}, step {epoch.step}/{self._total}, {text}"
+        label = f"{self.label}: " if self.label else ""
+        line = f"{label}epoch {epoch.epoch}, step {epoch.step}/{self._total}, {text}"
         print(line, file=self._stream, flush=True)
 
-    def close(self) -> None:
-        """Leave the line as it stands."""
+    def __enter__(self) -> "ProgressLine":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
         if self._bar is not None:
             self._bar.close()
 

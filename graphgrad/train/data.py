@@ -99,11 +99,12 @@ def load_npz(
     if not any(name.endswith(HELD_OUT) for name in arrays):
         return Dataset(train)
     held_out = _examples(arrays, inputs, targets, HELD_OUT, str(path))
-    for name, array in train.inputs.items():
-        if array.shape[1:] != held_out.inputs[name].shape[1:]:
+    for name in [*inputs, *(["y"] if targets else [])]:
+        given, other = arrays[name].shape[1:], arrays[name + HELD_OUT].shape[1:]
+        if given != other:
             raise InputError(
-                f"{path}: {name} has examples of shape {array.shape[1:]}, {name}{HELD_OUT} of "
-                f"shape {held_out.inputs[name].shape[1:]}; they must be equal"
+                f"{path}: {name} has examples of shape {given}, {name}{HELD_OUT} of shape {other}; "
+                "they must be equal"
             )
     return Dataset(train, held_out)
 
@@ -150,17 +151,15 @@ def padded_batches(examples: Examples, batch: int) -> Iterator[tuple[Examples, i
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    if not path.exists():
+        raise InputError(f"the data file {path} does not exist")
+    if not zipfile.is_zipfile(path):
+        raise InputError(f"{path} is not an .npz file, or is truncated; write it with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as archive:
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise InputError(f"{path} holds a single array; save the data with numpy.savez")
             return {name: _read_array(archive, name, path) for name in archive.files}
-    except FileNotFoundError:
-        raise InputError(f"the data file {path} does not exist") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise InputError(
-            f"{path} cannot be read as an .npz file ({error}); write it with numpy.savez"
-        ) from error
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise InputError(f"{path} is damaged ({error}); write it again") from error
 
 
 def _read_array(archive: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarray:

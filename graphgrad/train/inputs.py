@@ -96,6 +96,11 @@ def bind_shapes(
     return extents
 
 
+def shapes_of(given: Mapping[str, tvm.runtime.Tensor]) -> tuple[tuple[int, ...], ...]:
+    """Return the shapes of tensors: what a compiled function is kept under."""
+    return tuple(tuple(int(extent) for extent in tensor.shape) for tensor in given.values())
+
+
 def shape_text(shape: list[Any]) -> str:
     """Write a shape for people, symbolic extents by name."""
     return "(" + ", ".join(str(extent) for extent in shape) + ("," if len(shape) == 1 else "") + ")"

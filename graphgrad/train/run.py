@@ -1,6 +1,7 @@
 """The training loop: batches through a step, a schedule, a history, and a way to stop."""
 
 import math
+import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -63,7 +64,7 @@ class Epoch:
     held_out : dict of str to float
         ``accuracy`` or ``mean_squared_error`` on the held-out examples; empty without any.
     images_per_second : float
-        Examples trained on per second, evaluation and saving left out.
+        Examples trained on per second, by the median time of a step.
     """
 
     epoch: int
@@ -142,12 +143,14 @@ def train(
     """
     per_epoch = batch_count(dataset.train, plan.batch)
     while len(history.losses) < plan.steps:
-        started, done = time.perf_counter(), len(history.losses)
-        outcome = _rest_of_epoch(step, dataset.train, plan, history, observer)
-        speed = (len(history.losses) - done) * plan.batch / (time.perf_counter() - started)
+        started = time.perf_counter()
+        seconds: list[float] = []
+        outcome = _rest_of_epoch(step, dataset.train, plan, history, observer, seconds=seconds)
         if outcome == "finished":
             held_out = evaluate(step, dataset.held_out, plan.batch) if dataset.held_out else {}
-            history.epochs.append(_summary(history.losses, per_epoch, held_out, speed))
+            history.epochs.append(
+                _summary(history.losses, per_epoch, held_out, _speed(plan.batch, seconds))
+            )
         history.seconds += time.perf_counter() - started
         if outcome != "finished":
             return outcome
@@ -186,9 +189,15 @@ def evaluate(step: TrainingStep, examples: Examples, batch: int) -> dict[str, fl
 
 
 def _rest_of_epoch(
-    step: TrainingStep, examples: Examples, plan: Plan, history: History, observer: Observer
+    step: TrainingStep,
+    examples: Examples,
+    plan: Plan,
+    history: History,
+    observer: Observer,
+    *,
+    seconds: list[float],
 ) -> Outcome:
-    """Take the steps that the current epoch still lacks, or as many as the plan still has."""
+    """Take the steps that the current epoch still lacks, and append the time of each."""
     epoch, done = divmod(len(history.losses), batch_count(examples, plan.batch))
     last = done + plan.steps - len(history.losses)
     for part in islice(batches(examples, plan.batch, seed=plan.seed, epoch=epoch), done, last):
@@ -197,10 +206,16 @@ def _rest_of_epoch(
         started = time.perf_counter()
         step.learning_rate = plan.schedule(len(history.losses))
         history.losses.append(step(_bound(part), part.targets))
+        seconds.append(time.perf_counter() - started)
         if history.diverged:
             return "diverged"
-        observer.on_step(history, plan.batch / (time.perf_counter() - started))
+        observer.on_step(history, _speed(plan.batch, seconds))
     return "finished"
+
+
+def _speed(batch: int, seconds: list[float]) -> float:
+    """Return examples per second of a typical step: the first one of a run also compiles."""
+    return batch / statistics.median(seconds)
 
 
 def _bound(examples: Examples) -> Inputs:

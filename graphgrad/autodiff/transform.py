@@ -1,0 +1,112 @@
+"""Gradients as passes, for pipelines that were written for TVM's own gradient pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..errors import ArgumentError, NotDifferentiableError
+from ..ops.tensor import Emitter, type_shape
+from .activity import analyse, has_cotangent
+from .program import Program, linearise, replay, substitute
+from .reverse import backward
+from .vjp import select, shaped_like
+from .write import write_function
+
+
+def Gradient(  # noqa: N802 (the name of TVM's pass)
+    func_name: str, require_grads: Any | Sequence[Any] | None = None, target_index: int = 0
+) -> tvm.ir.transform.Pass:
+    """Return a drop-in for ``relax.transform.Gradient``.
+
+    It adds ``<func_name>_adjoint(*params) -> (original result, gradients)`` to a module: the
+    gradients of one scalar result, by graphgrad's rules. TVM's limits are lifted: several blocks,
+    calls of other Relax functions, symbolic shapes, and a result that is any nested tuple.
+
+    Parameters
+    ----------
+    func_name : str
+    require_grads : relax.Var, str, or list of those, optional
+        Parameters or values bound in the function; all parameters by default. A parameter that is
+        no float tensor gets zeros, as from TVM's pass.
+    target_index : int
+        Which result is differentiated, where the function returns a tuple.
+
+    Raises
+    ------
+    GraphGradError
+        When the pass runs: see `graphgrad.vjp`; and NotDifferentiableError, if the target is no
+        float scalar.
+    """
+
+    def transform(mod: tvm.IRModule, _: Any) -> tvm.IRModule:
+        return _add_adjoint(mod, func_name, require_grads, target_index)
+
+    return tvm.transform.module_pass(opt_level=0, name="graphgrad.Gradient")(transform)
+
+
+def _add_adjoint(
+    mod: tvm.IRModule, name: str, require_grads: Any, target_index: int
+) -> tvm.IRModule:
+    program = linearise(mod, name)
+    wanted = list(program.params) if require_grads is None else None
+    targets = select(program, _differentiable(wanted) if wanted is not None else require_grads)
+    _check_target(program, target_index)
+    activity = analyse(program, targets)
+
+    def body(emitter: Emitter) -> Any:
+        seed = _seed(emitter, program, target_index)
+        environment = replay(program, emitter.builder)
+        found = dict(
+            zip(targets, backward(emitter, program, environment, activity, seed, targets))
+        )
+        gradients = [found[v] if v in found else _zeros(emitter, v) for v in wanted or targets]
+        return (substitute(program.result, environment), tuple(gradients))
+
+    return write_function(
+        mod, f"{name}_adjoint", program.params, body, dataflow=program.dataflow
+    )
+
+
+def _differentiable(params: list[Any]) -> list[Any]:
+    return [p for p in params if isinstance(p.ty, relax.TensorType) and has_cotangent(p.ty)]
+
+
+def _zeros(emitter: Emitter, param: Any) -> Any:
+    if not isinstance(param.ty, relax.TensorType):
+        raise NotDifferentiableError(
+            f"parameter {param.name} has type {param.ty}, which has no gradient; leave it out of "
+            "require_grads"
+        )
+    return emitter.full(0.0, type_shape(param.ty), str(param.ty.dtype))
+
+
+def _results(ty: Any) -> list[Any]:
+    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
+
+
+def _check_target(program: Program, index: int) -> None:
+    types = _results(program.result.ty)
+    if not 0 <= index < len(types):
+        raise ArgumentError(
+            f"target_index={index}: {program.name!r} returns {len(types)} value(s)"
+        )
+    ty = types[index]
+    if not isinstance(ty, relax.TensorType) or not has_cotangent(ty) or type_shape(ty):
+        raise NotDifferentiableError(
+            f"result {index} of {program.name!r} has type {ty}; the target of a gradient is a "
+            "float scalar (graphgrad.vjp takes any output, with a cotangent)"
+        )
+
+
+def _seed(emitter: Emitter, program: Program, index: int) -> Any:
+    ty = program.result.ty
+    one = emitter.full(1.0, [], str(_results(ty)[index].dtype))
+    if not isinstance(ty, relax.TupleType):
+        return one
+    seed = shaped_like(ty, lambda _: None)
+    seed[index] = one
+    return seed

@@ -1,0 +1,230 @@
+"""Training form or inference form: chosen here, when a model is used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ..errors import ArgumentError, ModelError
+from .arrays import dtype_name
+from .model import Model
+from .onnx_graph import STATISTICS
+from .onnx_importer import TRAINING_DROPOUTS
+from .provenance import read
+from .relax_main import rebuilt
+
+_BATCH_NORM = tvm.ir.Op.get("relax.nn.batch_norm")
+_ASTYPE = tvm.ir.Op.get("relax.astype")
+_DROPOUT = tvm.ir.Op.get("relax.nn.dropout")
+
+
+def specialise(model: Model, training: bool | None) -> tvm.IRModule:
+    """Return the module of a model in training form or in inference form.
+
+    Parameters
+    ----------
+    model : Model
+    training : bool or None
+        ``True``: every batch norm normalises by the statistics of the batch and updates its
+        running ones, ``new = (1 - m)·old + m·batch`` with the population variance, where ``m`` is
+        Relax's momentum (one minus that of ONNX). ``False``: every batch norm uses its running
+        statistics. ``None``: each node as the file says.
+
+    Returns
+    -------
+    tvm.IRModule
+        ``main(*inputs, *params, *state)`` returns ``((*outputs,), (*new_state,))``. The new state
+        has the order of ``model.state``; a statistic that no node updates is returned as it came,
+        and one that several nodes read is updated by each in turn. Where no node is in training
+        form, the new state is the empty tuple. Spans are kept.
+
+    Raises
+    ------
+    ArgumentError
+        If `training` is not one of the three, or dropout with a rate above zero would have to
+        train: dropout needs a source of random numbers, which is not served yet.
+    ModelError
+        If a batch norm that should train, or a dropout, stands in a branch or in a function that
+        cannot be inlined into main.
+    """
+    if training not in (True, False, None):
+        raise ArgumentError(f"training: expected True, False or None, given {training!r}")
+    module = relax.transform.InlinePrivateFunctions()(model.mod)
+    module = relax.transform.DeadCodeElimination(["main"])(module)
+    form = _Form(module["main"], list(model.state), training)
+    form.refuse_hidden_calls(module)
+    form.refuse_random_dropout()
+    module["main"] = form.function()
+    module = relax.transform.CanonicalizeBindings()(module)
+    return relax.transform.DeadCodeElimination(["main"])(module)
+
+
+class _Form:
+    """One pass over the bindings of main, which rewrites batch norms and dropouts."""
+
+    def __init__(self, main: relax.Function, state: Sequence[str], training: bool | None):
+        self._main = main
+        self._training = training
+        self._training_dropouts = set((main.attrs or {}).get(TRAINING_DROPOUTS, ()))
+        parameters = {var.name: var for var in main.params}
+        self._current: dict[str, relax.Var] = {name: parameters[name] for name in state}
+        self._statistic_names = {var: name for name, var in self._current.items()}
+        self._values = {
+            binding.var: binding.value
+            for block in main.body.blocks
+            for binding in block.bindings
+            if isinstance(binding, relax.VarBinding)
+        }
+
+    def function(self) -> relax.Function:
+        """Return main in the form asked for."""
+        blocks = [
+            type(block)([new for old in block.bindings for new in self._rewritten(old)])
+            for block in self._main.body.blocks
+        ]
+        result = self._main.body.body
+        outputs = result if isinstance(result, relax.Tuple) else relax.Tuple([result])
+        new_state = relax.Tuple(list(self._current.values()) if self._any_trains() else [])
+        main = rebuilt(self._main, blocks=blocks, body=relax.Tuple([outputs, new_state]))
+        return main.without_attr(TRAINING_DROPOUTS) if self._training_dropouts else main
+
+    def refuse_random_dropout(self) -> None:
+        """Raise an error that names all dropout nodes that would have to draw random numbers."""
+        random = [
+            f"{_label(var, call)} (rate {float(call.attrs.rate):.3g})"
+            for var, call in self._calls(_DROPOUT)
+            if float(call.attrs.rate) > 0 and self._dropout_trains(call)
+        ]
+        if random:
+            raise ArgumentError(
+                f"training with dropout is not served yet, and these nodes drop values: {random}; "
+                "set their rate to 0 in the model, or use training=False"
+            )
+
+    def refuse_hidden_calls(self, module: tvm.IRModule) -> None:
+        """Raise an error if a call that has two forms stands where it cannot be rewritten."""
+        for variable, function in module.functions.items():
+            if not isinstance(function, relax.Function):
+                continue
+            is_main = variable.name_hint == "main"
+            for op in (_BATCH_NORM, _DROPOUT):
+                if _count(function, op) > (len(self._calls(op)) if is_main else 0):
+                    where = "a branch of main" if is_main else f"function {variable.name_hint!r}"
+                    raise ModelError(
+                        f"{op.name} stands in {where}, where it cannot be switched between "
+                        "training and inference: move it to main, or make the function private"
+                    )
+
+    def _calls(self, op: tvm.ir.Op) -> list[tuple[relax.Var, relax.Call]]:
+        return [(var, value) for var, value in self._values.items() if _is_call(value, op)]
+
+    def _dropout_trains(self, call: relax.Call) -> bool:
+        if self._training is None:
+            return read(call.span).node in self._training_dropouts
+        return self._training
+
+    def _batch_norm_trains(self, call: relax.Call) -> bool:
+        return bool(call.attrs.training) if self._training is None else self._training
+
+    def _any_trains(self) -> bool:
+        if self._training is None:
+            return any(self._batch_norm_trains(call) for _, call in self._calls(_BATCH_NORM))
+        return self._training
+
+    def _rewritten(self, binding: relax.Binding) -> list[relax.Binding]:
+        value: Any = self._values.get(binding.var)
+        if _is_call(value, _DROPOUT):
+            return _identity(binding.var, value)
+        if _is_call(value, _BATCH_NORM):
+            if self._batch_norm_trains(value):
+                return self._training_batch_norm(binding.var, value)
+            return [relax.VarBinding(binding.var, _batch_norm(value, value.args, False))]
+        return [binding]
+
+    def _training_batch_norm(self, var: relax.Var, call: relax.Call) -> list[relax.Binding]:
+        """Return the bindings of a batch norm in training form and of its new statistics."""
+        args = list(call.args)
+        before: list[relax.Binding] = []
+        after: list[relax.Binding] = []
+        for index in STATISTICS:
+            name = self._statistic(call.args[index])
+            if name is None:
+                continue
+            old = self._current[name]
+            args[index] = _cast(old, args[index].ty, call.span, before)
+            item = relax.Var(f"{name}.new", args[index].ty)
+            after.append(relax.VarBinding(item, relax.TupleGetItem(var, index - 2, call.span)))
+            self._current[name] = _cast(item, old.ty, call.span, after)
+        return [*before, relax.VarBinding(var, _batch_norm(call, args, True)), *after]
+
+    def _statistic(self, value: relax.Expr) -> str | None:
+        """Return the name of the statistic that a value is, seen through casts and aliases."""
+        while value not in self._statistic_names:
+            definition: Any = self._values.get(value)
+            if _is_call(definition, _ASTYPE):
+                value = definition.args[0]
+            elif isinstance(definition, relax.Var):
+                value = definition
+            else:
+                return None
+        return self._statistic_names[value]
+
+
+def _batch_norm(call: relax.Call, args: Sequence[relax.Expr], training: bool) -> relax.Call:
+    attrs = call.attrs
+    new = relax.op.nn.batch_norm(
+        *args,
+        axis=int(attrs.axis),
+        epsilon=float(attrs.epsilon),
+        center=bool(attrs.center),
+        scale=bool(attrs.scale),
+        momentum=float(attrs.momentum),
+        training=training,
+    )
+    return _typed(new, call.ty, call.span)
+
+
+def _identity(var: relax.Var, dropout: relax.Call) -> list[relax.Binding]:
+    """Return the bindings of a dropout that drops nothing: its input, and a mask of ones."""
+    data = dropout.args[0]
+    mask = relax.Var(f"{var.name}.mask", dropout.ty.fields[1])
+    ones = _typed(relax.op.ones_like(data), mask.ty, dropout.span)
+    return [relax.VarBinding(mask, ones), relax.VarBinding(var, relax.Tuple([data, mask]))]
+
+
+def _cast(
+    value: relax.Var, ty: relax.TensorType, span: tvm.ir.Span, bindings: list[relax.Binding]
+) -> relax.Var:
+    """Return `value` in the dtype of `ty`; a cast, if it needs one, is added to `bindings`."""
+    if value.ty.dtype == ty.dtype:
+        return value
+    var = relax.Var(value.name, ty)
+    cast = _typed(relax.op.astype(value, dtype_name(ty.dtype)), ty, span)
+    bindings.append(relax.VarBinding(var, cast))
+    return var
+
+
+def _typed(call: relax.Call, ty: tvm.ir.Type, span: tvm.ir.Span | None) -> relax.Call:
+    return relax.Call(call.op, call.args, call.attrs, call.ty_args, span, ty)
+
+
+def _is_call(value: object, op: tvm.ir.Op) -> bool:
+    return isinstance(value, relax.Call) and value.op == op
+
+
+def _count(function: relax.Function, op: tvm.ir.Op) -> int:
+    """Return how often an operator is called in a function, branches included."""
+    calls: list[relax.Call] = []
+    tvm_ffi.structural_walk(
+        function, (relax.Call, lambda call: calls.append(call) if call.op == op else None)
+    )
+    return len(calls)
+
+
+def _label(var: relax.Var, call: relax.Call) -> str:
+    """Return the name of the ONNX node of a call, or of its variable if no node is known."""
+    return repr(read(call.span).node or var.name)

@@ -1,0 +1,133 @@
+"""Write a trained model back to an ONNX file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import helper, numpy_helper
+
+from ..errors import ArgumentError, ModelError
+from .arrays import checked_arrays
+from .model import Model
+from .onnx_graph import attribute, opset, output_names, readers, subgraphs
+from .onnx_load import check
+
+_LARGEST_FILE = 2**31 - 1  # what a protobuf message may hold
+
+
+def to_onnx(
+    model: Model,
+    params: Mapping[str, Any],
+    state: Mapping[str, Any] | None,
+    path: str | os.PathLike[str],
+) -> None:
+    """Write a model with the given values, in inference form, to an ONNX file.
+
+    The graph and all names are those of the model's (repaired) ONNX model. The file appears whole
+    or not at all, and replaces one of the same name.
+
+    Parameters
+    ----------
+    model : Model
+        One that came from ONNX.
+    params, state : mapping of str to array
+        A value for each of ``model.params`` and ``model.state``, of the same shape and dtype.
+    path : path
+
+    Raises
+    ------
+    ModelError
+        If the model did not come from ONNX, or is larger than a file of ONNX may be.
+    InputError
+        If names, shapes or dtypes are not those of the model.
+    ArgumentError
+        If the folder of `path` does not exist, or `path` is a folder.
+    """
+    if model.proto is None:
+        raise ModelError("the model wraps a Relax module, there is no ONNX graph to write")
+    path = Path(path)
+    if path.is_dir() or not path.parent.is_dir():
+        raise ArgumentError(f"cannot write {path}: it is a folder, or the folder above is missing")
+    arrays = checked_arrays("parameter", params, model.params)
+    arrays |= checked_arrays("statistic", state, model.state)
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for tensor in proto.graph.initializer:
+        if tensor.name in arrays:
+            tensor.CopyFrom(numpy_helper.from_array(arrays[tensor.name], tensor.name))
+    read = readers(proto.graph).keys() | output_names(proto.graph)
+    _to_inference(proto.graph, opset(proto), read)
+    _remove_unread_constants(proto.graph)
+    if proto.ByteSize() > _LARGEST_FILE:
+        raise ModelError("the model is larger than 2 GB, more than one ONNX file can hold")
+    check(proto)
+    _write(path, proto.SerializeToString())
+
+
+def _to_inference(graph: onnx.GraphProto, version: int, read: set[str]) -> None:
+    """Bring batch norms and dropouts of a graph, and of the graphs in it, to inference form."""
+    nodes = []
+    for node in graph.node:
+        nodes.append(node)
+        for inner in subgraphs(node):
+            _to_inference(inner, version, read)
+        if node.op_type in ("BatchNormalization", "Dropout") and version < 7:
+            _set_attribute(node, "is_test", 1)
+        if node.op_type == "BatchNormalization":
+            nodes += _batch_norm_to_inference(node, read)
+        elif node.op_type == "Dropout" and version >= 12:
+            del node.input[2:]  # training_mode, false where it is left out
+    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    del graph.node[:]
+    graph.node.extend(kept)
+
+
+def _remove_unread_constants(graph: onnx.GraphProto) -> None:
+    """Remove Constant nodes that nobody reads any more, such as a dropout's training_mode."""
+    read = readers(graph).keys() | output_names(graph)
+    for position in reversed(range(len(graph.node))):
+        node = graph.node[position]
+        if node.op_type == "Constant" and node.output[0] not in read:
+            del graph.node[position]
+
+
+def _batch_norm_to_inference(node: onnx.NodeProto, read: set[str]) -> list[onnx.NodeProto]:
+    """Change a node in place; return nodes for the statistics that it gave to others."""
+    if attribute(node, "training_mode", 0):
+        _set_attribute(node, "training_mode", 0)
+    unchanged = zip(node.input[3:5], node.output[1:3], strict=False)
+    copies = [
+        helper.make_node("Identity", [old], [new], name=f"{node.name}.{new}")
+        for old, new in unchanged
+        if new in read
+    ]
+    del node.output[1:]
+    return copies
+
+
+def _set_attribute(node: onnx.NodeProto, name: str, value: int) -> None:
+    kept = [held for held in node.attribute if held.name != name]
+    del node.attribute[:]
+    node.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file so that a crash leaves either the old content or the new."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # the new name, too, must reach the disk
+    finally:
+        os.close(folder)

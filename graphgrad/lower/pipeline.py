@@ -1,0 +1,159 @@
+"""From Relax to an executable: the order of passes, and what is checked on the way."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ..errors import ArgumentError, GraphGradError, TargetError
+from .cpu import schedule_module
+from .inplace import donate
+from .target import is_generic, parse
+from .target import target as resolve
+
+for _error in (ArgumentError, GraphGradError, TargetError):
+    tvm_ffi.register_error(_error)  # so that it leaves a pass as itself, not as a RuntimeError
+
+TargetLike: TypeAlias = str | Mapping[str, Any] | tvm.target.Target
+
+
+def compile(mod: tvm.IRModule, target: TargetLike = "llvm") -> Any:
+    """Return an executable for the Relax virtual machine.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Relax functions, and PrimFuncs that they call. It is not changed.
+    target : str, dict or Target
+        See `graphgrad.target`: a bare ``"llvm"`` is this host.
+
+    Returns
+    -------
+    tvm.runtime.Executable
+        To be run by ``relax.VirtualMachine``.
+
+    Raises
+    ------
+    TargetError
+        The target is unknown or not served.
+    ArgumentError
+        An attribute that asks for donation is malformed.
+    GraphGradError
+        An op has no lowering; all such ops are listed.
+    """
+    resolved = resolve(target)
+    return tvm.compile(mod, resolved, relax_pipeline=_lowering(resolved))
+
+
+def pipeline(target: TargetLike) -> tvm.ir.transform.Pass:
+    """Return the lowering of Relax alone, for ``tvm.compile(mod, target, relax_pipeline=...)``.
+
+    The target given to ``tvm.compile`` decides what code is generated; give the same to both.
+    Warns if `target` is a generic processor, because this pass cannot make it the host.
+
+    Parameters
+    ----------
+    target : str, dict or Target
+        Taken as it is; ``graphgrad.target("llvm")`` is this host.
+
+    Raises
+    ------
+    TargetError
+        The target is unknown or not served.
+    """
+    parsed = parse(target)
+    if is_generic(parsed):
+        warnings.warn(
+            f"the target {parsed} names no processor, so generic code is generated, several times "
+            'slower than this host can run; pass graphgrad.target("llvm") here and to tvm.compile',
+            stacklevel=2,
+        )
+    return _lowering(parsed)
+
+
+def _lowering(target: tvm.target.Target) -> tvm.ir.transform.Pass:
+    kind = str(target.kind.name)
+    if kind == "cuda":
+        raise TargetError(
+            "CUDA is not served yet: kernels would silently run on the host; use an llvm target"
+        )
+    if kind != "llvm":
+        raise TargetError(f"no schedules exist for the target kind {kind!r}; use an llvm target")
+
+    @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")
+    def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        with target:
+            mod = _to_kernels()(mod)
+            mod = donate(schedule_module(mod, target))
+            mod = _to_virtual_machine()(mod)
+        _refuse_unlowered(mod)
+        return mod
+
+    return lower
+
+
+def _to_kernels() -> tvm.ir.transform.Pass:
+    """Turn ops into calls of PrimFuncs, fused.
+
+    Constants are not folded: each fold compiles and runs a kernel at compile time (30 ms), and
+    stores a tensor that fusion lets its reader compute for nothing.
+    """
+    return tvm.transform.Sequential(
+        [
+            relax.backend.DispatchSampling(),
+            relax.backend.DispatchSortScan(),
+            relax.transform.LegalizeOps(),
+            relax.transform.AnnotateTIROpPattern(),
+            relax.transform.FuseOps(),
+            relax.transform.FuseTIR(),
+        ]
+    )
+
+
+def _to_virtual_machine() -> tvm.ir.transform.Pass:
+    """Plan memory and turn calls into instructions: the passes of the stock pipeline."""
+    return tvm.transform.Sequential(
+        [
+            relax.transform.RewriteDataflowReshape(),
+            relax.transform.ToNonDataflow(),
+            relax.transform.RemovePurityChecking(),
+            relax.transform.CallTIRRewrite(),
+            relax.transform.StaticPlanBlockMemory(),
+            relax.transform.LowerAllocTensor(),
+            relax.transform.KillAfterLastUse(),
+            relax.transform.LowerRuntimeBuiltin(),
+            relax.transform.ComputePrimValue(),
+            relax.transform.VMShapeLower(),
+            relax.transform.AttachGlobalSymbol(),
+        ]
+    )
+
+
+def _refuse_unlowered(mod: tvm.IRModule) -> None:
+    """Raise if an op is left that the virtual machine has no instruction for."""
+    left: Counter[str] = Counter()
+
+    def visit(call: Any) -> None:
+        if isinstance(call.op, tvm.ir.Op) and not _is_instruction(str(call.op.name)):
+            left[str(call.op.name)] += 1
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            tvm_ffi.structural_walk(func, (tvm.ir.Call, visit))
+    if left:
+        ops = ", ".join(f"{name} ({count}×)" for name, count in sorted(left.items()))
+        raise GraphGradError(
+            f"no lowering exists for: {ops}; replace them by other ops, or give each an FLegalize"
+        )
+
+
+def _is_instruction(op: str) -> bool:
+    return op in ("relax.call_builtin_with_ctx", "relax.null_value") or op.startswith(
+        ("relax.vm.", "relax.memory.")
+    )

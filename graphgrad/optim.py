@@ -1,0 +1,5 @@
+"""Optimisers for `graphgrad.train_step`."""
+
+from .train.optimizer import SGD
+
+__all__ = ["SGD"]

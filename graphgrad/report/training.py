@@ -1,0 +1,86 @@
+"""What a training run tells: text for people, or one JSON object per line."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..train.run import PATIENCE, History
+from .curve import sparkline
+from .progress import show
+
+
+class TrainingReport:
+    """Writes to standard output; only failures go to standard error.
+
+    Parameters
+    ----------
+    as_json : bool
+        Write JSON lines, each with the key ``event``, in place of text.
+    """
+
+    def __init__(self, as_json: bool):
+        self._as_json = as_json
+
+    def event(self, event: str, **content: Any) -> None:
+        """Write one JSON line, if those are wanted."""
+        if self._as_json:
+            print(json.dumps({"event": event, **content}, allow_nan=False), flush=True)
+
+    def text(self, text: str) -> None:
+        """Write text, unless JSON is wanted; what the terminal cannot show becomes a question."""
+        if not self._as_json:
+            encoding = sys.stdout.encoding or "utf-8"
+            print(text.encode(encoding, "replace").decode(encoding), flush=True)
+
+    def start(self, name: str, **facts: Any) -> None:
+        """Say what is about to be trained."""
+        self.event("start", model=name, **facts)
+        self.text(
+            f"training {name}: {facts['weights']} weights, {facts['train']} examples "
+            f"({facts['held_out']} held out), steps {facts['done']} to {facts['steps']}"
+        )
+
+    def frozen_twin(self, history: History) -> None:
+        """Tell how well the twin with frozen convolutions did."""
+        self.event("frozen_twin", held_out=history.held_out, seconds=round(history.seconds, 3))
+        self._measures("with frozen convolutions: held-out", history)
+
+    def finish(self, history: History, written: list[Path], drawn: bool) -> None:
+        """Tell the result and where it is."""
+        self.event(
+            "done",
+            held_out=history.held_out,
+            steps=len(history.losses),
+            skipped_steps=history.skipped,
+            seconds=round(history.seconds, 3),
+            files=[str(path) for path in written],
+        )
+        self._measures("held-out", history)
+        skipped = f", {history.skipped} skipped" if history.skipped else ""
+        self.text(f"{len(history.losses)} steps{skipped} in {history.seconds:.1f} s")
+        self.text(f"loss {sparkline(history.losses)}")
+        self.text(f"wrote {', '.join(map(str, written))}")
+        if not drawn:
+            self.text("for the curve as a picture: pip install 'graphgrad[plot]'")
+
+    def interrupted(self, history: History, steps: int, resume: str) -> None:
+        """Say how to go on."""
+        done = len(history.losses)
+        self.event("interrupted", done=done, steps=steps, resume=resume)
+        self.text(f"stopped after step {done} of {steps}; go on with: {resume}")
+
+    def diverged(self, history: History) -> None:
+        """Say that the run failed, and what may help."""
+        done = len(history.losses)
+        message = (
+            f"the loss was not finite in any of the last {PATIENCE} steps (up to step {done}), so "
+            "the run was given up; those steps changed nothing. Lower --lr, or look for values in "
+            "the data that are not finite"
+        )
+        self.event("diverged", done=done, message=message)
+        print(f"graphgrad: {message}", file=sys.stderr)
+
+    def _measures(self, label: str, history: History) -> None:
+        for name, value in history.held_out.items():
+            self.text(f"{label} {name.replace('_', ' ')} {show(name, value)}")

@@ -1,0 +1,189 @@
+"""A model's forward pass with its loss, as one Relax function for concrete shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..autodiff.program import linearise, replay, substitute
+from ..autodiff.write import write_function
+from ..errors import ArgumentError
+from ..frontend.mode import specialise
+from ..frontend.model import Model
+from ..ops.tensor import Emitter, is_float, type_shape
+from .loss import LOSSES, Loss
+
+LossChoice = str | relax.Function | None
+"""A name in `LOSSES`, the name of a scalar output of the model, or a Relax function of the model's
+outputs and the targets that returns a scalar."""
+
+FORWARD = "forward"
+
+
+@dataclass(frozen=True)
+class Forward:
+    """A forward pass for concrete input shapes.
+
+    Attributes
+    ----------
+    mod : IRModule
+        With ``forward(*inputs, [targets], *params, *state) -> (loss, outputs, new state)``. Without
+        a loss the first element of the result is missing.
+    targets : relax.TensorType or None
+        The type of the targets, if the loss takes any.
+    outputs : list of types
+        Of the model's outputs.
+    """
+
+    mod: tvm.IRModule
+    targets: relax.TensorType | None
+    outputs: list[Any]
+
+
+class LossFunction:
+    """A loss that was chosen, resolved for a model.
+
+    Parameters
+    ----------
+    model : Model
+    choice : LossChoice
+
+    Raises
+    ------
+    ArgumentError
+        The choice is no loss, or names an output that is no float scalar.
+    """
+
+    def __init__(self, model: Model, choice: LossChoice):
+        self.named: Loss | None = None
+        self.output: int | None = None
+        self.function: relax.Function | None = None
+        if isinstance(choice, relax.Function):
+            self.function = choice
+            self._check_function(len(model.outputs))
+        elif isinstance(choice, str) and choice in model.outputs:
+            self.output = model.outputs.index(choice)
+        elif isinstance(choice, str) and choice in LOSSES:
+            self.named = LOSSES[choice]
+        elif choice is not None:
+            raise ArgumentError(
+                f"loss={choice!r} is unknown: give one of {sorted(LOSSES)}, a scalar output of "
+                f"the model ({model.outputs}), or a Relax function of outputs and targets"
+            )
+
+    @property
+    def is_given(self) -> bool:
+        """Whether there is a loss at all."""
+        return any(x is not None for x in (self.named, self.output, self.function))
+
+    def _check_function(self, outputs: int) -> None:
+        assert self.function is not None
+        count = len(self.function.params)
+        ty = self.function.ret_ty
+        if count not in (outputs, outputs + 1):
+            raise ArgumentError(
+                f"the loss function takes {count} parameter(s); it must take the model's "
+                f"{outputs} output(s), and the targets behind them if it needs any"
+            )
+        if not isinstance(ty, relax.TensorType) or ty.ndim != 0 or not is_float(str(ty.dtype)):
+            raise ArgumentError(f"the loss function returns {ty}, but a loss is a float scalar")
+
+    def target_type(self, outputs: Sequence[Any]) -> relax.TensorType | None:
+        """Return the type of the targets for outputs of given types, None if it takes none."""
+        if self.named is not None:
+            return self.named.target_type(outputs[0])
+        if self.function is not None and len(self.function.params) > len(outputs):
+            return self.function.params[-1].ty
+        return None
+
+    def emit(self, emitter: Emitter, outputs: Sequence[Any], targets: Any) -> Any:
+        """Emit the loss of a batch, a scalar; `targets` is None where it takes none."""
+        if self.named is not None:
+            return self.named.emit(outputs[0], emitter.lift(targets))
+        if self.output is not None:
+            return self._scalar(outputs[self.output])
+        program = linearise(tvm.IRModule({"loss": self.function}), "loss")
+        arguments = [output.expr for output in outputs]
+        if targets is not None:
+            arguments.append(targets)
+        environment = replay(program, emitter.builder, arguments)
+        return emitter.lift(substitute(program.result, environment))
+
+    def _scalar(self, value: Any) -> Any:
+        if value.shape or not is_float(value.dtype):
+            raise ArgumentError(
+                f"the model's output {self.output} has type {value.ty}, but a loss is a float "
+                "scalar"
+            )
+        return value
+
+
+def build_forward(
+    model: Model,
+    loss: LossFunction,
+    training: bool | None,
+    extents: Mapping[Any, int],
+) -> Forward:
+    """Write a model's forward pass and its loss for concrete shapes.
+
+    Parameters
+    ----------
+    model : Model
+    loss : LossFunction
+    training : bool or None
+        The mode of batch norms; None follows the file.
+    extents : mapping
+        The symbolic dimensions of the model's inputs to their extents.
+
+    Raises
+    ------
+    ArgumentError, ModelError
+        The loss does not fit the model's outputs.
+    """
+    program = linearise(bind(specialise(model, training), "main", model, extents), "main")
+    output_types = list(program.result.fields[0].ty.fields)
+    target_type = loss.target_type(output_types)
+    targets = relax.Var("targets", target_type) if target_type is not None else None
+
+    def body(emitter: Emitter) -> Any:
+        environment = replay(program, emitter.builder)
+        results, state = substitute(program.result, environment).fields
+        outputs = [emitter.lift(output) for output in results.fields]
+        if not loss.is_given:
+            return tuple(outputs), state
+        return loss.emit(emitter, outputs, targets), tuple(outputs), state
+
+    count = len(model.inputs)
+    extra = [targets] if targets is not None else []
+    params = [*program.params[:count], *extra, *program.params[count:]]
+    mod = write_function(_kernels(model.mod), FORWARD, params, body)
+    return Forward(mod, target_type, output_types)
+
+
+def _kernels(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module's PrimFuncs alone; its Relax functions have been inlined."""
+    functions = mod.functions.items()
+    return tvm.IRModule({gv: f for gv, f in functions if not isinstance(f, relax.Function)})
+
+
+def bind(
+    mod: tvm.IRModule, name: str, model: Model, extents: Mapping[Any, int]
+) -> tvm.IRModule:
+    """Replace the symbolic input dimensions of a function by concrete extents.
+
+    `extents` is keyed by the dimensions of ``model.mod["main"]``; the function of that name in
+    `mod` takes the same inputs, in the same order.
+    """
+    values: dict[Any, int] = {}
+    originals = model.mod["main"].params[: len(model.inputs)]
+    for original, param in zip(originals, mod[name].params):
+        for dimension, renamed in zip(type_shape(original.ty), type_shape(param.ty)):
+            if dimension in extents and isinstance(renamed, tvm.tirx.Var):
+                values[renamed] = extents[dimension]
+    if not values:
+        return mod
+    return relax.transform.BindSymbolicVars(values, name)(mod)

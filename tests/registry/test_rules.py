@@ -1,0 +1,31 @@
+"""Every sample of every rule, against finite differences in float64, to order two."""
+
+from collections import defaultdict
+from functools import cache
+
+import pytest
+
+from graphgrad.check import RuleChecker
+from graphgrad.registry import all_rules
+
+CASES = [(rule, sample) for rule in all_rules() for sample in rule.samples]
+OF_RULE = defaultdict(list)
+for _rule, _sample in CASES:
+    OF_RULE[_rule.op].append((_rule, _sample))
+
+
+@cache
+def checker(op):
+    """All samples of an op, compiled together."""
+    return RuleChecker(OF_RULE[op], order=2)
+
+
+@pytest.mark.parametrize(("rule", "sample"), CASES, ids=str)
+def test_rule(rule, sample):
+    checker(rule.op).check(OF_RULE[rule.op].index((rule, sample)))
+
+
+@pytest.mark.parametrize("rule", [r for r in all_rules() if r.function is not None], ids=str)
+def test_rule_has_samples_and_formula(rule):
+    assert rule.samples, f"{rule.location}: a rule carries its samples"
+    assert rule.formula, f"{rule.location}: the first line of a rule's docstring is its formula"

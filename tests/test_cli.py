@@ -1,0 +1,297 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from graphgrad import models
+from graphgrad.cli import main, parser
+from tests.peers import peer
+
+TINY = ["--steps", "6", "--batch", "16", "--lr", "0.1"]
+
+
+@pytest.fixture
+def task(tmp_path) -> list[str]:
+    """A perceptron file and data for it, as arguments of the command line."""
+    onnx.save(models.mlp((4, 8, 3)), tmp_path / "mlp.onnx")
+    generator = np.random.default_rng(0)
+    x = generator.standard_normal((80, 4)).astype(np.float32)
+    y = (x[:, 0] > 0) + (x[:, 1] > 0).astype(np.int64)
+    np.savez(tmp_path / "data.npz", x=x[:64], y=y[:64], x_test=x[64:], y_test=y[64:])
+    return [str(tmp_path / "mlp.onnx"), "--data", str(tmp_path / "data.npz")]
+
+
+def train(*arguments: str, out: Path) -> int:
+    return main(["train", *arguments, "--out", str(out)])
+
+
+def record(out: Path) -> dict:
+    return json.loads((out / "history.json").read_text())
+
+
+def command(*arguments: str, **options) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, "-m", "graphgrad", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def assert_same_weights(first: Path, second: Path) -> None:
+    one, two = (onnx.load(out / "trained.onnx").graph.initializer for out in (first, second))
+    assert [(t.name, t.raw_data) for t in one] == [(t.name, t.raw_data) for t in two]
+
+
+def test_digits_by_default(tmp_path):
+    process = command("train", "--steps", "3", "--batch", "8", "--out", str(tmp_path))
+    output, errors = process.communicate()
+    assert process.returncode == 0, errors
+    assert "the digits ResNet" in output and "held-out accuracy" in output
+    assert re.search(
+        r"epoch 1, step 3/3, loss \d+\.\d+, accuracy \d+\.\d+ %, [\d,]+ images/s", errors
+    )
+    names = {"model.onnx", "trained.onnx", "history.json", "checkpoint.safetensors"}
+    assert names <= {path.name for path in tmp_path.iterdir()}
+    history = record(tmp_path)
+    assert len(history["loss"]) == 3 and history["settings"]["batch"] == 8
+    assert history["epochs"][-1]["held_out"]["accuracy"] == pytest.approx(onnx_accuracy(tmp_path))
+
+
+def onnx_accuracy(out: Path) -> float:
+    from graphgrad.train.data import digits
+
+    examples = digits().held_out
+    session = peer("onnxruntime").InferenceSession(out / "trained.onnx")
+    (logits,) = session.run(None, {"input": examples.inputs["x"]})
+    return float(np.mean(logits.argmax(1) == examples.targets))
+
+
+def test_learns_and_tells_json_lines(task, tmp_path, capsys):
+    assert train(*task, "--epochs", "20", "--batch", "16", "--json", out=tmp_path / "out") == 0
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [e["event"] for e in events] == ["start", *["epoch"] * 20, "done"]
+    assert events[-1]["held_out"]["accuracy"] > 0.8
+    assert events[1]["loss"] > 2 * events[-2]["loss"]
+
+
+@pytest.mark.parametrize("steps", [2, 4])
+def test_resuming_is_bit_identical(task, tmp_path, steps, monkeypatch, capsys):
+    assert train(*task, *TINY, out=tmp_path / "straight") == 0
+    interrupt_after(monkeypatch, steps)
+    assert train(*task, *TINY, out=tmp_path / "halted") == 130
+    assert f"--resume --out {tmp_path / 'halted'}" in capsys.readouterr().out
+    assert len(record(tmp_path / "halted")["loss"]) == steps
+    monkeypatch.undo()
+    assert train("--resume", out=tmp_path / "halted") == 0
+    straight, halted = record(tmp_path / "straight"), record(tmp_path / "halted")
+    assert halted["loss"] == straight["loss"]
+    assert [e["held_out"] for e in halted["epochs"]] == [e["held_out"] for e in straight["epochs"]]
+    assert_same_weights(tmp_path / "straight", tmp_path / "halted")
+
+
+def interrupt_after(monkeypatch, steps: int) -> None:
+    from graphgrad.cli_train import Watcher
+
+    original = Watcher.on_step
+
+    def on_step(self, history, speed):
+        original(self, history, speed)
+        if len(history.losses) == steps:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Watcher, "on_step", on_step)
+
+
+def test_ctrl_c_leaves_a_resumable_run(task, tmp_path):
+    out = ["--out", str(tmp_path / "out")]
+    process = command("train", *task, "--epochs", "100000", "--json", "--batch", "64", *out)
+    for line in process.stdout:
+        if json.loads(line)["event"] == "epoch":
+            break
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    last = json.loads(output.splitlines()[-1])
+    assert process.returncode == 130, errors
+    assert last["event"] == "interrupted" and 1 <= last["done"] < 100000
+    assert (tmp_path / "out" / "checkpoint.safetensors").is_file()
+    assert len(record(tmp_path / "out")["loss"]) == last["done"]
+
+
+def test_a_record_ahead_of_its_checkpoint_is_cut(task, tmp_path):
+    """As after a kill between the two writes."""
+    assert train(*task, *TINY, out=tmp_path) == 0
+    expected = record(tmp_path)
+    ahead = expected | {"loss": [*expected["loss"], 99.0]}
+    (tmp_path / "history.json").write_text(json.dumps(ahead))
+    assert train("--resume", out=tmp_path) == 0
+    assert record(tmp_path)["loss"] == expected["loss"]
+
+
+def test_compare_frozen_trains_a_twin(tmp_path, capsys):
+    assert train("--steps", "2", "--batch", "8", "--compare-frozen", out=tmp_path) == 0
+    assert "with frozen convolutions: held-out accuracy" in capsys.readouterr().out
+    history = record(tmp_path)
+    assert history["frozen_twin"]["loss"][0] == history["loss"][0]
+    assert history["frozen_twin"]["loss"][1] != history["loss"][1]
+
+
+def test_freeze_keeps_weights(task, tmp_path):
+    assert train(*task, *TINY, "--freeze", "fc1.*", out=tmp_path) == 0
+    before = {t.name: t.raw_data for t in onnx.load(task[0]).graph.initializer}
+    after = {t.name: t.raw_data for t in onnx.load(tmp_path / "trained.onnx").graph.initializer}
+    assert {name for name in before if before[name] != after[name]} == {"fc2.weight", "fc2.bias"}
+
+
+def test_mean_squared_error(tmp_path, capsys):
+    onnx.save(models.mlp((2, 1)), tmp_path / "linear.onnx")
+    x = np.random.default_rng(0).standard_normal((32, 2)).astype(np.float32)
+    np.savez(tmp_path / "d.npz", x=x, y=x[:, :1], x_test=x, y_test=x[:, :1])
+    data = ["--data", str(tmp_path / "d.npz"), "--loss", "mse", "--weight-decay", "0"]
+    arguments = [str(tmp_path / "linear.onnx"), *data, "--epochs", "40", "--batch", "32"]
+    assert train(*arguments, out=tmp_path / "out") == 0
+    assert "held-out mean squared error" in capsys.readouterr().out
+    assert record(tmp_path / "out")["epochs"][-1]["held_out"]["mean_squared_error"] < 1e-2
+
+
+def test_a_loss_that_stays_non_finite_fails(task, tmp_path, capsys):
+    x = np.full((16, 4), np.inf, np.float32)
+    np.savez(task[2], x=x, y=np.zeros(16, np.int64))
+    assert train(*task, "--steps", "50", "--batch", "16", out=tmp_path / "out") == 1
+    assert "not finite in any of the last 20 steps" in capsys.readouterr().err
+    assert record(tmp_path / "out")["loss"] == [None] * 20
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["nowhere.onnx"], "nowhere.onnx"),
+        (["{model}", "--data", "nowhere.npz"], "nowhere.npz does not exist"),
+        (["--data", "{data}"], "--data is given without a model"),
+        (
+            ["{model}", "--data", "{data}", "--freeze", "conv9*"],
+            "--freeze conv9* matches no weight",
+        ),
+        (["{model}", "--data", "{data}", "--freeze", "*"], "no weight is left to train"),
+        (["{model}", "--data", "{data}", "--compare-frozen"], "has no convolution"),
+        (["{model}", "--data", "{data}", "--batch", "65"], "64 training examples do not fill"),
+        (["{model}", "--data", "{data}", "--loss", "huber"], "huber"),
+        (["{model}", "--data", "{data}", "--target", "abacus"], "abacus"),
+        (["{model}", "--data", "{data}", "--momentum", "0", "--nesterov"], "nesterov"),
+        (["{model}"], "input"),
+        (["--resume"], "nothing to resume"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_exits_with_2(task, tmp_path, capsys, arguments, message):
+    arguments = [a.format(model=task[0], data=task[2]) for a in arguments]
+    assert train(*arguments, out=tmp_path / "out") == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out" / "checkpoint.safetensors").exists()
+
+
+def test_bad_input_in_json(tmp_path, capsys):
+    assert train("nowhere.onnx", "--json", out=tmp_path / "out") == 2
+    assert json.loads(capsys.readouterr().out)["event"] == "error"
+
+
+def test_unusable_output_folder(tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert train(out=tmp_path / "file") == 2
+    assert "cannot be made" in capsys.readouterr().err
+
+
+def test_resume_keeps_its_settings(task, tmp_path, capsys):
+    assert train(*task, *TINY, out=tmp_path) == 0
+    assert train("--resume", "--lr", "0.5", out=tmp_path) == 2
+    assert "lr is 0.5, but the run" in capsys.readouterr().err
+    assert train("--resume", "--lr", "0.1", out=tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        ("", "not the record"),
+        ("[1]", "not the record"),
+        ('{"format": 9}', "its format is 9, expected 1"),
+        ('{"format": 1}', "it lacks epochs, loss, seconds, settings"),
+    ],
+)
+def test_resume_from_a_damaged_record(task, tmp_path, capsys, content, message):
+    assert train(*task, *TINY, out=tmp_path) == 0
+    (tmp_path / "history.json").write_text(content)
+    assert train("--resume", out=tmp_path) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_resume_from_a_record_behind_its_checkpoint(task, tmp_path, capsys):
+    assert train(*task, *TINY, out=tmp_path) == 0
+    behind = record(tmp_path) | {"loss": [1.0]}
+    (tmp_path / "history.json").write_text(json.dumps(behind))
+    assert train("--resume", out=tmp_path) == 2
+    assert "not of one run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["fly"],
+        ["train", "--epochs", "0"],
+        ["train", "--epochs", "1", "--steps", "1"],
+        ["train", "--lr", "nan"],
+        ["train", "--momentum", "1"],
+        ["train", "--batch", "many"],
+        ["train", "--optimizer", "adam"],
+        ["grad"],
+    ],
+    ids=" ".join,
+)
+def test_bad_usage_exits_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as exit:
+        main(arguments)
+    assert exit.value.code == 2
+    assert "usage: graphgrad" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["train", "grad"])
+def test_help_has_examples_and_exit_codes(name, capsys):
+    with pytest.raises(SystemExit) as exit:
+        parser().parse_args([name, "--help"])
+    text = capsys.readouterr().out
+    assert exit.value.code == 0
+    assert f"examples:\n  graphgrad {name}" in text and "exit codes:" in text and "--json" in text
+
+
+def test_grad_prints_the_differentiated_module(task, capsys):
+    assert main(["grad", task[0]]) == 0
+    text = capsys.readouterr().out
+    assert "# inputs: input ('N', 4) float32\n" in text
+    assert "# 4 weights, 67 numbers; 0 running statistics\n" in text
+    assert "# gradients of 4 values, in this order:\n#   fc1.weight (8, 4)\n" in text
+    assert "def main_vjp(" in text
+    compile(text, "module", "exec")
+
+
+def test_grad_to_a_file_in_json(task, tmp_path, capsys):
+    out = tmp_path / "vjp.py"
+    assert main(["grad", task[0], "--wrt", "input", "--out", str(out), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["gradients"] == ["input"]
+    assert "def main_vjp(" in out.read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [(["--wrt", "fc9.weight"], "fc9.weight"), (["--out", os.devnull + "/x"], "cannot write")],
+)
+def test_grad_bad_input(task, capsys, arguments, message):
+    assert main(["grad", task[0], *arguments]) == 2
+    assert message in capsys.readouterr().err

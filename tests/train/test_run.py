@@ -1,0 +1,145 @@
+import math
+
+import numpy as np
+import pytest
+
+from graphgrad.errors import InputError
+from graphgrad.train.data import Dataset, Examples
+from graphgrad.train.run import PATIENCE, History, Observer, Plan, evaluate, train
+from graphgrad.train.schedule import warmup_cosine
+
+
+class LinearStep:
+    """Logistic-free stand-in for a training step: one gradient step of least squares."""
+
+    def __init__(self, weights: np.ndarray | None = None, bad: set[int] = frozenset()):
+        self.weights = np.zeros((2, 1)) if weights is None else weights.copy()
+        self.learning_rate = math.nan
+        self.bad = bad
+        self.calls: list[tuple[np.ndarray, float]] = []
+
+    def __call__(self, inputs, targets=None):
+        self.calls.append((inputs.copy(), self.learning_rate))
+        if len(self.calls) - 1 in self.bad:
+            return math.nan
+        error = inputs @ self.weights - targets
+        self.weights -= self.learning_rate * inputs.T @ error / len(inputs)
+        return float(np.mean(error**2))
+
+    def evaluate(self, inputs):
+        return {"y": inputs @ self.weights}
+
+
+class StopAfter(Observer):
+    def __init__(self, steps: int):
+        self.steps = steps
+
+    def on_step(self, history, images_per_second):
+        self.steps -= 1
+
+    def should_stop(self):
+        return self.steps <= 0
+
+
+def regression() -> Dataset:
+    x = np.random.default_rng(0).standard_normal((23, 2))
+    y = x @ np.array([[2.0], [-1.0]])
+    return Dataset(Examples({"x": x[:18]}, y[:18]), Examples({"x": x[18:]}, y[18:]))
+
+
+PLAN = Plan(batch=4, steps=14, seed=3, schedule=warmup_cosine(0.3, 14, 2))
+
+
+def test_trains_and_records():
+    step, history = LinearStep(), History()
+    assert train(step, regression(), PLAN, history, Observer()) == "finished"
+    assert len(history.losses) == 14 and history.losses[-1] < 0.1 * history.losses[0]
+    assert [(e.epoch, e.step) for e in history.epochs] == [(1, 4), (2, 8), (3, 12), (4, 14)]
+    assert history.epochs[1].loss == pytest.approx(np.mean(history.losses[4:8]))
+    errors = [e.held_out["mean_squared_error"] for e in history.epochs]
+    assert errors[-1] < errors[0] and history.held_out == history.epochs[-1].held_out
+
+
+def test_learning_rate_follows_the_schedule():
+    step = LinearStep()
+    train(step, regression(), PLAN, History(), Observer())
+    assert [rate for _, rate in step.calls] == [PLAN.schedule(i) for i in range(14)]
+
+
+def test_epochs_have_different_orders():
+    step = LinearStep()
+    train(step, regression(), PLAN, History(), Observer())
+    assert not np.array_equal(step.calls[0][0], step.calls[4][0])
+
+
+@pytest.mark.parametrize("stop", [1, 3, 4, 5, 8, 13])
+def test_resuming_is_bit_identical_to_not_stopping(stop):
+    straight, expected = LinearStep(), History()
+    train(straight, regression(), PLAN, expected, Observer())
+    first, history = LinearStep(), History()
+    assert train(first, regression(), PLAN, history, StopAfter(stop)) == "interrupted"
+    assert len(history.losses) == stop
+    second = LinearStep(first.weights)
+    assert train(second, regression(), PLAN, history, Observer()) == "finished"
+    assert history.losses == expected.losses
+    assert [(e.step, e.loss, e.held_out) for e in history.epochs] == [
+        (e.step, e.loss, e.held_out) for e in expected.epochs
+    ]
+    np.testing.assert_array_equal(second.weights, straight.weights)
+
+
+def test_a_finished_run_takes_no_more_steps():
+    step, history = LinearStep(), History([0.0] * 14)
+    assert train(step, regression(), PLAN, history, Observer()) == "finished"
+    assert step.calls == []
+
+
+def test_skipped_steps_are_counted_and_left_out_of_the_mean():
+    history = History()
+    train(LinearStep(bad={1, 2}), regression(), PLAN, history, Observer())
+    assert history.skipped == 2
+    assert history.epochs[0].loss == pytest.approx((history.losses[0] + history.losses[3]) / 2)
+
+
+@pytest.mark.parametrize("bad, outcome", [(PATIENCE, "diverged"), (PATIENCE - 1, "finished")])
+def test_gives_up_after_many_skipped_steps(bad, outcome):
+    plan = Plan(batch=4, steps=40, seed=0, schedule=lambda step: 0.1)
+    history = History()
+    assert (
+        train(LinearStep(bad=set(range(5, 5 + bad))), regression(), plan, history, Observer())
+        == outcome
+    )
+    assert len(history.losses) == (25 if outcome == "diverged" else 40)
+
+
+def test_without_held_out_examples():
+    history = History()
+    train(LinearStep(), Dataset(regression().train), PLAN, history, Observer())
+    assert history.held_out == {}
+
+
+def test_several_inputs_go_by_name():
+    class Recorder(LinearStep):
+        def __call__(self, inputs, targets=None):
+            assert set(inputs) == {"a", "b"} and targets is None
+            return 0.0
+
+    data = Dataset(Examples({"a": np.zeros(8), "b": np.zeros(8)}))
+    assert train(Recorder(), data, PLAN, History(), Observer()) == "finished"
+
+
+def test_batch_larger_than_the_data():
+    with pytest.raises(InputError, match="do not fill one batch of 19"):
+        train(LinearStep(), regression(), Plan(19, 1, 0, lambda step: 0.1), History(), Observer())
+
+
+@pytest.mark.parametrize("batch", [1, 2, 3, 5, 7])
+def test_accuracy_counts_each_example_once(batch):
+    class Parrot:
+        learning_rate = 0.0
+
+        def evaluate(self, inputs):
+            return {"logits": np.eye(3)[inputs]}
+
+    examples = Examples({"x": np.array([0, 1, 2, 1, 0])}, np.array([0, 1, 2, 2, 2]))
+    assert evaluate(Parrot(), examples, batch) == {"accuracy": 0.6}
