@@ -15,7 +15,7 @@ GOOD, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 EXIT_CODES = f"""\
 exit codes:
   {GOOD}    good
-  {FAILED}    the run failed: the loss stayed non-finite
+  {FAILED}    the run failed: loss or gradients stayed non-finite
   {BAD_INPUT}    bad usage or bad input
   {INTERRUPTED}  stopped by Ctrl-C
 """

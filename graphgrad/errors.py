@@ -4,9 +4,18 @@ Each message names what was wrong (the op, the ONNX node, the input, the shapes)
 next. All are raised before anything is computed or overwritten.
 """
 
+from typing import Any
+
+import tvm_ffi
+
 
 class GraphGradError(Exception):
     """Base of all errors of graphgrad."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        # So that an error keeps its type where it passes through TVM, from inside a pass.
+        tvm_ffi.register_error(cls)
 
 
 class ModelError(GraphGradError):

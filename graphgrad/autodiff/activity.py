@@ -17,7 +17,7 @@ from tvm import relax
 
 from ..errors import MissingGradientError
 from ..ops.tensor import is_float
-from ..frontend.provenance import read
+from ..provenance import read
 from ..registry.rule import Rule, find
 from .program import Program
 

@@ -143,7 +143,7 @@ class _Inliner:
             function = self.mod[op]
             return (function if isinstance(function, relax.Function) else None), op.name_hint
         if isinstance(op, relax.Var):
-            return self.local_functions.get(op), op.name_hint
+            return self.local_functions.get(op), op.name
         return None, ""
 
     def _inline(self, callee: relax.Function, arguments: Any, label: str) -> Any:
@@ -199,8 +199,17 @@ def replay(
         if isinstance(new_value, relax.Var):
             environment[var] = new_value
         else:
-            environment[var] = builder.emit(new_value, var.name)
+            environment[var] = _emit_named(builder, new_value, var.name)
     return environment
+
+
+def _emit_named(builder: relax.BlockBuilder, value: Any, name: str) -> Any:
+    """Emit a binding under this very name; ``BlockBuilder.emit`` would change ``layer1.conv``."""
+    normalised = builder.normalize(value)
+    kind = relax.DataflowVar if builder.current_block_is_dataflow() else relax.Var
+    var = kind(name, normalised.ty)
+    builder.emit_normalized(relax.VarBinding(var, normalised))
+    return var
 
 
 def substitute(expr: Any, environment: dict[Any, Any]) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 from tvm import relax
 
 from ..errors import NotDifferentiableError
-from ..frontend.provenance import with_origin
+from ..provenance import with_origin
 from ..ops.tensor import Emitter, Tensor, type_shape
 from .activity import Activity, has_cotangent, variables_in
 from .apply import Cotangent, apply_rule

@@ -14,7 +14,7 @@ from .arrays import dtype_name
 from .model import Model
 from .onnx_graph import STATISTICS
 from .onnx_importer import TRAINING_DROPOUTS
-from .provenance import read
+from ..provenance import read
 from .relax_main import rebuilt
 
 _BATCH_NORM = tvm.ir.Op.get("relax.nn.batch_norm")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -84,8 +85,9 @@ class Model:
         self.state = {name: state[name] for name in variables if name in state}
         order = [*self.inputs, *self.params, *self.state]
         main = literal_outputs(with_parameters(main, [variables[name] for name in order]))
-        self.mod = mod.clone()
-        self.mod["main"] = main
+        module = mod.clone()
+        module["main"] = main
+        self.mod = relax.transform.Normalize()(module)
         self.outputs = _output_names(main, outputs)
         self.frozen = self._known(frozen) | {
             name for name, array in self.params.items() if array.dtype.name not in FLOAT_DTYPES
@@ -216,8 +218,14 @@ def _shape_and_dtype(var: relax.Var) -> InputType:
 
 def _shape(ty: relax.TensorType) -> tuple[int | str, ...] | None:
     if isinstance(ty.shape, relax.ShapeExpr):
-        return tuple(int(d) if isinstance(d, tvm.tirx.IntImm) else str(d) for d in ty.shape)
+        return tuple(_size(dim) for dim in ty.shape)
     return None if ty.ndim < 0 else ("?",) * ty.ndim
+
+
+def _size(dim: tvm.ir.Expr) -> int | str:
+    if isinstance(dim, tvm.tirx.IntImm):
+        return int(dim)
+    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(dim))  # 2 * N, not T.int64(2) * N
 
 
 def _type_text(shape: tuple[int | str, ...] | None, dtype: str) -> str:

@@ -21,7 +21,7 @@ from tvm_ffi import structural_map
 
 from ..errors import ModelError
 from .onnx_graph import STANDARD_DOMAINS, opset
-from .provenance import span_of
+from ..provenance import span_of
 from .relax_main import rebuilt
 
 # Names of the dropout nodes that the file says are training, an attribute of function main.
@@ -117,7 +117,7 @@ class _Importer(stock.ONNXGraphImporter):
         """Translate node by node, and note which bindings each node made."""
         for node in graph.node:
             try:
-                super()._construct_nodes(SimpleNamespace(node=[node]))
+                super()._construct_nodes(SimpleNamespace(node=[_convertible(node)]))
             except Exception as error:
                 raise _conversion_error(node, self._failure or error) from error
             if self._failure is not None:  # inside a branch, whose loop does not raise
@@ -220,6 +220,22 @@ class _Importer(stock.ONNXGraphImporter):
         """Give variables the names of their ONNX values; the block builder alters names."""
         renamed = {var: type(var)(name, var.ty) for var, name in self._names.items()}
         return structural_map(function, (relax.Var, lambda var: renamed.get(var, var)))
+
+
+def _convertible(node: onnx.NodeProto) -> onnx.NodeProto:
+    """Return the node with no more outputs than the stock converter of its operator gives.
+
+    Before opset 14 a batch norm in training form has two more, "saved" statistics for a backward
+    pass that is not ours.
+    """
+    if node.op_type != "BatchNormalization" or len(node.output) <= 3:
+        return node
+    if any(node.output[3:]):
+        raise ModelError("its saved_mean and saved_var are read: export with opset 14 or later")
+    shortened = onnx.NodeProto()
+    shortened.CopyFrom(node)
+    del shortened.output[3:]
+    return shortened
 
 
 def _corrected_batch_norm(attrs: dict[str, Any], opset: int) -> dict[str, Any]:

@@ -116,15 +116,14 @@ def _remove_unread_initialisers(graph: onnx.GraphProto) -> list[str]:
 def _remove_unread_statistics(proto: onnx.ModelProto) -> None:
     """Remove the outputs of a batch norm that nobody reads.
 
-    Before opset 14 having more than one output says that the node trains: a second one stays then,
-    without a name.
+    Before opset 14 a node has one output or, if it trains, five: those keep their places, without
+    names.
     """
     read = readers(proto.graph).keys() | output_names(proto.graph)
     for node in all_nodes(proto.graph):
         if node.op_type != "BatchNormalization":
             continue
-        kept = 2 if opset(proto) < 14 else 1
-        while len(node.output) > kept and node.output[-1] not in read:
+        while opset(proto) >= 14 and len(node.output) > 1 and node.output[-1] not in read:
             node.output.pop()
         for index in range(1, len(node.output)):
             if node.output[index] not in read:

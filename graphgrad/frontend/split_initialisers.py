@@ -134,7 +134,6 @@ def _with_copies(graph: onnx.GraphProto, names: list[str]) -> list[str]:
 def _split_statistics(graph: onnx.GraphProto) -> list[str]:
     """Give the running statistics of each batch-norm layer tensors that nothing else reads."""
     found = readers(graph)
-    kept = output_names(graph)
     layers = {
         place.node.output[0]: _layer(place.node)
         for places in found.values()
@@ -148,7 +147,7 @@ def _split_statistics(graph: onnx.GraphProto) -> list[str]:
             if place.is_statistic:
                 key = (layers[place.node.output[0]], place.index)
                 groups.setdefault(key, []).append(place)
-        is_weight = tensor.name in kept or any(not p.is_statistic for p in found[tensor.name])
+        is_weight = any(_is_weight(place) for place in found[tensor.name])
         for group in list(groups.values())[0 if is_weight else 1 :]:
             statistic = STATISTICS[group[0].index]
             name = unique_name(graph, f"{group[0].node.name}.{statistic}")
@@ -160,6 +159,14 @@ def _split_statistics(graph: onnx.GraphProto) -> list[str]:
                 f"{[place.node.name for place in group]}: split, that is now {name!r}"
             )
     return notes
+
+
+def _is_weight(place: Reader) -> bool:
+    """Whether a value is more than a statistic because of this reader.
+
+    An Identity that `_split_identities` has left only hands the statistic out of the graph.
+    """
+    return not place.is_statistic and place.node.op_type != "Identity"
 
 
 def _layer(node: onnx.NodeProto) -> Hashable:

@@ -151,6 +151,8 @@ class Tensor(ObjectConvertible):
     @property
     def expr(self) -> Any:
         """The Relax expression of this value; a fill is emitted here, once."""
+        if self._expr is None and self.fill is None:
+            raise RuleError("a linear rule must not read the values of its inputs, only their types")
         if self._expr is None:
             shape, dtype = self.shape, self.dtype
             if self.fill in (0.0, 1.0):

@@ -74,9 +74,9 @@ class TrainingReport:
         """Say that the run failed, and what may help."""
         done = len(history.losses)
         message = (
-            f"the loss was not finite in any of the last {PATIENCE} steps (up to step {done}), so "
-            "the run was given up; those steps changed nothing. Lower --lr, or look for values in "
-            "the data that are not finite"
+            f"the loss or a gradient was not finite in each of the last {PATIENCE} steps (up to "
+            f"step {done}), so the run was given up; those steps changed nothing. Lower --lr, or "
+            "look for values in the data that are not finite"
         )
         self.event("diverged", done=done, message=message)
         print(f"graphgrad: {message}", file=sys.stderr)

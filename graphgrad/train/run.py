@@ -13,7 +13,7 @@ import numpy as np
 from .data import Dataset, Examples, batch_count, batches, padded_batches
 from .schedule import Schedule
 
-PATIENCE = 20  # steps in a row without a finite loss before a run is given up
+PATIENCE = 20  # skipped steps in a row before a run is given up
 
 Outcome = Literal["finished", "interrupted", "diverged"]
 Inputs = np.ndarray | dict[str, np.ndarray]
@@ -23,9 +23,10 @@ class TrainingStep(Protocol):
     """What the loop needs of a training step."""
 
     learning_rate: float
+    skipped: int  # steps so far that changed nothing: their loss or gradients were not finite
 
     def __call__(self, inputs: Inputs, targets: np.ndarray | None = None) -> float:
-        """Take one step and return the loss; a non-finite loss means that nothing changed."""
+        """Take one step and return the loss."""
 
     def evaluate(self, inputs: Inputs) -> Mapping[str, np.ndarray]:
         """Return the outputs of the inference form by name."""
@@ -84,7 +85,7 @@ class History:
 
     @property
     def skipped(self) -> int:
-        """How many steps had no finite loss and changed nothing."""
+        """How many steps changed nothing, because loss or gradients were not finite."""
         return sum(not math.isfinite(loss) for loss in self.losses)
 
     @property
@@ -116,7 +117,7 @@ class Observer:
 def train(
     step: TrainingStep, dataset: Dataset, plan: Plan, history: History, observer: Observer
 ) -> Outcome:
-    """Train until the plan is done, the observer stops it, or the loss stays non-finite.
+    """Train until the plan is done, the observer stops it, or every step is skipped.
 
     Parameters
     ----------
@@ -205,7 +206,9 @@ def _rest_of_epoch(
             return "interrupted"
         started = time.perf_counter()
         step.learning_rate = plan.schedule(len(history.losses))
-        history.losses.append(step(_bound(part), part.targets))
+        skipped = step.skipped
+        loss = step(_bound(part), part.targets)
+        history.losses.append(loss if step.skipped == skipped else math.nan)
         seconds.append(time.perf_counter() - started)
         if history.diverged:
             return "diverged"

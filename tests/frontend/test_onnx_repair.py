@@ -8,7 +8,7 @@ from graphgrad.frontend.onnx_import import from_onnx
 from graphgrad.frontend.onnx_importer import is_supported
 from graphgrad.frontend.onnx_repair import repair
 
-from .graphs import batch_norm_model, batch_norm_node, model_of, random
+from .graphs import CHANNELS, batch_norm_arrays, batch_norm_model, batch_norm_node, model_of, random
 
 
 def version_3(inputs=True):
@@ -115,7 +115,7 @@ def test_unread_initialisers_are_left_out():
         (17, (), ["y"]),
         (17, ("m", "v"), ["y"]),
         (9, (), ["y"]),
-        (9, ("m", "v", "sm", "sv"), ["y", ""]),
+        (9, ("m", "v", "sm", "sv"), ["y", "", "", "", ""]),
     ],
 )
 def test_statistics_that_nobody_reads_are_no_outputs(opset, outputs, kept):
@@ -124,8 +124,18 @@ def test_statistics_that_nobody_reads_are_no_outputs(opset, outputs, kept):
     node = batch_norm_node("x", "y", outputs=outputs, **training)
     proto.graph.node[0].CopyFrom(node)
     proto.opset_import[0].version = opset
-    graph = repair(proto, is_supported)[0].graph
-    assert list(graph.node[0].output) == kept
+    repaired, _ = repair(proto, is_supported)
+    assert list(repaired.graph.node[0].output) == kept
+    onnx.checker.check_model(repaired)
+
+
+def test_saved_statistics_of_old_opsets_cannot_be_read():
+    node = batch_norm_node("x", "y", outputs=("m", "v", "sm", "sv"))
+    shape = [4, CHANNELS, 5]
+    outputs = {"y": shape, "sm": [CHANNELS]}
+    proto = model_of([node], {"x": shape}, outputs, batch_norm_arrays(), opset=9)
+    with pytest.raises(ModelError, match="saved_mean"):
+        from_onnx(proto)
 
 
 def test_the_given_proto_is_not_changed():

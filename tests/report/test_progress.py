@@ -36,7 +36,7 @@ def test_moving_line_on_a_terminal():
     "loss, held_out, text",
     [
         (0.5, {}, "loss 0.5000, 10 images/s"),
-        (math.nan, {}, "loss not finite (step skipped), 10 images/s"),
+        (math.nan, {}, "skipped (not finite), 10 images/s"),
         (
             0.5,
             {"mean_squared_error": 0.12345},

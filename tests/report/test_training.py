@@ -48,7 +48,7 @@ def test_text(capsys, line):
 
 def test_failure_goes_to_standard_error(capsys):
     tell_all(as_json=False)
-    assert "not finite in any of the last 20 steps" in capsys.readouterr().err
+    assert "not finite in each of the last 20 steps" in capsys.readouterr().err
 
 
 def test_a_terminal_without_blocks_gets_questions(monkeypatch):

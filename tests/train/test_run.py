@@ -16,12 +16,14 @@ class LinearStep:
         self.weights = np.zeros((2, 1)) if weights is None else weights.copy()
         self.learning_rate = math.nan
         self.bad = bad
+        self.skipped = 0
         self.calls: list[tuple[np.ndarray, float]] = []
 
     def __call__(self, inputs, targets=None):
         self.calls.append((inputs.copy(), self.learning_rate))
         if len(self.calls) - 1 in self.bad:
-            return math.nan
+            self.skipped += 1
+            return 1.0
         error = inputs @ self.weights - targets
         self.weights -= self.learning_rate * inputs.T @ error / len(inputs)
         return float(np.mean(error**2))

@@ -2,7 +2,7 @@ import pytest
 from tvm.ir import SourceName, Span
 
 from graphgrad.errors import ArgumentError
-from graphgrad.frontend.provenance import Provenance, read, span_of, with_origin
+from graphgrad.provenance import Provenance, read, span_of, with_origin
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tvm.ir import SourceName, Span
 
-from ..errors import ArgumentError
+from .errors import ArgumentError
 
 ORIGINS = ("hand", "derived", "user")
 

@@ -1,0 +1,156 @@
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from graphgrad.errors import ArgumentError, InputError, ModelError
+from graphgrad.frontend import onnx_export
+from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.model import Model
+from graphgrad.frontend.onnx_export import to_onnx
+from graphgrad.frontend.onnx_import import from_onnx
+from tests.peers import peer
+
+from .graphs import (
+    CHANNELS,
+    batch_norm_arrays,
+    batch_norm_model,
+    batch_norm_node,
+    model_of,
+    random,
+    run_model,
+    run_onnx,
+)
+
+X = random(4, CHANNELS, 5)
+
+
+def training_model(opset=17):
+    """Batch norm and dropout in training form, with the new mean as an output."""
+    shape = ["N", CHANNELS, 5]
+    if opset >= 14:
+        bn = batch_norm_node("x", "h", outputs=("new_mean", "v"), momentum=0.8, training_mode=1)
+    else:
+        bn = batch_norm_node("x", "h", outputs=("new_mean", "v", "sm", "sv"), momentum=0.8)
+    if opset >= 12:
+        drop = helper.make_node("Dropout", ["h", "ratio", "mode"], ["y", "mask"])
+    else:
+        drop = helper.make_node("Dropout", ["h"], ["y", "mask"], ratio=0.5)
+    arrays = batch_norm_arrays()
+    if opset >= 12:
+        arrays |= {"ratio": np.float32(0.5), "mode": np.bool_(True)}
+    outputs = {"y": shape, "new_mean": [CHANNELS]}
+    proto = model_of([bn, drop], {"x": shape}, outputs, arrays, opset=opset)
+    return from_onnx(proto)
+
+
+def changed(arrays):
+    return {name: array + np.float32(0.5) for name, array in arrays.items()}
+
+
+@pytest.mark.parametrize("opset", [9, 13, 14, 17])
+def test_written_file_runs_in_inference_form(tmp_path, opset):
+    runtime = peer("onnxruntime")
+    model = training_model(opset)
+    params, state = changed(model.params), changed(model.state)
+    path = tmp_path / "trained.onnx"
+    to_onnx(model, params, state, path)
+    onnx.checker.check_model(str(path), full_check=True)
+
+    module = specialise(model, False)
+    model.params, model.state = params, state
+    outputs, _ = run_model(model, module, X)
+    expected = run_onnx(runtime, str(path), {"x": X})
+    for ours, theirs in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("opset", [9, 17])
+def test_round_trip(tmp_path, opset):
+    model = training_model(opset)
+    params, state = changed(model.params), changed(model.state)
+    to_onnx(model, params, state, tmp_path / "m.onnx")
+    again = from_onnx(tmp_path / "m.onnx")
+    assert (again.inputs, again.outputs) == (model.inputs, model.outputs)
+    for ours, given in ((again.params, params), (again.state, state)):
+        assert list(ours) == list(given)
+        for name, array in given.items():
+            np.testing.assert_array_equal(ours[name], array)
+    batch_norm = next(n for n in again.proto.graph.node if n.op_type == "BatchNormalization")
+    assert next(a.f for a in batch_norm.attribute if a.name == "momentum") == np.float32(0.8)
+
+
+def test_constants_only_training_read_are_not_written(tmp_path):
+    mode = helper.make_node("Constant", [], ["t"], value=numpy_helper.from_array(np.bool_(True)))
+    drop = helper.make_node("Dropout", ["x", "", "t"], ["y"])
+    model = from_onnx(model_of([mode, drop], {"x": [3]}, {"y": [3]}))
+    to_onnx(model, {}, None, tmp_path / "m.onnx")
+    assert [node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node] == ["Dropout"]
+
+
+def test_the_model_is_not_changed(tmp_path):
+    model = training_model()
+    before = model.proto.SerializeToString(deterministic=True)
+    to_onnx(model, changed(model.params), changed(model.state), tmp_path / "m.onnx")
+    assert model.proto.SerializeToString(deterministic=True) == before
+
+
+def test_wrapped_modules_have_no_graph_to_write(tmp_path):
+    model = training_model()
+    wrapped = Model(model.mod, model.params, model.state, outputs=model.outputs)
+    with pytest.raises(ModelError, match="wraps a Relax module"):
+        to_onnx(wrapped, wrapped.params, wrapped.state, tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda p: p.pop("scale"), r"parameters do not fit.*missing \['scale'\]"),
+        (lambda p: p.update(extra=X), r"not known \['extra'\]"),
+        (lambda p: p.update(scale=X), r"'scale': expected shape \(3,\)"),
+        (lambda p: p.update(scale=p["scale"].astype("float64")), "dtype float32, given .*float64"),
+    ],
+)
+def test_arrays_that_do_not_fit_leave_the_old_file(tmp_path, change, message):
+    path = tmp_path / "m.onnx"
+    path.write_text("old")
+    model = training_model()
+    params = dict(model.params)
+    change(params)
+    with pytest.raises(InputError, match=message):
+        to_onnx(model, params, model.state, path)
+    assert path.read_text() == "old"
+
+
+def test_state_must_be_given():
+    model = from_onnx(batch_norm_model())
+    with pytest.raises(InputError, match=r"statistics do not fit.*missing \['mean', 'var'\]"):
+        to_onnx(model, model.params, None, "m.onnx")
+
+
+def test_paths_that_cannot_be_written(tmp_path):
+    model = training_model()
+    for path in (tmp_path, tmp_path / "none" / "m.onnx"):
+        with pytest.raises(ArgumentError, match="cannot write"):
+            to_onnx(model, model.params, model.state, path)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "m.onnx"
+    path.write_text("old")
+
+    def fail(descriptor):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(onnx_export.os, "fsync", fail)
+    model = training_model()
+    with pytest.raises(OSError, match="disk full"):
+        to_onnx(model, model.params, model.state, path)
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_too_large_for_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_export, "_LARGEST_FILE", 100)
+    model = training_model()
+    with pytest.raises(ModelError, match="larger than 2 GB"):
+        to_onnx(model, model.params, model.state, tmp_path / "m.onnx")

@@ -1,0 +1,218 @@
+"""Arrays from outside: copied, aligned, or refused with a reason."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+
+from graphgrad.errors import InputError
+from graphgrad.lower.arrays import ALIGNMENT, overlaps, to_tensor
+from tests.peers import peer
+
+
+def aligned(shape, dtype="float32", offset=0):
+    """Return an array whose memory starts `offset` bytes after an aligned address."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + 2 * ALIGNMENT, "uint8")
+    start = -memory.ctypes.data % ALIGNMENT + offset
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+GRID = np.arange(24, dtype="float32").reshape(4, 6)
+READ_ONLY = GRID.copy()
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        GRID,
+        GRID.T,
+        GRID[::-1, ::2],
+        GRID[1:, 1:],
+        np.broadcast_to(GRID[0], (3, 6)),
+        GRID.astype(">f4"),
+        GRID.astype("float64"),
+        GRID.astype("float16"),
+        GRID.astype(ml_dtypes.bfloat16),
+        GRID.astype("int64"),
+        GRID > 3,
+        READ_ONLY,
+        np.float32(3),
+        np.zeros((0, 3), "float32"),
+        np.array(5, "int32"),
+    ],
+    ids=lambda v: f"{v.dtype}{v.shape}{v.strides}",
+)
+def test_numpy_values_arrive_unchanged(value):
+    tensor = to_tensor(value)
+    assert tuple(tensor.shape) == value.shape
+    assert str(tensor.dtype) == value.dtype.newbyteorder("=").name
+    assert tensor.data_ptr() % ALIGNMENT == 0
+    np.testing.assert_array_equal(tensor.numpy(), value)
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [(2.5, "float32"), (3, "int64"), (True, "bool"), ([[1.0, 2.0]], "float32"), ([1, 2], "int64")],
+)
+def test_python_values(value, dtype):
+    tensor = to_tensor(value)
+    assert str(tensor.dtype) == dtype
+    np.testing.assert_array_equal(tensor.numpy(), value)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int32"])
+def test_conversion(dtype):
+    tensor = to_tensor(GRID, dtype=dtype)
+    assert str(tensor.dtype) == dtype
+    np.testing.assert_array_equal(tensor.numpy().astype("float32"), GRID)
+
+
+@pytest.mark.parametrize("offset", range(4, 64, 4))
+@pytest.mark.parametrize("borrow", [False, True])
+def test_unaligned_memory_is_copied(offset, borrow):
+    value = aligned((8,), offset=offset)
+    tensor = to_tensor(value, borrow=borrow)
+    assert tensor.data_ptr() % ALIGNMENT == 0
+    assert tensor.data_ptr() != value.ctypes.data
+
+
+def test_kernels_survive_every_offset():
+    """In a process of its own: the failure would be the end of the process."""
+    program = """
+        import numpy as np, tvm
+        from tvm import relax
+        import graphgrad.lower.pipeline as lower
+        from graphgrad.lower.arrays import to_tensor
+        from tests.lower.test_arrays import aligned
+
+        x = relax.Var("x", relax.TensorType((4096,), "float32"))
+        builder = relax.BlockBuilder()
+        with builder.function("main", [x]):
+            builder.emit_func_output(builder.emit(relax.op.add(x, x)))
+        vm = relax.VirtualMachine(lower.compile(builder.get()), tvm.cpu())
+        for offset in range(4, 64, 4):
+            value = aligned((4096,), offset=offset)
+            value[:] = offset
+            out = vm["main"](to_tensor(value, borrow=True)).numpy()
+            np.testing.assert_array_equal(out, 2 * value)
+        print("alive")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[2],
+    )
+    assert done.stdout.strip() == "alive", done.stderr
+
+
+def test_copies_by_default():
+    value = aligned((8,))
+    tensor = to_tensor(value)
+    value[:] = 7
+    assert not tensor.numpy().any()
+
+
+def test_borrows_when_asked_and_fit():
+    value = aligned((8,))
+    assert to_tensor(value, borrow=True).data_ptr() == value.ctypes.data
+
+
+@pytest.mark.parametrize(
+    "value", [aligned((8, 4)).T, aligned((8,), "float64")[::2], aligned((8,), ">f4")], ids=str
+)
+def test_unfit_memory_is_not_borrowed(value):
+    assert to_tensor(value, borrow=True).data_ptr() != value.ctypes.data
+
+
+def test_read_only_memory_is_not_borrowed():
+    value = aligned((8,))
+    value.flags.writeable = False
+    assert to_tensor(value, borrow=True).data_ptr() != value.ctypes.data
+
+
+def test_tensors_of_the_runtime_are_copied():
+    first = to_tensor(GRID)
+    second = to_tensor(first)
+    assert first.data_ptr() != second.data_ptr()
+    np.testing.assert_array_equal(second.numpy(), GRID)
+
+
+def test_anything_with_dlpack():
+    class Exporter:
+        def __dlpack__(self, **options):
+            return GRID.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return GRID.__dlpack_device__()
+
+    np.testing.assert_array_equal(to_tensor(Exporter()).numpy(), GRID)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda t: t.arange(12.0).reshape(3, 4),
+        lambda t: t.arange(12.0).reshape(3, 4).T,
+        lambda t: t.arange(12.0)[1:],
+        lambda t: t.arange(12.0)[::3],
+        lambda t: t.ones(3, requires_grad=True),
+        lambda t: t.arange(5, dtype=t.bfloat16)[1:],
+        lambda t: t.arange(5, dtype=t.float16),
+        lambda t: t.tensor([True, False]),
+        lambda t: t.tensor(3),
+    ],
+)
+def test_torch_values_arrive_unchanged(make):
+    torch = peer("torch")
+    value = make(torch)
+    tensor = to_tensor(value)
+    assert tensor.data_ptr() % ALIGNMENT == 0
+    assert f"torch.{tensor.dtype}" == str(value.dtype)
+    np.testing.assert_array_equal(
+        tensor.numpy().astype("float32"), value.detach().to(torch.float32).numpy()
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        ("text", "type str with dtype <U4"),
+        (None, "type NoneType"),
+        ([[1], [2, 3]], "type list"),
+        (np.array(["a"]), "dtype <U1"),
+        (np.zeros(2, "complex64"), "complex64"),
+        (np.array([object()]), "object"),
+        ({"a": 1}, "type dict"),
+    ],
+    ids=str,
+)
+def test_what_is_no_array_is_refused(value, says):
+    with pytest.raises(InputError, match=says):
+        to_tensor(value)
+
+
+@pytest.mark.parametrize("dtype", ["float31", "complex64", "str"])
+def test_unknown_dtypes_are_refused(dtype):
+    with pytest.raises(InputError, match=dtype):
+        to_tensor(GRID, dtype=dtype)
+
+
+def test_overlaps():
+    whole = to_tensor(np.zeros((64,), "float32"))
+    head = whole._create_view((32,), "float32", 0)
+    tail = whole._create_view((32,), "float32", 128)
+    assert overlaps(whole, whole)
+    assert overlaps(whole, tail)
+    assert overlaps(tail, whole)
+    assert not overlaps(head, tail)
+    assert not overlaps(whole, to_tensor(np.zeros((64,), "float32")))
+    assert not overlaps(whole, tvm.runtime.empty((0,), "float32"))

@@ -1,0 +1,81 @@
+"""Scheduling whole modules: what is left alone, what is done once."""
+
+import tvm
+import tvm_ffi
+from tvm import te, topi
+from tvm.s_tir import ScheduleError
+from tvm.script import tirx as T
+
+from graphgrad.lower import cpu
+from tests.lower.kernels import HOST, UNIT, run, tensor
+
+
+def add_function():
+    x = tensor(64, 512)
+    return te.create_prim_func([x, topi.add(x, x)])
+
+
+@T.prim_func(private=True, s_tir=True)
+def opaque(x: T.Buffer((64, 512), "float32"), out: T.Buffer((64, 512), "float32")):
+    with T.sblock("all"):
+        for i in range(64):
+            out[i, 0] = x[i, 0]
+            for j in range(511):
+                out[i, j + 1] = out[i, j] + x[i, j + 1]
+
+
+def test_unknown_structures_are_left_alone():
+    assert cpu.schedule_function(opaque, UNIT).same_as(opaque)
+
+
+def test_scheduled_functions_are_left_alone():
+    func = add_function().with_attr("tirx.is_scheduled", True)
+    assert cpu.schedule_function(func, UNIT).same_as(func)
+
+
+def test_a_failing_schedule_leaves_the_function_alone(monkeypatch):
+    def fail(*_):
+        raise ScheduleError("no")
+
+    func = add_function()
+    monkeypatch.setattr(cpu, "schedule_map", fail)
+    assert cpu.schedule_function(func, UNIT).same_as(func)
+
+
+def test_attributes_are_kept():
+    func = add_function().with_attr("op_pattern", 0)
+    assert cpu.schedule_function(func, UNIT).attrs["op_pattern"] == 0
+
+
+def test_identical_functions_are_scheduled_once(monkeypatch):
+    seen = []
+    original = cpu.schedule_function
+    monkeypatch.setattr(
+        cpu, "schedule_function", lambda f, unit: seen.append(f) or original(f, unit)
+    )
+    mod = tvm.IRModule({"a": add_function(), "b": add_function()})
+    scheduled = cpu.schedule_module(mod, HOST)
+    assert len(seen) == 1
+    assert tvm_ffi.structural_equal(scheduled["a"], scheduled["b"])
+
+
+def test_the_module_given_is_not_changed():
+    mod = tvm.IRModule({"a": add_function()})
+    before = mod.script()
+    assert cpu.schedule_module(mod, HOST).script() != before
+    assert mod.script() == before
+
+
+def test_schedules_are_the_same_every_time():
+    x, w = tensor(4, 16, 8, 8), tensor(32, 16, 3, 3, name="w")
+    func = te.create_prim_func([x, w, topi.nn.conv2d_nchw(x, w, 1, 1, 1)])
+    first, second = (cpu.schedule_function(func, UNIT) for _ in range(2))
+    assert tvm_ffi.structural_equal(first, second)
+
+
+def test_a_broadcast_intermediate_is_computed_once_per_element():
+    x, v = tensor(64, 512), tensor(512, name="v")
+    scale = topi.rsqrt(topi.add(v, 2))
+    result = run([x, v], [topi.multiply(x, scale)])
+    result.agree()
+    assert "sblock_alloc_buffer" in result.text

@@ -1,0 +1,142 @@
+"""From Relax to results: numbers, refusals, and what a pipeline alone can do."""
+
+import warnings
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, tirx
+
+from graphgrad.errors import GraphGradError, TargetError
+from graphgrad.lower.pipeline import compile as compile_module
+from graphgrad.lower.pipeline import pipeline
+from graphgrad.lower.target import target
+from tests.lower.programs import machine, module, random_tensors, tensor_type
+
+op = relax.op
+
+PROGRAMS = {
+    "elementwise": (lambda b, x: b.emit(op.exp(op.add(x, x))), [(33, 65)]),
+    "convolution": (
+        lambda b, x, w: b.emit(op.nn.relu(op.nn.conv2d(x, w, padding=1))),
+        [(4, 8, 10, 10), (16, 8, 3, 3)],
+    ),
+    "product": (lambda b, x, y: b.emit(op.matmul(x, y)), [(64, 48), (48, 80)]),
+    "batch norm": (
+        lambda b, x, g, s, m, v: relax.TupleGetItem(
+            b.emit(op.nn.batch_norm(x, g, s, m, v, axis=1)), 0
+        ),
+        [(8, 16, 9, 9), (16,), (16,), (16,), (16,)],
+    ),
+    "loss": (
+        lambda b, x: b.emit(op.mean(op.nn.log_softmax(x))),
+        [(64, 100)],
+    ),
+    "sorting": (lambda b, x: b.emit(op.sort(x, 1)), [(6, 40)]),
+    "running sum": (lambda b, x: b.emit(op.cumsum(x, 1)), [(6, 40)]),
+    "views": (lambda b, x: b.emit(op.reshape(op.reshape(x, (12,)), (4, 3))), [(3, 4)]),
+    "shape": (lambda b, x: b.emit(op.shape_to_tensor(op.shape_of(x))), [(3, 4)]),
+    "parts": (lambda b, x: b.emit(op.split(x, 2, 1)), [(30, 40)]),
+    "constant": (lambda b, x: b.emit(op.add(x, op.ones((4, 4), "float32"))), [(4, 4)]),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_equal_the_stock_pipeline(name):
+    body, shapes = PROGRAMS[name]
+    mod = module(body, *[tensor_type(*s) for s in shapes])
+    values = random_tensors(*shapes)
+    stock = relax.VirtualMachine(tvm.compile(mod, target("llvm")), tvm.cpu())["main"](*values)
+    ours = machine(mod)["main"](*values)
+    pairs = [(ours, stock)] if hasattr(stock, "numpy") else zip(ours, stock, strict=True)
+    for a, b in pairs:
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_conditionals_and_packed_functions():
+    @tvm.script.ir_module
+    class Branches:
+        @tvm.script.relax.function
+        def main(
+            p: tvm.script.relax.Tensor((), "bool"), x: tvm.script.relax.Tensor((4,), "float32")
+        ) -> tvm.script.relax.Tensor((4,), "float32"):
+            if p:
+                y = tvm.script.relax.exp(x)
+            else:
+                y = tvm.script.relax.negative(x)
+            return y
+
+    (x,) = random_tensors((4,))
+    run = machine(Branches)["main"]
+    for choice, expected in ((True, np.exp(x.numpy())), (False, -x.numpy())):
+        got = run(tvm.runtime.tensor(np.array(choice)), x)
+        np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("batch", [1, 5, 33])
+def test_symbolic_batch(batch):
+    n = tirx.Var("n", "int64")
+    mod = module(
+        lambda b, x, w: b.emit(op.nn.relu(op.nn.conv2d(x, w, padding=1))),
+        tensor_type(n, 4, 8, 8),
+        tensor_type(16, 4, 3, 3),
+    )
+    x, w = random_tensors((batch, 4, 8, 8), (16, 4, 3, 3))
+    stock = relax.VirtualMachine(tvm.compile(mod, target("llvm")), tvm.cpu())["main"](x, w)
+    np.testing.assert_allclose(machine(mod)["main"](x, w).numpy(), stock.numpy(), atol=1e-5)
+
+
+def test_the_module_given_is_not_changed():
+    mod = module(lambda b, x: b.emit(op.exp(x)), tensor_type(64, 512))
+    before = mod.script()
+    compile_module(mod)
+    pipeline(target("llvm"))(mod)
+    assert mod.script() == before
+
+
+def test_pipeline_serves_tvm_compile():
+    mod = module(lambda b, x: b.emit(op.exp(x)), tensor_type(64, 512))
+    host = target("llvm")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        executable = tvm.compile(mod, host, relax_pipeline=pipeline(host))
+    (x,) = random_tensors((64, 512))
+    out = relax.VirtualMachine(executable, tvm.cpu())["main"](x)
+    np.testing.assert_allclose(out.numpy(), np.exp(x.numpy()), rtol=1e-6)
+
+
+def test_pipeline_says_that_it_cannot_make_a_generic_target_the_host():
+    with pytest.warns(UserWarning, match="names no processor"):
+        pipeline("llvm")
+
+
+@pytest.mark.parametrize("entry", [pipeline, lambda t: compile_module(tvm.IRModule({}), t)])
+@pytest.mark.parametrize(
+    ("spec", "says"), [("cuda", "CUDA is not served yet"), ("c", "'c'"), ("nothing", "accepted")]
+)
+def test_targets_that_are_not_served_are_refused(entry, spec, says):
+    with pytest.raises(TargetError, match=says):
+        entry(spec)
+
+
+def test_ops_without_a_lowering_are_named():
+    def body(builder, x):
+        fused = builder.emit(op.ewise_fma(x, x, x))
+        return builder.emit(op.ewise_fma(fused, x, x))
+
+    mod = module(body, tensor_type(2, 3))
+    with pytest.raises(GraphGradError, match=r"relax\.ewise_fma \(2×\)"):
+        compile_module(mod)
+
+
+def test_thousands_of_bindings_with_constants():
+    def body(builder, x):
+        y = x
+        for _ in range(600):
+            y = builder.emit(op.multiply(y, op.ones((4, 4), "float32")))
+            y = builder.emit(op.matmul(y, x))
+        return y
+
+    mod = module(body, tensor_type(4, 4))
+    lowered = pipeline(target("llvm"))(mod)
+    assert len(lowered.functions) < 10

@@ -1,0 +1,99 @@
+"""Targets: what is accepted, what is resolved to the host, what is refused."""
+
+import os
+
+import pytest
+import tvm
+
+from graphgrad.errors import TargetError
+from graphgrad.lower.target import is_generic, parse, target, vector_unit
+
+HOST = str(tvm.get_global_func("target.llvm_get_system_cpu")())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["llvm", {"kind": "llvm"}, tvm.target.Target("llvm"), {"kind": "llvm", "opt-level": 2}],
+    ids=str,
+)
+def test_bare_llvm_is_this_host(spec, monkeypatch):
+    monkeypatch.delenv("TVM_NUM_THREADS", raising=False)
+    resolved = target(spec)
+    assert resolved.attrs["mcpu"] == HOST
+    assert resolved.attrs["num-cores"] == len(os.sched_getaffinity(0))
+    assert not is_generic(resolved)
+
+
+def test_other_attributes_are_kept():
+    assert target({"kind": "llvm", "opt-level": 2}).attrs["opt-level"] == 2
+
+
+def test_the_thread_count_of_the_environment_is_used(monkeypatch):
+    monkeypatch.setenv("TVM_NUM_THREADS", "7")
+    assert target("llvm").attrs["num-cores"] == 7
+
+
+def test_what_is_given_is_kept():
+    resolved = target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 3})
+    assert (resolved.attrs["mcpu"], resolved.attrs["num-cores"]) == ("x86-64-v3", 3)
+
+
+def test_features_without_a_processor_are_kept():
+    assert "mcpu" not in target({"kind": "llvm", "mattr": ["+avx2"]}).attrs
+
+
+def test_another_architecture_is_not_given_this_hosts_processor():
+    foreign = "x86_64-linux-gnu" if os.uname().machine == "aarch64" else "aarch64-linux-gnu"
+    assert "mcpu" not in target({"kind": "llvm", "mtriple": foreign}).attrs
+
+
+def test_resolving_twice_changes_nothing():
+    assert str(target(target("llvm"))) == str(target("llvm"))
+
+
+@pytest.mark.parametrize("spec", ["cuda", {"kind": "cuda", "arch": "sm_90"}], ids=str)
+def test_cuda_targets_build(spec):
+    assert str(target(spec).kind.name) == "cuda"
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ("no-such-kind", "accepted: a kind"),
+        ({"kind": "no-such-kind"}, "accepted: a kind"),
+        ({"mcpu": "x86-64-v3"}, "kind"),
+        ({"kind": "llvm", "mcpux": "x86-64"}, "mcpux"),
+        ({"kind": "llvm", "mcpu": 3}, "mcpu"),
+        ({"kind": "llvm", "mcpu": "native"}, "leave mcpu out"),
+        ({"kind": "llvm", "mcpu": "no-such-cpu"}, HOST),
+        ("llvm -mcpu=x86-64", "accepted: a kind"),
+        ("vulkan", "no code generator"),
+        (5, "int"),
+        (None, "NoneType"),
+    ],
+    ids=str,
+)
+def test_bad_targets_are_refused(spec, says):
+    with pytest.raises(TargetError, match=says):
+        target(spec)
+
+
+def test_parse_leaves_a_bare_llvm_generic():
+    assert is_generic(parse("llvm"))
+
+
+@pytest.mark.parametrize(
+    ("mcpu", "width", "registers"),
+    [("x86-64", 16, 16), ("x86-64-v3", 32, 16), ("x86-64-v4", 64, 32)],
+)
+def test_vector_unit_follows_the_features(mcpu, width, registers):
+    unit = vector_unit(
+        tvm.target.Target({"kind": "llvm", "mcpu": mcpu, "mtriple": "x86_64-linux-gnu"})
+    )
+    assert (unit.bytes, unit.registers) == (width, registers)
+    assert [unit.lanes(d) for d in ("float32", "float64", "float16", "int8")] == [
+        width // 4,
+        width // 8,
+        width // 4,
+        width,
+    ]
