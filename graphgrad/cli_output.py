@@ -30,6 +30,7 @@ class OutputFolder:
         self.history = path / "history.json"
         self.picture = path / "loss.png"
         self.checkpoint = path / "checkpoint.safetensors"
+        self._holds_this_run = False
 
     def create(self) -> None:
         """Make the folder, or raise `ArgumentError` where that is not possible."""
@@ -44,7 +45,13 @@ class OutputFolder:
     def write_history(
         self, settings: Mapping[str, Any], history: History, twin: History | None = None
     ) -> None:
-        """Replace ``history.json``."""
+        """Replace ``history.json``; the first time, remove the checkpoint of an earlier run.
+
+        An earlier run's checkpoint must never be taken for one of this run.
+        """
+        if not self._holds_this_run:
+            self.checkpoint.unlink(missing_ok=True)
+            self._holds_this_run = True
         record = {"format": FORMAT, "settings": dict(settings), **_to_json(history)}
         if twin is not None:
             record["frozen_twin"] = _to_json(twin)
@@ -70,6 +77,7 @@ class OutputFolder:
                 f"{self.checkpoint} is at step {steps}, but {self.history} records only "
                 f"{len(losses)} steps: they are not of one run; start again without --resume"
             )
+        self._holds_this_run = True
         epochs = [_epoch_from_json(entry) for entry in record["epochs"] if entry["step"] <= steps]
         return History(losses[:steps], epochs, record["seconds"])
 

@@ -146,20 +146,21 @@ def _train(
 
     outcome = train_one(step, history, "", save)
     save()
-    if outcome == "finished" and job.twin is not None:
-        twin = History()
-        outcome = train_one(_training_step(job, job.twin), twin, "frozen convolutions", None)
-        save(twin)
-        report.frozen_twin(twin)
+    latest = history
     if outcome == "finished":
         to_onnx(job.model, step.params, step.state, folder.trained)
         drawn = folder.draw(history)
         report.finish(history, folder.written(drawn), drawn)
-    elif outcome == "interrupted":
+    if outcome == "finished" and job.twin is not None:
+        latest = History()
+        outcome = train_one(_training_step(job, job.twin), latest, "frozen convolutions", None)
+        save(latest)
+        report.frozen_twin(latest)
+    if outcome == "interrupted":
         resume = f"graphgrad train --resume --out {shlex.quote(str(folder.path))}"
-        report.interrupted(history, job.plan.steps, resume)
-    else:
-        report.diverged(history)
+        report.interrupted(latest, job.plan.steps, resume)
+    elif outcome == "diverged":
+        report.diverged(latest)
     return EXIT_CODES[outcome]
 
 

@@ -182,6 +182,7 @@ def test_a_loss_that_stays_non_finite_fails(task, tmp_path, capsys):
         (["{model}", "--data", "{data}", "--loss", "huber"], "huber"),
         (["{model}", "--data", "{data}", "--target", "abacus"], "abacus"),
         (["{model}", "--data", "{data}", "--momentum", "0", "--nesterov"], "nesterov"),
+        (["{model}", "--data", "{data}", "--loss", "mse"], "targets"),
         (["{model}"], "input"),
         (["--resume"], "nothing to resume"),
     ],
@@ -192,6 +193,24 @@ def test_bad_input_exits_with_2(task, tmp_path, capsys, arguments, message):
     assert train(*arguments, out=tmp_path / "out") == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out" / "checkpoint.safetensors").exists()
+
+
+def test_a_label_out_of_range_leaves_an_earlier_run_alone(task, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert train(*task, *TINY, out=out) == 0
+    before = {path.name: path.read_bytes() for path in out.iterdir()}
+    np.savez(task[2], x=np.zeros((64, 4), np.float32), y=np.full(64, 7))
+    assert train(*task, *TINY, out=out) == 2
+    assert "7" in capsys.readouterr().err
+    assert before == {path.name: path.read_bytes() for path in out.iterdir()}
+
+
+def test_a_new_run_never_leaves_an_old_checkpoint_beside_its_record(task, tmp_path, monkeypatch):
+    """As when killed between writing the record and the first checkpoint."""
+    assert train(*task, *TINY, out=tmp_path) == 0
+    monkeypatch.setattr("graphgrad.train.step.TrainStep.save", lambda step, path: None)
+    assert train(*task, *TINY, "--seed", "1", out=tmp_path) == 0
+    assert not (tmp_path / "checkpoint.safetensors").exists()
 
 
 def test_bad_input_in_json(tmp_path, capsys):

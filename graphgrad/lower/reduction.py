@@ -170,7 +170,7 @@ def _outputs_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
     if not stage.spatial or not stage.spatial[-1].extent or stage.conditional:
         return False
     last, lanes = stage.spatial[-1], unit.lanes(stage.dtype)
-    extent = last.extent
+    extent = volume([last])
     wide = extent % lanes == 0 or lanes // 2 <= extent <= _LONGEST
     return wide and _moves_smoothly(stage, last, _LARGEST_STEP)
 

@@ -80,7 +80,7 @@ class Stage:
     @property
     def conditional(self) -> bool:
         """Whether a load happens only under a condition, so that it cannot be vectorised."""
-        return "tirx.if_then_else" in self.calls
+        return "prim.if_then_else" in self.calls
 
     @property
     def dtype(self) -> str:

@@ -8,7 +8,8 @@ from tqdm import tqdm
 
 from ..train.run import Epoch
 
-BAR = "{desc}step {n_fmt}/{total_fmt} {bar:20} {postfix} [{elapsed}<{remaining}]"
+# The numbers come first, because a narrow terminal cuts the end off.
+BAR = "{desc}step {n_fmt}/{total_fmt}{postfix} [{elapsed}<{remaining}] {bar:10}"
 
 
 class ProgressLine:
@@ -30,13 +31,14 @@ class ProgressLine:
         self._total = total
         self._stream = stream
         self.label = label
+        self._prefix = f"{label}: " if label else ""
         self._bar: tqdm | None = None
         if stream.isatty():
             self._bar = tqdm(
                 total=total,
                 initial=done,
                 file=stream,
-                desc=label or None,
+                desc=self._prefix,
                 bar_format=BAR,
             )
 
@@ -52,8 +54,7 @@ class ProgressLine:
         if self._bar is not None:
             self._bar.set_postfix_str(text)
             return
-        label = f"{self.label}: " if self.label else ""
-        line = f"{label}epoch {epoch.epoch}, step {epoch.step}/{self._total}, {text}"
+        line = f"{self._prefix}epoch {epoch.epoch}, step {epoch.step}/{self._total}, {text}"
         print(line, file=self._stream, flush=True)
 
     def __enter__(self) -> "ProgressLine":

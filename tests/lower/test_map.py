@@ -1,8 +1,9 @@
 """Maps: elementwise chains, broadcasts, padding and transpositions."""
 
 import pytest
-from tests.lower.kernels import run, tensor
 from tvm import te, topi
+
+from tests.lower.kernels import run, tensor
 
 DTYPES = ["float32", "float64", "float16", "int32", "int8"]
 

@@ -19,7 +19,6 @@ X, Y = tensor(64, 512), tensor(64, 512, name="y")
 COARSE = te.compute(X.shape, lambda i, j: X[i, j // 2])
 
 
-@pytest.mark.parametrize("scheduled", [False, True])
 @pytest.mark.parametrize(
     ("output", "safe"),
     [
@@ -33,11 +32,15 @@ COARSE = te.compute(X.shape, lambda i, j: X[i, j // 2])
     ],
     ids=["add", "square", "other sum", "own sum", "half index", "mirror", "softmax"],
 )
-def test_kernels(output, safe, scheduled):
-    func = kernel(output, inputs=[X, Y])
-    func = schedule_function(func, UNIT) if scheduled else func
+def test_scheduled_kernels(output, safe):
+    func = schedule_function(kernel(output, inputs=[X, Y]), UNIT)
     x, _, out = func.params
     assert may_overwrite(func, x, out) == safe
+
+
+def test_a_whole_stage_may_read_anywhere_before_the_output_is_written():
+    func = kernel(topi.add(X, topi.flip(X, 1)), inputs=[X, Y])
+    assert may_overwrite(func, func.params[0], func.params[2])
 
 
 def test_a_reduction_into_its_own_input_is_refused():

@@ -53,24 +53,22 @@ def test_results_equal_the_stock_pipeline(name):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_conditionals_and_packed_functions():
-    @tvm.script.ir_module
-    class Branches:
-        @tvm.script.relax.function
-        def main(
-            p: tvm.script.relax.Tensor((), "bool"), x: tvm.script.relax.Tensor((4,), "float32")
-        ) -> tvm.script.relax.Tensor((4,), "float32"):
-            if p:
-                y = tvm.script.relax.exp(x)
-            else:
-                y = tvm.script.relax.negative(x)
-            return y
-
-    (x,) = random_tensors((4,))
-    run = machine(Branches)["main"]
-    for choice, expected in ((True, np.exp(x.numpy())), (False, -x.numpy())):
-        got = run(tvm.runtime.tensor(np.array(choice)), x)
+def test_conditionals():
+    p, x = (relax.Var(n, t) for n, t in (("p", tensor_type(dtype="bool")), ("x", tensor_type(4))))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [p, x]):
+        branches = relax.If(p, _block(op.exp(x)), _block(op.negative(x)))
+        builder.emit_func_output(builder.emit(branches))
+    (value,) = random_tensors((4,))
+    run = machine(builder.get())["main"]
+    for choice, expected in ((True, np.exp(value.numpy())), (False, -value.numpy())):
+        got = run(tvm.runtime.tensor(np.array(choice)), value)
         np.testing.assert_allclose(got.numpy(), expected, rtol=1e-6)
+
+
+def _block(value):
+    out = relax.Var("out", tensor_type(4))
+    return relax.SeqExpr([relax.BindingBlock([relax.VarBinding(out, value)])], out)
 
 
 @pytest.mark.parametrize("batch", [1, 5, 33])

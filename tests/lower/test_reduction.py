@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from tests.lower.kernels import run, tensor
 from tvm import te, tirx, topi
+
+from tests.lower.kernels import run, tensor
 
 SHAPE = (12, 16, 8, 24)
 

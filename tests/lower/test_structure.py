@@ -42,8 +42,8 @@ def test_conditions_and_calls():
 @pytest.mark.parametrize(
     ("index", "expected"),
     [
-        (lambda i, j: (j, i), (8, 1)),
-        (lambda i, j: (i, j), (1, 8)),
+        (lambda i, j: (j, i), (1, 8)),
+        (lambda i, j: (i, j), (8, 1)),
         (lambda i, j: (i + j, 3), (8, 8)),
         (lambda i, j: (0, 2 * j + 1), (0, 2)),
         (lambda i, j: (i // 2, j), (None, 1)),

@@ -1,0 +1,22 @@
+"""graphgrad: the whole step is one Relax function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from workload import LEARNING_RATE, MOMENTUM, Workload
+
+import graphgrad as gg
+
+INCLUDES = "train_step: forward, loss, backward, statistics, guarded SGD momentum, one function"
+
+
+def prepare(workload: Workload, threads: int) -> Callable[[], float]:
+    """Return the step; `threads` reaches TVM through the environment."""
+    step = gg.train_step(
+        gg.from_onnx(workload.proto()),
+        loss="cross_entropy",
+        optimizer=gg.optim.SGD(LEARNING_RATE, momentum=MOMENTUM),
+    )
+    images, labels = workload.batch()
+    return lambda: step(images, labels)

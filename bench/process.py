@@ -1,0 +1,109 @@
+"""The other end of `worker.py`: a contender's process, stopped whenever it is not its turn."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from workload import Workload
+
+_WORKER = Path(__file__).with_name("worker.py")
+_THREAD_VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class ContenderError(Exception):
+    """A contender failed; the message says how."""
+
+
+class Contender:
+    """A process that trains one workload, made to run only inside `run` and while it starts.
+
+    It is stopped in between, not merely idle: TVM's threads spin for a while after a call and
+    would take the cores of whoever runs next.
+
+    Attributes
+    ----------
+    name : str
+    pid : int
+    facts : dict
+        What the contender reported of its initial step.
+    memory : dict or None
+        Growth of resident memory, as of the last answer.
+
+    Raises
+    ------
+    ContenderError
+        It could not make its first step.
+    """
+
+    def __init__(self, name: str, workload: Workload, threads: int):
+        self.name = name
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, str(_WORKER), name, str(workload.folder), str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=os.environ | dict.fromkeys(_THREAD_VARIABLES, str(threads)),
+        )
+        self.pid = self._process.pid
+        try:
+            self.facts = self._answer()
+        except BaseException:
+            self.close()
+            raise
+        self.memory = self.facts.pop("memory")
+        self._process.send_signal(signal.SIGSTOP)
+
+    def run(self, timed: int, untimed: int = 1) -> list[float]:
+        """Let it make steps and return the seconds of the timed ones.
+
+        The first step after a stop is slower: caches are cold and threads asleep.
+
+        Raises
+        ------
+        ContenderError
+        """
+        self._process.send_signal(signal.SIGCONT)
+        self._ask({"untimed": untimed, "timed": timed})
+        answer = self._answer()
+        self._process.send_signal(signal.SIGSTOP)
+        self.memory = answer["memory"]
+        return answer["seconds"]
+
+    def close(self) -> None:
+        """End the process, stopped or not."""
+        self._process.kill()
+        self._process.wait()
+        self._errors.close()
+
+    def _ask(self, request: dict[str, int]) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise ContenderError(self._last_words()) from None
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise ContenderError(self._last_words())
+        answer = json.loads(line)
+        if "error" in answer:
+            raise ContenderError(answer["error"])
+        return answer
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().splitlines() or ["it printed nothing"]
+        return f"the process ended with status {code}; its last line: {lines[-1]}"

@@ -1,0 +1,91 @@
+"""The process of one contender: makes steps when asked to, and says how long they took.
+
+    python worker.py CONTENDER FOLDER THREADS
+
+Speaks JSON, one object a line: first the facts of the initial step, then one answer for each
+``{"untimed": n, "timed": n}`` it reads. An ``error`` ends it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from contenders import CONTENDERS
+from memory import resident
+from workload import Workload
+
+
+def main() -> None:
+    name, folder, threads = sys.argv[1:]
+    channel = private_output()
+    try:
+        serve(name, Workload(Path(folder)), int(threads), channel)
+    except Exception as error:
+        traceback.print_exc()
+        send(channel, {"error": f"{type(error).__name__}: {error}"})
+
+
+def serve(name: str, workload: Workload, threads: int, channel: TextIO) -> None:
+    """Make the initial step, then those asked for, until the input ends."""
+    contender = importlib.import_module(CONTENDERS[name])
+    baseline = resident()
+    start = time.perf_counter()
+    step = contender.prepare(workload, threads)
+    loss = step()
+    first_step = {
+        "includes": contender.INCLUDES,
+        "initial_loss": loss,
+        "first_step_seconds": time.perf_counter() - start,
+    }
+    send(channel, first_step | {"memory": growth(baseline)})
+    for line in sys.stdin:
+        request = json.loads(line)
+        timed_steps(step, request["untimed"])
+        seconds = timed_steps(step, request["timed"])
+        send(channel, {"seconds": seconds, "memory": growth(baseline)})
+
+
+def timed_steps(step: Callable[[], float], count: int) -> list[float]:
+    """Make steps and return the seconds that each took."""
+    seconds = []
+    for _ in range(count):
+        start = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - start)
+    return seconds
+
+
+def growth(baseline: dict[str, float] | None) -> dict[str, float] | None:
+    """Return how resident memory has grown, in MB, since the libraries were loaded."""
+    now = resident()
+    if baseline is None or now is None:
+        return None
+    return {
+        "baseline_mb": baseline["current"],
+        "peak_growth_mb": now["peak"] - baseline["current"],
+        "growth_mb": now["current"] - baseline["current"],
+    }
+
+
+def private_output() -> TextIO:
+    """Return the standard output, and send what libraries print to standard error instead."""
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return channel
+
+
+def send(channel: TextIO, answer: dict[str, Any]) -> None:
+    channel.write(json.dumps(answer) + "\n")
+    channel.flush()
+
+
+if __name__ == "__main__":
+    main()
