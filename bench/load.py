@@ -6,7 +6,7 @@ import os
 import time
 
 try:
-    import psutil
+    import psutil  # type: ignore[import-untyped]
 except ModuleNotFoundError:
     raise SystemExit(
         "psutil is missing, which tells the load of the machine; install graphgrad's extra "

@@ -44,7 +44,7 @@ class Contender:
 
     def __init__(self, name: str, workload: Workload, threads: int):
         self.name = name
-        self._errors = tempfile.TemporaryFile("w+")
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the process)
         self._process = subprocess.Popen(
             [sys.executable, str(_WORKER), name, str(workload.folder), str(threads)],
             stdin=subprocess.PIPE,
@@ -56,16 +56,14 @@ class Contender:
         self.pid = self._process.pid
         try:
             self.facts = self._answer()
+            self._stop()
         except BaseException:
             self.close()
             raise
         self.memory = self.facts.pop("memory")
-        self._process.send_signal(signal.SIGSTOP)
 
-    def run(self, timed: int, untimed: int = 1) -> list[float]:
-        """Let it make steps and return the seconds of the timed ones.
-
-        The first step after a stop is slower: caches are cold and threads asleep.
+    def run(self, timed: int, untimed: int = 0) -> list[float]:
+        """Let it make steps, the untimed ones first, and return the seconds of the timed ones.
 
         Raises
         ------
@@ -74,7 +72,7 @@ class Contender:
         self._process.send_signal(signal.SIGCONT)
         self._ask({"untimed": untimed, "timed": timed})
         answer = self._answer()
-        self._process.send_signal(signal.SIGSTOP)
+        self._stop()
         self.memory = answer["memory"]
         return answer["seconds"]
 
@@ -83,6 +81,14 @@ class Contender:
         self._process.kill()
         self._process.wait()
         self._errors.close()
+
+    def _stop(self) -> None:
+        """Stop the process, and wait until all its threads have."""
+        self._process.send_signal(signal.SIGSTOP)
+        _, status = os.waitpid(self.pid, os.WUNTRACED)
+        if not os.WIFSTOPPED(status):
+            self._process.returncode = os.waitstatus_to_exitcode(status)
+            raise ContenderError(self._last_words())
 
     def _ask(self, request: dict[str, int]) -> None:
         assert self._process.stdin is not None

@@ -1,16 +1,16 @@
-"""Rounds: every contender in turn, and again if the machine was busy with something else."""
+"""Rounds: every contender takes a turn, and another if the machine was busy with something else."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One contender's share of a round.
+    """Some steps of one contender.
 
     Attributes
     ----------
@@ -24,61 +24,89 @@ class Turn:
     load: float
 
 
-Round = dict[str, Turn]
-
-
 @dataclass(frozen=True)
-class Result:
-    """The rounds that count, and how many were taken to get them.
+class Rules:
+    """When a contender has had its turns.
 
     Attributes
     ----------
-    rounds : list of Round
+    count : int
+        Quiet turns that are wanted.
+    max_load : float
+        Cores that others may keep busy in a quiet turn.
     attempts : int
-    quiet : bool
-        Whether every round that counts stayed under the limit.
+        Turns taken at most.
+    seconds : float
+        No further turn once the timed steps took this long: the slow must not hold up the rest.
+    pause : float
+        Seconds to wait after a loaded turn.
     """
 
-    rounds: list[Round]
+    count: int
+    max_load: float
     attempts: int
-    quiet: bool
-
-    def median_seconds(self, name: str) -> float:
-        """Return the median over rounds of a contender's median step."""
-        return statistics.median(statistics.median(r[name].seconds) for r in self.rounds)
+    seconds: float
+    pause: float
 
 
-def load_of(turns: Round) -> float:
-    """Return the highest load of any turn of a round."""
-    return max(turn.load for turn in turns.values())
+@dataclass
+class Record:
+    """The turns of one contender under some rules."""
+
+    rules: Rules
+    turns: list[Turn] = field(default_factory=list)
+
+    @property
+    def quiet(self) -> list[Turn]:
+        """The turns during which nothing else kept the machine busy."""
+        return [turn for turn in self.turns if turn.load <= self.rules.max_load]
+
+    @property
+    def counted(self) -> list[Turn]:
+        """The turns that the figures come from: the quiet ones; all of them only if none was."""
+        return self.quiet or self.turns
+
+    @property
+    def done(self) -> bool:
+        spent = sum(sum(turn.seconds) for turn in self.turns)
+        return (
+            len(self.quiet) >= self.rules.count
+            or len(self.turns) >= self.rules.attempts
+            or spent >= self.rules.seconds
+        )
+
+    def median_seconds(self) -> float:
+        """Return the median over turns of the median step."""
+        return statistics.median(statistics.median(turn.seconds) for turn in self.counted)
 
 
 def take_rounds(
-    take: Callable[[int], Round], count: int, limit: float, attempts: int, pause: float
-) -> Result:
-    """Take rounds until enough were quiet or the attempts are used up.
+    names: Iterable[str], take: Callable[[str], Turn | None], rules: Rules
+) -> dict[str, Record]:
+    """Let contenders take turns, in rounds, until each is done.
 
     Parameters
     ----------
+    names : iterable of str
     take : callable
-        Takes the round with an index; an empty round, because nobody is left to run, ends it.
-    count : int
-        Rounds that count. If fewer were quiet, the least loaded of the others fill up.
-    limit : float
-        Load above which a round is rejected.
-    attempts : int
-        Rounds taken at most.
-    pause : float
-        Seconds to wait after a rejected round.
+        Takes a turn of the named contender; None if it failed, which removes it.
+    rules : Rules
+
+    Returns
+    -------
+    dict of str to Record
+        Of the contenders that did not fail.
     """
-    taken: list[Round] = []
-    while len(taken) < attempts and sum(load_of(r) <= limit for r in taken) < count:
-        if taken and load_of(taken[-1]) > limit:
-            time.sleep(pause)
-        turns = take(len(taken))
-        if not turns:
-            return Result([], len(taken), quiet=False)
-        taken.append(turns)
-    chosen = sorted(taken, key=load_of)[:count]
-    quiet = len(chosen) == count and load_of(chosen[-1]) <= limit
-    return Result(chosen, len(taken), quiet)
+    records = {name: Record(rules) for name in names}
+    order = list(records)
+    while any(not record.done for record in records.values()):
+        for name in [name for name in order if name in records and not records[name].done]:
+            turn = take(name)
+            if turn is None:
+                del records[name]
+                continue
+            records[name].turns.append(turn)
+            if turn.load > rules.max_load:
+                time.sleep(rules.pause)
+        order = order[1:] + order[:1]  # nobody always follows the same one
+    return records

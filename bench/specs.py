@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 from workload import Workload
 
-from graphgrad import models
+from graphgrad.models import resnet18, resnet_digits
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Spec:
 
 
 SPECS = {
-    "resnet_digits": Spec(models.resnet_digits, batch=64, channels=1, size=8, width=0.25),
-    "resnet18_cifar": Spec(models.resnet18, batch=32, channels=3, size=32, width=1.0),
+    "resnet_digits": Spec(resnet_digits, batch=64, channels=1, size=8, width=0.25),
+    "resnet18_cifar": Spec(resnet18, batch=32, channels=3, size=32, width=1.0),
 }
 
 

@@ -8,6 +8,7 @@ A linear transform has a growth exponent of 1: twice the operators take twice th
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import json
 import math
@@ -22,7 +23,7 @@ from table import table
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad import models
+from graphgrad.models import resnet50
 
 SIZES = (100, 300, 1_000, 3_000, 10_000)
 EXTENT = 16  # elements of the tensor that a chain computes on; no time depends on it
@@ -100,8 +101,8 @@ def measure_chain(name: str, sizes: Sequence[int], repeats: int) -> dict[str, An
     """Time the differentiation of one kind of chain at every size."""
     seconds = []
     for size in sizes:
-        module = chain(CHAINS[name], size)
-        seconds.append(median_seconds(lambda mod=module: gg.vjp(mod), repeats))
+        differentiate = functools.partial(gg.vjp, chain(CHAINS[name], size))
+        seconds.append(median_seconds(differentiate, repeats))
     return {
         "chain": name,
         "sizes": list(sizes),
@@ -115,7 +116,7 @@ def measure_chain(name: str, sizes: Sequence[int], repeats: int) -> dict[str, An
 
 def measure_resnet50(size: int, repeats: int) -> dict[str, Any]:
     """Time import and differentiation of a ResNet-50 in training form, apart."""
-    proto = models.resnet50(batch=1, size=size)
+    proto = resnet50(batch=1, size=size)
     import_seconds = median_seconds(lambda: gg.from_onnx(proto), repeats)
     model = gg.from_onnx(proto)
     wrt = model.trainable()

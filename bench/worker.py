@@ -29,8 +29,9 @@ def main() -> None:
     try:
         serve(name, Workload(Path(folder)), int(threads), channel)
     except Exception as error:
-        traceback.print_exc()
-        send(channel, {"error": f"{type(error).__name__}: {error}"})
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+        send(channel, {"error": text})
 
 
 def serve(name: str, workload: Workload, threads: int, channel: TextIO) -> None:

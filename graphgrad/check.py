@@ -134,9 +134,7 @@ def sample_module(op: str, sample: Sample, name: str, dtype: str = "float64") ->
 
 def _call(op: str, arguments: list[Any], sample: Sample) -> Any:
     if op.startswith(PREFIX):
-        operands = [
-            relax.ShapeExpr(a.value) if isinstance(a, Static) else a for a in arguments
-        ]
+        operands = [relax.ShapeExpr(a.value) if isinstance(a, Static) else a for a in arguments]
         attributes = {
             key: list(value) if isinstance(value, tuple) else value
             for key, value in sample.attributes.items()
@@ -149,9 +147,7 @@ def _call(op: str, arguments: list[Any], sample: Sample) -> Any:
     return function(*operands, **sample.attributes)
 
 
-def sample_inputs(
-    sample: Sample, generator: np.random.Generator, dtype: str = "float64"
-) -> Arrays:
+def sample_inputs(sample: Sample, generator: np.random.Generator, dtype: str = "float64") -> Arrays:
     """Draw the tensor arguments of a sample, in order."""
 
     class Sizes(dict):
@@ -207,7 +203,7 @@ def compare_gradients(
     dtypes = {str(array.dtype) for array in [*inputs, *cotangents] if is_float(str(array.dtype))}
     exact = dtypes <= {"float64"}
     step, tolerance = (1e-3, 1e-8) if exact else (0.125, 1e-4)
-    for position, gradient in zip(positions, gradients):
+    for position, gradient in zip(positions, gradients, strict=True):
         x = inputs[position]
         if gradient.shape != x.shape or gradient.dtype != x.dtype:
             raise GradientMismatch(
@@ -222,7 +218,7 @@ def compare_gradients(
                 moved[position] = (x + t * direction).astype(x.dtype)  # noqa: B023
                 return sum(
                     float(np.sum(ct.astype("float64") * out.astype("float64")))
-                    for ct, out in zip(cotangents, function(*moved))
+                    for ct, out in zip(cotangents, function(*moved), strict=True)
                 )
 
             near, far = along(step) - along(-step), along(2 * step) - along(-2 * step)

@@ -18,6 +18,9 @@ class GraphGradError(Exception):
         tvm_ffi.register_error(cls)
 
 
+tvm_ffi.register_error(GraphGradError)
+
+
 class ModelError(GraphGradError):
     """A model file or module cannot be read, imported or wrapped."""
 

@@ -79,7 +79,7 @@ def resnet50(**options):
 
 
 def export(model, x, form):
-    """Return the ONNX file of a torch model in form "TRAINING" or "EVAL", by the legacy exporter."""
+    """Export a torch model in form "TRAINING" or "EVAL"; also return the statistics in the file."""
     torch = peer("torch")
     buffer = io.BytesIO()
     training = getattr(torch.onnx.TrainingMode, form)
@@ -89,8 +89,15 @@ def export(model, x, form):
         # Tracing in training form runs the model: it must not move the statistics.
         state = {k: v.clone() for k, v in model.state_dict().items()}
         torch.onnx.export(
-            model, (x,), buffer, dynamo=False, training=training, do_constant_folding=False,
-            input_names=["input"], output_names=["logits"], opset_version=17,
+            model,
+            (x,),
+            buffer,
+            dynamo=False,
+            training=training,
+            do_constant_folding=False,
+            input_names=["input"],
+            output_names=["logits"],
+            opset_version=17,
         )
         exported = {k: v.clone() for k, v in model.state_dict().items()}
         model.load_state_dict(state)

@@ -57,8 +57,8 @@ def apply_rule(
         cotangents = _filled(cotangent, outputs)
         results = _called(rule, inputs, outputs, cotangents, attributes)
     else:
-        ct = _filled(cotangent, [emitter.lift(output)])[0]
-        results = _KINDS[rule.kind](rule, inputs, emitter.lift(output), ct, attributes, wanted)
+        value = emitter.lift(output)
+        results = _KINDS[rule.kind](rule, inputs, value, cotangent, attributes, wanted)
     results = results if isinstance(results, tuple | list) else (results,)
     if len(results) != len(inputs):
         raise RuleError(
@@ -67,7 +67,7 @@ def apply_rule(
         )
     return [
         _fitted(rule, emitter, index, result, primal) if needed else None
-        for index, (result, primal, needed) in enumerate(zip(results, inputs, wanted))
+        for index, (result, primal, needed) in enumerate(zip(results, inputs, wanted, strict=True))
     ]
 
 
@@ -95,7 +95,7 @@ def _elementwise(
         return list(partials)  # refused by the caller, which knows what to say
     return [
         _product(ct, partial, rule.singular) if needed and partial is not None else None
-        for partial, needed in zip(partials, wanted)
+        for partial, needed in zip(partials, wanted, strict=True)
     ]
 
 
@@ -146,7 +146,9 @@ def _filled(cotangent: Cotangent, outputs: list[Any]) -> list[Tensor | None]:
     """Return one cotangent per output: zeros where none arrived, None where there can be none."""
     given = cotangent if isinstance(cotangent, list) else [cotangent]
     given = given + [None] * (len(outputs) - len(given))
-    return [ct if ct is not None else _zero(output) for ct, output in zip(given, outputs)]
+    return [
+        ct if ct is not None else _zero(output) for ct, output in zip(given, outputs, strict=True)
+    ]
 
 
 def _zero(output: Any) -> Tensor | None:
@@ -166,7 +168,7 @@ def _fitted(rule: Rule, emitter: Emitter, index: int, result: Any, primal: Any) 
                 f"{rule.location}: the rule for {rule.op} returned {len(results)} cotangent(s) "
                 f"for the {len(primal)} tensors of input {index}"
             )
-        return [_fitted(rule, emitter, index, r, p) for r, p in zip(results, primal)]
+        return [_fitted(rule, emitter, index, r, p) for r, p in zip(results, primal, strict=True)]
     if not isinstance(primal, Tensor) or not is_float(primal.dtype):
         raise RuleError(
             f"{rule.location}: the rule for {rule.op} returned a cotangent for input {index}, "

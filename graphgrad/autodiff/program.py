@@ -81,7 +81,7 @@ def linearise(mod: tvm.IRModule, name: str) -> Program:
     function = _function(mod, name)
     copy = relax.utils.copy_with_new_vars(function)
     program = Program(name, list(copy.params), dataflow=bool(function.is_pure))
-    program.renamed = dict(zip(_bound_variables(function), _bound_variables(copy)))
+    program.renamed = dict(zip(_bound_variables(function), _bound_variables(copy), strict=True))
     program.result = _Inliner(mod, program, [name]).append(copy.body)
     return program
 
@@ -154,7 +154,7 @@ class _Inliner:
                 "cannot be differentiated; write the loop with a fixed number of steps"
             )
         copy = relax.utils.copy_with_new_vars(callee)
-        bound = copy.bind_params(dict(zip(copy.params, arguments)))
+        bound = copy.bind_params(dict(zip(copy.params, arguments, strict=True)))
         self.stack.append(label)
         result = self.append(bound.body)
         self.stack.pop()

@@ -12,8 +12,8 @@ from typing import Any
 from tvm import relax
 
 from ..errors import NotDifferentiableError
-from ..provenance import with_origin
 from ..ops.tensor import Emitter, Tensor, type_shape
+from ..provenance import with_origin
 from .activity import Activity, has_cotangent, variables_in
 from .apply import Cotangent, apply_rule
 from .program import Program, substitute
@@ -26,7 +26,7 @@ def add(a: Cotangent, b: Cotangent) -> Cotangent:
     if b is None:
         return a
     if isinstance(a, list):
-        return [add(x, y) for x, y in zip(a, b)]
+        return [add(x, y) for x, y in zip(a, b, strict=True)]
     return a + b
 
 
@@ -84,7 +84,7 @@ class _Sweep:
         if cotangent is None:
             return
         if isinstance(expr, relax.Tuple):
-            for item, part in zip(expr.fields, cotangent):
+            for item, part in zip(expr.fields, cotangent, strict=True):
                 self.send(item, part)
         elif isinstance(expr, relax.TupleGetItem):
             parts: list[Cotangent] = [None] * len(expr.tuple_value.ty.fields)
@@ -113,7 +113,7 @@ class _Sweep:
         with self.emitter.at(with_origin(value.span, rule.origin), f"{var.name}_ct"):
             output = self.environment[var]
             results = apply_rule(rule, self.emitter, call, output, cotangent, wanted)
-            for argument, result in zip(value.args, results):
+            for argument, result in zip(value.args, results, strict=True):
                 self.send(argument, result)
 
     def result(self, var: Any) -> Tensor:

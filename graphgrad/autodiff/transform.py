@@ -17,7 +17,7 @@ from .vjp import select, shaped_like
 from .write import write_function
 
 
-def Gradient(  # noqa: N802 (the name of TVM's pass)
+def Gradient(
     func_name: str, require_grads: Any | Sequence[Any] | None = None, target_index: int = 0
 ) -> tvm.ir.transform.Pass:
     """Return a drop-in for ``relax.transform.Gradient``.
@@ -61,14 +61,16 @@ def _add_adjoint(
         seed = _seed(emitter, program, target_index)
         environment = replay(program, emitter.builder)
         found = dict(
-            zip(targets, backward(emitter, program, environment, activity, seed, targets))
+            zip(
+                targets,
+                backward(emitter, program, environment, activity, seed, targets),
+                strict=True,
+            )
         )
         gradients = [found[v] if v in found else _zeros(emitter, v) for v in wanted or targets]
         return (substitute(program.result, environment), tuple(gradients))
 
-    return write_function(
-        mod, f"{name}_adjoint", program.params, body, dataflow=program.dataflow
-    )
+    return write_function(mod, f"{name}_adjoint", program.params, body, dataflow=program.dataflow)
 
 
 def _differentiable(params: list[Any]) -> list[Any]:
@@ -91,9 +93,7 @@ def _results(ty: Any) -> list[Any]:
 def _check_target(program: Program, index: int) -> None:
     types = _results(program.result.ty)
     if not 0 <= index < len(types):
-        raise ArgumentError(
-            f"target_index={index}: {program.name!r} returns {len(types)} value(s)"
-        )
+        raise ArgumentError(f"target_index={index}: {program.name!r} returns {len(types)} value(s)")
     ty = types[index]
     if not isinstance(ty, relax.TensorType) or not has_cotangent(ty) or type_shape(ty):
         raise NotDifferentiableError(

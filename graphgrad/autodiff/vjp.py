@@ -74,7 +74,7 @@ def vjp(
     if not types:
         raise NotDifferentiableError(f"{func!r} returns no float tensor, so it has no gradient")
     names = ["ct"] if len(types) == 1 else [f"ct_{index}" for index in range(len(types))]
-    cotangents = [relax.Var(name, ty) for name, ty in zip(names, types)]
+    cotangents = [relax.Var(name, ty) for name, ty in zip(names, types, strict=True)]
     activity = analyse(program, targets)
 
     def body(emitter: Emitter) -> Any:

@@ -10,11 +10,11 @@ import tvm_ffi
 from tvm import relax
 
 from ..errors import ArgumentError, ModelError
+from ..provenance import read
 from .arrays import dtype_name
 from .model import Model
 from .onnx_graph import STATISTICS
 from .onnx_importer import TRAINING_DROPOUTS
-from ..provenance import read
 from .relax_main import rebuilt
 
 _BATCH_NORM = tvm.ir.Op.get("relax.nn.batch_norm")

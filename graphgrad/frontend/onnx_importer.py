@@ -20,8 +20,8 @@ from tvm.relax.frontend.onnx import onnx_frontend as stock
 from tvm_ffi import structural_map
 
 from ..errors import ModelError
-from .onnx_graph import STANDARD_DOMAINS, opset
 from ..provenance import span_of
+from .onnx_graph import STANDARD_DOMAINS, opset
 from .relax_main import rebuilt
 
 # Names of the dropout nodes that the file says are training, an attribute of function main.

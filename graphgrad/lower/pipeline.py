@@ -11,14 +11,14 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..errors import ArgumentError, GraphGradError, TargetError
+from ..errors import GraphGradError, TargetError
 from .cpu import schedule_module
 from .inplace import donate
+from .legalise import legalise_relu
 from .target import is_generic, parse
 from .target import target as resolve
 
-for _error in (ArgumentError, GraphGradError, TargetError):
-    tvm_ffi.register_error(_error)  # so that it leaves a pass as itself, not as a RuntimeError
+_LEGALISATIONS = {"relax.nn.relu": legalise_relu}
 
 TargetLike: TypeAlias = str | Mapping[str, Any] | tvm.target.Target
 
@@ -89,7 +89,7 @@ def _lowering(target: tvm.target.Target) -> tvm.ir.transform.Pass:
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")
     def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         with target:
-            mod = _to_kernels()(mod)
+            mod = _to_kernels(fuse=not _has_nested_tuple_parameter(mod))(mod)
             mod = donate(schedule_module(mod, target))
             mod = _to_virtual_machine()(mod)
         _refuse_unlowered(mod)
@@ -98,21 +98,37 @@ def _lowering(target: tvm.target.Target) -> tvm.ir.transform.Pass:
     return lower
 
 
-def _to_kernels() -> tvm.ir.transform.Pass:
-    """Turn ops into calls of PrimFuncs, fused.
+def _to_kernels(fuse: bool) -> tvm.ir.transform.Pass:
+    """Turn ops into calls of PrimFuncs, fused if asked for.
 
     Constants are not folded: each fold compiles and runs a kernel at compile time (30 ms), and
     stores a tensor that fusion lets its reader compute for nothing.
     """
+    fusion = [
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+    ]
     return tvm.transform.Sequential(
         [
+            relax.transform.LambdaLift(),
             relax.backend.DispatchSampling(),
             relax.backend.DispatchSortScan(),
-            relax.transform.LegalizeOps(),
-            relax.transform.AnnotateTIROpPattern(),
-            relax.transform.FuseOps(),
-            relax.transform.FuseTIR(),
+            relax.transform.LegalizeOps(_LEGALISATIONS),
+            *(fusion if fuse else []),
         ]
+    )
+
+
+def _has_nested_tuple_parameter(mod: tvm.IRModule) -> bool:
+    """Return whether a function takes a tuple of tuples, on which stock FuseTIR aborts."""
+    return any(
+        isinstance(field, relax.TupleType)
+        for function in mod.functions.values()
+        if isinstance(function, relax.Function)
+        for param in function.params
+        if isinstance(param.ty, relax.TupleType)
+        for field in param.ty.fields
     )
 
 

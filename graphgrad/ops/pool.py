@@ -89,9 +89,7 @@ def max_pool2d_index(x: Tensor, y: Tensor, pool: Pool) -> Tensor:
     return x.emitter.emit(call_op(_MAX_INDEX, [x.expr, y.expr], **pool.attributes()))
 
 
-def max_pool2d_scatter(
-    ct: Tensor, index: Tensor, shape: Sequence[Dimension], pool: Pool
-) -> Tensor:
+def max_pool2d_scatter(ct: Tensor, index: Tensor, shape: Sequence[Dimension], pool: Pool) -> Tensor:
     """Return x̄ of ``y = max_pool2d(x)`` from y's cotangent; `shape` is that of x."""
     arguments = [ct.expr, index.expr, relax.ShapeExpr(list(shape))]
     return ct.emitter.emit(call_op(_MAX_SCATTER, arguments, **pool.attributes()))

@@ -44,7 +44,9 @@ def broadcast_shape(a: Sequence[Dimension], b: Sequence[Dimension]) -> list[Dime
     rank = max(len(a), len(b))
     padded_a = [1] * (rank - len(a)) + list(a)
     padded_b = [1] * (rank - len(b)) + list(b)
-    return [y if isinstance(x, int) and x == 1 else x for x, y in zip(padded_a, padded_b)]
+    return [
+        y if isinstance(x, int) and x == 1 else x for x, y in zip(padded_a, padded_b, strict=True)
+    ]
 
 
 def type_shape(ty: Any) -> list[Dimension]:
@@ -146,13 +148,15 @@ class Tensor(ObjectConvertible):
         self.emitter = emitter
         self._expr = expr
         self.fill = fill
-        self.ty = ty if expr is None else expr.ty
+        self.ty: Any = ty if expr is None else expr.ty
 
     @property
     def expr(self) -> Any:
         """The Relax expression of this value; a fill is emitted here, once."""
         if self._expr is None and self.fill is None:
-            raise RuleError("a linear rule must not read the values of its inputs, only their types")
+            raise RuleError(
+                "a linear rule must not read the values of its inputs, only their types"
+            )
         if self._expr is None:
             shape, dtype = self.shape, self.dtype
             if self.fill in (0.0, 1.0):
@@ -169,14 +173,17 @@ class Tensor(ObjectConvertible):
 
     @property
     def shape(self) -> list[Dimension]:
+        """The extents: ints, and TVM expressions where symbolic."""
         return type_shape(self.ty)
 
     @property
     def dtype(self) -> str:
+        """The name of the dtype, such as ``float32``."""
         return str(self.ty.dtype)
 
     @property
     def ndim(self) -> int:
+        """The number of axes."""
         return len(self.shape)
 
     def astype(self, dtype: str) -> Tensor:
@@ -222,9 +229,7 @@ class Tensor(ObjectConvertible):
         other = self._operand(other)
         if self.fill == 0.0:
             return self.emitter.full(0.0, broadcast_shape(self.shape, other.shape), self.dtype)
-        if other.fill == 1.0 and same_shape(
-            self.shape, broadcast_shape(self.shape, other.shape)
-        ):
+        if other.fill == 1.0 and same_shape(self.shape, broadcast_shape(self.shape, other.shape)):
             return self
         return self._binary(relax.op.divide, other)
 

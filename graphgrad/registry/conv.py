@@ -11,7 +11,7 @@ from ..ops.tensor import Tensor
 from .rule import bilinear
 from .sample import sample, static
 
-WINDOWS: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+WINDOWS: list[tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]] = [
     ((2, 3, 5, 5), (4, 3, 3, 3), {"padding": 1}),
     ((2, 3, 6, 7), (4, 3, 3, 3), {"strides": 2, "padding": 1}),
     ((1, 4, 7, 6), (6, 2, 3, 2), {"strides": (2, 3), "padding": (1, 0, 2, 1), "groups": 2}),
@@ -44,8 +44,15 @@ def _window_of(attributes: dict[str, Any]) -> dict[str, Any]:
 
 def _output_shape(x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any]) -> tuple:
     spatial = [
-        (x[2 + i] + window["padding"][i] + window["padding"][2 + i]
-         - (w[2 + i] - 1) * window["dilation"][i] - 1) // window["strides"][i] + 1
+        (
+            x[2 + i]
+            + window["padding"][i]
+            + window["padding"][2 + i]
+            - (w[2 + i] - 1) * window["dilation"][i]
+            - 1
+        )
+        // window["strides"][i]
+        + 1
         for i in range(2)
     ]
     return (x[0], w[0], *spatial)
@@ -74,7 +81,9 @@ def conv2d(x: Tensor, w: Tensor, ct: Tensor, attrs: Any) -> tuple[Tensor, Tensor
     )
     x_bar = conv.conv2d_data_gradient(ct, w, x.shape, window)
     w_bar = conv.conv2d_weight_gradient(x, ct, w.shape, window)
-    return to_layout(x_bar, "NCHW", attrs.data_layout), to_layout(w_bar, "OIHW", attrs.kernel_layout)
+    return to_layout(x_bar, "NCHW", attrs.data_layout), to_layout(
+        w_bar, "OIHW", attrs.kernel_layout
+    )
 
 
 @bilinear("graphgrad.conv2d_data_gradient", samples=_gradient_samples("data"))

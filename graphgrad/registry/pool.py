@@ -19,8 +19,10 @@ POOLS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((1, 2, 6, 7), {"pool_size": (3, 2), "strides": (1, 2), "padding": (1, 0, 0, 1)}),
     ((1, 2, 6, 6), {"pool_size": 3, "strides": 2, "ceil_mode": True}),
     ((1, 2, 5, 5), {"pool_size": 3, "strides": 1, "padding": 1, "count_include_pad": True}),
-    ((1, 2, 6, 6), {"pool_size": 3, "strides": 2, "padding": 1, "ceil_mode": True,
-                    "count_include_pad": True}),
+    (
+        (1, 2, 6, 6),
+        {"pool_size": 3, "strides": 2, "padding": 1, "ceil_mode": True, "count_include_pad": True},
+    ),
 ]
 """Input shape and windows; some do not cover the input, some overlap."""
 

@@ -32,7 +32,10 @@ def sum(x: Tensor, ct: Tensor, attrs: Any) -> Tensor:
     return op.unreduce(ct, x.shape, attrs.axis)
 
 
-@linear("relax.collapse_sum_to", samples=[sample((4, 2, 3), static((2, 1))), sample((2, 3), static((3,)))])
+@linear(
+    "relax.collapse_sum_to",
+    samples=[sample((4, 2, 3), static((2, 1))), sample((2, 3), static((3,)))],
+)
 def collapse_sum_to(x: Tensor, shape: Any, ct: Tensor) -> tuple[Tensor, None]:
     """x̄ = ȳ, broadcast to the shape of x"""
     return op.broadcast_to(ct, x.shape), None

@@ -132,9 +132,7 @@ def _decorator(
     def decorate(function: Function) -> Function:
         takes_attributes = "attrs" in inspect.signature(function).parameters
         _add(
-            Rule(
-                op, kind, function, tuple(samples), _origin(function), singular, takes_attributes
-            )
+            Rule(op, kind, function, tuple(samples), _origin(function), singular, takes_attributes)
         )
         return function
 

@@ -34,7 +34,7 @@ def concat(parts: list[Tensor], ct: Tensor, attrs: Any) -> list[Tensor]:
     stops = list(accumulate(part.shape[axis] for part in parts))
     if all(isinstance(stop, int) for stop in stops):
         return op.split(ct, stops[:-1], axis=axis)
-    bounds = zip([0, *stops[:-1]], stops)
+    bounds = zip([0, *stops[:-1]], stops, strict=True)
     return [op.strided_slice(ct, axes=[axis], begin=[a], end=[b]) for a, b in bounds]
 
 
@@ -62,7 +62,11 @@ def permute_dims(x: Tensor, ct: Tensor, attrs: Any) -> Tensor:
 
 @linear(
     "relax.reshape",
-    samples=[sample((2, 6), static((3, 4))), sample((4,), static((2, 1, -1))), sample((), static((1,)))],
+    samples=[
+        sample((2, 6), static((3, 4))),
+        sample((4,), static((2, 1, -1))),
+        sample((), static((1,))),
+    ],
 )
 def reshape(x: Tensor, shape: Any, ct: Tensor) -> tuple[Tensor, None]:
     """x̄ = ȳ in the shape of x"""

@@ -25,7 +25,9 @@ _SEPARATOR = "/"
 Groups = dict[str, dict[str, np.ndarray]]
 
 
-def write(path: str | os.PathLike[str], groups: Mapping[str, Mapping[str, np.ndarray]], facts: dict) -> None:
+def write(
+    path: str | os.PathLike[str], groups: Mapping[str, Mapping[str, np.ndarray]], facts: dict
+) -> None:
     """Write arrays and facts to a file, replacing it in one step.
 
     Parameters

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import tvm
 from tvm import relax
@@ -17,7 +17,7 @@ from ..frontend.model import Model
 from ..ops.tensor import Emitter, is_float, type_shape
 from .loss import LOSSES, Loss
 
-LossChoice = str | relax.Function | None
+LossChoice: TypeAlias = str | Any | None
 """A name in `LOSSES`, the name of a scalar output of the model, or a Relax function of the model's
 outputs and the targets that returns a scalar."""
 
@@ -170,9 +170,7 @@ def _kernels(mod: tvm.IRModule) -> tvm.IRModule:
     return tvm.IRModule({gv: f for gv, f in functions if not isinstance(f, relax.Function)})
 
 
-def bind(
-    mod: tvm.IRModule, name: str, model: Model, extents: Mapping[Any, int]
-) -> tvm.IRModule:
+def bind(mod: tvm.IRModule, name: str, model: Model, extents: Mapping[Any, int]) -> tvm.IRModule:
     """Replace the symbolic input dimensions of a function by concrete extents.
 
     `extents` is keyed by the dimensions of ``model.mod["main"]``; the function of that name in
@@ -180,8 +178,8 @@ def bind(
     """
     values: dict[Any, int] = {}
     originals = model.mod["main"].params[: len(model.inputs)]
-    for original, param in zip(originals, mod[name].params):
-        for dimension, renamed in zip(type_shape(original.ty), type_shape(param.ty)):
+    for original, param in zip(originals, mod[name].params, strict=False):
+        for dimension, renamed in zip(type_shape(original.ty), type_shape(param.ty), strict=True):
             if dimension in extents and isinstance(renamed, tvm.tirx.Var):
                 values[renamed] = extents[dimension]
     if not values:

@@ -82,7 +82,7 @@ def bind_shapes(
             )
         expected = type_shape(ty)
         fits = len(shape) == len(expected)
-        for extent, dimension in zip(shape, expected):
+        for extent, dimension in zip(shape, expected, strict=False):
             if isinstance(dimension, tvm.tirx.Var):
                 fits = fits and extents.setdefault(dimension, extent) == extent
             elif isinstance(dimension, int):

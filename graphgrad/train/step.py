@@ -202,7 +202,7 @@ class TrainStep:
             self._compiled[key] = self._compile(forward.mod)
         owned = [*self._tensors.params.values(), *self._tensors.state.values()]
         outputs = self._compiled[key][FORWARD](*given.values(), *owned)[0]
-        return {name: out.numpy() for name, out in zip(self._model.outputs, outputs)}
+        return {name: out.numpy() for name, out in zip(self._model.outputs, outputs, strict=True)}
 
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
         """Write everything that the next steps depend on to one file (safetensors).
@@ -252,7 +252,10 @@ class TrainStep:
                 "build the step with the same optimiser"
             )
         self._tensors.restore(
-            {group: {name: groups[group][name] for name in names} for group, names in current.items()}
+            {
+                group: {name: groups[group][name] for name in names}
+                for group, names in current.items()
+            }
         )
         self.learning_rate = facts["learning_rate"]
         self.steps, self.skipped = facts["steps"], facts["skipped"]

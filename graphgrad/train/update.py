@@ -52,7 +52,7 @@ def build_step(
     program = linearise(forward.mod, FORWARD)
     count = len(model.inputs) + (forward.targets is not None)
     arguments, owned = program.params[:count], program.params[count:]
-    params = dict(zip(model.params, owned))
+    params = dict(zip(model.params, owned[: len(model.params)], strict=True))
     state = owned[len(model.params) :]
     weights = [params[name] for name in trained]
     for weight in weights:
@@ -72,8 +72,9 @@ def build_step(
         gradients = backward(emitter, program, environment, activity, [one, None, None], weights)
         with emitter.at(None, "update"):
             applied = _all_finite([loss, *gradients])
-            new_weights, new_buffers = [], {slot: [] for slot in buffers}
-            for index, (weight, gradient) in enumerate(zip(weights, gradients)):
+            new_weights: list[Tensor] = []
+            new_buffers: dict[str, list[Tensor]] = {slot: [] for slot in buffers}
+            for index, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
                 parameter = emitter.lift(weight)
                 slots = {slot: emitter.lift(buffers[slot][index]) for slot in buffers}
                 moved, slots_moved = optimizer.emit(
@@ -84,14 +85,12 @@ def build_step(
                     new_buffers[slot].append(op.where(applied, value, slots[slot]))
             statistics = [
                 op.where(applied, emitter.lift(new), emitter.lift(old))
-                for new, old in zip(new_state.fields, state)
+                for new, old in zip(new_state.fields, state, strict=True)
             ]
         buffers_out = [value for slot in new_buffers.values() for value in slot]
         return (loss, applied, *new_weights, *statistics, *buffers_out)
 
-    written = write_function(
-        tvm.IRModule(), STEP, [*arguments, rate, *owned, *flat_buffers], body
-    )
+    written = write_function(tvm.IRModule(), STEP, [*arguments, rate, *owned, *flat_buffers], body)
     donated = [*weights, *state, *flat_buffers]
     order = [*arguments, rate, *owned, *flat_buffers]
     pairs = [[order.index(var), index + 2] for index, var in enumerate(donated)]
@@ -105,7 +104,9 @@ def _all_finite(values: Sequence[Tensor]) -> Tensor:
     for value in values:
         finite = op.isfinite(value)
         # Stock lowering reduces integers, not booleans.
-        checks.append(op.minimum_of(finite.astype("int32")) if value.shape else finite.astype("int32"))
+        checks.append(
+            op.minimum_of(finite.astype("int32")) if value.shape else finite.astype("int32")
+        )
     total = checks[0]
     for check in checks[1:]:
         total = total * check

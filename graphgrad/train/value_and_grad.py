@@ -137,10 +137,10 @@ class ValueAndGrad:
         owned = [*self._model.params.values(), *self._model.state.values()]
         parameters = [to_tensor(array, self._device) for array in owned]
         values, gradients = vm[f"{FORWARD}_vjp"](*arguments, *parameters, *cotangents)
-        outputs = dict(zip(self._model.outputs, values[-2]))
+        outputs = dict(zip(self._model.outputs, values[-2], strict=True))
         if self._loss.is_given:
             outputs = {LOSS: values[0], **outputs}
-        return _numpy(outputs), _numpy(dict(zip(self._wrt, gradients)))
+        return _numpy(outputs), _numpy(dict(zip(self._wrt, gradients, strict=True)))
 
     def _takes_targets(self, inputs: Any) -> bool:
         return isinstance(inputs, dict) and TARGETS not in self._model.inputs
@@ -160,7 +160,7 @@ class ValueAndGrad:
 
     def _cotangents(self, forward: Forward, cotangent: Any) -> list[Any]:
         """Return a cotangent for each float value that the forward function returns."""
-        types = dict(zip(self._model.outputs, forward.outputs))
+        types = dict(zip(self._model.outputs, forward.outputs, strict=True))
         given = self._named_cotangents(types, cotangent)
         state = forward.mod[FORWARD].ret_ty.fields[-1].fields
         arrays = [_cotangent(name, given.get(name), ty) for name, ty in types.items()]

@@ -35,8 +35,10 @@ def rand(*shape, seed=0):
 class Tuples:
     @R.function
     def main(
-        x: R.Tuple(R.Tuple(R.Tensor((3, 3), "float32"), R.Tensor((3, 3), "float32")),
-                   R.Tensor((3, 3), "float32")),
+        x: R.Tuple(
+            R.Tuple(R.Tensor((3, 3), "float32"), R.Tensor((3, 3), "float32")),
+            R.Tensor((3, 3), "float32"),
+        ),
         y: R.Tensor((3, 3), "float32"),
     ):
         with R.dataflow():
@@ -172,7 +174,9 @@ def test_symbolic_batch_and_two_blocks():
 
 def test_other_functions_stay_and_the_module_is_not_changed():
     mod = function(mlp_loss, *MLP)
-    mod["other"] = function(lambda b, x: b.emit(relax.op.exp(x)), ((2,), F32), name="other")["other"]
+    mod["other"] = function(lambda b, x: b.emit(relax.op.exp(x)), ((2,), F32), name="other")[
+        "other"
+    ]
     before = mod.script()
     names = {v.name_hint for v in gg.transform.Gradient("main")(mod).get_global_vars()}
     assert names == {"main", "other", "main_adjoint"}

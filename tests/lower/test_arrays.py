@@ -12,6 +12,7 @@ import tvm
 
 from graphgrad.errors import InputError
 from graphgrad.lower.arrays import ALIGNMENT, overlaps, to_tensor
+from tests.labels import label
 from tests.peers import peer
 
 
@@ -127,7 +128,7 @@ def test_borrows_when_asked_and_fit():
 
 
 @pytest.mark.parametrize(
-    "value", [aligned((8, 4)).T, aligned((8,), "float64")[::2], aligned((8,), ">f4")], ids=str
+    "value", [aligned((8, 4)).T, aligned((8,), "float64")[::2], aligned((8,), ">f4")], ids=label
 )
 def test_unfit_memory_is_not_borrowed(value):
     assert to_tensor(value, borrow=True).data_ptr() != value.ctypes.data
@@ -193,7 +194,7 @@ def test_torch_values_arrive_unchanged(make):
         (np.array([object()]), "object"),
         ({"a": 1}, "type dict"),
     ],
-    ids=str,
+    ids=label,
 )
 def test_what_is_no_array_is_refused(value, says):
     with pytest.raises(InputError, match=says):

@@ -5,6 +5,7 @@ import tvm
 from tvm import te, topi
 
 from graphgrad.lower.target import vector_unit
+from tests.labels import label
 from tests.lower.kernels import HOST, run, tensor
 
 
@@ -27,9 +28,9 @@ def tiled(result):
         (40, 7, 80),
         (13, 32, 128),
     ],
-    ids=str,
+    ids=label,
 )
-@pytest.mark.parametrize("flip", [(False, False), (True, False), (False, True)], ids=str)
+@pytest.mark.parametrize("flip", [(False, False), (True, False), (False, True)], ids=label)
 def test_matrix_products(shape, flip):
     rows, columns, inner = shape
     a = tensor(*((inner, rows) if flip[0] else (rows, inner)), name="a")
@@ -87,7 +88,7 @@ CONVOLUTIONS = [  # batch, channels, height, width, filters, window, stride, pad
 ]
 
 
-@pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
+@pytest.mark.parametrize("case", CONVOLUTIONS, ids=label)
 def test_convolutions(case):
     batch, channels, height, width, filters, window, stride, padding, dilation = case
     x = tensor(batch, channels, height, width)

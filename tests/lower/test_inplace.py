@@ -8,6 +8,7 @@ from graphgrad.errors import ArgumentError
 from graphgrad.lower.inplace import DONATED, DONATED_DONE
 from graphgrad.lower.pipeline import pipeline
 from graphgrad.lower.target import target
+from tests.labels import label
 from tests.lower.programs import machine, module, random_tensors, tensor_type
 
 op = relax.op
@@ -44,7 +45,7 @@ def predicated_step(builder, p, m, g):
     return relax.Tuple([op.sum(g), relax.Tuple([builder.emit(k) for k in kept])])
 
 
-@pytest.mark.parametrize("shape", [(3, 5), (64, 32, 3, 3), (20011,), ()], ids=str)
+@pytest.mark.parametrize("shape", [(3, 5), (64, 32, 3, 3), (20011,), ()], ids=label)
 def test_an_optimiser_step_is_in_place(shape):
     mod = module(momentum_step, *[tensor_type(*shape)] * 3, **{DONATED: [[0, 1], [1, 2]]})
     assert donated(mod) == [[0, 1], [1, 2]]
@@ -186,7 +187,7 @@ def test_one_argument_passed_twice_to_a_kernel_is_not_donated():
         ([[0]], "must be a list"),
         ("x0", "must be a list"),
     ],
-    ids=str,
+    ids=label,
 )
 def test_malformed_requests_are_refused(pairs, says):
     mod = module(output_twice, *[tensor_type(6, 6)] * 2, **{DONATED: pairs})

@@ -3,6 +3,7 @@
 import pytest
 from tvm import te, topi
 
+from tests.labels import label
 from tests.lower.kernels import run, tensor
 
 DTYPES = ["float32", "float64", "float16", "int32", "int8"]
@@ -13,7 +14,9 @@ def unary(x):
 
 
 @pytest.mark.parametrize(
-    "shape", [(20000,), (19997,), (64, 33, 17), (1, 1, 20001), (127, 131), (16, 4, 8, 64)], ids=str
+    "shape",
+    [(20000,), (19997,), (64, 33, 17), (1, 1, 20001), (127, 131), (16, 4, 8, 64)],
+    ids=label,
 )
 def test_elementwise(shape):
     result = run(*unary(tensor(*shape)))
@@ -21,7 +24,7 @@ def test_elementwise(shape):
     assert "T.parallel" in result.text
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (0,), (0, 7), (40000, 0)], ids=str)
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (0,), (0, 7), (40000, 0)], ids=label)
 def test_small_maps_stay_serial(shape):
     result = run(*unary(tensor(*shape)))
     result.agree()
@@ -45,7 +48,7 @@ def test_broadcast(other):
     assert "T.parallel" in result.text
 
 
-@pytest.mark.parametrize("order", [(0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 2, 3)], ids=str)
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (3, 2, 1, 0), (1, 0, 2, 3)], ids=label)
 def test_transposition(order):
     x = tensor(5, 17, 16, 16)
     run([x], [topi.transpose(x, order)]).agree()
@@ -84,7 +87,7 @@ def test_repeated_squaring_does_not_explode():
     assert len(result.text) < 100_000
 
 
-@pytest.mark.parametrize("extents", [(64, 640), (1, 1), (13, 7), (0, 3)], ids=str)
+@pytest.mark.parametrize("extents", [(64, 640), (1, 1), (13, 7), (0, 3)], ids=label)
 def test_symbolic_extents(extents):
     n, m = te.var("n", "int64"), te.var("m", "int64")
     x = te.placeholder((n, m), "float32", "x")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx, topi
 
+from tests.labels import label
 from tests.lower.kernels import run, tensor
 
 SHAPE = (12, 16, 8, 24)
@@ -29,7 +30,7 @@ SHAPE = (12, 16, 8, 24)
         ((2, 8192), (1,)),
         ((64, 4999), (0,)),
     ],
-    ids=str,
+    ids=label,
 )
 @pytest.mark.parametrize("reduce", [topi.sum, topi.max], ids=["sum", "max"])
 def test_extents_and_axes(shape, axes, reduce):
@@ -38,7 +39,7 @@ def test_extents_and_axes(shape, axes, reduce):
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16", "int32", "int64"])
-@pytest.mark.parametrize("axes", [(0, 2, 3), (0,), (3,)], ids=str)
+@pytest.mark.parametrize("axes", [(0, 2, 3), (0,), (3,)], ids=label)
 def test_dtypes(dtype, axes):
     x = tensor(*SHAPE, dtype=dtype)
     result = run([x], [topi.sum(topi.divide(x, 64) if dtype == "float16" else x, axes)])
@@ -48,7 +49,7 @@ def test_dtypes(dtype, axes):
         result.agree()
 
 
-@pytest.mark.parametrize("axes", [(0, 2, 3), (0, 1, 2, 3), (3,), (0,)], ids=str)
+@pytest.mark.parametrize("axes", [(0, 2, 3), (0, 1, 2, 3), (3,), (0,)], ids=label)
 def test_large_reductions_use_every_core_and_vectors(axes):
     x = tensor(32, 16, 8, 256)
     result = run([x], [topi.sum(x, axes)])
@@ -71,7 +72,7 @@ def test_small_reductions_stay_serial():
         ((4, 0), topi.max, np.finfo("float32").min),
         ((20000, 0), topi.sum, 0),
     ],
-    ids=str,
+    ids=label,
 )
 def test_empty_reductions_write_the_identity(shape, reduce, identity):
     x = tensor(*shape)
@@ -94,7 +95,7 @@ def _reduce(reduce, x, i):
 PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1, t), name="product")
 
 
-@pytest.mark.parametrize("extents", [(4, 0), (0, 4), (3, 5), (40, 1024), (1, 20000)], ids=str)
+@pytest.mark.parametrize("extents", [(4, 0), (0, 4), (3, 5), (40, 1024), (1, 20000)], ids=label)
 def test_symbolic_extents(extents):
     n, m = te.var("n", "int64"), te.var("m", "int64")
     x = te.placeholder((n, m), "float32", "x")
@@ -115,7 +116,7 @@ def test_pooling_windows(kind, size):
     run([x], [pool]).agree()
 
 
-@pytest.mark.parametrize("shape", [(8, 16, 64), (8, 3, 1024), (5, 7, 601)], ids=str)
+@pytest.mark.parametrize("shape", [(8, 16, 64), (8, 3, 1024), (5, 7, 601)], ids=label)
 def test_statistics_as_a_tuple(shape):
     both = te.comm_reducer(
         lambda a, b: (a[0] + b[0], a[1] + b[1]),
@@ -130,13 +131,13 @@ def test_statistics_as_a_tuple(shape):
     run([x], list(sums)).agree()
 
 
-@pytest.mark.parametrize("shape", [(64, 512), (1, 30000), (300, 101)], ids=str)
+@pytest.mark.parametrize("shape", [(64, 512), (1, 30000), (300, 101)], ids=label)
 def test_index_of_the_maximum(shape):
     x = tensor(*shape)
     run([x], [topi.argmax(x, 1)]).agree()
 
 
-@pytest.mark.parametrize("shape", [(64, 1000), (300, 127), (3, 10)], ids=str)
+@pytest.mark.parametrize("shape", [(64, 1000), (300, 127), (3, 10)], ids=label)
 def test_softmax(shape):
     x = tensor(*shape)
     run([x], [topi.nn.softmax(x)]).agree()

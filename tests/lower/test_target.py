@@ -7,6 +7,7 @@ import tvm
 
 from graphgrad.errors import TargetError
 from graphgrad.lower.target import is_generic, parse, target, vector_unit
+from tests.labels import label
 
 HOST = str(tvm.get_global_func("target.llvm_get_system_cpu")())
 
@@ -14,7 +15,7 @@ HOST = str(tvm.get_global_func("target.llvm_get_system_cpu")())
 @pytest.mark.parametrize(
     "spec",
     ["llvm", {"kind": "llvm"}, tvm.target.Target("llvm"), {"kind": "llvm", "opt-level": 2}],
-    ids=str,
+    ids=label,
 )
 def test_bare_llvm_is_this_host(spec, monkeypatch):
     monkeypatch.delenv("TVM_NUM_THREADS", raising=False)
@@ -51,7 +52,7 @@ def test_resolving_twice_changes_nothing():
     assert str(target(target("llvm"))) == str(target("llvm"))
 
 
-@pytest.mark.parametrize("spec", ["cuda", {"kind": "cuda", "arch": "sm_90"}], ids=str)
+@pytest.mark.parametrize("spec", ["cuda", {"kind": "cuda", "arch": "sm_90"}], ids=label)
 def test_cuda_targets_build(spec):
     assert str(target(spec).kind.name) == "cuda"
 
@@ -71,7 +72,7 @@ def test_cuda_targets_build(spec):
         (5, "int"),
         (None, "NoneType"),
     ],
-    ids=str,
+    ids=label,
 )
 def test_bad_targets_are_refused(spec, says):
     with pytest.raises(TargetError, match=says):

@@ -55,12 +55,14 @@ def test_declared_nondifferentiable_by_a_user():
     assert not run(gg.vjp(mod()), "main_vjp", np.ones((2, 3)), np.ones((2, 3)))[1].any()
 
 
-def results(inputs, cotangents):
-    (x,), (ct,) = inputs, cotangents
+def results(cotangents):
+    (ct,) = cotangents
     return {
         "arity": ([ct, ct], "returned 2 cotangent.s. for 1 input"),
-        "shape": ([relax.op.sum(ct)], None),
-        "wrong shape": ([relax.op.permute_dims(ct)], r"shape \[3, 2\] for input 0 of shape \[2, 3\]"),
+        "wrong shape": (
+            [relax.op.permute_dims(ct)],
+            r"shape \[3, 2\] for input 0 of shape \[2, 3\]",
+        ),
         "dtype": ([relax.op.astype(ct, "int32")], "dtype int32 for input 0"),
         "type": (["x"], "returned str for input 0"),
     }
@@ -72,7 +74,7 @@ def test_what_a_rule_returns_is_checked(case):
 
     @gg.register_gradient(OP)
     def erf(inputs, outputs, cotangents, attrs):
-        result, messages[case] = results(inputs, cotangents)[case]
+        result, messages[case] = results(cotangents)[case]
         return result
 
     with pytest.raises(gg.RuleError) as caught:
@@ -100,7 +102,7 @@ def test_linear_rule_must_not_read_its_input():
 
 
 def test_unknown_op_is_refused():
-    with pytest.raises(gg.RuleError, match="no Relax op named 'relax.erff'"):
+    with pytest.raises(gg.RuleError, match=r"no Relax op named 'relax\.erff'"):
         gg.register_gradient("relax.erff")(lambda inputs, outputs, cotangents, attrs: None)
 
 

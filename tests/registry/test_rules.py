@@ -7,6 +7,7 @@ import pytest
 
 from graphgrad.check import RuleChecker
 from graphgrad.registry import all_rules
+from tests.labels import label
 
 CASES = [(rule, sample) for rule in all_rules() for sample in rule.samples]
 OF_RULE = defaultdict(list)
@@ -20,12 +21,12 @@ def checker(op):
     return RuleChecker(OF_RULE[op], order=2)
 
 
-@pytest.mark.parametrize(("rule", "sample"), CASES, ids=str)
+@pytest.mark.parametrize(("rule", "sample"), CASES, ids=label)
 def test_rule(rule, sample):
     checker(rule.op).check(OF_RULE[rule.op].index((rule, sample)))
 
 
-@pytest.mark.parametrize("rule", [r for r in all_rules() if r.function is not None], ids=str)
+@pytest.mark.parametrize("rule", [r for r in all_rules() if r.function is not None], ids=label)
 def test_rule_has_samples_and_formula(rule):
     assert rule.samples, f"{rule.location}: a rule carries its samples"
     assert rule.formula, f"{rule.location}: the first line of a rule's docstring is its formula"

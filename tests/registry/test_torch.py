@@ -4,13 +4,12 @@ from functools import cache
 
 import numpy as np
 import pytest
-from tests.registry.torch_functions import functions
 
 from graphgrad.check import RuleChecker, sample_inputs
 from graphgrad.registry import all_rules
 from graphgrad.registry.sample import Static, TensorArgument
-
 from tests.peers import peer
+from tests.registry.torch_functions import functions
 
 RULES = {rule.op: rule for rule in all_rules()}
 CASES = [
@@ -21,7 +20,7 @@ CASES = [
 ]
 
 NOT_IN_TORCH = {"relax.nn.batch_norm", "relax.nn.nll_loss"}
-"""torch has no derivative by running statistics and class weights; finite differences check ours."""
+"""torch has no derivative by running statistics and class weights; differences check ours."""
 
 
 @cache
@@ -42,13 +41,17 @@ def _torch_arguments(sample, tensors):
     return [build(argument) for argument in sample.arguments]
 
 
-@pytest.mark.parametrize(("rule", "index"), CASES, ids=lambda x: str(x))
+@pytest.mark.parametrize(("rule", "index"), CASES, ids=str)
 def test_gradient_equals_torch(rule, index):
     function = functions().get(rule.op)
     if function is None:
         assert rule.op in {
-            "relax.astype", "relax.broadcast_to", "relax.collapse_sum_to", "relax.expand_dims",
-            "relax.flatten", "relax.squeeze",
+            "relax.astype",
+            "relax.broadcast_to",
+            "relax.collapse_sum_to",
+            "relax.expand_dims",
+            "relax.flatten",
+            "relax.squeeze",
         }
         return
     torch = peer("torch")

@@ -1,0 +1,96 @@
+import math
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from tests.peers import peer
+
+TINY = ("--models", "resnet_digits", "--batch", "4", "--width", "0.0625")
+ONE_TURN = ("--rounds", "1", "--attempts", "1", "--turn-seconds", "0", "--pause", "0")
+
+
+@pytest.fixture
+def step():
+    peer("psutil")
+    import step
+
+    return step
+
+
+def test_json_form(bench):
+    peer("psutil")
+    peer("torch")
+    result = bench("step.py", "--json", *TINY, *ONE_TURN)
+    assert result["benchmark"] == "step"
+    assert result["machine"].keys() >= {"processor", "cores", "python"}
+    assert result["versions"]["torch"] and result["settings"]["rounds"] == 1
+    model = result["models"]["resnet_digits"]
+    assert model["batch"] == 4
+    contenders = model["contenders"]
+    assert list(contenders) == ["graphgrad", "torch", "tvm"]
+    for figures in contenders.values():
+        assert figures["includes"]
+        assert math.isfinite(figures["initial_loss"])
+        assert figures["first_step_seconds"] > 0 and figures["step_ms"] > 0
+        assert len(figures["turns"]) == figures["turns_taken"] == 1
+        assert figures["turns"][0]["load"] >= 0 and len(figures["turns"][0]["step_ms"]) == 1
+    assert contenders["graphgrad"]["ratio_to_graphgrad"] == 1
+
+
+def test_report_names_failures_and_loaded_machines(step):
+    measured = {
+        "includes": "everything",
+        "first_step_seconds": 1.0,
+        "step_ms": 12.5,
+        "ratio_to_graphgrad": None,
+        "memory": None,
+        "quiet": False,
+        "turns_taken": 3,
+        "turns": [{"load": 0.75, "step_ms": [12.5]}],
+    }
+    contenders = {"graphgrad": {"error": "ValueError: no"}, "torch": measured}
+    text = step.report(
+        {
+            "models": {"net": {"batch": 8, "contenders": contenders}},
+            "machine": {"processor": "P", "cores": 2, "python": "3"},
+            "settings": {"threads": 2},
+        }
+    )
+    assert "net: graphgrad failed: ValueError: no" in text
+    assert "net: torch never had the machine to itself" in text
+    assert any({"torch", "12.50", "0.75"} <= set(line.split()) for line in text.splitlines())
+
+
+def test_different_initial_losses_end_it(step):
+    losses = {"a": 2.3, "b": 2.3001, "c": 2.31}
+    running = {name: SimpleNamespace(facts={"initial_loss": x}) for name, x in losses.items()}
+    with pytest.raises(SystemExit, match="initial losses differ"):
+        step.check_losses(running)
+    del running["c"]
+    step.check_losses(running)
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["--models", "vgg"], r"unknown: \['vgg'\]; there are .*resnet_digits"),
+        (["--contenders", "jax"], r"unknown: \['jax'\]"),
+        (["--rounds", "0"], "above zero"),
+    ],
+)
+def test_bad_arguments(step, monkeypatch, capsys, arguments, text):
+    monkeypatch.setattr("sys.argv", ["step.py", *arguments])
+    with pytest.raises(SystemExit, match="2"):
+        step.parse_arguments()
+    assert re.search(text, capsys.readouterr().err)
+
+
+def test_missing_torch_names_the_extra(step, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["step.py"])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SystemExit):
+        step.parse_arguments()
+    assert "graphgrad[bench]" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["step.py", "--contenders", "graphgrad,tvm"])
+    assert step.parse_arguments().contenders == ["graphgrad", "tvm"]
