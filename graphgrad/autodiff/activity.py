@@ -31,6 +31,21 @@ def has_cotangent(ty: Any) -> bool:
     return False
 
 
+def _can_depend(ty: Any) -> bool:
+    """Whether a value of a type can depend on a float tensor so that derivatives pass through it.
+
+    Opaque values (closures, objects, tensors of unknown dtype) can: they must be asked for a rule,
+    for to pass them over would be a silent zero.
+    """
+    if isinstance(ty, relax.TupleType):
+        return any(_can_depend(field) for field in ty.fields)
+    if isinstance(ty, relax.TensorType):
+        return str(ty.dtype) in _UNKNOWN_DTYPES or is_float(str(ty.dtype))
+    if isinstance(ty, tvm.ir.PrimType):
+        return is_float(str(ty))
+    return not isinstance(ty, relax.ShapeType)
+
+
 def variables_in(expr: Any) -> Iterable[Any]:
     """Yield the variables that a binding's value reads as data."""
     if isinstance(expr, relax.Var):
@@ -71,6 +86,14 @@ def op_name(value: Any) -> str:
     return f"call of {operator}"
 
 
+def _stops_derivatives(value: Any) -> bool:
+    """Whether a binding's value is a call of an op that was declared not differentiable."""
+    if not isinstance(value, relax.Call):
+        return False
+    rule = find(op_name(value))
+    return rule is not None and rule.kind == "nondifferentiable"
+
+
 @dataclass
 class Activity:
     """Which variables carry cotangents, and the rule of each active call.
@@ -103,9 +126,9 @@ def analyse(program: Program, wrt: Iterable[Any]) -> Activity:
     varied = _varied(program, set(wrt))
     rules: dict[Any, Rule] = {}
     missing: dict[str, list[str]] = defaultdict(list)
-    needed = {var for var in variables_in(program.result) if var in varied}
+    needed = {v for v in variables_in(program.result) if v in varied and has_cotangent(v.ty)}
     for var, value in reversed(program.bindings):
-        if var not in needed or var not in varied:
+        if var not in needed or _stops_derivatives(value):
             continue
         reads = [source for source in variables_in(value) if source in varied]
         if not reads:
@@ -125,12 +148,8 @@ def analyse(program: Program, wrt: Iterable[Any]) -> Activity:
 
 def _varied(program: Program, varied: set[Any]) -> set[Any]:
     for var, value in program.bindings:
-        if var in varied or not has_cotangent(var.ty):
+        if var in varied or not _can_depend(var.ty) or _stops_derivatives(value):
             continue
-        if isinstance(value, relax.Call):
-            rule = find(op_name(value))
-            if rule is not None and rule.kind == "nondifferentiable":
-                continue
         if any(source in varied for source in variables_in(value)):
             varied.add(var)
     return varied

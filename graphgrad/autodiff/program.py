@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import tvm
@@ -30,6 +31,8 @@ class Program:
         In order of execution.
     result : relax expression
         The returned variable, constant or tuple of those.
+    pure : bool
+        Running it has no effect but its result.
     dataflow : bool
         All bindings are pure and free of control flow, so they fit in one dataflow block.
     renamed : dict
@@ -40,26 +43,48 @@ class Program:
     params: list[Any]
     bindings: list[tuple[Any, Any]] = field(default_factory=list)
     result: Any = None
+    pure: bool = True
     dataflow: bool = True
     renamed: dict[Any, Any] = field(default_factory=dict)
 
     def variable(self, key: Any) -> Any:
         """Return the variable that a name, or a variable of the original function, stands for.
 
+        The function's own names go before those of the functions that it calls.
+
         Raises
         ------
         KeyError
             There is none.
+        ArgumentError
+            Several have the name.
         """
+        own, inlined = self._by_name
         if not isinstance(key, str):
-            return key if key in self._variables() else self.renamed[key]
-        for var in self._variables():
-            if var.name == key:
-                return var
-        raise KeyError(key)
+            candidates = own.get(key.name, []) + inlined.get(key.name, [])
+            return key if key in candidates else self.renamed[key]
+        named = own.get(key) or inlined[key]
+        if len(named) > 1:
+            raise ArgumentError(
+                f"{len(named)} values of {self.name!r} have the name {key!r}; give the Relax "
+                "variable in its place"
+            )
+        return named[0]
 
-    def _variables(self) -> list[Any]:
+    def variables(self) -> list[Any]:
+        """Return the parameters and all bound variables, in order."""
         return [*self.params, *(var for var, _ in self.bindings)]
+
+    @cached_property
+    def _by_name(self) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
+        """The function's own variables, and those that were inlined, by name."""
+        own: dict[str, list[Any]] = {}
+        inlined: dict[str, list[Any]] = {}
+        of_function = set(self.renamed.values())
+        for var in self.variables():
+            names = own if var in of_function else inlined
+            names.setdefault(var.name, []).append(var)
+        return own, inlined
 
 
 def linearise(mod: tvm.IRModule, name: str) -> Program:
@@ -80,9 +105,10 @@ def linearise(mod: tvm.IRModule, name: str) -> Program:
     """
     function = _function(mod, name)
     copy = relax.utils.copy_with_new_vars(function)
-    program = Program(name, list(copy.params), dataflow=bool(function.is_pure))
+    pure = bool(function.is_pure)
+    program = Program(name, list(copy.params), pure=pure, dataflow=pure)
     program.renamed = dict(zip(_bound_variables(function), _bound_variables(copy), strict=True))
-    program.result = _Inliner(mod, program, [name]).append(copy.body)
+    program.result = _Inliner(mod, program, function).append(copy.body)
     return program
 
 
@@ -105,10 +131,10 @@ def _bound_variables(function: relax.Function) -> list[Any]:
 class _Inliner:
     """Appends the bindings of a body to a program, and those of the functions it calls."""
 
-    def __init__(self, mod: tvm.IRModule, program: Program, stack: Sequence[str]):
+    def __init__(self, mod: tvm.IRModule, program: Program, function: relax.Function):
         self.mod = mod
         self.program = program
-        self.stack = list(stack)
+        self.stack = [(function, program.name)]
         self.local_functions: dict[Any, relax.Function] = {}
 
     def append(self, body: Any) -> Any:
@@ -134,7 +160,9 @@ class _Inliner:
             callee, label = self._callee(value.op)
             if callee is not None:
                 value = self._inline(callee, value.args, label)
-        if not _is_pure(value):
+        if isinstance(value, relax.Var) and value in self.local_functions:
+            self.local_functions[var] = self.local_functions[value]
+        if not _fits_dataflow(value):
             self.program.dataflow = False
         self.program.bindings.append((var, value))
 
@@ -147,21 +175,22 @@ class _Inliner:
         return None, ""
 
     def _inline(self, callee: relax.Function, arguments: Any, label: str) -> Any:
-        if label in self.stack:
-            chain = " → ".join([*self.stack, label])
+        if any(callee.same_as(running) for running, _ in self.stack):
+            chain = " → ".join([*(name for _, name in self.stack), label])
             raise NotDifferentiableError(
                 f"{chain}: a function that calls itself has a data-dependent trip count and "
                 "cannot be differentiated; write the loop with a fixed number of steps"
             )
         copy = relax.utils.copy_with_new_vars(callee)
         bound = copy.bind_params(dict(zip(copy.params, arguments, strict=True)))
-        self.stack.append(label)
+        self.stack.append((callee, label))
         result = self.append(bound.body)
         self.stack.pop()
         return result
 
 
-def _is_pure(value: Any) -> bool:
+def _fits_dataflow(value: Any) -> bool:
+    """Whether a binding's value may stand in a dataflow block: no control flow, known as pure."""
     if isinstance(value, relax.If):
         return False
     if not isinstance(value, relax.Call):

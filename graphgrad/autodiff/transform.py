@@ -70,7 +70,14 @@ def _add_adjoint(
         gradients = [found[v] if v in found else _zeros(emitter, v) for v in wanted or targets]
         return (substitute(program.result, environment), tuple(gradients))
 
-    return write_function(mod, f"{name}_adjoint", program.params, body, dataflow=program.dataflow)
+    return write_function(
+        mod,
+        f"{name}_adjoint",
+        program.params,
+        body,
+        pure=program.pure,
+        dataflow=program.dataflow,
+    )
 
 
 def _differentiable(params: list[Any]) -> list[Any]:

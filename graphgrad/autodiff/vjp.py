@@ -85,7 +85,9 @@ def vjp(
         return (substitute(program.result, environment), tuple(gradients))
 
     params = [*program.params, *cotangents]
-    return write_function(mod, f"{func}_vjp", params, body, dataflow=program.dataflow)
+    return write_function(
+        mod, f"{func}_vjp", params, body, pure=program.pure, dataflow=program.dataflow
+    )
 
 
 def _only_served(name: str, value: str, served: str) -> None:
@@ -99,7 +101,7 @@ def select(program: Program, wrt: Wrt) -> list[Any]:
     Raises
     ------
     ArgumentError
-        A name is unknown, or given twice, or nothing is left to differentiate.
+        A name is unknown, ambiguous or given twice, or nothing is left to differentiate.
     NotDifferentiableError
         A value is no float tensor.
     """
@@ -125,7 +127,7 @@ def _variable(program: Program, key: Any) -> Any:
     try:
         return program.variable(key)
     except KeyError:
-        names = [v.name for v in (*program.params, *(var for var, _ in program.bindings))]
+        names = [var.name for var in program.variables()]
         label = key if isinstance(key, str) else key.name
         close = difflib.get_close_matches(label, names, n=3) or names[:8]
         raise ArgumentError(

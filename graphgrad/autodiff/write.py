@@ -18,6 +18,7 @@ def write_function(
     params: Sequence[Any],
     body: Callable[[Emitter], Any],
     *,
+    pure: bool = True,
     dataflow: bool = True,
 ) -> tvm.IRModule:
     """Return the module with a function added; what the function does not use is left out of it.
@@ -31,6 +32,8 @@ def write_function(
     body : callable
         Emits the function's bindings and returns its value: a `Tensor`, a Relax expression, or a
         (nested) tuple of those.
+    pure : bool
+        The function has no effect but its result.
     dataflow : bool
         The bindings are pure and free of control flow, and go into one dataflow block.
 
@@ -43,7 +46,7 @@ def write_function(
         raise ArgumentError(f"the module has a function {name!r} already; rename or remove it")
     builder = relax.BlockBuilder(tvm.IRModule(mod.functions))
     emitter = Emitter(builder)
-    with builder.function(name, list(params), pure=dataflow):
+    with builder.function(name, list(params), pure=pure):
         if dataflow:
             with builder.dataflow():
                 result = _outputs(builder, body(emitter), set(params))

@@ -1,0 +1,25 @@
+"""The README's examples run as they stand."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+README = Path(__file__).parent.parent / "README.md"
+EXAMPLES = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.parametrize("index", range(len(EXAMPLES)))
+def test_example_runs(index, tmp_path):
+    script = tmp_path / "example.py"
+    script.write_text(EXAMPLES[index], encoding="utf-8")
+    result = subprocess.run(
+        [sys.executable, script], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_there_are_examples():
+    assert len(EXAMPLES) >= 3
