@@ -40,7 +40,7 @@ def _can_depend(ty: Any) -> bool:
     if isinstance(ty, relax.TupleType):
         return any(_can_depend(field) for field in ty.fields)
     if isinstance(ty, relax.TensorType):
-        return str(ty.dtype) in _UNKNOWN_DTYPES or is_float(str(ty.dtype))
+        return ty.dtype is None or is_float(str(ty.dtype))
     if isinstance(ty, tvm.ir.PrimType):
         return is_float(str(ty))
     return not isinstance(ty, relax.ShapeType)

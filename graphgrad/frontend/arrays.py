@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from tvm.ir import PrimType
 
+from ..arrays import to_numpy
 from ..errors import InputError
 
 FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
@@ -22,14 +22,14 @@ def dtype_name(dtype: Any) -> str:
 
 
 def as_array(name: str, value: Any) -> np.ndarray:
-    """Copy a numpy array, a torch tensor, a TVM tensor or a number to a numpy array.
+    """Copy an array to a numpy array of our own.
 
     Parameters
     ----------
     name : str
         What the array is called in an error.
     value : array
-        Any shape, any numeric or boolean dtype.
+        Whatever `graphgrad.arrays.to_numpy` reads.
 
     Returns
     -------
@@ -41,26 +41,10 @@ def as_array(name: str, value: Any) -> np.ndarray:
     InputError
         If `value` is not an array of numbers.
     """
-    if hasattr(value, "detach"):
-        return _from_torch(value.detach().cpu())
-    if hasattr(value, "numpy"):
-        value = value.numpy()
     try:
-        array = np.array(value, order="C", copy=True)
-    except ValueError as error:
-        raise InputError(f"{name!r} is not an array: {error}") from error
-    if array.dtype.kind in "OSUMm":
-        raise InputError(
-            f"{name!r} is not an array of numbers: it is a {type(value).__name__} "
-            f"of dtype {array.dtype}; give a numpy array, a torch tensor or a TVM tensor"
-        )
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
-
-
-def _from_torch(value: Any) -> np.ndarray:
-    if str(value.dtype) != "torch.bfloat16":  # the one dtype that torch cannot give to numpy
-        return np.array(value.numpy(), order="C", copy=True)
-    return value.float().numpy().astype(ml_dtypes.bfloat16)
+        return np.array(to_numpy(value), order="C", copy=True)
+    except InputError as error:
+        raise InputError(f"{name!r}: {error}") from error
 
 
 def checked_arrays(

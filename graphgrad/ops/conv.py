@@ -18,7 +18,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from .define import call_op, define_op
-from .tensor import Dimension, Tensor, type_shape
+from .tensor import Dimension, Tensor, accumulator_dtype, type_shape
 
 _VECTOR_WORTHY = 8
 """Input channels from which the weight gradient's innermost loop runs over them."""
@@ -118,11 +118,6 @@ def _infer_type(call: relax.Call) -> relax.TensorType:
     return relax.TensorType(call.args[2], call.args[0].ty.dtype)
 
 
-def _accumulator(dtype: str) -> str:
-    """Return the dtype in which products are summed."""
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
-
-
 def _inside(value: Any, extent: Any) -> Any:
     return tirx.all(value >= 0, value < extent)
 
@@ -157,7 +152,7 @@ def _data_gradient_expression(call: relax.Call, ct: te.Tensor, w: te.Tensor) -> 
     group_filters = filters // window.groups
     k = te.reduce_axis((0, group_filters), "k")
     r, s = te.reduce_axis((0, rows), "r"), te.reduce_axis((0, columns), "s")
-    wide = _accumulator(dtype)
+    wide = accumulator_dtype(dtype)
 
     def product(n: Any, c: Any, h: Any, v: Any) -> Any:
         filter_index, channel = k, c
@@ -185,7 +180,7 @@ def _weight_gradient_expression(call: relax.Call, x: te.Tensor, ct: te.Tensor) -
     (stride_h, stride_w), (dilate_h, dilate_w) = window.strides, window.dilation
     top, left, bottom, right = window.padding
     dtype = str(ct.dtype)
-    wide = _accumulator(dtype)
+    wide = accumulator_dtype(dtype)
     group_filters = filters // window.groups
 
     def padded(n: Any, i: Any, j: Any, c: Any) -> Any:

@@ -1,7 +1,7 @@
 """The vocabulary of gradient rules: functions of `Tensor`, named as in ``relax.op``.
 
-Each function emits one binding and returns a `Tensor`. Sums of half-precision values accumulate in
-float32 here, once, so that no rule has to think of it.
+Each function emits one binding and returns a `Tensor`. Sums and counts of half-precision values
+are taken in float32 here, once, so that few rules have to think of it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from typing import Any
 
 from tvm import relax
 
-from .tensor import Dimension, Tensor, is_float, operand, same_dimension, same_shape
+from .tensor import (
+    Dimension,
+    Tensor,
+    accumulator_dtype,
+    bits,
+    operand,
+    same_dimension,
+    same_shape,
+)
 
 
 def _lift(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,31 +35,20 @@ def _lift(function: Callable[..., Any]) -> Callable[..., Any]:
     return emitted
 
 
-abs = _lift(relax.op.abs)
-argmax = _lift(relax.op.argmax)
 cos = _lift(relax.op.cos)
 exp = _lift(relax.op.exp)
 expand_dims = _lift(relax.op.expand_dims)
 isfinite = _lift(relax.op.isfinite)
-log = _lift(relax.op.log)
 log_softmax = _lift(relax.op.nn.log_softmax)
 logical_and = _lift(relax.op.logical_and)
-logical_not = _lift(relax.op.logical_not)
 minimum_of = _lift(relax.op.min)
 nll_loss = _lift(relax.op.nn.nll_loss)
-relu = _lift(relax.op.nn.relu)
 rsqrt = _lift(relax.op.rsqrt)
 sigmoid = _lift(relax.op.sigmoid)
 sign = _lift(relax.op.sign)
 sin = _lift(relax.op.sin)
-softmax = _lift(relax.op.nn.softmax)
 split = _lift(relax.op.split)
-sqrt = _lift(relax.op.sqrt)
-square = _lift(relax.op.square)
-squeeze = _lift(relax.op.squeeze)
 strided_slice = _lift(relax.op.strided_slice)
-take = _lift(relax.op.take)
-tanh = _lift(relax.op.tanh)
 
 
 def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], Tensor]:
@@ -68,10 +65,7 @@ greater = _comparison(relax.op.greater)
 greater_equal = _comparison(relax.op.greater_equal)
 less = _comparison(relax.op.less)
 less_equal = _comparison(relax.op.less_equal)
-maximum = _comparison(relax.op.maximum)
-minimum = _comparison(relax.op.minimum)
 not_equal = _comparison(relax.op.not_equal)
-power = _comparison(relax.op.power)
 
 
 def where(condition: Tensor, x: Any, y: Any) -> Tensor:
@@ -80,6 +74,17 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
     return condition.emitter.emit(
         relax.op.where(condition.expr, operand(x, like), operand(y, like))
     )
+
+
+def widen(x: Tensor) -> Tensor:
+    """Return the value in the dtype in which sums are taken: float32 for half precision."""
+    return x.astype(accumulator_dtype(x.dtype))
+
+
+def same_dtype(*tensors: Tensor) -> list[Tensor]:
+    """Return float tensors in the widest of their dtypes: an op's ``out_dtype`` may be wider."""
+    widest = max((t.dtype for t in tensors), key=bits)
+    return [t.astype(widest) for t in tensors]
 
 
 def permute_dims(x: Tensor, axes: Sequence[int] | None = None) -> Tensor:
@@ -117,6 +122,13 @@ def broadcast_to(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
     return x.emitter.emit(relax.op.broadcast_to(x.expr, list(shape)))
 
 
+def with_shape(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
+    """State the shape of a tensor where symbolic arithmetic could not prove it; checked at run time."""
+    if same_shape(x.shape, shape):
+        return x
+    return x.emitter.match_cast(x, shape)
+
+
 def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
     """Join tensors along an axis."""
     return tensors[0].emitter.emit(relax.op.concat([t.expr for t in tensors], axis=axis))
@@ -128,9 +140,8 @@ def reduce_sum(x: Tensor, axes: Sequence[int] | None = None, keepdims: bool = Fa
         return x
     if x.fill == 0.0:
         return x.emitter.full(0.0, reduced_shape(x.shape, axes, keepdims), x.dtype)
-    wide = x.astype("float32") if x.dtype in ("float16", "bfloat16") else x
     axis = None if axes is None else list(axes)
-    total = x.emitter.emit(relax.op.sum(wide.expr, axis=axis, keepdims=keepdims))
+    total = x.emitter.emit(relax.op.sum(widen(x).expr, axis=axis, keepdims=keepdims))
     return total.astype(x.dtype)
 
 
@@ -182,13 +193,11 @@ def sum_to(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
 def divide_by_count(x: Tensor, extents: Sequence[Dimension]) -> Tensor:
     """Divide by the product of extents, which may be symbolic."""
     known = math.prod(extent for extent in extents if isinstance(extent, int))
+    quotient = widen(x)  # float16 ends at 65504, a common count
     for extent in extents:
         if not isinstance(extent, int):
             size = x.emitter.emit(relax.op.shape_to_tensor(relax.ShapeExpr([extent])))
-            x = x / reshape(size, []).astype(x.dtype)
-    return x if known == 1 else x / float(known)
-
-
-def cast_like(x: Tensor, like: Tensor) -> Tensor:
-    """Return the value in the other tensor's dtype, if both are floating point."""
-    return x.astype(like.dtype) if is_float(x.dtype) and is_float(like.dtype) else x
+            quotient = quotient / reshape(size, []).astype(quotient.dtype)
+    if known != 1:
+        quotient = quotient / float(known)
+    return quotient.astype(x.dtype)

@@ -15,7 +15,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from .define import call_op, define_op
-from .tensor import Dimension, Tensor, type_shape
+from .tensor import Dimension, Tensor, accumulator_dtype, type_shape
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _sum_over_windows(
     """
     r, s = _taps(pool)
     dtype = str(outputs.dtype)
-    wide = "float32" if dtype in ("float16", "bfloat16") else dtype
+    wide = accumulator_dtype(dtype)
 
     def element(n: Any, c: Any, h: Any, v: Any) -> Any:
         p, reads_p = pool.reached_by(0, h, r, outputs.shape[2])

@@ -70,6 +70,16 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
 
 
+def bits(dtype: str) -> int:
+    """Return the width of a dtype."""
+    return int(tvm_ffi.dtype(dtype).bits)
+
+
+def accumulator_dtype(dtype: str) -> str:
+    """Return the dtype in which values of this dtype are summed."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
 class Emitter:
     """Writes bindings into a BlockBuilder, each with the current span and name.
 
@@ -97,6 +107,11 @@ class Emitter:
     def emit(self, expr: Any) -> Any:
         """Emit a Relax expression; return a `Tensor`, or a list of them where it is a tuple."""
         return self.lift(self.builder.emit(self._located(expr), self._name))
+
+    def match_cast(self, x: Tensor, shape: Sequence[Dimension]) -> Tensor:
+        """Emit a cast of a tensor to a shape, which the virtual machine checks."""
+        ty = relax.TensorType(list(shape), x.dtype)
+        return Tensor(self, self.builder.match_cast(x.expr, ty, self._name))
 
     def lift(self, expr: Any) -> Any:
         """Wrap a Relax variable or constant: a `Tensor`, or a list for a tuple of tensors.
@@ -250,8 +265,10 @@ class Tensor(ObjectConvertible):
     def __rtruediv__(self, other: Any) -> Tensor:
         return self._operand(other) / self
 
-    def __matmul__(self, other: Any) -> Tensor:
-        return self._binary(relax.op.matmul, other)
+    def __matmul__(self, other: Tensor) -> Tensor:
+        """Return the matrix product; that of half precision is a float32."""
+        product = relax.op.matmul(self.expr, other.expr, accumulator_dtype(self.dtype))
+        return self.emitter.emit(product)
 
     def _operand(self, other: Any) -> Tensor:
         if isinstance(other, Tensor):

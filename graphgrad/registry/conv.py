@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..errors import ArgumentError
 from ..ops import conv
 from ..ops import functional as op
 from ..ops.conv import Window
 from ..ops.tensor import Tensor
 from .rule import bilinear
 from .sample import sample, static
+
+
+def _nhwc(kernel_layout: str) -> dict[str, str]:
+    return {"data_layout": "NHWC", "kernel_layout": kernel_layout}
+
 
 WINDOWS: list[tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]] = [
     ((2, 3, 5, 5), (4, 3, 3, 3), {"padding": 1}),
@@ -24,6 +30,15 @@ WINDOWS: list[tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]] = [
     (("n", 3, 4, 4), (2, 3, 3, 3), {"padding": 1}),
 ]
 """Input shape, weight shape and window of convolutions."""
+
+
+layouts = [
+    sample((2, 5, 5, 3), (3, 3, 3, 4), strides=2, padding=1, **_nhwc("HWIO")),
+    sample((1, 6, 5, 4), (2, 3, 2, 6), padding=(1, 0, 2, 1), groups=2, **_nhwc("HWIO")),
+    sample((2, 5, 5, 3), (4, 3, 2, 3), dilation=2, **_nhwc("OHWI")),
+    sample((2, 5, 5, 3), (4, 3, 3, 3), **_nhwc("OIHW")),
+]
+"""Convolutions with channels last."""
 
 
 def _window_of(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -70,19 +85,21 @@ def _gradient_samples(first: str) -> list[Any]:
     return samples
 
 
-@bilinear("relax.nn.conv2d", samples=[sample(x, w, **window) for x, w, window in WINDOWS])
+@bilinear(
+    "relax.nn.conv2d", samples=[*(sample(x, w, **window) for x, w, window in WINDOWS), *layouts]
+)
 def conv2d(x: Tensor, w: Tensor, ct: Tensor, attrs: Any) -> tuple[Tensor, Tensor]:
     """x̄ = data_gradient(ȳ, w),  w̄ = weight_gradient(x, ȳ)"""
     window = Window.of(attrs)
-    x, ct, w = (
-        to_layout(x, attrs.data_layout, "NCHW"),
-        to_layout(ct, attrs.out_layout or attrs.data_layout, "NCHW"),
-        to_layout(w, attrs.kernel_layout, "OIHW"),
-    )
+    x, w, ct = op.same_dtype(x, w, ct)
+    x = to_layout(x, attrs.data_layout, "NCHW")
+    w = to_layout(w, attrs.kernel_layout, "OIHW")
+    ct = to_layout(ct, attrs.out_layout, "NCHW")
     x_bar = conv.conv2d_data_gradient(ct, w, x.shape, window)
     w_bar = conv.conv2d_weight_gradient(x, ct, w.shape, window)
-    return to_layout(x_bar, "NCHW", attrs.data_layout), to_layout(
-        w_bar, "OIHW", attrs.kernel_layout
+    return (
+        to_layout(x_bar, "NCHW", attrs.data_layout),
+        to_layout(w_bar, "OIHW", attrs.kernel_layout),
     )
 
 
@@ -105,5 +122,16 @@ def conv2d_weight_gradient(
 
 
 def to_layout(x: Tensor, source: str, target: str) -> Tensor:
-    """Permute the axes of a tensor from one layout, such as NHWC, to another."""
+    """Permute the axes of a tensor from one layout, such as NHWC, to another.
+
+    Raises
+    ------
+    ArgumentError
+        The layout has other axes, such as the blocked NCHW4c.
+    """
+    if sorted(source) != sorted(target):
+        raise ArgumentError(
+            f"no gradient for layout {source} or {target}: layouts are served that permute the "
+            "axes NCHW or OIHW; convert the op's layout first"
+        )
     return op.permute_dims(x, [source.index(axis) for axis in target])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax
-
 from ..ops import functional as op
 from ..ops.tensor import Tensor, is_float
 from .rule import elementwise, linear, nondifferentiable, register_gradient
@@ -66,23 +64,21 @@ def exp(x: Tensor, y: Tensor) -> Tensor:
     return y
 
 
+@linear("relax.full_like", samples=[sample((2, 3), ()), sample(("n", 3), ())])
+def full_like(x: Tensor, fill: Tensor, ct: Tensor) -> tuple[None, Tensor]:
+    """Of the fill value: the sum of ȳ"""
+    return None, ct
+
+
 @elementwise("relax.log", samples=positive_samples, singular=True)
 def log(x: Tensor, y: Tensor) -> Tensor:
     """x̄ = ȳ / x"""
     return 1.0 / x
 
 
-def _chosen(a: Tensor, b: Tensor, a_wins: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the partial derivatives of a choice between a and b; half each where they are equal.
-
-    NaN operands are equal to nothing and get what the comparison says.
-    """
-    tie = op.equal(a, b)
-    like = a if a.ndim >= b.ndim else b
-    half = like.emitter.full(0.5, [], like.dtype)
-    one = like.emitter.full(1.0, [], like.dtype)
-    to_a = op.where(tie, half, op.where(a_wins, one, 0.0))
-    return to_a, 1.0 - to_a
+def _choice(ct: Tensor, a: Tensor, b: Tensor, other_chosen: Tensor) -> Tensor:
+    """Return ȳ where a was chosen, ½ ȳ where it equals b, else 0; never 0 · ∞."""
+    return op.where(op.equal(a, b), 0.5 * ct, op.where(other_chosen, 0.0, ct))
 
 
 distinct_samples = [
@@ -90,16 +86,18 @@ distinct_samples = [
 ]
 
 
-@elementwise("relax.maximum", samples=distinct_samples)
-def maximum(a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+@register_gradient("relax.maximum", samples=distinct_samples)
+def maximum(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor, Tensor]:
     """ā = ȳ where a > b, b̄ = ȳ where b > a, half each where they are equal"""
-    return _chosen(a, b, op.greater(a, b))
+    (a, b), (ct,) = inputs, cotangents
+    return _choice(ct, a, b, op.less(a, b)), _choice(ct, b, a, op.less(b, a))
 
 
-@elementwise("relax.minimum", samples=distinct_samples)
-def minimum(a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+@register_gradient("relax.minimum", samples=distinct_samples)
+def minimum(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor, Tensor]:
     """ā = ȳ where a < b, b̄ = ȳ where b < a, half each where they are equal"""
-    return _chosen(a, b, op.less(a, b))
+    (a, b), (ct,) = inputs, cotangents
+    return _choice(ct, a, b, op.greater(a, b)), _choice(ct, b, a, op.greater(b, a))
 
 
 @elementwise("relax.multiply", samples=binary_samples)
@@ -114,10 +112,11 @@ def negative(x: Tensor, y: Tensor) -> float:
     return -1.0
 
 
-@elementwise("relax.nn.relu", samples=kinked_samples)
-def relu(x: Tensor, y: Tensor) -> Tensor:
-    """x̄ = ȳ where y > 0, and 0 at 0"""
-    return op.greater(y, 0.0).astype(x.dtype)
+@register_gradient("relax.nn.relu", samples=kinked_samples)
+def relu(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
+    """x̄ = ȳ where x > 0, else 0, at 0 too; never 0 · ∞"""
+    (y,), (ct,) = outputs, cotangents
+    return (op.where(op.less_equal(y, 0.0), 0.0, ct),)
 
 
 @elementwise("relax.rsqrt", samples=positive_samples, singular=True)
@@ -190,11 +189,9 @@ clip_samples = [
 
 @register_gradient("relax.clip", samples=clip_samples)
 def clip(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor, None, None]:
-    """x̄ = ȳ where low ≤ x ≤ high (closed interval), else 0"""
-    (x, low, high), (ct,) = inputs, cotangents
-    bounds = [relax.const(float(bound.value), x.dtype) for bound in (low, high)]
-    inside = op.logical_and(op.greater_equal(x, bounds[0]), op.less_equal(x, bounds[1]))
-    return op.where(inside, ct, 0.0), None, None
+    """x̄ = ȳ where y = x, which is where low ≤ x ≤ high (closed interval), else 0"""
+    (x, _, _), (y,), (ct,) = inputs, outputs, cotangents
+    return op.where(op.equal(x, y), ct, 0.0), None, None
 
 
 nondifferentiable(
@@ -205,7 +202,6 @@ nondifferentiable(
     "relax.ceil",
     "relax.equal",
     "relax.floor",
-    "relax.full_like",
     "relax.greater",
     "relax.greater_equal",
     "relax.isfinite",

@@ -26,6 +26,7 @@ MATMUL = [
 @bilinear("relax.matmul", samples=[sample(*shapes) for shapes in MATMUL])
 def matmul(a: Tensor, b: Tensor, ct: Tensor) -> tuple[Tensor, Tensor]:
     """ā = ȳ bᵀ,  b̄ = aᵀ ȳ; a vector counts as a row of a and as a column of b"""
+    a, b, ct = op.same_dtype(a, b, ct)
     if a.ndim == 1 and b.ndim == 1:
         return ct * b, ct * a
     if b.ndim == 1:

@@ -33,7 +33,7 @@ def batch_norm(
     batch when training, else the running ones, which are then inputs like any other. The new
     running statistics are outputs and have cotangents of their own.
     """
-    x, gamma, beta, old_mean, old_variance = inputs
+    x, gamma, beta, old_mean, old_variance = (op.widen(t) for t in inputs)
     axis = attrs.axis % x.ndim
     axes = [a for a in range(x.ndim) if a != axis]
     extents = [x.shape[a] for a in axes]
@@ -44,7 +44,7 @@ def batch_norm(
     def mean(t: Tensor) -> Tensor:
         return op.divide_by_count(op.reduce_sum(t, axes), extents)
 
-    ct, ct_mean, ct_variance = cotangents
+    ct, ct_mean, ct_variance = (op.widen(t) for t in cotangents)
     batch_mean = mean(x) if attrs.training else old_mean
     centred = x - per_channel(batch_mean)
     variance = mean(centred * centred) if attrs.training else old_variance

@@ -44,10 +44,6 @@ def _in_full(attributes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _nchw(x: Tensor, attrs: Any) -> Tensor:
-    return to_layout(x, attrs.layout, "NCHW")
-
-
 @linear(
     "relax.nn.avg_pool2d",
     samples=[sample(shape, **windows) for shape, windows in POOLS]
@@ -55,8 +51,9 @@ def _nchw(x: Tensor, attrs: Any) -> Tensor:
 )
 def avg_pool2d(x: Tensor, ct: Tensor, attrs: Any) -> Tensor:
     """x̄ = Σ over the windows that contain the element of ȳ / count"""
+    ct = to_layout(ct, attrs.out_layout, "NCHW")
     shape = [x.shape[attrs.layout.index(axis)] for axis in "NCHW"]
-    x_bar = pool.avg_pool2d_gradient(_nchw(ct, attrs), shape, Pool.of(attrs))
+    x_bar = pool.avg_pool2d_gradient(ct, shape, Pool.of(attrs))
     return to_layout(x_bar, "NCHW", attrs.layout)
 
 
@@ -79,7 +76,8 @@ def avg_pool2d_gradient(ct: Tensor, shape: Any, v: Tensor, attrs: Any) -> tuple[
 )
 def max_pool2d(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
     """x̄ = Σ of ȳ over the windows whose first maximum stands at the element"""
-    x, y, ct = (_nchw(t, attrs) for t in (inputs[0], outputs[0], cotangents[0]))
+    x = to_layout(inputs[0], attrs.layout, "NCHW")
+    y, ct = (to_layout(t, attrs.out_layout, "NCHW") for t in (outputs[0], cotangents[0]))
     windows = Pool.of(attrs)
     index = pool.max_pool2d_index(x, y, windows)
     x_bar = pool.max_pool2d_scatter(ct, index, x.shape, windows)

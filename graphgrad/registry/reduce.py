@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ops import functional as op
-from ..ops.tensor import Tensor
+from ..ops.tensor import Tensor, accumulator_dtype
 from .rule import linear, nondifferentiable, register_gradient
 from .sample import sample, static, tensor
 
@@ -44,9 +44,10 @@ def collapse_sum_to(x: Tensor, shape: Any, ct: Tensor) -> tuple[Tensor, None]:
 def _extremum(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
     """x̄ = ȳ split equally among the elements that equal the extremum."""
     (x,), (y,), (ct,) = inputs, outputs, cotangents
-    hit = op.equal(x, op.unreduce(y, x.shape, attrs.axis)).astype(x.dtype)
-    share = hit / op.unreduce(op.reduce_sum(hit, attrs.axis), x.shape, attrs.axis)
-    return (share * op.unreduce(ct, x.shape, attrs.axis),)
+    hit = op.equal(x, op.unreduce(y, x.shape, attrs.axis))
+    count = op.reduce_sum(hit.astype(accumulator_dtype(x.dtype)), attrs.axis, keepdims=True)
+    ct = op.reshape(op.widen(ct), count.shape)
+    return (op.where(hit, ct / count, 0.0),)
 
 
 extremum_samples = [sample(tensor((2, 3, 4), distinct=True), **axes) for axes in AXES]

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import tvm
@@ -59,7 +59,7 @@ class Rule:
     samples: tuple[Sample, ...] = ()
     origin: Origin = "hand"
     singular: bool = False
-    takes_attributes: bool = field(default=False)
+    takes_attributes: bool = False
 
     @property
     def formula(self) -> str:
@@ -106,8 +106,7 @@ def unregister(op: str) -> None:
     del _RULES["user"][op]
 
 
-def _origin(function: Function | None) -> Origin:
-    module = function.__module__ if function is not None else ""
+def _origin(module: str) -> Origin:
     return "hand" if module.startswith("graphgrad.registry.") else "user"
 
 
@@ -132,7 +131,15 @@ def _decorator(
     def decorate(function: Function) -> Function:
         takes_attributes = "attrs" in inspect.signature(function).parameters
         _add(
-            Rule(op, kind, function, tuple(samples), _origin(function), singular, takes_attributes)
+            Rule(
+                op,
+                kind,
+                function,
+                tuple(samples),
+                _origin(function.__module__),
+                singular,
+                takes_attributes,
+            )
         )
         return function
 
@@ -200,7 +207,6 @@ def nondifferentiable(*ops: str) -> None:
     RuleError
         An op does not exist, or has a rule already.
     """
-    caller = inspect.stack()[1].frame.f_globals.get("__name__", "")
-    origin: Origin = "hand" if caller.startswith("graphgrad.registry.") else "user"
+    caller = inspect.currentframe().f_back.f_globals["__name__"]  # type: ignore[union-attr]
     for op in ops:
-        _add(Rule(op, "nondifferentiable", None, origin=origin))
+        _add(Rule(op, "nondifferentiable", None, origin=_origin(caller)))

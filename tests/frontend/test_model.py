@@ -87,7 +87,11 @@ def test_torch_tensors():
         ({"layer.w": W.T}, None, r"expected float32\[3, 2\], given float32\[2, 3\]"),
         ({"layer.w": W[0]}, None, r"expected float32\[3, 2\], given float32\[2\]"),
         ({"layer.w": W.astype("float64")}, None, r"expected float32\[3, 2\], given float64"),
-        ({"layer.w": "text"}, None, "'layer.w' is not an array of numbers"),
+        (
+            {"layer.w": "text"},
+            None,
+            "'layer.w': a value of type str with dtype <U4 is not an array",
+        ),
         ([W, B], None, "expected a dict of parameters by name, given a list"),
         ({"layer.w": W}, {"layer.w": W}, r"\['layer\.w'\] are given both"),
         ({}, {"layer.b": W}, r"statistic 'layer\.b': expected float32\[2\]"),
