@@ -123,7 +123,7 @@ def broadcast_to(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
 
 
 def with_shape(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
-    """State the shape of a tensor where symbolic arithmetic could not prove it; checked at run time."""
+    """State a shape that symbolic arithmetic cannot prove; it is checked when it runs."""
     if same_shape(x.shape, shape):
         return x
     return x.emitter.match_cast(x, shape)

@@ -12,11 +12,6 @@ from ..ops.tensor import Tensor
 from .rule import bilinear
 from .sample import sample, static
 
-
-def _nhwc(kernel_layout: str) -> dict[str, str]:
-    return {"data_layout": "NHWC", "kernel_layout": kernel_layout}
-
-
 WINDOWS: list[tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]] = [
     ((2, 3, 5, 5), (4, 3, 3, 3), {"padding": 1}),
     ((2, 3, 6, 7), (4, 3, 3, 3), {"strides": 2, "padding": 1}),
@@ -32,13 +27,15 @@ WINDOWS: list[tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]] = [
 """Input shape, weight shape and window of convolutions."""
 
 
-layouts = [
-    sample((2, 5, 5, 3), (3, 3, 3, 4), strides=2, padding=1, **_nhwc("HWIO")),
-    sample((1, 6, 5, 4), (2, 3, 2, 6), padding=(1, 0, 2, 1), groups=2, **_nhwc("HWIO")),
-    sample((2, 5, 5, 3), (4, 3, 2, 3), dilation=2, **_nhwc("OHWI")),
-    sample((2, 5, 5, 3), (4, 3, 3, 3), **_nhwc("OIHW")),
+_HWIO = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
+_OHWI = {"data_layout": "NHWC", "kernel_layout": "OHWI"}
+CHANNELS_LAST: list[tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]] = [
+    ((2, 5, 5, 3), (3, 3, 3, 4), {"strides": 2, "padding": 1, **_HWIO}),
+    ((1, 6, 5, 4), (2, 3, 2, 6), {"padding": (1, 0, 2, 1), "groups": 2, **_HWIO}),
+    ((2, 5, 6, 3), (4, 3, 2, 3), {"dilation": 2, **_OHWI}),
+    ((2, 5, 5, 3), (4, 3, 3, 3), {"data_layout": "NHWC", "kernel_layout": "OIHW"}),
 ]
-"""Convolutions with channels last."""
+"""The same with the channels of the data last."""
 
 
 def _window_of(attributes: dict[str, Any]) -> dict[str, Any]:
@@ -86,7 +83,7 @@ def _gradient_samples(first: str) -> list[Any]:
 
 
 @bilinear(
-    "relax.nn.conv2d", samples=[*(sample(x, w, **window) for x, w, window in WINDOWS), *layouts]
+    "relax.nn.conv2d", samples=[sample(x, w, **window) for x, w, window in WINDOWS + CHANNELS_LAST]
 )
 def conv2d(x: Tensor, w: Tensor, ct: Tensor, attrs: Any) -> tuple[Tensor, Tensor]:
     """x̄ = data_gradient(ȳ, w),  w̄ = weight_gradient(x, ȳ)"""

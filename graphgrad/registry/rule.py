@@ -130,17 +130,8 @@ def _decorator(
 ) -> Callable[[Function], Function]:
     def decorate(function: Function) -> Function:
         takes_attributes = "attrs" in inspect.signature(function).parameters
-        _add(
-            Rule(
-                op,
-                kind,
-                function,
-                tuple(samples),
-                _origin(function.__module__),
-                singular,
-                takes_attributes,
-            )
-        )
+        origin = _origin(function.__module__)
+        _add(Rule(op, kind, function, tuple(samples), origin, singular, takes_attributes))
         return function
 
     return decorate
