@@ -50,7 +50,8 @@ class Program:
     def variable(self, key: Any) -> Any:
         """Return the variable that a name, or a variable of the original function, stands for.
 
-        The function's own names go before those of the functions that it calls.
+        Parameters go before the function's own bindings, and these before those of the functions
+        that it calls.
 
         Raises
         ------
@@ -59,11 +60,12 @@ class Program:
         ArgumentError
             Several have the name.
         """
-        own, inlined = self._by_name
         if not isinstance(key, str):
-            candidates = own.get(key.name, []) + inlined.get(key.name, [])
-            return key if key in candidates else self.renamed[key]
-        named = own.get(key) or inlined[key]
+            known = any(key in names.get(key.name, []) for names in self._by_name)
+            return key if known else self.renamed[key]
+        named = next((names[key] for names in self._by_name if key in names), [])
+        if not named:
+            raise KeyError(key)
         if len(named) > 1:
             raise ArgumentError(
                 f"{len(named)} values of {self.name!r} have the name {key!r}; give the Relax "
@@ -76,15 +78,20 @@ class Program:
         return [*self.params, *(var for var, _ in self.bindings)]
 
     @cached_property
-    def _by_name(self) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
-        """The function's own variables, and those that were inlined, by name."""
-        own: dict[str, list[Any]] = {}
-        inlined: dict[str, list[Any]] = {}
-        of_function = set(self.renamed.values())
-        for var in self.variables():
-            names = own if var in of_function else inlined
-            names.setdefault(var.name, []).append(var)
-        return own, inlined
+    def _by_name(self) -> list[dict[str, list[Any]]]:
+        """The parameters, the function's own bindings and those that were inlined, by name."""
+        own = set(self.renamed.values())
+        bound = [var for var, _ in self.bindings]
+        groups = [
+            self.params,
+            [var for var in bound if var in own],
+            [var for var in bound if var not in own],
+        ]
+        by_name: list[dict[str, list[Any]]] = [{} for _ in groups]
+        for names, group in zip(by_name, groups, strict=True):
+            for var in group:
+                names.setdefault(var.name, []).append(var)
+        return by_name
 
 
 def linearise(mod: tvm.IRModule, name: str) -> Program:
@@ -148,10 +155,12 @@ class _Inliner:
 
     def _binding(self, binding: Any) -> None:
         var = binding.var
-        if isinstance(binding, relax.MatchCast):
-            self.program.bindings.append((var, binding))
-            return
         value = binding.value
+        if isinstance(binding, relax.MatchCast) and not tvm_ffi.structural_equal(value.ty, var.ty):
+            self.program.bindings.append((var, binding))
+            # TVM's fusion overlooks, in a dataflow block, that a cast reads its source.
+            self.program.dataflow = False
+            return
         if isinstance(value, relax.Function):
             self.local_functions[var] = value
         elif isinstance(value, relax.SeqExpr):

@@ -20,6 +20,7 @@ from tvm.relax.frontend.onnx import onnx_frontend as stock
 from tvm_ffi import structural_map
 
 from ..errors import ModelError
+from ..exclusive import BLOCK_BUILDER
 from ..provenance import span_of
 from .onnx_graph import STANDARD_DOMAINS, opset
 from .relax_main import rebuilt
@@ -66,7 +67,8 @@ def import_graph(
     ModelError
         If a node cannot be translated; it is named.
     """
-    return _Importer(proto, input_types, variables).translate()
+    with BLOCK_BUILDER:
+        return _Importer(proto, input_types, variables).translate()
 
 
 class _Importer(stock.ONNXGraphImporter):

@@ -122,13 +122,6 @@ def broadcast_to(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
     return x.emitter.emit(relax.op.broadcast_to(x.expr, list(shape)))
 
 
-def with_shape(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
-    """State a shape that symbolic arithmetic cannot prove; it is checked when it runs."""
-    if same_shape(x.shape, shape):
-        return x
-    return x.emitter.match_cast(x, shape)
-
-
 def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
     """Join tensors along an axis."""
     return tensors[0].emitter.emit(relax.op.concat([t.expr for t in tensors], axis=axis))

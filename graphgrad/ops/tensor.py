@@ -108,11 +108,6 @@ class Emitter:
         """Emit a Relax expression; return a `Tensor`, or a list of them where it is a tuple."""
         return self.lift(self.builder.emit(self._located(expr), self._name))
 
-    def match_cast(self, x: Tensor, shape: Sequence[Dimension]) -> Tensor:
-        """Emit a cast of a tensor to a shape, which the virtual machine checks."""
-        ty = relax.TensorType(list(shape), x.dtype)
-        return Tensor(self, self.builder.match_cast(x.expr, ty, self._name))
-
     def lift(self, expr: Any) -> Any:
         """Wrap a Relax variable or constant: a `Tensor`, or a list for a tuple of tensors.
 

@@ -18,6 +18,7 @@ POOLS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     ((1, 1, 7, 7), {"pool_size": 2, "strides": 3}),
     ((1, 2, 6, 7), {"pool_size": (3, 2), "strides": (1, 2), "padding": (1, 0, 0, 1)}),
     ((1, 2, 6, 6), {"pool_size": 3, "strides": 2, "ceil_mode": True}),
+    ((1, 2, 7, 6), {"pool_size": 2, "strides": (1, 2), "dilation": (3, 2), "padding": 1}),
     ((1, 2, 5, 5), {"pool_size": 3, "strides": 1, "padding": 1, "count_include_pad": True}),
     (
         (1, 2, 6, 6),
@@ -38,7 +39,7 @@ def _in_full(attributes: dict[str, Any]) -> dict[str, Any]:
         "pool_size": pair(attributes["pool_size"]),
         "strides": pair(attributes["strides"]),
         "padding": padding if len(padding) == 4 else (*padding, *padding),
-        "dilation": (1, 1),
+        "dilation": pair(attributes.get("dilation", 1)),
         "ceil_mode": attributes.get("ceil_mode", False),
         "count_include_pad": attributes.get("count_include_pad", False),
     }

@@ -1,14 +1,18 @@
 """Checkpoints: one safetensors file, written so that a crash never harms the previous one.
 
-The format holds arrays and text only, so that opening a file runs no code. A new file is written
-beside its target, flushed to the disk, and renamed over it.
+The format holds arrays and text only, so that opening a file runs no code, and a digest of both,
+because safetensors itself does not notice a changed byte. A new file is written beside its target,
+flushed to the disk, and renamed over it.
 """
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import json
 import os
-import tempfile
+import secrets
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,10 +21,11 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from ..errors import CheckpointError
+from ..errors import ArgumentError, CheckpointError
 
 FORMAT = "graphgrad-checkpoint-1"
 _SEPARATOR = "/"
+_UNFINISHED = ".unfinished"
 
 Groups = dict[str, dict[str, np.ndarray]]
 
@@ -40,34 +45,55 @@ def write(
 
     Raises
     ------
+    ArgumentError
+        JSON cannot hold the facts.
     CheckpointError
         The file cannot be written; what stood there before is untouched.
     """
     arrays = {
-        f"{group}{_SEPARATOR}{name}": np.ascontiguousarray(array)
+        f"{group}{_SEPARATOR}{name}": np.asarray(array, order="C")
         for group, members in groups.items()
         for name, array in members.items()
     }
-    data = save(arrays, metadata={"format": FORMAT, "facts": json.dumps(facts)})
     try:
-        replace_file(Path(path), data)
+        text = json.dumps(facts)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"JSON cannot hold the facts for {path}: {error}") from error
+    metadata = {"format": FORMAT, "facts": text, "sha256": _digest(arrays, text)}
+    try:
+        replace_file(Path(path), save(arrays, metadata=metadata))
     except OSError as error:
-        raise CheckpointError(f"cannot write the checkpoint {path}: {error}") from error
+        raise CheckpointError(
+            f"cannot write the checkpoint {path}: {error}; what stood there before is untouched"
+        ) from error
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file so that at every moment its name shows either the old or the new content."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """Write a file so that at every moment its name shows either the old or the new content.
+
+    A process that is killed here leaves a hidden file beside `path`; the next call removes it. Of
+    two processes that write to one path at once, one may therefore fail, but none writes nonsense.
+    """
+    path = Path(os.path.realpath(path))  # a link keeps pointing at the file
+    _remove_unfinished(path)
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}{_UNFINISHED}"
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
     except BaseException:
-        Path(temporary).unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def _remove_unfinished(path: Path) -> None:
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}"):
+        left.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -88,6 +114,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     Returns
     -------
     groups, facts
+        A group that had no arrays is missing.
 
     Raises
     ------
@@ -95,12 +122,12 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
         The file is missing, damaged, or no checkpoint of graphgrad.
     """
     if not Path(path).is_file():
-        raise CheckpointError(f"there is no checkpoint {path}")
+        raise CheckpointError(f"there is no file {path} to load")
     try:
         with safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise CheckpointError(
             f"{path} is damaged or no checkpoint ({error}); use an older one"
         ) from error
@@ -108,11 +135,24 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
         raise CheckpointError(
             f"{path} is a safetensors file, but no checkpoint of graphgrad in the format {FORMAT}"
         )
+    text = metadata.get("facts", "")
+    if metadata.get("sha256") != _digest(arrays, text):
+        raise CheckpointError(f"{path} is damaged: its digest does not fit; use an older one")
     groups: Groups = {}
     for key, array in arrays.items():
         group, _, name = key.partition(_SEPARATOR)
         groups.setdefault(group, {})[name] = array
-    return groups, json.loads(metadata["facts"])
+    return groups, json.loads(text)
+
+
+def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:
+    """Return a digest of everything that a checkpoint holds."""
+    digest = hashlib.sha256(facts.encode())
+    for key in sorted(arrays):
+        array = arrays[key]
+        digest.update(f"\n{key} {array.dtype} {array.shape}\n".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
 
 
 def check_match(

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import numpy as np
 import tvm
 from tvm import relax
 
 from ..autodiff.program import linearise, replay, substitute
 from ..autodiff.write import write_function
-from ..errors import ArgumentError
+from ..errors import ArgumentError, InputError
 from ..frontend.mode import specialise
 from ..frontend.model import Model
 from ..ops.tensor import Emitter, is_float, type_shape
 from .loss import LOSSES, Loss
+from .shapes import bind_dimensions, fits, shape_text
 
 LossChoice: TypeAlias = str | Any | None
 """A name in `LOSSES`, the name of a scalar output of the model, or a Relax function of the model's
 outputs and the targets that returns a scalar."""
 
 FORWARD = "forward"
+_LOSS = "loss"
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,7 @@ class LossFunction:
             self._check_function(len(model.outputs))
         elif isinstance(choice, str) and choice in model.outputs:
             self.output = model.outputs.index(choice)
+            _check_scalar(f"the model's output {choice!r}", _output_types(model)[self.output])
         elif isinstance(choice, str) and choice in LOSSES:
             self.named = LOSSES[choice]
         elif choice is not None:
@@ -83,14 +88,38 @@ class LossFunction:
     def _check_function(self, outputs: int) -> None:
         assert self.function is not None
         count = len(self.function.params)
-        ty = self.function.ret_ty
         if count not in (outputs, outputs + 1):
             raise ArgumentError(
                 f"the loss function takes {count} parameter(s); it must take the model's "
                 f"{outputs} output(s), and the targets behind them if it needs any"
             )
-        if not isinstance(ty, relax.TensorType) or ty.ndim != 0 or not is_float(str(ty.dtype)):
-            raise ArgumentError(f"the loss function returns {ty}, but a loss is a float scalar")
+        _check_scalar("the loss function's result", self.function.ret_ty)
+
+    def bind(self, outputs: Sequence[Any]) -> LossFunction:
+        """Return the loss for outputs of given types: a Relax function gets concrete shapes.
+
+        Raises
+        ------
+        ArgumentError
+            The outputs do not fit the function's parameters.
+        """
+        if self.function is None:
+            return self
+        extents: dict[Any, int] = {}
+        pairs = list(zip(self.function.params, outputs, strict=False))
+        for param, output in pairs:
+            bind_dimensions(type_shape(param.ty), type_shape(output), extents)
+        for param, output in pairs:
+            expected, shape = type_shape(param.ty), type_shape(output)
+            if str(param.ty.dtype) != str(output.dtype) or not fits(expected, shape, extents):
+                raise ArgumentError(
+                    f"the loss function takes {param.name!r} as {param.ty.dtype} of shape "
+                    f"{shape_text(expected, extents)}, but the model's output is {output.dtype} "
+                    f"of shape {tuple(shape)}"
+                )
+        bound = copy.copy(self)
+        bound.function = _bind(tvm.IRModule({_LOSS: self.function}), _LOSS, extents)[_LOSS]
+        return bound
 
     def target_type(self, outputs: Sequence[Any]) -> relax.TensorType | None:
         """Return the type of the targets for outputs of given types, None if it takes none."""
@@ -100,26 +129,44 @@ class LossFunction:
             return self.function.params[-1].ty
         return None
 
+    def prepare(self, targets: np.ndarray, outputs: Sequence[Any]) -> np.ndarray:
+        """Return targets in the dtype that the loss takes.
+
+        Raises
+        ------
+        InputError
+            They cannot be that.
+        """
+        if self.named is not None:
+            return self.named.prepare(targets, outputs[0])
+        assert self.function is not None
+        expected = str(self.function.params[-1].ty.dtype)
+        if not np.can_cast(targets.dtype, np.dtype(expected), "same_kind"):
+            raise InputError(f"targets: expected dtype {expected}, given {targets.dtype}")
+        return targets.astype(expected)
+
     def emit(self, emitter: Emitter, outputs: Sequence[Any], targets: Any) -> Any:
         """Emit the loss of a batch, a scalar; `targets` is None where it takes none."""
         if self.named is not None:
             return self.named.emit(outputs[0], emitter.lift(targets))
         if self.output is not None:
-            return self._scalar(outputs[self.output])
-        program = linearise(tvm.IRModule({"loss": self.function}), "loss")
+            return outputs[self.output]
+        program = linearise(tvm.IRModule({_LOSS: self.function}), _LOSS)
         arguments = [output.expr for output in outputs]
         if targets is not None:
             arguments.append(targets)
         environment = replay(program, emitter.builder, arguments)
         return emitter.lift(substitute(program.result, environment))
 
-    def _scalar(self, value: Any) -> Any:
-        if value.shape or not is_float(value.dtype):
-            raise ArgumentError(
-                f"the model's output {self.output} has type {value.ty}, but a loss is a float "
-                "scalar"
-            )
-        return value
+
+def _output_types(model: Model) -> list[Any]:
+    ty = model.mod["main"].ret_ty
+    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
+
+
+def _check_scalar(what: str, ty: Any) -> None:
+    if not isinstance(ty, relax.TensorType) or ty.ndim != 0 or not is_float(str(ty.dtype)):
+        raise ArgumentError(f"{what} is of type {ty}, but a loss is a float scalar")
 
 
 def build_forward(
@@ -146,25 +193,28 @@ def build_forward(
     """
     program = linearise(bind(specialise(model, training), "main", model, extents), "main")
     output_types = list(program.result.fields[0].ty.fields)
-    target_type = loss.target_type(output_types)
+    bound = loss.bind(output_types)
+    target_type = bound.target_type(output_types)
     targets = relax.Var("targets", target_type) if target_type is not None else None
 
     def body(emitter: Emitter) -> Any:
         environment = replay(program, emitter.builder)
         results, state = substitute(program.result, environment).fields
         outputs = [emitter.lift(output) for output in results.fields]
-        if not loss.is_given:
+        if not bound.is_given:
             return tuple(outputs), state
-        return loss.emit(emitter, outputs, targets), tuple(outputs), state
+        return bound.emit(emitter, outputs, targets), tuple(outputs), state
 
     count = len(model.inputs)
     extra = [targets] if targets is not None else []
     params = [*program.params[:count], *extra, *program.params[count:]]
-    mod = write_function(_kernels(model.mod), FORWARD, params, body)
+    mod = write_function(
+        kernels(model.mod), FORWARD, params, body, pure=program.pure, dataflow=program.dataflow
+    )
     return Forward(mod, target_type, output_types)
 
 
-def _kernels(mod: tvm.IRModule) -> tvm.IRModule:
+def kernels(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module's PrimFuncs alone; its Relax functions have been inlined."""
     functions = mod.functions.items()
     return tvm.IRModule({gv: f for gv, f in functions if not isinstance(f, relax.Function)})
@@ -182,6 +232,8 @@ def bind(mod: tvm.IRModule, name: str, model: Model, extents: Mapping[Any, int])
         for dimension, renamed in zip(type_shape(original.ty), type_shape(param.ty), strict=True):
             if dimension in extents and isinstance(renamed, tvm.tirx.Var):
                 values[renamed] = extents[dimension]
-    if not values:
-        return mod
-    return relax.transform.BindSymbolicVars(values, name)(mod)
+    return _bind(mod, name, values)
+
+
+def _bind(mod: tvm.IRModule, name: str, extents: Mapping[Any, int]) -> tvm.IRModule:
+    return relax.transform.BindSymbolicVars(extents, name)(mod) if extents else mod

@@ -8,13 +8,54 @@ from typing import Any
 
 import numpy as np
 import tvm
+from tvm import relax
 
-from ..errors import InputError
+from ..arrays import to_numpy
+from ..errors import ArgumentError, InputError
+from ..frontend.model import Model
 from ..lower.arrays import to_tensor
 from ..ops.tensor import type_shape
+from .forward import Forward, LossFunction
+from .loss import check_target_shape
+from .shapes import bind_dimensions, fits, shape_text
 
 Inputs = Mapping[str, Any] | Any
 """Arrays by input name, or one array for a model with a single input."""
+
+
+def only_served(**arguments: tuple[Any, Any]) -> None:
+    """Raise unless each argument, given as (value, the one that is served), has that value.
+
+    Raises
+    ------
+    ArgumentError
+    """
+    for name, (value, served) in arguments.items():
+        if value != served:
+            raise ArgumentError(f"{name}={value!r} is not served yet; only {served!r} is")
+
+
+def input_types(model: Model) -> dict[str, relax.TensorType]:
+    """Return the types of a model's inputs by name.
+
+    Raises
+    ------
+    ArgumentError
+        It is no `Model`, or an input is no tensor of known rank.
+    """
+    if not isinstance(model, Model):
+        raise ArgumentError(
+            f"expected a graphgrad.Model, given a {type(model).__name__}; make one with "
+            "graphgrad.from_onnx or graphgrad.Model"
+        )
+    types = {var.name: var.ty for var in model.mod["main"].params[: len(model.inputs)]}
+    for name, ty in types.items():
+        if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+            raise ArgumentError(
+                f"input {name!r} has type {ty}; only tensors are served, with a shape in which "
+                "dimensions may be symbolic"
+            )
+    return types
 
 
 def by_name(inputs: Inputs, names: list[str]) -> dict[str, Any]:
@@ -34,7 +75,7 @@ def by_name(inputs: Inputs, names: list[str]) -> dict[str, Any]:
         return {names[0]: inputs}
     unknown = [name for name in inputs if name not in names]
     if unknown:
-        close = difflib.get_close_matches(unknown[0], names, n=1)
+        close = difflib.get_close_matches(str(unknown[0]), names, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else ""
         raise InputError(f"the model has no input {unknown[0]!r}, only {names}{hint}")
     missing = [name for name in names if name not in inputs]
@@ -43,15 +84,28 @@ def by_name(inputs: Inputs, names: list[str]) -> dict[str, Any]:
     return {name: inputs[name] for name in names}
 
 
-def tensors(arrays: Mapping[str, Any], device: Any) -> dict[str, tvm.runtime.Tensor]:
-    """Convert arrays of any origin to tensors on a device; InputError names the culprit."""
-    converted = {}
-    for name, array in arrays.items():
-        try:
-            converted[name] = to_tensor(array, device, borrow=True)
-        except InputError as error:
-            raise InputError(f"input {name!r}: {error}") from error
-    return converted
+def tensors(
+    arrays: Mapping[str, Any], device: Any, kind: str = "input"
+) -> tuple[dict[str, tvm.runtime.Tensor], dict[str, tvm.runtime.Tensor]]:
+    """Convert arrays of any origin to tensors on a device.
+
+    Returns
+    -------
+    converted, lent : dict of tensors
+        All of them, and those that still stand in the caller's memory.
+
+    Raises
+    ------
+    InputError
+        Something is no array of numbers; names the culprit.
+    """
+    converted, lent = {}, {}
+    for name, value in arrays.items():
+        array = _named(f"{kind} {name!r}", value)
+        tensor = converted[name] = to_tensor(array, device, borrow=True)
+        if tensor.data_ptr() == array.ctypes.data:
+            lent[name] = tensor
+    return converted, lent
 
 
 def bind_shapes(
@@ -59,57 +113,82 @@ def bind_shapes(
 ) -> dict[Any, int]:
     """Check inputs against their types; return the extents of the symbolic dimensions.
 
-    Parameters
-    ----------
-    given : mapping
-        Tensors by name.
-    types : mapping
-        A ``relax.TensorType`` for each.
-
     Raises
     ------
     InputError
-        A dtype, rank or extent does not fit; names the input, what was expected and given.
+        As `check_types`, and for an input without elements.
     """
-    extents: dict[Any, int] = {}
-    for name, tensor in given.items():
-        ty = types[name]
-        shape = tuple(int(extent) for extent in tensor.shape)
-        if str(tensor.dtype) != str(ty.dtype):
-            raise InputError(
-                f"input {name!r}: expected dtype {ty.dtype}, given {tensor.dtype}; convert it "
-                f"with .astype('{ty.dtype}')"
-            )
-        expected = type_shape(ty)
-        fits = len(shape) == len(expected)
-        for extent, dimension in zip(shape, expected, strict=False):
-            if isinstance(dimension, tvm.tirx.Var):
-                fits = fits and extents.setdefault(dimension, extent) == extent
-            elif isinstance(dimension, int):
-                fits = fits and extent == dimension
-        if not fits:
-            raise InputError(
-                f"input {name!r}: expected shape {shape_text(expected)}, given {shape}"
-            )
+    extents = check_types(given, types, "input")
+    for name, shape in zip(given, shapes_of(given), strict=True):
         if 0 in shape:
             raise InputError(f"input {name!r}: shape {shape} is empty; give at least one example")
     return extents
 
 
+def check_types(
+    given: Mapping[str, tvm.runtime.Tensor], types: Mapping[str, Any], kind: str
+) -> dict[Any, int]:
+    """Check tensors against types; return the extents of the symbolic dimensions.
+
+    Parameters
+    ----------
+    given : mapping
+        Tensors by name.
+    types : mapping
+        A ``relax.TensorType`` with a shape for each.
+    kind : str
+        What errors call them.
+
+    Raises
+    ------
+    InputError
+        A dtype, rank or extent does not fit; names the tensor, what was expected and given.
+    """
+    extents: dict[Any, int] = {}
+    for name, tensor in given.items():
+        if str(tensor.dtype) != str(types[name].dtype):
+            raise InputError(
+                f"{kind} {name!r}: expected dtype {types[name].dtype}, given {tensor.dtype}; "
+                f"convert it with .astype('{types[name].dtype}')"
+            )
+        bind_dimensions(type_shape(types[name]), tensor.shape, extents)
+    for name, shape in zip(given, shapes_of(given), strict=True):
+        expected = type_shape(types[name])
+        if not fits(expected, shape, extents):
+            raise InputError(
+                f"{kind} {name!r}: expected shape {shape_text(expected, extents)}, given {shape}"
+            )
+    return extents
+
+
 def shapes_of(given: Mapping[str, tvm.runtime.Tensor]) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of tensors: what a compiled function is kept under."""
-    return tuple(tuple(int(extent) for extent in tensor.shape) for tensor in given.values())
+    return tuple(tuple(map(int, tensor.shape)) for tensor in given.values())
 
 
-def shape_text(shape: list[Any]) -> str:
-    """Write a shape for people, symbolic extents by name."""
-    return "(" + ", ".join(str(extent) for extent in shape) + ("," if len(shape) == 1 else "") + ")"
+def target_tensors(
+    targets: Any, loss: LossFunction, forward: Forward, device: Any
+) -> list[tvm.runtime.Tensor]:
+    """Return the targets that a forward function takes, checked: none, or one copied tensor.
+
+    Raises
+    ------
+    InputError
+        Targets are missing, not wanted, or do not fit.
+    """
+    if forward.targets is None:
+        if targets is not None:
+            raise InputError("targets were given, but there is no loss that takes any")
+        return []
+    if targets is None:
+        raise InputError("targets are missing: the loss compares the outputs with targets")
+    array = loss.prepare(_named("targets", targets), forward.outputs)
+    check_target_shape(array, forward.targets)
+    return [to_tensor(array, device, str(forward.targets.dtype))]
 
 
-def as_numpy(value: Any) -> np.ndarray:
-    """Return targets as a numpy array, whatever they were given as."""
-    if isinstance(value, np.ndarray):
-        return value
-    if isinstance(value, list | tuple | int | float):
-        return np.asarray(value)
-    return to_tensor(value).numpy()
+def _named(label: str, value: Any) -> np.ndarray:
+    try:
+        return to_numpy(value)
+    except InputError as error:
+        raise InputError(f"{label}: {error}") from error

@@ -10,7 +10,7 @@ from tvm import relax
 
 from ..errors import InputError, ModelError
 from ..ops import functional as op
-from ..ops.tensor import Dimension, Tensor, type_shape
+from ..ops.tensor import Dimension, Tensor, is_float, type_shape
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class CrossEntropy:
     def target_type(self, output: relax.TensorType) -> relax.TensorType:
         """Return the type of the labels that go with logits of a type."""
         shape = type_shape(output)
-        if len(shape) < 2:
+        if len(shape) < 2 or not is_float(str(output.dtype)):
             raise ModelError(
-                f"cross_entropy needs logits of shape (N, classes, …), but the model's output has "
-                f"shape {shape}; choose another loss"
+                f"cross_entropy needs float logits of shape (N, classes, …), but the model's "
+                f"first output is {output.dtype} of shape {tuple(shape)}; choose another loss"
             )
         return relax.TensorType([shape[0], *shape[2:]], "int64")
 
@@ -68,6 +68,11 @@ class MeanSquaredError:
 
     def target_type(self, output: relax.TensorType) -> relax.TensorType:
         """Return the type of the targets that go with outputs of a type."""
+        if not is_float(str(output.dtype)):
+            raise ModelError(
+                f"mse needs a float output, but the model's first output is {output.dtype}; "
+                "choose another loss"
+            )
         return output
 
     def prepare(self, targets: np.ndarray, output: relax.TensorType) -> np.ndarray:

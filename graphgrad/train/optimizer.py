@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Real
+from typing import Any
 
 from ..errors import ArgumentError
 from ..ops.tensor import Tensor
@@ -40,9 +43,7 @@ class SGD:
 
     def __post_init__(self) -> None:
         for name in ("learning_rate", "momentum", "weight_decay"):
-            value = getattr(self, name)
-            if not 0.0 <= value < float("inf"):
-                raise ArgumentError(f"SGD: {name}={value} must be a finite number, at least 0")
+            check_rate(f"SGD: {name}", getattr(self, name))
         if self.nesterov and not self.momentum:
             raise ArgumentError("SGD: nesterov=True needs momentum above 0")
 
@@ -65,3 +66,15 @@ class SGD:
 
 
 Optimizer = SGD
+
+
+def check_rate(name: str, value: Any) -> None:
+    """Raise unless a value is a finite number, at least 0.
+
+    Raises
+    ------
+    ArgumentError
+    """
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not (is_number and 0 <= float(value) < math.inf):
+        raise ArgumentError(f"{name}={value!r} must be a finite number, at least 0")

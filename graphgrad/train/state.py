@@ -9,7 +9,7 @@ import numpy as np
 import tvm
 
 from ..errors import AliasError
-from ..lower.arrays import overlaps, to_tensor
+from ..lower.arrays import to_tensor
 
 Arrays = dict[str, np.ndarray]
 
@@ -38,12 +38,17 @@ class TrainState:
     ):
         self.device = device
         self.trained = list(trained)
+        self.trained_dtypes = {params[name].dtype for name in trained}
         self.params = {name: to_tensor(array, device) for name, array in params.items()}
         self.state = {name: to_tensor(array, device) for name, array in state.items()}
         self.slots = {
             slot: {name: to_tensor(np.zeros_like(params[name]), device) for name in trained}
             for slot in slots
         }
+        # In bytes, in the order of `_overwritten`; asking each tensor would take longer.
+        trained_sizes = [params[name].nbytes for name in trained]
+        state_sizes = [array.nbytes for array in state.values()]
+        self._sizes = np.array([*trained_sizes, *state_sizes, *trained_sizes * len(slots)], int)
 
     def arrays(self) -> dict[str, Arrays]:
         """Return copies of everything, by group (``params``, ``state``, slot names) and name."""
@@ -59,14 +64,16 @@ class TrainState:
         self.params, self.state = restored.pop("params"), restored.pop("state")
         self.slots = restored
 
-    def updated(self) -> list[tvm.runtime.Tensor]:
-        """Return the tensors that a step replaces: parameters that train, statistics, buffers."""
-        trained = [self.params[name] for name in self.trained]
-        buffers = [tensor for slot in self.slots.values() for tensor in slot.values()]
-        return [*trained, *self.state.values(), *buffers]
+    def of_model(self) -> list[tvm.runtime.Tensor]:
+        """Return the parameters and the statistics, in the order of the model."""
+        return [*self.params.values(), *self.state.values()]
+
+    def everything(self) -> list[tvm.runtime.Tensor]:
+        """Return parameters, statistics and buffers: what a step takes."""
+        return [*self.of_model(), *(t for slot in self.slots.values() for t in slot.values())]
 
     def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
-        """Take the tensors that a step returned, in the order of `updated`."""
+        """Take what a step returned: the parameters that train, all statistics, all buffers."""
         fresh = iter(tensors)
         for name in self.trained:
             self.params[name] = next(fresh)
@@ -74,15 +81,31 @@ class TrainState:
             for name in group:
                 group[name] = next(fresh)
 
-    def check_overlap(self, given: Mapping[str, tvm.runtime.Tensor]) -> None:
-        """Raise if a step's argument shares memory with a tensor that the step may overwrite.
+    def check_overlap(self, lent: Mapping[str, tvm.runtime.Tensor]) -> None:
+        """Raise if memory that the caller lends belongs to a tensor that a step may overwrite.
+
+        Arguments that were copied need no check: their memory is their own.
 
         Raises
         ------
         AliasError
             Names both.
         """
-        owned = {
+        owned = self._overwritten() if lent else {}
+        starts = np.array([buffer.data_ptr() for buffer in owned.values()], int)
+        for name, tensor in lent.items():
+            start = tensor.data_ptr()
+            end = start + int(tensor.numel()) * tensor.dtype.itemsize
+            shared = np.flatnonzero((starts < end) & (start < starts + self._sizes))
+            if len(shared):
+                raise AliasError(
+                    f"input {name!r} shares memory with the {list(owned)[shared[0]]}, which the "
+                    "step overwrites; pass a copy"
+                )
+
+    def _overwritten(self) -> dict[str, tvm.runtime.Tensor]:
+        """Return the tensors that a step may overwrite, by what errors call them."""
+        return {
             **{f"parameter {name!r}": self.params[name] for name in self.trained},
             **{f"statistic {name!r}": tensor for name, tensor in self.state.items()},
             **{
@@ -91,15 +114,8 @@ class TrainState:
                 for name, tensor in tensors.items()
             },
         }
-        for label, tensor in given.items():
-            for owner, buffer in owned.items():
-                if overlaps(tensor, buffer):
-                    raise AliasError(
-                        f"input {label!r} shares memory with the {owner}, which the step "
-                        "overwrites; pass a copy"
-                    )
 
 
 def as_arrays(tensors: Mapping[str, tvm.runtime.Tensor]) -> Arrays:
     """Copy tensors to numpy arrays."""
-    return {name: tensor.numpy().copy() for name, tensor in tensors.items()}
+    return {name: tensor.numpy() for name, tensor in tensors.items()}

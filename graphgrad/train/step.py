@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
+import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
-from ..errors import ArgumentError, CheckpointError, InputError
+from ..errors import ArgumentError, CheckpointError
 from ..frontend.model import Model
 from ..lower.arrays import to_tensor
 from ..lower.device import device_of
@@ -18,18 +18,29 @@ from ..lower.pipeline import compile as compile_module
 from ..lower.target import target as resolve_target
 from . import checkpoint
 from .forward import FORWARD, Forward, LossChoice, LossFunction, build_forward
-from .inputs import Inputs, as_numpy, bind_shapes, by_name, shapes_of, tensors
-from .loss import check_target_shape
-from .optimizer import SGD, Optimizer
+from .inputs import (
+    Inputs,
+    bind_shapes,
+    by_name,
+    input_types,
+    only_served,
+    shapes_of,
+    target_tensors,
+    tensors,
+)
+from .loss import LOSSES
+from .optimizer import SGD, Optimizer, check_rate
 from .state import Arrays, TrainState, as_arrays
 from .update import STEP, build_step
+
+Shapes = tuple[tuple[int, ...], ...]
 
 
 def train_step(
     model: Model,
     loss: LossChoice = "cross_entropy",
     optimizer: Optimizer = SGD(0.1, momentum=0.9),  # noqa: B008 (frozen)
-    wrt: Sequence[str] | None = None,
+    wrt: str | Sequence[str] | None = None,
     target: Any = "llvm",
     accumulate: int = 1,
     precision: str = "float32",
@@ -45,8 +56,8 @@ def train_step(
         ``"cross_entropy"`` (integer labels), ``"mse"``, the name of a scalar output of the model,
         or a Relax function of the model's outputs and the targets that returns a scalar.
     optimizer : SGD
-    wrt : sequence of str, optional
-        Names of the parameters that train; by default all that can.
+    wrt : name or names, optional
+        The parameters that train; by default all that can.
     target : str, dict or Target
         Where it runs; a bare ``"llvm"`` is this host.
     accumulate : 1
@@ -70,20 +81,15 @@ def train_step(
     >>> step = gg.train_step(gg.from_onnx("resnet.onnx"), optimizer=gg.optim.SGD(0.1, 0.9))
     >>> loss = step(images, labels)
     """
-    for name, value, served in (
-        ("accumulate", accumulate, 1),
-        ("precision", precision, "float32"),
-        ("memory", memory, None),
-    ):
-        if value != served:
-            raise ArgumentError(f"{name}={value!r} is not served yet; only {served!r} is")
+    only_served(accumulate=(accumulate, 1), precision=(precision, "float32"), memory=(memory, None))
     return TrainStep(model, loss, optimizer, wrt, target)
 
 
 class TrainStep:
     """A compiled training step and everything it changes; made by `train_step`.
 
-    A step whose loss or gradients are not finite changes nothing, bit for bit.
+    A step whose loss, gradients or new statistics are not finite changes nothing, bit for bit. For
+    each new combination of input shapes a step, or an evaluation, is compiled and kept.
 
     Attributes
     ----------
@@ -92,7 +98,7 @@ class TrainStep:
     steps : int
         Calls so far.
     skipped : int
-        How many of them changed nothing, because the loss or a gradient was not finite.
+        How many of them changed nothing, because something was not finite.
     """
 
     def __init__(
@@ -100,22 +106,25 @@ class TrainStep:
         model: Model,
         loss: LossChoice,
         optimizer: Optimizer,
-        wrt: Sequence[str] | None,
+        wrt: str | Sequence[str] | None,
         target: Any,
     ):
+        self._input_types = input_types(model)
         self._model = model
         self._loss = LossFunction(model, loss)
         if not self._loss.is_given:
-            raise ArgumentError("train_step needs a loss")
+            raise ArgumentError(f"train_step needs a loss: one of {sorted(LOSSES)}, for example")
+        if not isinstance(optimizer, Optimizer):
+            raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
         self._optimizer = optimizer
         self._target = resolve_target(target)
         self._device = device_of(self._target)
-        trained = _trained(model, wrt)
         self._tensors = TrainState(
-            model.params, model.state, trained, optimizer.slots, self._device
+            model.params, model.state, _trained(model, wrt), optimizer.slots, self._device
         )
-        self._input_types = {p.name: p.ty for p in model.mod["main"].params[: len(model.inputs)]}
-        self._compiled: dict[Any, Any] = {}
+        self._forwards: dict[Shapes, Forward] = {}
+        self._steps: dict[Shapes, Callable[..., Any]] = {}
+        self._evaluations: dict[Shapes, Callable[..., Any]] = {}
         self.learning_rate = optimizer.learning_rate
         self.steps = 0
         self.skipped = 0
@@ -127,8 +136,12 @@ class TrainStep:
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        if not (isinstance(rate, int | float | np.floating) and 0 <= rate < math.inf):
-            raise ArgumentError(f"learning_rate={rate!r} must be a finite number, at least 0")
+        check_rate("learning_rate", rate)
+        for dtype in self._tensors.trained_dtypes:
+            with np.errstate(over="ignore"):
+                overflows = np.isinf(np.float64(rate).astype(dtype))
+            if overflows:
+                raise ArgumentError(f"learning_rate={rate!r} is too large for {dtype} parameters")
         self._learning_rate = float(rate)
 
     @property
@@ -170,19 +183,18 @@ class TrainStep:
         AliasError
             An array shares memory with a tensor that the step overwrites.
         """
-        given, extents = self._checked(inputs)
-        key = ("step", shapes_of(given))
-        if key not in self._compiled:
-            forward = build_forward(self._model, self._loss, True, extents)
-            step = build_step(self._model, forward, self._tensors.trained, self._optimizer)
-            self._compiled[key] = self._compile(step), forward
-        vm, forward = self._compiled[key]
-        arguments = [*given.values(), *self._targets(targets, forward)]
-        self._tensors.check_overlap(given)
+        given, lent, extents = self._checked(inputs)
+        shapes = shapes_of(given)
+        if shapes not in self._forwards:
+            self._forwards[shapes] = build_forward(self._model, self._loss, True, extents)
+        forward = self._forwards[shapes]
+        arguments = [*given.values(), *target_tensors(targets, self._loss, forward, self._device)]
+        self._tensors.check_overlap(lent)
+        if shapes not in self._steps:
+            mod = build_step(self._model, forward, self._tensors.trained, self._optimizer)
+            self._steps[shapes] = self._compile(mod, STEP)
         rate = to_tensor(np.float64(self._learning_rate), self._device)
-        owned = [*self._tensors.params.values(), *self._tensors.state.values()]
-        buffers = [t for slot in self._tensors.slots.values() for t in slot.values()]
-        loss, applied, *fresh = vm[STEP](*arguments, rate, *owned, *buffers)
+        loss, applied, *fresh = self._steps[shapes](*arguments, rate, *self._tensors.everything())
         self._tensors.replace(fresh)
         self.steps += 1
         self.skipped += not bool(applied.numpy())
@@ -195,14 +207,13 @@ class TrainStep:
         ------
         InputError
         """
-        given, extents = self._checked(inputs)
-        key = ("evaluate", shapes_of(given))
-        if key not in self._compiled:
+        given, _, extents = self._checked(inputs)
+        shapes = shapes_of(given)
+        if shapes not in self._evaluations:
             forward = build_forward(self._model, LossFunction(self._model, None), False, extents)
-            self._compiled[key] = self._compile(forward.mod)
-        owned = [*self._tensors.params.values(), *self._tensors.state.values()]
-        outputs = self._compiled[key][FORWARD](*given.values(), *owned)[0]
-        return {name: out.numpy() for name, out in zip(self._model.outputs, outputs, strict=True)}
+            self._evaluations[shapes] = self._compile(forward.mod, FORWARD)
+        outputs = self._evaluations[shapes](*given.values(), *self._tensors.of_model())[0]
+        return as_arrays(dict(zip(self._model.outputs, outputs, strict=True)))
 
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
         """Write everything that the next steps depend on to one file (safetensors).
@@ -216,11 +227,13 @@ class TrainStep:
 
         Raises
         ------
+        ArgumentError
+            JSON cannot hold `extra`.
         CheckpointError
-            The file cannot be written.
+            The file cannot be written; what stood there before is untouched.
         """
         facts = {
-            "optimizer": repr(self._optimizer),
+            "optimizer": self._method(),
             "learning_rate": self._learning_rate,
             "steps": self.steps,
             "skipped": self.skipped,
@@ -246,9 +259,9 @@ class TrainStep:
         # A group without arrays leaves no trace in the file.
         groups = {group: groups.get(group, {}) for group in {**current, **groups}}
         checkpoint.check_match(path, groups, current)
-        if facts["optimizer"] != repr(self._optimizer):
+        if facts["optimizer"] != self._method():
             raise CheckpointError(
-                f"{path} was saved by {facts['optimizer']}, this step uses {self._optimizer!r}; "
+                f"{path} was saved by {facts['optimizer']}, this step uses {self._method()}; "
                 "build the step with the same optimiser"
             )
         self._tensors.restore(
@@ -261,36 +274,34 @@ class TrainStep:
         self.steps, self.skipped = facts["steps"], facts["skipped"]
         return facts["extra"]
 
-    def _checked(self, inputs: Inputs) -> tuple[dict[str, Any], dict[Any, int]]:
-        given = tensors(by_name(inputs, self._model.inputs), self._device)
-        return given, bind_shapes(given, self._input_types)
+    def _method(self) -> str:
+        """Return the optimiser in words, without its learning rate, which may change any time."""
+        fields = dataclasses.asdict(self._optimizer)
+        settings = ", ".join(f"{k}={v!r}" for k, v in fields.items() if k != "learning_rate")
+        return f"{type(self._optimizer).__name__}({settings})"
 
-    def _targets(self, targets: Any, forward: Forward) -> list[Any]:
-        if forward.targets is None:
-            if targets is not None:
-                raise InputError("targets were given, but this loss takes none")
-            return []
-        if targets is None:
-            raise InputError("targets are missing: this loss compares the outputs with targets")
-        array = as_numpy(targets)
-        if self._loss.named is not None:
-            array = self._loss.named.prepare(array, forward.outputs[0])
-        check_target_shape(array, forward.targets)
-        return [to_tensor(array, self._device, str(forward.targets.dtype))]
+    def _checked(self, inputs: Inputs) -> tuple[dict[str, Any], dict[str, Any], dict[Any, int]]:
+        """Return the inputs as tensors, those of them that were not copied, and the extents."""
+        given, lent = tensors(by_name(inputs, self._model.inputs), self._device)
+        return given, lent, bind_shapes(given, self._input_types)
 
-    def _compile(self, mod: Any) -> relax.VirtualMachine:
-        return relax.VirtualMachine(compile_module(mod, self._target), self._device)
+    def _compile(self, mod: Any, name: str) -> Callable[..., Any]:
+        return relax.VirtualMachine(compile_module(mod, self._target), self._device)[name]
 
 
-def _trained(model: Model, wrt: Sequence[str] | None) -> list[str]:
+def _trained(model: Model, wrt: str | Sequence[str] | None) -> list[str]:
     trainable = model.trainable()
+    if isinstance(wrt, str):
+        wrt = [wrt]
     if wrt is None:
         if not trainable:
             raise ArgumentError("the model has no parameter that can train")
         return trainable
     unknown = [name for name in wrt if name not in model.params]
     if unknown:
-        raise ArgumentError(f"wrt: the model has no parameter(s) {unknown}")
+        raise ArgumentError(
+            f"wrt: the model has no parameter(s) {unknown}; it has {list(model.params)}"
+        )
     frozen = [name for name in wrt if name not in trainable]
     if frozen:
         raise ArgumentError(f"wrt: the parameter(s) {frozen} are frozen or hold no floats")

@@ -13,14 +13,13 @@ from ..autodiff.program import linearise, replay, substitute
 from ..autodiff.reverse import backward, check_target
 from ..autodiff.write import write_function
 from ..frontend.model import Model
+from ..lower.inplace import DONATED
 from ..ops import functional as op
-from ..ops.tensor import Emitter, Tensor
-from .forward import FORWARD, Forward
+from ..ops.tensor import Emitter, Tensor, is_float
+from .forward import FORWARD, Forward, kernels
 from .optimizer import Optimizer
 
 STEP = "train_step"
-DONATED = "graphgrad.donated"
-"""Attribute of a function: pairs of parameter index and result index that may share a buffer."""
 
 
 def build_step(
@@ -42,8 +41,8 @@ def build_step(
     IRModule
         With ``train_step(*inputs, [targets], rate, *params, *state, *buffers) -> (loss, applied,
         *trained params, *state, *buffers)``: buffers by slot, then by parameter; `applied` is a
-        boolean scalar. Where the loss or a gradient is not finite, `applied` is false and all
-        tensors are returned unchanged.
+        boolean scalar. Where the loss, a gradient or a new statistic is not finite, `applied` is
+        false and all tensors are returned unchanged.
 
     Raises
     ------
@@ -62,7 +61,6 @@ def build_step(
     buffers = {
         slot: [relax.Var(f"{slot}.{w.name}", w.ty) for w in weights] for slot in optimizer.slots
     }
-    flat_buffers = [buffer for slot in buffers.values() for buffer in slot]
 
     def body(emitter: Emitter) -> Any:
         environment = replay(program, emitter.builder)
@@ -71,42 +69,60 @@ def build_step(
         one = emitter.full(1.0, [], loss.dtype)
         gradients = backward(emitter, program, environment, activity, [one, None, None], weights)
         with emitter.at(None, "update"):
-            applied = _all_finite([loss, *gradients])
-            new_weights: list[Tensor] = []
-            new_buffers: dict[str, list[Tensor]] = {slot: [] for slot in buffers}
-            for index, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
-                parameter = emitter.lift(weight)
-                slots = {slot: emitter.lift(buffers[slot][index]) for slot in buffers}
-                moved, slots_moved = optimizer.emit(
-                    parameter, gradient, slots, emitter.lift(rate).astype(parameter.dtype)
-                )
-                new_weights.append(op.where(applied, moved, parameter))
-                for slot, value in slots_moved.items():
-                    new_buffers[slot].append(op.where(applied, value, slots[slot]))
-            statistics = [
-                op.where(applied, emitter.lift(new), emitter.lift(old))
-                for new, old in zip(new_state.fields, state, strict=True)
-            ]
-        buffers_out = [value for slot in new_buffers.values() for value in slot]
-        return (loss, applied, *new_weights, *statistics, *buffers_out)
+            old = [emitter.lift(var) for var in state]
+            # A model without batch norm has nothing that updates its statistics.
+            new = [emitter.lift(value) for value in new_state.fields] or old
+            floats = [statistic for statistic in new if is_float(statistic.dtype)]
+            applied = _all_finite([loss, *gradients, *floats])
+            moved, new_buffers = _move(optimizer, emitter, weights, gradients, buffers, rate)
+            kept = [*map(emitter.lift, weights), *old, *map(emitter.lift, _flat(buffers))]
+            fresh = [*moved, *new, *_flat(new_buffers)]
+            chosen = [op.where(applied, *pair) for pair in zip(fresh, kept, strict=True)]
+        return (loss, applied, *chosen)
 
-    written = write_function(tvm.IRModule(), STEP, [*arguments, rate, *owned, *flat_buffers], body)
-    donated = [*weights, *state, *flat_buffers]
-    order = [*arguments, rate, *owned, *flat_buffers]
-    pairs = [[order.index(var), index + 2] for index, var in enumerate(donated)]
+    inputs = [*arguments, rate, *owned, *_flat(buffers)]
+    written = write_function(
+        kernels(forward.mod), STEP, inputs, body, pure=program.pure, dataflow=program.dataflow
+    )
+    replaced = [*weights, *state, *_flat(buffers)]
+    pairs = [[inputs.index(var), index + 2] for index, var in enumerate(replaced)]
     written[STEP] = written[STEP].with_attr(DONATED, pairs)
     return written
+
+
+def _move(
+    optimizer: Optimizer,
+    emitter: Emitter,
+    weights: Sequence[Any],
+    gradients: Sequence[Tensor],
+    buffers: dict[str, list[Any]],
+    rate: Any,
+) -> tuple[list[Tensor], dict[str, list[Tensor]]]:
+    """Emit the optimiser's update of each weight; return the new weights and buffers."""
+    moved: list[Tensor] = []
+    new_buffers: dict[str, list[Tensor]] = {slot: [] for slot in buffers}
+    for index, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
+        parameter = emitter.lift(weight)
+        slots = {slot: emitter.lift(members[index]) for slot, members in buffers.items()}
+        rate_here = emitter.lift(rate).astype(parameter.dtype)
+        new_parameter, new_slots = optimizer.emit(parameter, gradient, slots, rate_here)
+        moved.append(new_parameter)
+        for slot, members in new_buffers.items():
+            members.append(new_slots[slot])
+    return moved, new_buffers
+
+
+def _flat(buffers: dict[str, list[Any]]) -> list[Any]:
+    return [buffer for members in buffers.values() for buffer in members]
 
 
 def _all_finite(values: Sequence[Tensor]) -> Tensor:
     """Emit whether every element of every tensor is finite, as a boolean scalar."""
     checks = []
     for value in values:
-        finite = op.isfinite(value)
         # Stock lowering reduces integers, not booleans.
-        checks.append(
-            op.minimum_of(finite.astype("int32")) if value.shape else finite.astype("int32")
-        )
+        finite = op.isfinite(value).astype("int32")
+        checks.append(op.minimum_of(finite) if value.shape else finite)
     total = checks[0]
     for check in checks[1:]:
         total = total * check

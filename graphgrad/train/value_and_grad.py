@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tvm
 from tvm import relax
 
 from ..autodiff.activity import has_cotangent
-from ..autodiff.vjp import vjp
+from ..autodiff.program import linearise
+from ..autodiff.vjp import select, vjp
 from ..errors import ArgumentError, InputError
+from ..frontend.mode import specialise
 from ..frontend.model import Model
 from ..lower.arrays import to_tensor
 from ..lower.device import device_of
@@ -19,9 +20,18 @@ from ..lower.pipeline import compile as compile_module
 from ..lower.target import target as resolve_target
 from ..ops.tensor import type_shape
 from .forward import FORWARD, Forward, LossChoice, LossFunction, build_forward
-from .inputs import Inputs, as_numpy, bind_shapes, by_name, shapes_of, tensors
-from .loss import check_target_shape
-from .state import Arrays
+from .inputs import (
+    Inputs,
+    bind_shapes,
+    by_name,
+    check_types,
+    input_types,
+    only_served,
+    shapes_of,
+    target_tensors,
+    tensors,
+)
+from .state import Arrays, as_arrays
 
 LOSS = "loss"
 TARGETS = "targets"
@@ -84,18 +94,25 @@ class ValueAndGrad:
         rules: str,
         target: Any,
     ):
+        only_served(rules=(rules, "auto"))
+        self._input_types = input_types(model)
         names = [wrt] if isinstance(wrt, str) else wrt
         self._wrt = list(names) if names is not None else model.trainable()
         if not self._wrt:
             raise ArgumentError("wrt: the model has no parameter that can train; name some values")
+        select(linearise(specialise(model, training), "main"), self._wrt)
         self._model = model
         self._loss = LossFunction(model, loss)
+        if LOSS in model.outputs and loss is not None and self._loss.output is None:
+            raise ArgumentError(
+                f"the model has an output {LOSS!r} of its own, so the value of another loss has no "
+                "name; differentiate that output, or give no loss and a cotangent"
+            )
         self._training = training
-        self._rules = rules
         self._target = resolve_target(target)
         self._device = device_of(self._target)
-        self._input_types = {p.name: p.ty for p in model.mod["main"].params[: len(model.inputs)]}
-        self._compiled: dict[Any, tuple[relax.VirtualMachine, Forward]] = {}
+        self._forwards: dict[Any, Forward] = {}
+        self._compiled: dict[Any, Callable[..., Any]] = {}
 
     def __call__(self, inputs: Inputs, cotangent: Any = None) -> tuple[Arrays, Arrays]:
         """Compute outputs and gradients.
@@ -122,49 +139,49 @@ class ValueAndGrad:
         """
         named = dict(inputs) if isinstance(inputs, Mapping) else inputs
         targets = named.pop(TARGETS, None) if self._takes_targets(named) else None
-        given = tensors(by_name(named, self._model.inputs), self._device)
+        given, _ = tensors(by_name(named, self._model.inputs), self._device)
         extents = bind_shapes(given, self._input_types)
-        key = shapes_of(given)
-        if key not in self._compiled:
-            forward = build_forward(self._model, self._loss, self._training, extents)
-            mod = vjp(forward.mod, FORWARD, self._wrt, rules=self._rules)
-            mod = tvm.IRModule({f"{FORWARD}_vjp": mod[f"{FORWARD}_vjp"]})
-            vm = relax.VirtualMachine(compile_module(mod, self._target), self._device)
-            self._compiled[key] = vm, forward
-        vm, forward = self._compiled[key]
+        owned = self._owned()
+        shapes = shapes_of(given)
+        if shapes not in self._forwards:
+            self._forwards[shapes] = build_forward(self._model, self._loss, self._training, extents)
+        forward = self._forwards[shapes]
+        arguments = [*given.values(), *target_tensors(targets, self._loss, forward, self._device)]
         cotangents = self._cotangents(forward, cotangent)
-        arguments = [*given.values(), *self._targets(forward, targets)]
-        owned = [*self._model.params.values(), *self._model.state.values()]
-        parameters = [to_tensor(array, self._device) for array in owned]
-        values, gradients = vm[f"{FORWARD}_vjp"](*arguments, *parameters, *cotangents)
+        if shapes not in self._compiled:
+            self._compiled[shapes] = self._compile(forward)
+        values, gradients = self._compiled[shapes](*arguments, *owned, *cotangents)
         outputs = dict(zip(self._model.outputs, values[-2], strict=True))
         if self._loss.is_given:
             outputs = {LOSS: values[0], **outputs}
-        return _numpy(outputs), _numpy(dict(zip(self._wrt, gradients, strict=True)))
+        return as_arrays(outputs), as_arrays(dict(zip(self._wrt, gradients, strict=True)))
+
+    def _compile(self, forward: Forward) -> Callable[..., Any]:
+        name = f"{FORWARD}_vjp"
+        mod = vjp(forward.mod, FORWARD, self._wrt)
+        del mod[FORWARD]
+        return relax.VirtualMachine(compile_module(mod, self._target), self._device)[name]
+
+    def _owned(self) -> list[Any]:
+        """Return the model's parameters and statistics of this moment, checked."""
+        model = self._model
+        arrays = {**model.params, **model.state}
+        variables = model.mod["main"].params[len(model.inputs) :]
+        if list(arrays) != [var.name for var in variables]:
+            raise InputError("parameters were added to or removed from the model since it was made")
+        current, _ = tensors(arrays, self._device, "parameter")
+        check_types(current, {var.name: var.ty for var in variables}, "parameter")
+        return list(current.values())
 
     def _takes_targets(self, inputs: Any) -> bool:
         return isinstance(inputs, dict) and TARGETS not in self._model.inputs
-
-    def _targets(self, forward: Forward, targets: Any) -> list[Any]:
-        if forward.targets is None:
-            if targets is not None:
-                raise InputError("targets were given, but there is no loss that takes any")
-            return []
-        if targets is None:
-            raise InputError(f"missing input {TARGETS!r}: the loss compares outputs with targets")
-        array = as_numpy(targets)
-        if self._loss.named is not None:
-            array = self._loss.named.prepare(array, forward.outputs[0])
-        check_target_shape(array, forward.targets)
-        return [to_tensor(array, self._device, str(forward.targets.dtype))]
 
     def _cotangents(self, forward: Forward, cotangent: Any) -> list[Any]:
         """Return a cotangent for each float value that the forward function returns."""
         types = dict(zip(self._model.outputs, forward.outputs, strict=True))
         given = self._named_cotangents(types, cotangent)
         state = forward.mod[FORWARD].ret_ty.fields[-1].fields
-        arrays = [_cotangent(name, given.get(name), ty) for name, ty in types.items()]
-        arrays += [_zeros(ty) for ty in state]
+        arrays = [*(given.get(name, _zeros(ty)) for name, ty in types.items()), *map(_zeros, state)]
         if self._loss.is_given:
             arrays.insert(0, np.ones((), str(forward.mod[FORWARD].ret_ty.fields[0].dtype)))
         return [to_tensor(array, self._device) for array in arrays if array is not None]
@@ -183,29 +200,17 @@ class ValueAndGrad:
                 "the first, or a dict by name, or a loss"
             )
         named = dict(cotangent) if isinstance(cotangent, Mapping) else {first: cotangent}
-        unknown = [name for name in named if name not in types]
-        if unknown:
-            raise InputError(f"cotangent: the model has no output(s) {unknown}, only {list(types)}")
-        return named
+        for name in named:
+            if name not in types:
+                raise InputError(f"the model has no output {name!r} for a cotangent: {list(types)}")
+            if not has_cotangent(types[name]):
+                raise InputError(
+                    f"cotangent {name!r}: the output is {types[name].dtype}, not float"
+                )
+        converted, _ = tensors(named, self._device, "cotangent")
+        check_types(converted, types, "cotangent")
+        return converted
 
 
 def _zeros(ty: Any) -> np.ndarray | None:
     return np.zeros(type_shape(ty), str(ty.dtype)) if has_cotangent(ty) else None
-
-
-def _cotangent(name: str, value: Any, ty: Any) -> np.ndarray | None:
-    if value is None:
-        return _zeros(ty)
-    if not has_cotangent(ty):
-        raise InputError(f"cotangent: output {name!r} is {ty.dtype} and has none")
-    array = as_numpy(value)
-    if array.shape != tuple(type_shape(ty)) or str(array.dtype) != str(ty.dtype):
-        raise InputError(
-            f"cotangent of {name!r}: expected {ty.dtype}{tuple(type_shape(ty))}, given "
-            f"{array.dtype}{array.shape}"
-        )
-    return array
-
-
-def _numpy(values: Mapping[str, Any]) -> Arrays:
-    return {name: value.numpy().copy() for name, value in values.items()}

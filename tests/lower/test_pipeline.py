@@ -8,6 +8,7 @@ import tvm
 from tvm import relax, tirx
 
 from graphgrad.errors import GraphGradError, TargetError
+from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.pipeline import compile as compile_module
 from graphgrad.lower.pipeline import pipeline
 from graphgrad.lower.target import target
@@ -138,3 +139,31 @@ def test_thousands_of_bindings_with_constants():
     mod = module(body, tensor_type(4, 4))
     lowered = pipeline(target("llvm"))(mod)
     assert len(lowered.functions) < 10
+
+
+def test_a_cast_in_a_dataflow_block_is_lowered_right():
+    x = relax.Var("x", tensor_type(4))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            a = builder.emit(op.exp(x))
+            cast = builder.match_cast(a, tensor_type(4))
+            result = builder.emit_output(op.multiply(cast, builder.emit(op.negative(a))))
+        builder.emit_func_output(result)
+    mod = builder.get()
+    with pytest.raises(tvm.error.InternalError, match="cyclic dependency"):  # stock fusion
+        relax.get_pipeline("zero")(mod)
+    x = np.arange(4, dtype="float32")
+    vm = relax.VirtualMachine(compile_module(mod), tvm.cpu())
+    np.testing.assert_allclose(vm["main"](to_tensor(x)).numpy(), -np.exp(2 * x), rtol=1e-6)
+
+
+def test_relu_of_nan_is_nan():
+    mod = module(lambda b, x: b.emit(op.nn.relu(x)), tensor_type(4))
+    x = np.array([np.nan, -1, 2, -np.inf], "float32")
+    for compiled, expected in (
+        (tvm.compile(mod, target("llvm")), 0.0),  # stock
+        (compile_module(mod), np.nan),
+    ):
+        y = relax.VirtualMachine(compiled, tvm.cpu())["main"](to_tensor(x)).numpy()
+        np.testing.assert_array_equal(y, np.array([expected, 0, 2, 0], "float32"))

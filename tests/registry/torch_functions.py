@@ -22,32 +22,55 @@ def functions():
     def pair(value):
         return (value, value) if isinstance(value, int) else tuple(value)
 
-    def conv2d(x, w, strides=1, padding=0, dilation=1, groups=1):
+    def to_layout(x, source, target):
+        return x.permute([source.index(axis) for axis in target])
+
+    def conv2d(
+        x,
+        w,
+        strides=1,
+        padding=0,
+        dilation=1,
+        groups=1,
+        data_layout="NCHW",
+        kernel_layout="OIHW",
+    ):
         pads = pair(padding)
         top, left, bottom, right = pads if len(pads) == 4 else (*pads, *pads)
-        x = nn.pad(x, (left, right, top, bottom))
-        return nn.conv2d(x, w, stride=pair(strides), dilation=pair(dilation), groups=groups)
+        x = nn.pad(to_layout(x, data_layout, "NCHW"), (left, right, top, bottom))
+        w = to_layout(w, kernel_layout, "OIHW")
+        y = nn.conv2d(x, w, stride=pair(strides), dilation=pair(dilation), groups=groups)
+        return to_layout(y, "NCHW", data_layout)
 
-    def max_pool2d(x, pool_size, strides, padding=0, ceil_mode=False, layout="NCHW", **_):
+    def max_pool2d(
+        x, pool_size, strides, padding=0, dilation=1, ceil_mode=False, layout="NCHW", **_
+    ):
         pads = pair(padding)
-        if layout == "NHWC":
-            x = x.permute(0, 3, 1, 2)
+        x = to_layout(x, layout, "NCHW")
         if len(pads) == 4:
             top, left, bottom, right = pads
             x, pads = nn.pad(x, (left, right, top, bottom), value=-float("inf")), 0
-        y = nn.max_pool2d(x, pair(pool_size), pair(strides), pads, ceil_mode=ceil_mode)
-        return y.permute(0, 2, 3, 1) if layout == "NHWC" else y
+        y = nn.max_pool2d(
+            x, pair(pool_size), pair(strides), pads, pair(dilation), ceil_mode=ceil_mode
+        )
+        return to_layout(y, "NCHW", layout)
 
     def avg_pool2d(
-        x, pool_size, strides, padding=0, ceil_mode=False, count_include_pad=False, layout="NCHW"
+        x,
+        pool_size,
+        strides,
+        padding=0,
+        dilation=1,
+        ceil_mode=False,
+        count_include_pad=False,
+        layout="NCHW",
     ):
         pads = pair(padding)
-        if len(pads) == 4 and pads[:2] != pads[2:]:
-            return None  # torch pads both sides alike
-        if layout == "NHWC":
-            x = x.permute(0, 3, 1, 2)
+        if dilation != 1 or (len(pads) == 4 and pads[:2] != pads[2:]):
+            return None  # torch pads both sides alike, and does not dilate
+        x = to_layout(x, layout, "NCHW")
         y = nn.avg_pool2d(x, pair(pool_size), pair(strides), pads[:2], ceil_mode, count_include_pad)
-        return y.permute(0, 2, 3, 1) if layout == "NHWC" else y
+        return to_layout(y, "NCHW", layout)
 
     def batch_norm(
         x,
@@ -94,6 +117,7 @@ def functions():
         "relax.cos": torch.cos,
         "relax.divide": torch.divide,
         "relax.exp": torch.exp,
+        "relax.full_like": lambda x, fill: fill.expand(x.shape),
         "relax.log": torch.log,
         "relax.matmul": torch.matmul,
         "relax.max": reduce(torch.amax),

@@ -1,0 +1,52 @@
+"""Shapes with symbolic dimensions, bound to the extents of what was given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from ..ops.tensor import Dimension
+
+
+def bind_dimensions(
+    expected: Sequence[Dimension], shape: Sequence[Any], extents: dict[Any, int]
+) -> None:
+    """Record the extents of the symbolic dimensions that stand alone and have none yet."""
+    for dimension, extent in zip(expected, shape, strict=False):
+        if isinstance(dimension, tvm.tirx.Var):
+            extents.setdefault(dimension, int(extent))
+
+
+def fits(expected: Sequence[Dimension], shape: Sequence[Any], extents: Mapping[Any, int]) -> bool:
+    """Return whether a shape is the expected one, for the recorded extents."""
+    return len(expected) == len(shape) and all(
+        _value(dimension, extents) == int(extent)
+        for dimension, extent in zip(expected, shape, strict=True)
+    )
+
+
+def shape_text(shape: Sequence[Dimension], extents: Mapping[Any, int]) -> str:
+    """Write a shape for people: symbolic dimensions by name, and their extents behind it."""
+    text = "(" + ", ".join(map(_text, shape)) + ("," if len(shape) == 1 else "") + ")"
+    bound = [f"{d} = {extents[d]}" for d in shape if not isinstance(d, int) and d in extents]
+    return f"{text} with {', '.join(dict.fromkeys(bound))}" if bound else text
+
+
+def _text(dimension: Dimension) -> str:
+    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(dimension))  # N * 2, not N * T.int64(2)
+
+
+def _value(dimension: Dimension, extents: Mapping[Any, int]) -> int | None:
+    """Return a dimension as a number, None if it depends on an extent that is not recorded."""
+    if isinstance(dimension, int):
+        return dimension
+    bound = (
+        tvm.ir.Var,
+        lambda var: tvm.tirx.const(extents[var], var.ty) if var in extents else var,
+    )
+    value = tvm.sym.Analyzer().simplify(tvm_ffi.structural_map(dimension, bound))
+    return int(value) if isinstance(value, tvm.tirx.IntImm) else None

@@ -1,0 +1,202 @@
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from graphgrad.errors import ArgumentError, CheckpointError
+from graphgrad.train.checkpoint import check_match, read, replace_file, write
+
+GROUPS = {
+    "params": {
+        "a/b.weight": np.arange(12, dtype=np.float32).reshape(3, 4),
+        "scalar": np.array(2.5),
+    },
+    "momentum": {"half": np.arange(3, dtype=ml_dtypes.bfloat16), "none": np.zeros((0, 2), "int64")},
+}
+FACTS = {"steps": 3, "rate": 0.1, "extra": {"epoch": [1, None, "é"]}}
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    write(tmp_path / "c.safetensors", GROUPS, FACTS)
+    return tmp_path / "c.safetensors"
+
+
+def assert_same(groups, expected=GROUPS):
+    assert groups.keys() == expected.keys()
+    for group, members in expected.items():
+        assert groups[group].keys() == members.keys()
+        for name, array in members.items():
+            given = groups[group][name]
+            assert (given.dtype, given.shape) == (array.dtype, array.shape)
+            assert given.tobytes() == array.tobytes()
+
+
+def test_round_trip(saved):
+    groups, facts = read(saved)
+    assert_same(groups)
+    assert facts == FACTS
+
+
+@pytest.mark.parametrize(
+    "layout", [np.asfortranarray, lambda a: a[::-1][::-1], lambda a: a.T.copy().T]
+)
+def test_arrays_of_any_layout(tmp_path, layout):
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    write(tmp_path / "c", {"params": {"w": layout(array)}}, {})
+    assert_same(read(tmp_path / "c")[0], {"params": {"w": array}})
+
+
+@pytest.mark.parametrize("kept", [0, 1, 7, 8, 9, 100, 0.5, -9, -1])
+def test_truncated(saved, kept):
+    data = saved.read_bytes()
+    saved.write_bytes(data[: int(kept * len(data)) if isinstance(kept, float) else kept])
+    with pytest.raises(CheckpointError, match="damaged"):
+        read(saved)
+
+
+def test_any_changed_byte_is_noticed(saved):
+    data = saved.read_bytes()
+    for position in range(len(data)):
+        changed = bytearray(data)
+        changed[position] ^= 0x11
+        saved.write_bytes(changed)
+        with pytest.raises(CheckpointError):
+            read(saved)
+
+
+def test_foreign_files(tmp_path, saved):
+    save_file({"w": np.zeros(3)}, tmp_path / "other")
+    (tmp_path / "text").write_text("not a checkpoint")
+    for name, message in [
+        ("other", "no checkpoint of graphgrad"),
+        ("text", "no checkpoint"),
+        ("missing", "there is no file"),
+        (".", "there is no file"),
+    ]:
+        with pytest.raises(CheckpointError, match=message):
+            read(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (lambda g: g["params"].pop("scalar"), "params/scalar: file has nothing"),
+        (lambda g: g["params"].update(more=np.zeros(2)), "model has nothing"),
+        (lambda g: g["params"].update(scalar=np.zeros(1)), r"float64\[1\], model has float64\[\]"),
+        (lambda g: g["params"].update(scalar=np.zeros((), "int8")), "file has int8"),
+        (lambda g: g.pop("momentum"), r"2 difference\(s\)"),
+    ],
+    ids=["missing", "superfluous", "shape", "dtype", "group"],
+)
+def test_mismatch(change, message):
+    groups = {group: dict(members) for group, members in GROUPS.items()}
+    check_match("file", groups, GROUPS)
+    change(groups)
+    with pytest.raises(CheckpointError, match=message):
+        check_match("file", groups, GROUPS)
+
+
+@pytest.mark.parametrize("facts", [{"x": np.float32(1)}, {"x": {1, 2}}, {"x": print}])
+def test_facts_that_json_cannot_hold(saved, facts):
+    with pytest.raises(ArgumentError, match="JSON cannot hold"):
+        write(saved, GROUPS, facts)
+    assert_same(read(saved)[0])
+
+
+@pytest.mark.parametrize("failing", ["fsync", "replace"])
+def test_a_failing_disk_leaves_the_old_file(saved, monkeypatch, failing):
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, failing, fail)
+    with pytest.raises(CheckpointError, match="No space left"):
+        write(saved, {"params": {}}, {})
+    assert_same(read(saved)[0])
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+def test_a_full_disk_leaves_the_old_file(saved):
+    """The kernel itself refuses to let a file grow."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        with pytest.raises(CheckpointError, match="untouched"):
+            write(saved, {"params": {"w": np.zeros(10_000)}}, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert_same(read(saved)[0])
+    assert list(saved.parent.iterdir()) == [saved]
+
+
+@pytest.mark.parametrize("path", ["missing/c", "file/c", "folder"])
+def test_unusable_paths(tmp_path, path):
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(CheckpointError, match="cannot write"):
+        write(tmp_path / path, GROUPS, FACTS)
+    assert {p.name for p in tmp_path.iterdir()} == {"file", "folder"}
+
+
+def test_permissions_and_links_are_kept(tmp_path):
+    target, link, new = tmp_path / "target", tmp_path / "link", tmp_path / "new"
+    target.write_bytes(b"old")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    replace_file(link, b"content")
+    assert link.is_symlink() and target.read_bytes() == b"content"
+    assert target.stat().st_mode & 0o777 == 0o640
+    mask = os.umask(0o027)
+    try:
+        replace_file(new, b"content")
+    finally:
+        os.umask(mask)
+    assert new.stat().st_mode & 0o777 == 0o640
+
+
+SAVER = """
+import os, random, signal, sys, time
+import numpy as np
+from graphgrad.train.checkpoint import read, write
+
+path, count = sys.argv[1], 0
+write(path, {"params": {"w": np.zeros(300_000)}}, {"count": 0})
+for _ in range(12):
+    child = os.fork()
+    while child == 0:
+        count += 1
+        write(path, {"params": {"w": np.full(300_000, count)}}, {"count": count})
+    time.sleep(random.uniform(0.0, 0.05))
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    groups, facts = read(path)
+    assert facts["count"] >= count and (groups["params"]["w"] == facts["count"]).all()
+    assert len(os.listdir(os.path.dirname(path))) <= 2, "unfinished files pile up"
+    count = facts["count"]
+assert count > 0
+write(path, {"params": {"w": np.zeros(3)}}, {})
+"""
+
+
+def test_kill_during_save_leaves_a_whole_file(tmp_path):
+    """A process that saves without pause is killed at random moments, again and again."""
+    path = tmp_path / "c.safetensors"
+    result = subprocess.run(
+        [sys.executable, "-c", SAVER, str(path)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert list(tmp_path.iterdir()) == [path]  # the last save removed what was left behind
+
+
+def test_files_are_plain_safetensors(saved):
+    length = int.from_bytes(saved.read_bytes()[:8], "little")
+    header = json.loads(saved.read_bytes()[8 : 8 + length])
+    assert header["__metadata__"]["format"] == "graphgrad-checkpoint-1"
+    assert "params/a/b.weight" in header

@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+from tvm import relax
+
+import graphgrad as gg
+from graphgrad.errors import InputError, ModelError
+from graphgrad.train.loss import LOSSES, check_target_shape
+from tests.frontend.graphs import random
+from tests.peers import peer
+from tests.train.nets import module
+
+CROSS_ENTROPY, MEAN_SQUARED_ERROR = LOSSES["cross_entropy"], LOSSES["mse"]
+
+
+def tensor(*shape, dtype="float32"):
+    return relax.TensorType(list(shape), dtype)
+
+
+def identity(shape):
+    """A model that returns its input times one."""
+    mod = module(lambda b, x, w: relax.op.multiply(x, w), x=(shape, "float64"), w=([1], "float64"))
+    return gg.Model(mod, {"w": np.ones(1)})
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 4, 3), (2, 4, 3, 2)], ids=str)
+@pytest.mark.parametrize("scale", [1.0, 1e3])
+def test_cross_entropy_follows_torch(shape, scale):
+    torch = peer("torch")
+    logits = scale * random(*shape, dtype="float64")
+    labels = np.arange(logits.size // shape[1]).reshape(shape[0], *shape[2:]) % shape[1]
+    given = torch.tensor(logits, requires_grad=True)
+    loss = torch.nn.functional.cross_entropy(given, torch.tensor(labels))
+    loss.backward()
+    f = gg.value_and_grad(identity(list(shape)), wrt="x", loss="cross_entropy")
+    outputs, gradients = f({"x": logits, "targets": labels})
+    assert outputs["loss"] == pytest.approx(loss.item(), rel=1e-12)
+    np.testing.assert_allclose(gradients["x"], given.grad.numpy(), rtol=1e-10, atol=1e-15)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3), (2, 3, 4)], ids=str)
+def test_mean_squared_error(shape):
+    x, y = random(*shape, dtype="float64"), random(*shape, dtype="float64", seed=1)
+    f = gg.value_and_grad(identity(list(shape)), wrt="x", loss="mse")
+    outputs, gradients = f({"x": x, "targets": y})
+    assert outputs["loss"] == pytest.approx(np.mean((x - y) ** 2))
+    np.testing.assert_allclose(gradients["x"], 2 * (x - y) / x.size, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64", ">i4"])
+def test_labels_of_any_integer_dtype(dtype):
+    prepared = CROSS_ENTROPY.prepare(np.array([0, 2, 1], dtype), tensor(3, 3))
+    assert prepared.dtype == np.int64 and prepared.tolist() == [0, 2, 1]
+
+
+@pytest.mark.parametrize("labels, message", [
+    ([0.0, 1.0], r"given float64; convert class numbers with .astype"),
+    ([[0, 1.0]], r"one-hot rows with .argmax"),
+    ([True, False], "given bool"),
+    ([0, 3], r"label 3 at index \[1\] is out of range; the model has 3 classes.*\(1 label"),
+    ([-1, -2], r"label -1 at index \[0\].*\(2 label"),
+    ([[0, 1], [7, 0]], r"label 7 at index \[1, 0\]"),
+    (np.array([2**64 - 1], "uint64"), "out of range"),
+])  # fmt: skip
+def test_bad_labels(labels, message):
+    with pytest.raises(InputError, match=message):
+        CROSS_ENTROPY.prepare(np.array(labels), tensor(2, 3))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "uint8"])
+def test_values_of_any_number_dtype(dtype):
+    assert MEAN_SQUARED_ERROR.prepare(np.ones(3, dtype), tensor(3)).dtype == np.float32
+
+
+@pytest.mark.parametrize("values", [[1j], ["a"], [True]])
+def test_values_that_are_no_numbers(values):
+    with pytest.raises(InputError, match="mse takes numbers"):
+        MEAN_SQUARED_ERROR.prepare(np.array(values), tensor(1))
+
+
+@pytest.mark.parametrize("loss, output", [
+    (CROSS_ENTROPY, tensor(3)), (CROSS_ENTROPY, tensor()),
+    (CROSS_ENTROPY, tensor(3, 3, dtype="int64")),
+    (MEAN_SQUARED_ERROR, tensor(3, dtype="int64")),
+])  # fmt: skip
+def test_outputs_that_a_loss_cannot_take(loss, output):
+    with pytest.raises(ModelError, match="choose another loss"):
+        loss.target_type(output)
+
+
+@pytest.mark.parametrize("shape", [(), (2,), (3, 2), (2, 3, 1), (1, 3)])
+def test_targets_are_never_broadcast(shape):
+    check_target_shape(np.zeros((2, 3)), tensor(2, 3))
+    with pytest.raises(InputError, match=r"targets: expected shape \(2, 3\), given"):
+        check_target_shape(np.zeros(shape), tensor(2, 3))

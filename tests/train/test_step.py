@@ -1,0 +1,516 @@
+import json
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from tvm import relax
+
+import graphgrad as gg
+from graphgrad import models
+from graphgrad.errors import AliasError, ArgumentError, CheckpointError, InputError
+from graphgrad.lower.inplace import DONATED_DONE
+from tests.frontend.graphs import random
+from tests.peers import peer
+from tests.train.nets import held, loss_function, mean_square, module, normalised, perceptron
+
+MOMENTUM = gg.optim.SGD(0.1, momentum=0.9)
+N = tvm.tirx.Var("n", "int64")
+
+
+def norm_batch(seed=0, count=6):
+    return random(count, 2, 5, 5, seed=seed), np.arange(count) % 4
+
+
+def batch(seed=0):
+    return random(8, 4, seed=seed), np.arange(8) % 3
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    """A step with statistics and momentum, and the file of its first state."""
+    return gg.train_step(normalised(), optimizer=MOMENTUM)
+
+
+@pytest.fixture
+def step(compiled, tmp_path):
+    """The compiled step, put back to where it was afterwards."""
+    compiled.save(tmp_path / "before")
+    yield compiled
+    compiled.load(tmp_path / "before")
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """A step of a perceptron whose bad inputs change nothing."""
+    step = gg.train_step(perceptron())
+    step(*batch())
+    return step
+
+
+def roots():
+    """sqrt(x · w), whose gradient is infinite at 0 while its value is not."""
+    mod = module(
+        lambda b, x, w: relax.op.sqrt(b.emit(relax.op.multiply(x, w))),
+        x=([2], "float32"),
+        w=([2], "float32"),
+    )
+    return gg.train_step(gg.Model(mod, {"w": np.ones(2, "float32")}), "mse", MOMENTUM)
+
+
+# --- a bad step loses nothing ---
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e38, 1e30])
+def test_a_non_finite_step_changes_nothing(step, bad):
+    """1e30 overflows the new running variance alone: loss and gradients stay finite."""
+    x, y = norm_batch()
+    step(x, y)
+    before, steps, skipped = held(step), step.steps, step.skipped
+    wrong = x.copy()
+    wrong[3, 1, 2, 2] = bad
+    loss = step(wrong, y)
+    assert np.isfinite(loss) == (bad == 1e30)
+    assert held(step) == before
+    assert (step.steps, step.skipped) == (steps + 1, skipped + 1)
+    assert np.isfinite(step(x, y)) and step.skipped == skipped + 1
+    assert all(a != b for a, b in zip(held(step).values(), before.values(), strict=True))
+
+
+def test_a_finite_loss_with_an_infinite_gradient_changes_nothing():
+    step = roots()
+    before = held(step)
+    assert np.isfinite(step(np.zeros(2, "float32"), np.ones(2)))
+    assert held(step) == before and step.skipped == 1
+    step(np.ones(2, "float32"), np.zeros(2))
+    assert held(step) != before and step.skipped == 1
+
+
+def test_the_model_does_not_need_every_gradient_to_be_bad():
+    """One bad parameter keeps all others from moving too."""
+    mod = module(
+        lambda b, x, v, w: relax.op.add(b.emit(relax.op.sqrt(v)), b.emit(relax.op.multiply(x, w))),
+        x=([2], "float32"),
+        v=([2], "float32"),
+        w=([2], "float32"),
+    )
+    params = {"v": np.zeros(2, "float32"), "w": np.ones(2, "float32")}
+    step = gg.train_step(gg.Model(mod, params), "mse")
+    step(np.ones(2, "float32"), np.zeros(2))
+    assert step.skipped == 1
+    np.testing.assert_array_equal(step.params["w"], 1)
+
+
+# --- in place ---
+
+
+def addresses(step):
+    groups = (step._tensors.params, step._tensors.state, *step._tensors.slots.values())
+    return [tensor.data_ptr() for group in groups for tensor in group.values()]
+
+
+def test_buffers_are_updated_in_place(step):
+    before, old = held(step), addresses(step)
+    step(*norm_batch())
+    assert addresses(step) == old
+    assert all(a != b for a, b in zip(held(step).values(), before.values(), strict=True))
+
+
+def test_every_donation_is_honoured(monkeypatch):
+    from graphgrad.lower import pipeline
+
+    done = []
+    original = pipeline.donate
+
+    def donate(mod):
+        mod = original(mod)
+        done.extend(mod["train_step"].attrs[DONATED_DONE])
+        return mod
+
+    monkeypatch.setattr(pipeline, "donate", donate)
+    gg.train_step(perceptron(), optimizer=MOMENTUM)(*batch())
+    assert len(done) == 8  # four parameters and their momentum
+
+
+def test_memory_shared_with_a_donated_buffer():
+    torch = peer("torch")
+    step = gg.train_step(perceptron((4, 4, 3)), optimizer=MOMENTUM)
+    x, y = random(4, 4), np.arange(4) % 3
+    step(x, y)
+    before = held(step)
+    weight = torch.from_dlpack(step._tensors.params["fc1.weight"])
+    velocity = torch.from_dlpack(step._tensors.slots["momentum"]["fc1.weight"])
+    for given, owner in [
+        (weight, "parameter 'fc1.weight'"),
+        (weight.numpy(), "parameter 'fc1.weight'"),
+        (velocity, "momentum of 'fc1.weight'"),
+    ]:
+        with pytest.raises(AliasError, match=f"input 'input' shares memory with the {owner}"):
+            step(given, y)
+    assert held(step) == before and step.steps == 1
+    step(weight.clone(), y)
+    step(step._tensors.params["fc1.weight"], y)  # tensors of TVM are copied
+
+
+# --- copies ---
+
+
+def test_what_a_step_shows_are_copies(step):
+    step(*norm_batch())
+    before = held(step)
+    for group in (step.params, step.state, step.optimizer_state["momentum"]):
+        for array in group.values():
+            array[...] = 7
+    assert held(step) == before
+
+
+def test_a_step_copies_the_model():
+    model = normalised()
+    original = {n: a.copy() for n, a in {**model.params, **model.state}.items()}
+    one, two = (gg.train_step(model, optimizer=MOMENTUM) for _ in range(2))
+    one(*norm_batch())
+    for name, array in {**model.params, **model.state}.items():
+        np.testing.assert_array_equal(array, original[name])
+    for name, array in {**two.params, **two.state}.items():
+        np.testing.assert_array_equal(array, original[name])
+    model.params["conv.weight"][...] = 0
+    assert two.params["conv.weight"].any()
+
+
+# --- evaluate ---
+
+
+def test_evaluate_uses_running_statistics_and_changes_nothing(step):
+    x, _ = norm_batch()
+    step(*norm_batch())
+    before = held(step)
+    whole = step.evaluate(x)
+    assert list(whole) == ["logits"] and whole["logits"].shape == (6, 4)
+    for size in (1, 2):
+        np.testing.assert_allclose(
+            step.evaluate({"x": x[:size]})["logits"], whole["logits"][:size], rtol=1e-6
+        )
+    assert held(step) == before and step.steps == 1
+
+
+def test_evaluate_is_the_exported_model(step, tmp_path):
+    runtime = peer("onnxruntime")
+    x, y = norm_batch()
+    for seed in range(3):
+        step(norm_batch(seed)[0], y)
+    gg.to_onnx(normalised(), step.params, step.state, tmp_path / "m.onnx")
+    (expected,) = runtime.InferenceSession(tmp_path / "m.onnx").run(None, {"x": x})
+    np.testing.assert_allclose(step.evaluate(x)["logits"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_evaluate_gives_arrays_of_its_own(step):
+    x, _ = norm_batch()
+    first = step.evaluate(x)["logits"]
+    kept = first.copy()
+    step.evaluate(x + 1)
+    np.testing.assert_array_equal(first, kept)
+
+
+# --- what comes in ---
+
+
+@pytest.mark.parametrize("x, y, message", [
+    ({"inputs": 0}, 0, r"no input 'inputs', only \['input'\]; did you mean 'input'"),
+    ({}, 0, r"missing input\(s\) \['input'\]"),
+    (random(8, 4, dtype="float64"), 0, "input 'input': expected dtype float32, given float64"),
+    (np.zeros((8, 4), "int64"), 0, "expected dtype float32, given int64"),
+    (random(8, 5), 0, r"expected shape \(N, 4\) with N = 8, given \(8, 5\)"),
+    (random(4), 0, r"expected shape \(N, 4\).*, given \(4,\)"),
+    (np.zeros((0, 4), "float32"), 0, "is empty"),
+    (np.array(["a"]), 0, "input 'input'.*not an array"),
+    (None, None, "targets are missing"),
+    (None, np.arange(8.0), "targets: cross_entropy takes integer labels, given float"),
+    (None, np.arange(8), r"label 3 at index \[3\].*3 classes.*0 to 2 \(5 label"),
+    (None, np.full(8, -1), r"label -1 at index \[0\]"),
+    (None, np.zeros(7, int), r"targets: expected shape \(8,\), given \(7,\)"),
+    (None, np.zeros((8, 1), int), r"expected shape \(8,\), given \(8, 1\)"),
+    (None, np.array(["cat"] * 8), "targets: .*not an array"),
+])  # fmt: skip
+def test_bad_input(plain, x, y, message):
+    before, steps = held(plain), plain.steps
+    good, labels = batch()
+    with pytest.raises(InputError, match=message):
+        plain(good if x is None else x, labels if isinstance(y, int) else y)
+    assert held(plain) == before and plain.steps == steps
+
+
+def test_labels_are_checked_before_anything_is_compiled():
+    step = gg.train_step(perceptron())
+    with pytest.raises(InputError, match="out of range"):
+        step(random(8, 4), np.full(8, 9))
+    assert not step._steps
+
+
+def test_several_inputs_ask_for_names():
+    node = onnx.helper.make_node
+    from tests.frontend.graphs import model_of
+
+    proto = model_of(
+        [node("Mul", ["a", "w"], ["aw"]), node("Add", ["aw", "b"], ["sum"])],
+        {"a": ["N", 3], "b": ["N", 3]},
+        {"sum": ["N", 3]},
+        {"w": np.ones(3, "float32")},
+    )
+    step = gg.train_step(gg.from_onnx(proto), "mse")
+    a, b = random(5, 3), random(5, 3, seed=1)
+    assert step({"b": b, "a": a}, np.zeros((5, 3))) == pytest.approx(np.mean((a + b) ** 2))
+    with pytest.raises(InputError, match=r"inputs \['a', 'b'\]; give a dict"):
+        step(a, a)
+    with pytest.raises(InputError, match=r"'b': expected shape \(N, 3\) with N = 5, given \(4, 3"):
+        step({"a": a, "b": b[:4]}, a)
+
+
+# --- save and load ---
+
+
+def test_resuming_is_bit_identical_to_not_stopping(step, tmp_path):
+    def go(from_step, until):
+        losses = []
+        for index in range(from_step, until):
+            step.learning_rate = 0.1 / (1 + index // 3)
+            x, y = norm_batch(index)
+            losses.append(step(x * np.float32(np.inf if index == 1 else 1), y))
+        return losses
+
+    step.steps = step.skipped = 0
+    go(0, 4)
+    step.save(tmp_path / "half", {"epoch": 2, "order": [3, 1]})
+    half, rate = held(step), step.learning_rate
+    rest, end = go(4, 8), held(step)
+    assert step.load(tmp_path / "half") == {"epoch": 2, "order": [3, 1]}
+    assert held(step) == half
+    assert (step.steps, step.skipped, step.learning_rate) == (4, 1, rate)
+    assert go(4, 8) == rest and held(step) == end
+
+
+def test_another_process_resumes_alike(tmp_path):
+    """Two steps stand for two processes: a file holds all that the next steps depend on."""
+    one = gg.train_step(perceptron(), optimizer=MOMENTUM)
+    one(*batch(0))
+    one.learning_rate = 0.03
+    one.save(tmp_path / "c")
+    two = gg.train_step(gg.from_onnx(models.mlp((4, 5, 3), seed=9)), optimizer=MOMENTUM)
+    two.load(tmp_path / "c")
+    assert [two(*batch(i)) for i in range(3)] == [one(*batch(i)) for i in range(3)]
+    assert held(two) == held(one)
+    assert (two.learning_rate, two.steps) == (0.03, 4)
+
+
+@pytest.mark.parametrize("optimizer, ok", [
+    (gg.optim.SGD(0.5, momentum=0.9), True),
+    (gg.optim.SGD(0.1, momentum=0.8), False),
+    (gg.optim.SGD(0.1, momentum=0.9, nesterov=True), False),
+    (gg.optim.SGD(0.1, momentum=0.9, weight_decay=1e-3), False),
+    (gg.optim.SGD(0.1), False),
+])  # fmt: skip
+def test_the_optimiser_must_match_but_for_its_rate(tmp_path, optimizer, ok):
+    gg.train_step(perceptron(), optimizer=MOMENTUM).save(tmp_path / "c")
+    step = gg.train_step(perceptron(), optimizer=optimizer)
+    if ok:
+        step.load(tmp_path / "c")
+        assert step.learning_rate == 0.1
+    else:
+        with pytest.raises(CheckpointError, match="optimiser"):
+            step.load(tmp_path / "c")
+
+
+def test_a_bad_file_changes_nothing(plain, tmp_path):
+    before = held(plain), plain.steps, plain.learning_rate
+    plain.save(tmp_path / "c")
+    data = (tmp_path / "c").read_bytes()
+    (tmp_path / "flipped").write_bytes(data[:-5] + bytes([data[-5] ^ 1]) + data[-4:])
+    (tmp_path / "short").write_bytes(data[:-5])
+    gg.train_step(perceptron((4, 6, 3))).save(tmp_path / "wider")
+    gg.train_step(normalised()).save(tmp_path / "other")
+    for name in ("flipped", "short", "wider", "other", "missing", "."):
+        with pytest.raises(CheckpointError):
+            plain.load(tmp_path / name)
+    assert (held(plain), plain.steps, plain.learning_rate) == before
+
+
+def test_a_file_that_cannot_be_written(plain, tmp_path):
+    with pytest.raises(CheckpointError, match="cannot write"):
+        plain.save(tmp_path / "missing" / "c")
+    with pytest.raises(ArgumentError, match="JSON"):
+        plain.save(tmp_path / "c", {"when": object()})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_extra_facts_are_text(plain, tmp_path):
+    plain.save(tmp_path / "c", {"place": "Zürich", "loss": None})
+    assert json.dumps(plain.load(tmp_path / "c"), ensure_ascii=False).count("Zürich") == 1
+
+
+# --- learning rate ---
+
+
+@pytest.mark.parametrize("rate", [-0.1, np.nan, np.inf, "0.1", None, True, 1e39, [0.1]])
+def test_bad_learning_rates(plain, rate):
+    before = plain.learning_rate
+    with pytest.raises(ArgumentError, match="learning_rate"):
+        plain.learning_rate = rate
+    assert plain.learning_rate == before
+
+
+@pytest.mark.parametrize("rate", [0, 1, 0.5, np.float32(0.25), np.float64(2), np.int64(3)])
+def test_good_learning_rates(plain, rate):
+    plain.learning_rate = rate
+    assert plain.learning_rate == float(rate) and type(plain.learning_rate) is float
+
+
+# --- any Relax module ---
+
+
+def test_a_relax_module_with_batch_norm_trains():
+    def build(b, x, w, gamma, beta, mean, var):
+        hidden = b.emit(relax.op.matmul(x, w))
+        out = b.emit(relax.op.nn.batch_norm(hidden, gamma, beta, mean, var, axis=1))
+        return relax.TupleGetItem(out, 0)
+
+    one = ([3], "float64")
+    types = {"w": ([4, 3], "float64"), "gamma": one, "beta": one, "mean": one, "var": one}
+    mod = module(build, x=([N, 4], "float64"), **types)
+    params = {n: random(*types[n][0], dtype="float64", seed=5) for n in ("w", "gamma", "beta")}
+    model = gg.Model(mod, params, {"mean": np.zeros(3), "var": np.ones(3)})
+    x = random(16, 4, dtype="float64")
+    labels = (x @ random(4, 3, dtype="float64", seed=2)).argmax(1)
+    step = gg.train_step(model, optimizer=gg.optim.SGD(0.2, momentum=0.9))
+    losses = [step(x, labels) for _ in range(40)]
+    assert losses[-1] < 0.3 * losses[0]
+    hidden = x @ step.params["w"]
+    np.testing.assert_allclose(step.state["mean"], hidden.mean(0), atol=0.2)
+    assert step.evaluate(x[:2])["output"].shape == (2, 3)
+
+
+def linear():
+    mod = module(
+        lambda b, x, w: relax.op.matmul(x, w), x=([N, 3], "float64"), w=([3, 2], "float64")
+    )
+    return gg.Model(mod, {"w": random(3, 2, dtype="float64")})
+
+
+@pytest.mark.parametrize("rows", [5, N])
+def test_a_relax_function_as_loss(rows):
+    """Its shapes may be symbolic; they are those of the outputs."""
+    m = rows if rows == 5 else tvm.tirx.Var("m", "int64")
+    loss = loss_function(mean_square, *[([m, 2], "float64")] * 2)
+    ours, named = (gg.train_step(linear(), choice) for choice in (loss, "mse"))
+    x, y = random(5, 3, dtype="float64"), np.ones((5, 2))
+    for _ in range(3):
+        assert ours(x, y) == pytest.approx(named(x, y), rel=1e-12)
+
+
+def test_a_loss_function_without_targets():
+    square = loss_function(
+        lambda b, y: relax.op.mean(b.emit(relax.op.multiply(y, y))), ([5, 2], "float64")
+    )
+    step = gg.train_step(linear(), square)
+    x = random(5, 3, dtype="float64")
+    losses = [step(x) for _ in range(5)]
+    assert losses[-1] < losses[0]
+    with pytest.raises(InputError, match="targets were given"):
+        step(x, np.zeros(5))
+
+
+def test_an_output_as_loss():
+    def build(b, x, w):
+        y = b.emit(relax.op.matmul(x, w))
+        return y, relax.op.mean(b.emit(relax.op.multiply(y, y)))
+
+    mod = module(build, x=([N, 3], "float64"), w=([3, 2], "float64"))
+    model = gg.Model(mod, {"w": random(3, 2, dtype="float64")}, outputs=["y", "energy"])
+    step = gg.train_step(model, "energy", gg.optim.SGD(0.1))
+    x = random(5, 3, dtype="float64")
+    w = model.params["w"]
+    assert step(x) == pytest.approx(np.mean((x @ w) ** 2))
+    np.testing.assert_allclose(step.params["w"], w - 0.1 * x.T @ (x @ w) * 2 / 10, rtol=1e-12)
+    assert list(step.evaluate(x)) == ["y", "energy"]
+    with pytest.raises(ArgumentError, match="a loss is a float scalar"):
+        gg.train_step(model, "y")
+
+
+def test_kernels_of_the_model_are_kept():
+    def build(b, x, w):
+        double = b.emit_te(lambda a: tvm.te.compute(a.shape, lambda i, j: a[i, j] * 2.0), x)
+        return relax.op.matmul(double, w)
+
+    mod = module(build, x=([4, 3], "float64"), w=([3, 2], "float64"))
+    step = gg.train_step(gg.Model(mod, {"w": np.ones((3, 2))}), "mse", gg.optim.SGD(0.0))
+    x = random(4, 3, dtype="float64")
+    expected = 2 * x @ np.ones((3, 2))
+    assert step(x, np.zeros((4, 2))) == pytest.approx(np.mean(expected**2))
+    np.testing.assert_allclose(step.evaluate(x)["output"], expected)
+
+
+def test_state_that_nothing_updates():
+    mod = module(
+        lambda b, x, w, s: relax.op.add(b.emit(relax.op.multiply(x, w)), s),
+        x=([3], "float32"), w=([3], "float32"), s=([3], "float32"),
+    )  # fmt: skip
+    ones = np.ones(3, "float32")
+    step = gg.train_step(gg.Model(mod, {"w": ones}, {"s": 2 * ones}), "mse", gg.optim.SGD(0.1))
+    step(ones, 0 * ones)
+    np.testing.assert_array_equal(step.state["s"], 2)
+    np.testing.assert_allclose(step.params["w"], 1 - 0.1 * 2 * 3 / 3, rtol=1e-6)
+
+
+# --- frozen weights ---
+
+
+@pytest.mark.parametrize("how", ["wrt", "freeze"])
+def test_frozen_weights_stay(how):
+    frozen = ["fc1.weight", "fc2.bias"]
+    model = perceptron()
+    before = model.params
+    if how == "wrt":
+        step = gg.train_step(model, wrt=["fc2.weight", "fc1.bias"], optimizer=MOMENTUM)
+    else:
+        step = gg.train_step(model.freeze(*frozen), optimizer=MOMENTUM)
+    for seed in range(3):
+        step(*batch(seed))
+    moved = {n for n, a in step.params.items() if a.tobytes() != before[n].tobytes()}
+    assert moved == {"fc1.bias", "fc2.weight"}
+    assert list(step.optimizer_state["momentum"]) == ["fc1.bias", "fc2.weight"]
+
+
+@pytest.mark.parametrize("wrt, message", [
+    (["fc9.weight"], r"no parameter\(s\) \['fc9.weight'\]; it has \['fc1.weight'"),
+    ("fc1", r"no parameter\(s\) \['fc1'\]"),
+    (["input"], r"no parameter\(s\) \['input'\]"),
+    (["fc2.bias"], r"\['fc2.bias'\] are frozen"),
+    (["fc1.bias", "fc1.bias"], "each once"),
+    ([], "at least one"),
+])  # fmt: skip
+def test_bad_wrt(wrt, message):
+    with pytest.raises(ArgumentError, match=message):
+        gg.train_step(perceptron().freeze("fc2.bias"), wrt=wrt)
+
+
+def test_nothing_left_to_train():
+    model = perceptron()
+    with pytest.raises(ArgumentError, match="no parameter that can train"):
+        gg.train_step(model.freeze(*model.params))
+    with pytest.raises(ArgumentError, match="no parameter 'conv1'"):
+        model.freeze("conv1")
+
+
+# --- arguments ---
+
+
+@pytest.mark.parametrize("name, value", [
+    ("accumulate", 2), ("precision", "float16"), ("memory", 1), ("loss", None), ("loss", "hinge"),
+    ("loss", "logits"), ("optimizer", "sgd"), ("optimizer", None),
+])  # fmt: skip
+def test_bad_arguments(name, value):
+    with pytest.raises(ArgumentError, match=name):
+        gg.train_step(perceptron(), **{name: value})
+
+
+def test_no_model():
+    with pytest.raises(ArgumentError, match="given a ModelProto; make one with"):
+        gg.train_step(models.mlp((4, 5, 3)))

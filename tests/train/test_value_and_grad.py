@@ -1,0 +1,248 @@
+import numpy as np
+import pytest
+import tvm
+from onnx import helper
+from tvm import relax
+
+import graphgrad as gg
+from graphgrad import models
+from graphgrad.errors import ArgumentError, InputError, NotDifferentiableError
+from tests.frontend.graphs import batch_norm_model, model_of, random
+from tests.train.nets import loss_function, mean_square, module, perceptron
+
+W1, W2 = random(4, 5), random(5, 3, seed=1)
+X, CT = random(6, 4, seed=2), random(6, 3, seed=3)
+HIDDEN = X @ W1
+
+
+def product():
+    """(x · layer.0.weight) · layer.1.weight, with a second output that is the sum of the first."""
+    nodes = [
+        helper.make_node("MatMul", ["x.1", "layer.0.weight"], ["layer.0.out"]),
+        helper.make_node("MatMul", ["layer.0.out", "layer.1.weight"], ["y"]),
+        helper.make_node("ReduceSum", ["y"], ["total"], keepdims=0),
+    ]
+    weights = {"layer.0.weight": W1, "layer.1.weight": W2}
+    return gg.from_onnx(model_of(nodes, {"x.1": ["N", 4]}, {"y": ["N", 3], "total": []}, weights))
+
+
+EXPECTED = {
+    "x.1": CT @ W2.T @ W1.T,
+    "layer.0.weight": X.T @ (CT @ W2.T),
+    "layer.1.weight": HIDDEN.T @ CT,
+    "layer.0.out": CT @ W2.T,
+    "y": CT,
+}
+
+
+def close(given, expected):
+    np.testing.assert_allclose(given, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def everything():
+    return gg.value_and_grad(product(), wrt=list(EXPECTED))
+
+
+@pytest.mark.parametrize(
+    "cotangent",
+    [CT, {"y": CT}, CT.tolist(), {"y": CT, "total": np.float32(0)}],
+    ids=["array", "dict", "list", "both"],
+)
+def test_inputs_parameters_and_intermediates_by_name(everything, cotangent):
+    outputs, gradients = everything(X, cotangent)
+    assert list(outputs) == ["y", "total"] and list(gradients) == list(EXPECTED)
+    close(outputs["y"], HIDDEN @ W2)
+    close(outputs["total"], (HIDDEN @ W2).sum())
+    for name, expected in EXPECTED.items():
+        assert gradients[name].dtype == np.float32
+        close(gradients[name], expected)
+
+
+def test_cotangents_of_several_outputs_add_up(everything):
+    _, gradients = everything({"x.1": X}, {"y": CT, "total": np.float32(2)})
+    close(gradients["layer.1.weight"], HIDDEN.T @ (CT + 2))
+    _, gradients = everything({"x.1": X}, {"total": np.float32(2)})
+    close(gradients["layer.1.weight"], HIDDEN.T @ np.full_like(CT, 2))
+
+
+def test_another_batch_size(everything):
+    outputs, gradients = everything(X[:2], CT[:2])
+    close(outputs["y"], (HIDDEN @ W2)[:2])
+    close(gradients["x.1"], EXPECTED["x.1"][:2])
+
+
+@pytest.mark.parametrize("cotangent, message", [
+    (None, r"outputs \['y', 'total'\] are no single scalar: give a cotangent"),
+    ({"z": CT}, "no output 'z'"),
+    (CT[:3], r"cotangent 'y': expected shape \(6, 3\), given \(3, 3\)"),
+    (CT.astype("float64"), "cotangent 'y': expected dtype float32, given float64"),
+    ({"total": np.zeros(1, "float32")}, r"cotangent 'total': expected shape \(\), given \(1,\)"),
+    ("text", "cotangent 'y': "),
+])  # fmt: skip
+def test_bad_cotangents(everything, cotangent, message):
+    with pytest.raises(InputError, match=message):
+        everything(X, cotangent)
+
+
+@pytest.mark.parametrize("inputs, message", [
+    ({"x": X}, "no input 'x', only"),
+    ({"x.1": X, "targets": CT}, "targets were given"),
+    (X.astype("float64"), "input 'x.1': expected dtype float32"),
+    (X[:, :3], r"input 'x.1': expected shape \(N, 4\)"),
+])  # fmt: skip
+def test_bad_inputs(everything, inputs, message):
+    with pytest.raises(InputError, match=message):
+        everything(inputs, CT)
+
+
+def test_every_trainable_parameter_by_default():
+    model = perceptron().freeze("fc1.bias")
+    _, gradients = gg.value_and_grad(model)(X, CT)
+    assert list(gradients) == ["fc1.weight", "fc2.weight", "fc2.bias"]
+
+
+def scalar():
+    """mean((x · w)²), a model with one scalar output."""
+
+    def build(b, x, w):
+        return mean_square(b, b.emit(relax.op.multiply(x, w)), relax.const(0.0, "float64"))
+
+    mod = module(build, x=([4], "float64"), w=([4], "float64"))
+    return gg.Model(mod, {"w": random(4, dtype="float64")})
+
+
+def test_a_single_scalar_needs_no_cotangent():
+    model = scalar()
+    x, w = random(4, dtype="float64", seed=1), model.params["w"]
+    f = gg.value_and_grad(model)
+    close(f(x)[1]["w"], x * x * w / 2)
+    close(f(x, 3.0 * np.ones(()))[1]["w"], 3 * x * x * w / 2)
+
+
+def test_changes_of_the_parameters_count():
+    model = scalar()
+    f, x = gg.value_and_grad(model), np.ones(4)
+    f(x)
+    model.params["w"][...] = 2
+    close(f(x)[1]["w"], np.full(4, 1.0))
+    model.params["w"] = np.full(4, 4.0)
+    close(f(x)[1]["w"], np.full(4, 2.0))
+
+
+@pytest.mark.parametrize("wrong, message", [
+    (np.ones(3), r"parameter 'w': expected shape \(4,\), given \(3,\)"),
+    (np.ones(4, "float32"), "parameter 'w': expected dtype float64"),
+])  # fmt: skip
+def test_parameters_that_no_longer_fit(wrong, message):
+    model = scalar()
+    f = gg.value_and_grad(model)
+    model.params["w"] = wrong
+    with pytest.raises(InputError, match=message):
+        f(np.ones(4))
+
+
+def test_parameters_that_were_added():
+    model = scalar()
+    f = gg.value_and_grad(model)
+    model.params["v"] = np.ones(4)
+    with pytest.raises(InputError, match="added to or removed"):
+        f(np.ones(4))
+
+
+def test_a_loss_takes_targets():
+    labels = np.arange(6) % 3
+    f = gg.value_and_grad(perceptron(), wrt=["fc2.bias", "input"], loss="cross_entropy")
+    outputs, gradients = f({"input": X, "targets": labels})
+    assert list(outputs) == ["loss", "logits"]
+    shifted = np.exp(outputs["logits"] - outputs["logits"].max(1, keepdims=True))
+    probability = shifted / shifted.sum(1, keepdims=True)
+    close(outputs["loss"], -np.log(probability[np.arange(6), labels]).mean())
+    close(gradients["fc2.bias"], (probability - np.eye(3)[labels]).sum(0) / 6)
+    for inputs, cotangent, message in [
+        (X, None, "targets are missing"),
+        ({"input": X, "targets": labels}, CT, "the loss has cotangent 1"),
+        ({"input": X, "targets": labels + 1}, None, "label 3 at index"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            f(inputs, cotangent)
+
+
+def test_a_relax_function_as_loss():
+    n = tvm.tirx.Var("n", "int64")
+    loss = loss_function(mean_square, *[([n, 3], "float32")] * 2)
+    ours, named = (gg.value_and_grad(perceptron(), loss=choice) for choice in (loss, "mse"))
+    given = {"input": X, "targets": CT.astype("float64")}
+    for one, two in zip(ours(given), named(given), strict=True):
+        assert one.keys() == two.keys()
+        for name in one:
+            close(one[name], two[name])
+
+
+@pytest.mark.parametrize("in_file", [0, 1])
+@pytest.mark.parametrize("training", [True, False, None])
+def test_the_mode_of_batch_norms(in_file, training):
+    model = gg.from_onnx(batch_norm_model(training_mode=in_file))
+    x = random(4, 3, 5)
+    outputs, gradients = gg.value_and_grad(model, wrt=["x", "bias"], training=training)(x, x)
+    trains = in_file if training is None else training
+    normalised_by_batch = np.abs(
+        (outputs["y"].mean((0, 2)) - model.params["bias"]) / model.params["scale"]
+    )
+    assert (normalised_by_batch.max() < 1e-5) == bool(trains)
+    close(gradients["bias"], x.sum((0, 2)))
+    assert (np.abs(gradients["x"].sum((0, 2))).max() < 1e-4) == bool(trains)
+
+
+def test_kernels_of_the_model_are_kept():
+    def build(b, x, w):
+        double = b.emit_te(lambda a: tvm.te.compute(a.shape, lambda i: a[i] * 2.0), x)
+        return relax.op.multiply(double, w)
+
+    mod = module(build, x=([4], "float64"), w=([4], "float64"))
+    x = random(4, dtype="float64")
+    _, gradients = gg.value_and_grad(gg.Model(mod, {"w": np.ones(4)}))(x, np.ones(4))
+    close(gradients["w"], 2 * x)
+
+
+def test_results_are_the_callers_own(everything):
+    outputs, gradients = everything(X, CT)
+    kept = outputs["y"].copy(), gradients["y"].copy()
+    everything(X + 1, CT + 1)
+    np.testing.assert_array_equal(outputs["y"], kept[0])
+    np.testing.assert_array_equal(gradients["y"], kept[1])
+
+
+@pytest.mark.parametrize("options, error, message", [
+    ({"wrt": "layer.0.weights"}, ArgumentError, "did you mean.*layer.0.weight"),
+    ({"wrt": ["y", "y"]}, ArgumentError, "each once"),
+    ({"wrt": []}, ArgumentError, "no parameter that can train"),
+    ({"loss": "hinge"}, ArgumentError, "loss='hinge' is unknown"),
+    ({"training": "yes"}, ArgumentError, "training: expected True, False or None"),
+    ({"rules": "hand"}, ArgumentError, "rules='hand' is not served yet"),
+])  # fmt: skip
+def test_bad_arguments(options, error, message):
+    with pytest.raises(error, match=message):
+        gg.value_and_grad(product(), **options)
+
+
+def test_no_model():
+    with pytest.raises(ArgumentError, match="given a ModelProto"):
+        gg.value_and_grad(models.mlp((4, 3)))
+
+
+def test_a_value_that_is_no_float():
+    mod = module(
+        lambda b, i, w: relax.op.take(w, i, axis=0), i=([2], "int64"), w=([4, 3], "float32")
+    )
+    model = gg.Model(mod, {"w": np.ones((4, 3), "float32")})
+    with pytest.raises(NotDifferentiableError, match="i"):
+        gg.value_and_grad(model, wrt=["i"])
+
+
+def test_an_output_named_loss_is_never_hidden():
+    node = helper.make_node("Mul", ["x", "w"], ["loss"])
+    model = gg.from_onnx(model_of([node], {"x": [3]}, {"loss": [3]}, {"w": random(3)}))
+    with pytest.raises(ArgumentError, match="an output 'loss' of its own"):
+        gg.value_and_grad(model, loss="mse")
+    assert list(gg.value_and_grad(model)(random(3), random(3))[0]) == ["loss"]
