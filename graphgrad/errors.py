@@ -69,3 +69,15 @@ class AliasError(GraphGradError):
 
 class CheckpointError(GraphGradError):
     """A checkpoint is missing, damaged, or belongs to another model."""
+
+
+def only_served(**arguments: tuple[Any, Any]) -> None:
+    """Raise unless each argument, given as (value, the one that is served), has that value.
+
+    Raises
+    ------
+    ArgumentError
+    """
+    for name, (value, served) in arguments.items():
+        if value != served:
+            raise ArgumentError(f"{name}={value!r} is not served yet; only {served!r} is")

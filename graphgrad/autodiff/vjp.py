@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..errors import ArgumentError, NotDifferentiableError
+from ..errors import ArgumentError, NotDifferentiableError, only_served
 from ..ops.tensor import Emitter
 from .activity import analyse, has_cotangent
 from .apply import Cotangent
@@ -65,8 +65,7 @@ def vjp(
     >>> mod2 = gg.vjp(mod, "main", wrt=["weight"])
     >>> ex = gg.compile(mod2)
     """
-    _only_served("grad_req", grad_req, "write")
-    _only_served("rules", rules, "auto")
+    only_served(grad_req=(grad_req, "write"), rules=(rules, "auto"))
     program = linearise(mod, func)
     targets = select(program, wrt)
 
@@ -88,11 +87,6 @@ def vjp(
     return write_function(
         mod, f"{func}_vjp", params, body, pure=program.pure, dataflow=program.dataflow
     )
-
-
-def _only_served(name: str, value: str, served: str) -> None:
-    if value != served:
-        raise ArgumentError(f"{name}={value!r} is not served yet; only {served!r} is")
 
 
 def select(program: Program, wrt: Wrt) -> list[Any]:

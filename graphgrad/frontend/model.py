@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import difflib
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, InputError, ModelError
+from ..ops.tensor import dimension_text
 from .arrays import FLOAT_DTYPES, as_array, dtype_name
 from .relax_main import literal_outputs, with_parameters
 
@@ -225,7 +225,7 @@ def _shape(ty: relax.TensorType) -> tuple[int | str, ...] | None:
 def _size(dim: tvm.ir.Expr) -> int | str:
     if isinstance(dim, tvm.tirx.IntImm):
         return int(dim)
-    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(dim))  # 2 * N, not T.int64(2) * N
+    return dimension_text(dim)
 
 
 def _type_text(shape: tuple[int | str, ...] | None, dtype: str) -> str:

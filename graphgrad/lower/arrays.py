@@ -52,20 +52,6 @@ def to_tensor(
     return tensor.copyfrom(np.ascontiguousarray(array).reshape(array.shape))
 
 
-def overlaps(a: tvm.runtime.Tensor, b: tvm.runtime.Tensor) -> bool:
-    """Return whether two contiguous tensors share a byte of memory on the same device."""
-    if a.device != b.device:
-        return False
-    (start_a, end_a), (start_b, end_b) = _extent(a), _extent(b)
-    return max(start_a, start_b) < min(end_a, end_b)
-
-
-def _extent(tensor: tvm.runtime.Tensor) -> tuple[int, int]:
-    start = int(tensor.data_ptr())
-    bits = int(tensor.numel()) * int(tensor.dtype.bits) * int(tensor.dtype.lanes)
-    return start, start + (bits + 7) // 8
-
-
 def _converted(array: np.ndarray, dtype: str | None) -> np.ndarray:
     if dtype is None:
         return array

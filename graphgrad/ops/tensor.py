@@ -12,6 +12,7 @@ something really needs them as a tensor, so that no dead ``zeros`` appear in the
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from numbers import Number
 from typing import Any
@@ -25,6 +26,11 @@ from ..errors import RuleError
 
 Dimension = Any
 """A Python int, or a TVM integer expression where the extent is symbolic."""
+
+
+def dimension_text(dimension: Dimension) -> str:
+    """Write a dimension for people: ``2 * N``, not ``T.int64(2) * N``."""
+    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(dimension))
 
 
 def same_dimension(a: Dimension, b: Dimension) -> bool:

@@ -23,18 +23,6 @@ Inputs = Mapping[str, Any] | Any
 """Arrays by input name, or one array for a model with a single input."""
 
 
-def only_served(**arguments: tuple[Any, Any]) -> None:
-    """Raise unless each argument, given as (value, the one that is served), has that value.
-
-    Raises
-    ------
-    ArgumentError
-    """
-    for name, (value, served) in arguments.items():
-        if value != served:
-            raise ArgumentError(f"{name}={value!r} is not served yet; only {served!r} is")
-
-
 def input_types(model: Model) -> dict[str, relax.TensorType]:
     """Return the types of a model's inputs by name.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
 import tvm_ffi
 
-from ..ops.tensor import Dimension
+from ..ops.tensor import Dimension, dimension_text
 
 
 def bind_dimensions(
@@ -31,13 +30,9 @@ def fits(expected: Sequence[Dimension], shape: Sequence[Any], extents: Mapping[A
 
 def shape_text(shape: Sequence[Dimension], extents: Mapping[Any, int]) -> str:
     """Write a shape for people: symbolic dimensions by name, and their extents behind it."""
-    text = "(" + ", ".join(map(_text, shape)) + ("," if len(shape) == 1 else "") + ")"
+    text = "(" + ", ".join(map(dimension_text, shape)) + ("," if len(shape) == 1 else "") + ")"
     bound = [f"{d} = {extents[d]}" for d in shape if not isinstance(d, int) and d in extents]
     return f"{text} with {', '.join(dict.fromkeys(bound))}" if bound else text
-
-
-def _text(dimension: Dimension) -> str:
-    return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(dimension))  # N * 2, not N * T.int64(2)
 
 
 def _value(dimension: Dimension, extents: Mapping[Any, int]) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..errors import ArgumentError, CheckpointError
+from ..errors import ArgumentError, CheckpointError, only_served
 from ..frontend.model import Model
 from ..lower.arrays import to_tensor
 from ..lower.device import device_of
@@ -23,7 +23,6 @@ from .inputs import (
     bind_shapes,
     by_name,
     input_types,
-    only_served,
     shapes_of,
     target_tensors,
     tensors,

@@ -11,7 +11,7 @@ from tvm import relax
 from ..autodiff.activity import has_cotangent
 from ..autodiff.program import linearise
 from ..autodiff.vjp import select, vjp
-from ..errors import ArgumentError, InputError
+from ..errors import ArgumentError, InputError, only_served
 from ..frontend.mode import specialise
 from ..frontend.model import Model
 from ..lower.arrays import to_tensor
@@ -26,7 +26,6 @@ from .inputs import (
     by_name,
     check_types,
     input_types,
-    only_served,
     shapes_of,
     target_tensors,
     tensors,

@@ -8,10 +8,9 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-import tvm
 
 from graphgrad.errors import InputError
-from graphgrad.lower.arrays import ALIGNMENT, overlaps, to_tensor
+from graphgrad.lower.arrays import ALIGNMENT, to_tensor
 from tests.labels import label
 from tests.peers import peer
 
@@ -205,15 +204,3 @@ def test_what_is_no_array_is_refused(value, says):
 def test_unknown_dtypes_are_refused(dtype):
     with pytest.raises(InputError, match=dtype):
         to_tensor(GRID, dtype=dtype)
-
-
-def test_overlaps():
-    whole = to_tensor(np.zeros((64,), "float32"))
-    head = whole._create_view((32,), "float32", 0)
-    tail = whole._create_view((32,), "float32", 128)
-    assert overlaps(whole, whole)
-    assert overlaps(whole, tail)
-    assert overlaps(tail, whole)
-    assert not overlaps(head, tail)
-    assert not overlaps(whole, to_tensor(np.zeros((64,), "float32")))
-    assert not overlaps(whole, tvm.runtime.empty((0,), "float32"))

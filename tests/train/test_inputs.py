@@ -3,8 +3,8 @@ import pytest
 import tvm
 from tvm import relax
 
-from graphgrad.errors import ArgumentError, InputError
-from graphgrad.train.inputs import bind_shapes, by_name, check_types, only_served, tensors
+from graphgrad.errors import ArgumentError, InputError, only_served
+from graphgrad.train.inputs import bind_shapes, by_name, check_types, tensors
 from tests.frontend.graphs import random
 from tests.labels import label
 from tests.lower.test_arrays import aligned
