@@ -50,53 +50,42 @@ def apply_rule(
         The rule returned what does not fit the call's arguments.
     """
     inputs = [emitter.lift(argument) for argument in call.args]
-    attributes = Attributes(call.attrs)
-    if rule.kind == "general":
-        outputs = emitter.lift(output)
-        outputs = outputs if isinstance(outputs, list) else [outputs]
-        cotangents = _filled(cotangent, outputs)
-        results = _called(rule, inputs, outputs, cotangents, attributes)
-    else:
-        value = emitter.lift(output)
-        results = _KINDS[rule.kind](rule, inputs, value, cotangent, attributes, wanted)
-    results = results if isinstance(results, tuple | list) else (results,)
+    results = _answer(rule, inputs, emitter.lift(output), cotangent, Attributes(call.attrs))
     if len(results) != len(inputs):
         raise RuleError(
             f"{rule.location}: the rule for {rule.op} returned {len(results)} cotangent(s) for "
             f"{len(inputs)} input(s); return one for each, None where not differentiable"
         )
+    if rule.kind == "elementwise":
+        results = [
+            _product(cotangent, partial, rule.singular) if needed and partial is not None else None
+            for partial, needed in zip(results, wanted, strict=True)
+        ]
     return [
         _fitted(rule, emitter, index, result, primal) if needed else None
         for index, (result, primal, needed) in enumerate(zip(results, inputs, wanted, strict=True))
     ]
 
 
-def _called(rule: Rule, *arguments: Any) -> Any:
-    assert rule.function is not None
-    return rule.function(*arguments)
-
-
-def _attribute_keyword(rule: Rule, attributes: Attributes) -> dict[str, Attributes]:
-    return {"attrs": attributes} if rule.takes_attributes else {}
-
-
-def _elementwise(
-    rule: Rule,
-    inputs: list[Any],
-    output: Tensor,
-    ct: Tensor,
-    attributes: Attributes,
-    wanted: Sequence[bool],
-) -> list[Tensor | None]:
-    assert rule.function is not None
-    partials = rule.function(*inputs, output, **_attribute_keyword(rule, attributes))
-    partials = partials if isinstance(partials, tuple) else (partials,)
-    if len(partials) != len(inputs):
-        return list(partials)  # refused by the caller, which knows what to say
-    return [
-        _product(ct, partial, rule.singular) if needed and partial is not None else None
-        for partial, needed in zip(partials, wanted, strict=True)
-    ]
+def _answer(
+    rule: Rule, inputs: list[Any], value: Any, cotangent: Cotangent, attributes: Attributes
+) -> Sequence[Any]:
+    """Call a rule in the form of its kind; return what it says for each input."""
+    function = rule.function
+    assert function is not None, "activity asks for no rule that is not differentiable"
+    if rule.kind == "general":
+        outputs = value if isinstance(value, list) else [value]
+        results = function(inputs, outputs, _filled(cotangent, outputs), attributes)
+        return results if isinstance(results, tuple | list) else (results,)
+    keyword = {"attrs": attributes} if rule.takes_attributes else {}
+    if rule.kind == "elementwise":
+        results = function(*inputs, value, **keyword)
+    elif rule.kind == "linear":
+        results = function(*map(_type_only, inputs), cotangent, **keyword)
+    else:
+        results = function(*inputs, cotangent, **keyword)
+    # A list is the result for one input that is a tuple.
+    return results if isinstance(results, tuple) else (results,)
 
 
 def _product(ct: Tensor, partial: Any, singular: bool) -> Tensor:
@@ -106,40 +95,11 @@ def _product(ct: Tensor, partial: Any, singular: bool) -> Tensor:
     return op.where(op.equal(ct, 0.0), 0.0, ct * partial)
 
 
-def _linear(
-    rule: Rule,
-    inputs: list[Any],
-    output: Tensor,
-    ct: Tensor,
-    attributes: Attributes,
-    wanted: Sequence[bool],
-) -> Any:
-    types = [_type_only(value) for value in inputs]
-    assert rule.function is not None
-    result = rule.function(*types, ct, **_attribute_keyword(rule, attributes))
-    return result if isinstance(result, tuple) else (result,)
-
-
 def _type_only(value: Any) -> Any:
     """Return a tensor that has a type but no value: a linear rule must not read its inputs."""
     if isinstance(value, list):
         return [_type_only(item) for item in value]
     return Tensor(value.emitter, None, ty=value.ty) if isinstance(value, Tensor) else value
-
-
-def _bilinear(
-    rule: Rule,
-    inputs: list[Any],
-    output: Tensor,
-    ct: Tensor,
-    attributes: Attributes,
-    wanted: Sequence[bool],
-) -> Any:
-    assert rule.function is not None
-    return rule.function(*inputs, ct, **_attribute_keyword(rule, attributes))
-
-
-_KINDS = {"elementwise": _elementwise, "linear": _linear, "bilinear": _bilinear}
 
 
 def _filled(cotangent: Cotangent, outputs: list[Any]) -> list[Tensor | None]:
