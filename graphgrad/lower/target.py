@@ -47,14 +47,19 @@ class VectorUnit:
         return max(self.bytes * 8 // bits, 1)
 
 
+_OPT_LEVEL = 1
+"""LLVM's effort. The schedules leave it little to do: with more, ResNet-18 compiles for a third
+longer and its step takes as long."""
+
+
 def target(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Target:
     """Return the target that `spec` names; a bare ``"llvm"`` is resolved to this host.
 
     Parameters
     ----------
     spec : str, dict or Target
-        A kind, a tag, a configuration or a finished target. An ``mcpu`` or ``num-cores`` that is
-        given is kept, and so is a target of another architecture.
+        A kind, a tag, a configuration or a finished target. An ``mcpu``, ``num-cores`` or
+        ``opt-level`` that is given is kept, and so is a target of another architecture.
 
     Raises
     ------
@@ -125,6 +130,7 @@ def _resolve_host(parsed: tvm.target.Target) -> tvm.target.Target:
     ):
         raise TargetError(f"the processor mcpu={processor!r} is unknown; this host is {host!r}")
     config.setdefault("num-cores", _cores())
+    config.setdefault("opt-level", _OPT_LEVEL)
     return tvm.target.Target(config)
 
 

@@ -35,8 +35,9 @@ def test_the_thread_count_of_the_environment_is_used(monkeypatch):
 
 
 def test_what_is_given_is_kept():
-    resolved = target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 3})
-    assert (resolved.attrs["mcpu"], resolved.attrs["num-cores"]) == ("x86-64-v3", 3)
+    given = {"mcpu": "x86-64-v3", "num-cores": 3, "opt-level": 2}
+    resolved = target({"kind": "llvm", **given})
+    assert {name: resolved.attrs[name] for name in given} == given
 
 
 def test_features_without_a_processor_are_kept():
