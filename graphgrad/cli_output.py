@@ -42,6 +42,22 @@ class OutputFolder:
                 "choose another one with --out"
             ) from error
 
+    def write_model(self, data: bytes) -> None:
+        """Write ``model.onnx``; a file of that name that no run left here is never replaced.
+
+        Raises
+        ------
+        ArgumentError
+            There is such a file.
+        """
+        foreign = self.model.exists() and not self.history.exists()
+        if foreign and self.model.read_bytes() != data:
+            raise ArgumentError(
+                f"{self.model} is not from a run of graphgrad, and would be replaced; choose "
+                "another folder with --out, or give the file as the model to train"
+            )
+        replace_file(self.model, data)
+
     def write_history(
         self, settings: Mapping[str, Any], history: History, twin: History | None = None
     ) -> None:
@@ -134,9 +150,14 @@ def _to_json(history: History) -> dict[str, Any]:
 
 def epoch_to_json(epoch: Epoch) -> dict[str, Any]:
     """Return an epoch's record as JSON can hold it."""
-    return asdict(epoch) | {"loss": finite_or_none(epoch.loss)}
+    held_out = {name: finite_or_none(value) for name, value in epoch.held_out.items()}
+    return asdict(epoch) | {"loss": finite_or_none(epoch.loss), "held_out": held_out}
 
 
 def _epoch_from_json(entry: Mapping[str, Any]) -> Epoch:
-    loss = math.nan if entry["loss"] is None else entry["loss"]
-    return Epoch(**(dict(entry) | {"loss": loss}))
+    held_out = {name: _or_nan(value) for name, value in entry["held_out"].items()}
+    return Epoch(**(dict(entry) | {"loss": _or_nan(entry["loss"]), "held_out": held_out}))
+
+
+def _or_nan(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -12,8 +12,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import onnx
-
 from .cli_output import OutputFolder, epoch_to_json
 from .errors import ArgumentError, CheckpointError
 from .frontend.model import Model
@@ -88,9 +86,9 @@ class Watcher(Observer):
         """Report the epoch and save the run."""
         epoch = history.epochs[-1]
         self._line.epoch(epoch)
-        self._report.event("epoch", model=self._line.label, **epoch_to_json(epoch))
         if self._save is not None:
             self._save()
+        self._report.event("epoch", model=self._line.label, **epoch_to_json(epoch))
 
     def should_stop(self) -> bool:
         """Return whether Ctrl-C was pressed."""
@@ -103,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = _resumed_settings(folder, arguments) if arguments.resume else _settings(arguments)
     folder.create()
     if settings.model is None and not arguments.resume:
-        onnx.save(resnet_digits(seed=settings.seed), folder.model)
+        folder.write_model(resnet_digits(seed=settings.seed).SerializeToString())
     job = _job(settings, folder)
     step = _training_step(job, job.model)
     history = History()

@@ -110,6 +110,8 @@ def linearise(mod: tvm.IRModule, name: str) -> Program:
     NotDifferentiableError
         The function calls itself: the trip count depends on data.
     """
+    if not isinstance(mod, tvm.IRModule):
+        raise ArgumentError(f"expected an IRModule, given a {type(mod).__name__}")
     function = _function(mod, name)
     copy = relax.utils.copy_with_new_vars(function)
     pure = bool(function.is_pure)

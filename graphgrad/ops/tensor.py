@@ -276,7 +276,9 @@ class Tensor(ObjectConvertible):
             return other
         if isinstance(other, Number):
             return self.emitter.full(float(other), [], self.dtype)  # type: ignore[arg-type]
-        return self.emitter.lift(other)
+        return (
+            self.emitter.emit(other) if isinstance(other, relax.Call) else self.emitter.lift(other)
+        )
 
     def _binary(self, function: Callable[[Any, Any], Any], other: Any) -> Tensor:
         other = self._operand(other)

@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
+from ..errors import InputError
 from .data import Dataset, Examples, batch_count, batches, padded_batches
 from .schedule import Schedule
 
@@ -91,8 +92,13 @@ class History:
     @property
     def diverged(self) -> bool:
         """Whether the last `PATIENCE` steps were all skipped."""
+        return len(self.losses) >= PATIENCE and self.ended_skipping
+
+    @property
+    def ended_skipping(self) -> bool:
+        """Whether the last steps, up to `PATIENCE` of them, were all skipped."""
         recent = self.losses[-PATIENCE:]
-        return len(recent) == PATIENCE and not any(map(math.isfinite, recent))
+        return bool(recent) and not any(map(math.isfinite, recent))
 
     @property
     def held_out(self) -> dict[str, float]:
@@ -156,7 +162,7 @@ def train(
         if outcome != "finished":
             return outcome
         observer.on_epoch(history)
-    return "finished"
+    return "diverged" if history.ended_skipping else "finished"
 
 
 def evaluate(step: TrainingStep, examples: Examples, batch: int) -> dict[str, float]:
@@ -184,6 +190,13 @@ def evaluate(step: TrainingStep, examples: Examples, batch: int) -> dict[str, fl
     ]
     predicted = np.concatenate(outputs)
     if examples.targets.dtype.kind in "iu":
+        classes = predicted.shape[1]
+        wrong = np.flatnonzero((examples.targets < 0) | (examples.targets >= classes))
+        if len(wrong):
+            raise InputError(
+                f"the held-out data have {len(wrong)} label(s) outside 0 to {classes - 1}, which "
+                f"are the model's {classes} classes"
+            )
         return {"accuracy": float(np.mean(predicted.argmax(axis=1) == examples.targets))}
     difference = predicted.astype(np.float64) - examples.targets
     return {"mean_squared_error": float(np.mean(difference**2))}
