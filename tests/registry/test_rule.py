@@ -115,3 +115,14 @@ def test_second_registration_is_refused():
 def test_unregister_needs_a_rule():
     with pytest.raises(gg.RuleError, match="no rule of yours"):
         unregister(OP)
+
+
+def test_a_relax_expression_may_be_an_operand():
+    @gg.register_gradient(OP)
+    def erf(inputs, outputs, cotangents, attrs):
+        (x,), (ct,) = inputs, cotangents
+        return [ct * (2 / np.pi**0.5) * relax.op.exp(-(x * x))]
+
+    x = np.linspace(-1, 1, 6).reshape(2, 3)
+    gradient = run(gg.vjp(mod()), "main_vjp", x, np.ones((2, 3)))[1]
+    np.testing.assert_allclose(gradient, 2 * np.exp(-x * x) / np.sqrt(np.pi))
