@@ -22,6 +22,7 @@ from .inputs import (
     Inputs,
     bind_shapes,
     by_name,
+    check_types,
     input_types,
     shapes_of,
     target_tensors,
@@ -121,6 +122,9 @@ class TrainStep:
         self._tensors = TrainState(
             model.params, model.state, _trained(model, wrt), optimizer.slots, self._device
         )
+        owned = {**self._tensors.params, **self._tensors.state}
+        variables = model.mod["main"].params[len(model.inputs) :]
+        check_types(owned, {var.name: var.ty for var in variables}, "parameter")
         self._forwards: dict[Shapes, Forward] = {}
         self._steps: dict[Shapes, Callable[..., Any]] = {}
         self._evaluations: dict[Shapes, Callable[..., Any]] = {}

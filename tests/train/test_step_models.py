@@ -170,3 +170,11 @@ def test_bad_arguments(name, value):
 def test_no_model():
     with pytest.raises(ArgumentError, match="given a ModelProto; make one with"):
         gg.train_step(models.mlp((4, 5, 3)))
+
+
+def test_a_parameter_that_was_replaced_by_a_wrong_array():
+    model = gg.from_onnx(models.mlp())
+    name = next(iter(model.params))
+    model.params[name] = np.zeros(3, "float32")
+    with pytest.raises(InputError, match=name):
+        gg.train_step(model)
