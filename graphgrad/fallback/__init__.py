@@ -1,1 +1,1 @@
-"""Gradients synthesised from tensor expressions."""
+"""Gradients synthesised from tensor expressions: empty so far."""

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from .structure import Load, sequence, static
+from .structure import Load, loop_nest, sequence, static
 
 
 def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
@@ -49,20 +49,18 @@ def overwriting(kernel: tirx.PrimFunc, shared: dict[Any, Any]) -> tirx.PrimFunc:
 
 def _elementwise_store(statement: Any) -> Any | None:
     """Return the store of a loop nest that stores each element exactly once, else None."""
-    loops = []
-    while isinstance(statement, tirx.For):
-        loops.append(statement)
-        statement = statement.body
-    if not isinstance(statement, SBlockRealize) or static(statement.predicate) != 1:
+    found = loop_nest(statement)
+    if found is None:
         return None
-    block = statement.block
+    loops, realize = found
+    block = realize.block
     store = block.body
     if not isinstance(store, tirx.BufferStore) or block.init is not None or block.match_buffers:
         return None
     long = [v.var for v in block.iter_vars if static(v.dom.extent) != 1]
     indexed = [index for index in store.indices if isinstance(index, tvm.ir.Var)]
     each_once = all(sum(index.same_as(var) for index in indexed) == 1 for var in long)
-    return store if each_once and _runs_once_per_point(loops, statement) else None
+    return store if each_once and _runs_once_per_point(loops, realize) else None
 
 
 def _runs_once_per_point(loops: list[Any], realize: SBlockRealize) -> bool:

@@ -156,14 +156,23 @@ def sequence(body: Any) -> list[Any]:
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
 
-def _stage(statement: Any) -> Stage | None:
+def loop_nest(statement: Any) -> tuple[list[Any], Any] | None:
+    """Return the loops around a block without a predicate, and the block; None if it is no such."""
     loops = []
     while isinstance(statement, tirx.For):
         loops.append(statement)
         statement = statement.body
     if not isinstance(statement, SBlockRealize) or static(statement.predicate) != 1:
         return None
-    block, values = statement.block, list(statement.iter_values)
+    return loops, statement
+
+
+def _stage(statement: Any) -> Stage | None:
+    found = loop_nest(statement)
+    if found is None:
+        return None
+    loops, realize = found
+    block, values = realize.block, list(realize.iter_values)
     if len(values) != len(loops) or block.match_buffers or block.alloc_buffers:
         return None
     if not all(v.same_as(loop.loop_var) for v, loop in zip(values, loops, strict=True)):

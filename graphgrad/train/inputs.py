@@ -46,6 +46,11 @@ def input_types(model: Model) -> dict[str, relax.TensorType]:
     return types
 
 
+def owned_types(model: Model) -> dict[str, relax.TensorType]:
+    """Return the types of a model's parameters and statistics by name, in its order."""
+    return {var.name: var.ty for var in model.mod["main"].params[len(model.inputs) :]}
+
+
 def by_name(inputs: Inputs, names: list[str]) -> dict[str, Any]:
     """Return the inputs by name, in the model's order.
 

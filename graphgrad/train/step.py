@@ -24,6 +24,7 @@ from .inputs import (
     by_name,
     check_types,
     input_types,
+    owned_types,
     shapes_of,
     target_tensors,
     tensors,
@@ -123,8 +124,7 @@ class TrainStep:
             model.params, model.state, _trained(model, wrt), optimizer.slots, self._device
         )
         owned = {**self._tensors.params, **self._tensors.state}
-        variables = model.mod["main"].params[len(model.inputs) :]
-        check_types(owned, {var.name: var.ty for var in variables}, "parameter")
+        check_types(owned, owned_types(model), "parameter")
         self._forwards: dict[Shapes, Forward] = {}
         self._steps: dict[Shapes, Callable[..., Any]] = {}
         self._evaluations: dict[Shapes, Callable[..., Any]] = {}

@@ -26,6 +26,7 @@ from .inputs import (
     by_name,
     check_types,
     input_types,
+    owned_types,
     shapes_of,
     target_tensors,
     tensors,
@@ -165,11 +166,11 @@ class ValueAndGrad:
         """Return the model's parameters and statistics of this moment, checked."""
         model = self._model
         arrays = {**model.params, **model.state}
-        variables = model.mod["main"].params[len(model.inputs) :]
-        if list(arrays) != [var.name for var in variables]:
+        types = owned_types(model)
+        if list(arrays) != list(types):
             raise InputError("parameters were added to or removed from the model since it was made")
         current, _ = tensors(arrays, self._device, "parameter")
-        check_types(current, {var.name: var.ty for var in variables}, "parameter")
+        check_types(current, types, "parameter")
         return list(current.values())
 
     def _takes_targets(self, inputs: Any) -> bool:
