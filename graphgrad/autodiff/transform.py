@@ -10,7 +10,8 @@ from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
 from ..ops.tensor import Emitter, type_shape
-from .activity import analyse, has_cotangent
+from .activity import has_cotangent
+from .expand import expand
 from .program import Program, linearise, replay, substitute
 from .reverse import backward
 from .vjp import select, shaped_like
@@ -55,7 +56,7 @@ def _add_adjoint(
     wanted = list(program.params) if require_grads is None else None
     targets = select(program, _differentiable(wanted) if wanted is not None else require_grads)
     _check_target(program, target_index)
-    activity = analyse(program, targets)
+    program, activity = expand(program, targets)
 
     def body(emitter: Emitter) -> Any:
         seed = _seed(emitter, program, target_index)

@@ -11,8 +11,9 @@ from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError, only_served
 from ..ops.tensor import Emitter
-from .activity import analyse, has_cotangent
+from .activity import has_cotangent
 from .apply import Cotangent
+from .expand import expand
 from .program import Program, linearise, replay, substitute
 from .reverse import backward, check_target
 from .write import write_function
@@ -74,7 +75,7 @@ def vjp(
         raise NotDifferentiableError(f"{func!r} returns no float tensor, so it has no gradient")
     names = ["ct"] if len(types) == 1 else [f"ct_{index}" for index in range(len(types))]
     cotangents = [relax.Var(name, ty) for name, ty in zip(names, types, strict=True)]
-    activity = analyse(program, targets)
+    program, activity = expand(program, targets)
 
     def body(emitter: Emitter) -> Any:
         remaining = iter(cotangents)

@@ -21,7 +21,9 @@ from tvm_ffi import structural_map
 
 from ..errors import ModelError
 from ..exclusive import BLOCK_BUILDER
+from ..ops.tensor import Emitter, Tensor
 from ..provenance import span_of
+from . import converters
 from .onnx_graph import STANDARD_DOMAINS, opset
 from .relax_main import rebuilt
 
@@ -34,9 +36,11 @@ _HANDLED_BY_THE_LOOP = ("If", "Constant")
 
 def is_supported(node: onnx.NodeProto) -> bool:
     """Whether the importer knows the operator of a node, judged by name and domain."""
+    if converters.find(node.domain, node.op_type) is not None:
+        return True
     known_domain = node.domain in (*STANDARD_DOMAINS, *_CONTRIBUTED_DOMAINS)
-    converters = stock._get_convert_map()
-    return known_domain and (node.op_type in converters or node.op_type in _HANDLED_BY_THE_LOOP)
+    stock_map = stock._get_convert_map()
+    return known_domain and (node.op_type in stock_map or node.op_type in _HANDLED_BY_THE_LOOP)
 
 
 def import_graph(
@@ -118,18 +122,46 @@ class _Importer(stock.ONNXGraphImporter):
     def _construct_nodes(self, graph: onnx.GraphProto) -> None:
         """Translate node by node, and note which bindings each node made."""
         for node in graph.node:
+            span = span_of(node.name, node.op_type)
+            ours = converters.find(node.domain, node.op_type)
             try:
-                super()._construct_nodes(SimpleNamespace(node=[_convertible(node)]))
+                if ours is not None:
+                    self._convert(node, ours)
+                else:
+                    super()._construct_nodes(SimpleNamespace(node=[_convertible(node)]))
             except Exception as error:
                 raise _conversion_error(node, self._failure or error) from error
             if self._failure is not None:  # inside a branch, whose loop does not raise
                 raise _conversion_error(node, self._failure) from self._failure
-            span = span_of(node.name, node.op_type)
             for name in filter(None, node.output):
                 self._nodes[name] = value = self._bound(self._nodes[name])
                 if isinstance(value, relax.Var) and value not in self._spans:
                     self._names[value] = name
                     self._claim(value, span)
+
+    def _convert(self, node: onnx.NodeProto, converter: converters.Converter) -> None:
+        """Translate a node by a converter of ours."""
+        attributes = self._parse_attr(node.attribute)
+        inputs = [self._nodes[name] if name else None for name in node.input]
+        emitter = Emitter(self.bb)
+        with emitter.at(None, node.output[0]):
+            translated = converters.Node(
+                name=node.name,
+                op_type=node.op_type,
+                domain=node.domain,
+                opset=self.opset,
+                inputs=inputs,
+                attributes=attributes,
+                output_count=len(node.output),
+                emitter=emitter,
+            )
+            outputs = converter(translated)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        if len(outputs) < len(node.output):
+            raise ModelError(f"only {len(outputs)} of its {len(node.output)} outputs are served")
+        for name, output in zip(node.output, outputs, strict=False):
+            if name:
+                self._nodes[name] = output.expr if isinstance(output, Tensor) else output
 
     def _bound(self, value: relax.Expr) -> relax.Expr:
         """Bind an operation that yields a tensor to a variable, at once rather than at its use."""

@@ -14,11 +14,9 @@ from tvm import relax
 from ..errors import GraphGradError, TargetError
 from .cpu import schedule_module
 from .inplace import donate
-from .legalise import legalise_relu
+from .legalise import LEGALISATIONS
 from .target import is_generic, parse
 from .target import target as resolve
-
-_LEGALISATIONS = {"relax.nn.relu": legalise_relu}
 
 TargetLike: TypeAlias = str | Mapping[str, Any] | tvm.target.Target
 
@@ -114,7 +112,7 @@ def _to_kernels(fuse: bool) -> tvm.ir.transform.Pass:
             relax.transform.LambdaLift(),
             relax.backend.DispatchSampling(),
             relax.backend.DispatchSortScan(),
-            relax.transform.LegalizeOps(_LEGALISATIONS),
+            relax.transform.LegalizeOps(LEGALISATIONS),
             *(fusion if fuse else []),
         ]
     )

@@ -3,21 +3,43 @@
 `rule` says what a rule is and how one is found; `sample` how a rule's samples are written.
 """
 
-from . import conv, elementwise, linalg, loss, norm, pool, reduce, shape, softmax
+from . import (
+    activation,
+    attention,
+    conv,
+    cumulative,
+    elementwise,
+    image,
+    index,
+    linalg,
+    loss,
+    norm,
+    pool,
+    random,
+    reduce,
+    shape,
+    softmax,
+)
 from .rule import Rule, all_rules, find, unregister
 from .sample import Sample, sample, static, tensor
 
 __all__ = [
     "Rule",
     "Sample",
+    "activation",
     "all_rules",
+    "attention",
     "conv",
+    "cumulative",
     "elementwise",
     "find",
+    "image",
+    "index",
     "linalg",
     "loss",
     "norm",
     "pool",
+    "random",
     "reduce",
     "sample",
     "shape",

@@ -112,30 +112,10 @@ def negative(x: Tensor, y: Tensor) -> float:
     return -1.0
 
 
-@register_gradient("relax.nn.relu", samples=kinked_samples)
-def relu(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
-    """x̄ = ȳ where x > 0, else 0, at 0 too; never 0 · ∞"""
-    (y,), (ct,) = outputs, cotangents
-    return (op.where(op.less_equal(y, 0.0), 0.0, ct),)
-
-
 @elementwise("relax.rsqrt", samples=positive_samples, singular=True)
 def rsqrt(x: Tensor, y: Tensor) -> Tensor:
     """x̄ = −ȳ · y / 2x"""
     return -0.5 * y / x
-
-
-@elementwise("relax.sigmoid", samples=unary_samples)
-def sigmoid(x: Tensor, y: Tensor) -> Tensor:
-    """x̄ = ȳ · y (1 − y)"""
-    return y * (1.0 - y)
-
-
-@elementwise("relax.nn.silu", samples=unary_samples)
-def silu(x: Tensor, y: Tensor) -> Tensor:
-    """x̄ = ȳ · (σ(x) + y (1 − σ(x)))"""
-    s = op.sigmoid(x)
-    return s + y * (1.0 - s)
 
 
 @elementwise("relax.sin", samples=unary_samples)
@@ -160,12 +140,6 @@ def square(x: Tensor, y: Tensor) -> Tensor:
 def subtract(a: Tensor, b: Tensor, y: Tensor) -> tuple[float, float]:
     """ā = ȳ,  b̄ = −ȳ"""
     return 1.0, -1.0
-
-
-@elementwise("relax.tanh", samples=unary_samples)
-def tanh(x: Tensor, y: Tensor) -> Tensor:
-    """x̄ = ȳ · (1 − y²)"""
-    return 1.0 - y * y
 
 
 where_samples = [

@@ -10,6 +10,7 @@ kind           the function                                   meaning
 elementwise    ``f(*inputs, output) -> partial derivatives``  y_i depends on the i-th elements
 linear         ``f(*inputs, ct) -> cotangents``               reads only the types of the inputs
 bilinear       ``f(a, b, ct) -> (ā, b̄)``                      linear in each of two inputs
+composite      ``f(*inputs) -> outputs``                      the op itself, in other ops
 general        ``f(inputs, outputs, cotangents, attrs)``      anything else
 ============== ============================================== ==================================
 
@@ -29,7 +30,7 @@ import tvm
 from ..errors import RuleError
 from .sample import Sample
 
-Kind = Literal["elementwise", "linear", "bilinear", "general", "nondifferentiable"]
+Kind = Literal["elementwise", "linear", "bilinear", "composite", "general", "nondifferentiable"]
 Origin = Literal["hand", "user"]
 Function = Callable[..., Any]
 
@@ -188,6 +189,14 @@ def linear(op: str, *, samples: Sequence[Sample]) -> Callable[[Function], Functi
 def bilinear(op: str, *, samples: Sequence[Sample]) -> Callable[[Function], Function]:
     """Register ``f(a, b, ct)`` of an op that is linear in each of its two inputs."""
     return _decorator(op, "bilinear", samples)
+
+
+def composite(op: str, *, samples: Sequence[Sample]) -> Callable[[Function], Function]:
+    """Register ``f(*inputs)``, which states the op in terms of ops that have rules.
+
+    Where a gradient flows through the op, the statement takes the op's place in the primal program.
+    """
+    return _decorator(op, "composite", samples)
 
 
 def nondifferentiable(*ops: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..autodiff.activity import analyse
+from ..autodiff.expand import expand
 from ..autodiff.program import linearise, replay, substitute
 from ..autodiff.reverse import backward, check_target
 from ..autodiff.write import write_function
@@ -56,7 +56,7 @@ def build_step(
     weights = [params[name] for name in trained]
     for weight in weights:
         check_target(weight)
-    activity = analyse(program, weights)
+    program, activity = expand(program, weights)
     rate = relax.Var("learning_rate", relax.TensorType([], "float64"))
     buffers = {
         slot: [relax.Var(f"{slot}.{w.name}", w.ty) for w in weights] for slot in optimizer.slots

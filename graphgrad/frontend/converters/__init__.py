@@ -1,0 +1,42 @@
+"""Translations of ONNX operators by graphgrad, in the place of those of TVM's importer.
+
+One file per operator family; `node` says what a converter is handed. An operator that has no
+converter here is translated by TVM's importer.
+"""
+
+from . import (
+    activation,
+    attention,
+    conv,
+    elementwise,
+    image,
+    index,
+    linalg,
+    loss,
+    norm,
+    pool,
+    random,
+    reduce,
+    shape,
+)
+from .node import Converter, Node, converter, find
+
+__all__ = [
+    "Converter",
+    "Node",
+    "activation",
+    "attention",
+    "conv",
+    "converter",
+    "elementwise",
+    "find",
+    "image",
+    "index",
+    "linalg",
+    "loss",
+    "norm",
+    "pool",
+    "random",
+    "reduce",
+    "shape",
+]

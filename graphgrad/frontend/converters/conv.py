@@ -1,0 +1,1 @@
+"""Convolutions, with every form of padding."""

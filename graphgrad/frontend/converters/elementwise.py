@@ -1,0 +1,1 @@
+"""Arithmetic of several operands, powers and clipping."""

@@ -1,0 +1,1 @@
+"""Resize, Upsample, GridSample and AffineGrid."""

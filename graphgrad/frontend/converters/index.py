@@ -1,0 +1,1 @@
+"""Gather, scatter, sort and cumulative operators."""

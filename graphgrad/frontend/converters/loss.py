@@ -1,0 +1,1 @@
+"""Losses that stand in the graph."""

@@ -1,0 +1,142 @@
+"""What a converter is handed, and how one is registered and found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ...errors import ModelError
+from ...ops.tensor import Dimension, Emitter, Tensor
+from ..onnx_graph import STANDARD_DOMAINS
+
+Converter = Callable[["Node"], Any]
+"""Emits a node's operation; returns its output, a `Tensor`, or a tuple of several."""
+
+_CONVERTERS: dict[tuple[str, str], Converter] = {}
+
+_REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Node:
+    """One ONNX node, with its inputs translated.
+
+    Attributes
+    ----------
+    name, op_type, domain : str
+    opset : int
+        Version of the standard operators that the model asks for.
+    inputs : sequence
+        Relax values: variables, constants and shapes; None for an input that is left out.
+    attributes : mapping of str to value
+        As the file gives them; tensors are numpy arrays.
+    output_count : int
+        How many outputs the node lists; trailing ones that are not needed may be missing.
+    emitter : Emitter
+    """
+
+    name: str
+    op_type: str
+    domain: str
+    opset: int
+    inputs: Sequence[Any]
+    attributes: Mapping[str, Any]
+    output_count: int
+    emitter: Emitter
+
+    def attribute(self, name: str, default: Any = _REQUIRED) -> Any:
+        """Return an attribute; its default where the node does not give it.
+
+        Raises
+        ------
+        ModelError
+            It has no default and is missing.
+        """
+        value = self.attributes.get(name, default)
+        if value is _REQUIRED:
+            raise ModelError(f"its attribute {name!r} is missing")
+        return value
+
+    def has(self, index: int) -> bool:
+        """Whether an input is given."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    def tensor(self, index: int) -> Tensor:
+        """Return an input as a tensor.
+
+        Raises
+        ------
+        ModelError
+            It is missing or no tensor.
+        """
+        if not self.has(index):
+            raise ModelError(f"its input {index} is missing")
+        value = self.inputs[index]
+        if isinstance(value.ty, relax.ShapeType):
+            return self.emitter.emit(relax.op.shape_to_tensor(value))
+        if isinstance(value.ty, tvm.ir.PrimType):
+            shape = relax.ShapeExpr([value])
+            vector = self.emitter.emit(relax.op.shape_to_tensor(shape))
+            return self.emitter.emit(relax.op.reshape(vector.expr, []))
+        lifted = self.emitter.lift(value)
+        if not isinstance(lifted, Tensor):
+            raise ModelError(f"its input {index} is no tensor, it is a {type(value.ty).__name__}")
+        return lifted
+
+    def constant(self, index: int) -> np.ndarray | None:
+        """Return the value of an input that must be known at import; None if it is left out.
+
+        Raises
+        ------
+        ModelError
+            Its value is known at run time only.
+        """
+        if not self.has(index):
+            return None
+        value = self.inputs[index]
+        if isinstance(value, tvm.ir.GenericConst):
+            return value.value.numpy()
+        if isinstance(value, relax.ShapeExpr) and all(_is_int(d) for d in value):
+            return np.array([int(d) for d in value], dtype="int64")
+        raise ModelError(
+            f"its input {index} is computed by the model or given at run time: make it a constant"
+        )
+
+    def dimensions(self, index: int) -> list[Dimension] | None:
+        """Return an input that is a list of extents: ints, and expressions where symbolic.
+
+        Raises
+        ------
+        ModelError
+            Its value is known at run time only.
+        """
+        value = self.inputs[index] if self.has(index) else None
+        if isinstance(value, relax.ShapeExpr):
+            return [int(d) if _is_int(d) else d for d in value]
+        known = self.constant(index)
+        return None if known is None else [int(d) for d in known.reshape(-1)]
+
+
+def converter(*op_types: str, domain: str = "") -> Callable[[Converter], Converter]:
+    """Register a translation of operators; the standard domain is the empty string."""
+
+    def register(function: Converter) -> Converter:
+        for op_type in op_types:
+            _CONVERTERS[domain, op_type] = function
+        return function
+
+    return register
+
+
+def find(domain: str, op_type: str) -> Converter | None:
+    """Return our translation of an operator, or None."""
+    return _CONVERTERS.get(("" if domain in STANDARD_DOMAINS else domain, op_type))
+
+
+def _is_int(dimension: Any) -> bool:
+    return isinstance(dimension, int | tvm.tirx.IntImm)

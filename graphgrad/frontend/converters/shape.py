@@ -1,0 +1,1 @@
+"""Operators that move, repeat and cut elements."""

@@ -1,0 +1,1 @@
+"""Lowerings of gather, scatter and sort."""

@@ -1,0 +1,1 @@
+"""Rules of cumulative sums and products."""

@@ -1,0 +1,1 @@
+"""Rules of resampling: resize, grid_sample, affine_grid."""
