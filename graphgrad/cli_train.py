@@ -12,6 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from .cli_optimizer import DEFAULTS, build_optimizer, build_schedule
 from .cli_output import OutputFolder, epoch_to_json
 from .errors import ArgumentError, CheckpointError
 from .frontend.model import Model
@@ -21,9 +22,7 @@ from .models import resnet_digits
 from .report.progress import ProgressLine
 from .report.training import TrainingReport
 from .train.data import Dataset, TargetKind, batch_count, digits, load_npz
-from .train.optimizer import SGD
 from .train.run import History, Observer, Outcome, Plan, train
-from .train.schedule import constant, warmup_cosine
 from .train.step import TrainStep, train_step
 
 Save = Callable[[], None]
@@ -43,6 +42,7 @@ class Settings:
     momentum: float = 0.9
     nesterov: bool | None = None  # None: wherever there is momentum
     weight_decay: float = 5e-3
+    clip_norm: float | None = None
     epochs: int = 30
     steps: int | None = None
     batch: int = 32
@@ -189,7 +189,8 @@ def _given(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    settings = Settings(**_given(arguments))
+    given = _given(arguments)
+    settings = Settings(**{**DEFAULTS[given.get("optimizer", "sgd")], **given})
     if settings.data is not None and settings.model is None:
         raise ArgumentError(
             "--data is given without a model: the built-in network is for the built-in digits; "
@@ -239,10 +240,7 @@ def _dataset(settings: Settings, model: Model) -> Dataset:
 def _plan(settings: Settings, dataset: Dataset) -> Plan:
     per_epoch = batch_count(dataset.train, settings.batch)
     steps = settings.epochs * per_epoch if settings.steps is None else settings.steps
-    if settings.schedule == "constant":
-        schedule = constant(settings.lr)
-    else:
-        schedule = warmup_cosine(settings.lr, steps, warmup=min(per_epoch, steps // 10))
+    schedule = build_schedule(settings, steps, per_epoch)
     return Plan(settings.batch, steps, settings.seed, schedule)
 
 
@@ -275,10 +273,4 @@ def _without_convolutions(model: Model) -> Model:
 
 def _training_step(job: Job, model: Model) -> TrainStep:
     settings = job.settings
-    optimizer = SGD(
-        settings.lr,
-        momentum=settings.momentum,
-        nesterov=settings.momentum > 0 if settings.nesterov is None else settings.nesterov,
-        weight_decay=settings.weight_decay,
-    )
-    return train_step(model, settings.loss, optimizer, target=settings.target)
+    return train_step(model, settings.loss, build_optimizer(settings), target=settings.target)

@@ -1,5 +1,6 @@
 """Optimisers for `graphgrad.train_step`."""
 
-from .train.optimizer import SGD
+from .train.groups import group
+from .train.optimizer import SGD, Adagrad, Adam, AdamW, RMSprop
 
-__all__ = ["SGD"]
+__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "RMSprop", "group"]

@@ -265,7 +265,7 @@ def test_resume_from_a_record_behind_its_checkpoint(task, tmp_path, capsys):
         ["train", "--lr", "nan"],
         ["train", "--momentum", "1"],
         ["train", "--batch", "many"],
-        ["train", "--optimizer", "adam"],
+        ["train", "--optimizer", "lion"],
         ["grad"],
     ],
     ids=" ".join,

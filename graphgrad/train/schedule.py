@@ -13,32 +13,101 @@ def constant(rate: float) -> Schedule:
     return lambda step: rate
 
 
-def warmup_cosine(peak: float, steps: int, warmup: int) -> Schedule:
-    """Return a linear rise to `peak` over `warmup` steps, then half a cosine down to zero.
+def step_decay(rate: float, every: int, factor: float = 0.1) -> Schedule:
+    """Return the schedule that multiplies the rate by `factor` after each `every` steps.
+
+    Raises
+    ------
+    ArgumentError
+        `every` is below one.
+    """
+    if every < 1:
+        raise ArgumentError(f"step_decay: every={every} must be at least 1")
+    return lambda step: rate * factor ** (step // every)
+
+
+def cosine(peak: float, steps: int, lowest: float = 0.0) -> Schedule:
+    """Return half a cosine from `peak` down to `lowest`, reached at step `steps` and kept.
+
+    Loshchilov and Hutter, *SGDR* (2017), equation 5, without restarts.
+
+    Raises
+    ------
+    ArgumentError
+        `steps` is below one.
+    """
+    if steps < 1:
+        raise ArgumentError(f"cosine: steps={steps} must be at least 1")
+    return lambda step: _between(peak, lowest, min(step, steps) / steps)
+
+
+def warmup(schedule: Schedule, steps: int) -> Schedule:
+    """Return a linear rise over `steps` steps to the first rate of `schedule`, which then begins.
+
+    The first rate is not zero but one part in `steps`; the last step of the rise has the full rate.
+
+    Raises
+    ------
+    ArgumentError
+        `steps` is negative.
+    """
+    if steps < 0:
+        raise ArgumentError(f"warmup: steps={steps} must be at least 0")
+
+    def rate(step: int) -> float:
+        if step < steps:
+            return schedule(0) * (step + 1) / steps
+        return schedule(step - steps)
+
+    return rate
+
+
+def one_cycle(
+    peak: float,
+    steps: int,
+    warmup_share: float = 0.3,
+    initial_divisor: float = 25.0,
+    final_divisor: float = 1e4,
+) -> Schedule:
+    """Return one cycle: half a cosine up to `peak`, then half a cosine down to almost nothing.
+
+    Smith and Topin, *Super-convergence* (2018), with the conventions of
+    ``torch.optim.lr_scheduler.OneCycleLR``.
 
     Parameters
     ----------
     peak : float
-        The highest rate, reached at step ``warmup - 1``.
     steps : int
-        Length of the whole run; the rate would be zero at step `steps`.
-    warmup : int
-        Length of the rise, fewer than `steps`.
+        Length of the whole run; the last step has the lowest rate, which is then kept.
+    warmup_share : float
+        The share of the steps that rise, between 0 and 1.
+    initial_divisor : float
+        The first rate is the peak over this.
+    final_divisor : float
+        The last rate is the first one over this.
 
-    Returns
-    -------
-    Schedule
-        From the step number, counted from zero, to the learning rate.
+    Raises
+    ------
+    ArgumentError
+        The share is not between 0 and 1, or there are too few steps for both parts.
     """
-    if not 0 <= warmup < steps:
+    turn = warmup_share * steps - 1
+    if not (0 < warmup_share < 1 and 0 < turn < steps - 1):
         raise ArgumentError(
-            f"a warm-up of {warmup} steps does not fit a run of {steps} steps; "
-            "it is at least 0 and shorter than the run"
+            f"one_cycle: {steps} steps with warmup_share={warmup_share} are too few; the rise and "
+            "the fall each need more than one, and the share is between 0 and 1"
         )
+    first = peak / initial_divisor
+    last = first / final_divisor
 
     def rate(step: int) -> float:
-        if step < warmup:
-            return peak * (step + 1) / warmup
-        return peak * 0.5 * (1 + math.cos(math.pi * (step - warmup) / (steps - warmup)))
+        if step <= turn:
+            return _between(first, peak, step / turn)
+        return _between(peak, last, min((step - turn) / (steps - 1 - turn), 1.0))
 
     return rate
+
+
+def _between(start: float, end: float, share: float) -> float:
+    """Return the value of half a cosine from `start` to `end`."""
+    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * share))

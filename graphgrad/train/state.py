@@ -22,9 +22,9 @@ class TrainState:
     params, state : mapping of str to array
         Copied.
     trained : sequence of str
-        Names of the parameters that the optimiser moves; they get buffers of zeros.
-    slots : sequence of str
-        Names of the optimiser's buffers.
+        Names of the parameters that the optimiser moves; they get buffers.
+    slots : mapping of str to float
+        Names of the optimiser's buffers, and what they are filled with.
     device : tvm device
     """
 
@@ -33,7 +33,7 @@ class TrainState:
         params: Mapping[str, np.ndarray],
         state: Mapping[str, np.ndarray],
         trained: Sequence[str],
-        slots: Sequence[str],
+        slots: Mapping[str, float],
         device: Any,
     ):
         self.device = device
@@ -42,8 +42,8 @@ class TrainState:
         self.params = {name: to_tensor(array, device) for name, array in params.items()}
         self.state = {name: to_tensor(array, device) for name, array in state.items()}
         self.slots = {
-            slot: {name: to_tensor(np.zeros_like(params[name]), device) for name in trained}
-            for slot in slots
+            slot: {name: to_tensor(np.full_like(params[name], fill), device) for name in trained}
+            for slot, fill in slots.items()
         }
         # In bytes, in the order of `_overwritten`; asking each tensor would take longer.
         trained_sizes = [params[name].nbytes for name in trained]

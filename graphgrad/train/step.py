@@ -18,6 +18,7 @@ from ..lower.pipeline import compile as compile_module
 from ..lower.target import target as resolve_target
 from . import checkpoint
 from .forward import FORWARD, Forward, LossChoice, LossFunction, build_forward
+from .groups import by_parameter
 from .inputs import (
     Inputs,
     bind_shapes,
@@ -56,7 +57,7 @@ def train_step(
     loss : str or relax.Function
         ``"cross_entropy"`` (integer labels), ``"mse"``, the name of a scalar output of the model,
         or a Relax function of the model's outputs and the targets that returns a scalar.
-    optimizer : SGD
+    optimizer : one of graphgrad.optim
     wrt : name or names, optional
         The parameters that train; by default all that can.
     target : str, dict or Target
@@ -117,11 +118,13 @@ class TrainStep:
             raise ArgumentError(f"train_step needs a loss: one of {sorted(LOSSES)}, for example")
         if not isinstance(optimizer, Optimizer):
             raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
+        trained = _trained(model, wrt)
+        by_parameter(optimizer, {name: model.params[name].ndim for name in trained})
         self._optimizer = optimizer
         self._target = resolve_target(target)
         self._device = device_of(self._target)
         self._tensors = TrainState(
-            model.params, model.state, _trained(model, wrt), optimizer.slots, self._device
+            model.params, model.state, trained, optimizer.slots, self._device
         )
         owned = {**self._tensors.params, **self._tensors.state}
         check_types(owned, owned_types(model), "parameter")
@@ -196,8 +199,10 @@ class TrainStep:
         if shapes not in self._steps:
             mod = build_step(self._model, forward, self._tensors.trained, self._optimizer)
             self._steps[shapes] = self._compile(mod, STEP)
-        rate = to_tensor(np.float64(self._learning_rate), self._device)
-        loss, applied, *fresh = self._steps[shapes](*arguments, rate, *self._tensors.everything())
+        update = 1 + self.steps - self.skipped
+        scalars = [to_tensor(np.float64(v), self._device) for v in (self._learning_rate, update)]
+        run = self._steps[shapes]
+        loss, applied, *fresh = run(*arguments, *scalars, *self._tensors.everything())
         self._tensors.replace(fresh)
         self.steps += 1
         self.skipped += not bool(applied.numpy())

@@ -15,8 +15,10 @@ from ..autodiff.write import write_function
 from ..frontend.model import Model
 from ..lower.inplace import DONATED
 from ..ops import functional as op
-from ..ops.tensor import Emitter, Tensor, is_float
+from ..ops.tensor import Emitter, Tensor, is_float, type_shape
+from .clip import clip_by_norm, clip_by_value
 from .forward import FORWARD, Forward, kernels
+from .groups import by_parameter
 from .optimizer import Optimizer
 
 STEP = "train_step"
@@ -39,10 +41,11 @@ def build_step(
     Returns
     -------
     IRModule
-        With ``train_step(*inputs, [targets], rate, *params, *state, *buffers) -> (loss, applied,
-        *trained params, *state, *buffers)``: buffers by slot, then by parameter; `applied` is a
-        boolean scalar. Where the loss, a gradient or a new statistic is not finite, `applied` is
-        false and all tensors are returned unchanged.
+        With ``train_step(*inputs, [targets], rate, update, *params, *state, *buffers) -> (loss,
+        applied, *trained params, *state, *buffers)``: buffers by slot, then by parameter; `update`
+        is the number of this update, from one; `applied` is a boolean scalar. Where the loss, a
+        gradient or a new statistic is not finite, `applied` is false and all tensors are returned
+        unchanged.
 
     Raises
     ------
@@ -58,6 +61,7 @@ def build_step(
         check_target(weight)
     program, activity = expand(program, weights)
     rate = relax.Var("learning_rate", relax.TensorType([], "float64"))
+    update = relax.Var("update", relax.TensorType([], "float64"))
     buffers = {
         slot: [relax.Var(f"{slot}.{w.name}", w.ty) for w in weights] for slot in optimizer.slots
     }
@@ -73,14 +77,16 @@ def build_step(
             # A model without batch norm has nothing that updates its statistics.
             new = [emitter.lift(value) for value in new_state.fields] or old
             floats = [statistic for statistic in new if is_float(statistic.dtype)]
-            applied = _all_finite([loss, *gradients, *floats])
-            moved, new_buffers = _move(optimizer, emitter, weights, gradients, buffers, rate)
+            clipped, norms = _clip(optimizer, gradients)
+            applied = _all_finite([loss, *gradients, *norms, *floats])
+            scalars = emitter.lift(rate), emitter.lift(update)
+            moved, new_buffers = _move(optimizer, emitter, weights, clipped, buffers, scalars)
             kept = [*map(emitter.lift, weights), *old, *map(emitter.lift, _flat(buffers))]
             fresh = [*moved, *new, *_flat(new_buffers)]
             chosen = [op.where(applied, *pair) for pair in zip(fresh, kept, strict=True)]
         return (loss, applied, *chosen)
 
-    inputs = [*arguments, rate, *owned, *_flat(buffers)]
+    inputs = [*arguments, rate, update, *owned, *_flat(buffers)]
     written = write_function(
         kernels(forward.mod), STEP, inputs, body, pure=program.pure, dataflow=program.dataflow
     )
@@ -90,22 +96,34 @@ def build_step(
     return written
 
 
+def _clip(optimizer: Optimizer, gradients: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    """Emit the clipped gradients; return them, and the norm if it was needed."""
+    if optimizer.clip_value is not None:
+        gradients = clip_by_value(gradients, optimizer.clip_value)
+    if optimizer.clip_norm is None:
+        return gradients, []
+    gradients, norm = clip_by_norm(gradients, optimizer.clip_norm)
+    return gradients, [norm]
+
+
 def _move(
     optimizer: Optimizer,
     emitter: Emitter,
     weights: Sequence[Any],
     gradients: Sequence[Tensor],
     buffers: dict[str, list[Any]],
-    rate: Any,
+    scalars: tuple[Tensor, Tensor],
 ) -> tuple[list[Tensor], dict[str, list[Tensor]]]:
     """Emit the optimiser's update of each weight; return the new weights and buffers."""
+    rate, update = scalars
+    settings = by_parameter(optimizer, {w.name: len(type_shape(w.ty)) for w in weights})
     moved: list[Tensor] = []
     new_buffers: dict[str, list[Tensor]] = {slot: [] for slot in buffers}
     for index, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
+        own, scale = settings[weight.name]
         parameter = emitter.lift(weight)
         slots = {slot: emitter.lift(members[index]) for slot, members in buffers.items()}
-        rate_here = emitter.lift(rate).astype(parameter.dtype)
-        new_parameter, new_slots = optimizer.emit(parameter, gradient, slots, rate_here)
+        new_parameter, new_slots = own.emit(parameter, gradient, slots, rate * scale, update)
         moved.append(new_parameter)
         for slot, members in new_buffers.items():
             members.append(new_slots[slot])

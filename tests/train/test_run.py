@@ -6,7 +6,7 @@ import pytest
 from graphgrad.errors import InputError
 from graphgrad.train.data import Dataset, Examples
 from graphgrad.train.run import PATIENCE, History, Observer, Plan, evaluate, train
-from graphgrad.train.schedule import warmup_cosine
+from graphgrad.train.schedule import cosine, warmup
 
 
 class LinearStep:
@@ -49,7 +49,7 @@ def regression() -> Dataset:
     return Dataset(Examples({"x": x[:18]}, y[:18]), Examples({"x": x[18:]}, y[18:]))
 
 
-PLAN = Plan(batch=4, steps=14, seed=3, schedule=warmup_cosine(0.3, 14, 2))
+PLAN = Plan(batch=4, steps=14, seed=3, schedule=warmup(cosine(0.3, 12), 2))
 
 
 def test_trains_and_records():

@@ -1,0 +1,261 @@
+"""Judging one test of the ONNX standard: its import, its forward pass and its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+import tvm
+from onnx import helper, numpy_helper
+from onnx.backend.test.case.node import collect_testcases
+from tvm import relax
+
+import graphgrad as gg
+from graphgrad.check import compare_gradients, flat
+from graphgrad.frontend.mode import specialise
+from graphgrad.lower.arrays import to_tensor
+from graphgrad.promote import promote_to_float64
+
+SUPPORTED, REFUSED, MISSING, WRONG = "supported", "refused", "missing", "wrong"
+STATUSES = (SUPPORTED, REFUSED, MISSING, WRONG)
+
+_FLOATS = {"float16", "bfloat16", "float32", "float64"}
+
+_QUANTISED = {
+    "ConvInteger",
+    "DequantizeLinear",
+    "DynamicQuantizeLinear",
+    "MatMulInteger",
+    "QLinearConv",
+    "QLinearMatMul",
+    "QuantizeLinear",
+}
+
+_RANDOM = {
+    "Bernoulli",
+    "Multinomial",
+    "RandomNormal",
+    "RandomNormalLike",
+    "RandomUniform",
+    "RandomUniformLike",
+}
+
+_JITTER = 0.02
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one test.
+
+    Attributes
+    ----------
+    name, operator : str
+    status : one of `STATUSES`
+    reason : str
+        Why, unless it is supported; "at a kink" where finite differences agree only after the
+        test's values were moved a little.
+    """
+
+    name: str
+    operator: str
+    status: str
+    reason: str = ""
+
+
+@cache
+def cases() -> dict[str, Any]:
+    """Return the node tests of the installed onnx by name."""
+    return {case.name: case for case in collect_testcases()}
+
+
+def judge(name: str) -> Verdict:
+    """Run one node test: import it, compare its outputs, and check its gradients in float64."""
+    case = cases()[name]
+    operator = _operator(case)
+    reason = _refusal(case)
+    if reason:
+        return Verdict(name, operator, REFUSED, reason)
+    try:
+        status, reason = _checked(case)
+    except gg.MissingGradientError as error:
+        status, reason = MISSING, f"gradient: {_first_line(error, 1)}"
+    except gg.GradientMismatch as error:
+        status, reason = WRONG, f"gradient: {_first_line(error)}"
+    return Verdict(name, operator, status, reason)
+
+
+def _operator(case: Any) -> str:
+    """Return the operator that a test is of: that of its only node, or the test's own name."""
+    nodes = case.model.graph.node
+    return nodes[0].op_type if len(nodes) == 1 else _named_operator(case)
+
+
+def _named_operator(case: Any) -> str:
+    """Return the operator of an expanded function: the node test of the same name has it."""
+    plain = cases().get(case.name.split("_expanded")[0])
+    if plain is None or plain is case:
+        return "several"
+    return str(plain.model.graph.node[0].op_type)
+
+
+def _refusal(case: Any) -> str:
+    """Return why no gradient is asked for, by the closed list of the design; else nothing."""
+    graph = case.model.graph
+    operators = {node.op_type for node in graph.node} | {_operator(case)}
+    types = [value.type for value in [*graph.input, *graph.output]]
+    if any(ty.WhichOneof("value") != "tensor_type" for ty in types):
+        return ""
+    dtypes = {_dtype(ty) for ty in types}
+    if dtypes - _FLOATS - {"bool", *_integers()} or operators & _QUANTISED:
+        return "quantised or string types"
+    if not (_floats(graph.input) and _floats(graph.output)):
+        return "no float path"
+    return ""
+
+
+def _integers() -> set[str]:
+    return {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+
+
+def _dtype(ty: Any) -> str:
+    elem_type = ty.tensor_type.elem_type
+    if elem_type == onnx.TensorProto.STRING:
+        return "string"
+    return str(helper.tensor_dtype_to_np_dtype(elem_type))
+
+
+def _floats(values: Any) -> list[str]:
+    return [value.name for value in values if _dtype(value.type) in _FLOATS]
+
+
+def _checked(case: Any) -> tuple[str, str]:
+    model, inputs, reason = _imported(case)
+    if model is None:
+        return MISSING, f"import: {reason}"
+    module = specialise(model, None)
+    is_random = any(_draws(node) for node in case.model.graph.node)
+    arrays = [*inputs, *model.params.values(), *model.state.values()]
+    try:
+        executable = gg.compile(module)
+    except Exception as error:
+        return MISSING, f"lowering: {_first_line(error)}"
+    outputs = flat(relax.VirtualMachine(executable, tvm.cpu())["main"](*map(to_tensor, arrays)))
+    if not is_random:
+        difference = _difference(case, outputs)
+        if difference:
+            return WRONG, f"forward: {difference}"
+    return _gradient(module, model, arrays)
+
+
+def _draws(node: Any) -> bool:
+    return node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2)
+
+
+def _imported(case: Any) -> tuple[Any, list[np.ndarray], str]:
+    """Import a test's model; settings that it takes as inputs become constants where they must."""
+    graph = case.model.graph
+    arrays = dict(zip([v.name for v in graph.input], case.data_sets[0][0], strict=False))
+    floats = _floats(graph.input)
+    choices: list[set[str]] = [set(), set(arrays) - set(floats), set(arrays) - set(floats[:1])]
+    reason = ""
+    for constants in choices:
+        try:
+            model = gg.from_onnx(_with_constants(case.model, arrays, constants))
+        except gg.ModelError as error:
+            reason = reason or _first_line(error)
+            continue
+        return model, [np.asarray(arrays[name]) for name in model.inputs], ""
+    return None, [], reason
+
+
+def _with_constants(model: Any, arrays: dict[str, Any], constants: set[str]) -> Any:
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    kept = [value for value in copy.graph.input if value.name not in constants]
+    nodes = list(copy.graph.node)
+    del copy.graph.input[:], copy.graph.node[:]
+    copy.graph.input.extend(kept)
+    for name in sorted(constants):
+        tensor = numpy_helper.from_array(np.asarray(arrays[name]))
+        copy.graph.node.append(helper.make_node("Constant", [], [name], value=tensor))
+    copy.graph.node.extend(nodes)
+    return copy
+
+
+def _difference(case: Any, outputs: Sequence[np.ndarray]) -> str:
+    """Return how the outputs differ from those that the standard gives; nothing if they agree."""
+    expected = [np.asarray(array) for array in case.data_sets[0][1]]
+    for index, (ours, theirs) in enumerate(zip(outputs, expected, strict=False)):
+        if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
+            return (
+                f"output {index} is {ours.dtype}{ours.shape}, expected {theirs.dtype}{theirs.shape}"
+            )
+        coarse = str(theirs.dtype) in ("float16", "bfloat16")
+        tolerance = 1e-2 if coarse else max(case.rtol, 1e-5)
+        wide = [a.astype("float64") if str(a.dtype) in _FLOATS else a for a in (ours, theirs)]
+        if not np.allclose(*wide, rtol=tolerance, atol=max(case.atol, 1e-6), equal_nan=True):
+            worst = np.nanmax(np.abs(wide[0] - wide[1])) if wide[0].dtype != bool else "booleans"
+            return f"output {index} differs by up to {worst}"
+    return ""
+
+
+def _gradient(module: Any, model: Any, arrays: list[np.ndarray]) -> tuple[str, str]:
+    module, obstacles = promote_to_float64(module)
+    if obstacles:
+        return MISSING, f"promotion to float64: {obstacles[0]}"
+    wide = [a.astype("float64") if str(a.dtype) in _FLOATS else a for a in arrays]
+    params = module["main"].params
+    wrt = [p.name for p, a in zip(params, wide, strict=True) if a.dtype == np.float64]
+    if not wrt:
+        return REFUSED, "no float path"
+    vjp = gg.vjp(module, wrt=wrt)
+    try:
+        machine = relax.VirtualMachine(gg.compile(vjp), tvm.cpu())
+    except Exception as error:
+        return MISSING, f"lowering of the gradient: {_first_line(error)}"
+    generator = np.random.default_rng(0)
+    try:
+        zero = _compare(machine, wide, generator)
+        reason = ""
+    except gg.GradientMismatch as error:
+        moved = [_moved(a, generator) for a in wide]
+        zero, reason = _compare(machine, moved, generator), f"at a kink: {_first_line(error)}"
+    return (REFUSED, "derivative zero") if zero else (SUPPORTED, reason)
+
+
+def _moved(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    if array.dtype != np.float64:
+        return array
+    return array * (1 - _JITTER * generator.uniform(0.5, 1.5, array.shape)) + 1e-2
+
+
+def _compare(machine: Any, arrays: list[np.ndarray], generator: np.random.Generator) -> bool:
+    """Check the gradients at some values; return whether all of them are zero."""
+    function = _float_outputs(machine)
+    cotangents = [generator.uniform(-1, 1, output.shape) for output in function(*arrays)]
+    tensors = [to_tensor(array) for array in [*arrays, *cotangents]]
+    gradients = flat(machine["main_vjp"](*tensors)[1])
+    compare_gradients(function, arrays, cotangents, gradients, generator, "main")
+    return not any(gradient.any() for gradient in gradients)
+
+
+def _float_outputs(machine: Any) -> Callable[..., list[np.ndarray]]:
+    def function(*arrays: np.ndarray) -> list[np.ndarray]:
+        outputs = flat(machine["main"](*map(to_tensor, arrays)))
+        return [output for output in outputs if output.dtype == np.float64]
+
+    return function
+
+
+def _first_line(error: Exception, index: int = 0) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[min(index, len(lines) - 1)][:200] if lines else type(error).__name__
+
+
+def names(match: Callable[[str], Any]) -> Iterator[str]:
+    """Yield the names of the tests whose name or operator matches."""
+    return (name for name, case in cases().items() if match(name) or match(_operator(case)))

@@ -1,0 +1,38 @@
+"""Clipping of gradients, in the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ops import functional as op
+from ..ops.tensor import Tensor
+
+_TINY = 1e-6
+"""Added to the norm, as by ``torch.nn.utils.clip_grad_norm_``."""
+
+
+def clip_by_value(gradients: Sequence[Tensor], limit: float) -> list[Tensor]:
+    """Emit each gradient with its elements clipped to [−limit, limit]; NaN stays NaN."""
+    return [op.clip(gradient, -limit, limit) for gradient in gradients]
+
+
+def clip_by_norm(gradients: Sequence[Tensor], limit: float) -> tuple[list[Tensor], Tensor]:
+    """Emit the gradients, scaled together to a Euclidean norm of at most `limit`.
+
+    Pascanu, Mikolov and Bengio, *On the difficulty of training recurrent neural networks* (2013),
+    algorithm 1.
+
+    Returns
+    -------
+    gradients : list of Tensor
+    norm : Tensor
+        Before scaling, a float64 scalar. Where it is not finite, the gradients are of no use.
+    """
+    squares = [op.reduce_sum(g.astype("float64") * g.astype("float64")) for g in gradients]
+    total = squares[0]
+    for square in squares[1:]:
+        total = total + square
+    norm = op.sqrt(total)
+    scale = limit / (norm + _TINY)
+    scale = op.where(op.less(scale, 1.0), scale, 1.0)
+    return [g * scale.astype(g.dtype) for g in gradients], norm
