@@ -16,7 +16,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import compare_gradients, flat
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import is_seeded, specialise
 from graphgrad.lower.arrays import to_tensor
 from graphgrad.promote import promote_to_float64
 
@@ -138,7 +138,8 @@ def _checked(case: Any) -> tuple[str, str]:
         return MISSING, f"import: {reason}"
     module = specialise(model, None)
     is_random = any(_draws(node) for node in case.model.graph.node)
-    arrays = [*inputs, *model.params.values(), *model.state.values()]
+    seeds = [np.int64(1)] * is_seeded(module)
+    arrays = [*inputs, *model.params.values(), *model.state.values(), *seeds]
     try:
         executable = gg.compile(module)
     except Exception as error:

@@ -9,7 +9,9 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from ..aliases import equal_names, with_aliases
 from ..errors import ArgumentError, ModelError
+from ..ops import random
 from ..provenance import read
 from .arrays import dtype_name
 from .model import Model
@@ -20,6 +22,8 @@ from .relax_main import rebuilt
 _BATCH_NORM = tvm.ir.Op.get("relax.nn.batch_norm")
 _ASTYPE = tvm.ir.Op.get("relax.astype")
 _DROPOUT = tvm.ir.Op.get("relax.nn.dropout")
+
+_SEEDED = "graphgrad.seeded"
 
 
 def specialise(model: Model, training: bool | None) -> tvm.IRModule:
@@ -37,16 +41,16 @@ def specialise(model: Model, training: bool | None) -> tvm.IRModule:
     Returns
     -------
     tvm.IRModule
-        ``main(*inputs, *params, *state)`` returns ``((*outputs,), (*new_state,))``. The new state
-        has the order of ``model.state``; a statistic that no node updates is returned as it came,
-        and one that several nodes read is updated by each in turn. Where no node is in training
-        form, the new state is the empty tuple. Spans are kept.
+        ``main(*inputs, *params, *state, [seed])`` returns ``((*outputs,), (*new_state,))``. It
+        takes a seed, an int64 scalar, if it has a dropout that drops values, see `is_seeded`. The
+        new state has the order of ``model.state``; a statistic that no node updates is returned as
+        it came, and one that several nodes read is updated by each in turn. Where no node is in
+        training form, the new state is the empty tuple. Spans are kept.
 
     Raises
     ------
     ArgumentError
-        If `training` is not one of the three, or dropout with a rate above zero would have to
-        train: dropout needs a source of random numbers, which is not served yet.
+        If `training` is not one of the three.
     ModelError
         If a batch norm that should train, or a dropout, stands in a branch or in a function that
         cannot be inlined into main.
@@ -57,10 +61,17 @@ def specialise(model: Model, training: bool | None) -> tvm.IRModule:
     module = relax.transform.DeadCodeElimination(["main"])(module)
     form = _Form(module["main"], list(model.state), training)
     form.refuse_hidden_calls(module)
-    form.refuse_random_dropout()
     module["main"] = form.function()
+    names = equal_names(module["main"])  # the output of a dropout that drops nothing is its input
     module = relax.transform.CanonicalizeBindings()(module)
-    return relax.transform.DeadCodeElimination(["main"])(module)
+    module = relax.transform.DeadCodeElimination(["main"])(module)
+    module["main"] = with_aliases(module["main"], names)
+    return module
+
+
+def is_seeded(module: tvm.IRModule) -> bool:
+    """Whether main of a module in training or inference form takes a seed, its last parameter."""
+    return bool((module["main"].attrs or {}).get(_SEEDED, False))
 
 
 class _Form:
@@ -79,6 +90,13 @@ class _Form:
             for binding in block.bindings
             if isinstance(binding, relax.VarBinding)
         }
+        self._seed = relax.Var("dropout_seed", relax.TensorType([], "int64"))
+        dropping = [
+            var
+            for var, call in self._calls(_DROPOUT)
+            if float(call.attrs.rate) > 0 and self._dropout_trains(call)
+        ]
+        self._streams = {var: number for number, var in enumerate(dropping)}
 
     def function(self) -> relax.Function:
         """Return main in the form asked for."""
@@ -89,21 +107,12 @@ class _Form:
         result = self._main.body.body
         outputs = result if isinstance(result, relax.Tuple) else relax.Tuple([result])
         new_state = relax.Tuple(list(self._current.values()) if self._any_trains() else [])
-        main = rebuilt(self._main, blocks=blocks, body=relax.Tuple([outputs, new_state]))
+        params = [*self._main.params, *[self._seed] * bool(self._streams)]
+        body = relax.Tuple([outputs, new_state])
+        main = rebuilt(self._main, params=params, blocks=blocks, body=body)
+        if self._streams:
+            main = main.with_attr(_SEEDED, True)
         return main.without_attr(TRAINING_DROPOUTS) if self._training_dropouts else main
-
-    def refuse_random_dropout(self) -> None:
-        """Raise an error that names all dropout nodes that would have to draw random numbers."""
-        random = [
-            f"{_label(var, call)} (rate {float(call.attrs.rate):.3g})"
-            for var, call in self._calls(_DROPOUT)
-            if float(call.attrs.rate) > 0 and self._dropout_trains(call)
-        ]
-        if random:
-            raise ArgumentError(
-                f"training with dropout is not served yet, and these nodes drop values: {random}; "
-                "set their rate to 0 in the model, or use training=False"
-            )
 
     def refuse_hidden_calls(self, module: tvm.IRModule) -> None:
         """Raise an error if a call that has two forms stands where it cannot be rewritten."""
@@ -138,7 +147,10 @@ class _Form:
     def _rewritten(self, binding: relax.Binding) -> list[relax.Binding]:
         value: Any = self._values.get(binding.var)
         if _is_call(value, _DROPOUT):
-            return _identity(binding.var, value)
+            stream = self._streams.get(binding.var)
+            if stream is None:
+                return _identity(binding.var, value)
+            return _random_dropout(binding.var, value, self._seed, stream)
         if _is_call(value, _BATCH_NORM):
             if self._batch_norm_trains(value):
                 return self._training_batch_norm(binding.var, value)
@@ -196,6 +208,25 @@ def _identity(var: relax.Var, dropout: relax.Call) -> list[relax.Binding]:
     return [relax.VarBinding(mask, ones), relax.VarBinding(var, relax.Tuple([data, mask]))]
 
 
+def _random_dropout(
+    var: relax.Var, dropout: relax.Call, seed: relax.Var, stream: int
+) -> list[relax.Binding]:
+    """Return the bindings of a dropout that drops values: they are drawn from the seed."""
+    data = dropout.args[0]
+    rate = float(dropout.attrs.rate)
+    kept = relax.Var(f"{var.name}.kept", dropout.ty.fields[0])
+    drawn = relax.Var(f"{var.name}.drawn", relax.TensorType(data.ty.shape, "bool"))
+    mask = relax.Var(f"{var.name}.mask", dropout.ty.fields[1])
+
+    cast = relax.op.astype(drawn, dtype_name(mask.ty.dtype))
+    return [
+        _call_binding(kept, random.dropout_call(data, seed, rate, stream), dropout.span),
+        _call_binding(drawn, random.mask_call(data, seed, rate, stream), dropout.span),
+        _call_binding(mask, cast, dropout.span),
+        relax.VarBinding(var, relax.Tuple([kept, mask])),
+    ]
+
+
 def _cast(
     value: relax.Var, ty: relax.TensorType, span: tvm.ir.Span, bindings: list[relax.Binding]
 ) -> relax.Var:
@@ -206,6 +237,10 @@ def _cast(
     cast = _typed(relax.op.astype(value, dtype_name(ty.dtype)), ty, span)
     bindings.append(relax.VarBinding(var, cast))
     return var
+
+
+def _call_binding(var: relax.Var, call: relax.Call, span: tvm.ir.Span | None) -> relax.Binding:
+    return relax.VarBinding(var, _typed(call, var.ty, span))
 
 
 def _typed(call: relax.Call, ty: tvm.ir.Type, span: tvm.ir.Span | None) -> relax.Call:
@@ -223,8 +258,3 @@ def _count(function: relax.Function, op: tvm.ir.Op) -> int:
         function, (relax.Call, lambda call: calls.append(call) if call.op == op else None)
     )
     return len(calls)
-
-
-def _label(var: relax.Var, call: relax.Call) -> str:
-    """Return the name of the ONNX node of a call, or of its variable if no node is known."""
-    return repr(read(call.span).node or var.name)

@@ -1,1 +1,30 @@
 """Rules of random ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ops import random
+from ..ops.tensor import Tensor
+from .rule import nondifferentiable, register_gradient
+from .sample import sample, tensor
+
+_seed = tensor((), 0, 1 << 40, dtype="int64")
+
+
+@register_gradient(
+    "graphgrad.dropout",
+    samples=[
+        sample((4, 5), _seed, rate=0.5, stream=0),
+        sample(("n", 3), _seed, rate=0.25, stream=3),
+        sample((), _seed, rate=0.0, stream=1),
+        sample((2, 3), _seed, rate=1.0, stream=0),
+    ],
+)
+def dropout(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor, None]:
+    """x̄ = ȳ through the same mask: dropout(ȳ) with the same seed"""
+    (_, seed), (ct,) = inputs, cotangents
+    return random.dropout(ct, seed, attrs.rate, attrs.stream), None
+
+
+nondifferentiable("graphgrad.dropout_mask")

@@ -14,7 +14,7 @@ from tvm import relax
 from ..autodiff.program import linearise, replay, substitute
 from ..autodiff.write import write_function
 from ..errors import ArgumentError, InputError
-from ..frontend.mode import specialise
+from ..frontend.mode import is_seeded, specialise
 from ..frontend.model import Model
 from ..ops.tensor import Emitter, is_float, type_shape
 from .loss import LOSSES, Loss
@@ -35,17 +35,20 @@ class Forward:
     Attributes
     ----------
     mod : IRModule
-        With ``forward(*inputs, [targets], *params, *state) -> (loss, outputs, new state)``. Without
-        a loss the first element of the result is missing.
+        With ``forward(*inputs, [targets], *params, *state, [seed]) -> (loss, outputs, new state)``.
+        Without a loss the first element of the result is missing.
     targets : relax.TensorType or None
         The type of the targets, if the loss takes any.
     outputs : list of types
         Of the model's outputs.
+    seeded : bool
+        Whether it takes a seed, an int64 scalar: it drops values.
     """
 
     mod: tvm.IRModule
     targets: relax.TensorType | None
     outputs: list[Any]
+    seeded: bool
 
 
 class LossFunction:
@@ -191,7 +194,8 @@ def build_forward(
     ArgumentError, ModelError
         The loss does not fit the model's outputs.
     """
-    program = linearise(bind(specialise(model, training), "main", model, extents), "main")
+    specialised = specialise(model, training)
+    program = linearise(bind(specialised, "main", model, extents), "main")
     output_types = list(program.result.fields[0].ty.fields)
     bound = loss.bind(output_types)
     target_type = bound.target_type(output_types)
@@ -211,7 +215,7 @@ def build_forward(
     mod = write_function(
         kernels(model.mod), FORWARD, params, body, pure=program.pure, dataflow=program.dataflow
     )
-    return Forward(mod, target_type, output_types)
+    return Forward(mod, target_type, output_types, is_seeded(specialised))
 
 
 def kernels(mod: tvm.IRModule) -> tvm.IRModule:

@@ -185,3 +185,15 @@ def _named(label: str, value: Any) -> np.ndarray:
         return to_numpy(value)
     except InputError as error:
         raise InputError(f"{label}: {error}") from error
+
+
+def check_seed(seed: Any) -> int:
+    """Return a seed of dropouts, after checking that it is a whole number from 0, below 2³¹.
+
+    Raises
+    ------
+    ArgumentError
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 31:
+        raise ArgumentError(f"seed={seed!r} must be a whole number from 0, below 2**31")
+    return int(seed)

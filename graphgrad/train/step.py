@@ -23,6 +23,7 @@ from .inputs import (
     Inputs,
     bind_shapes,
     by_name,
+    check_seed,
     check_types,
     input_types,
     owned_types,
@@ -47,6 +48,7 @@ def train_step(
     accumulate: int = 1,
     precision: str = "float32",
     memory: int | None = None,
+    seed: int = 0,
 ) -> TrainStep:
     """Return a callable that trains a model, one step a call.
 
@@ -68,6 +70,8 @@ def train_step(
         The model computes in the dtypes that it has; mixed precision is not served yet.
     memory : None
         A memory budget is not served yet.
+    seed : int
+        Decides, with the number of the step, what dropouts drop; from 0, below 2³¹.
 
     Returns
     -------
@@ -84,7 +88,7 @@ def train_step(
     >>> loss = step(images, labels)
     """
     only_served(accumulate=(accumulate, 1), precision=(precision, "float32"), memory=(memory, None))
-    return TrainStep(model, loss, optimizer, wrt, target)
+    return TrainStep(model, loss, optimizer, wrt, target, seed)
 
 
 class TrainStep:
@@ -110,7 +114,9 @@ class TrainStep:
         optimizer: Optimizer,
         wrt: str | Sequence[str] | None,
         target: Any,
+        seed: int,
     ):
+        self._seed = check_seed(seed)
         self._input_types = input_types(model)
         self._model = model
         self._loss = LossFunction(model, loss)
@@ -201,6 +207,9 @@ class TrainStep:
             self._steps[shapes] = self._compile(mod, STEP)
         update = 1 + self.steps - self.skipped
         scalars = [to_tensor(np.float64(v), self._device) for v in (self._learning_rate, update)]
+        if forward.seeded:
+            # The two halves of a word of 64 bits: no two steps of two seeds share one.
+            scalars.append(to_tensor(np.int64(self._seed << 32 | self.steps), self._device))
         run = self._steps[shapes]
         loss, applied, *fresh = run(*arguments, *scalars, *self._tensors.everything())
         self._tensors.replace(fresh)
@@ -245,6 +254,7 @@ class TrainStep:
             "learning_rate": self._learning_rate,
             "steps": self.steps,
             "skipped": self.skipped,
+            "seed": self._seed,
             "extra": dict(extra or {}),
         }
         checkpoint.write(path, self._tensors.arrays(), facts)
@@ -280,6 +290,7 @@ class TrainStep:
         )
         self.learning_rate = facts["learning_rate"]
         self.steps, self.skipped = facts["steps"], facts["skipped"]
+        self._seed = facts["seed"]
         return facts["extra"]
 
     def _method(self) -> str:

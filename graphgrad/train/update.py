@@ -41,11 +41,11 @@ def build_step(
     Returns
     -------
     IRModule
-        With ``train_step(*inputs, [targets], rate, update, *params, *state, *buffers) -> (loss,
-        applied, *trained params, *state, *buffers)``: buffers by slot, then by parameter; `update`
-        is the number of this update, from one; `applied` is a boolean scalar. Where the loss, a
-        gradient or a new statistic is not finite, `applied` is false and all tensors are returned
-        unchanged.
+        With ``train_step(*inputs, [targets], rate, update, [seed], *params, *state, *buffers)
+        -> (loss, applied, *trained params, *state, *buffers)``: buffers by slot, then by parameter;
+        `update` is the number of this update, from one; `applied` is a boolean scalar. Where the
+        loss, a gradient or a new statistic is not finite, `applied` is false and all tensors are
+        returned unchanged.
 
     Raises
     ------
@@ -54,6 +54,7 @@ def build_step(
     program = linearise(forward.mod, FORWARD)
     count = len(model.inputs) + (forward.targets is not None)
     arguments, owned = program.params[:count], program.params[count:]
+    seed = [owned.pop()] if forward.seeded else []
     params = dict(zip(model.params, owned[: len(model.params)], strict=True))
     state = owned[len(model.params) :]
     weights = [params[name] for name in trained]
@@ -86,7 +87,7 @@ def build_step(
             chosen = [op.where(applied, *pair) for pair in zip(fresh, kept, strict=True)]
         return (loss, applied, *chosen)
 
-    inputs = [*arguments, rate, update, *owned, *_flat(buffers)]
+    inputs = [*arguments, rate, update, *seed, *owned, *_flat(buffers)]
     written = write_function(
         kernels(forward.mod), STEP, inputs, body, pure=program.pure, dataflow=program.dataflow
     )

@@ -24,6 +24,7 @@ from .inputs import (
     Inputs,
     bind_shapes,
     by_name,
+    check_seed,
     check_types,
     input_types,
     owned_types,
@@ -64,7 +65,7 @@ def value_and_grad(
     Returns
     -------
     ValueAndGrad
-        ``f(inputs, cotangent=None) -> (outputs, gradients)``.
+        ``f(inputs, cotangent=None, seed=0) -> (outputs, gradients)``.
 
     Raises
     ------
@@ -100,7 +101,8 @@ class ValueAndGrad:
         self._wrt = list(names) if names is not None else model.trainable()
         if not self._wrt:
             raise ArgumentError("wrt: the model has no parameter that can train; name some values")
-        select(linearise(specialise(model, training), "main"), self._wrt)
+        main = linearise(specialise(model, training), "main")
+        self._differentiated = [var.name for var in select(main, self._wrt)]
         self._model = model
         self._loss = LossFunction(model, loss)
         if LOSS in model.outputs and loss is not None and self._loss.output is None:
@@ -114,7 +116,9 @@ class ValueAndGrad:
         self._forwards: dict[Any, Forward] = {}
         self._compiled: dict[Any, Callable[..., Any]] = {}
 
-    def __call__(self, inputs: Inputs, cotangent: Any = None) -> tuple[Arrays, Arrays]:
+    def __call__(
+        self, inputs: Inputs, cotangent: Any = None, seed: int = 0
+    ) -> tuple[Arrays, Arrays]:
         """Compute outputs and gradients.
 
         Parameters
@@ -124,6 +128,8 @@ class ValueAndGrad:
         cotangent : array or dict of arrays, optional
             For the first output, or by output name; an output that is left out of a dict has a
             zero cotangent. May be missing only if there is a loss or a single scalar output.
+        seed : int
+            Decides what dropouts in training form drop; from 0, below 2³¹.
 
         Returns
         -------
@@ -148,9 +154,11 @@ class ValueAndGrad:
         forward = self._forwards[shapes]
         arguments = [*given.values(), *target_tensors(targets, self._loss, forward, self._device)]
         cotangents = self._cotangents(forward, cotangent)
+        word = np.int64(check_seed(seed) << 32)
+        seeds = [to_tensor(word, self._device)] if forward.seeded else []
         if shapes not in self._compiled:
             self._compiled[shapes] = self._compile(forward)
-        values, gradients = self._compiled[shapes](*arguments, *owned, *cotangents)
+        values, gradients = self._compiled[shapes](*arguments, *owned, *seeds, *cotangents)
         outputs = dict(zip(self._model.outputs, values[-2], strict=True))
         if self._loss.is_given:
             outputs = {LOSS: values[0], **outputs}
@@ -158,7 +166,7 @@ class ValueAndGrad:
 
     def _compile(self, forward: Forward) -> Callable[..., Any]:
         name = f"{FORWARD}_vjp"
-        mod = vjp(forward.mod, FORWARD, self._wrt)
+        mod = vjp(forward.mod, FORWARD, self._differentiated)
         del mod[FORWARD]
         return relax.VirtualMachine(compile_module(mod, self._target), self._device)[name]
 

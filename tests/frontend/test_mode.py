@@ -5,7 +5,7 @@ from onnx import helper
 from tvm import relax
 
 from graphgrad.errors import ArgumentError, ModelError
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import is_seeded, specialise
 from graphgrad.frontend.model import Model
 from graphgrad.frontend.onnx_import import from_onnx
 from graphgrad.provenance import read
@@ -185,7 +185,7 @@ def dropout_model(ratio, training_mode=None, mask=False):
 
 
 @pytest.mark.parametrize(
-    "in_file, training, ratio, refused",
+    "in_file, training, ratio, drops",
     [
         (None, True, 0.5, True),
         (False, True, 0.5, True),
@@ -197,14 +197,13 @@ def dropout_model(ratio, training_mode=None, mask=False):
         (True, False, 0.5, False),
     ],
 )
-def test_dropout(in_file, training, ratio, refused):
+def test_dropout(in_file, training, ratio, drops):
     model = dropout_model(ratio, in_file)
     assert op_names(model.mod) == ["relax.nn.dropout"]
-    if refused:
-        with pytest.raises(ArgumentError, match=r"'drop' \(rate 0\.5\).*set their rate to 0"):
-            specialise(model, training)
-    else:
-        assert op_names(specialise(model, training)) == []
+    specialised = specialise(model, training)
+    assert op_names(specialised) == ["graphgrad.dropout"] * drops
+    assert is_seeded(specialised) == drops
+    assert len(specialised["main"].params) == len(model.mod["main"].params) + drops
 
 
 def test_mask_of_a_dropout_that_drops_nothing():

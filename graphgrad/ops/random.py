@@ -1,0 +1,122 @@
+"""Dropout, drawn from a counter: the same seed gives the same mask, forward and backward.
+
+The mask of an element is a hash of the seed, the number of the dropout in the model and the
+element's position; no mask is stored, and no order of execution matters. Salmon et al., *Parallel
+random numbers: as easy as 1, 2, 3* (2011). The hash is the finaliser "lowbias32" (Wellons, 2018).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx
+
+from .define import call_op, define_op
+from .tensor import Tensor
+
+_WORD = (1 << 32) - 1
+_STREAM = 0x9E3779B9
+"""2³² over the golden ratio: it sets the numbers of neighbouring dropouts far apart."""
+
+
+def dropout(x: Tensor, seed: Tensor, rate: float, stream: int) -> Tensor:
+    """Return ``x / (1 − rate)`` where the mask keeps the element, else 0; see `dropout_call`."""
+    return x.emitter.emit(dropout_call(x.expr, seed.expr, rate, stream))
+
+
+def dropout_call(x: Any, seed: Any, rate: float, stream: int) -> relax.Call:
+    """Return the call of a dropout.
+
+    Parameters
+    ----------
+    x : relax expression
+    seed : relax expression
+        An int64 scalar.
+    rate : float
+        The probability of an element to be dropped, from 0 to 1.
+    stream : int
+        Distinguishes dropouts that share a seed.
+    """
+    return call_op(_DROPOUT, [x, seed], rate=rate, stream=stream)
+
+
+def mask_call(x: Any, seed: Any, rate: float, stream: int) -> relax.Call:
+    """Return the call that says where the same dropout keeps the elements: a boolean tensor."""
+    return call_op(_MASK, [x, seed], rate=rate, stream=stream)
+
+
+def _let(value: Any, body: Callable[[Any], Any]) -> Any:
+    """Return a body that reads a value several times; the value is written once."""
+    name = tirx.Var("bits", "int64")
+    return tirx.Let(name, value, body(name))
+
+
+def _times(value: Any, factor: int) -> Any:
+    """Return the low 32 bits of a product; no intermediate leaves int64."""
+    low, high = factor & 0x7FFFFFFF, factor >> 31
+    product = value * _int(low) + ((value & _int(1)) << _int(31)) * _int(high)
+    return product & _int(_WORD)
+
+
+def _hash(value: Any) -> Any:
+    """Return a hash of a number below 2³², below 2³²."""
+    for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
+        value = _let(value, lambda v, s=shift: v ^ (v >> _int(s)))  # type: ignore[misc]
+        value = _let(value, lambda v, f=factor: _times(v, f))  # type: ignore[misc]
+    return _let(value, lambda v: v ^ (v >> _int(16)))
+
+
+def _int(value: int) -> Any:
+    return tirx.const(value, "int64")
+
+
+def _key(call: relax.Call, seed: te.Tensor) -> te.Tensor:
+    """Return what the mask's hash starts from, a scalar: a hash of the seed and the stream."""
+    stream = _int(int(call.attrs["stream"]) * _STREAM & _WORD)
+    word, upper = seed() & _int(_WORD), (seed() >> _int(32)) & _int(_WORD)
+    return te.compute((), lambda: _hash(_hash(word ^ stream) ^ upper), name="dropout_key")
+
+
+def _kept(call: relax.Call, x: te.Tensor, key: te.Tensor, index: Any) -> Any:
+    """Whether an element is kept: its hash, as a fraction of 2³², is at least the rate."""
+    position = _int(0)
+    for i, extent in zip(index, x.shape, strict=True):
+        position = position * extent.astype("int64") + i.astype("int64")
+    upper = _hash(((position >> _int(32)) + key()) & _int(_WORD))
+    drawn = _hash(_hash((position & _int(_WORD)) ^ key()) ^ upper)
+    return drawn >= _int(math.ceil(float(call.attrs["rate"]) * (1 << 32)))
+
+
+def _dropout_expression(call: relax.Call, x: te.Tensor, seed: te.Tensor) -> te.Tensor:
+    """Y = x / (1 − rate) where the mask keeps the element, else 0."""
+    rate = float(call.attrs["rate"])
+    dtype = str(x.dtype)
+    zero = tirx.const(0, dtype)
+    scale = tirx.const(1.0 / (1.0 - rate) if rate < 1 else 0.0, dtype)
+    key = _key(call, seed)
+
+    def element(*index: Any) -> Any:
+        return tirx.Select(_kept(call, x, key, index), x(*index) * scale, zero)
+
+    return te.compute(x.shape, element, name="dropout")
+
+
+def _mask_expression(call: relax.Call, x: te.Tensor, seed: te.Tensor) -> te.Tensor:
+    """Where the mask keeps the element."""
+    key = _key(call, seed)
+    return te.compute(x.shape, lambda *i: _kept(call, x, key, i), name="dropout_mask")
+
+
+def _infer_like_data(call: relax.Call) -> relax.TensorType:
+    return call.args[0].ty
+
+
+def _infer_mask(call: relax.Call) -> relax.TensorType:
+    return relax.TensorType(call.args[0].ty.shape, "bool")
+
+
+_DROPOUT: tvm.ir.Op = define_op("dropout", ["data", "seed"], _infer_like_data, _dropout_expression)
+_MASK: tvm.ir.Op = define_op("dropout_mask", ["data", "seed"], _infer_mask, _mask_expression)
