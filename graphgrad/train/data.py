@@ -94,7 +94,7 @@ def load_npz(
         The file is missing or not an .npz file; an array is missing, holds objects, is empty, is
         not of the length of the others, or labels are not integers.
     """
-    arrays = _read_arrays(Path(path))
+    arrays = read_arrays(Path(path))
     train = _examples(arrays, inputs, targets, "", str(path))
     if not any(name.endswith(HELD_OUT) for name in arrays):
         return Dataset(train)
@@ -150,7 +150,14 @@ def padded_batches(examples: Examples, batch: int) -> Iterator[tuple[Examples, i
         yield examples.take(np.minimum(indices, len(examples) - 1)), count
 
 
-def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of an .npz file by name; files with pickled objects are refused.
+
+    Raises
+    ------
+    InputError
+        The file is missing, damaged, no .npz file, or an array holds objects.
+    """
     if not path.exists():
         raise InputError(f"the data file {path} does not exist")
     if not zipfile.is_zipfile(path):

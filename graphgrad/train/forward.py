@@ -11,7 +11,9 @@ import numpy as np
 import tvm
 from tvm import relax
 
+from ..autodiff.activity import analyse, has_cotangent
 from ..autodiff.program import linearise, replay, substitute
+from ..autodiff.vjp import select
 from ..autodiff.write import write_function
 from ..errors import ArgumentError, InputError
 from ..frontend.mode import is_seeded, specialise
@@ -20,9 +22,9 @@ from ..ops.tensor import Emitter, is_float, type_shape
 from .loss import LOSSES, Loss
 from .shapes import bind_dimensions, fits, shape_text
 
-LossChoice: TypeAlias = str | Any | None
-"""A name in `LOSSES`, the name of a scalar output of the model, or a Relax function of the model's
-outputs and the targets that returns a scalar."""
+LossChoice: TypeAlias = str | Loss | Any | None
+"""A name in `LOSSES`, one of `graphgrad.loss`, the name of a scalar output of the model, or a Relax
+function of the model's outputs and the targets that returns a scalar."""
 
 FORWARD = "forward"
 _LOSS = "loss"
@@ -77,10 +79,13 @@ class LossFunction:
             _check_scalar(f"the model's output {choice!r}", _output_types(model)[self.output])
         elif isinstance(choice, str) and choice in LOSSES:
             self.named = LOSSES[choice]
+        elif isinstance(choice, Loss):
+            self.named = choice
         elif choice is not None:
             raise ArgumentError(
-                f"loss={choice!r} is unknown: give one of {sorted(LOSSES)}, a scalar output of "
-                f"the model ({model.outputs}), or a Relax function of outputs and targets"
+                f"loss={choice!r} is unknown: give one of {sorted(LOSSES)}, one of "
+                f"graphgrad.loss, a scalar output of the model ({model.outputs}), or a Relax "
+                "function of outputs and targets"
             )
 
     @property
@@ -123,6 +128,12 @@ class LossFunction:
         bound = copy.copy(self)
         bound.function = _bind(tvm.IRModule({_LOSS: self.function}), _LOSS, extents)[_LOSS]
         return bound
+
+    def check_gradient(self) -> None:
+        """Raise `MissingGradientError` if ops of a Relax function have no gradient."""
+        if self.function is not None:
+            program = linearise(tvm.IRModule({_LOSS: self.function}), _LOSS)
+            analyse(program, [param for param in program.params if has_cotangent(param.ty)])
 
     def target_type(self, outputs: Sequence[Any]) -> relax.TensorType | None:
         """Return the type of the targets for outputs of given types, None if it takes none."""
@@ -170,6 +181,27 @@ def _output_types(model: Model) -> list[Any]:
 def _check_scalar(what: str, ty: Any) -> None:
     if not isinstance(ty, relax.TensorType) or ty.ndim != 0 or not is_float(str(ty.dtype)):
         raise ArgumentError(f"{what} is of type {ty}, but a loss is a float scalar")
+
+
+def differentiated(
+    model: Model, loss: LossFunction, training: bool | None, wrt: Sequence[str]
+) -> list[str]:
+    """Return the names in the model's function of the values that `wrt` names.
+
+    Raises
+    ------
+    ArgumentError
+        A name is unknown.
+    NotDifferentiableError
+        A value is no float tensor.
+    MissingGradientError
+        Some ops of the model or of its loss have no gradient; all of the model's are listed.
+    """
+    main = linearise(specialise(model, training), "main")
+    targets = select(main, wrt)
+    analyse(main, targets)
+    loss.check_gradient()
+    return [var.name for var in targets]
 
 
 def build_forward(

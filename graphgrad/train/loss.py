@@ -1,34 +1,66 @@
-"""Losses by name: how each is written, and which targets it takes."""
+"""Losses of a step: how each is written, and which targets it takes.
+
+Each is made by a function of its name; values and defaults are those of ``torch.nn.functional``.
+All are means over the batch and any positions.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from tvm import relax
 
-from ..errors import InputError, ModelError
-from ..ops import functional as op
-from ..ops.tensor import Dimension, Tensor, is_float, type_shape
+from ..errors import ArgumentError, InputError, ModelError
+from ..ops import losses
+from ..ops.tensor import Tensor, is_float, type_shape
 
 
 @dataclass(frozen=True)
-class CrossEntropy:
-    """Mean over the batch (and any positions) of −log softmax(logits) at the labels.
+class LabelLoss:
+    """A loss that compares scores (N, C, …) with labels (N, …), integers from 0 to C − 1.
 
-    Logits are (N, C, …), labels (N, …) of any integer dtype, from 0 to C − 1.
+    Attributes
+    ----------
+    name : str
+    function : callable
+        One of `graphgrad.ops.losses`.
+    weight : tuple of float or None
+        One per class.
+    ignore_index : int or None
+        A label that does not count.
+    label_smoothing : float
     """
 
-    name = "cross_entropy"
+    name: str
+    function: Callable[..., Tensor]
+    weight: tuple[float, ...] | None = None
+    ignore_index: int | None = None
+    label_smoothing: float = 0.0
+
+    takes_labels = True
 
     def target_type(self, output: relax.TensorType) -> relax.TensorType:
-        """Return the type of the labels that go with logits of a type."""
+        """Return the type of the labels that go with scores of a type.
+
+        Raises
+        ------
+        ModelError
+            They are no scores of classes.
+        """
         shape = type_shape(output)
         if len(shape) < 2 or not is_float(str(output.dtype)):
             raise ModelError(
-                f"cross_entropy needs float logits of shape (N, classes, …), but the model's "
+                f"{self.name} needs float scores of shape (N, classes, …), but the model's "
                 f"first output is {output.dtype} of shape {tuple(shape)}; choose another loss"
+            )
+        if self.weight is not None and len(self.weight) != shape[1]:
+            raise ModelError(
+                f"{self.name} has {len(self.weight)} class weights, but the model's first output "
+                f"has {shape[1]} classes"
             )
         return relax.TensorType([shape[0], *shape[2:]], "int64")
 
@@ -41,11 +73,12 @@ class CrossEntropy:
         """
         if not np.issubdtype(targets.dtype, np.integer):
             raise InputError(
-                f"targets: cross_entropy takes integer labels, given {targets.dtype}; convert "
+                f"targets: {self.name} takes integer labels, given {targets.dtype}; convert "
                 "class numbers with .astype('int64'), one-hot rows with .argmax(1)"
             )
         classes = type_shape(output)[1]
-        wrong = np.argwhere((targets < 0) | (targets >= classes))
+        ignored = False if self.ignore_index is None else targets == self.ignore_index
+        wrong = np.argwhere(((targets < 0) | (targets >= classes)) & ~np.asarray(ignored))
         if len(wrong):
             index = tuple(int(i) for i in wrong[0])
             raise InputError(
@@ -57,21 +90,50 @@ class CrossEntropy:
 
     def emit(self, output: Tensor, targets: Tensor) -> Tensor:
         """Emit the loss of a batch, a scalar."""
-        return op.nll_loss(op.log_softmax(output, axis=1), targets, reduction="mean")
+        settings: dict[str, Any] = {}
+        if self.weight is not None:
+            weights = relax.const(np.array(self.weight, output.dtype), output.dtype)
+            settings["weight"] = output.emitter.lift(weights)
+        if self.ignore_index is not None:
+            settings["ignore_index"] = self.ignore_index
+        if self.label_smoothing:
+            settings["label_smoothing"] = self.label_smoothing
+        return self.function(output, targets, **settings)
 
 
 @dataclass(frozen=True)
-class MeanSquaredError:
-    """Mean over all elements of (output − target)²; targets are like the output."""
+class ValueLoss:
+    """A loss that compares the output with targets of its shape, number by number.
 
-    name = "mse"
+    Attributes
+    ----------
+    name : str
+    function : callable
+        One of `graphgrad.ops.losses`.
+    settings : tuple of (str, value)
+    within : (float, float)
+        Bounds that targets keep.
+    """
+
+    name: str
+    function: Callable[..., Tensor]
+    settings: tuple[tuple[str, Any], ...] = ()
+    within: tuple[float, float] = (-math.inf, math.inf)
+
+    takes_labels = False
 
     def target_type(self, output: relax.TensorType) -> relax.TensorType:
-        """Return the type of the targets that go with outputs of a type."""
+        """Return the type of the targets that go with outputs of a type.
+
+        Raises
+        ------
+        ModelError
+            The output has no float dtype.
+        """
         if not is_float(str(output.dtype)):
             raise ModelError(
-                f"mse needs a float output, but the model's first output is {output.dtype}; "
-                "choose another loss"
+                f"{self.name} needs a float output, but the model's first output is "
+                f"{output.dtype}; choose another loss"
             )
         return output
 
@@ -81,22 +143,110 @@ class MeanSquaredError:
         Raises
         ------
         InputError
-            They are no real numbers.
+            They are no real numbers, or out of bounds.
         """
         if not np.issubdtype(targets.dtype, np.number) or np.iscomplexobj(targets):
-            raise InputError(f"targets: mse takes numbers, given {targets.dtype}")
+            raise InputError(f"targets: {self.name} takes numbers, given {targets.dtype}")
+        low, high = self.within
+        if ((targets < low) | (targets > high)).any():
+            raise InputError(
+                f"targets: {self.name} takes numbers from {low:g} to {high:g}, given "
+                f"{targets.min():g} to {targets.max():g}"
+            )
         return targets.astype(str(output.dtype))
 
     def emit(self, output: Tensor, targets: Tensor) -> Tensor:
         """Emit the loss of a batch, a scalar."""
-        difference = output - targets
-        extents: list[Dimension] = output.shape
-        return op.divide_by_count(op.reduce_sum(difference * difference), extents)
+        return self.function(output, targets, **dict(self.settings))
 
 
-Loss = CrossEntropy | MeanSquaredError
+Loss = LabelLoss | ValueLoss
 
-LOSSES: dict[str, Loss] = {loss.name: loss for loss in (CrossEntropy(), MeanSquaredError())}
+
+def cross_entropy(
+    *,
+    weight: Sequence[float] | None = None,
+    ignore_index: int | None = None,
+    label_smoothing: float = 0.0,
+) -> Loss:
+    """Return −log softmax(logits) at the labels.
+
+    Parameters
+    ----------
+    weight : sequence of float, optional
+        One per class; the mean divides by the sum of the weights that count.
+    ignore_index : int, optional
+        A label that does not count.
+    label_smoothing : float
+        The share, from 0 to 1, that is spread over all classes.
+
+    Raises
+    ------
+    ArgumentError
+        A weight is negative or not finite, or the share is not one.
+    """
+    if not 0 <= label_smoothing <= 1:
+        raise ArgumentError(f"cross_entropy: label_smoothing={label_smoothing!r} is not in [0, 1]")
+    weights = _weights("cross_entropy", weight)
+    return LabelLoss("cross_entropy", losses.cross_entropy, weights, ignore_index, label_smoothing)
+
+
+def nll(*, weight: Sequence[float] | None = None, ignore_index: int | None = None) -> Loss:
+    """Return minus the outputs, taken as log-probabilities, at the labels; see `cross_entropy`."""
+    return LabelLoss("nll", losses.nll, _weights("nll", weight), ignore_index)
+
+
+def mse() -> Loss:
+    """Return (output − target)²."""
+    return ValueLoss("mse", losses.mse)
+
+
+def l1() -> Loss:
+    """Return |output − target|."""
+    return ValueLoss("l1", losses.l1)
+
+
+def smooth_l1(beta: float = 1.0) -> Loss:
+    """Return a square within `beta` of the target, a line of slope 1 beyond."""
+    return ValueLoss("smooth_l1", losses.smooth_l1, (("beta", _positive("beta", beta)),))
+
+
+def huber(delta: float = 1.0) -> Loss:
+    """Return a square within `delta` of the target, a line of slope `delta` beyond."""
+    return ValueLoss("huber", losses.huber, (("delta", _positive("delta", delta)),))
+
+
+def bce() -> Loss:
+    """Return the binary cross entropy of probabilities."""
+    return ValueLoss("bce", losses.bce, within=(0.0, 1.0))
+
+
+def bce_with_logits() -> Loss:
+    """Return the binary cross entropy of logits, computed so that it never overflows."""
+    return ValueLoss("bce_with_logits", losses.bce_with_logits, within=(0.0, 1.0))
+
+
+def kl_div() -> Loss:
+    """Return the divergence of probabilities from the outputs, taken as log-probabilities.
+
+    It is divided by the size of the batch, which makes it the mean of the divergences.
+    """
+    return ValueLoss("kl_div", losses.kl_div, (("reduction", "batchmean"),), within=(0.0, 1.0))
+
+
+def _weights(name: str, weight: Sequence[float] | None) -> tuple[float, ...] | None:
+    if weight is None:
+        return None
+    weights = tuple(float(w) for w in weight)
+    if not weights or not all(0 <= w < math.inf for w in weights):
+        raise ArgumentError(f"{name}: weight={weight!r} must be finite numbers, at least 0")
+    return weights
+
+
+def _positive(name: str, value: float) -> float:
+    if not 0 < value < math.inf:
+        raise ArgumentError(f"{name}={value!r} must be a finite number above 0")
+    return float(value)
 
 
 def check_target_shape(targets: np.ndarray, ty: Any) -> None:
@@ -109,3 +259,19 @@ def check_target_shape(targets: np.ndarray, ty: Any) -> None:
     expected = tuple(type_shape(ty))
     if targets.shape != expected:
         raise InputError(f"targets: expected shape {expected}, given {targets.shape}")
+
+
+LOSSES: dict[str, Loss] = {
+    loss.name: loss
+    for loss in (
+        cross_entropy(),
+        nll(),
+        mse(),
+        l1(),
+        smooth_l1(),
+        huber(),
+        bce(),
+        bce_with_logits(),
+        kl_div(),
+    )
+}

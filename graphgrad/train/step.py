@@ -17,7 +17,14 @@ from ..lower.device import device_of
 from ..lower.pipeline import compile as compile_module
 from ..lower.target import target as resolve_target
 from . import checkpoint
-from .forward import FORWARD, Forward, LossChoice, LossFunction, build_forward
+from .forward import (
+    FORWARD,
+    Forward,
+    LossChoice,
+    LossFunction,
+    build_forward,
+    differentiated,
+)
 from .groups import by_parameter
 from .inputs import (
     Inputs,
@@ -56,9 +63,10 @@ def train_step(
     ----------
     model : Model
         Its parameters and statistics are copied once; the model itself never changes.
-    loss : str or relax.Function
-        ``"cross_entropy"`` (integer labels), ``"mse"``, the name of a scalar output of the model,
-        or a Relax function of the model's outputs and the targets that returns a scalar.
+    loss : str, one of graphgrad.loss, or relax.Function
+        ``"cross_entropy"`` (integer labels), ``"mse"`` or another name in `graphgrad.loss`, whose
+        functions take settings; the name of a scalar output of the model; or a Relax function of
+        the model's outputs and the targets that returns a scalar.
     optimizer : one of graphgrad.optim
     wrt : name or names, optional
         The parameters that train; by default all that can.
@@ -81,6 +89,8 @@ def train_step(
     ------
     ArgumentError
         A value is unknown or not served yet.
+    MissingGradientError
+        Some ops have no gradient; the error lists all of them.
 
     Examples
     --------
@@ -125,6 +135,7 @@ class TrainStep:
         if not isinstance(optimizer, Optimizer):
             raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
         trained = _trained(model, wrt)
+        differentiated(model, self._loss, True, trained)
         by_parameter(optimizer, {name: model.params[name].ndim for name in trained})
         self._optimizer = optimizer
         self._target = resolve_target(target)

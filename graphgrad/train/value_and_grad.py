@@ -9,17 +9,22 @@ import numpy as np
 from tvm import relax
 
 from ..autodiff.activity import has_cotangent
-from ..autodiff.program import linearise
-from ..autodiff.vjp import select, vjp
+from ..autodiff.vjp import vjp
 from ..errors import ArgumentError, InputError, only_served
-from ..frontend.mode import specialise
 from ..frontend.model import Model
 from ..lower.arrays import to_tensor
 from ..lower.device import device_of
 from ..lower.pipeline import compile as compile_module
 from ..lower.target import target as resolve_target
 from ..ops.tensor import type_shape
-from .forward import FORWARD, Forward, LossChoice, LossFunction, build_forward
+from .forward import (
+    FORWARD,
+    Forward,
+    LossChoice,
+    LossFunction,
+    build_forward,
+    differentiated,
+)
 from .inputs import (
     Inputs,
     bind_shapes,
@@ -71,6 +76,8 @@ def value_and_grad(
     ------
     ArgumentError
         A name or value is unknown.
+    MissingGradientError
+        Some ops have no gradient; the error lists all of them.
 
     Examples
     --------
@@ -101,10 +108,9 @@ class ValueAndGrad:
         self._wrt = list(names) if names is not None else model.trainable()
         if not self._wrt:
             raise ArgumentError("wrt: the model has no parameter that can train; name some values")
-        main = linearise(specialise(model, training), "main")
-        self._differentiated = [var.name for var in select(main, self._wrt)]
         self._model = model
         self._loss = LossFunction(model, loss)
+        self._differentiated = differentiated(model, self._loss, training, self._wrt)
         if LOSS in model.outputs and loss is not None and self._loss.output is None:
             raise ArgumentError(
                 f"the model has an output {LOSS!r} of its own, so the value of another loss has no "
@@ -140,8 +146,6 @@ class ValueAndGrad:
         ------
         InputError
             An array or cotangent does not fit.
-        MissingGradientError
-            Some ops have no gradient.
         """
         named = dict(inputs) if isinstance(inputs, Mapping) else inputs
         targets = named.pop(TARGETS, None) if self._takes_targets(named) else None

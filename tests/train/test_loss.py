@@ -46,6 +46,65 @@ def test_mean_squared_error(shape):
     np.testing.assert_allclose(gradients["x"], 2 * (x - y) / x.size, rtol=1e-12)
 
 
+LABELS = np.array([0, 2, 1, 2])
+SHARES = np.random.default_rng(3).uniform(0.1, 1, (4, 3))
+SETTINGS = [
+    (gg.loss.cross_entropy(weight=[1.0, 2.0, 0.5]), LABELS, "cross_entropy",
+     {"weight": [1.0, 2.0, 0.5]}),
+    (gg.loss.cross_entropy(ignore_index=2, label_smoothing=0.1), LABELS, "cross_entropy",
+     {"ignore_index": 2, "label_smoothing": 0.1}),
+    (gg.loss.cross_entropy(ignore_index=-1), np.array([0, -1, 1, 2]), "cross_entropy",
+     {"ignore_index": -1}),
+    ("nll", LABELS, "nll_loss", {}),
+    ("l1", SHARES, "l1_loss", {}),
+    ("smooth_l1", SHARES, "smooth_l1_loss", {}),
+    (gg.loss.smooth_l1(0.3), SHARES, "smooth_l1_loss", {"beta": 0.3}),
+    ("huber", SHARES, "huber_loss", {}),
+    (gg.loss.huber(0.3), SHARES, "huber_loss", {"delta": 0.3}),
+    ("bce", SHARES, "binary_cross_entropy", {}),
+    ("bce_with_logits", SHARES, "binary_cross_entropy_with_logits", {}),
+    ("kl_div", SHARES, "kl_div", {"reduction": "batchmean"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("loss, targets, name, settings", SETTINGS, ids=range(len(SETTINGS)))
+def test_losses_follow_torch(loss, targets, name, settings):
+    torch = peer("torch")
+    x = np.random.default_rng(0).uniform(0.1, 0.9, (4, 3))
+    given = torch.tensor(x, requires_grad=True)
+    if "weight" in settings:
+        settings = {**settings, "weight": torch.tensor(settings["weight"], dtype=torch.float64)}
+    theirs = getattr(torch.nn.functional, name)(given, torch.tensor(targets), **settings)
+    theirs.backward()
+    f = gg.value_and_grad(identity([4, 3]), wrt="x", loss=loss)
+    outputs, gradients = f({"x": x, "targets": targets})
+    assert outputs["loss"] == pytest.approx(theirs.item(), rel=1e-12)
+    np.testing.assert_allclose(gradients["x"], given.grad.numpy(), rtol=1e-10, atol=1e-15)
+
+
+@pytest.mark.parametrize("make", [
+    lambda: gg.loss.cross_entropy(label_smoothing=1.5),
+    lambda: gg.loss.cross_entropy(weight=[-1.0, 1.0]),
+    lambda: gg.loss.nll(weight=[]),
+    lambda: gg.loss.huber(0.0),
+    lambda: gg.loss.smooth_l1(np.inf),
+], ids=["smoothing", "weight", "no weight", "delta", "beta"])  # fmt: skip
+def test_bad_settings(make):
+    with pytest.raises(gg.ArgumentError):
+        make()
+
+
+def test_weights_must_be_one_per_class():
+    f = gg.value_and_grad(identity([4, 3]), wrt="x", loss=gg.loss.cross_entropy(weight=[1.0, 2.0]))
+    with pytest.raises(ModelError, match=r"2 class weights, but .* has 3 classes"):
+        f({"x": np.ones((4, 3)), "targets": LABELS})
+
+
+def test_targets_of_bce_are_probabilities():
+    with pytest.raises(InputError, match="bce takes numbers from 0 to 1, given -1 to 2"):
+        LOSSES["bce"].prepare(np.array([-1.0, 2.0]), tensor(2))
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64", "uint64", ">i4"])
 def test_labels_of_any_integer_dtype(dtype):
     prepared = CROSS_ENTROPY.prepare(np.array([0, 2, 1], dtype), tensor(3, 3))
