@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import onnx
 import tvm
+from judges import WRONG, Verdict, first_line
 from onnx import helper, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
 from tvm import relax
@@ -20,7 +20,7 @@ from graphgrad.frontend.mode import is_seeded, specialise
 from graphgrad.lower.arrays import to_tensor
 from graphgrad.promote import promote_to_float64
 
-SUPPORTED, REFUSED, MISSING, WRONG = "supported", "refused", "missing", "wrong"
+SUPPORTED, REFUSED, MISSING = "supported", "refused", "missing"
 STATUSES = (SUPPORTED, REFUSED, MISSING, WRONG)
 
 _FLOATS = {"float16", "bfloat16", "float32", "float64"}
@@ -47,25 +47,6 @@ _RANDOM = {
 _JITTER = 0.02
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """What came of one test.
-
-    Attributes
-    ----------
-    name, operator : str
-    status : one of `STATUSES`
-    reason : str
-        Why, unless it is supported; "at a kink" where finite differences agree only after the
-        test's values were moved a little.
-    """
-
-    name: str
-    operator: str
-    status: str
-    reason: str = ""
-
-
 @cache
 def cases() -> dict[str, Any]:
     """Return the node tests of the installed onnx by name."""
@@ -82,9 +63,9 @@ def judge(name: str) -> Verdict:
     try:
         status, reason = _checked(case)
     except gg.MissingGradientError as error:
-        status, reason = MISSING, f"gradient: {_first_line(error, 1)}"
+        status, reason = MISSING, f"gradient: {first_line(error, 1)}"
     except gg.GradientMismatch as error:
-        status, reason = WRONG, f"gradient: {_first_line(error)}"
+        status, reason = WRONG, f"gradient: {first_line(error)}"
     return Verdict(name, operator, status, reason)
 
 
@@ -143,7 +124,7 @@ def _checked(case: Any) -> tuple[str, str]:
     try:
         executable = gg.compile(module)
     except Exception as error:
-        return MISSING, f"lowering: {_first_line(error)}"
+        return MISSING, f"lowering: {first_line(error)}"
     outputs = flat(relax.VirtualMachine(executable, tvm.cpu())["main"](*map(to_tensor, arrays)))
     if not is_random:
         difference = _difference(case, outputs)
@@ -167,7 +148,7 @@ def _imported(case: Any) -> tuple[Any, list[np.ndarray], str]:
         try:
             model = gg.from_onnx(_with_constants(case.model, arrays, constants))
         except gg.ModelError as error:
-            reason = reason or _first_line(error)
+            reason = reason or first_line(error)
             continue
         return model, [np.asarray(arrays[name]) for name in model.inputs], ""
     return None, [], reason
@@ -217,14 +198,14 @@ def _gradient(module: Any, model: Any, arrays: list[np.ndarray]) -> tuple[str, s
     try:
         machine = relax.VirtualMachine(gg.compile(vjp), tvm.cpu())
     except Exception as error:
-        return MISSING, f"lowering of the gradient: {_first_line(error)}"
+        return MISSING, f"lowering of the gradient: {first_line(error)}"
     generator = np.random.default_rng(0)
     try:
         zero = _compare(machine, wide, generator)
         reason = ""
     except gg.GradientMismatch as error:
         moved = [_moved(a, generator) for a in wide]
-        zero, reason = _compare(machine, moved, generator), f"at a kink: {_first_line(error)}"
+        zero, reason = _compare(machine, moved, generator), f"at a kink: {first_line(error)}"
     return (REFUSED, "derivative zero") if zero else (SUPPORTED, reason)
 
 
@@ -250,11 +231,6 @@ def _float_outputs(machine: Any) -> Callable[..., list[np.ndarray]]:
         return [output for output in outputs if output.dtype == np.float64]
 
     return function
-
-
-def _first_line(error: Exception, index: int = 0) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[min(index, len(lines) - 1)][:200] if lines else type(error).__name__
 
 
 def names(match: Callable[[str], Any]) -> Iterator[str]:

@@ -1,7 +1,9 @@
 """graphgrad: gradients of ONNX and Relax models, as ordinary Relax."""
 
-from . import optim, transform
+from . import loss, optim, schedule, transform
 from .autodiff.vjp import vjp
+from .check.gradients import check_grads
+from .coverage import coverage
 from .errors import (
     AliasError,
     ArgumentError,
@@ -39,12 +41,16 @@ __all__ = [
     "NotDifferentiableError",
     "RuleError",
     "TargetError",
+    "check_grads",
     "compile",
+    "coverage",
     "from_onnx",
+    "loss",
     "nondifferentiable",
     "optim",
     "pipeline",
     "register_gradient",
+    "schedule",
     "target",
     "to_onnx",
     "train_step",

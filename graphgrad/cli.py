@@ -6,16 +6,18 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 
-from . import __version__, cli_grad, cli_train
+from . import __version__, cli_check, cli_coverage, cli_grad, cli_train
+from .cli_optimizer import DEFAULTS, SCHEDULES
 from .cli_train import Settings
 from .errors import GraphGradError
+from .train.loss import LOSSES
 
 GOOD, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 EXIT_CODES = f"""\
 exit codes:
   {GOOD}    good
-  {FAILED}    the run failed: loss or gradients stayed non-finite
+  {FAILED}    the run failed (loss or gradients stayed non-finite), a gradient is wrong or missing
   {BAD_INPUT}    bad usage or bad input
   {INTERRUPTED}  stopped by Ctrl-C
 """
@@ -35,6 +37,7 @@ examples:
   graphgrad train --compare-frozen                    and a twin whose convolutions do not train
   graphgrad train model.onnx --data data.npz          arrays x, y [, x_test, y_test]
   graphgrad train model.onnx --data d.npz --loss mse --lr 0.01 --steps 500 --batch 16
+  graphgrad train model.onnx --data d.npz --optimizer adamw --clip-norm 1
   graphgrad train model.onnx --data d.npz --freeze 'layer1.*' --freeze conv1.weight
   graphgrad train --resume --out graphgrad-out        go on after Ctrl-C, bit for bit
 
@@ -56,6 +59,32 @@ examples:
   graphgrad grad model.onnx
   graphgrad grad model.onnx --out model_vjp.py
   graphgrad grad model.onnx --wrt input --wrt fc.weight --json
+
+"""
+
+COVERAGE = """\
+Show which ops of a model have which gradient, before anything runs: one of graphgrad's own rules
+(hand), one of the user's, or none (missing); and where the gradient ends by declaration.
+"""
+
+COVERAGE_EXAMPLES = """\
+examples:
+  graphgrad coverage model.onnx
+  graphgrad coverage model.onnx --json
+
+"""
+
+CHECK = """\
+Check a model's gradients against finite differences in float64: node by node, at the values that
+arise in the model, and then the whole model with respect to its inputs and the parameters that
+train. The first node that disagrees is named.
+"""
+
+CHECK_EXAMPLES = """\
+examples:
+  graphgrad check model.onnx
+  graphgrad check model.onnx --input data.npz         arrays named as the model's inputs
+  graphgrad check model.onnx --order 2 --json
 
 """
 
@@ -93,6 +122,8 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_train(commands)
     _add_grad(commands)
+    _add_coverage(commands)
+    _add_check(commands)
     return root
 
 
@@ -101,6 +132,10 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     command = _add_command(commands, "train", "train an ONNX model", TRAIN, TRAIN_EXAMPLES)
     command.set_defaults(run=cli_train.run)
     default = Settings()
+
+    def defaults(setting: str) -> str:
+        return ", ".join(f"{name} {values[setting]}" for name, values in DEFAULTS.items())
+
     add = command.add_argument
     add("model", nargs="?", metavar="MODEL", help="ONNX file; default: a ResNet for the digits")
     add("--data", metavar="FILE.npz", help="arrays to train on; default: the digits")
@@ -109,18 +144,19 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     add(
         "--loss",
         metavar="NAME",
-        help=f"cross_entropy, mse, or the name of an output of the model; default: {default.loss}",
+        help=f"{', '.join(LOSSES)}, or an output of the model; default: {default.loss}",
     )
-    add("--optimizer", choices=["sgd"], help=f"default: {default.optimizer}")
-    add("--lr", type=number, metavar="RATE", help=f"highest rate; default: {default.lr}")
+    add("--optimizer", choices=list(DEFAULTS), help=f"default: {default.optimizer}")
+    add("--lr", type=number, metavar="RATE", help=f"highest rate; default: {defaults('lr')}")
     add(
         "--schedule",
-        choices=["cosine", "constant"],
+        choices=list(SCHEDULES),
         help=f"cosine: a short rise, then a fall to zero; default: {default.schedule}",
     )
-    add("--momentum", type=fraction, metavar="M", help=f"default: {default.momentum}")
-    add("--nesterov", action=argparse.BooleanOptionalAction, help="default: with any momentum")
-    add("--weight-decay", type=number, metavar="D", help=f"default: {default.weight_decay}")
+    add("--momentum", type=fraction, metavar="M", help=f"default: {defaults('momentum')}")
+    add("--nesterov", action=argparse.BooleanOptionalAction, help="default: sgd with any momentum")
+    add("--weight-decay", type=number, metavar="D", help=f"default: {defaults('weight_decay')}")
+    add("--clip-norm", type=number, metavar="N", help="largest norm of the whole gradient")
     length = command.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=count, metavar="N", help=f"default: {default.epochs}")
     length.add_argument("--steps", type=count, metavar="N", help="instead of epochs")
@@ -152,6 +188,24 @@ def _add_grad(commands: argparse._SubParsersAction) -> None:
         metavar="NAME",
         help="input or weight to differentiate with respect to; repeatable; default: all weights",
     )
+
+
+def _add_coverage(commands: argparse._SubParsersAction) -> None:
+    summary = "show which ops have which gradient"
+    command = _add_command(commands, "coverage", summary, COVERAGE, COVERAGE_EXAMPLES)
+    command.set_defaults(run=cli_coverage.run)
+    command.add_argument("model", metavar="MODEL", help="ONNX file")
+
+
+def _add_check(commands: argparse._SubParsersAction) -> None:
+    summary = "check gradients against finite differences"
+    command = _add_command(commands, "check", summary, CHECK, CHECK_EXAMPLES)
+    command.set_defaults(run=cli_check.run)
+    add = command.add_argument
+    add("model", metavar="MODEL", help="ONNX file")
+    add("--input", metavar="FILE.npz", help="values of the inputs; default: random ones")
+    add("--order", type=int, choices=[1, 2], default=1, help="2: the gradient's gradient too")
+    add("--seed", type=index, default=0, metavar="N", help="of what is drawn; default: %(default)s")
 
 
 def _add_command(

@@ -22,6 +22,7 @@ from .models import resnet_digits
 from .report.progress import ProgressLine
 from .report.training import TrainingReport
 from .train.data import Dataset, TargetKind, batch_count, digits, load_npz
+from .train.loss import LOSSES
 from .train.run import History, Observer, Outcome, Plan, train
 from .train.step import TrainStep, train_step
 
@@ -231,9 +232,10 @@ def _dataset(settings: Settings, model: Model) -> Dataset:
             )
         return digits()
     names = model.inputs if several else ["x"]
-    targets: TargetKind | None = "values" if settings.loss == "mse" else "labels"
-    if settings.loss in model.outputs:
-        targets = None
+    targets: TargetKind | None = None
+    if settings.loss not in model.outputs:
+        known = LOSSES.get(settings.loss)
+        targets = "values" if known is not None and not known.takes_labels else "labels"
     return load_npz(settings.data, inputs=names, targets=targets)
 
 
@@ -273,4 +275,6 @@ def _without_convolutions(model: Model) -> Model:
 
 def _training_step(job: Job, model: Model) -> TrainStep:
     settings = job.settings
-    return train_step(model, settings.loss, build_optimizer(settings), target=settings.target)
+    return train_step(
+        model, settings.loss, build_optimizer(settings), target=settings.target, seed=settings.seed
+    )

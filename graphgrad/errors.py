@@ -9,8 +9,11 @@ from typing import Any
 import tvm_ffi
 
 
-class GraphGradError(Exception):
-    """Base of all errors of graphgrad."""
+class GraphGradError(RuntimeError):
+    """Base of all errors of graphgrad.
+
+    A RuntimeError, because those of TVM's passes are: code that catches theirs catches ours.
+    """
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -56,7 +59,39 @@ class RuleError(GraphGradError):
 
 
 class GradientMismatch(GraphGradError):
-    """A gradient disagrees with finite differences or with a peer."""
+    """A gradient disagrees with finite differences or with a peer.
+
+    Attributes
+    ----------
+    op : str or None
+        Name of the op, or of the function that was checked as a whole.
+    node : str or None
+        Name of the ONNX node.
+    input : str or None
+        Whose gradient is wrong.
+    index : tuple of int or None
+        The element of that input that is wrong by most.
+    expected, given : float or None
+        What differences and the gradient say there.
+    kink : bool
+        The function has a kink at that very point, so differences cannot judge its gradient.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        op: str | None = None,
+        node: str | None = None,
+        input: str | None = None,
+        index: tuple[int, ...] | None = None,
+        expected: float | None = None,
+        given: float | None = None,
+        kink: bool = False,
+    ):
+        super().__init__(message)
+        self.op, self.node, self.input, self.index = op, node, input, index
+        self.expected, self.given, self.kink = expected, given, kink
 
 
 class TargetError(GraphGradError):

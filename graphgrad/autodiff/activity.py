@@ -86,7 +86,7 @@ def op_name(value: Any) -> str:
     return f"call of {operator}"
 
 
-def _stops_derivatives(value: Any) -> bool:
+def stops_derivatives(value: Any) -> bool:
     """Whether a binding's value is a call of an op that was declared not differentiable."""
     if not isinstance(value, relax.Call):
         return False
@@ -102,12 +102,18 @@ class Activity:
     ----------
     varied : set of relax.Var
         Depends on a differentiated variable.
+    needed : set of relax.Var
+        Those of them that an output depends on, so that derivatives pass through.
     rules : dict
         Rule of each active call, by the variable that it is bound to.
+    missing : dict
+        Name of the op of each active call that has no rule, by the variable that it is bound to.
     """
 
     varied: set[Any]
+    needed: set[Any]
     rules: dict[Any, Rule]
+    missing: dict[Any, str]
 
 
 def analyse(program: Program, wrt: Iterable[Any]) -> Activity:
@@ -123,12 +129,20 @@ def analyse(program: Program, wrt: Iterable[Any]) -> Activity:
     MissingGradientError
         Active ops have no rule; lists every one of them.
     """
+    activity = survey(program, wrt)
+    if activity.missing:
+        raise _missing_error(program, activity.missing)
+    return activity
+
+
+def survey(program: Program, wrt: Iterable[Any]) -> Activity:
+    """Find the active bindings of a program, their rules, and what has none."""
     varied = _varied(program, set(wrt))
     rules: dict[Any, Rule] = {}
-    missing: dict[str, list[str]] = defaultdict(list)
+    missing: dict[Any, str] = {}
     needed = {v for v in variables_in(program.result) if v in varied and has_cotangent(v.ty)}
     for var, value in reversed(program.bindings):
-        if var not in needed or _stops_derivatives(value):
+        if var not in needed or stops_derivatives(value):
             continue
         reads = [source for source in variables_in(value) if source in varied]
         if not reads:
@@ -138,26 +152,32 @@ def analyse(program: Program, wrt: Iterable[Any]) -> Activity:
             name = op_name(value)
             rule = find(name)
             if rule is None:
-                missing[name].append(read(value.span).node or var.name)
+                missing[var] = name
             else:
                 rules[var] = rule
-    if missing:
-        raise _missing_error(program, missing)
-    return Activity(varied, rules)
+    return Activity(varied, needed, rules, missing)
 
 
 def _varied(program: Program, varied: set[Any]) -> set[Any]:
     for var, value in program.bindings:
-        if var in varied or not _can_depend(var.ty) or _stops_derivatives(value):
+        if var in varied or not _can_depend(var.ty) or stops_derivatives(value):
             continue
         if any(source in varied for source in variables_in(value)):
             varied.add(var)
     return varied
 
 
-def _missing_error(program: Program, missing: dict[str, list[str]]) -> MissingGradientError:
-    # The sweep met them last first.
-    rows = [(name, places[::-1]) for name, places in sorted(missing.items())]
+def place(var: Any, value: Any) -> str:
+    """Return where a binding comes from: the name of its ONNX node, else of its variable."""
+    return read(value.span).node or str(var.name)
+
+
+def _missing_error(program: Program, missing: dict[Any, str]) -> MissingGradientError:
+    places: dict[str, list[str]] = defaultdict(list)
+    for var, value in program.bindings:
+        if var in missing:
+            places[missing[var]].append(place(var, value))
+    rows = sorted(places.items())
     lines = [f"  {name} ×{len(places)}: {', '.join(places)}" for name, places in rows]
     return MissingGradientError(
         f"{len(rows)} op(s) on the way from the differentiated values to the outputs of "

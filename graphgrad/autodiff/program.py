@@ -6,7 +6,7 @@ compute. Here they are inlined first, so the sweep never meets one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from ..aliases import aliases_of
 from ..errors import ArgumentError, NotDifferentiableError
 
 
@@ -37,6 +38,8 @@ class Program:
         All bindings are pure and free of control flow, so they fit in one dataflow block.
     renamed : dict
         The variables of the original function to those of this program.
+    aliases : dict
+        Names that the original function once had, to those of equal values that it has.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Program:
     pure: bool = True
     dataflow: bool = True
     renamed: dict[Any, Any] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
 
     def variable(self, key: Any) -> Any:
         """Return the variable that a name, or a variable of the original function, stands for.
@@ -64,6 +68,8 @@ class Program:
             known = any(key in names.get(key.name, []) for names in self._by_name)
             return key if known else self.renamed[key]
         named = next((names[key] for names in self._by_name if key in names), [])
+        if not named and key in self.aliases:
+            return self.variable(self.aliases[key])
         if not named:
             raise KeyError(key)
         if len(named) > 1:
@@ -112,10 +118,11 @@ def linearise(mod: tvm.IRModule, name: str) -> Program:
     """
     if not isinstance(mod, tvm.IRModule):
         raise ArgumentError(f"expected an IRModule, given a {type(mod).__name__}")
-    function = _function(mod, name)
+    function = _normal(_function(mod, name))
     copy = relax.utils.copy_with_new_vars(function)
     pure = bool(function.is_pure)
     program = Program(name, list(copy.params), pure=pure, dataflow=pure)
+    program.aliases = aliases_of(function)
     program.renamed = dict(zip(_bound_variables(function), _bound_variables(copy), strict=True))
     program.result = _Inliner(mod, program, function).append(copy.body)
     return program
@@ -130,6 +137,29 @@ def _function(mod: tvm.IRModule, name: str) -> relax.Function:
             f"the module has no Relax function {name!r}; it has {sorted(relax_names)}"
         )
     return function
+
+
+def _normal(function: relax.Function) -> relax.Function:
+    """Return the function with the source of each cast bound: copying would bind it unseen."""
+    blocks = [
+        type(block)([new for binding in block.bindings for new in _with_bound_source(binding)])
+        for block in function.body.blocks
+    ]
+    sizes = [[len(b.bindings) for b in some] for some in (blocks, function.body.blocks)]
+    if sizes[0] == sizes[1]:
+        return function
+    body = relax.SeqExpr(blocks, function.body.body)
+    return relax.Function(
+        function.params, body, function.ret_ty, is_pure=function.is_pure, attrs=function.attrs
+    )
+
+
+def _with_bound_source(binding: relax.Binding) -> list[relax.Binding]:
+    if not isinstance(binding, relax.MatchCast) or isinstance(binding.value, relax.Var):
+        return [binding]
+    source = relax.Var(f"{binding.var.name}_source", binding.value.ty)
+    cast = relax.MatchCast(binding.var, source, binding.ty)
+    return [relax.VarBinding(source, binding.value), cast]
 
 
 def _bound_variables(function: relax.Function) -> list[Any]:

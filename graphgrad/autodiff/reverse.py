@@ -12,7 +12,7 @@ from typing import Any
 from tvm import relax
 
 from ..errors import NotDifferentiableError
-from ..ops.tensor import Emitter, Tensor, type_shape
+from ..ops.tensor import Emitter, type_shape
 from ..provenance import with_origin
 from .activity import Activity, has_cotangent, variables_in
 from .apply import Cotangent, apply_rule
@@ -37,7 +37,7 @@ def backward(
     activity: Activity,
     seed: Cotangent,
     wrt: Sequence[Any],
-) -> list[Tensor]:
+) -> list[Any]:
     """Emit the cotangents of some variables of a program.
 
     Parameters
@@ -52,11 +52,11 @@ def backward(
         Cotangent of the program's result: a list, nested like the result, where it is a tuple;
         None in the place of an output that has none.
     wrt : sequence of variables of the program
-        Float tensors.
+        Float tensors, or tuples of those.
 
     Returns
     -------
-    list of Tensor
+    list of Tensor, or nested tuples of them
         One per entry of `wrt`, in its shape and dtype; zeros where no output depends on it.
     """
     sweep = _Sweep(emitter, environment, activity)
@@ -116,22 +116,34 @@ class _Sweep:
             for argument, result in zip(value.args, results, strict=True):
                 self.send(argument, result)
 
-    def result(self, var: Any) -> Tensor:
-        """Return a variable's cotangent; zeros where none arrived."""
-        cotangent = self.cotangents.get(var)
+    def result(self, var: Any) -> Any:
+        """Return a variable's cotangent, zeros where none arrived; a tuple where it is one."""
+        return self._whole(self.cotangents.get(var), var.ty)
+
+    def _whole(self, cotangent: Cotangent, ty: Any) -> Any:
+        if isinstance(ty, relax.TupleType):
+            parts = [None] * len(ty.fields) if cotangent is None else cotangent
+            return tuple(self._whole(p, t) for p, t in zip(parts, ty.fields, strict=True))
         if cotangent is not None:
             return cotangent
-        return self.emitter.full(0.0, type_shape(var.ty), str(var.ty.dtype))
+        return self.emitter.full(0.0, type_shape(ty), str(ty.dtype))
+
+
+def is_differentiable(ty: Any) -> bool:
+    """Whether values of a type have gradients: float tensors, and tuples of nothing else."""
+    if isinstance(ty, relax.TupleType):
+        return len(ty.fields) > 0 and all(map(is_differentiable, ty.fields))
+    return isinstance(ty, relax.TensorType) and has_cotangent(ty)
 
 
 def check_target(var: Any) -> None:
-    """Raise unless a variable is a float tensor, which alone has a gradient.
+    """Raise unless a variable is a float tensor, or a tuple of those.
 
     Raises
     ------
     NotDifferentiableError
     """
-    if not isinstance(var.ty, relax.TensorType) or not has_cotangent(var.ty):
+    if not is_differentiable(var.ty):
         raise NotDifferentiableError(
             f"{var.name} has type {var.ty}: only float tensors have gradients"
         )

@@ -13,7 +13,7 @@ from ..ops.tensor import Emitter, type_shape
 from .activity import has_cotangent
 from .expand import expand
 from .program import Program, linearise, replay, substitute
-from .reverse import backward
+from .reverse import backward, is_differentiable
 from .vjp import select, shaped_like
 from .write import write_function
 
@@ -82,7 +82,7 @@ def _add_adjoint(
 
 
 def _differentiable(params: list[Any]) -> list[Any]:
-    return [p for p in params if isinstance(p.ty, relax.TensorType) and has_cotangent(p.ty)]
+    return [param for param in params if is_differentiable(param.ty)]
 
 
 def _zeros(emitter: Emitter, param: Any) -> Any:

@@ -126,8 +126,8 @@ def _variable(program: Program, key: Any) -> Any:
         label = key if isinstance(key, str) else key.name
         close = difflib.get_close_matches(label, names, n=3) or names[:8]
         raise ArgumentError(
-            f"{program.name!r} has no value {label!r} to differentiate with respect to; did you "
-            f"mean one of {close}?"
+            f"{program.name!r} has no value {label!r} to differentiate with respect to, or it is a "
+            f"constant or known at compile time; did you mean one of {close}?"
         ) from None
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import onnx
 from onnx import helper, numpy_helper
+from onnx.external_data_helper import convert_model_to_external_data, write_external_data_tensors
 
 from ..errors import ArgumentError, ModelError
 from .arrays import checked_arrays
 from .model import Model
 from .onnx_graph import attribute, opset, output_names, readers, subgraphs
 from .onnx_load import check
+from .onnx_prune import drop_losses
 
 _LARGEST_FILE = 2**31 - 1  # what a protobuf message may hold
+_SMALL_TENSOR = 1024  # bytes; smaller ones stay in the model's own file
 
 
 def to_onnx(
@@ -27,8 +31,11 @@ def to_onnx(
 ) -> None:
     """Write a model with the given values, in inference form, to an ONNX file.
 
-    The graph and all names are those of the model's (repaired) ONNX model. The file appears whole
-    or not at all, and replaces one of the same name.
+    The graph and all names are those of the model's (repaired) ONNX model. Where some outputs
+    come from loss operators and others do not, the losses are left out, and so are the inputs,
+    such as labels, that only they read. The file appears whole or not at all, and replaces one of
+    the same name. A model of more than 2 GB keeps its weights in a second file beside it, with
+    ``.data`` appended to the name.
 
     Parameters
     ----------
@@ -41,7 +48,7 @@ def to_onnx(
     Raises
     ------
     ModelError
-        If the model did not come from ONNX, or is larger than a file of ONNX may be.
+        If the model did not come from ONNX.
     InputError
         If names, shapes or dtypes are not those of the model.
     ArgumentError
@@ -59,12 +66,14 @@ def to_onnx(
     for tensor in proto.graph.initializer:
         if tensor.name in arrays:
             tensor.CopyFrom(numpy_helper.from_array(arrays[tensor.name], tensor.name))
+    drop_losses(proto.graph)
     read = readers(proto.graph).keys() | output_names(proto.graph)
     _to_inference(proto.graph, opset(proto), read)
     _remove_unread_constants(proto.graph)
     if proto.ByteSize() > _LARGEST_FILE:
-        raise ModelError("the model is larger than 2 GB, more than one ONNX file can hold")
-    check(proto)
+        _write_weights(proto, path.with_name(f"{path.name}.data"))
+    else:
+        check(proto)
     _write(path, proto.SerializeToString())
 
 
@@ -75,8 +84,6 @@ def _to_inference(graph: onnx.GraphProto, version: int, read: set[str]) -> None:
         nodes.append(node)
         for inner in subgraphs(node):
             _to_inference(inner, version, read)
-        if node.op_type in ("BatchNormalization", "Dropout") and version < 7:
-            _set_attribute(node, "is_test", 1)
         if node.op_type == "BatchNormalization":
             nodes += _batch_norm_to_inference(node, read)
         elif node.op_type == "Dropout" and version >= 12:
@@ -113,6 +120,14 @@ def _set_attribute(node: onnx.NodeProto, name: str, value: int) -> None:
     kept = [held for held in node.attribute if held.name != name]
     del node.attribute[:]
     node.attribute.extend([*kept, helper.make_attribute(name, value)])
+
+
+def _write_weights(proto: onnx.ModelProto, path: Path) -> None:
+    """Move the weights of a model to a file of their own, which replaces one of the same name."""
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+        convert_model_to_external_data(proto, location=path.name, size_threshold=_SMALL_TENSOR)
+        write_external_data_tensors(proto, folder)
+        os.replace(Path(folder) / path.name, path)
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,3 +110,16 @@ def add_copy(graph: onnx.GraphProto, tensor: onnx.TensorProto, name: str) -> Non
     copy = graph.initializer.add()
     copy.CopyFrom(tensor)
     copy.name = name
+
+
+def remove_nodes(graph: onnx.GraphProto, outputs: Collection[str]) -> None:
+    """Remove the nodes whose first output is one of `outputs`."""
+    if not outputs:
+        return
+    kept = [
+        onnx.NodeProto.FromString(node.SerializeToString())
+        for node in graph.node
+        if not (node.output and node.output[0] in outputs)
+    ]
+    del graph.node[:]
+    graph.node.extend(kept)

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import onnx
 from onnx import numpy_helper
 
-from ..errors import ArgumentError
+from .custom_ops import CustomOps, custom_converters
 from .model import Model
-from .onnx_importer import import_graph, is_supported
+from .onnx_importer import import_graph
 from .onnx_repair import repair
 from .onnx_shapes import Shape, input_types
 from .split_initialisers import roles
@@ -20,13 +20,15 @@ def from_onnx(
     path_or_proto: str | os.PathLike[str] | onnx.ModelProto,
     *,
     shapes: Mapping[str, Shape] | None = None,
-    custom_ops: None = None,
+    custom_ops: CustomOps | None = None,
 ) -> Model:
     """Read an ONNX model.
 
     Float initialisers become parameters, the running statistics of batch norms become state, and
-    integer and boolean initialisers, which never train, become constants of the module. What was
-    repaired on the way is told in ``Model.notes``.
+    integer and boolean initialisers, which never train, become constants of the module. Weights
+    of layers that Constant nodes hold become parameters too; a single float that is named as
+    exporters name literals (``onnx::Mul_12``, ``/Constant_output_0``, ``val_3``) is a constant.
+    What was repaired on the way, and what stays constant, is told in ``Model.notes``.
 
     Parameters
     ----------
@@ -34,8 +36,13 @@ def from_onnx(
     shapes : mapping of str to sequence of int or None, optional
         Shape of some inputs, e.g. ``{"x": (32, 3, 224, 224)}``, to make symbolic dimensions fixed;
         ``None`` in a shape leaves the dimension as it is.
-    custom_ops : None
-        Not served yet.
+    custom_ops : mapping of (str, str) to function, optional
+        Operators of the user's own, by domain and name, e.g. ``{("my.domain", "Swish"): swish}``;
+        they go before graphgrad's. The function is called as ``function(inputs, attributes)`` and
+        returns the node's output, or a tuple of several: `inputs` is a list of graphgrad tensors
+        as in gradient rules, which take Python operators and go into every function of
+        ``relax.op``, with None for an input that is left out; `attributes` is a dict of numbers,
+        strings, lists and numpy arrays. It returns such tensors, or Relax expressions.
 
     Raises
     ------
@@ -45,14 +52,25 @@ def from_onnx(
     InputError
         If `shapes` does not fit the model's inputs.
     ArgumentError
-        If `custom_ops` is given.
+        If `custom_ops` is not such a mapping.
+
+    Examples
+    --------
+    >>> def swish(inputs, attributes):
+    ...     (x,) = inputs
+    ...     return x * relax.op.sigmoid(attributes.get("beta", 1.0) * x)
+    >>> model = gg.from_onnx("model.onnx", custom_ops={("my.domain", "Swish"): swish})
     """
-    if custom_ops is not None:
-        raise ArgumentError("custom_ops is not served yet: leave it out")
-    proto, notes = repair(path_or_proto, is_supported)
+    custom = custom_converters(custom_ops)
+    proto, notes = repair(path_or_proto, custom)
     types = input_types(proto.graph, shapes)
-    params, state = roles(proto.graph)
-    module = import_graph(proto, types, [*params, *state])
+    params, state, literals = roles(proto.graph)
+    if literals:
+        notes.append(
+            f"single floats whose names are those of literals stay constant: {literals}; "
+            "rename one like a module's parameter if it should train"
+        )
+    module = import_graph(proto, types, [*params, *state], custom)
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
     return Model(
         module,

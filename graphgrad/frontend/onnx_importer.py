@@ -1,52 +1,55 @@
-"""TVM's ONNX importer, corrected: it keeps ONNX names, node by node, and batch-norm momentum.
-
-Everything is done by overriding methods of the importer's class, so that nothing of TVM is
-patched and any number of imports may run at once.
-"""
+"""From the nodes of a repaired ONNX graph to one Relax function."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Mapping
-from types import SimpleNamespace
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 from onnx import numpy_helper
-from tvm import relax
-from tvm.ir import GenericConst, IRModule, Span
-from tvm.relax.frontend.onnx import onnx_frontend as stock
+from tvm import relax, tirx
+from tvm.ir import IRModule, Span
 from tvm_ffi import structural_map
 
-from ..errors import ModelError
+from ..aliases import equal_names, with_aliases
+from ..errors import GraphGradError, ModelError
 from ..exclusive import BLOCK_BUILDER
 from ..ops.tensor import Emitter, Tensor
 from ..provenance import span_of
-from . import converters
+from . import converters, stock_operators
+from .exact_arithmetic import ExactArithmetic, symbols
+from .known_values import LARGEST, KnownValue
 from .onnx_graph import STANDARD_DOMAINS, opset
-from .relax_main import rebuilt
+from .relax_main import with_spans
+from .shape_arithmetic import Folding, fold, shape_value, size_value
 
 # Names of the dropout nodes that the file says are training, an attribute of function main.
 TRAINING_DROPOUTS = "graphgrad.training_dropouts"
 
-_CONTRIBUTED_DOMAINS = ("com.microsoft",)
-_HANDLED_BY_THE_LOOP = ("If", "Constant")
+Converters = Mapping[tuple[str, str], converters.Converter]
+
+_LONGEST_MESSAGE = 300
+
+_HANDLED_HERE = ("Constant", "Identity", "If")
 
 
-def is_supported(node: onnx.NodeProto) -> bool:
+def is_supported(node: onnx.NodeProto, custom: Converters) -> bool:
     """Whether the importer knows the operator of a node, judged by name and domain."""
-    if converters.find(node.domain, node.op_type) is not None:
-        return True
-    known_domain = node.domain in (*STANDARD_DOMAINS, *_CONTRIBUTED_DOMAINS)
-    stock_map = stock._get_convert_map()
-    return known_domain and (node.op_type in stock_map or node.op_type in _HANDLED_BY_THE_LOOP)
+    return (
+        _key(node) in custom
+        or converters.find(node.domain, node.op_type) is not None
+        or stock_operators.is_translated(node.domain, node.op_type)
+        or (node.domain in STANDARD_DOMAINS and node.op_type in _HANDLED_HERE)
+    )
 
 
 def import_graph(
     proto: onnx.ModelProto,
     input_types: Mapping[str, relax.TensorType],
     variables: Collection[str],
+    custom: Converters,
 ) -> IRModule:
     """Translate a repaired model to a Relax module with the one function ``main``.
 
@@ -59,12 +62,15 @@ def import_graph(
     variables : collection of str
         The initialisers that become parameters of main, in their order there. All others become
         constants, so that shape arithmetic on them is done at once.
+    custom : mapping
+        Converters of the user's own, which go before all others.
 
     Returns
     -------
     IRModule
         ``main(*inputs, *variables)`` returns a tensor, or a literal tuple if there are several
-        outputs. Names are those of the ONNX file, verbatim.
+        outputs. Names are those of the ONNX file, verbatim; names of equal values, of which the
+        function has only one, are its aliases (`graphgrad.aliases`).
 
     Raises
     ------
@@ -72,111 +78,253 @@ def import_graph(
         If a node cannot be translated; it is named.
     """
     with BLOCK_BUILDER:
-        return _Importer(proto, input_types, variables).translate()
+        return _Importer(proto, input_types, variables, custom).translate()
 
 
-class _Importer(stock.ONNXGraphImporter):
+class _Importer:
     def __init__(
         self,
         proto: onnx.ModelProto,
         input_types: Mapping[str, relax.TensorType],
         variables: Collection[str],
+        custom: Converters,
     ):
-        super().__init__({}, {}, keep_params_in_input=True, sanitize=False)
-        self.opset = opset(proto)
         self._proto = proto
-        # The stock converters fold any parameter that they find in self._params into a constant
-        # where that suits them. It stays empty: what may be folded is a constant from the start.
-        arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+        self._custom = custom
+        self._opset = opset(proto)
+        self._builder = relax.BlockBuilder()
+        self._values: dict[str, relax.Expr] = {}
+        self._known: dict[str, KnownValue] = {}
         types = dict(input_types)
+        arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
         for name in variables:
             types[name] = relax.TensorType(arrays[name].shape, str(arrays[name].dtype))
         self._parameters = [relax.Var(name, ty) for name, ty in types.items()]
-        self._nodes = {var.name: var for var in self._parameters}
+        self._values.update((var.name, var) for var in self._parameters)
         for name, array in arrays.items():
-            if name not in self._nodes:
-                self._nodes[name] = relax.const(array, str(array.dtype))
+            if name not in self._values:
+                self._add_constant(name, array)
+        self._arithmetic = ExactArithmetic(
+            symbols(extent for var in self._parameters for extent in var.ty.shape or ())
+        )
         self._spans: dict[relax.Var, Span | None] = dict.fromkeys(self._parameters)
         self._names: dict[relax.Var, str] = {}
         self._training_dropouts: list[str] = []
-        self._failure: Exception | None = None
 
     def translate(self) -> IRModule:
         """Build the module; see `import_graph`."""
         graph = self._proto.graph
         has_branches = any(node.op_type == "If" for node in graph.node)
         # A branch cannot be bound inside a dataflow block.
-        block = contextlib.nullcontext() if has_branches else self.bb.dataflow()
-        with self.bb.function("main", params=self._parameters):
+        block = contextlib.nullcontext() if has_branches else self._builder.dataflow()
+        with self._builder.function("main", params=self._parameters):
             with block:
-                self._construct_nodes(graph)
+                self._translate_nodes(graph)
                 outputs = [self._bind_output(output.name, has_branches) for output in graph.output]
-            self.bb.emit_func_output(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-        module = self.bb.get()
-        module["main"] = self._renamed(self._with_spans(module["main"]))
+            self._builder.emit_func_output(
+                outputs[0] if len(outputs) == 1 else relax.Tuple(outputs)
+            )
+        module = self._builder.get()
+        main = self._renamed(with_spans(module["main"], self._spans))
         if self._training_dropouts:
-            module["main"] = module["main"].with_attr(TRAINING_DROPOUTS, self._training_dropouts)
+            main = main.with_attr(TRAINING_DROPOUTS, self._training_dropouts)
+        names = equal_names(main)
+        module["main"] = main
         module = relax.transform.CanonicalizeBindings()(module)
-        return relax.transform.DeadCodeElimination()(module)
+        module = relax.transform.DeadCodeElimination()(module)
+        module["main"] = with_aliases(module["main"], names)
+        return module
 
-    def _construct_nodes(self, graph: onnx.GraphProto) -> None:
+    def _translate_nodes(self, graph: onnx.GraphProto) -> None:
         """Translate node by node, and note which bindings each node made."""
         for node in graph.node:
             span = span_of(node.name, node.op_type)
-            ours = converters.find(node.domain, node.op_type)
             try:
-                if ours is not None:
-                    self._convert(node, ours)
-                else:
-                    super()._construct_nodes(SimpleNamespace(node=[_convertible(node)]))
+                self._translate_node(node)
             except Exception as error:
-                raise _conversion_error(node, self._failure or error) from error
-            if self._failure is not None:  # inside a branch, whose loop does not raise
-                raise _conversion_error(node, self._failure) from self._failure
+                raise _conversion_error(node, error) from error
             for name in filter(None, node.output):
-                self._nodes[name] = value = self._bound(self._nodes[name])
+                value = self._values.get(name)
                 if isinstance(value, relax.Var) and value not in self._spans:
                     self._names[value] = name
                     self._claim(value, span)
 
-    def _convert(self, node: onnx.NodeProto, converter: converters.Converter) -> None:
-        """Translate a node by a converter of ours."""
-        attributes = self._parse_attr(node.attribute)
-        inputs = [self._nodes[name] if name else None for name in node.input]
-        emitter = Emitter(self.bb)
-        with emitter.at(None, node.output[0]):
+    def _translate_node(self, node: onnx.NodeProto) -> None:
+        """Find the values of a node's outputs."""
+        key = _key(node)
+        converter = self._custom.get(key)
+        if converter is None and key[0] == "":
+            if self._fold(node):
+                return
+            if node.op_type in _HANDLED_HERE:
+                self._translate_here(node)
+                return
+        converter = converter or converters.find(node.domain, node.op_type)
+        outputs = self._converted(node, converter) if converter else self._translated(node)
+        for name, value in zip(node.output, outputs, strict=False):
+            if name:
+                self._values[name] = self._bound(value)
+
+    def _translate_here(self, node: onnx.NodeProto) -> None:
+        if node.op_type == "Constant":
+            self._add_constant(node.output[0], numpy_helper.to_array(node.attribute[0].t))
+        elif node.op_type == "Identity":
+            value = self._value(node.input[0])
+            is_tensor = isinstance(value, relax.Var) and isinstance(value.ty, relax.TensorType)
+            # A binding of its own, for its name; it is merged with the input's in the end.
+            self._values[node.output[0]] = self._builder.emit(value) if is_tensor else value
+        else:
+            self._translate_if(node)
+
+    def _fold(self, node: onnx.NodeProto) -> bool:
+        """Compute a node at import if all that it needs is known; say whether it was."""
+        outputs: Sequence[KnownValue | None] | None
+        if node.op_type in ("Shape", "Size"):
+            outputs = self._known_extents(node)
+        elif node.op_type == "Identity":
+            outputs = (self._known.get(node.input[0]),)
+        else:
+            inputs = [self._known.get(name) if name else None for name in node.input]
+            if any(name and known is None for name, known in zip(node.input, inputs, strict=True)):
+                return False
+            attributes = stock_operators.attributes_of(node)
+            outputs = fold(
+                Folding(node.op_type, inputs, attributes, len(node.output), self._arithmetic)
+            )
+        known_outputs = [value for value in outputs or () if value is not None]
+        self._known.update(zip(node.output, known_outputs, strict=False))
+        return bool(known_outputs)
+
+    def _known_extents(self, node: onnx.NodeProto) -> tuple[KnownValue] | None:
+        """Return what a Shape or Size node gives, where its input's extents are known."""
+        known = self._known.get(node.input[0])
+        ty = None if known is not None else self._value(node.input[0]).ty
+        if known is not None:
+            extents = list(known.elements.shape)
+        elif isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr):
+            extents = [int(d) if isinstance(d, tirx.IntImm) else d for d in ty.shape]
+        else:
+            return None
+        if node.op_type == "Shape":
+            return (shape_value(extents, stock_operators.attributes_of(node)),)
+        return (size_value(extents, self._arithmetic),)
+
+    def _converted(
+        self, node: onnx.NodeProto, converter: converters.Converter
+    ) -> Sequence[relax.Expr]:
+        """Translate a node by a converter of ours or of the user's."""
+        emitter = Emitter(self._builder)
+        with emitter.at(None, next(filter(None, node.output), node.name)):
             translated = converters.Node(
                 name=node.name,
                 op_type=node.op_type,
                 domain=node.domain,
-                opset=self.opset,
-                inputs=inputs,
-                attributes=attributes,
+                opset=self._opset,
+                inputs=[self._value(name) if name else None for name in node.input],
+                attributes=_with_arrays(stock_operators.attributes_of(node)),
                 output_count=len(node.output),
                 emitter=emitter,
+                known=[self._known.get(name) for name in node.input],
+                stock=lambda: self._translated(node),
             )
             outputs = converter(translated)
-        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
         if len(outputs) < len(node.output):
             raise ModelError(f"only {len(outputs)} of its {len(node.output)} outputs are served")
-        for name, output in zip(node.output, outputs, strict=False):
-            if name:
-                self._nodes[name] = output.expr if isinstance(output, Tensor) else output
+        return [output.expr if isinstance(output, Tensor) else output for output in outputs]
+
+    def _translated(self, node: onnx.NodeProto) -> Sequence[relax.Expr]:
+        """Translate a node by TVM's importer."""
+        inputs = []
+        for index, name in enumerate(node.input):
+            wants_shape = (node.op_type, index) in stock_operators.SHAPE_INPUTS
+            value = (self._value if wants_shape else self._tensor)(name) if name else None
+            inputs.append(value)
+        if node.op_type == "Dropout" and stock_operators.dropout_trains(inputs):
+            self._training_dropouts.append(node.name)
+        attributes = stock_operators.attributes_of(node)
+        return stock_operators.translate(self._builder, node, inputs, attributes, self._opset)
+
+    def _translate_if(self, node: onnx.NodeProto) -> None:
+        """Translate a branch: the one taken where that is known, else both."""
+        branches = {held.name: held.g for held in node.attribute}
+        condition = self._known.get(node.input[0])
+        if condition is not None and condition.is_concrete:
+            taken = branches["then_branch" if condition.array().item() else "else_branch"]
+            with self._scope(taken):
+                values = [self._translated_output(value.name) for value in taken.output]
+        else:
+            scalar = relax.op.reshape(self._tensor(node.input[0]), [])
+            sequences = [self._sequence(branches[f"{which}_branch"]) for which in ("then", "else")]
+            chosen = self._builder.emit(relax.If(self._builder.emit(scalar), *sequences))
+            values = [chosen]
+            if len(node.output) > 1:
+                values = [
+                    self._builder.emit(relax.TupleGetItem(chosen, index))
+                    for index in range(len(node.output))
+                ]
+        self._values.update(zip(node.output, values, strict=True))
+
+    def _sequence(self, graph: onnx.GraphProto) -> relax.SeqExpr:
+        """Return a branch as bindings of its own, so that only the one taken is computed."""
+        self._builder._begin_binding_block()
+        with self._scope(graph):
+            outputs = [self._translated_output(value.name) for value in graph.output]
+            result = self._builder.emit(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
+        return relax.SeqExpr([self._builder._end_block()], result)
+
+    @contextlib.contextmanager
+    def _scope(self, graph: onnx.GraphProto) -> Iterator[None]:
+        """Translate a branch; what it computes is forgotten at the end of the ``with`` block."""
+        outer = dict(self._values), dict(self._known)
+        for tensor in graph.initializer:
+            self._add_constant(tensor.name, numpy_helper.to_array(tensor))
+        self._translate_nodes(graph)
+        yield
+        self._values, self._known = outer
+
+    def _translated_output(self, name: str) -> relax.Expr:
+        value = self._tensor(name)
+        if not isinstance(value, relax.Expr):
+            raise ModelError(f"output {name!r} is an optional without a value, not a tensor")
+        if isinstance(value.ty, relax.ShapeType):
+            return self._builder.normalize(relax.op.shape_to_tensor(value))
+        return value
+
+    def _add_constant(self, name: str, array: np.ndarray) -> None:
+        if array.size <= LARGEST and array.dtype.kind in "biuf":
+            self._known[name] = KnownValue.of_array(array)
+        self._values[name] = relax.const(array, str(array.dtype))
+
+    def _value(self, name: str) -> relax.Expr:
+        """Return a value as a tensor or, where it is an integer vector that is known, a shape."""
+        if name not in self._values:
+            known = self._known[name]
+            shape = None if known.is_concrete else known.shape_expression()
+            if shape is not None and known.dtype == "int64":
+                return self._builder.normalize(shape)
+        return self._tensor(name)
+
+    def _tensor(self, name: str) -> relax.Expr:
+        """Return a value as a tensor; that of a shape known at run time only stays a shape."""
+        if name not in self._values:
+            self._values[name] = self._known[name].tensor(self._builder)
+        return self._values[name]
 
     def _bound(self, value: relax.Expr) -> relax.Expr:
         """Bind an operation that yields a tensor to a variable, at once rather than at its use."""
         is_operation = isinstance(value, relax.Call | relax.TupleGetItem)
         if is_operation and isinstance(value.ty, relax.TensorType):
-            return self.bb.emit(value)
+            return self._builder.emit(value)
         return value
 
     def _bind_output(self, name: str, has_branches: bool) -> relax.Var:
-        value = self._nodes[name]
-        if isinstance(value.ty, relax.ShapeType):
-            value = self.bb.normalize(relax.op.shape_to_tensor(value))
+        value = self._translated_output(name)
         if not isinstance(value.ty, relax.TensorType):
             raise ModelError(f"output {name!r} is not a tensor: it is a {type(value.ty).__name__}")
-        var = self.bb.emit(value) if has_branches else self.bb.emit_output(value)
+        var = self._builder.emit(value) if has_branches else self._builder.emit_output(value)
+        if self._names.get(value) == name:
+            del self._names[value]  # a name of two variables would be ambiguous
         self._names[var] = name
         return var
 
@@ -189,7 +337,7 @@ class _Importer(stock.ONNXGraphImporter):
                 if value in self._spans:
                     continue
                 self._spans[value] = span
-                value = self.bb.lookup_binding(value)
+                value = self._builder.lookup_binding(value)
             if isinstance(value, relax.Call):
                 waiting.extend(value.args)
             elif isinstance(value, relax.Tuple):
@@ -197,104 +345,51 @@ class _Importer(stock.ONNXGraphImporter):
             elif isinstance(value, relax.TupleGetItem):
                 waiting.append(value.tuple_value)
 
-    def _convert_operator(
-        self, op_name: str, inputs: list[relax.Expr], attrs: dict[str, Any], opset: int
-    ) -> relax.Expr:
-        """Translate one node, after putting right what the stock converter gets wrong."""
-        try:
-            if op_name == "BatchNormalization":
-                attrs = _corrected_batch_norm(attrs, opset)
-            elif op_name == "Dropout" and self._trains(inputs):
-                self._training_dropouts.append(attrs["tvm_custom"]["name"])
-            return super()._convert_operator(op_name, inputs, attrs, opset)
-        except Exception as error:
-            # The caller would print before it raises. An empty tuple makes it raise in silence.
-            self._failure = error
-            return relax.Tuple([])
-
-    def _trains(self, inputs: list[relax.Expr]) -> bool:
-        """Whether a Dropout node is in training form; check that its settings are constant."""
-        for index, setting in ((1, "ratio"), (2, "training_mode")):
-            if inputs[index] is not None and not isinstance(inputs[index], GenericConst):
-                raise ModelError(f"its {setting} is computed or an input: make it a constant")
-        return inputs[2] is not None and bool(inputs[2].value.numpy())
-
-    def _parse_attr(self, attr_proto: Any) -> dict[str, Any]:
-        """Read attributes, and each float as the decimal number that was meant.
-
-        A file stores 0.9 as the float32 nearest to it, which is 2e-8 off. The shortest decimal
-        that has the same float32 makes no difference to float32 arithmetic, and the right one in
-        float64.
-        """
-        attrs = super()._parse_attr(attr_proto)
-        return {name: _decimal(value) for name, value in attrs.items()}
-
-    def _with_spans(self, function: relax.Function) -> relax.Function:
-        """Write the spans of `_claim` into the function's bindings."""
-        blocks = [
-            type(block)([self._with_span(binding) for binding in block.bindings])
-            for block in function.body.blocks
-        ]
-        return rebuilt(function, blocks=blocks)
-
-    def _with_span(self, binding: relax.Binding) -> relax.Binding:
-        span = self._spans.get(binding.var)
-        value = getattr(binding, "value", None)
-        if span is None:
-            return binding
-        if isinstance(value, relax.Call):
-            call = relax.Call(value.op, value.args, value.attrs, value.ty_args, span, value.ty)
-            return relax.VarBinding(binding.var, call)
-        if isinstance(value, relax.TupleGetItem):
-            item = relax.TupleGetItem(value.tuple_value, value.index, span)
-            return relax.VarBinding(binding.var, item)
-        return binding
-
     def _renamed(self, function: relax.Function) -> relax.Function:
-        """Give variables the names of their ONNX values; the block builder alters names."""
+        """Give variables the names of their ONNX values; the block builder alters names.
+
+        A variable that stands for no ONNX value, inside what a converter writes, gets another
+        name if it has that of one: a name belongs to one variable.
+        """
+        taken = {*self._names.values(), *(var.name for var in self._parameters)}
         renamed = {var: type(var)(name, var.ty) for var, name in self._names.items()}
+        for block in function.body.blocks:
+            for binding in block.bindings:
+                var = binding.var
+                if var not in renamed and var.name in taken:
+                    renamed[var] = type(var)(_unused(f"{var.name}.part", taken), var.ty)
         return structural_map(function, (relax.Var, lambda var: renamed.get(var, var)))
 
 
-def _convertible(node: onnx.NodeProto) -> onnx.NodeProto:
-    """Return the node with no more outputs than the stock converter of its operator gives.
-
-    Before opset 14 a batch norm in training form has two more, "saved" statistics for a backward
-    pass that is not ours.
-    """
-    if node.op_type != "BatchNormalization" or len(node.output) <= 3:
-        return node
-    if any(node.output[3:]):
-        raise ModelError("its saved_mean and saved_var are read: export with opset 14 or later")
-    shortened = onnx.NodeProto()
-    shortened.CopyFrom(node)
-    del shortened.output[3:]
-    return shortened
+def _unused(wanted: str, taken: set[str]) -> str:
+    """Return a name that is not taken, and take it."""
+    name, number = wanted, 1
+    while name in taken:
+        name, number = f"{wanted}{number}", number + 1
+    taken.add(name)
+    return name
 
 
-def _corrected_batch_norm(attrs: dict[str, Any], opset: int) -> dict[str, Any]:
-    """Turn ONNX's meaning of momentum and of the number of outputs into that of Relax.
-
-    ONNX keeps the share ``momentum`` of the old statistics, Relax the share ``1 - momentum``.
-    Before opset 14 a node is in training form if it has more than one output.
-    """
-    if not attrs.get("spatial", 1):
-        raise ModelError("spatial=0 is not supported: export with opset 9 or later")
-    training = bool(attrs.get("training_mode", 0))
-    if opset < 14:
-        training = attrs["tvm_custom"]["num_outputs"] > 1
-    momentum = 1.0 - attrs.get("momentum", 0.9)
-    return {**attrs, "momentum": momentum, "training_mode": int(training)}
+def _key(node: onnx.NodeProto) -> tuple[str, str]:
+    return ("" if node.domain in STANDARD_DOMAINS else node.domain), node.op_type
 
 
-def _decimal(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(str(np.float32(value)))
-    if isinstance(value, tuple):
-        return tuple(_decimal(item) for item in value)
-    return value
+def _with_arrays(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
+        for name, value in attributes.items()
+    }
 
 
 def _conversion_error(node: onnx.NodeProto, cause: Exception) -> ModelError:
-    what = str(cause).strip() or type(cause).__name__
-    return ModelError(f"node {node.name!r} ({node.op_type}) cannot be imported: {what}")
+    return ModelError(f"node {node.name!r} ({node.op_type}) cannot be imported: {_message(cause)}")
+
+
+def _message(cause: Exception) -> str:
+    """Return what an error says in one readable line; those of TVM hold traces and programs."""
+    text = str(cause).strip()
+    if isinstance(cause, GraphGradError):
+        return text
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    line = lines[-1] if lines else type(cause).__name__
+    return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]} …"

@@ -10,8 +10,10 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx.external_data_helper import uses_external_data
 
 from ..errors import ModelError
+from .onnx_graph import STANDARD_DOMAINS
 
 OLDEST_IR_VERSION = 3  # older files name no opset, so what their operators mean is not fixed
+OLDEST_OPSET = 7  # before it, operators broadcast by attributes and batch norm had another meaning
 
 
 def load(path_or_proto: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto:
@@ -21,8 +23,9 @@ def load(path_or_proto: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelP
     ------
     ModelError
         If the argument is neither; if the file is missing, a folder, empty, truncated or not
-        ONNX; if the model has no graph, no nodes or no outputs, lacks its external data, or is
-        older than IR version 3.
+        ONNX; if the model has no graph, no nodes or no outputs, lacks its external data, is of an
+        IR version before 3, or uses standard operators of a version before 7 or later than the
+        newest that the installed onnx package knows.
     """
     if isinstance(path_or_proto, onnx.ModelProto):
         proto = onnx.ModelProto()
@@ -38,6 +41,7 @@ def load(path_or_proto: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelP
             f"given a {type(path_or_proto).__name__}"
         )
     _refuse_empty(proto, label)
+    _refuse_versions(proto, label)
     return proto
 
 
@@ -75,11 +79,6 @@ def _read(path: Path) -> onnx.ModelProto:
 def _refuse_empty(proto: onnx.ModelProto, label: str) -> None:
     if not proto.HasField("graph"):
         raise ModelError(f"{label} has no graph: it is not an ONNX model, or is truncated")
-    if proto.ir_version < OLDEST_IR_VERSION:
-        raise ModelError(
-            f"{label} has IR version {proto.ir_version}; {OLDEST_IR_VERSION} or later is needed: "
-            "convert it with onnx.version_converter, or export it again"
-        )
     if any(uses_external_data(tensor) for tensor in proto.graph.initializer):
         raise ModelError(
             f"{label} keeps weights in external data that are not loaded: give the path of its file"
@@ -88,3 +87,23 @@ def _refuse_empty(proto: onnx.ModelProto, label: str) -> None:
         raise ModelError(f"{label} has no outputs")
     if not proto.graph.node:
         raise ModelError(f"{label} has no nodes")
+
+
+def _refuse_versions(proto: onnx.ModelProto, label: str) -> None:
+    if proto.ir_version < OLDEST_IR_VERSION:
+        raise ModelError(
+            f"{label} has IR version {proto.ir_version}; {OLDEST_IR_VERSION} or later is needed: "
+            "convert it with onnx.version_converter, or export it again"
+        )
+    newest = onnx.defs.onnx_opset_version()
+    for used in proto.opset_import:
+        if used.domain not in STANDARD_DOMAINS or OLDEST_OPSET <= used.version <= newest:
+            continue
+        hint = (
+            f"install an onnx package that knows it, or export with opset {newest}"
+            if used.version > newest
+            else "convert it with onnx.version_converter, or export it again"
+        )
+        raise ModelError(
+            f"{label} uses opset {used.version}; {OLDEST_OPSET} to {newest} are served: {hint}"
+        )

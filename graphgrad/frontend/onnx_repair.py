@@ -4,34 +4,36 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
 
 import onnx
 import onnx.inliner
 
 from ..errors import ModelError
+from .constant_weights import lift_constant_weights
 from .onnx_constants import densify
 from .onnx_graph import all_nodes, opset, output_names, readers
+from .onnx_importer import Converters, is_supported
 from .onnx_load import check, load
 from .split_initialisers import split_initialisers
 
 
 def repair(
     path_or_proto: str | os.PathLike[str] | onnx.ModelProto,
-    is_supported: Callable[[onnx.NodeProto], bool],
+    custom: Converters,
 ) -> tuple[onnx.ModelProto, list[str]]:
     """Return a repaired copy of an ONNX model, and notes on what was repaired.
 
     After it, every node has a name; local functions are inlined; each Constant holds one dense
-    tensor; no initialiser is listed among the inputs, read by nobody, or shared by an exporter's
-    doing; and no batch norm lists statistics that nobody reads among its outputs.
+    tensor, which is not the weight of a layer; no initialiser is listed among the inputs, read by
+    nobody, or shared by an exporter's doing; and no batch norm lists statistics that nobody reads
+    among its outputs.
 
     Parameters
     ----------
     path_or_proto : path or onnx.ModelProto
         The proto is not changed.
-    is_supported : callable
-        Says whether the importer knows the operator of a node.
+    custom : mapping
+        Converters of the user's own, by domain and operator.
 
     Raises
     ------
@@ -40,24 +42,27 @@ def repair(
         not supported: all of those are named, with their counts and nodes.
     """
     proto = load(path_or_proto)
-    notes = _inline_functions(proto)
+    notes = _inline_functions(proto, custom)
     _name_nodes(proto.graph)
-    _refuse_unsupported(proto.graph, is_supported)
+    _refuse_unsupported(proto.graph, custom)
     check(proto)
     notes += densify(proto.graph)
     notes += _remove_repeated_inputs(proto)
+    notes += lift_constant_weights(proto.graph)
     notes += split_initialisers(proto.graph)
     notes += _remove_unread_initialisers(proto.graph)
     _remove_unread_statistics(proto)
     return proto, notes
 
 
-def _inline_functions(proto: onnx.ModelProto) -> list[str]:
-    names = [function.name for function in proto.functions]
+def _inline_functions(proto: onnx.ModelProto, custom: Converters) -> list[str]:
+    """Inline local functions, but for those that the user has an operator for."""
+    names = [f.name for f in proto.functions if (f.domain, f.name) not in custom]
     if not names:
         return []
     check(proto)  # the inliner trusts what it reads
-    proto.CopyFrom(onnx.inliner.inline_local_functions(proto))
+    kept = [(f.domain, f.name) for f in proto.functions if (f.domain, f.name) in custom]
+    proto.CopyFrom(onnx.inliner.inline_selected_functions(proto, kept, exclude=True))
     return [f"model-local functions inlined: {', '.join(names)}"]
 
 
@@ -70,10 +75,8 @@ def _name_nodes(graph: onnx.GraphProto) -> None:
             node.name = f"{name}_unnamed" if name in taken else name
 
 
-def _refuse_unsupported(
-    graph: onnx.GraphProto, is_supported: Callable[[onnx.NodeProto], bool]
-) -> None:
-    unsupported = [node for node in all_nodes(graph) if not is_supported(node)]
+def _refuse_unsupported(graph: onnx.GraphProto, custom: Converters) -> None:
+    unsupported = [node for node in all_nodes(graph) if not is_supported(node, custom)]
     if not unsupported:
         return
     counts = Counter(_operator(node) for node in unsupported)
@@ -84,7 +87,8 @@ def _refuse_unsupported(
     raise ModelError(
         "the model has operators that the importer does not know:\n"
         + "\n".join(lines)
-        + "\nexport the model without them, or replace them by operators of the ONNX standard"
+        + "\nexport the model without them, or say what they compute: "
+        "from_onnx(…, custom_ops={(domain, operator): function})"
     )
 
 
@@ -106,10 +110,10 @@ def _remove_repeated_inputs(proto: onnx.ModelProto) -> list[str]:
 
 def _remove_unread_initialisers(graph: onnx.GraphProto) -> list[str]:
     read = readers(graph).keys() | output_names(graph)
-    unread = [tensor for tensor in graph.initializer if tensor.name not in read]
-    names = [tensor.name for tensor in unread]
-    for tensor in unread:
-        graph.initializer.remove(tensor)
+    names = [tensor.name for tensor in graph.initializer if tensor.name not in read]
+    for position in reversed(range(len(graph.initializer))):
+        if graph.initializer[position].name not in read:
+            del graph.initializer[position]
     return [f"initialisers that no node reads left out: {names}"] * bool(names)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from tvm import relax
+from tvm.ir import Span
 
 from ..errors import ModelError
 
@@ -34,6 +35,28 @@ def with_parameters(function: relax.Function, params: Sequence[relax.Var]) -> re
     if all(new.same_as(old) for new, old in zip(params, function.params, strict=True)):
         return function
     return rebuilt(function, params=params)
+
+
+def with_spans(function: relax.Function, spans: Mapping[relax.Var, Span | None]) -> relax.Function:
+    """Return the function with these spans on the values of its bindings."""
+    blocks = [
+        type(block)([_with_span(binding, spans.get(binding.var)) for binding in block.bindings])
+        for block in function.body.blocks
+    ]
+    return rebuilt(function, blocks=blocks)
+
+
+def _with_span(binding: relax.Binding, span: Span | None) -> relax.Binding:
+    value = getattr(binding, "value", None)
+    if span is None:
+        return binding
+    if isinstance(value, relax.Call):
+        call = relax.Call(value.op, value.args, value.attrs, value.ty_args, span, value.ty)
+        return relax.VarBinding(binding.var, call)
+    if isinstance(value, relax.TupleGetItem):
+        item = relax.TupleGetItem(value.tuple_value, value.index, span)
+        return relax.VarBinding(binding.var, item)
+    return binding
 
 
 def literal_outputs(function: relax.Function) -> relax.Function:

@@ -8,10 +8,12 @@ readers, and stay shared.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 
 import onnx
 
+from .constant_weights import is_literal
 from .onnx_graph import (
     STATISTICS,
     Reader,
@@ -19,6 +21,7 @@ from .onnx_graph import (
     is_float,
     output_names,
     readers,
+    remove_nodes,
     unique_name,
 )
 
@@ -58,20 +61,23 @@ def split_initialisers(graph: onnx.GraphProto) -> list[str]:
     ]
 
 
-def roles(graph: onnx.GraphProto) -> tuple[list[str], list[str]]:
-    """Return the names of the weights and of the running statistics of a split graph.
+def roles(graph: onnx.GraphProto) -> tuple[list[str], list[str], list[str]]:
+    """Return the names of the weights, of the running statistics and of the literals of a graph.
 
-    The rest of the initialisers are integers, booleans and settings: constants.
+    The rest of the initialisers are integers, booleans and settings; like the literals, they are
+    constants.
     """
     found = readers(graph)
-    params, state = [], []
+    params: list[str] = []
+    state: list[str] = []
+    literals: list[str] = []
     for tensor in graph.initializer:
         places = found.get(tensor.name, [])
         if any(place.is_statistic for place in places):
             state.append(tensor.name)
         elif is_float(tensor) and not (places and all(map(is_setting, places))):
-            params.append(tensor.name)
-    return params, state
+            (literals if is_literal(tensor, places) else params).append(tensor.name)
+    return params, state, literals
 
 
 def is_setting(reader: Reader) -> bool:
@@ -96,39 +102,32 @@ def _hoist_constant_statistics(graph: onnx.GraphProto) -> list[str]:
 def _split_identities(graph: onnx.GraphProto) -> list[str]:
     """Replace Identity nodes that read a float initialiser by an initialiser of their own."""
     notes = []
+    found = readers(graph)
     kept = output_names(graph)
-    waiting = [tensor.name for tensor in graph.initializer if is_float(tensor)]
-    waiting = _with_copies(graph, waiting)
+    identities = {node.output[0] for node in graph.node if node.op_type == "Identity"} - kept
+    tensors = {tensor.name: tensor for tensor in graph.initializer if is_float(tensor)}
+    removed: set[str] = set()
+    waiting = deque(tensors)
     while waiting:
-        name = waiting.pop(0)
-        places = readers(graph)[name]
-        copies = [output for output in _copies(graph, name) if output not in kept]
-        _remove_producers(graph, copies)
-        if len(places) == 1 and name not in kept:
-            for alias in copies:  # at most one: the tensor is not shared, it has two names
-                _redirect_all(graph, alias, name)
-            waiting.extend(_with_copies(graph, [name] if copies else []))
-        elif copies:
-            for copy in copies:
-                add_copy(graph, _initialiser(graph, name), copy)
-            waiting.extend(_with_copies(graph, copies))
-            notes.append(f"initialiser {name!r} was merged with {copies}: split by name again")
+        name = waiting.popleft()
+        places = found.get(name, [])
+        copies = [place.node.output[0] for place in places if place.node.output[0] in identities]
+        removed.update(copies)
+        if not copies:
+            continue
+        if len(places) == 1 and name not in kept:  # the tensor is not shared, it has two names
+            found[name] = found.pop(copies[0], [])
+            for place in found[name]:
+                place.redirect(name)
+            waiting.append(name)
+            continue
+        for copy in copies:
+            add_copy(graph, tensors[name], copy)
+            tensors[copy] = graph.initializer[-1]
+        waiting.extend(copies)
+        notes.append(f"initialiser {name!r} was merged with {copies}: split by name again")
+    remove_nodes(graph, removed)
     return notes
-
-
-def _copies(graph: onnx.GraphProto, name: str) -> list[str]:
-    """Return the outputs of the Identity nodes that read a value."""
-    return [
-        node.output[0]
-        for node in graph.node
-        if node.op_type == "Identity" and node.input[0] == name
-    ]
-
-
-def _with_copies(graph: onnx.GraphProto, names: list[str]) -> list[str]:
-    """Return those of `names` that some Identity reads."""
-    copied = {node.input[0] for node in graph.node if node.op_type == "Identity"}
-    return [name for name in names if name in copied]
 
 
 def _split_statistics(graph: onnx.GraphProto) -> list[str]:
@@ -184,8 +183,10 @@ def _split_settings(graph: onnx.GraphProto) -> list[str]:
     found = readers(graph)
     notes = []
     for tensor in list(graph.initializer):
+        if not is_float(tensor):
+            continue
         settings = [place for place in found[tensor.name] if is_setting(place)]
-        if not is_float(tensor) or not settings or len(settings) == len(found[tensor.name]):
+        if not settings or len(settings) == len(found[tensor.name]):
             continue
         name = unique_name(graph, f"{tensor.name}.setting")
         add_copy(graph, tensor, name)
@@ -196,19 +197,3 @@ def _split_settings(graph: onnx.GraphProto) -> list[str]:
             f"{[place.node.name for place in settings]}: split, the setting is now {name!r}"
         )
     return notes
-
-
-def _initialiser(graph: onnx.GraphProto, name: str) -> onnx.TensorProto:
-    return next(tensor for tensor in graph.initializer if tensor.name == name)
-
-
-def _remove_producers(graph: onnx.GraphProto, values: list[str]) -> None:
-    for position in reversed(range(len(graph.node))):
-        outputs = graph.node[position].output
-        if outputs and outputs[0] in values:
-            del graph.node[position]
-
-
-def _redirect_all(graph: onnx.GraphProto, old: str, new: str) -> None:
-    for place in readers(graph).get(old, []):
-        place.redirect(new)

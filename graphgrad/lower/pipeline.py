@@ -110,8 +110,6 @@ def _to_kernels(fuse: bool) -> tvm.ir.transform.Pass:
     return tvm.transform.Sequential(
         [
             relax.transform.LambdaLift(),
-            relax.backend.DispatchSampling(),
-            relax.backend.DispatchSortScan(),
             relax.transform.LegalizeOps(LEGALISATIONS),
             *(fusion if fuse else []),
         ]
@@ -179,6 +177,7 @@ def _refuse_unlowered(mod: tvm.IRModule) -> None:
 
 
 def _is_instruction(op: str) -> bool:
+    # `prim.` are the operators of extents, such as the `if_then_else` of a symbolic slice.
     return op in ("relax.call_builtin_with_ctx", "relax.null_value") or op.startswith(
-        ("relax.vm.", "relax.memory.")
+        ("relax.vm.", "relax.memory.", "prim.")
     )

@@ -14,12 +14,20 @@ from tvm import relax
 
 PREFIX = "graphgrad."
 
+OPAQUE = {"op_pattern": 8}
+"""Attributes of a PrimFunc that is not to be fused with its neighbours.
+
+TVM takes a scan for an elementwise map by the look of its loops, and fails to fuse it.
+"""
+
 
 def define_op(
     name: str,
     arguments: Sequence[str],
     infer_type: Callable[[relax.Call], Any],
     compute: Callable[..., Any],
+    *,
+    opaque: bool = False,
 ) -> Any:
     """Register a pure Relax op with its type inference and its tensor expression.
 
@@ -33,6 +41,8 @@ def define_op(
         Maps a normalised call to its result type.
     compute : callable
         ``compute(call, *tensors)`` builds the tensor expression from the call's tensor arguments.
+    opaque : bool
+        It is a kernel written by hand, which is not to be fused with its neighbours.
 
     Returns
     -------
@@ -52,7 +62,10 @@ def define_op(
         def expression(*placeholders: Any) -> Any:
             return compute(call, *placeholders)
 
-        return builder.call_te(expression, *tensors, primfunc_name_hint=name)
+        attributes = OPAQUE if opaque else None
+        return builder.call_te(
+            expression, *tensors, primfunc_name_hint=name, primfunc_attrs=attributes
+        )
 
     tvm.ir.register_op_attr(full_name, "FInferType", lambda call, _: infer_type(call))
     tvm.ir.register_op_attr(full_name, "FLegalize", legalise)

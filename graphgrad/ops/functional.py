@@ -10,10 +10,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from .tensor import (
     Dimension,
+    Emitter,
     Tensor,
     accumulator_dtype,
     bits,
@@ -35,20 +37,58 @@ def _lift(function: Callable[..., Any]) -> Callable[..., Any]:
     return emitted
 
 
+abs = _lift(relax.op.abs)
+argsort = _lift(relax.op.argsort)
+clip = _lift(relax.op.clip)
 cos = _lift(relax.op.cos)
+cosh = _lift(relax.op.cosh)
+cumprod = _lift(relax.op.cumprod)
+cumsum = _lift(relax.op.cumsum)
+erf = _lift(relax.op.erf)
 exp = _lift(relax.op.exp)
+flip = _lift(relax.op.flip)
 expand_dims = _lift(relax.op.expand_dims)
+floor = _lift(relax.op.floor)
+gather_elements = _lift(relax.op.gather_elements)
+gather_nd = _lift(relax.op.gather_nd)
 isfinite = _lift(relax.op.isfinite)
+isinf = _lift(relax.op.isinf)
+isnan = _lift(relax.op.isnan)
+layout_transform = _lift(relax.op.layout_transform)
+log = _lift(relax.op.log)
 log_softmax = _lift(relax.op.nn.log_softmax)
 logical_and = _lift(relax.op.logical_and)
+logical_not = _lift(relax.op.logical_not)
+logical_or = _lift(relax.op.logical_or)
+maximum_of = _lift(relax.op.max)
+mean = _lift(relax.op.mean)
 minimum_of = _lift(relax.op.min)
 nll_loss = _lift(relax.op.nn.nll_loss)
+pad = _lift(relax.op.nn.pad)
+prod = _lift(relax.op.prod)
+relu = _lift(relax.op.nn.relu)
+reverse_sequence = _lift(relax.op.reverse_sequence)
+round = _lift(relax.op.round)
 rsqrt = _lift(relax.op.rsqrt)
+scatter_elements = _lift(relax.op.scatter_elements)
+scatter_nd = _lift(relax.op.scatter_nd)
 sigmoid = _lift(relax.op.sigmoid)
 sign = _lift(relax.op.sign)
 sin = _lift(relax.op.sin)
+sinh = _lift(relax.op.sinh)
+slice_scatter = _lift(relax.op.slice_scatter)
+softmax = _lift(relax.op.nn.softmax)
+softplus = _lift(relax.op.nn.softplus)
 split = _lift(relax.op.split)
+sqrt = _lift(relax.op.sqrt)
 strided_slice = _lift(relax.op.strided_slice)
+take = _lift(relax.op.take)
+tanh = _lift(relax.op.tanh)
+tile = _lift(relax.op.tile)
+tril = _lift(relax.op.tril)
+triu = _lift(relax.op.triu)
+topk = _lift(relax.op.topk)
+trunc = _lift(relax.op.trunc)
 
 
 def _comparison(function: Callable[[Any, Any], Any]) -> Callable[[Tensor, Any], Tensor]:
@@ -66,6 +106,9 @@ greater_equal = _comparison(relax.op.greater_equal)
 less = _comparison(relax.op.less)
 less_equal = _comparison(relax.op.less_equal)
 not_equal = _comparison(relax.op.not_equal)
+power = _comparison(relax.op.power)
+minimum = _comparison(relax.op.minimum)
+maximum = _comparison(relax.op.maximum)
 
 
 def where(condition: Tensor, x: Any, y: Any) -> Tensor:
@@ -74,6 +117,11 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
     return condition.emitter.emit(
         relax.op.where(condition.expr, operand(x, like), operand(y, like))
     )
+
+
+def indices(emitter: Emitter, extent: Dimension) -> Tensor:
+    """Return 0, 1, … as an int64 vector of an extent, which may be symbolic."""
+    return emitter.emit(relax.op.arange(0, extent, 1, "int64"))
 
 
 def widen(x: Tensor) -> Tensor:
@@ -110,7 +158,9 @@ def reshape(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
         return x
     if x.fill is not None:
         return x.emitter.full(x.fill, shape, x.dtype)
-    return x.emitter.emit(relax.op.reshape(x.expr, list(shape)))
+    # `relax.op.reshape` would read 0 as the extent that the tensor has there.
+    reshape_op = tvm.ir.Op.get("relax.reshape")
+    return x.emitter.emit(relax.Call(reshape_op, [x.expr, relax.ShapeExpr(list(shape))]))
 
 
 def broadcast_to(x: Tensor, shape: Sequence[Dimension]) -> Tensor:

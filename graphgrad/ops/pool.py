@@ -1,13 +1,16 @@
-"""Pooling gradients as ops of our own, two-dimensional, NCHW.
+"""Pooling gradients as ops of our own, over one, two or three spatial axes.
 
-Max pooling is a gather: `max_pool2d_index` finds, once, the position of each window's first
-maximum; `max_pool2d_scatter` sends cotangents there, and `max_pool2d_gather` is its transpose. The
-index is an integer output, so no comparison of floats is repeated in the backward pass. TVM's own
-max-pool gradient reads uninitialised memory where windows do not cover the input; these do not.
+Max pooling is a gather: `max_pool_index` finds, once, the position of each window's first maximum;
+`max_pool_scatter` sends cotangents there, and `max_pool_gather` is its transpose. The index is an
+integer output, so no comparison of floats is repeated in the backward pass. TVM's own max-pool
+gradient reads uninitialised memory where windows do not cover the input; these do not.
+
+The layout is that of `Pool.layout`: batch, channels, and then the spatial axes.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,28 +18,33 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from .define import call_op, define_op
-from .tensor import Dimension, Tensor, accumulator_dtype, type_shape
+from .tensor import Dimension, Tensor, accumulator_dtype, is_float, type_shape
+
+LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+"""The layout in which our own ops pool, by the number of spatial axes."""
+
+Indices = Sequence[Any]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The windows of a pooling: two numbers per field, padding as (top, left, bottom, right)."""
+    """The windows of a pooling: one number per spatial axis, padding as all before, all after."""
 
-    size: tuple[int, int]
-    strides: tuple[int, int]
-    padding: tuple[int, int, int, int]
-    dilation: tuple[int, int]
-    ceil_mode: bool
-    count_include_pad: bool
+    size: tuple[int, ...]
+    strides: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    ceil_mode: bool = False
+    count_include_pad: bool = False
 
     @staticmethod
     def of(attributes: Any) -> Pool:
         """Read the windows from the attributes of a pooling or of one of its gradients."""
         return Pool(
-            tuple(int(v) for v in attributes["pool_size"]),  # type: ignore[arg-type]
-            tuple(int(v) for v in attributes["strides"]),  # type: ignore[arg-type]
-            tuple(int(v) for v in attributes["padding"]),  # type: ignore[arg-type]
-            tuple(int(v) for v in attributes["dilation"]),  # type: ignore[arg-type]
+            tuple(int(v) for v in attributes["pool_size"]),
+            tuple(int(v) for v in attributes["strides"]),
+            tuple(int(v) for v in attributes["padding"]),
+            tuple(int(v) for v in attributes["dilation"]),
             bool(attributes["ceil_mode"]),
             bool(attributes["count_include_pad"]),
         )
@@ -52,52 +60,183 @@ class Pool:
             "count_include_pad": self.count_include_pad,
         }
 
-    def position(self, axis: int, output: Any, tap: Any) -> Any:
-        """Return the input coordinate that a tap of an output's window reads."""
-        return output * self.strides[axis] + tap * self.dilation[axis] - self.padding[axis]
+    @property
+    def rank(self) -> int:
+        """The number of spatial axes."""
+        return len(self.size)
 
-    def reached_by(self, axis: int, position: Any, tap: Any, outputs: Any) -> tuple[Any, Any]:
-        """Return the output whose tap reads this input coordinate, and whether there is one."""
-        offset = position + self.padding[axis] - tap * self.dilation[axis]
-        output = tirx.floordiv(offset, self.strides[axis])
-        exists = tirx.all(
-            tirx.floormod(offset, self.strides[axis]) == 0, output >= 0, output < outputs
-        )
-        return output, exists
+    @property
+    def layout(self) -> str:
+        """The layout with the spatial axes last."""
+        return LAYOUTS[self.rank]
+
+    def reduce_axes(self) -> list[Any]:
+        """Return one reduction axis per spatial axis: it runs over the taps of a window."""
+        return [te.reduce_axis((0, size), f"tap{axis}") for axis, size in enumerate(self.size)]
+
+    def tap_number(self, taps: Indices) -> Any:
+        """Return the row-major number of a tap, as int32."""
+        number: Any = 0
+        for tap, size in zip(taps, self.size, strict=True):
+            number = number * size + tap
+        return number.astype("int32")
+
+    def tap_of(self, number: Any) -> list[Any]:
+        """Return the tap that has a row-major number."""
+        taps = []
+        for size in reversed(self.size):
+            taps.append(tirx.floormod(number, size))
+            number = tirx.floordiv(number, size)
+        return taps[::-1]
+
+    def positions(self, outputs: Indices, taps: Indices) -> list[Any]:
+        """Return the input coordinates that a tap of an output's window reads."""
+        return [
+            output * self.strides[axis] + tap * self.dilation[axis] - self.padding[axis]
+            for axis, (output, tap) in enumerate(zip(outputs, taps, strict=True))
+        ]
+
+    def windows_over_element(self, extents: Indices) -> list[Any]:
+        """Return one reduction axis per spatial axis: it runs over the windows with an element.
+
+        `extents` are those of the outputs.
+        """
+        counts = [self._most_windows(axis, extent) for axis, extent in enumerate(extents)]
+        return [te.reduce_axis((0, count), f"window{axis}") for axis, count in enumerate(counts)]
+
+    def reached_by(
+        self, positions: Indices, windows: Indices, extents: Indices
+    ) -> tuple[list[Any], list[Any], Any]:
+        """Return the output of a window over an element, the tap there, and whether both exist."""
+        outputs, taps, exists = [], [], []
+        for axis, (position, window) in enumerate(zip(positions, windows, strict=True)):
+            stride, dilation = self.strides[axis], self.dilation[axis]
+            padded = position + self.padding[axis]
+            if self._runs_over_all(axis, extents[axis]):
+                output = window
+            else:  # the last that starts at or before the element, and those before it
+                output = tirx.floordiv(padded, stride) - window
+            offset = padded - output * stride
+            tap = tirx.floordiv(offset, dilation)
+            outputs.append(output)
+            taps.append(tap)
+            exists += [output >= 0, output < extents[axis], offset >= 0, tap < self.size[axis]]
+            if dilation > 1:
+                exists.append(tirx.floormod(offset, dilation) == 0)
+        return outputs, taps, tirx.all(*exists)
+
+    def _most_windows(self, axis: int, extent: Any) -> int:
+        if self._runs_over_all(axis, extent):
+            return max(int(extent), 1)
+        reach = (self.size[axis] - 1) * self.dilation[axis] + 1
+        return -(-reach // self.strides[axis])
+
+    def _runs_over_all(self, axis: int, extent: Any) -> bool:
+        """Whether there are fewer windows than could lie over an element: global pooling."""
+        reach = (self.size[axis] - 1) * self.dilation[axis] + 1
+        is_known = isinstance(extent, int | tirx.IntImm)
+        return is_known and int(extent) < -(-reach // self.strides[axis])
+
+    def count(self, outputs: Indices, extents: Indices) -> Any:
+        """Return by how many elements the average of an output's window divides; at least 1.
+
+        Padding counts where `count_include_pad` says so. What ``ceil_mode`` adds beyond it never
+        does.
+        """
+        product: Any = 1
+        for axis, (output, extent) in enumerate(zip(outputs, extents, strict=True)):
+            before = self.padding[axis] if self.count_include_pad else 0
+            after = self.padding[axis + self.rank] if self.count_include_pad else 0
+            dilation = self.dilation[axis]
+            start = output * self.strides[axis] - self.padding[axis]
+            first = tirx.max(tirx.floordiv(dilation - 1 - before - start, dilation), 0)
+            end = extent + after
+            last = tirx.min(tirx.floordiv(end - 1 - start, dilation), self.size[axis] - 1)
+            product = product * tirx.max(last - first + 1, 0)
+        return tirx.max(product, 1)
 
 
-def avg_pool2d(x: Tensor, pool: Pool) -> Tensor:
-    """Return the average of each window of x (N, C, H, W)."""
-    return x.emitter.emit(relax.op.nn.avg_pool2d(x.expr, **pool.attributes()))
+def avg_pool(x: Tensor, pool: Pool) -> Tensor:
+    """Return the average of each window of x."""
+    function = getattr(relax.op.nn, f"avg_pool{pool.rank}d")
+    return x.emitter.emit(function(x.expr, **pool.attributes()))
 
 
-def avg_pool2d_gradient(ct: Tensor, shape: Sequence[Dimension], pool: Pool) -> Tensor:
-    """Return x̄ of ``y = avg_pool2d(x)`` from y's cotangent; `shape` is that of x."""
+def max_pool(x: Tensor, pool: Pool) -> Tensor:
+    """Return the maximum of each window of x."""
+    function = getattr(relax.op.nn, f"max_pool{pool.rank}d")
+    return x.emitter.emit(function(x.expr, **pool.attributes()))
+
+
+def avg_pool_gradient(ct: Tensor, shape: Sequence[Dimension], pool: Pool) -> Tensor:
+    """Return x̄ of ``y = avg_pool(x)`` from y's cotangent; `shape` is that of x."""
     arguments = [ct.expr, relax.ShapeExpr(list(shape))]
     return ct.emitter.emit(call_op(_AVG_GRADIENT, arguments, **pool.attributes()))
 
 
-def max_pool2d_index(x: Tensor, y: Tensor, pool: Pool) -> Tensor:
-    """Return the tap (row · width + column in the window) of each first maximum, as int32.
+def max_pool_index(x: Tensor, y: Tensor, pool: Pool) -> Tensor:
+    """Return the tap (its row-major number in the window) of each first maximum, as int32.
 
     Parameters
     ----------
     x, y : Tensor
-        Input and output of the max pooling.
+        Input and output of the max pooling. The maximum of a window with NaN is its first NaN. A
+        window that lies in the padding has none: its number is that of the taps.
     pool : Pool
     """
     return x.emitter.emit(call_op(_MAX_INDEX, [x.expr, y.expr], **pool.attributes()))
 
 
-def max_pool2d_scatter(ct: Tensor, index: Tensor, shape: Sequence[Dimension], pool: Pool) -> Tensor:
-    """Return x̄ of ``y = max_pool2d(x)`` from y's cotangent; `shape` is that of x."""
+def max_pool_scatter(ct: Tensor, index: Tensor, shape: Sequence[Dimension], pool: Pool) -> Tensor:
+    """Return x̄ of ``y = max_pool(x)`` from y's cotangent; `shape` is that of x."""
     arguments = [ct.expr, index.expr, relax.ShapeExpr(list(shape))]
     return ct.emitter.emit(call_op(_MAX_SCATTER, arguments, **pool.attributes()))
 
 
-def max_pool2d_gather(x: Tensor, index: Tensor, pool: Pool) -> Tensor:
-    """Return the elements of x (N, C, H, W) at the taps: the transpose of the scatter."""
+def max_pool_gather(x: Tensor, index: Tensor, pool: Pool) -> Tensor:
+    """Return the elements of x at the taps: the transpose of the scatter."""
     return x.emitter.emit(call_op(_MAX_GATHER, [x.expr, index.expr], **pool.attributes()))
+
+
+def max_pool_position(
+    index: Tensor, shape: Sequence[Dimension], pool: Pool, column_major: bool = False
+) -> Tensor:
+    """Return where the taps stand in x, flattened over all its axes, as int64.
+
+    Parameters
+    ----------
+    index : Tensor
+        As of `max_pool_index`.
+    shape : sequence
+        The shape of x.
+    pool : Pool
+    column_major : bool
+        Number the spatial elements with the first axis fastest; batch and channels stay slowest.
+    """
+    arguments = [index.expr, relax.ShapeExpr(list(shape))]
+    attributes = {**pool.attributes(), "column_major": column_major}
+    return index.emitter.emit(call_op(_MAX_POSITION, arguments, **attributes))
+
+
+def number_of_taps(pool: Pool) -> int:
+    """Return how many elements a window has."""
+    return math.prod(pool.size)
+
+
+def inside(positions: Indices, extents: Indices) -> Any:
+    """Return whether coordinates are those of an element."""
+    return tirx.all(
+        *(
+            condition
+            for position, extent in zip(positions, extents, strict=True)
+            for condition in (position >= 0, position < extent)
+        )
+    )
+
+
+def is_nan(value: Any) -> Any:
+    """Return whether a float is NaN; TVM has no such test of bfloat16."""
+    return tirx.isnan(value.astype(accumulator_dtype(str(value.ty))))
 
 
 def _infer_from_shape(call: relax.Call) -> relax.TensorType:
@@ -112,38 +251,32 @@ def _infer_gather(call: relax.Call) -> relax.TensorType:
     return relax.TensorType(call.args[1].ty.shape, call.args[0].ty.dtype)
 
 
-def _taps(pool: Pool) -> tuple[Any, Any]:
-    return te.reduce_axis((0, pool.size[0]), "r"), te.reduce_axis((0, pool.size[1]), "s")
-
-
-def _inside(pool: Pool, x: te.Tensor, p: Any, q: Any, r: Any, s: Any) -> tuple[Any, Any, Any]:
-    h, v = pool.position(0, p, r), pool.position(1, q, s)
-    return h, v, tirx.all(h >= 0, h < x.shape[2], v >= 0, v < x.shape[3])
+def _infer_position(call: relax.Call) -> relax.TensorType:
+    return relax.TensorType(call.args[0].ty.shape, "int64")
 
 
 def _sum_over_windows(
     pool: Pool,
     shape: Sequence[Dimension],
     outputs: te.Tensor,
-    term: Callable[[Any, Any, Any, Any, Any], tuple[Any, Any]],
+    condition: Callable[[Indices, Any], Any],
 ) -> te.Tensor:
-    """x̄[n,c,h,w] = Σ over the taps (r, s) and outputs (p, q) that read (h, w) of a term.
+    """x̄ = Σ of the outputs over the windows that read the element, on a condition.
 
-    `term(n, c, p, q, tap)` returns the summand and a further condition on it.
+    `condition(indices, tap)` is that on an output and the number of its tap.
     """
-    r, s = _taps(pool)
+    over = pool.windows_over_element(outputs.shape[2:])
     dtype = str(outputs.dtype)
     wide = accumulator_dtype(dtype)
+    zero = tirx.const(0, dtype)
 
-    def element(n: Any, c: Any, h: Any, v: Any) -> Any:
-        p, reads_p = pool.reached_by(0, h, r, outputs.shape[2])
-        q, reads_q = pool.reached_by(1, v, s, outputs.shape[3])
-        value, condition = term(n, c, p, q, r * pool.size[1] + s)
-        guarded = tirx.if_then_else(condition, value, tirx.const(0, dtype))
-        reads = tirx.all(reads_p, reads_q)
-        return te.sum(
-            tirx.if_then_else(reads, guarded, tirx.const(0, dtype)).astype(wide), axis=[r, s]
+    def element(n: Any, c: Any, *positions: Any) -> Any:
+        windows, taps, reads = pool.reached_by(positions, over, outputs.shape[2:])
+        indices = (n, c, *windows)
+        guarded = tirx.if_then_else(
+            condition(indices, pool.tap_number(taps)), outputs(*indices), zero
         )
+        return te.sum(tirx.if_then_else(reads, guarded, zero).astype(wide), axis=over)
 
     total = te.compute(tuple(shape), element, name="sum_over_windows")
     if wide == dtype:
@@ -152,87 +285,89 @@ def _sum_over_windows(
 
 
 def _avg_gradient_expression(call: relax.Call, ct: te.Tensor) -> te.Tensor:
-    """x̄[h,w] = Σ ȳ[p,q] / count[p,q] over the windows that contain (h, w)."""
+    """x̄ = Σ ȳ / count over the windows that contain the element."""
     pool = Pool.of(call.attrs)
     shape = type_shape(call.ty)
     dtype = str(ct.dtype)
 
-    def count(axis: int, output: Any) -> Any:
-        """How many taps of a window the forward pass counts, along one axis."""
-        before = pool.padding[axis] if pool.count_include_pad else 0
-        after = pool.padding[axis + 2] if pool.count_include_pad else 0
-        dilation = pool.dilation[axis]
-        start = pool.position(axis, output, 0)
-        first = tirx.max(tirx.floordiv(dilation - 1 - before - start, dilation), 0)
-        end = shape[axis + 2] + after
-        last = tirx.min(tirx.floordiv(end - 1 - start, dilation), pool.size[axis] - 1)
-        return last - first + 1
-
-    def scaled(n: Any, c: Any, p: Any, q: Any) -> Any:
-        taps = tirx.max(count(0, p) * count(1, q), 1)
-        return ct[n, c, p, q] / taps.astype(dtype)
+    def scaled(n: Any, c: Any, *outputs: Any) -> Any:
+        return ct(n, c, *outputs) / pool.count(outputs, shape[2:]).astype(dtype)
 
     share = te.compute(ct.shape, scaled, name="share_of_window")
-    return _sum_over_windows(
-        pool,
-        shape,
-        share,
-        lambda n, c, p, q, tap: (share[n, c, p, q], tirx.const(True, "bool")),
-    )
+    return _sum_over_windows(pool, shape, share, lambda *_: tirx.const(True, "bool"))
 
 
 def _max_index_expression(call: relax.Call, x: te.Tensor, y: te.Tensor) -> te.Tensor:
     """The smallest tap at which the window's maximum stands."""
     pool = Pool.of(call.attrs)
-    r, s = _taps(pool)
-    none = tirx.const(pool.size[0] * pool.size[1], "int32")
+    taps = pool.reduce_axes()
+    number = pool.tap_number(taps)
+    none = tirx.const(number_of_taps(pool), "int32")
 
-    def element(n: Any, c: Any, p: Any, q: Any) -> Any:
-        h, v, inside = _inside(pool, x, p, q, r, s)
+    def element(n: Any, c: Any, *outputs: Any) -> Any:
+        positions = pool.positions(outputs, taps)
+        value = x(n, c, *positions)
+        found = value == y(n, c, *outputs)
+        if is_float(str(x.dtype)):
+            found = tirx.any(found, is_nan(value))
         # The read stays guarded by `inside`; only then is it compared.
         tap = tirx.if_then_else(
-            inside,
-            tirx.if_then_else(
-                x[n, c, h, v] == y[n, c, p, q], (r * pool.size[1] + s).astype("int32"), none
-            ),
-            none,
+            inside(positions, x.shape[2:]), tirx.if_then_else(found, number, none), none
         )
-        return te.min(tap, axis=[r, s])
+        return te.min(tap, axis=taps)
 
     return te.compute(y.shape, element, name="index_of_maximum")
 
 
 def _max_scatter_expression(call: relax.Call, ct: te.Tensor, index: te.Tensor) -> te.Tensor:
-    """x̄[h,w] = Σ ȳ[p,q] over the windows whose maximum stands at (h, w)."""
-    pool = Pool.of(call.attrs)
+    """x̄ = Σ ȳ over the windows whose maximum stands at the element."""
     return _sum_over_windows(
-        pool,
+        Pool.of(call.attrs),
         type_shape(call.ty),
         ct,
-        lambda n, c, p, q, tap: (ct[n, c, p, q], index[n, c, p, q] == tap.astype("int32")),
+        lambda indices, tap: index(*indices) == tap,
     )
 
 
 def _max_gather_expression(call: relax.Call, x: te.Tensor, index: te.Tensor) -> te.Tensor:
-    """y[p,q] = x at the tap index[p,q] of the window."""
+    """y = x at the tap that the index names; 0 where it names none."""
     pool = Pool.of(call.attrs)
-    width = pool.size[1]
 
-    def element(n: Any, c: Any, p: Any, q: Any) -> Any:
-        tap = index[n, c, p, q]
-        h, v, inside = _inside(pool, x, p, q, tirx.floordiv(tap, width), tirx.floormod(tap, width))
-        return tirx.if_then_else(inside, x[n, c, h, v], tirx.const(0, str(x.dtype)))
+    def element(n: Any, c: Any, *outputs: Any) -> Any:
+        number = index(n, c, *outputs)
+        positions = pool.positions(outputs, pool.tap_of(number))
+        reads = tirx.all(number < number_of_taps(pool), inside(positions, x.shape[2:]))
+        return tirx.if_then_else(reads, x(n, c, *positions), tirx.const(0, str(x.dtype)))
 
     return te.compute(index.shape, element, name="gather_maximum")
 
 
+def _max_position_expression(call: relax.Call, index: te.Tensor) -> te.Tensor:
+    """The flat position in x of the tap that the index names."""
+    pool = Pool.of(call.attrs)
+    _, channels, *extents = type_shape(relax.TensorType(call.args[1], "int32"))
+    axes = list(range(pool.rank))
+    if call.attrs["column_major"]:
+        axes.reverse()
+
+    def element(n: Any, c: Any, *outputs: Any) -> Any:
+        positions = pool.positions(outputs, pool.tap_of(index(n, c, *outputs)))
+        flat = tirx.Cast("int64", n) * channels + c
+        for axis in axes:
+            flat = flat * extents[axis] + positions[axis]
+        return flat.astype("int64")
+
+    return te.compute(index.shape, element, name="position_of_maximum")
+
+
 _AVG_GRADIENT = define_op(
-    "avg_pool2d_gradient", ["ct", "shape"], _infer_from_shape, _avg_gradient_expression
+    "avg_pool_gradient", ["ct", "shape"], _infer_from_shape, _avg_gradient_expression
 )
-_MAX_INDEX = define_op("max_pool2d_index", ["data", "output"], _infer_index, _max_index_expression)
+_MAX_INDEX = define_op("max_pool_index", ["data", "output"], _infer_index, _max_index_expression)
 _MAX_SCATTER = define_op(
-    "max_pool2d_scatter", ["ct", "index", "shape"], _infer_from_shape, _max_scatter_expression
+    "max_pool_scatter", ["ct", "index", "shape"], _infer_from_shape, _max_scatter_expression
 )
-_MAX_GATHER = define_op(
-    "max_pool2d_gather", ["data", "index"], _infer_gather, _max_gather_expression
+_MAX_GATHER = define_op("max_pool_gather", ["data", "index"], _infer_gather, _max_gather_expression)
+_MAX_POSITION = define_op(
+    "max_pool_position", ["index", "shape"], _infer_position, _max_position_expression
 )

@@ -2,120 +2,254 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ArgumentError
-from ..ops import conv
 from ..ops import functional as op
-from ..ops.conv import Window
-from ..ops.tensor import Tensor
+from ..ops.conv import Window, check_output, conv, conv_data_gradient, conv_weight_gradient
+from ..ops.tensor import Tensor, same_shape
 from .rule import bilinear
-from .sample import sample, static
+from .sample import Sample, sample, static
 
-WINDOWS: list[tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]] = [
-    ((2, 3, 5, 5), (4, 3, 3, 3), {"padding": 1}),
-    ((2, 3, 6, 7), (4, 3, 3, 3), {"strides": 2, "padding": 1}),
-    ((1, 4, 7, 6), (6, 2, 3, 2), {"strides": (2, 3), "padding": (1, 0, 2, 1), "groups": 2}),
-    ((2, 4, 6, 5), (4, 1, 3, 3), {"padding": 1, "groups": 4}),
-    ((2, 3, 5, 5), (6, 1, 3, 3), {"strides": 2, "padding": 1, "groups": 3}),
-    ((1, 2, 8, 9), (3, 2, 3, 2), {"dilation": (2, 3), "padding": 2}),
-    ((1, 8, 5, 5), (4, 8, 1, 1), {"strides": 2}),
-    ((1, 2, 7, 7), (2, 2, 3, 3), {"strides": 3, "dilation": 2, "padding": (1, 2)}),
-    ((1, 1, 1, 1), (1, 1, 1, 1), {}),
-    (("n", 3, 4, 4), (2, 3, 3, 3), {"padding": 1}),
-]
-"""Input shape, weight shape and window of convolutions."""
+_SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 
+Case = tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]
+"""Input shape, weight shape and attributes of a call."""
 
 _HWIO = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
 _OHWI = {"data_layout": "NHWC", "kernel_layout": "OHWI"}
-CHANNELS_LAST: list[tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]] = [
-    ((2, 5, 5, 3), (3, 3, 3, 4), {"strides": 2, "padding": 1, **_HWIO}),
-    ((1, 6, 5, 4), (2, 3, 2, 6), {"padding": (1, 0, 2, 1), "groups": 2, **_HWIO}),
-    ((2, 5, 6, 3), (4, 3, 2, 3), {"dilation": 2, **_OHWI}),
-    ((2, 5, 5, 3), (4, 3, 3, 3), {"data_layout": "NHWC", "kernel_layout": "OIHW"}),
-]
-"""The same with the channels of the data last."""
+
+CONVOLUTIONS: dict[int, list[Case]] = {
+    1: [
+        ((2, 3, 7), (4, 3, 3), {"padding": 1}),
+        ((2, 4, 9), (6, 2, 3), {"strides": 2, "padding": (2, 1), "dilation": 2, "groups": 2}),
+        ((1, 3, 6), (6, 1, 2), {"strides": 3, "groups": 3}),
+        ((2, 8, 5), (3, 8, 1), {}),
+        (("n", 2, "w"), (3, 2, 3), {"strides": 2, "padding": (2, 1)}),
+        ((2, 6, 3), (4, 3, 2), {"padding": (1, 0), "data_layout": "NWC", "kernel_layout": "OIW"}),
+        ((2, 6, 4), (3, 2, 6), {"groups": 2, "data_layout": "NWC", "kernel_layout": "WIO"}),
+        ((2, 3, 6), (2, 3, 2), {"out_layout": "NWC"}),
+    ],
+    2: [
+        ((2, 3, 5, 5), (4, 3, 3, 3), {"padding": 1}),
+        ((2, 3, 6, 7), (4, 3, 3, 3), {"strides": 2, "padding": 1}),
+        ((1, 4, 7, 6), (6, 2, 3, 2), {"strides": (2, 3), "padding": (1, 0, 2, 1), "groups": 2}),
+        ((2, 4, 6, 5), (4, 1, 3, 3), {"padding": 1, "groups": 4}),
+        ((2, 3, 5, 5), (6, 1, 3, 3), {"strides": 2, "padding": 1, "groups": 3}),
+        ((1, 2, 8, 9), (3, 2, 3, 2), {"dilation": (2, 3), "padding": 2}),
+        ((1, 8, 5, 5), (4, 8, 1, 1), {"strides": 2}),
+        ((1, 2, 7, 7), (2, 2, 3, 3), {"strides": 3, "dilation": 2, "padding": (1, 2)}),
+        ((1, 1, 1, 1), (1, 1, 1, 1), {}),
+        ((0, 2, 4, 4), (3, 2, 3, 3), {"padding": 1}),
+        (("n", 3, 4, 4), (2, 3, 3, 3), {"padding": 1}),
+        (("n", 2, "h", "w"), (2, 2, 3, 2), {"padding": (1, 2), "strides": (2, 1)}),
+        ((2, 5, 5, 3), (3, 3, 3, 4), {"strides": 2, "padding": 1, **_HWIO}),
+        ((1, 6, 5, 4), (2, 3, 2, 6), {"padding": (1, 0, 2, 1), "groups": 2, **_HWIO}),
+        ((2, 5, 6, 3), (4, 3, 2, 3), {"dilation": 2, **_OHWI}),
+        ((2, 5, 5, 3), (4, 3, 3, 3), {"data_layout": "NHWC", "kernel_layout": "OIHW"}),
+        ((1, 2, 4, 5), (3, 2, 2, 3), {"out_layout": "NHWC"}),
+    ],
+    3: [
+        ((1, 2, 4, 3, 4), (3, 2, 3, 2, 3), {"padding": 1}),
+        (
+            (1, 4, 5, 4, 4),
+            (4, 2, 2, 3, 2),
+            {
+                "strides": (2, 1, 3),
+                "padding": (1, 0, 2, 0, 1, 1),
+                "dilation": (1, 2, 1),
+                "groups": 2,
+            },
+        ),
+        ((1, 3, 3, 3, 3), (3, 1, 2, 2, 2), {"strides": 2, "groups": 3}),
+        (("n", 2, 3, "h", 3), (2, 2, 2, 2, 1), {}),
+        (
+            (1, 3, 4, 3, 2),
+            (2, 3, 2, 2, 3),
+            {"padding": 1, "data_layout": "NDHWC", "kernel_layout": "DHWIO"},
+        ),
+        (
+            (1, 3, 4, 3, 2),
+            (4, 2, 2, 2, 1),
+            {"strides": 2, "data_layout": "NDHWC", "kernel_layout": "ODHWI", "groups": 2},
+        ),
+    ],
+}
+TRANSPOSED: dict[int, list[Case]] = {
+    1: [
+        ((2, 3, 4), (3, 4, 3), {"padding": 1}),
+        (
+            (1, 4, 3),
+            (4, 3, 3),
+            {
+                "strides": 3,
+                "padding": (2, 1),
+                "output_padding": 2,
+                "dilation": 2,
+                "groups": 2,
+            },
+        ),
+        (("n", 2, "w"), (2, 3, 3), {"strides": 2, "padding": 1, "output_padding": 1}),
+        ((2, 3, 4), (3, 2, 4), {"strides": 2, "data_layout": "NWC", "kernel_layout": "WOI"}),
+    ],
+    2: [
+        ((2, 3, 4, 3), (3, 4, 3, 3), {}),
+        ((1, 3, 3, 3), (3, 2, 3, 3), {"strides": 2, "padding": 1, "output_padding": 1}),
+        (
+            (1, 4, 3, 2),
+            (4, 3, 2, 3),
+            {
+                "strides": (2, 3),
+                "padding": (1, 0, 2, 1),
+                "output_padding": (0, 2),
+                "dilation": (2, 1),
+                "groups": 2,
+            },
+        ),
+        ((2, 3, 3, 3), (3, 1, 2, 2), {"strides": 2, "groups": 3}),
+        ((2, 2, 3, 3), (2, 3, 1, 1), {"strides": 3}),
+        ((0, 2, 3, 3), (2, 3, 2, 2), {}),
+        (("n", 2, 3, "w"), (2, 2, 3, 2), {"strides": 2, "padding": 1}),
+        (
+            (1, 3, 3, 4),
+            (2, 3, 3, 4),
+            {"strides": 2, "groups": 2, "data_layout": "NHWC", "kernel_layout": "HWOI"},
+        ),
+        ((1, 3, 2, 2), (3, 2, 2, 2), {"out_layout": "NHWC", "output_padding": 1, "strides": 2}),
+    ],
+    3: [
+        ((1, 2, 3, 2, 2), (2, 3, 2, 3, 2), {"padding": (0, 1, 0)}),
+        (
+            (1, 4, 2, 2, 2),
+            (4, 1, 2, 2, 3),
+            {
+                "strides": (2, 1, 3),
+                "padding": (1, 0, 1, 0, 1, 2),
+                "output_padding": (1, 0, 2),
+                "dilation": (1, 2, 1),
+                "groups": 2,
+            },
+        ),
+        (("n", 2, 2, "h", 2), (2, 2, 2, 1, 2), {"strides": (1, 2, 1), "output_padding": (0, 1, 0)}),
+        (
+            (1, 2, 3, 2, 4),
+            (2, 2, 2, 4, 1),
+            {"strides": 2, "groups": 2, "data_layout": "NDHWC", "kernel_layout": "DHWIO"},
+        ),
+    ],
+}
 
 
-def _window_of(attributes: dict[str, Any]) -> dict[str, Any]:
+def _samples(cases: Sequence[Case]) -> list[Sample]:
+    return [sample(x, w, **attributes) for x, w, attributes in cases]
+
+
+def _gradient_samples(of_data: bool) -> list[Sample]:
+    """Return calls of a gradient op: those that some of the convolutions would emit."""
+    samples = []
+    for rank, cases in CONVOLUTIONS.items():
+        for x, w, attributes in cases[:3]:
+            window = _window(rank, attributes)
+            ct = _output_shape(x, w, window)
+            arguments = (ct, w, static(x)) if of_data else (x, ct, static(w))
+            samples.append(sample(*arguments, **window.attributes()))
+    missing_end = Window((2,), (0, 0), (3,), 1).attributes()
+    ct, x, w = (1, 2, 2), (1, 3, 11), (2, 3, 3)
+    arguments = (ct, w, static(x)) if of_data else (x, ct, static(w))
+    return [*samples, sample(*arguments, **missing_end)]
+
+
+def _window(rank: int, attributes: dict[str, Any]) -> Window:
     """Write a window in full, as the attributes of our own ops have it."""
 
-    def pair(value: Any) -> tuple[int, int]:
-        return (value, value) if isinstance(value, int) else tuple(value)
+    def per_axis(name: str, default: int) -> tuple[int, ...]:
+        value = attributes.get(name, default)
+        return (value,) * rank if isinstance(value, int) else tuple(value)
 
-    padding = attributes.get("padding", 0)
-    pads = pair(padding)
-    return {
-        "strides": pair(attributes.get("strides", 1)),
-        "padding": pads if len(pads) == 4 else (*pads, *pads),
-        "dilation": pair(attributes.get("dilation", 1)),
-        "groups": attributes.get("groups", 1),
-    }
+    pads = per_axis("padding", 0)
+    return Window(
+        per_axis("strides", 1),
+        pads if len(pads) == 2 * rank else (*pads, *pads),
+        per_axis("dilation", 1),
+        attributes.get("groups", 1),
+    )
 
 
-def _output_shape(x: tuple[int, ...], w: tuple[int, ...], window: dict[str, Any]) -> tuple:
+def _output_shape(x: Sequence[int], w: Sequence[int], window: Window) -> tuple[int, ...]:
+    padded = [e + b + a for e, b, a in zip(x[2:], window.before, window.after, strict=True)]
+    reach = window.reach(w[2:])
     spatial = [
-        (
-            x[2 + i]
-            + window["padding"][i]
-            + window["padding"][2 + i]
-            - (w[2 + i] - 1) * window["dilation"][i]
-            - 1
-        )
-        // window["strides"][i]
-        + 1
-        for i in range(2)
+        (extent - 1 - far) // stride + 1
+        for extent, far, stride in zip(padded, reach, window.strides, strict=True)
     ]
     return (x[0], w[0], *spatial)
 
 
-def _gradient_samples(first: str) -> list[Any]:
-    samples = []
-    for x, w, attributes in WINDOWS:
-        window = _window_of(attributes)
-        if isinstance(x[0], str):
-            continue
-        ct = _output_shape(x, w, window)
-        arguments = {"data": (ct, w, static(x)), "weight": (x, ct, static(w))}[first]
-        samples.append(sample(*arguments, **window))
-    return samples
-
-
-@bilinear(
-    "relax.nn.conv2d", samples=[sample(x, w, **window) for x, w, window in WINDOWS + CHANNELS_LAST]
-)
-def conv2d(x: Tensor, w: Tensor, ct: Tensor, attrs: Any) -> tuple[Tensor, Tensor]:
+def convolution(x: Tensor, w: Tensor, ct: Tensor, attrs: Any) -> tuple[Tensor, Tensor]:
     """x̄ = data_gradient(ȳ, w),  w̄ = weight_gradient(x, ȳ)"""
     window = Window.of(attrs)
-    x, w, ct = op.same_dtype(x, w, ct)
-    x = to_layout(x, attrs.data_layout, "NCHW")
-    w = to_layout(w, attrs.kernel_layout, "OIHW")
-    ct = to_layout(ct, attrs.out_layout, "NCHW")
-    x_bar = conv.conv2d_data_gradient(ct, w, x.shape, window)
-    w_bar = conv.conv2d_weight_gradient(x, ct, w.shape, window)
-    return (
-        to_layout(x_bar, "NCHW", attrs.data_layout),
-        to_layout(w_bar, "OIHW", attrs.kernel_layout),
+    data, kernel = "NC" + _SPATIAL[window.rank], "OI" + _SPATIAL[window.rank]
+    x, w, ct = _canonical(x, w, ct, attrs, data, kernel)
+    x_bar = conv_data_gradient(ct, w, x.shape, window)
+    w_bar = conv_weight_gradient(x, ct, w.shape, window)
+    return to_layout(x_bar, data, attrs.data_layout), to_layout(w_bar, kernel, attrs.kernel_layout)
+
+
+def transposed_convolution(x: Tensor, w: Tensor, ct: Tensor, attrs: Any) -> tuple[Tensor, Tensor]:
+    """x̄ = conv(ȳ, w),  w̄ = weight_gradient(ȳ, x), for y = data_gradient(x, w)"""
+    window = Window.of(attrs)
+    data, kernel = "NC" + _SPATIAL[window.rank], "IO" + _SPATIAL[window.rank]
+    x, w, ct = _canonical(x, w, ct, attrs, data, kernel)
+    x_bar = _without_end(conv(ct, w, window), x)
+    w_bar = conv_weight_gradient(ct, x, w.shape, window)
+    return to_layout(x_bar, data, attrs.data_layout), to_layout(w_bar, kernel, attrs.kernel_layout)
+
+
+for _rank in (1, 2, 3):
+    bilinear(f"relax.nn.conv{_rank}d", samples=_samples(CONVOLUTIONS[_rank]))(convolution)
+    bilinear(f"relax.nn.conv{_rank}d_transpose", samples=_samples(TRANSPOSED[_rank]))(
+        transposed_convolution
     )
 
 
-@bilinear("graphgrad.conv2d_data_gradient", samples=_gradient_samples("data"))
-def conv2d_data_gradient(
+@bilinear("graphgrad.conv_data_gradient", samples=_gradient_samples(of_data=True))
+def data_gradient(
     ct: Tensor, w: Tensor, shape: Any, v: Tensor, attrs: Any
 ) -> tuple[Tensor, Tensor, None]:
-    """With v the cotangent of x̄: conv2d(v, w) for ȳ,  weight_gradient(v, ȳ) for w"""
+    """With v the cotangent of x̄: conv(v, w) for ȳ,  weight_gradient(v, ȳ) for w"""
     window = Window.of(attrs)
-    return conv.conv2d(v, w, window), conv.conv2d_weight_gradient(v, ct, w.shape, window), None
+    ct_bar = _without_end(conv(v, w, window), ct)
+    return ct_bar, conv_weight_gradient(v, ct, w.shape, window), None
 
 
-@bilinear("graphgrad.conv2d_weight_gradient", samples=_gradient_samples("weight"))
-def conv2d_weight_gradient(
+@bilinear("graphgrad.conv_weight_gradient", samples=_gradient_samples(of_data=False))
+def weight_gradient(
     x: Tensor, ct: Tensor, shape: Any, v: Tensor, attrs: Any
 ) -> tuple[Tensor, Tensor, None]:
-    """With v the cotangent of w̄: data_gradient(ȳ, v) for x,  conv2d(x, v) for ȳ"""
+    """With v the cotangent of w̄: data_gradient(ȳ, v) for x,  conv(x, v) for ȳ"""
     window = Window.of(attrs)
-    return conv.conv2d_data_gradient(ct, v, x.shape, window), conv.conv2d(x, v, window), None
+    ct_bar = _without_end(conv(x, v, window), ct)
+    return conv_data_gradient(ct, v, x.shape, window), ct_bar, None
+
+
+def _canonical(
+    x: Tensor, w: Tensor, ct: Tensor, attrs: Any, data: str, kernel: str
+) -> list[Tensor]:
+    """Return data, weights and cotangent with the channels first, in their widest dtype."""
+    x = to_layout(x, attrs.data_layout, data)
+    w = to_layout(w, attrs.kernel_layout, kernel)
+    ct = to_layout(ct, attrs.out_layout, data)
+    check_output("a convolution", ct.shape[2:])
+    return op.same_dtype(x, w, ct)
+
+
+def _without_end(y: Tensor, like: Tensor) -> Tensor:
+    """Drop the positions at the far ends that a cotangent does not have."""
+    if same_shape(y.shape, like.shape):
+        return y
+    axes = list(range(2, y.ndim))
+    return op.strided_slice(y, axes, [0] * len(axes), like.shape[2:], assume_inbound=True)
 
 
 def to_layout(x: Tensor, source: str, target: str) -> Tensor:
@@ -129,6 +263,6 @@ def to_layout(x: Tensor, source: str, target: str) -> Tensor:
     if sorted(source) != sorted(target):
         raise ArgumentError(
             f"no gradient for layout {source} or {target}: layouts are served that permute the "
-            "axes NCHW or OIHW; convert the op's layout first"
+            "axes of the standard one, such as NCHW or OIHW; convert the op's layout first"
         )
     return op.permute_dims(x, [source.index(axis) for axis in target])

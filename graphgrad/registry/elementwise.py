@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
+
+import tvm
+from tvm import relax
 
 from ..ops import functional as op
 from ..ops.tensor import Tensor, is_float
@@ -33,6 +37,20 @@ def add(a: Tensor, b: Tensor, y: Tensor) -> tuple[float, float]:
     return 1.0, 1.0
 
 
+signed_samples = [
+    *(sample(tensor(a, 0.5, 1.5), tensor(b, -1.5, -0.5)) for a, b in BROADCAST),
+    *(sample(tensor((3,), low, low + 1.0), tensor((3,), 0.5, 1.5)) for low in (-1.5, 0.5)),
+]
+
+
+@elementwise("relax.atan2", samples=signed_samples)
+def atan2(a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """ā = ȳ · b / (a² + b²),  b̄ = −ȳ · a / (a² + b²), and 0 at the origin"""
+    square = a * a + b * b
+    square = op.where(op.equal(square, 0.0), 1.0, square)
+    return b / square, -(a / square)
+
+
 @linear(
     "relax.astype",
     samples=[sample((2, 3), "float64"), sample((2, 3), "float32", second_order=False)],
@@ -40,12 +58,6 @@ def add(a: Tensor, b: Tensor, y: Tensor) -> tuple[float, float]:
 def astype(x: Tensor, ct: Tensor) -> Tensor | None:
     """x̄ = ȳ in the dtype of x"""
     return ct.astype(x.dtype) if is_float(x.dtype) else None
-
-
-@elementwise("relax.cos", samples=unary_samples)
-def cos(x: Tensor, y: Tensor) -> Tensor:
-    """x̄ = −ȳ · sin x"""
-    return -op.sin(x)
 
 
 @elementwise(
@@ -58,10 +70,50 @@ def divide(a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return 1.0 / b, -(y / b)
 
 
+@elementwise("relax.erf", samples=unary_samples)
+def erf(x: Tensor, y: Tensor) -> Tensor:
+    """x̄ = ȳ · 2 exp(−x²) / √π"""
+    return (2.0 / math.sqrt(math.pi)) * op.exp(-(x * x))
+
+
+@elementwise("relax.ewise_fma", samples=[sample(s, s, s) for s in UNARY])
+def ewise_fma(a: Tensor, b: Tensor, c: Tensor, y: Tensor) -> tuple[Tensor, Tensor, float]:
+    """Of a · b + c:  ā = ȳ · b,  b̄ = ȳ · a,  c̄ = ȳ"""
+    return b, a, 1.0
+
+
 @elementwise("relax.exp", samples=unary_samples)
 def exp(x: Tensor, y: Tensor) -> Tensor:
     """x̄ = ȳ · y"""
     return y
+
+
+# The quotient lies between 2 and 3 or between −3 and −2: away from where it is an integer.
+modulo_samples = [
+    *(sample(tensor(a, 2.2, 2.6), tensor(b, 1.0, 1.08)) for a, b in BROADCAST),
+    sample(tensor((3,), -2.6, -2.2), tensor((3,), 1.0, 1.08)),
+    sample(tensor((3,), 2.2, 2.6), tensor((3,), -1.08, -1.0)),
+]
+
+
+def _modulo(a: Tensor, b: Tensor, y: Tensor) -> tuple[float, Tensor]:
+    """Return the partial derivatives of y = a − q b, where q is an integer that b may change."""
+    return 1.0, -op.round((a - y) / b)
+
+
+@elementwise("relax.floor_mod", samples=modulo_samples)
+def floor_mod(a: Tensor, b: Tensor, y: Tensor) -> tuple[float, Tensor]:
+    """ā = ȳ,  b̄ = −ȳ · ⌊a / b⌋"""
+    return _modulo(a, b, y)
+
+
+full_samples = [sample(static(shape), (), "float64") for shape in [(2, 3), (), (0, 3)]]
+
+
+@linear("relax.full", samples=full_samples)
+def full(shape: Any, fill: Tensor, ct: Tensor) -> tuple[None, Tensor]:
+    """Of the fill value: the sum of ȳ"""
+    return None, ct
 
 
 @linear("relax.full_like", samples=[sample((2, 3), ()), sample(("n", 3), ())])
@@ -74,6 +126,14 @@ def full_like(x: Tensor, fill: Tensor, ct: Tensor) -> tuple[None, Tensor]:
 def log(x: Tensor, y: Tensor) -> Tensor:
     """x̄ = ȳ / x"""
     return 1.0 / x
+
+
+@elementwise("relax.log_add_exp", samples=[*binary_samples, sample(tensor((3,), 30.0, 31.0), (3,))])
+def log_add_exp(a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """ā = ȳ · σ(a − b),  b̄ = ȳ · σ(b − a); half each where both are the same infinity"""
+    same_infinity = op.logical_and(op.equal(a, b), op.logical_not(op.isfinite(a)))
+    difference = op.where(same_infinity, 0.0, a) - op.where(same_infinity, 0.0, b)
+    return op.sigmoid(difference), op.sigmoid(-difference)
 
 
 def _choice(ct: Tensor, a: Tensor, b: Tensor, other_chosen: Tensor) -> Tensor:
@@ -100,6 +160,12 @@ def minimum(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Ten
     return _choice(ct, a, b, op.greater(a, b)), _choice(ct, b, a, op.greater(b, a))
 
 
+@elementwise("relax.mod", samples=modulo_samples)
+def mod(a: Tensor, b: Tensor, y: Tensor) -> tuple[float, Tensor]:
+    """ā = ȳ,  b̄ = −ȳ · trunc(a / b); the remainder has the sign of a"""
+    return _modulo(a, b, y)
+
+
 @elementwise("relax.multiply", samples=binary_samples)
 def multiply(a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """ā = ȳ · b,  b̄ = ȳ · a"""
@@ -112,16 +178,38 @@ def negative(x: Tensor, y: Tensor) -> float:
     return -1.0
 
 
+power_samples = [
+    *(sample(tensor(a, 0.5, 2.0), tensor(b, -2.0, 2.0)) for a, b in BROADCAST),
+    *(sample(tensor((2, 3), avoid=0.0), relax.const(e, "float64")) for e in (-2.0, 0.0, 1.0, 3.0)),
+    sample(relax.const(2.0, "float64"), (2, 3)),
+]
+
+
+def _number(x: Tensor) -> float | None:
+    """Return the value of a scalar constant, else None."""
+    if isinstance(x.expr, tvm.ir.GenericConst) and not x.shape:
+        return float(x.expr.value.numpy())
+    return None
+
+
+@elementwise("relax.power", samples=power_samples, singular=True)
+def power(a: Tensor, b: Tensor, y: Tensor) -> tuple[Any, Tensor | None]:
+    """ā = ȳ · b a^(b−1),  b̄ = ȳ · y log a; b̄ = 0 where a = 0 and b ≥ 0"""
+    known = _number(b)
+    if known is not None:
+        return known * op.power(a, known - 1.0) if known else 0.0, None
+    at_zero = op.equal(a, 0.0)
+    # At 0⁰ the factors of ā would be 0 · ∞. Only there, so that the mixed derivative stays right.
+    exponent = op.where(op.logical_and(at_zero, op.equal(b, 0.0)), 1.0, b)
+    # An exponent where log would be −∞, though the derivative is 0.
+    base = op.where(op.logical_and(at_zero, op.greater_equal(b, 0.0)), 1.0, a)
+    return b * op.power(a, exponent - 1.0), y * op.log(base)
+
+
 @elementwise("relax.rsqrt", samples=positive_samples, singular=True)
 def rsqrt(x: Tensor, y: Tensor) -> Tensor:
     """x̄ = −ȳ · y / 2x"""
     return -0.5 * y / x
-
-
-@elementwise("relax.sin", samples=unary_samples)
-def sin(x: Tensor, y: Tensor) -> Tensor:
-    """x̄ = ȳ · cos x"""
-    return op.cos(x)
 
 
 @elementwise("relax.sqrt", samples=positive_samples, singular=True)
@@ -158,6 +246,8 @@ def where(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[None,
 clip_samples = [
     sample(tensor((2, 3), avoid=0.5), static(-2.0), static(0.5)),
     sample(tensor((4, 4), avoid=-0.25), static(-0.25), static(2.0)),
+    sample(tensor(("n", 3), avoid=0.0), static(0.0), static(float("inf"))),
+    sample((0, 3), static(0.0), static(6.0)),
 ]
 
 
@@ -169,18 +259,24 @@ def clip(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor
 
 
 nondifferentiable(
+    "relax.arange",
     "relax.bitwise_and",
     "relax.bitwise_not",
     "relax.bitwise_or",
     "relax.bitwise_xor",
     "relax.ceil",
     "relax.equal",
+    "relax.eye",
+    "relax.eye_like",
     "relax.floor",
+    "relax.floor_divide",
     "relax.greater",
     "relax.greater_equal",
+    "relax.hamming_window",
     "relax.isfinite",
     "relax.isinf",
     "relax.isnan",
+    "relax.left_shift",
     "relax.less",
     "relax.less_equal",
     "relax.logical_and",
@@ -188,9 +284,12 @@ nondifferentiable(
     "relax.logical_or",
     "relax.logical_xor",
     "relax.not_equal",
+    "relax.ones",
     "relax.ones_like",
+    "relax.right_shift",
     "relax.round",
     "relax.sign",
     "relax.trunc",
+    "relax.zeros",
     "relax.zeros_like",
 )

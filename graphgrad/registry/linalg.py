@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ..ops import functional as op
+from ..ops.einsum import einsum as written_out
 from ..ops.tensor import Tensor
-from .rule import bilinear
-from .sample import sample
+from .rule import bilinear, composite
+from .sample import Sample, sample
 
 MATMUL = [
     ((2, 3), (3, 4)),
@@ -19,7 +22,39 @@ MATMUL = [
     ((5, 2, 3), (3,)),
     ((3,), (5, 3, 4)),
     (("n", 3), (3, 4)),
+    ((2, "k"), ("k", 4)),
+    (("b", 2, 3), (1, 3, 4)),
     ((1, 1), (1, 1)),
+    ((2, 0), (0, 3)),
+    ((0, 2), (2, 3)),
+]
+
+EINSUM: list[tuple[str, Any]] = [
+    ("ij,jk->ik", [(2, 3), (3, 4)]),
+    ("ij,jk", [(2, 3), (3, 4)]),
+    ("bqhd,bkhd->bhqk", [(2, 3, 2, 4), (2, 5, 2, 4)]),
+    ("i,j->ji", [(2,), (3,)]),
+    ("i,i->", [(3,), (3,)]),
+    ("bi,bi->b", [(2, 3), (2, 3)]),
+    ("ij->", [(2, 3)]),
+    ("ij->ji", [(2, 3)]),
+    ("ba", [(2, 3)]),
+    ("ii->i", [(3, 3)]),
+    ("ii", [(3, 3)]),
+    ("iji,jj->ij", [(2, 3, 2), (3, 3)]),
+    ("iii->", [(2, 2, 2)]),
+    ("ij,k->k", [(2, 3), (4,)]),
+    ("ij,jk,kl->il", [(2, 3), (3, 4), (4, 2)]),
+    ("ij,kl,jk->il", [(2, 3), (4, 2), (3, 4)]),
+    ("i,ij,j,->", [(2,), (2, 3), (3,), ()]),
+    ("...ij,...jk->...ik", [(2, 1, 2, 3), (4, 3, 2)]),
+    ("...i,j...->j...", [(2, 3), (4, 2)]),
+    ("i...->...", [(2, 3)]),
+    ("ij,ij->i", [(2, 3), (1, 1)]),
+    ("ij,jk->ik", [(2, 1), (3, 4)]),
+    ("bij,bjk->bik", [("n", 2, 3), ("n", 3, 2)]),
+    ("nij,nj->ni", [("n", 2, "m"), ("n", "m")]),
+    ("ii->i", [("n", "n")]),
 ]
 
 
@@ -39,3 +74,19 @@ def matmul(a: Tensor, b: Tensor, ct: Tensor) -> tuple[Tensor, Tensor]:
         a_bar = op.reshape(a_bar, [*a_bar.shape[:-2], a_bar.shape[-1]])
         return a_bar, op.reshape(a, [*a.shape, 1]) * row
     return ct @ op.transpose(b), op.transpose(a) @ ct
+
+
+def _einsum_samples() -> list[Sample]:
+    return [sample(operands, subscripts=equation) for equation, operands in EINSUM]
+
+
+@composite("relax.einsum", samples=_einsum_samples())
+def einsum(operands: list[Tensor], attrs: Any) -> Tensor:
+    """y = Σ Π operands, as diagonals, sums, and matrix products of two at a time"""
+    return written_out(attrs.subscripts, operands)
+
+
+@composite("relax.outer", samples=[sample((2,), (3,)), sample(("n",), (3,)), sample((1,), (1,))])
+def outer(a: Tensor, b: Tensor) -> Tensor:
+    """yᵢⱼ = aᵢ bⱼ"""
+    return op.expand_dims(a, [1]) * b

@@ -5,6 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..ops import functional as op
+from ..ops.normalisation import (
+    collect,
+    group_axes,
+    in_groups,
+    inverse_deviation,
+    mean,
+    spread,
+)
 from ..ops.tensor import Tensor
 from .rule import register_gradient
 from .sample import sample, tensor
@@ -12,12 +20,16 @@ from .sample import sample, tensor
 
 def _batch_norm_samples(training: bool) -> list[Any]:
     variance = tensor((3,), 0.5, 1.5)
+    channels = [(3,), (3,), (3,), variance]
+    first_order = {"training": training, "second_order": False}
     return [
-        sample((4, 3, 2, 2), (3,), (3,), (3,), variance, axis=1, training=training),
-        sample((4, 2, 3), (3,), (3,), (3,), variance, axis=2, epsilon=0.1, training=training),
-        sample((5, 3), (3,), (3,), (3,), variance, axis=1, momentum=0.3, training=training),
-        sample((4, 3), (3,), (3,), (3,), variance, axis=1, scale=False, training=training),
-        sample((4, 3), (3,), (3,), (3,), variance, axis=1, center=False, training=training),
+        sample((4, 3, 2, 2), *channels, axis=1, training=training),
+        sample((4, 2, 3), *channels, axis=2, epsilon=0.1, training=training),
+        sample((5, 3), *channels, axis=1, momentum=0.3, training=training),
+        sample((4, 3), *channels, axis=1, scale=False, **first_order),
+        sample((4, 3), *channels, axis=1, center=False, **first_order),
+        sample((2, 3, 2, 1, 2), *channels, axis=-4, **first_order),
+        sample(("n", 2, 3), *channels, axis=-1, **first_order),
     ]
 
 
@@ -41,13 +53,13 @@ def batch_norm(
     def per_channel(t: Tensor) -> Tensor:
         return op.reshape(t, [x.shape[a] if a == axis else 1 for a in range(x.ndim)])
 
-    def mean(t: Tensor) -> Tensor:
+    def channel_mean(t: Tensor) -> Tensor:
         return op.divide_by_count(op.reduce_sum(t, axes), extents)
 
     ct, ct_mean, ct_variance = (op.widen(t) for t in cotangents)
-    batch_mean = mean(x) if attrs.training else old_mean
+    batch_mean = channel_mean(x) if attrs.training else old_mean
     centred = x - per_channel(batch_mean)
-    variance = mean(centred * centred) if attrs.training else old_variance
+    variance = channel_mean(centred * centred) if attrs.training else old_variance
     r = op.rsqrt(variance + attrs.epsilon)
     x_hat = centred * per_channel(r)
     sum_ct, sum_ct_x_hat = op.reduce_sum(ct, axes), op.reduce_sum(ct * x_hat, axes)
@@ -68,3 +80,160 @@ def batch_norm(
     x_bar = x_bar + centred * per_channel(op.divide_by_count(2.0 * momentum * ct_variance, extents))
     keep = 1.0 - momentum
     return x_bar, gamma_bar, beta_bar, keep * ct_mean, keep * ct_variance
+
+
+def _normalised_gradient(
+    x: Tensor,
+    gamma: Tensor | None,
+    ct: Tensor,
+    axes: list[int],
+    parameter_axes: list[int],
+    epsilon: float,
+    centre: bool = True,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the cotangents of x, γ and β in γ x̂ + β, where x̂ is x normalised over `axes`."""
+    wide, ct = op.widen(x), op.widen(ct)
+    centred = wide - mean(wide, axes) if centre else wide
+    r = inverse_deviation(centred, axes, epsilon)
+    x_hat = centred * r
+    slope = ct if gamma is None else ct * spread(op.widen(gamma), parameter_axes, x.ndim)
+    inner = slope - x_hat * mean(slope * x_hat, axes)
+    if centre:
+        inner = inner - mean(slope, axes)
+    return r * inner, collect(ct * x_hat, parameter_axes), collect(ct, parameter_axes)
+
+
+@register_gradient(
+    "relax.nn.group_norm",
+    samples=[
+        sample((2, 4, 3), (4,), (4,), num_groups=2, channel_axis=1, axes=[2]),
+        sample((2, 3, 6), (6,), (6,), num_groups=3, channel_axis=-1, axes=[1], epsilon=0.1),
+        sample(
+            (2, 4, 2, 2), (4,), (4,), num_groups=4, channel_axis=1, axes=[-1, 2], second_order=False
+        ),
+        sample(
+            (2, 4, 2), (4,), (4,), num_groups=1, channel_axis=1, axes=[0, 2], second_order=False
+        ),
+        sample((3, 4), (4,), (4,), num_groups=2, channel_axis=1, axes=[], epsilon=0.5),
+        sample(
+            (2, 4, 3),
+            (4,),
+            (4,),
+            num_groups=2,
+            channel_axis=1,
+            axes=[2],
+            scale=False,
+            second_order=False,
+        ),
+        sample(
+            (2, 4, 3),
+            (4,),
+            (4,),
+            num_groups=2,
+            channel_axis=1,
+            axes=[2],
+            center=False,
+            second_order=False,
+        ),
+        sample(("n", 4, "w"), (4,), (4,), num_groups=2, channel_axis=1, axes=[2]),
+    ],
+)
+def group_norm(
+    inputs: Any, outputs: Any, cotangents: Any, attrs: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x̄ = r (γ ȳ − mean γ ȳ − x̂ · mean(γ ȳ x̂)),  γ̄ = Σ ȳ x̂,  β̄ = Σ ȳ, in groups of channels
+
+    Wu and He, *Group normalization* (2018).
+    """
+    (x, gamma, beta), (ct,) = inputs, cotangents
+    axis, groups = attrs.channel_axis % x.ndim, attrs.num_groups
+    x_bar, gamma_bar, beta_bar = _normalised_gradient(
+        in_groups(x, axis, groups),
+        in_groups(gamma, 0, groups) if attrs.scale else None,
+        in_groups(ct, axis, groups),
+        group_axes(op.normalise_axes(attrs.axes, x.ndim), axis),
+        [axis, axis + 1],
+        attrs.epsilon,
+    )
+    return (
+        op.reshape(x_bar, x.shape),
+        op.reshape(gamma_bar, gamma.shape) if attrs.scale else 0.0 * gamma,
+        op.reshape(beta_bar, beta.shape) if attrs.center else 0.0 * beta,
+    )
+
+
+@register_gradient(
+    "relax.nn.instance_norm",
+    samples=[
+        sample((2, 3, 4), (3,), (3,), channel_axis=1, axes=[2]),
+        sample((2, 2, 3, 2), (2,), (2,), channel_axis=-1, axes=[1, -2], epsilon=0.1),
+        sample((2, 3, 4), (3,), (3,), channel_axis=1, axes=[2], scale=False, second_order=False),
+        sample((2, 3, 4), (3,), (3,), channel_axis=1, axes=[2], center=False, second_order=False),
+        sample(("n", 3, "w"), (3,), (3,), channel_axis=1, axes=[2]),
+    ],
+)
+def instance_norm(
+    inputs: Any, outputs: Any, cotangents: Any, attrs: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x̄ = r (γ ȳ − mean γ ȳ − x̂ · mean(γ ȳ x̂)),  γ̄ = Σ ȳ x̂,  β̄ = Σ ȳ"""
+    (x, gamma, beta), (ct,) = inputs, cotangents
+    axes = op.normalise_axes(attrs.axes, x.ndim)
+    scale = gamma if attrs.scale else None
+    channel = [attrs.channel_axis % x.ndim]
+    x_bar, gamma_bar, beta_bar = _normalised_gradient(x, scale, ct, axes, channel, attrs.epsilon)
+    return (
+        x_bar,
+        gamma_bar if attrs.scale else 0.0 * gamma,
+        beta_bar if attrs.center else 0.0 * beta,
+    )
+
+
+@register_gradient(
+    "relax.nn.layer_norm",
+    samples=[
+        sample((3, 4), (4,), (4,), axes=[-1]),
+        sample((2, 3, 4), (3, 4), (3, 4), axes=[1, 2], epsilon=0.1),
+        sample((2, 3, 4), (4, 3), (4, 3), axes=[-1, 1], second_order=False),
+        sample((2, 3, 4), (2, 4), (2, 4), axes=[0, 2]),
+        sample((5,), (5,), (5,), axes=[0], second_order=False),
+        sample((3, 4), (4,), (4,), axes=[1], scale=False, second_order=False),
+        sample((3, 4), (4,), (4,), axes=[1], center=False, second_order=False),
+        sample(("n", "m"), ("m",), ("m",), axes=[-1]),
+    ],
+)
+def layer_norm(
+    inputs: Any, outputs: Any, cotangents: Any, attrs: Any
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x̄ = r (γ ȳ − mean γ ȳ − x̂ · mean(γ ȳ x̂)),  γ̄ = Σ ȳ x̂,  β̄ = Σ ȳ
+
+    Ba, Kiros and Hinton, *Layer normalization* (2016).
+    """
+    (x, gamma, beta), (ct,) = inputs, cotangents
+    axes = op.normalise_axes(attrs.axes, x.ndim)
+    scale = gamma if attrs.scale else None
+    x_bar, gamma_bar, beta_bar = _normalised_gradient(x, scale, ct, axes, axes, attrs.epsilon)
+    return (
+        x_bar,
+        gamma_bar if attrs.scale else 0.0 * gamma,
+        beta_bar if attrs.center else 0.0 * beta,
+    )
+
+
+@register_gradient(
+    "relax.nn.rms_norm",
+    samples=[
+        sample((3, 4), (4,), axes=[-1]),
+        sample((2, 3, 4), (3, 4), axes=[1, 2], epsilon=0.1),
+        sample((2, 3, 4), (4, 2), axes=[-1, 0], second_order=False),
+        sample(("n", 2, "m"), ("m",), axes=[2]),
+    ],
+)
+def rms_norm(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor, Tensor]:
+    """x̄ = r (γ ȳ − x̂ · mean(γ ȳ x̂)),  γ̄ = Σ ȳ x̂,  with x̂ = r x and r = (mean x² + ε)^(−1/2)
+
+    Zhang and Sennrich, *Root mean square layer normalization* (2019).
+    """
+    (x, gamma), (ct,) = inputs, cotangents
+    axes = op.normalise_axes(attrs.axes, x.ndim)
+    gradient = _normalised_gradient(x, gamma, ct, axes, axes, attrs.epsilon, centre=False)
+    return gradient[0], gradient[1]

@@ -1,4 +1,4 @@
-"""Rules of pooling."""
+"""Rules of pooling, over one, two and three spatial axes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Any
 
 from ..ops import pool
 from ..ops.pool import Pool
+from ..ops.resample import adaptive_pool_image
 from ..ops.tensor import Tensor
 from .conv import to_layout
-from .rule import linear, nondifferentiable, register_gradient
+from .rule import composite, linear, nondifferentiable, register_gradient
 from .sample import Sample, sample, static, tensor
 
-POOLS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
+POOLS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
     ((2, 3, 6, 6), {"pool_size": 2, "strides": 2}),
     ((1, 2, 7, 5), {"pool_size": 3, "strides": 2, "padding": 1}),
     ((1, 2, 5, 5), {"pool_size": 2, "strides": 2}),
@@ -24,87 +25,157 @@ POOLS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
         (1, 2, 6, 6),
         {"pool_size": 3, "strides": 2, "padding": 1, "ceil_mode": True, "count_include_pad": True},
     ),
+    (("n", 2, 4, 5), {"pool_size": 2, "strides": 2, "padding": 1}),
+    (("n", 1, "h", 4), {"pool_size": 2, "strides": 1, "padding": 1}),
+    ((2, 5, 6, 2), {"pool_size": 3, "strides": 2, "padding": 1, "layout": "NHWC"}),
+    ((1, 2, 4, 6), {"pool_size": 2, "strides": 2, "out_layout": "NHWC"}),
+    ((2, 3, 7), {"pool_size": 3, "strides": 2}),
+    ((2, 1, 6), {"pool_size": 3, "strides": 2, "padding": (0, 2), "ceil_mode": True}),
+    ((1, 2, 9), {"pool_size": 3, "strides": 1, "padding": 1, "dilation": 2}),
+    (("n", 6, 2), {"pool_size": 2, "strides": 2, "padding": 1, "layout": "NWC"}),
+    ((1, 2, 4, 5, 4), {"pool_size": 2, "strides": 2}),
+    (
+        (1, 1, 5, 4, 3),
+        {
+            "pool_size": (3, 2, 2),
+            "strides": (2, 1, 2),
+            "padding": (1, 1, 0, 0, 0, 1),
+            "ceil_mode": True,
+            "count_include_pad": True,
+        },
+    ),
+    ((1, 4, 4, 3, 2), {"pool_size": 2, "strides": 1, "dilation": (2, 1, 1), "layout": "NDHWC"}),
 ]
 """Input shape and windows; some do not cover the input, some overlap."""
 
+IN_PADDING: tuple[tuple[int, ...], dict[str, Any]] = (
+    (1, 1, 3, 3),
+    {"pool_size": 2, "strides": 2, "padding": 3},
+)
+"""Windows that lie in the padding as a whole."""
 
-def _in_full(attributes: dict[str, Any]) -> dict[str, Any]:
+Case = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def _of_rank(rank: int) -> list[Case]:
+    return [case for case in POOLS if len(case[0]) == rank + 2]
+
+
+def _in_full(rank: int, attributes: dict[str, Any]) -> dict[str, Any]:
     """Write the windows in full, as the attributes of our own ops have them."""
 
-    def pair(value: Any) -> tuple[int, ...]:
-        return (value, value) if isinstance(value, int) else tuple(value)
+    def all_axes(value: Any) -> tuple[int, ...]:
+        return (value,) * rank if isinstance(value, int) else tuple(value)
 
-    padding = pair(attributes.get("padding", 0))
+    padding = all_axes(attributes.get("padding", 0))
     return {
-        "pool_size": pair(attributes["pool_size"]),
-        "strides": pair(attributes["strides"]),
-        "padding": padding if len(padding) == 4 else (*padding, *padding),
-        "dilation": pair(attributes.get("dilation", 1)),
+        "pool_size": all_axes(attributes["pool_size"]),
+        "strides": all_axes(attributes["strides"]),
+        "padding": padding if len(padding) == 2 * rank else (*padding, *padding),
+        "dilation": all_axes(attributes.get("dilation", 1)),
         "ceil_mode": attributes.get("ceil_mode", False),
         "count_include_pad": attributes.get("count_include_pad", False),
     }
 
 
-@linear(
-    "relax.nn.avg_pool2d",
-    samples=[sample(shape, **windows) for shape, windows in POOLS]
-    + [sample((1, 6, 6, 2), pool_size=2, strides=2, layout="NHWC")],
-)
-def avg_pool2d(x: Tensor, ct: Tensor, attrs: Any) -> Tensor:
+def avg_pool(x: Tensor, ct: Tensor, attrs: Any) -> Tensor:
     """x̄ = Σ over the windows that contain the element of ȳ / count"""
-    ct = to_layout(ct, attrs.out_layout, "NCHW")
-    shape = [x.shape[attrs.layout.index(axis)] for axis in "NCHW"]
-    x_bar = pool.avg_pool2d_gradient(ct, shape, Pool.of(attrs))
-    return to_layout(x_bar, "NCHW", attrs.layout)
+    windows = Pool.of(attrs)
+    ct = to_layout(ct, attrs.out_layout, windows.layout)
+    shape = [x.shape[attrs.layout.index(axis)] for axis in windows.layout]
+    x_bar = pool.avg_pool_gradient(ct, shape, windows)
+    return to_layout(x_bar, windows.layout, attrs.layout)
 
 
 @linear(
-    "graphgrad.avg_pool2d_gradient",
+    "graphgrad.avg_pool_gradient",
     samples=[
-        sample((2, 3, 3, 3), static((2, 3, 6, 6)), **_in_full(POOLS[0][1])),
-        sample((1, 2, 4, 3), static((1, 2, 7, 5)), **_in_full(POOLS[1][1])),
+        sample((2, 3, 3, 3), static((2, 3, 6, 6)), **_in_full(2, POOLS[0][1])),
+        sample((1, 2, 4, 3), static((1, 2, 7, 5)), **_in_full(2, POOLS[1][1])),
+        sample((1, 2, 4), static((1, 2, 9)), **_in_full(1, {"pool_size": 3, "strides": 2})),
+        sample(
+            (1, 1, 2, 2, 1),
+            static((1, 1, 4, 4, 3)),
+            **_in_full(3, {"pool_size": 2, "strides": 2}),
+        ),
     ],
 )
-def avg_pool2d_gradient(ct: Tensor, shape: Any, v: Tensor, attrs: Any) -> tuple[Tensor, None]:
-    """With v the cotangent of x̄: avg_pool2d(v)"""
-    return pool.avg_pool2d(v, Pool.of(attrs)), None
+def avg_pool_gradient(ct: Tensor, shape: Any, v: Tensor, attrs: Any) -> tuple[Tensor, None]:
+    """With v the cotangent of x̄: avg_pool(v)"""
+    return pool.avg_pool(v, Pool.of(attrs)), None
 
 
-@register_gradient(
-    "relax.nn.max_pool2d",
-    samples=[sample(tensor(shape, distinct=True), **windows) for shape, windows in POOLS]
-    + [sample(tensor((1, 6, 6, 2), distinct=True), pool_size=3, strides=2, layout="NHWC")],
-)
-def max_pool2d(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
+def max_pool(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
     """x̄ = Σ of ȳ over the windows whose first maximum stands at the element"""
-    x = to_layout(inputs[0], attrs.layout, "NCHW")
-    y, ct = (to_layout(t, attrs.out_layout, "NCHW") for t in (outputs[0], cotangents[0]))
     windows = Pool.of(attrs)
-    index = pool.max_pool2d_index(x, y, windows)
-    x_bar = pool.max_pool2d_scatter(ct, index, x.shape, windows)
-    return (to_layout(x_bar, "NCHW", attrs.layout),)
+    x = to_layout(inputs[0], attrs.layout, windows.layout)
+    y, ct = (to_layout(t, attrs.out_layout, windows.layout) for t in (outputs[0], cotangents[0]))
+    index = pool.max_pool_index(x, y, windows)
+    x_bar = pool.max_pool_scatter(ct, index, x.shape, windows)
+    return (to_layout(x_bar, windows.layout, attrs.layout),)
 
 
-def _index_samples(shape: tuple[int, ...], *more: Any) -> list[Sample]:
-    """Return calls with an index of taps, for 2×2 windows at stride 2 over 4×4 elements."""
-    index = tensor((1, 2, 2, 2), 0, 4, dtype="int32")
-    return [sample(shape, index, *more, **_in_full({"pool_size": 2, "strides": 2}))]
+def adaptive_avg_pool(x: Tensor, attrs: Any) -> Tensor:
+    """y = the mean over each of the (nearly) equal parts of each spatial axis"""
+    return adaptive_pool_image(x, attrs)
 
 
-@register_gradient(
-    "graphgrad.max_pool2d_scatter", samples=_index_samples((1, 2, 2, 2), static((1, 2, 4, 4)))
-)
-def max_pool2d_scatter(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> Any:
+def _index_samples(position: int) -> list[Sample]:
+    """Return calls with an index of taps for each rank: windows of 2 at stride 2 over 4."""
+    samples = []
+    for rank in (1, 2, 3):
+        outputs, inputs = (1, 2, *[2] * rank), (1, 2, *[4] * rank)
+        index = tensor(outputs, 0, 2**rank + 1, dtype="int32")
+        arguments = [(outputs, index, static(inputs)), (inputs, index)][position]
+        windows = _in_full(rank, {"pool_size": 2, "strides": 2})
+        samples.append(sample(*arguments, **windows))
+    return samples
+
+
+@register_gradient("graphgrad.max_pool_scatter", samples=_index_samples(0))
+def max_pool_scatter(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> Any:
     """With v the cotangent of x̄: v at the window's maximum"""
     (_, index, _), (v,) = inputs, cotangents
-    return pool.max_pool2d_gather(v, index, Pool.of(attrs)), None, None
+    return pool.max_pool_gather(v, index, Pool.of(attrs)), None, None
 
 
-@register_gradient("graphgrad.max_pool2d_gather", samples=_index_samples((1, 2, 4, 4)))
-def max_pool2d_gather(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> Any:
+@register_gradient("graphgrad.max_pool_gather", samples=_index_samples(1))
+def max_pool_gather(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> Any:
     """x̄ = Σ of ȳ over the windows whose index points at the element"""
     (x, index), (ct,) = inputs, cotangents
-    return pool.max_pool2d_scatter(ct, index, x.shape, Pool.of(attrs)), None
+    return pool.max_pool_scatter(ct, index, x.shape, Pool.of(attrs)), None
 
 
-nondifferentiable("graphgrad.max_pool2d_index")
+nondifferentiable("graphgrad.max_pool_index", "graphgrad.max_pool_position")
+
+ADAPTIVE: list[Case] = [
+    ((2, 2, 6), {"output_size": 3}),
+    ((1, 2, 7), {"output_size": 3}),
+    (("n", 4, 2), {"output_size": 6, "layout": "NWC"}),
+    ((1, 2, 3), {}),
+    ((2, 2, 5, 6), {"output_size": (3, 4)}),
+    ((2, 2, "h", 5), {"output_size": 1}),
+    ((1, 4, 5, 2), {"output_size": (2, 7), "layout": "NHWC", "out_layout": "NCHW"}),
+    ((1, 2, 4, 3, 5), {"output_size": (2, 3, 1)}),
+    ((1, 3, 4, 5, 2), {"output_size": 2, "layout": "NDHWC"}),
+]
+"""Input shape and attributes of adaptive average pooling."""
+
+for _rank in (1, 2, 3):
+    linear(
+        f"relax.nn.avg_pool{_rank}d",
+        samples=[sample(shape, **windows) for shape, windows in _of_rank(_rank)]
+        + [sample(IN_PADDING[0], **IN_PADDING[1])] * (_rank == 2),
+    )(avg_pool)
+    register_gradient(
+        f"relax.nn.max_pool{_rank}d",
+        samples=[
+            sample(tensor(shape, distinct=True), **windows) for shape, windows in _of_rank(_rank)
+        ],
+    )(max_pool)
+    composite(
+        f"relax.nn.adaptive_avg_pool{_rank}d",
+        samples=[
+            sample(shape, **attributes) for shape, attributes in ADAPTIVE if len(shape) == _rank + 2
+        ],
+    )(adaptive_avg_pool)

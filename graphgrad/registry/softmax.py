@@ -9,7 +9,15 @@ from ..ops.tensor import Tensor
 from .rule import register_gradient
 from .sample import sample
 
-axis_samples = [sample((2, 3)), sample((2, 3, 4), axis=1), sample((3,), axis=0)]
+axis_samples = [
+    sample((2, 3)),
+    sample((2, 3, 4), axis=1),
+    sample((2, 3, 4), axis=-3),
+    sample((3,), axis=0),
+    sample(("n", 3), axis=-1),
+    sample(("n", 3), axis=0),
+    sample((0, 3), axis=1),
+]
 
 
 @register_gradient("relax.nn.log_softmax", samples=axis_samples)

@@ -153,6 +153,19 @@ def test_tuple_parameters_are_differentiated_through():
     np.testing.assert_allclose(found.numpy(), a + c, rtol=1e-5)
 
 
+def test_the_gradient_of_a_tuple_parameter_is_a_tuple():
+    a, b, c, y = (rand(3, 3, seed=i) for i in range(4))
+    tensor = tvm.runtime.tensor
+    results = []
+    for differentiate in (relax.transform.Gradient, gg.transform.Gradient):
+        vm = relax.VirtualMachine(gg.compile(differentiate("main")(Tuples)), tvm.cpu())
+        results.append(vm["main_adjoint"]([[tensor(a), tensor(b)], tensor(c)], tensor(y))[1])
+    (theirs, _), (ours, _) = results
+    assert len(ours) == 2 and len(ours[0]) == 2
+    for mine, other in zip([*ours[0], ours[1]], [*theirs[0], theirs[1]], strict=True):
+        np.testing.assert_allclose(mine.numpy(), other.numpy(), rtol=1e-5)
+
+
 def test_symbolic_batch_and_two_blocks():
     @I.ir_module
     class Symbolic:

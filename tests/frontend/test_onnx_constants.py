@@ -85,4 +85,4 @@ def test_sparse_initialisers_become_dense(tensor, dense):
 def test_notes_name_what_was_changed():
     model = from_onnx(constant_model("value_int", 3))
     assert any("the_constant" in note for note in model.notes)
-    assert from_onnx(constant_model("value", FORMS["value"][0])).notes == []
+    assert from_onnx(constant_model("value", numpy_helper.from_array(X[0]))).notes == []

@@ -1,8 +1,9 @@
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
+import graphgrad as gg
 from graphgrad.errors import ArgumentError, InputError, ModelError
 from graphgrad.frontend import onnx_export
 from graphgrad.frontend.mode import specialise
@@ -149,8 +150,131 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
-def test_too_large_for_a_file(tmp_path, monkeypatch):
+def test_a_model_too_large_for_a_file_keeps_its_weights_in_another(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_export, "_LARGEST_FILE", 100)
+    monkeypatch.setattr(onnx_export, "_SMALL_TENSOR", 0)
+    runtime = peer("onnxruntime")
     model = training_model()
-    with pytest.raises(ModelError, match="larger than 2 GB"):
-        to_onnx(model, model.params, model.state, tmp_path / "m.onnx")
+    path = tmp_path / "m.onnx"
+    for _ in range(2):  # the second replaces the first
+        to_onnx(model, changed(model.params), changed(model.state), path)
+        assert sorted(file.name for file in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
+    onnx.checker.check_model(str(path), full_check=True)
+    again = from_onnx(path)
+    for name, array in changed(model.params).items():
+        np.testing.assert_array_equal(again.params[name], array)
+    outputs, _ = run_model(again, specialise(again, False), X)
+    np.testing.assert_allclose(outputs[0], run_onnx(runtime, str(path), {"x": X})[0], 1e-5, 1e-6)
+
+
+def loss_model():
+    """Scores, their loss by labels, and twice the loss."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["scores"]),
+        helper.make_node("SoftmaxCrossEntropyLoss", ["scores", "labels"], ["loss", "log_prob"]),
+        helper.make_node("Mul", ["loss", "two"], ["twice"]),
+    ]
+    outputs = {"scores": ["N", 4], "loss": [], "twice": []}
+    arrays = {"w": random(3, 4), "two": np.float32(2)}
+    proto = model_of(nodes, {"x": ["N", 3]}, outputs, arrays)
+    proto.graph.input.append(helper.make_tensor_value_info("labels", TensorProto.INT64, ["N"]))
+    return proto
+
+
+def test_losses_and_labels_are_left_out(tmp_path):
+    runtime = peer("onnxruntime")
+    model = from_onnx(loss_model())
+    path = tmp_path / "m.onnx"
+    to_onnx(model, changed(model.params), None, path)
+    written = onnx.load(path).graph
+    assert [value.name for value in written.input] == ["x"]
+    assert [value.name for value in written.output] == ["scores"]
+    assert [tensor.name for tensor in written.initializer] == ["w"]
+    (scores,) = run_onnx(runtime, str(path), {"x": random(2, 3)})
+    np.testing.assert_allclose(scores, random(2, 3) @ changed(model.params)["w"], rtol=1e-5)
+
+
+def test_a_model_whose_only_outputs_are_losses_stays_whole(tmp_path):
+    proto = loss_model()
+    del proto.graph.output[0]
+    model = from_onnx(proto)
+    to_onnx(model, model.params, None, tmp_path / "m.onnx")
+    assert len(onnx.load(tmp_path / "m.onnx").graph.node) == 3
+
+
+def ir3_model():
+    proto = model_of(
+        [helper.make_node("Gemm", ["x", "w", "b"], ["y"])],
+        {"x": ["N", 3]},
+        {"y": ["N", 4]},
+        {"w": random(3, 4), "b": random(4)},
+        opset=9,
+        ir_version=3,
+    )
+    proto.graph.input.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, [3, 4]))
+    proto.graph.input.append(helper.make_tensor_value_info("b", TensorProto.FLOAT, [4]))
+    return proto
+
+
+def function_model():
+    function = helper.make_function(
+        "f",
+        "Layer",
+        ["a", "w"],
+        ["b"],
+        [helper.make_node("MatMul", ["a", "w"], ["t"]), helper.make_node("Relu", ["t"], ["b"])],
+        [helper.make_opsetid("", 17)],
+    )
+    nodes = [helper.make_node("Layer", ["x", "w"], ["y"], domain="f")]
+    proto = model_of(nodes, {"x": ["N", 3]}, {"y": ["N", 4]}, {"w": random(3, 4)})
+    proto.functions.append(function)
+    proto.opset_import.append(helper.make_opsetid("f", 1))
+    return proto
+
+
+def shared_model():
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Transpose", ["w"], ["t"]),
+        helper.make_node("MatMul", ["h", "t"], ["y"]),
+    ]
+    return model_of(nodes, {"x": ["N", 3]}, {"y": ["N", 3]}, {"w": random(3, 4)})
+
+
+def constant_model():
+    nodes = [
+        helper.make_node("Constant", [], ["w"], value=numpy_helper.from_array(random(3, 4))),
+        helper.make_node("MatMul", ["x", "w"], ["y"]),
+    ]
+    return model_of(nodes, {"x": ["N", 3]}, {"y": ["N", 4]})
+
+
+def merged_model():
+    nodes = [
+        helper.make_node("Identity", ["w"], ["v"]),
+        helper.make_node("Mul", ["x", "w"], ["h"]),
+        helper.make_node("Add", ["h", "v"], ["y"]),
+    ]
+    return model_of(nodes, {"x": ["N", 3]}, {"y": ["N", 3]}, {"w": random(3)})
+
+
+@pytest.mark.parametrize(
+    "build", [ir3_model, function_model, shared_model, constant_model, merged_model]
+)
+def test_trained_weights_reach_onnxruntime(tmp_path, build):
+    runtime = peer("onnxruntime")
+    model = from_onnx(build())
+    step = gg.train_step(model, loss="mse", optimizer=gg.optim.SGD(0.1))
+    x = random(2, 3)
+    step(x, np.zeros(model_shape(model), "float32"))
+    path = tmp_path / "m.onnx"
+    to_onnx(model, step.params, step.state, path)
+    onnx.checker.check_model(str(path), full_check=True)
+    (expected,) = run_onnx(runtime, str(path), {"x": x})
+    ours = step.evaluate(x)
+    np.testing.assert_allclose(np.asarray(ours["y"]), expected, rtol=1e-5, atol=1e-6)
+    assert any((step.params[name] != model.params[name]).any() for name in model.params)
+
+
+def model_shape(model):
+    return (2, int(model.mod["main"].ret_ty.shape[1]))

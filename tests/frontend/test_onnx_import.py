@@ -5,7 +5,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from graphgrad.errors import ArgumentError, ModelError
+from graphgrad.errors import ModelError
 from graphgrad.frontend.mode import specialise
 from graphgrad.frontend.onnx_import import from_onnx
 from tests.peers import peer
@@ -39,11 +39,6 @@ def test_arrays_are_those_of_the_file():
     np.testing.assert_array_equal(model.params["w"], w)
     model.params["w"][:] = 0  # writable, and not the file's
     np.testing.assert_array_equal(from_onnx(proto).params["w"], w)
-
-
-def test_custom_ops_is_not_served_yet():
-    with pytest.raises(ArgumentError, match="custom_ops is not served yet"):
-        from_onnx(batch_norm_model(), custom_ops={})
 
 
 def test_missing_file():

@@ -188,10 +188,11 @@ def test_shape_arithmetic_stays_symbolic():
 
 
 def test_a_node_that_cannot_be_translated_is_named_and_nothing_is_printed(capsys):
-    node = helper.make_node("MaxPool", ["x"], ["y", "i"], name="pool", kernel_shape=[2, 2])
-    proto = model_of([node], {"x": [1, 1, 4, 4]}, {"y": [1, 1, 2, 2]})
-    proto.graph.output.append(helper.make_tensor_value_info("i", TensorProto.INT64, [1, 1, 2, 2]))
-    with pytest.raises(ModelError, match=r"node 'pool' \(MaxPool\) cannot be imported"):
+    node = batch_norm_node("x", "y", spatial=0, name="norm")
+    shape = [4, CHANNELS, 5]
+    proto = model_of([node], {"x": shape}, {"y": shape}, batch_norm_arrays(), opset=7)
+    message = r"^node 'norm' \(BatchNormalization\) cannot be imported: spatial=0 .*$"
+    with pytest.raises(ModelError, match=message):
         from_onnx(proto)
     assert capsys.readouterr().out == ""
 
@@ -278,3 +279,53 @@ def test_ops_of_the_usual_networks_stay_relax_ops(op_type):
     proto.graph.output.append(helper.make_empty_tensor_value_info("y"))
     proto = onnx.shape_inference.infer_shapes(proto)
     assert "relax.call_tir" not in op_names(from_onnx(proto).mod)
+
+
+def test_local_functions_in_functions_with_attributes():
+    """Elu(alpha=3)(Elu(alpha=2)(x)), the alphas handed down."""
+    inner_node = helper.make_node("Elu", ["a"], ["b"])
+    inner_node.attribute.append(
+        onnx.AttributeProto(name="alpha", type=onnx.AttributeProto.FLOAT, ref_attr_name="slope")
+    )
+    standard, own = helper.make_opsetid("", 17), helper.make_opsetid("f", 1)
+    inner = helper.make_function("f", "Bend", ["a"], ["b"], [inner_node], [standard], ["slope"])
+    nodes = [
+        helper.make_node("Bend", ["a"], ["t"], domain="f", slope=2.0),
+        helper.make_node("Bend", ["t"], ["b"], domain="f", slope=3.0),
+    ]
+    outer = helper.make_function("f", "Twice", ["a"], ["b"], nodes, [standard, own])
+    calls = [
+        helper.make_node("Twice", ["x"], ["h"], domain="f"),
+        helper.make_node("Twice", ["h"], ["y"], domain="f"),
+    ]
+    proto = model_of(calls, {"x": [3]}, {"y": [3]})
+    proto.functions.extend([inner, outer])
+    proto.opset_import.append(own)
+    model = from_onnx(proto)
+    expected = x = random(3)
+    for alpha in (2, 3, 2, 3):
+        expected = np.where(expected > 0, expected, alpha * np.expm1(expected))
+    np.testing.assert_allclose(run_model(model, model.mod, x), expected, rtol=1e-5)
+
+
+def test_an_output_may_be_an_initialiser():
+    nodes = [helper.make_node("Mul", ["x", "w"], ["y"])]
+    model = from_onnx(model_of(nodes, {"x": [3]}, {"y": [3], "w": [3]}, {"w": random(3)}))
+    y, w = run_model(model, model.mod, random(3))
+    np.testing.assert_array_equal(y, random(3) ** 2)
+    np.testing.assert_array_equal(w, random(3))
+
+
+def test_errors_of_tvm_are_one_line():
+    node = helper.make_node("MatMul", ["x", "w"], ["y"], name="product")
+    proto = model_of([node], {"x": [2, 3]}, {"y": [2, 2]}, {"w": random(4, 2)})
+    with pytest.raises(ModelError, match=r"^node 'product' \(MatMul\) cannot be imported: [^\n]+$"):
+        from_onnx(proto)
+
+
+def test_a_sequence_is_no_output():
+    nodes = [helper.make_node("SequenceConstruct", ["x", "x"], ["s"])]
+    proto = model_of(nodes, {"x": [3]}, {})
+    proto.graph.output.append(helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None))
+    with pytest.raises(ModelError, match="output 's' is not a tensor"):
+        from_onnx(proto)

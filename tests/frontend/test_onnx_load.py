@@ -68,6 +68,26 @@ def test_old_ir_version():
         load(proto)
 
 
+@pytest.mark.parametrize(
+    "opset, message",
+    [
+        (6, "uses opset 6; 7 to .* convert it with onnx.version_converter"),
+        (999, "uses opset 999; 7 to .* install an onnx package that knows it"),
+    ],
+)
+def test_opsets_that_are_not_served(opset, message):
+    proto = batch_norm_model()
+    proto.opset_import[0].version = opset
+    with pytest.raises(ModelError, match=message):
+        load(proto)
+
+
+def test_versions_of_other_domains_are_their_own():
+    proto = batch_norm_model()
+    proto.opset_import.append(helper.make_opsetid("my.domain", 1))
+    assert len(load(proto).opset_import) == 2
+
+
 def test_missing_external_data(tmp_path):
     proto = batch_norm_model()
     path = tmp_path / "model.onnx"

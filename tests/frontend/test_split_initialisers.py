@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
+from graphgrad.frontend import split_initialisers
+from graphgrad.frontend.onnx_graph import readers
 from graphgrad.frontend.onnx_import import from_onnx
 from graphgrad.frontend.onnx_repair import repair
 
@@ -19,7 +21,7 @@ def bn_model(nodes, arrays, outputs=None, **options):
 
 
 def repaired(model):
-    proto, notes = repair(model, lambda node: True)
+    proto, notes = repair(model, {})
     return proto.graph, notes
 
 
@@ -161,3 +163,21 @@ def test_new_names_do_not_clash():
     graph, _ = repaired(bn_model(nodes, arrays, {"y": SHAPE, "z": [CHANNELS]}))
     names = [tensor.name for tensor in graph.initializer]
     assert "bn.running_var_1" in names and len(names) == len(set(names))
+
+
+def test_the_graph_is_searched_a_fixed_number_of_times(monkeypatch):
+    """However many initialisers were merged: an import is linear in the number of nodes."""
+    calls = []
+    monkeypatch.setattr(
+        split_initialisers, "readers", lambda graph: calls.append(graph) or readers(graph)
+    )
+    counts = []
+    for copies in (2, 20):
+        names = [f"w{index}" for index in range(copies)]
+        nodes = [helper.make_node("Identity", ["w"], [name]) for name in names]
+        nodes.append(helper.make_node("Sum", ["x", *names], ["y"]))
+        model = from_onnx(model_of(nodes, {"x": [3]}, {"y": [3]}, {"w": random(3)}))
+        assert list(model.params) == names
+        counts.append(len(calls))
+        calls.clear()
+    assert counts[0] == counts[1]

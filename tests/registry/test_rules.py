@@ -22,8 +22,10 @@ def checker(op):
 
 
 @pytest.mark.parametrize(("rule", "sample"), CASES, ids=label)
-def test_rule(rule, sample):
+def test_rule(rule, sample, record_property):
     checker(rule.op).check(OF_RULE[rule.op].index((rule, sample)))
+    record_property("op", rule.op)
+    record_property("compared", ["order1", "order2"] if sample.second_order else ["order1"])
 
 
 @pytest.mark.parametrize("rule", [r for r in all_rules() if r.function is not None], ids=label)

@@ -42,7 +42,7 @@ def _torch_arguments(sample, tensors):
 
 
 @pytest.mark.parametrize(("rule", "index"), CASES, ids=str)
-def test_gradient_equals_torch(rule, index):
+def test_gradient_equals_torch(rule, index, record_property):
     function = functions().get(rule.op)
     if function is None:
         assert rule.op in {
@@ -77,3 +77,5 @@ def test_gradient_equals_torch(rule, index):
             continue
         theirs = leaf.grad if leaf.grad is not None else torch.zeros_like(leaf)
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-8, atol=1e-9)
+    record_property("op", rule.op)
+    record_property("compared", ["torch"])

@@ -1,17 +1,146 @@
-"""Activations that TVM's importer has not, or writes so that a derivative is wrong."""
+"""Activations that TVM's importer has not, or writes so that a derivative or a dtype is wrong."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from tvm import relax
 
 from ...ops import functional as op
 from ...ops.tensor import Tensor
 from .node import Node, converter
 
 
+@converter("Celu")
+def celu(node: Node) -> Tensor:
+    """x where x > 0, else α (exp(x / α) − 1)."""
+    x, alpha = node.tensor(0), node.attribute("alpha", 1.0)
+    return _exponential_below_zero(x, alpha, 1.0 / alpha)
+
+
 @converter("Elu")
 def elu(node: Node) -> Tensor:
     """x where x > 0, else α (exp x − 1); the slope at 0 is α."""
-    x = node.tensor(0)
+    return _exponential_below_zero(node.tensor(0), node.attribute("alpha", 1.0), 1.0)
+
+
+@converter("Selu")
+def selu(node: Node) -> Tensor:
+    """γ x where x > 0, else γ α (exp x − 1); the slope at 0 is γ α."""
+    alpha = node.attribute("alpha", 1.67326319217681884765625)
+    gamma = node.attribute("gamma", 1.05070102214813232421875)
+    return gamma * _exponential_below_zero(node.tensor(0), alpha, 1.0)
+
+
+def _exponential_below_zero(x: Tensor, alpha: float, scale: float) -> Tensor:
     positive = op.greater(x, 0.0)
     # The exponential is kept from the positive side, where it may overflow.
-    negative = op.exp(op.where(positive, 0.0, x)) - 1.0
-    return op.where(positive, x, node.attribute("alpha", 1.0) * negative)
+    negative = op.exp(scale * op.where(positive, 0.0, x)) - 1.0
+    return op.where(positive, x, alpha * negative)
+
+
+@converter("HardSigmoid")
+def hard_sigmoid(node: Node) -> Tensor:
+    """α x + β, kept between 0 and 1."""
+    x = node.attribute("alpha", 0.2) * node.tensor(0) + node.attribute("beta", 0.5)
+    return op.clip(x, 0.0, 1.0)
+
+
+@converter("HardSwish")
+def hard_swish(node: Node) -> Tensor:
+    """x · HardSigmoid(x) with α = 1/6 and β = 1/2."""
+    x = node.tensor(0)
+    return x * op.clip(x / 6.0 + 0.5, 0.0, 1.0)
+
+
+@converter("Mish")
+def mish(node: Node) -> Tensor:
+    """x · tanh(log(1 + exp x))."""
+    x = node.tensor(0)
+    return x * op.tanh(_softplus(x))
+
+
+@converter("PRelu")
+def prelu(node: Node) -> Tensor:
+    """x where x > 0, else slope · x; the slope broadcasts to the shape of x."""
+    x = node.tensor(0)
+    slopes = op.broadcast_to(node.tensor(1), x.shape)
+    return op.where(op.greater(x, 0.0), x, slopes * x)
+
+
+@converter("Shrink")
+def shrink(node: Node) -> Tensor:
+    """x + bias where x < −λ, x − bias where x > λ, else 0."""
+    x, bias, bound = node.tensor(0), node.attribute("bias", 0.0), node.attribute("lambd", 0.5)
+    inner = op.where(op.greater(x, bound), x - bias, 0.0)
+    return op.where(op.less(x, -bound), x + bias, inner)
+
+
+@converter("Softplus")
+def softplus(node: Node) -> Tensor:
+    """log(1 + exp x), without overflow."""
+    return _softplus(node.tensor(0))
+
+
+def _softplus(x: Tensor) -> Tensor:
+    # Above 40 the logarithm is x to the last digit of float64.
+    return op.softplus(x, beta=1.0, threshold=40.0)
+
+
+@converter("Softsign")
+def softsign(node: Node) -> Tensor:
+    """x / (1 + |x|)."""
+    x = node.tensor(0)
+    return x / (1.0 + op.abs(x))
+
+
+@converter("Swish")
+def swish(node: Node) -> Tensor:
+    """x · σ(α x)."""
+    x = node.tensor(0)
+    return x * op.sigmoid(node.attribute("alpha", 1.0) * x)
+
+
+@converter("ThresholdedRelu")
+def thresholded_relu(node: Node) -> Tensor:
+    """x where x > α, else 0."""
+    x = node.tensor(0)
+    return op.where(op.greater(x, node.attribute("alpha", 1.0)), x, 0.0)
+
+
+@converter("Hardmax")
+def hardmax(node: Node) -> Tensor:
+    """1 at the first maximum of each row, else 0."""
+    return _along_axis(node, _hardmax)
+
+
+@converter("LogSoftmax")
+def log_softmax(node: Node) -> Tensor:
+    """x − log Σ exp x."""
+    return _along_axis(node, op.log_softmax)
+
+
+@converter("Softmax")
+def softmax(node: Node) -> Tensor:
+    """exp x / Σ exp x."""
+    return _along_axis(node, op.softmax)
+
+
+def _along_axis(node: Node, function: Callable[..., Tensor]) -> Tensor:
+    """Apply a function along an axis; before opset 13, to all axes from there on as if one."""
+    x = node.tensor(0)
+    axis = node.attribute("axis", 1 if node.opset < 13 else -1)
+    axis += x.ndim if axis < 0 else 0
+    if node.opset >= 13 or axis == x.ndim - 1:
+        return function(x, axis=axis)
+    matrix = op.reshape(x, [math.prod(x.shape[:axis]), math.prod(x.shape[axis:])])
+    return op.reshape(function(matrix, axis=1), x.shape)
+
+
+def _hardmax(x: Tensor, axis: int) -> Tensor:
+    first = x.emitter.emit(relax.op.argmax(x.expr, axis=axis, keepdims=True))
+    extent = x.shape[axis]
+    numbers = x.emitter.emit(relax.op.arange(0, extent, 1, "int64"))
+    along = op.reshape(numbers, [extent if a == axis else 1 for a in range(x.ndim)])
+    return op.equal(along, first).astype(x.dtype)

@@ -1,1 +1,183 @@
-"""Attention."""
+"""Attention and rotary embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from onnx import helper
+from tvm import relax
+
+from ...errors import ModelError
+from ...ops import functional as op
+from ...ops.attention import band, both, extent_tensor, grouped_product, masked_softmax, scores
+from ...ops.tensor import Dimension, Tensor
+from .node import Node, converter
+
+
+@converter("Attention")
+def attention(node: Node) -> tuple[Tensor, ...]:
+    """softmax(cap(scale · q kᵀ) + mask) v, with grouped heads and a cache of keys and values.
+
+    Keys that the mask, the causal order, the window and the padding forbid are left out; a query
+    for which none remains gives zeros.
+    """
+    query, key, value = (node.tensor(i) for i in range(3))
+    is_flat = query.ndim == 3
+    if is_flat:
+        heads, shared = int(node.attribute("q_num_heads")), int(node.attribute("kv_num_heads"))
+        query = _split_heads(query, heads)
+        key, value = _split_heads(key, shared), _split_heads(value, shared)
+    if node.has(4):
+        key = op.concat([node.tensor(4), key], axis=2)
+        value = op.concat([node.tensor(5), value], axis=2)
+
+    raw = scores(op.widen(query), op.widen(key), node.attribute("scale", None))
+    capped = _capped(raw, node.attribute("softcap", 0.0))
+    bias, allowed = _mask(node, key.shape[2])
+    allowed = both(allowed, _positions(node, query.shape[2], key.shape[2]))
+    logits = capped if bias is None else capped + bias
+    weights = masked_softmax(_precise(node, logits), allowed)
+    y = grouped_product(weights.astype(raw.dtype), op.widen(value)).astype(query.dtype)
+    y = _join_heads(y) if is_flat else y
+    if node.output_count < 4:
+        return y, key, value
+    mode = node.attribute("qk_matmul_output_mode", 0)
+    biased = logits if allowed is None else op.where(allowed, logits, -np.inf)
+    return y, key, value, (raw, capped, biased, weights)[mode].astype(query.dtype)
+
+
+def _split_heads(x: Tensor, heads: int) -> Tensor:
+    """Turn (batch, positions, heads · features) into (batch, heads, positions, features)."""
+    batch, positions, features = x.shape
+    split = op.reshape(x, [batch, positions, heads, features // heads])
+    return op.permute_dims(split, [0, 2, 1, 3])
+
+
+def _join_heads(x: Tensor) -> Tensor:
+    batch, heads, positions, features = x.shape
+    joined = op.permute_dims(x, [0, 2, 1, 3])
+    return op.reshape(joined, [batch, positions, heads * features])
+
+
+def _capped(logits: Tensor, cap: float) -> Tensor:
+    return cap * op.tanh(logits / cap) if cap else logits
+
+
+def _precise(node: Node, logits: Tensor) -> Tensor:
+    """Return logits in the precision asked for, if that is more than they have."""
+    asked = node.attribute("softmax_precision", None)
+    dtype = logits.dtype if asked is None else str(helper.tensor_dtype_to_np_dtype(asked))
+    return logits.astype("float64") if dtype == "float64" else logits
+
+
+def _mask(node: Node, keys: Dimension) -> tuple[Tensor | None, Tensor | None]:
+    """Return what the mask adds to the logits, and where it allows attention at all."""
+    if not node.has(3):
+        return None, None
+    mask = node.tensor(3)
+    is_condition = mask.dtype == "bool"
+    mask = _lengthened(mask, keys, False if is_condition else -np.inf, node.opset)
+    if is_condition:
+        return None, mask
+    bias = op.widen(mask)
+    allowed = op.greater(bias, -np.inf)
+    return op.where(allowed, bias, 0.0), allowed
+
+
+def _lengthened(mask: Tensor, keys: Dimension, fill: float, opset: int) -> Tensor:
+    """Return a mask over fewer keys than there are with the others forbidden.
+
+    Before opset 24 a mask over one key is one for all keys.
+    """
+    given = mask.shape[-1]
+    if not isinstance(given, int) or not isinstance(keys, int) or given == keys:
+        return mask
+    if given == 1 and opset < 24:
+        return mask
+    value = mask.emitter.lift(relax.const(fill, mask.dtype))  # full() takes no infinity
+    rest = op.broadcast_to(value, [*mask.shape[:-1], keys - given])
+    return op.concat([mask, rest], axis=mask.ndim - 1)
+
+
+def _positions(node: Node, queries: Dimension, keys: Dimension) -> Tensor | None:
+    """Return where the causal order, the window and the sequences' lengths allow attention."""
+    emitter = node.emitter
+    lengths = _lengths(node) if node.has(6) else None
+    left, right = (_bound(node, name) for name in ("left_window_size", "right_window_size"))
+    if node.attribute("is_causal", 0):
+        right = 0  # a window to the right is empty then
+    offset: Any
+    if lengths is not None:
+        offset = lengths - _extent(node, queries)
+        padding = op.less(op.indices(emitter, keys), lengths)
+    else:
+        offset = _extent(node, node.tensor(4).shape[2]) if node.has(4) else 0
+        padding = None
+    return both(band(emitter, queries, keys, offset, left, right), padding)
+
+
+def _lengths(node: Node) -> Tensor:
+    lengths = node.tensor(6)
+    return op.reshape(lengths, [lengths.shape[0], 1, 1, 1]).astype("int64")
+
+
+def _bound(node: Node, name: str) -> int | None:
+    size = int(node.attribute(name, -1))
+    if size < -1:
+        raise ModelError(f"its {name} is {size}; it is -1 or more")
+    return None if size == -1 else size
+
+
+def _extent(node: Node, extent: Dimension) -> Dimension | Tensor:
+    return extent if isinstance(extent, int) else extent_tensor(node.emitter, extent)
+
+
+@converter("RotaryEmbedding")
+def rotary_embedding(node: Node) -> Tensor:
+    """Rotate pairs of features by the angles of their positions.
+
+    Su et al., *RoFormer* (2021), section 3.2.2. A pair is two neighbours, or the same place in both
+    halves of the features.
+    """
+    x = node.tensor(0)
+    is_flat = x.ndim == 3
+    given = _split_heads(x, int(node.attribute("num_heads"))) if is_flat else x
+    rotated = int(node.attribute("rotary_embedding_dim", 0)) or given.shape[3]
+    cosine, sine = (_angles(node, index) for index in (1, 2))
+    interleaved = bool(node.attribute("interleaved", 0))
+    a, b = _pairs(given, rotated, interleaved)
+    turned = [cosine * a - sine * b, sine * a + cosine * b]
+    y = _paired(turned, interleaved)
+    if not _is_whole(rotated, given):
+        y = op.concat([y, op.strided_slice(given, [3], [rotated], [given.shape[3]])], axis=3)
+    return _join_heads(y) if is_flat else y
+
+
+def _is_whole(rotated: Dimension, x: Tensor) -> bool:
+    return not isinstance(x.shape[3], int) or rotated == x.shape[3]
+
+
+def _angles(node: Node, index: int) -> Tensor:
+    """Return cosines or sines as (batch, 1, positions, features / 2)."""
+    table = node.tensor(index)
+    if node.has(3):
+        table = node.emitter.emit(relax.op.take(table, node.tensor(3), axis=0))
+    return op.expand_dims(table, [1])
+
+
+def _pairs(x: Tensor, rotated: int, interleaved: bool) -> list[Tensor]:
+    """Return the first and the second features of the pairs."""
+    if interleaved:
+        return [op.strided_slice(x, [3], [k], [rotated], [2]) for k in (0, 1)]
+    half = rotated // 2
+    return [op.strided_slice(x, [3], [k], [k + half]) for k in (0, half)]
+
+
+def _paired(parts: Sequence[Tensor], interleaved: bool) -> Tensor:
+    """Put the first and the second features of pairs where they belong."""
+    if not interleaved:
+        return op.concat(parts, axis=3)
+    neighbours = op.concat([op.expand_dims(part, [4]) for part in parts], axis=4)
+    return op.reshape(neighbours, [*parts[0].shape[:3], 2 * parts[0].shape[3]])

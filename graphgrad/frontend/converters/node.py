@@ -12,6 +12,7 @@ from tvm import relax
 
 from ...errors import ModelError
 from ...ops.tensor import Dimension, Emitter, Tensor
+from ..known_values import KnownValue
 from ..onnx_graph import STANDARD_DOMAINS
 
 Converter = Callable[["Node"], Any]
@@ -34,10 +35,15 @@ class Node:
     inputs : sequence
         Relax values: variables, constants and shapes; None for an input that is left out.
     attributes : mapping of str to value
-        As the file gives them; tensors are numpy arrays.
+        Lists are tuples, strings are bytes, tensors are numpy arrays.
     output_count : int
         How many outputs the node lists; trailing ones that are not needed may be missing.
     emitter : Emitter
+    known : sequence of KnownValue or None
+        The values of those inputs that are known at import, though some elements may depend on
+        symbolic dimensions.
+    stock : callable
+        Translates the node as TVM's importer does.
     """
 
     name: str
@@ -48,6 +54,8 @@ class Node:
     attributes: Mapping[str, Any]
     output_count: int
     emitter: Emitter
+    known: Sequence[KnownValue | None] = ()
+    stock: Callable[[], Sequence[Any]] = tuple
 
     def attribute(self, name: str, default: Any = _REQUIRED) -> Any:
         """Return an attribute; its default where the node does not give it.
@@ -77,6 +85,9 @@ class Node:
         if not self.has(index):
             raise ModelError(f"its input {index} is missing")
         value = self.inputs[index]
+        known = self._known(index)
+        if known is not None and not known.is_concrete:
+            return self.emitter.lift(known.tensor(self.emitter.builder))
         if isinstance(value.ty, relax.ShapeType):
             return self.emitter.emit(relax.op.shape_to_tensor(value))
         if isinstance(value.ty, tvm.ir.PrimType):
@@ -99,6 +110,9 @@ class Node:
         if not self.has(index):
             return None
         value = self.inputs[index]
+        known = self._known(index)
+        if known is not None and known.is_concrete:
+            return known.array()
         if isinstance(value, tvm.ir.GenericConst):
             return value.value.numpy()
         if isinstance(value, relax.ShapeExpr) and all(_is_int(d) for d in value):
@@ -115,11 +129,29 @@ class Node:
         ModelError
             Its value is known at run time only.
         """
+        known = self.known_dimensions(index)
+        if known is not None:
+            return known
+        constant = self.constant(index)
+        return None if constant is None else [int(d) for d in constant.reshape(-1)]
+
+    def known_dimensions(self, index: int) -> list[Dimension] | None:
+        """Return an input that is a list of extents; None if it is known at run time only."""
+        known = self._known(index)
+        dimensions = None if known is None else known.dimensions()
+        if dimensions is not None:
+            return dimensions
         value = self.inputs[index] if self.has(index) else None
         if isinstance(value, relax.ShapeExpr):
             return [int(d) if _is_int(d) else d for d in value]
-        known = self.constant(index)
-        return None if known is None else [int(d) for d in known.reshape(-1)]
+        return None
+
+    def by_tvm(self) -> tuple[Any, ...]:
+        """Return the outputs as TVM's importer translates the node."""
+        return tuple(self.stock())
+
+    def _known(self, index: int) -> KnownValue | None:
+        return self.known[index] if index < len(self.known) else None
 
 
 def converter(*op_types: str, domain: str = "") -> Callable[[Converter], Converter]:

@@ -1,1 +1,115 @@
-"""Reductions."""
+"""Reductions: of any opset, with the axes as an attribute or as an input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ...ops import functional as op
+from ...ops.tensor import Tensor, is_float
+from .node import Node, converter
+
+Reduction = Callable[[Tensor, "list[int] | None", bool], Tensor]
+"""Reduces a tensor over axes, all of them where they are None; keeps them with extent 1 or not."""
+
+
+def _reduction(op_type: str) -> Callable[[Reduction], Reduction]:
+    """Register a converter of a reduction."""
+
+    def register(function: Reduction) -> Reduction:
+        @converter(op_type)
+        def convert(node: Node) -> Tensor:
+            x, keepdims = node.tensor(0), bool(node.attribute("keepdims", 1))
+            axes = _axes(node)
+            if not axes and node.attribute("noop_with_empty_axes", 0):
+                return x
+            return function(x, axes or None, keepdims)
+
+        return function
+
+    return register
+
+
+def _axes(node: Node) -> list[int]:
+    """Return the axes, an attribute at first and an input since opset 13 or 18."""
+    given = node.constant(1) if node.has(1) else node.attribute("axes", ())
+    return [] if given is None else [int(axis) for axis in given]
+
+
+def _in_float(function: Reduction) -> Reduction:
+    """Return the reduction of what float sums need: float64 of integers, float32 of halves."""
+
+    def computed(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
+        wide = op.widen(x) if is_float(x.dtype) else x.astype("float64")
+        return function(wide, axes, keepdims).astype(x.dtype)
+
+    return computed
+
+
+@_reduction("ReduceL1")
+def l1(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
+    """Σ |x|."""
+    return op.reduce_sum(op.abs(x), axes, keepdims)
+
+
+@_reduction("ReduceL2")
+@_in_float
+def l2(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
+    """√ Σ x², with slope 0 at 0."""
+    total = op.reduce_sum(x * x, axes, keepdims)
+    absent = op.equal(total, 0.0)
+    return op.where(absent, 0.0, op.sqrt(op.where(absent, 1.0, total)))
+
+
+@_reduction("ReduceLogSum")
+@_in_float
+def log_sum(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
+    """Log Σ x."""
+    return op.log(op.reduce_sum(x, axes, keepdims))
+
+
+@_reduction("ReduceLogSumExp")
+@_in_float
+def log_sum_exp(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
+    """Log Σ exp x, with the largest x taken out of the sum."""
+    largest = op.maximum_of(x, axis=axes, keepdims=True)
+    largest = op.where(op.isfinite(largest), largest, 0.0)
+    total = op.log(op.reduce_sum(op.exp(x - largest), axes, keepdims=True)) + largest
+    return op.reshape(total, op.reduced_shape(x.shape, axes, keepdims))
+
+
+@_reduction("ReduceMax")
+def largest(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
+    """The largest x; equal ones share the gradient."""
+    return op.maximum_of(x, axis=axes, keepdims=keepdims)
+
+
+@_reduction("ReduceMean")
+@_in_float
+def mean(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
+    """Σ x / n."""
+    return op.mean(x, axis=axes, keepdims=keepdims)
+
+
+@_reduction("ReduceMin")
+def smallest(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
+    """The smallest x; equal ones share the gradient."""
+    return op.minimum_of(x, axis=axes, keepdims=keepdims)
+
+
+@_reduction("ReduceProd")
+def product(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
+    """Π x."""
+    return op.prod(x, axis=axes, keepdims=keepdims)
+
+
+@_reduction("ReduceSum")
+def total(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
+    """Σ x."""
+    return op.reduce_sum(x, axes, keepdims)
+
+
+@_reduction("ReduceSumSquare")
+def sum_square(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
+    """Σ x²."""
+    wide = op.widen(x)
+    return op.reduce_sum(wide * wide, axes, keepdims).astype(x.dtype)

@@ -1,1 +1,110 @@
-"""Operators that move, repeat and cut elements."""
+"""Operators that change a tensor's shape or repeat it.
+
+TVM's importer writes Tile as a kernel that no rule can see, reads an Expand or Squeeze whose
+settings are inputs wrongly, and has no mode of SpaceToDepth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ...errors import ModelError
+from ...ops import functional as op
+from ...ops.tensor import Dimension, Tensor, dimension_text, same_dimension
+from .node import Node, converter
+
+
+@converter("Expand")
+def expand(node: Node) -> Tensor:
+    """x, repeated along axes of extent 1 and along new ones."""
+    x, target = node.tensor(0), node.dimensions(1) or []
+    rank = max(x.ndim, len(target))
+    extents = [1] * (rank - x.ndim) + x.shape
+    wanted = [1] * (rank - len(target)) + target
+    return op.broadcast_to(x, [_broadcast(*pair) for pair in zip(extents, wanted, strict=True)])
+
+
+def _broadcast(extent: Dimension, wanted: Dimension) -> Dimension:
+    """Return the extent that two broadcast extents have in common."""
+    if _is(wanted, 1, -1) or same_dimension(extent, wanted):  # exporters write -1 for "as it is"
+        return extent
+    if _is(extent, 1) or not (isinstance(extent, int) or isinstance(wanted, int)):
+        return wanted
+    if isinstance(extent, int) and isinstance(wanted, int):
+        raise ModelError(f"an extent of {extent} cannot be expanded to {wanted}")
+    return extent if isinstance(extent, int) else wanted
+
+
+def _is(extent: Dimension, *numbers: int) -> bool:
+    return isinstance(extent, int) and extent in numbers
+
+
+@converter("SpaceToDepth")
+def space_to_depth(node: Node) -> Tensor:
+    """Blocks of pixels become channels: DCR puts the block first, CRD the channel."""
+    x, size = node.tensor(0), node.attribute("blocksize")
+    batch, channels, height, width = x.shape
+    blocks = op.reshape(x, [batch, channels, height // size, size, width // size, size])
+    order = [0, 1, 3, 5, 2, 4] if node.attribute("mode", b"DCR") == b"CRD" else [0, 3, 5, 1, 2, 4]
+    shape = [batch, channels * size**2, height // size, width // size]
+    return op.reshape(op.permute_dims(blocks, order), shape)
+
+
+@converter("Squeeze")
+def squeeze(node: Node) -> Tensor:
+    """x without axes of extent 1."""
+    x, axes = node.tensor(0), axes_of(node, 1)
+    if axes is None:
+        axes = [axis for axis, extent in enumerate(x.shape) if _is(extent, 1)]
+    gone = normalised(axes, x.ndim)
+    for axis in gone:
+        if not _is(x.shape[axis], 1):
+            extent = dimension_text(x.shape[axis])
+            raise ModelError(f"axis {axis} has an extent of {extent}: only 1 can be squeezed")
+    return op.reshape(x, [extent for axis, extent in enumerate(x.shape) if axis not in gone])
+
+
+@converter("Tile")
+def tile(node: Node) -> Tensor:
+    """x, side by side with copies of itself."""
+    x, repeats = node.tensor(0), node.dimensions(1) or []
+    if len(repeats) != x.ndim:
+        raise ModelError(f"it gives {len(repeats)} repeats for a tensor of {x.ndim} axes")
+    if all(isinstance(count, int) for count in repeats):
+        return op.tile(x, repeats)
+    pairs = list(zip(repeats, x.shape, strict=True))
+    apart = op.reshape(x, [d for extent in x.shape for d in (1, extent)])
+    copies = op.broadcast_to(apart, [d for pair in pairs for d in pair])
+    return op.reshape(copies, [count * extent for count, extent in pairs])
+
+
+@converter("Unsqueeze")
+def unsqueeze(node: Node) -> Tensor:
+    """x with new axes of extent 1."""
+    x, axes = node.tensor(0), axes_of(node, 1) or []
+    new = normalised(axes, x.ndim + len(axes))
+    extents = iter(x.shape)
+    rank = x.ndim + len(new)
+    return op.reshape(x, [1 if axis in new else next(extents) for axis in range(rank)])
+
+
+def axes_of(node: Node, index: int) -> list[int] | None:
+    """Return axes given as an input or, in earlier versions, as an attribute; None if left out."""
+    axes = node.dimensions(index)
+    if axes is None:
+        axes = node.attribute("axes", None)
+    return None if axes is None else [int(axis) for axis in axes]
+
+
+def normalised(axes: Sequence[int], rank: int) -> list[int]:
+    """Return axes as numbers that are not negative.
+
+    Raises
+    ------
+    ModelError
+        The tensor has no such axis, or one is given twice.
+    """
+    positive = [axis + rank if axis < 0 else axis for axis in axes]
+    if len(set(positive)) < len(axes) or not all(0 <= axis < rank for axis in positive):
+        raise ModelError(f"its axes {list(axes)} are not different axes of {rank}")
+    return positive

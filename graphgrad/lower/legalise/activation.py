@@ -6,6 +6,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from .precision import lower_half_in_float32
 from .table import legalisation
 
 
@@ -22,3 +23,33 @@ def relu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         return te.compute(x.shape, lambda *i: tirx.Select(x(*i) < zero, zero, x(*i)), name="relu")
 
     return builder.call_te(expression, call.args[0], primfunc_name_hint="relu")
+
+
+@legalisation("relax.nn.prelu")
+def prelu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower prelu along any axis; the stock form knows no symbolic channels."""
+    axis = int(call.attrs.axis) % call.args[0].ty.ndim
+
+    def expression(x: te.Tensor, alpha: te.Tensor) -> te.Tensor:
+        shared = isinstance(alpha.shape[0], tirx.IntImm) and int(alpha.shape[0]) == 1
+        zero = tirx.const(0, str(x.dtype))
+
+        def element(*index: Any) -> Any:
+            slope = alpha(0 if shared else index[axis])
+            return tirx.Select(x(*index) > zero, x(*index), slope * x(*index))
+
+        return te.compute(x.shape, element, name="prelu")
+
+    return builder.call_te(expression, *call.args, primfunc_name_hint="prelu")
+
+
+# Their formulas end in sums with 1 that leave half precision few digits, or in exp(x) that it
+# cannot hold.
+lower_half_in_float32(
+    "relax.nn.gelu",
+    "relax.nn.gelu_tanh",
+    "relax.nn.selu",
+    "relax.nn.silu",
+    "relax.nn.softplus",
+    "relax.sigmoid",
+)

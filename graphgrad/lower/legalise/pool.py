@@ -1,1 +1,134 @@
-"""Lowerings of pooling."""
+"""Lowerings of pooling.
+
+The stock ones refuse an ``out_layout``, count what ``ceil_mode`` adds as padding, start a maximum
+at the least finite number, lose NaN, and add up half precision in half precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from ...ops.pool import Pool, inside, is_nan
+from ...ops.tensor import accumulator_dtype, is_float, type_shape
+from .table import legalisation
+
+_SPATIAL = "DHW"
+
+
+def max_pool(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower a max pooling: NaN stays NaN, and a window in the padding gives −∞."""
+    pool = Pool.of(call.attrs)
+    dtype = str(call.ty.dtype)
+    maximum = te.comm_reducer(_larger, lambda _: _lowest(dtype), name="maximum")
+
+    def expression(x: te.Tensor) -> te.Tensor:
+        taps = pool.reduce_axes()
+        read = _window_reader(call, pool, x, _lowest(dtype))
+        return te.compute(
+            type_shape(call.ty),
+            lambda *i: maximum(read(i, taps), axis=taps),
+            name="max_pool",
+        )
+
+    return builder.call_te(expression, call.args[0], primfunc_name_hint="max_pool")
+
+
+def avg_pool(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower an average pooling: half precision adds up in float32."""
+    pool = Pool.of(call.attrs)
+    dtype = str(call.ty.dtype)
+    wide = accumulator_dtype(dtype)
+
+    def expression(x: te.Tensor) -> te.Tensor:
+        taps = pool.reduce_axes()
+        read = _window_reader(call, pool, x, tirx.const(0, dtype))
+        total = te.compute(
+            type_shape(call.ty),
+            lambda *i: te.sum(read(i, taps).astype(wide), axis=taps),
+            name="window_sum",
+        )
+        extents = [x.shape[axis] for axis in _spatial_axes(call.attrs.layout)]
+
+        def average(*indices: Any) -> Any:
+            outputs = [indices[axis] for axis in _spatial_axes(call.attrs.out_layout)]
+            count = pool.count(outputs, extents)
+            return (total(*indices) / count.astype(wide)).astype(dtype)
+
+        return te.compute(total.shape, average, name="avg_pool")
+
+    return builder.call_te(expression, call.args[0], primfunc_name_hint="avg_pool")
+
+
+def _lowest(dtype: str) -> Any:
+    return tirx.const(float("-inf"), dtype) if is_float(dtype) else te.min_value(dtype)
+
+
+def _larger(a: Any, b: Any) -> Any:
+    if not is_float(str(b.ty)):
+        return tirx.max(a, b)
+    return tirx.Select(tirx.any(b > a, is_nan(b)), b, a)
+
+
+def _window_reader(
+    call: relax.Call, pool: Pool, x: te.Tensor, neutral: Any
+) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
+    """Return a function of an output's indices and a tap: the element, or `neutral` outside.
+
+    Where windows leave the input, a padded copy is made first: its readers are then regular.
+    """
+    layout, out_layout = str(call.attrs.layout), str(call.attrs.out_layout)
+    axes = _spatial_axes(layout)
+    outputs_of = _spatial_axes(out_layout)
+    shape = type_shape(call.ty)
+    covered = [
+        (shape[outputs_of[k]] - 1) * pool.strides[k] + (pool.size[k] - 1) * pool.dilation[k] + 1
+        for k in range(pool.rank)
+    ]
+    source = x
+    if not _stays_inside(pool, covered, [x.shape[axis] for axis in axes]):
+        source = _padded(x, dict(zip(axes, covered, strict=True)), pool.padding, neutral)
+
+    def read(indices: Sequence[Any], taps: Sequence[Any]) -> Any:
+        where = [indices[out_layout.index(name)] for name in layout]
+        for k, axis in enumerate(axes):
+            where[axis] = indices[outputs_of[k]] * pool.strides[k] + taps[k] * pool.dilation[k]
+        return source(*where)
+
+    return read
+
+
+def _padded(
+    x: te.Tensor, covered: dict[int, Any], padding: Sequence[int], neutral: Any
+) -> te.Tensor:
+    before = dict(zip(covered, padding, strict=False))
+
+    def element(*indices: Any) -> Any:
+        where = [i - before.get(axis, 0) for axis, i in enumerate(indices)]
+        reads = inside([where[axis] for axis in covered], [x.shape[axis] for axis in covered])
+        return tirx.if_then_else(reads, x(*where), neutral)
+
+    extents = [covered.get(axis, extent) for axis, extent in enumerate(x.shape)]
+    return te.compute(extents, element, name="padded")
+
+
+def _stays_inside(pool: Pool, covered: Sequence[Any], extents: Sequence[Any]) -> bool:
+    """Whether no window reaches beyond the input: known without looking where extents are not."""
+    if any(pool.padding):
+        return False
+    known = [
+        isinstance(needed, int) and isinstance(extent, int | tirx.IntImm) and needed <= int(extent)
+        for needed, extent in zip(covered, extents, strict=True)
+    ]
+    return all(known) or not pool.ceil_mode
+
+
+def _spatial_axes(layout: str) -> list[int]:
+    return [axis for axis, name in enumerate(str(layout)) if name in _SPATIAL]
+
+
+for _rank in (1, 2, 3):
+    legalisation(f"relax.nn.avg_pool{_rank}d")(avg_pool)
+    legalisation(f"relax.nn.max_pool{_rank}d")(max_pool)

@@ -1,1 +1,153 @@
-"""Lowerings of reductions."""
+"""Lowerings of reductions.
+
+Stock ones add up half precision in itself, drop NaN from maxima, and divide by zero at compile time
+where there is nothing to average.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx, topi
+
+from .elementwise import larger, smaller
+from .precision import lower_half_in_float32
+from .table import Legalisation, legalisation
+
+
+def _axes(call: relax.Call) -> list[int]:
+    """Return the reduced axes as non-negative numbers."""
+    rank = call.args[0].ty.ndim
+    if call.attrs.axis is None:
+        return list(range(rank))
+    return [int(axis) % rank for axis in call.attrs.axis]
+
+
+def _lower_extremum(
+    op: str, choose: Callable[[Any, Any], Any], start: Callable[[str], Any]
+) -> None:
+    """Lower a maximum or minimum in which NaN wins; that of nothing is ∓∞."""
+    hint = op.removeprefix("relax.")
+    reducer = te.comm_reducer(choose, lambda ty: start(str(ty)), name=hint)
+
+    @legalisation(op)
+    def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        axes = _axes(call)
+
+        def expression(x: te.Tensor) -> te.Tensor:
+            if str(x.dtype) == "bool":
+                return topi.cast(_reduced(topi.cast(x, "uint8"), axes, keepdims, reducer), "bool")
+            return _reduced(x, axes, keepdims, reducer)
+
+        keepdims = bool(call.attrs.keepdims)
+        return builder.call_te(expression, call.args[0], primfunc_name_hint=hint)
+
+
+def _reduced(x: te.Tensor, axes: Sequence[int], keepdims: bool, reducer: Any) -> te.Tensor:
+    if not axes:
+        return topi.identity(x)
+    along = {axis: te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in axes}
+    kept = [axis for axis in range(len(x.shape)) if axis not in along]
+
+    def element(*index: Any) -> Any:
+        own = dict(zip(range(len(x.shape)) if keepdims else kept, index, strict=True)) | along
+        return reducer(x(*(own[axis] for axis in range(len(x.shape)))), axis=list(along.values()))
+
+    shape = [
+        1 if axis in along else extent
+        for axis, extent in enumerate(x.shape)
+        if keepdims or axis in kept
+    ]
+    return te.compute(shape, element, name="reduced")
+
+
+def _infinity(dtype: str) -> Any:
+    return tirx.const(float("inf"), dtype) if _is_float(dtype) else tirx.max_value(dtype)
+
+
+def _minus_infinity(dtype: str) -> Any:
+    return tirx.const(float("-inf"), dtype) if _is_float(dtype) else tirx.min_value(dtype)
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
+
+
+Statistic = Callable[[te.Tensor, list[int], bool], te.Tensor]
+
+
+def _lower_statistic(op: str, statistic: Statistic) -> None:
+    """Lower a mean of floats or what is made of means; integers are left to TVM."""
+    stock: Legalisation = tvm.ir.Op.get(op).get_attr("FLegalize")
+
+    @legalisation(op)
+    def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        (x,), keepdims = call.args, bool(call.attrs.keepdims)
+        if not _is_float(str(x.ty.dtype)):
+            return stock(builder, call)
+        hint = op.removeprefix("relax.")
+        return builder.call_te(statistic, x, _axes(call), keepdims, primfunc_name_hint=hint)
+
+
+def _mean(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
+    """Return the mean; NaN of no elements, for which stock code fails to build or reads garbage."""
+    dtype = str(x.dtype)
+    count = math.prod(x.shape[axis] for axis in axes)
+    total = topi.sum(x, axes, keepdims) if axes else topi.identity(x)
+    nan = tirx.const(float("nan"), dtype)
+    known = isinstance(count, int | tirx.IntImm)
+    if known and int(count) == 0:
+        return te.compute(total.shape, lambda *_: nan, name="mean")
+
+    def element(*index: Any) -> Any:
+        if known:
+            return total(*index) / tirx.const(int(count), dtype)
+        # Of an empty sum the memory is not written: it must not be read.
+        return tirx.if_then_else(count == 0, nan, total(*index) / count.astype(dtype))
+
+    return te.compute(total.shape, element, name="mean")
+
+
+def _variance(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
+    """Return the population variance, by deviations from the mean."""
+    deviation = topi.subtract(x, _mean(x, axes, True))
+    return _mean(topi.multiply(deviation, deviation), axes, keepdims)
+
+
+def _deviation(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
+    """Return the standard deviation."""
+    return topi.sqrt(_variance(x, axes, keepdims))
+
+
+@legalisation("relax.median")
+def median(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower a median over several axes, where stock code reads past the end of the result."""
+    if call.attrs.axis is None or len(call.attrs.axis) <= 1:
+        return tvm.ir.Op.get("relax.median").get_attr("FLegalize")(builder, call)
+    axes = _axes(call)
+    kept = [axis for axis in range(call.args[0].ty.ndim) if axis not in axes]
+
+    def expression(x: te.Tensor) -> te.Tensor:
+        count = math.prod(x.shape[axis] for axis in axes)
+        rows = topi.reshape(topi.transpose(x, kept + axes), [*(x.shape[a] for a in kept), count])
+        ordered = topi.gather(rows, -1, topi.argsort(rows, axis=-1, dtype="int64"))
+        middle = te.compute(rows.shape[:-1], lambda *i: ordered(*i, (count - 1) // 2))
+        return topi.reshape(middle, list(call.ty.shape))
+
+    return builder.call_te(expression, call.args[0], primfunc_name_hint="median")
+
+
+_lower_extremum("relax.max", larger, _minus_infinity)
+_lower_extremum("relax.min", smaller, _infinity)
+_lower_statistic("relax.mean", _mean)
+_lower_statistic("relax.std", _deviation)
+_lower_statistic("relax.variance", _variance)
+
+lower_half_in_float32(
+    *("relax.collapse_sum_to", "relax.mean", "relax.prod", "relax.std", "relax.sum"),
+    *("relax.variance", "relax.nn.cross_entropy_with_logits", "relax.nn.log_softmax"),
+    *("relax.nn.nll_loss", "relax.nn.softmax"),
+)

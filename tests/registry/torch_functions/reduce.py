@@ -11,13 +11,30 @@ def functions(torch):
         def reduced(x, **attributes):
             axis, keepdims = axes(attributes)
             axis = list(range(x.ndim)) if axis is None else axis
+            if not axis:
+                return function(x.reshape(*x.shape, 1), dim=[-1], keepdim=False)
             return function(x, dim=axis, keepdim=keepdims)
 
         return reduced
+
+    def prod(x, dim, keepdim):
+        for axis in sorted((axis % x.ndim for axis in dim), reverse=True):
+            x = torch.prod(x, axis, keepdim)
+        return x
+
+    def median(x, axis=None, keepdims=False):
+        return torch.median(x) if axis is None else torch.median(x, axis[0], keepdims)[:1]
+
+    def population(function):
+        return reduce(lambda x, dim, keepdim: function(x, dim, correction=0, keepdim=keepdim))
 
     return {
         "relax.max": reduce(torch.amax),
         "relax.mean": reduce(torch.mean),
         "relax.min": reduce(torch.amin),
+        "relax.median": median,
+        "relax.prod": reduce(prod),
+        "relax.std": population(torch.std),
         "relax.sum": reduce(torch.sum),
+        "relax.variance": population(torch.var),
     }

@@ -1,4 +1,4 @@
-"""The checker of rules can fail: every kind of wrong rule is caught."""
+"""The check of rules on their samples can fail: every kind of wrong rule is caught."""
 
 import numpy as np
 import pytest

@@ -1,0 +1,233 @@
+"""torch's own samples of its operators, through ONNX: do values and gradients follow torch?
+
+    python bench/opinfo.py [--match REGEX] [--samples N] [--jobs N] [--json] [--show STATUS]
+
+Each sample of each differentiable operator in torch's test-suite ("OpInfo") is traced, exported to
+ONNX, imported, and run in float64. Its outputs and gradients are compared with torch's.
+
+agrees        every sample that was exported agrees
+not exported  torch's exporter has no translation of the operator, or what is exported computes no
+              longer what torch does (onnxruntime says so too)
+missing       the import, the lowering or a gradient is missing
+wrong         a value or a gradient disagrees
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import json
+import re
+import sys
+import warnings
+from dataclasses import asdict
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from judges import WRONG, Verdict, counts, first_line, judge_all, report
+from machine import facts, versions
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree
+
+import graphgrad as gg
+
+AGREES, NOT_EXPORTED, MISSING = "agrees", "not exported", "missing"
+STATUSES = (AGREES, NOT_EXPORTED, MISSING, WRONG)
+OPSET = 18
+
+
+@cache
+def operators() -> dict[str, Any]:
+    """Return torch's differentiable operators by name."""
+    return {
+        f"{info.name} {info.variant_test_name}".strip(): info
+        for info in op_db
+        if info.supports_autograd and torch.float64 in info.dtypes
+    }
+
+
+class Traced(torch.nn.Module):
+    """One call of an operator, as a module of its float tensors alone."""
+
+    def __init__(self, info: Any, sample: Any):
+        super().__init__()
+        self._function = info.op
+        leaves, self._tree = _pytree.tree_flatten((sample.input, sample.args, sample.kwargs))
+        self._leaves = [v.detach() if isinstance(v, torch.Tensor) else v for v in leaves]
+        self._positions = [i for i, v in enumerate(leaves) if _is_float(v)]
+        self.inputs = [self._leaves[i].clone().requires_grad_() for i in self._positions]
+
+    def forward(self, *floats: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return the float outputs."""
+        leaves = list(self._leaves)
+        for position, value in zip(self._positions, floats, strict=True):
+            leaves[position] = value
+        first, args, kwargs = _pytree.tree_unflatten(leaves, self._tree)
+        result = self._function(first, *args, **kwargs)
+        return tuple(value for value in _pytree.tree_leaves(result) if _is_float(value))
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.dtype == torch.float64
+
+
+def judge(name: str, samples: int) -> Verdict:
+    """Compare the samples of one operator; the worst outcome counts."""
+    info = operators()[name]
+    torch.manual_seed(0)
+    found: dict[str, str] = {}
+    drawn = info.sample_inputs("cpu", torch.float64, requires_grad=True)
+    for index, sample in enumerate(itertools.islice(drawn, samples)):
+        status, reason = _outcome(Traced(info, sample))
+        found.setdefault(status, f"sample {index}: {reason}" if reason else "")
+    for status in (WRONG, MISSING, AGREES):
+        if status in found:
+            return Verdict(name, info.name, status, found[status])
+    return Verdict(name, info.name, NOT_EXPORTED, found.get(NOT_EXPORTED, "no sample"))
+
+
+def _outcome(module: Traced) -> tuple[str, str]:
+    try:
+        expected = module(*module.inputs)
+        proto = _exported(module)
+    except Exception as error:
+        return NOT_EXPORTED, first_line(error)
+    differentiable = [value for value in expected if value.requires_grad]
+    if not differentiable or not proto.graph.input:
+        return NOT_EXPORTED, "nothing to differentiate"
+    try:
+        ours = _ours(proto, module, expected)
+    except gg.MissingGradientError as error:
+        return MISSING, first_line(error, 1)
+    except gg.GraphGradError as error:
+        return MISSING, first_line(error)
+    difference = _difference(ours, module, expected)
+    if difference and not _export_is_faithful(proto, module, expected):
+        return NOT_EXPORTED, "the exported file computes something else"
+    return (WRONG, difference) if difference else (AGREES, "")
+
+
+def _exported(module: Traced) -> onnx.ModelProto:
+    buffer = io.BytesIO()
+    torch.onnx.export(
+        module,
+        tuple(value.detach() for value in module.inputs),
+        buffer,
+        dynamo=False,
+        opset_version=OPSET,
+        do_constant_folding=False,
+        input_names=[f"x{i}" for i in range(len(module.inputs))],
+    )
+    return onnx.load_from_string(buffer.getvalue())
+
+
+def _arrays(proto: onnx.ModelProto, module: Traced) -> dict[str, np.ndarray]:
+    """Return the inputs that the exporter kept, by name."""
+    kept = [value.name for value in proto.graph.input]
+    return {name: module.inputs[int(name[1:])].detach().numpy() for name in kept}
+
+
+def _cotangents(expected: tuple[torch.Tensor, ...]) -> list[np.ndarray]:
+    generator = np.random.default_rng(0)
+    return [generator.uniform(-1, 1, tuple(value.shape)) for value in expected]
+
+
+def _ours(
+    proto: onnx.ModelProto, module: Traced, expected: tuple[torch.Tensor, ...]
+) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    model = gg.from_onnx(proto)
+    inputs = _arrays(proto, module)
+    pairs = zip(model.outputs, _cotangents(expected), strict=True)
+    given = {name: ct for name, ct in pairs if _output_is_float(proto, name)}
+    return gg.value_and_grad(model, wrt=list(inputs))(inputs, given)
+
+
+def _output_is_float(proto: onnx.ModelProto, name: str) -> bool:
+    types = {value.name: value.type.tensor_type.elem_type for value in proto.graph.output}
+    return types[name] == onnx.TensorProto.DOUBLE
+
+
+def _difference(
+    ours: tuple[dict[str, np.ndarray], dict[str, np.ndarray]],
+    module: Traced,
+    expected: tuple[torch.Tensor, ...],
+) -> str:
+    outputs, gradients = ours
+    for (name, value), theirs in zip(outputs.items(), expected, strict=True):
+        if not _close(value, theirs.detach().numpy()):
+            return f"output {name} differs"
+    pairs = [
+        (value, torch.tensor(ct))
+        for value, ct in zip(expected, _cotangents(expected), strict=True)
+        if value.requires_grad
+    ]
+    values, cotangents = zip(*pairs, strict=True)
+    reference = torch.autograd.grad(values, module.inputs, cotangents, allow_unused=True)
+    for name, gradient in gradients.items():
+        theirs = reference[int(name[1:])]
+        wanted = np.zeros_like(gradient) if theirs is None else theirs.numpy()
+        if not _close(gradient, wanted):
+            return f"gradient of {name} differs by up to {np.abs(gradient - wanted).max():.3g}"
+    return ""
+
+
+def _close(ours: np.ndarray, theirs: np.ndarray) -> bool:
+    scale = float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0))
+    return ours.shape == theirs.shape and np.allclose(
+        ours, theirs, rtol=1e-6, atol=1e-7 * max(1.0, scale), equal_nan=True
+    )
+
+
+def _export_is_faithful(
+    proto: onnx.ModelProto, module: Traced, expected: tuple[torch.Tensor, ...]
+) -> bool:
+    """Whether onnxruntime finds in the exported file what torch computed."""
+    import onnxruntime  # noqa: PLC0415 (only a disagreement needs it)
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+        values = session.run(None, _arrays(proto, module))
+    except Exception:
+        return True
+    pairs = zip(values, expected, strict=True)
+    return all(_close(value, theirs.detach().numpy()) for value, theirs in pairs)
+
+
+def main() -> int:
+    """Compare all operators; return 1 if one is wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--match", default="", help="only operators whose name matches")
+    parser.add_argument("--samples", type=int, default=4, help="of each; default: %(default)s")
+    parser.add_argument("--jobs", type=int, default=2, help="processes; default: %(default)s")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--show", choices=[*STATUSES, "all"], default=WRONG)
+    arguments = parser.parse_args()
+    matches = re.compile(arguments.match).search
+    chosen = [name for name in operators() if matches(name)]
+    verdicts = judge_all(chosen, partial(judge, samples=arguments.samples), arguments.jobs)
+    if arguments.json:
+        found = {
+            "counts": counts(verdicts, STATUSES),
+            "operators": [asdict(verdict) for verdict in verdicts],
+            "machine": facts(),
+            "versions": versions(),
+        }
+        print(json.dumps(found))
+    else:
+        print(report(verdicts, STATUSES, arguments.show))
+    return int(any(verdict.status == WRONG for verdict in verdicts))
+
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    operators()
+    torch.set_num_threads(1)
+    sys.exit(main())

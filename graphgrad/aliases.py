@@ -1,0 +1,95 @@
+"""Names that a function's values had before bindings of equal values were merged.
+
+An ``Identity``, or a dropout in inference form, is no operation: of a binding ``y = x`` only one
+name is left. The others are written into an attribute of the function, so that a user may still
+ask for a gradient by any name that the file uses.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from tvm import relax
+
+ALIASES = "graphgrad.aliases"
+"""Attribute of a Relax function: a name that no binding has, to the name of the equal value."""
+
+
+def equal_names(function: relax.Function) -> list[list[str]]:
+    """Return the groups of names whose values are equal by bindings that compute nothing.
+
+    A name that several variables have belongs to no group.
+    """
+    count = _counts(function)
+    sources: dict[Any, Any] = {}
+    for block in function.body.blocks:
+        for binding in block.bindings:
+            source = _source(getattr(binding, "value", None), sources)
+            if source is not None:
+                sources[binding.var] = source
+    groups: dict[Any, list[str]] = {}
+    for var, source in sources.items():
+        if isinstance(source, relax.Var):
+            groups.setdefault(source, [source.name]).append(var.name)
+    found = [*groups.values(), *map(list, aliases_of(function).items())]
+    return [[name for name in group if count[name] <= 1] for group in found]
+
+
+def with_aliases(function: relax.Function, groups: list[list[str]]) -> relax.Function:
+    """Return the function with an alias for each name of `groups` that no binding has."""
+    count = _counts(function)
+    aliases: dict[str, str] = {}
+    for group in _joined(groups):
+        kept = next((name for name in group if count[name] == 1), None)
+        if kept is not None:
+            aliases.update({name: kept for name in group if not count[name]})
+    if not aliases:
+        return function.without_attr(ALIASES) if aliases_of(function) else function
+    return function.with_attr(ALIASES, aliases)
+
+
+def aliases_of(function: relax.Function) -> Mapping[str, str]:
+    """Return the aliases that a function carries."""
+    held = (function.attrs or {}).get(ALIASES, {})
+    return {str(old): str(new) for old, new in held.items()}
+
+
+def _counts(function: relax.Function) -> Counter[str]:
+    """Return how many variables have each name."""
+    variables = [*function.params]
+    for block in function.body.blocks:
+        variables += [binding.var for binding in block.bindings]
+    return Counter(var.name for var in variables)
+
+
+def _source(value: Any, sources: Mapping[Any, Any]) -> Any:
+    """Return the variable or tuple that a value is, where it is no operation; else None."""
+    if isinstance(value, relax.Var):
+        return sources.get(value, value)
+    if isinstance(value, relax.Tuple):
+        return value
+    if isinstance(value, relax.TupleGetItem):
+        held = sources.get(value.tuple_value, value.tuple_value)
+        if isinstance(held, relax.Tuple):
+            return _source(held.fields[value.index], sources)
+    return None
+
+
+def _joined(groups: list[list[str]]) -> list[list[str]]:
+    """Merge the groups that share a name."""
+    leader: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        while leader.setdefault(name, name) != name:
+            leader[name] = name = leader[leader[name]]
+        return name
+
+    for group in groups:
+        for name in group:
+            leader[find(name)] = find(group[0])
+    joined: dict[str, list[str]] = {}
+    for name in leader:
+        joined.setdefault(find(name), []).append(name)
+    return list(joined.values())

@@ -1,0 +1,127 @@
+"""Compiling functions with their gradients to be checked: in float64 wherever that can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ..autodiff.vjp import vjp
+from ..promote import promote_array, promote_to_float64
+from .compare import Arrays
+from .machine import LoweringError, Machine
+from .parts import Part
+
+_TOGETHER = 8
+"""How many different parts are compiled at a time."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A function ``name`` of a machine, with its vjp.
+
+    Attributes
+    ----------
+    promoted : bool
+        It computes in float64, whatever it was written in.
+    note : str
+        Why it does not.
+    """
+
+    machine: Machine
+    name: str
+    promoted: bool = True
+    note: str = ""
+
+    def point(self, arrays: Arrays) -> Arrays:
+        """Return values of the original function in the dtypes that this one takes."""
+        return [promote_array(array) for array in arrays] if self.promoted else arrays
+
+
+def compile_function(
+    mod: tvm.IRModule, name: str, positions: Sequence[int], order: int
+) -> Compiled:
+    """Compile a function with its vjp, and the vjp of that with order 2.
+
+    Parameters
+    ----------
+    mod : IRModule
+    name : str
+    positions : sequence of int
+        The parameters that are differentiated.
+    order : 1 or 2
+
+    Raises
+    ------
+    LoweringError
+        It cannot be compiled in any dtype.
+    """
+    wide, obstacles = promote_to_float64(mod)
+    note = "; ".join(obstacles)
+    if not obstacles:
+        try:
+            return Compiled(Machine(_differentiated(wide, name, positions, order)), name)
+        except LoweringError as error:
+            note = f"in float64 it {error}"
+    return Compiled(Machine(_differentiated(mod, name, positions, order)), name, False, note)
+
+
+class PartCompiler:
+    """Compiles the parts of a function, several at once, and parts that are alike only once."""
+
+    def __init__(self, parts: Sequence[Part], order: int):
+        self._parts = parts
+        self._order = order
+        self._keys = [_key(part) for part in parts]
+        self._compiled: dict[Any, Compiled] = {}
+
+    def __getitem__(self, index: int) -> Compiled:
+        """Return a part, compiled together with some of those that follow it."""
+        if self._keys[index] not in self._compiled:
+            waiting: dict[Any, Part] = {}
+            for key, part in zip(self._keys[index:], self._parts[index:], strict=True):
+                if key not in self._compiled and len(waiting) < _TOGETHER:
+                    waiting.setdefault(key, part)
+            self._compile(waiting)
+        return self._compiled[self._keys[index]]
+
+    def _compile(self, parts: dict[Any, Part]) -> None:
+        promoted = {key: promote_to_float64(part.mod) for key, part in parts.items()}
+        exact = [key for key, (_, obstacles) in promoted.items() if not obstacles]
+        together = tvm.IRModule()
+        for key in exact:
+            part = parts[key]
+            wide = promoted[key][0]
+            together.update(_differentiated(wide, part.name, part.positions, self._order))
+        try:
+            machine = Machine(together)
+            self._compiled |= {key: Compiled(machine, parts[key].name) for key in exact}
+        except LoweringError:  # of one of them: it shows which when each stands alone
+            exact = []
+        for key, part in parts.items():
+            if key not in exact:
+                self._compiled[key] = compile_function(
+                    part.mod, part.name, part.positions, self._order
+                )
+
+
+def _key(part: Part) -> Any:
+    return tvm_ffi.StructuralKey(part.mod[part.name]), tuple(part.positions)
+
+
+def _differentiated(
+    mod: tvm.IRModule, name: str, positions: Sequence[int], order: int
+) -> tvm.IRModule:
+    params = mod[name].params
+    mod = vjp(mod, name, wrt=[params[k] for k in positions])
+    names = [name, f"{name}_vjp"]
+    if order == 2:
+        extended = mod[names[-1]].params
+        wrt = [*(extended[k] for k in positions), *extended[len(params) :]]
+        mod = vjp(mod, names[-1], wrt=wrt)
+        names.append(f"{names[-1]}_vjp")
+    return relax.transform.DeadCodeElimination(names)(mod)

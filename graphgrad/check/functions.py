@@ -1,0 +1,106 @@
+"""Checking a Relax function part by part, and then as a whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..autodiff.activity import analyse
+from ..autodiff.program import linearise
+from ..autodiff.vjp import select
+from ..errors import GradientMismatch
+from .compare import DEFAULT, Arrays, Tolerances, precision_of
+from .compiler import Compiled, PartCompiler, compile_function
+from .machine import Machine
+from .parts import VALUES, split, values_function
+from .point import check_orders
+from .result import PartCheck
+from .subject import Subject
+
+Progress = Callable[[int, int, str], None]
+"""Called with the number of parts that are done, their number, and what is checked next."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How everything is checked."""
+
+    order: int = 1
+    tolerances: Tolerances = DEFAULT
+    jacobian: bool = False
+    seed: int = 0
+
+
+def check_function(
+    subject: Subject, settings: Settings, progress: Progress = lambda done, total, text: None
+) -> Iterator[PartCheck]:
+    """Check every part of a function, at the values that arise in it, and then the whole.
+
+    What is wrong is yielded with its mismatch, and the next part follows.
+
+    Raises
+    ------
+    MissingGradientError
+        Some ops have no gradient; the error lists all of them.
+    NotDifferentiableError
+        There is nothing to differentiate.
+    """
+    program = linearise(subject.mod, subject.name)
+    activity = analyse(program, select(program, subject.wrt))
+    parts = split(program, activity, subject.mod)
+    total = len(parts) + 1
+    progress(0, total, "the values that arise")
+    mod, variables = values_function(program, parts, subject.mod)
+    values = dict(zip(variables, Machine(mod).call(VALUES, subject.arrays), strict=True))
+    compiler = PartCompiler(parts, settings.order)
+    for index, part in enumerate(parts):
+        progress(index, total, part.label)
+        names = [source.name for source in part.sources]
+        point = [values[source] for source in part.sources]
+        run = _Run(part.label, part.positions, names, settings, ", ".join(part.ops), part.node)
+        yield run.check(compiler[index], point)
+    progress(len(parts), total, subject.label)
+    names = [param.name for param in program.params]
+    positions = [names.index(name) for name in subject.wrt]
+    compiled = compile_function(subject.mod, subject.name, positions, settings.order)
+    yield _Run(subject.label, positions, names, settings).check(compiled, subject.arrays)
+    progress(total, total, "")
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One function that is checked, under the name that a user knows it by."""
+
+    label: str
+    positions: list[int]
+    names: list[str]
+    settings: Settings
+    op: str | None = None
+    node: str | None = None
+
+    def check(self, compiled: Compiled, arrays: Arrays) -> PartCheck:
+        """Check a compiled function at values in its original dtypes."""
+        point = compiled.point(arrays)
+        result = PartCheck(
+            self.label, precision_of(point).name, op=self.op, node=self.node, note=compiled.note
+        )
+        settings = self.settings
+        try:
+            checks = check_orders(
+                compiled.machine,
+                compiled.name,
+                point,
+                settings.order,
+                np.random.default_rng(settings.seed),
+                self.label,
+                positions=self.positions,
+                names=self.names,
+                tolerances=settings.tolerances,
+                jacobian=settings.jacobian,
+            )
+        except GradientMismatch as error:
+            error.op, error.node = self.op, self.node
+            return replace(result, mismatch=error)
+        return replace(result, inputs=checks)

@@ -1,0 +1,59 @@
+"""Compiled functions with their gradients, from numpy to numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from ..errors import ModelError
+from ..lower.arrays import to_tensor
+from ..lower.pipeline import compile as compile_module
+from ..ops.tensor import is_float
+from .compare import Arrays
+
+
+class LoweringError(ModelError):
+    """TVM does not compile a program."""
+
+
+class Machine:
+    """A compiled module with functions ``<name>`` and ``<name>_vjp``.
+
+    Raises
+    ------
+    LoweringError
+    """
+
+    def __init__(self, mod: tvm.IRModule):
+        try:
+            executable = compile_module(mod)
+        except Exception as error:  # lowering refuses in many ways
+            raise LoweringError(f"cannot be compiled: {_last_line(error)}") from error
+        self._vm = relax.VirtualMachine(executable, tvm.cpu())
+
+    def call(self, name: str, inputs: Arrays) -> Arrays:
+        """Call a function; return its results, flattened out of tuples."""
+        return flat(self._vm[name](*map(to_tensor, inputs)))
+
+    def run(self, name: str, inputs: Arrays) -> Arrays:
+        """Call a function; return its float results, flattened out of tuples."""
+        return [array for array in self.call(name, inputs) if is_float(str(array.dtype))]
+
+    def gradients(self, name: str, inputs: Arrays, cotangents: Arrays) -> Arrays:
+        """Return the gradients of a function for given cotangents of its float results."""
+        return flat(self._vm[f"{name}_vjp"](*map(to_tensor, [*inputs, *cotangents]))[1])
+
+
+def flat(value: Any) -> list[np.ndarray]:
+    """Return the arrays in a (nested) result of the virtual machine."""
+    if isinstance(value, tvm.runtime.Tensor):
+        return [value.numpy()]
+    return [array for item in value for array in flat(item)]
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1][:200] if lines else type(error).__name__

@@ -1,0 +1,179 @@
+"""Taking a function apart: each ONNX node's bindings as a small function of its own.
+
+A part takes the tensors that its bindings read and returns those that others read of it. It is
+checked at the values that arise in the whole function.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..autodiff.activity import Activity, has_cotangent, op_name, place, variables_in
+from ..autodiff.program import Program, replay, substitute
+from ..autodiff.write import write_function
+from ..provenance import read
+
+VALUES = "values"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The bindings of one ONNX node, or one call where there is no node.
+
+    Attributes
+    ----------
+    name : str
+        Of its function.
+    node : str or None
+        Name of the ONNX node.
+    place : str
+        Name of the node, or of the variable where there is none.
+    ops : list of str
+        Names of the ops on the way of the gradient.
+    mod : IRModule
+    sources : list of relax.Var
+        The program's variables that it takes.
+    positions : list of int
+        Which of them are differentiated.
+    """
+
+    name: str
+    node: str | None
+    place: str
+    ops: list[str]
+    mod: tvm.IRModule
+    sources: list[Any]
+    positions: list[int]
+
+    @property
+    def label(self) -> str:
+        """What it is called in messages: ``relax.nn.conv2d (node 'Conv_3')``."""
+        kind = "node" if self.node is not None else "value"
+        return f"{', '.join(self.ops)} ({kind} {self.place!r})"
+
+
+def split(program: Program, activity: Activity, mod: tvm.IRModule) -> list[Part]:
+    """Return the parts of a program that a gradient passes through, in order.
+
+    Parameters
+    ----------
+    program : Program
+    activity : Activity
+        Of the program.
+    mod : IRModule
+        The module of the program: its kernels go into the parts that call them.
+    """
+    defined = dict(program.bindings)
+    runs = list(_runs(program))
+    readers: dict[Any, set[int]] = defaultdict(set)
+    for index, bindings in enumerate(runs):
+        for _, value in bindings:
+            for source in variables_in(value):
+                readers[source].add(index)
+    for source in variables_in(program.result):
+        readers[source].add(len(runs))
+    parts: list[Part] = []
+    for index, bindings in enumerate(runs):
+        outputs = [
+            var
+            for var, _ in bindings
+            if var in activity.needed and readers[var] - {index} and has_cotangent(var.ty)
+        ]
+        ops = [
+            op_name(value)
+            for var, value in bindings
+            if var in activity.needed and isinstance(value, relax.Call | relax.If)
+        ]
+        if outputs and ops:
+            closed = list(_closed(bindings, defined))
+            name = f"part{len(parts)}"
+            parts.append(_part(name, program, activity, mod, closed, outputs, ops))
+    return parts
+
+
+def _runs(program: Program) -> Iterator[list[tuple[Any, Any]]]:
+    """Yield the bindings of each node, or each binding by itself, in order."""
+    run: list[tuple[Any, Any]] = []
+    current: str | None = None
+    for var, value in program.bindings:
+        node = read(value.span).node
+        if run and (node is None or node != current):
+            yield run
+            run = []
+        run.append((var, value))
+        current = node
+    if run:
+        yield run
+
+
+def _closed(
+    bindings: Iterable[tuple[Any, Any]], defined: dict[Any, Any]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield bindings, each behind those of what it reads that is no tensor: shapes, tuples."""
+    seen: set[Any] = set()
+
+    def visit(var: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+        if var in seen:
+            return
+        seen.add(var)
+        for source in variables_in(value):
+            if source in defined and not isinstance(source.ty, relax.TensorType):
+                yield from visit(source, defined[source])
+        yield var, value
+
+    for var, value in bindings:
+        yield from visit(var, value)
+
+
+def _part(
+    name: str,
+    program: Program,
+    activity: Activity,
+    mod: tvm.IRModule,
+    bindings: list[tuple[Any, Any]],
+    outputs: list[Any],
+    ops: list[str],
+) -> Part:
+    inside = {var for var, _ in bindings}
+    sources = list(
+        dict.fromkeys(v for _, value in bindings for v in variables_in(value) if v not in inside)
+    )
+    params = [relax.Var(source.name, source.ty) for source in sources]
+    result = relax.Tuple(outputs)
+    inner = replace(program, params=sources, bindings=bindings, result=result)
+    written = _written(inner, name, params, outputs, mod)
+    positions = [
+        index
+        for index, source in enumerate(sources)
+        if source in activity.varied and has_cotangent(source.ty)
+    ]
+    first, value = next((var, value) for var, value in bindings if var in activity.needed)
+    node = read(value.span).node
+    return Part(name, node, place(first, value), ops, written, sources, positions)
+
+
+def values_function(program: Program, parts: list[Part], mod: tvm.IRModule) -> tuple[Any, list]:
+    """Return a module with a function of the values that parts take, and those variables."""
+    wanted = list(dict.fromkeys(source for part in parts for source in part.sources))
+    params = [relax.Var(param.name, param.ty) for param in program.params]
+    return _written(program, VALUES, params, wanted, mod), wanted
+
+
+def _written(
+    program: Program, name: str, params: list[Any], outputs: list[Any], mod: tvm.IRModule
+) -> tvm.IRModule:
+    """Write a function that computes some values of a program."""
+
+    def body(emitter: Any) -> Any:
+        environment = replay(program, emitter.builder, params)
+        return tuple(substitute(output, environment) for output in outputs)
+
+    kernels = {gv: f for gv, f in mod.functions.items() if not isinstance(f, relax.Function)}
+    module = tvm.IRModule(kernels)
+    return write_function(module, name, params, body, pure=program.pure, dataflow=program.dataflow)

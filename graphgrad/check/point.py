@@ -1,0 +1,226 @@
+"""Checking one function with its gradient at one point, and beside it where it is a kink."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..errors import ArgumentError, GradientMismatch
+from ..ops.tensor import is_float
+from .compare import (
+    DEFAULT,
+    Arrays,
+    Comparison,
+    InputCheck,
+    Tolerances,
+    compare_gradients,
+    draw_cotangents,
+    float_positions,
+    precision_of,
+)
+from .differences import FLOAT64, Precision
+from .machine import Machine
+
+_JACOBIAN_LIMIT = 2048
+"""Elements of all inputs, and of all outputs, up to which a Jacobian is compared."""
+
+
+@dataclass(frozen=True)
+class Differentiated:
+    """A function with its gradient.
+
+    Attributes
+    ----------
+    run : callable
+        ``run(*inputs)`` returns the float outputs.
+    gradients : callable
+        ``gradients(inputs, cotangents)`` returns one gradient for each of `positions`.
+    positions : sequence of int
+        The differentiated inputs.
+    names : sequence of str or None
+        Of all inputs.
+    precision : Precision
+    """
+
+    run: Callable[..., Arrays]
+    gradients: Callable[[Arrays, Arrays], Arrays]
+    positions: Sequence[int]
+    names: Sequence[str] | None = None
+    precision: Precision = FLOAT64
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What came of a check: one entry per input, and the point at which it was made."""
+
+    inputs: list[InputCheck]
+    point: Arrays
+    cotangents: Arrays
+
+
+def check_at(
+    function: Differentiated,
+    point: Arrays,
+    generator: np.random.Generator,
+    label: str,
+    tolerances: Tolerances = DEFAULT,
+    *,
+    jacobian: bool = False,
+    strict: bool = False,
+) -> Checked:
+    """Check a function's gradients at a point, or beside it where the point is a kink.
+
+    Raises
+    ------
+    GradientMismatch
+        Also at a kink, where `strict`.
+    ArgumentError
+        There are too many elements for a Jacobian.
+    """
+    try:
+        return _check(function, point, generator, label, tolerances, jacobian)
+    except GradientMismatch as error:
+        if strict or not error.kink:
+            raise
+        kinked = error.input
+    moved = [_beside(array, generator) for array in point]
+    checked = _check(function, moved, generator, f"{label}, beside a kink", tolerances, jacobian)
+    inputs = [
+        replace(check, kink="exact") if check.name == kinked else check for check in checked.inputs
+    ]
+    return replace(checked, inputs=inputs)
+
+
+def check_orders(
+    machine: Machine,
+    name: str,
+    point: Arrays,
+    order: int,
+    generator: np.random.Generator,
+    label: str,
+    *,
+    positions: Sequence[int] | None = None,
+    names: Sequence[str] | None = None,
+    tolerances: Tolerances = DEFAULT,
+    jacobian: bool = False,
+    strict: bool = False,
+) -> list[InputCheck]:
+    """Check a compiled function to first order, and its vjp too with order 2.
+
+    Parameters
+    ----------
+    machine : Machine
+        With ``<name>_vjp``, and with order 2 ``<name>_vjp_vjp``, which differentiates with respect
+        to the same values and all cotangents.
+    positions : sequence of int, optional
+        The differentiated inputs; by default all floats.
+
+    Raises
+    ------
+    GradientMismatch
+    """
+    positions = float_positions(point) if positions is None else positions
+    checks: list[InputCheck] = []
+    for current in range(1, order + 1):
+        function = _of_machine(machine, name, point, positions, names)
+        text = f"{label}, order {current}"
+        checked = check_at(
+            function, point, generator, text, tolerances, jacobian=jacobian, strict=strict
+        )
+        checks += checked.inputs
+        point = [*checked.point, *checked.cotangents]
+        positions = [*positions, *range(len(checked.point), len(point))]
+        if names is not None:
+            names = [*names, *(f"cotangent {k}" for k in range(len(checked.cotangents)))]
+        name = f"{name}_vjp"
+    return checks
+
+
+def _of_machine(
+    machine: Machine,
+    name: str,
+    point: Arrays,
+    positions: Sequence[int],
+    names: Sequence[str] | None,
+) -> Differentiated:
+    return Differentiated(
+        lambda *inputs: machine.run(name, list(inputs)),
+        lambda inputs, cotangents: machine.gradients(name, inputs, cotangents),
+        positions,
+        names,
+        precision_of(point),
+    )
+
+
+def _beside(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """Return floats moved by a per cent or so, each by its own amount; zeros become positive."""
+    if not is_float(str(array.dtype)):
+        return array
+    share, shift = generator.uniform(0.005, 0.02, (2, *array.shape))
+    return (array * (1 - share) + shift).astype(array.dtype)
+
+
+def _check(
+    function: Differentiated,
+    point: Arrays,
+    generator: np.random.Generator,
+    label: str,
+    tolerances: Tolerances,
+    jacobian: bool,
+) -> Checked:
+    cotangents = draw_cotangents(function.run(*point), generator)
+    checks = compare_gradients(
+        function.run,
+        point,
+        cotangents,
+        function.gradients(point, cotangents),
+        generator,
+        label,
+        names=function.names,
+        positions=function.positions,
+        precision=function.precision,
+        tolerances=tolerances,
+    )
+    if jacobian:
+        _check_jacobian(function, point, cotangents, label, tolerances)
+    return Checked(checks, point, cotangents)
+
+
+def _check_jacobian(
+    function: Differentiated,
+    point: Arrays,
+    outputs: Arrays,
+    label: str,
+    tolerances: Tolerances,
+) -> None:
+    """Compare every partial derivative of every output."""
+    sizes = sum(point[position].size for position in function.positions), _count(outputs)
+    if max(sizes) > _JACOBIAN_LIMIT:
+        raise ArgumentError(
+            f"{label}: a Jacobian of {sizes[1]} outputs by {sizes[0]} inputs is too large to be "
+            f"compared element by element (the limit is {_JACOBIAN_LIMIT} each); leave out jacobian"
+        )
+    for output in range(_count(outputs)):
+        cotangents = _one_hot(outputs, output)
+        comparison = Comparison(
+            function.run, point, cotangents, label, function.names, function.precision, tolerances
+        )
+        gradients = function.gradients(point, cotangents)
+        for position, gradient in zip(function.positions, gradients, strict=True):
+            comparison.elements(position, gradient, f"output element {output}")
+
+
+def _count(arrays: Arrays) -> int:
+    return sum(array.size for array in arrays)
+
+
+def _one_hot(arrays: Arrays, index: int) -> Arrays:
+    flat = np.zeros(_count(arrays))
+    flat[index] = 1.0
+    parts = np.split(flat, np.cumsum([array.size for array in arrays])[:-1])
+    return [
+        part.reshape(array.shape).astype(array.dtype)
+        for part, array in zip(parts, arrays, strict=True)
+    ]

@@ -1,0 +1,17 @@
+"""The command ``graphgrad coverage``."""
+
+import argparse
+import json
+
+from .coverage import coverage
+from .frontend.onnx_import import from_onnx
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show which ops of a model have which gradient; return 1 if some have none."""
+    found = coverage(from_onnx(arguments.model))
+    if arguments.json:
+        print(json.dumps({"model": arguments.model, **found.facts()}))
+    else:
+        print(found)
+    return int(not found.complete)

@@ -1,0 +1,175 @@
+"""Which floats of a file are weights, and which are part of the computation.
+
+A file says only that a tensor is a constant. What it is *for* shows in where it is read and, for
+single numbers, in its name: exporters name a parameter after its module (``head.temperature``) and
+a literal after the operation that reads it (``onnx::Mul_12``, ``/Constant_output_0``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from .onnx_graph import (
+    Reader,
+    attribute,
+    is_float,
+    output_names,
+    readers,
+    remove_nodes,
+)
+
+# Inputs that hold the weights of a layer.
+WEIGHT_SLOTS = frozenset(
+    {
+        ("BatchNormalization", 1),
+        ("BatchNormalization", 2),
+        ("Conv", 1),
+        ("Conv", 2),
+        ("ConvTranspose", 1),
+        ("ConvTranspose", 2),
+        ("DeformConv", 1),
+        ("DeformConv", 3),
+        ("Gather", 0),
+        ("Gemm", 1),
+        ("Gemm", 2),
+        ("GroupNormalization", 1),
+        ("GroupNormalization", 2),
+        ("InstanceNormalization", 1),
+        ("InstanceNormalization", 2),
+        ("LayerNormalization", 1),
+        ("LayerNormalization", 2),
+        ("MatMul", 1),
+        ("PRelu", 1),
+        ("RMSNormalization", 1),
+    }
+)
+
+# A vector that scales or shifts the output of one of these is a weight as well.
+_LAYERS = frozenset({"BatchNormalization", "Conv", "ConvTranspose", "Gemm", "MatMul"})
+
+# What a weight may pass through on its way to its layer.
+_VIEWS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
+
+# Names that exporters and optimisers of graphs give to literals.
+_LITERAL_NAME = re.compile(
+    r"""^\d+$                                       # 12
+    | ^/                                            # /block/Constant_output_0
+    | ::                                            # onnx::Mul_12
+    | (^|_)(constant|const)(_\w*)?_?\d+$            # const_fold_opt__7, _tensor_constant0
+    | (^|_)(tmp|val)_\d+$                           # val_3
+    | (lifted|scalar)_tensor                        # scalar_tensor_default
+    | /[xy]:\d+$                                    # model/mul/y:0
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+def lift_constant_weights(graph: onnx.GraphProto) -> list[str]:
+    """Make the weights that nodes of a graph hold initialisers, in place.
+
+    Those are the float tensors of Constant nodes, and of ConstantOfShape nodes whose shape is
+    constant, that feed the weights of a layer. Running statistics made by ConstantOfShape become
+    initialisers, too.
+
+    Returns
+    -------
+    list of str
+        Notes on what was lifted, and on what stays constant.
+    """
+    found = readers(graph)
+    producers = {name: node for node in graph.node for name in node.output}
+    kept = output_names(graph)
+    tensors = {tensor.name: tensor for tensor in graph.initializer}
+    lifted, constant = [], []
+    for node in graph.node:
+        held = _held(node, producers, tensors)
+        if held is None:
+            continue
+        name = node.output[0]
+        is_statistic = any(place.is_statistic for place in found.get(name, []))
+        if is_statistic and node.op_type == "Constant":
+            continue  # made an initialiser, named after its layer, where statistics are split
+        feeds = is_statistic or _feeds_a_layer(name, held.shape, found, producers)
+        if feeds and name not in kept:
+            graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(held), name))
+            lifted.append(name)
+        elif node.op_type == "Constant" and held.size > 1:
+            constant.append(name)
+    remove_nodes(graph, set(lifted))
+    notes = []
+    if lifted:
+        notes.append(f"weights held by Constant or ConstantOfShape nodes made parameters: {lifted}")
+    if constant:
+        notes.append(f"float tensors of Constant nodes stay constant: {constant}")
+    return notes
+
+
+def is_literal(tensor: onnx.TensorProto, places: Sequence[Reader]) -> bool:
+    """Whether a float initialiser is one number that its name says is no parameter.
+
+    The one number of a layer's weights is a parameter whatever its name.
+    """
+    return (
+        math.prod(tensor.dims) == 1
+        and _LITERAL_NAME.search(tensor.name) is not None
+        and not any(_is_weight_slot(place) for place in places)
+    )
+
+
+def _held(
+    node: onnx.NodeProto,
+    producers: Mapping[str, onnx.NodeProto],
+    tensors: Mapping[str, onnx.TensorProto],
+) -> np.ndarray | None:
+    """Return the float array, of one axis or more, that a node holds; it takes no memory."""
+    value = attribute(node, "value", None)
+    if node.op_type == "Constant":
+        return numpy_helper.to_array(value) if is_float(value) and value.dims else None
+    if node.op_type != "ConstantOfShape":
+        return None
+    name = node.input[0]
+    source = producers.get(name)
+    shape = tensors.get(name)
+    if source is not None and source.op_type == "Constant":
+        shape = attribute(source, "value", None)
+    if shape is None or not (value is None or is_float(value)) or not math.prod(shape.dims):
+        return None
+    fill = np.zeros(1, "float32") if value is None else numpy_helper.to_array(value)
+    return np.broadcast_to(fill.reshape(()), tuple(numpy_helper.to_array(shape)))
+
+
+def _is_weight_slot(place: Reader) -> bool:
+    return (place.node.op_type, place.index) in WEIGHT_SLOTS
+
+
+def _feeds_a_layer(
+    name: str,
+    shape: Sequence[int],
+    found: Mapping[str, Sequence[Reader]],
+    producers: Mapping[str, onnx.NodeProto],
+) -> bool:
+    is_vector = math.prod(shape) > 1 and max(shape) == math.prod(shape)
+    waiting = [name]
+    while waiting:
+        for place in found.get(waiting.pop(), []):
+            if _is_weight_slot(place) or (is_vector and _is_affine(place, producers)):
+                return True
+            if place.node.op_type in _VIEWS and place.index == 0:
+                waiting.append(place.node.output[0])
+    return False
+
+
+def _is_affine(place: Reader, producers: Mapping[str, onnx.NodeProto]) -> bool:
+    """Whether a node scales or shifts the output of a layer, which it may have scaled before."""
+    if place.node.op_type not in ("Add", "Mul"):
+        return False
+    other = producers.get(place.node.input[1 - place.index])
+    if other is not None and other.op_type == "Mul":
+        return any(name in producers and producers[name].op_type in _LAYERS for name in other.input)
+    return other is not None and other.op_type in _LAYERS

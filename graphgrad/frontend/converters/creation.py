@@ -1,0 +1,52 @@
+"""Tensors made of extents alone; where an extent is symbolic, so is the result's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ...ops.tensor import Dimension, Tensor
+from ..exact_arithmetic import ExactArithmetic, symbols
+from ..known_values import NotKnownError, as_ratio, is_symbolic
+from .node import Node, converter
+
+
+@converter("ConstantOfShape")
+def constant_of_shape(node: Node) -> Tensor | tuple[Any, ...]:
+    """A tensor of one number everywhere."""
+    shape = node.known_dimensions(0)
+    if shape is None:
+        return node.by_tvm()
+    fill = np.asarray(node.attribute("value", np.zeros(1, "float32"))).reshape(())
+    value = relax.const(fill, str(fill.dtype))
+    return node.emitter.emit(relax.op.full(relax.ShapeExpr(shape), value, str(fill.dtype)))
+
+
+@converter("Range")
+def range_(node: Node) -> Tensor | tuple[Any, ...]:
+    """start, start + step, … up to but not including the limit."""
+    bounds = [value for value in node.known if value is not None]
+    if len(bounds) < 3:
+        return node.by_tvm()
+    start, limit, step = (bound.elements.reshape(-1)[0] for bound in bounds)
+    dtype = bounds[0].dtype
+    try:
+        count = _count(start, limit, step)
+    except NotKnownError:
+        return node.by_tvm()
+    values = node.emitter.emit(relax.op.arange(0, count, 1, "int64")).astype(dtype)
+    if is_symbolic(step) or step != 1:
+        values = values * node.tensor(2)
+    if is_symbolic(start) or start != 0:
+        values = values + node.tensor(0)
+    return values
+
+
+def _count(start: Any, limit: Any, step: Any) -> Dimension:
+    """Return ⌈(limit − start) / step⌉, or 0 where that is negative."""
+    arithmetic = ExactArithmetic(symbols([as_ratio(v).numerator for v in (start, limit, step)]))
+    span = arithmetic.binary("Sub", as_ratio(limit), as_ratio(start))
+    count = arithmetic.unary("Ceil", arithmetic.binary("Div", span, as_ratio(step)))
+    return arithmetic.binary("Max", count.numerator, 0)

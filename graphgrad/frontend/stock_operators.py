@@ -1,0 +1,200 @@
+"""TVM's own translations of ONNX operators, called one at a time and put right where they err."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+import onnx
+from tvm import relax
+from tvm.ir import GenericConst
+from tvm.relax.frontend.onnx import onnx_frontend as stock
+
+from ..errors import ModelError
+from .onnx_graph import STANDARD_DOMAINS
+
+# Operators of another domain that TVM's importer knows; it looks at names alone.
+_CONTRIBUTED = {
+    "com.microsoft": frozenset(
+        {
+            "Attention",
+            "BiasGelu",
+            "EmbedLayerNormalization",
+            "FastGelu",
+            "Gelu",
+            "SkipLayerNormalization",
+        }
+    )
+}
+
+# Where a translation reads a shape and wants it as one; elsewhere it wants a tensor.
+SHAPE_INPUTS = frozenset({("ConstantOfShape", 0), ("Expand", 1), ("Reshape", 1), ("Resize", 3)})
+
+# What takes a shape that is known at run time only, or a tensor.
+_TAKES_SHAPES = frozenset(
+    {
+        "Cast",
+        "CastLike",
+        "Concat",
+        "ConstantOfShape",
+        "Equal",
+        "Expand",
+        "Gather",
+        "Reshape",
+        "Resize",
+        "Shape",
+        "Slice",
+        "Squeeze",
+        "Where",
+    }
+)
+
+# Their one output is a tuple.
+_SEQUENCES = frozenset(
+    {
+        "ConcatFromSequence",
+        "Optional",
+        "OptionalGetElement",
+        "SequenceConstruct",
+        "SequenceEmpty",
+        "SequenceErase",
+        "SequenceInsert",
+        "SplitToSequence",
+    }
+)
+
+
+def is_translated(domain: str, op_type: str) -> bool:
+    """Whether TVM's importer has a translation of an operator."""
+    if domain in _CONTRIBUTED:
+        return op_type in _CONTRIBUTED[domain] and op_type in _converters()
+    return domain in STANDARD_DOMAINS and op_type in _converters()
+
+
+def translate(
+    builder: relax.BlockBuilder,
+    node: onnx.NodeProto,
+    inputs: Sequence[relax.Expr | None],
+    attributes: Mapping[str, Any],
+    opset: int,
+) -> list[relax.Expr]:
+    """Return the values of a node's outputs.
+
+    Parameters
+    ----------
+    builder : relax.BlockBuilder
+        Inside a block.
+    node : onnx.NodeProto
+    inputs : sequence of relax expressions
+        None where an input is left out.
+    attributes : mapping
+        As `attributes_of` reads them.
+    opset : int
+
+    Raises
+    ------
+    Exception
+        Of any type, where TVM's translation meets something that it does not know.
+    """
+    count = _output_count(node)
+    custom = {"name": node.name, "num_outputs": count}
+    given: dict[str, Any] = {**attributes, "tvm_custom": custom}
+    if node.op_type == "BatchNormalization":
+        given = _corrected_batch_norm(given, opset)
+    operands = stock.onnx_input()
+    for value in inputs:
+        operands.append(_as_tensor(builder, value) if node.op_type not in _TAKES_SHAPES else value)
+    convert = _converters()[node.op_type].get_converter(opset)
+    # The translations fold any parameter that they find in the last argument into a constant.
+    result = convert(builder, operands, given, [{}, {}])
+    if isinstance(result, relax.Expr):
+        result = builder.normalize(result)
+    outputs = [result] if node.op_type in _SEQUENCES else _unpacked(builder, result)
+    if len(outputs) < count:
+        raise ModelError(f"only {len(outputs)} of its {count} outputs are served")
+    return outputs
+
+
+def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
+    """Return a node's attributes: lists as tuples, and each float as the decimal that was meant.
+
+    A file stores 0.9 as the float32 nearest to it, which is 2e-8 off. The shortest decimal that
+    has the same float32 makes no difference to float32 arithmetic, and the right one in float64.
+    """
+    return {held.name: _meant(onnx.helper.get_attribute_value(held)) for held in node.attribute}
+
+
+def dropout_trains(inputs: Sequence[relax.Expr | None]) -> bool:
+    """Whether a Dropout node is in training form.
+
+    Raises
+    ------
+    ModelError
+        Its ratio or its form is not constant.
+    """
+    settings = dict(zip(("data", "ratio", "training_mode"), inputs, strict=False))
+    del settings["data"]
+    for name, value in settings.items():
+        if value is not None and not isinstance(value, GenericConst):
+            raise ModelError(f"its {name} is computed or an input: make it a constant")
+    mode = settings.get("training_mode")
+    return mode is not None and bool(mode.value.numpy())
+
+
+@cache
+def _converters() -> Mapping[str, Any]:
+    return stock._get_convert_map()
+
+
+def _output_count(node: onnx.NodeProto) -> int:
+    """Return how many outputs are wanted.
+
+    Before opset 14 a batch norm in training form has two more than three, "saved" statistics for
+    a backward pass that is not ours.
+    """
+    if node.op_type != "BatchNormalization" or len(node.output) <= 3:
+        return len(node.output)
+    if any(node.output[3:]):
+        raise ModelError("its saved_mean and saved_var are read: export with opset 14 or later")
+    return 3
+
+
+def _as_tensor(builder: relax.BlockBuilder, value: relax.Expr | None) -> relax.Expr | None:
+    if value is not None and isinstance(value.ty, relax.ShapeType):
+        return builder.normalize(relax.op.shape_to_tensor(value))
+    return value
+
+
+def _unpacked(builder: relax.BlockBuilder, result: relax.Expr) -> list[relax.Expr]:
+    if isinstance(result, relax.Tuple):
+        return list(result.fields)
+    if not isinstance(result.ty, relax.TupleType):
+        return [result]
+    return [
+        builder.emit(relax.TupleGetItem(result, index)) for index in range(len(result.ty.fields))
+    ]
+
+
+def _corrected_batch_norm(attributes: dict[str, Any], opset: int) -> dict[str, Any]:
+    """Turn ONNX's meaning of momentum and of the number of outputs into that of Relax.
+
+    ONNX keeps the share ``momentum`` of the old statistics, Relax the share ``1 - momentum``.
+    Before opset 14 a node is in training form if it has more than one output.
+    """
+    if not attributes.get("spatial", 1):
+        raise ModelError("spatial=0 is not supported: export with opset 9 or later")
+    training = bool(attributes.get("training_mode", 0))
+    if opset < 14:
+        training = attributes["tvm_custom"]["num_outputs"] > 1
+    momentum = 1.0 - attributes.get("momentum", 0.9)
+    return {**attributes, "momentum": momentum, "training_mode": int(training)}
+
+
+def _meant(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(str(np.float32(value)))
+    if isinstance(value, list | tuple):
+        return tuple(_meant(item) for item in value)
+    return value

@@ -1,0 +1,138 @@
+"""Scaled dot-product attention in terms of the vocabulary.
+
+Vaswani et al., *Attention is all you need* (2017), section 3.2.1. Tensors are laid out as batch,
+heads, positions, features. Half precision is multiplied and added in float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from . import functional as op
+from .tensor import Dimension, Emitter, Tensor, same_dimension
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    scale: float | None,
+    causal_mask: str | None,
+    window_size: int | None,
+) -> Tensor:
+    """Return attention of tensors in the layout of ``relax.op.nn.attention``.
+
+    That is batch, positions, heads, features.
+
+    Parameters
+    ----------
+    query, key, value : Tensor
+        The heads of `key` and `value` divide those of `query`, which share them in groups.
+    bias : Tensor, optional
+        Added to the scores (batch, heads, queries, keys); where it is −∞ nothing is attended.
+    scale : float, optional
+        Of the scores; 1/√d for d features where it is None.
+    causal_mask : "TopLeft", "BottomRight" or None
+        Query i attends key j if j ≤ i, or if j ≤ i + |keys − queries|.
+    window_size : int, optional
+        A query attends this many keys: its own position and those before it.
+
+    Returns
+    -------
+    Tensor
+        In the dtype of `query`. A query that may attend no key gives zeros.
+    """
+    q, k, v = (op.permute_dims(op.widen(t), [0, 2, 1, 3]) for t in (query, key, value))
+    queries, keys = q.shape[2], k.shape[2]
+    offset = _distance(q.emitter, queries, keys) if causal_mask == "BottomRight" else 0
+    right = 0 if causal_mask or window_size else None
+    left = window_size - 1 if window_size else None
+    allowed = band(q.emitter, queries, keys, offset, left, right)
+    logits = scores(q, k, scale)
+    if bias is not None:
+        bias = op.widen(bias)
+        logits = logits + bias
+        allowed = both(allowed, op.greater(bias, -np.inf))
+    y = grouped_product(masked_softmax(logits, allowed), v)
+    return op.permute_dims(y, [0, 2, 1, 3]).astype(query.dtype)
+
+
+def scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
+    """Return q · k for each query and key, scaled: by 1/√d where no scale is given."""
+    features = query.shape[-1]
+    if scale is not None:
+        query = query * scale
+    elif isinstance(features, int):
+        query = query * features**-0.5
+    else:
+        one = query.emitter.full(1.0, [], query.dtype)
+        query = query * op.sqrt(op.divide_by_count(one, [features]))
+    return grouped_product(query, op.transpose(key))
+
+
+def grouped_product(x: Tensor, y: Tensor) -> Tensor:
+    """Return x @ y for each head of `x`; each of y serves as many in a row as there are for it."""
+    batch, heads, rows, terms = x.shape
+    shared = y.shape[1]
+    product = op.reshape(x, [batch, shared, heads // shared * rows, terms]) @ y
+    return op.reshape(product, [batch, heads, rows, y.shape[3]])
+
+
+def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
+    """Return the softmax over the last axis where `allowed`, and zero elsewhere.
+
+    A row in which nothing is allowed is zero, and so are its derivatives.
+    """
+    if allowed is None:
+        return op.softmax(logits, axis=-1)
+    lowest = float(np.finfo(logits.dtype).min)
+    weights = op.softmax(op.where(allowed, logits, lowest), axis=-1)
+    return op.where(allowed, weights, 0.0)
+
+
+def band(
+    emitter: Emitter,
+    queries: Dimension,
+    keys: Dimension,
+    offset: Any,
+    left: int | None,
+    right: int | None,
+) -> Tensor | None:
+    """Return where i + offset − left ≤ j ≤ i + offset + right for query i and key j.
+
+    `offset` is a number, or an integer tensor that broadcasts against (queries, keys). A bound that
+    is None is open; with two such there is no mask at all.
+    """
+    if left is None and right is None:
+        return None
+    position = op.reshape(op.indices(emitter, queries), [queries, 1])
+    distance = op.reshape(op.indices(emitter, keys), [1, keys]) - position - offset
+    before = None if left is None else op.greater_equal(distance, -left)
+    after = None if right is None else op.less_equal(distance, right)
+    return both(before, after)
+
+
+def _distance(emitter: Emitter, a: Dimension, b: Dimension) -> Any:
+    """Return |a − b|: a number, or an int64 scalar where it is symbolic."""
+    if isinstance(a, int) and isinstance(b, int):
+        return abs(a - b)
+    if same_dimension(a, b):
+        return 0
+    return op.abs(extent_tensor(emitter, a) - extent_tensor(emitter, b))
+
+
+def extent_tensor(emitter: Emitter, extent: Dimension) -> Tensor:
+    """Return an extent as an int64 scalar."""
+    shape = emitter.emit(relax.op.shape_to_tensor(relax.ShapeExpr([extent])))
+    return op.reshape(shape, [])
+
+
+def both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    """Return where both conditions hold; one that is None holds everywhere."""
+    if first is None or second is None:
+        return second if first is None else first
+    return op.logical_and(first, second)

@@ -1,0 +1,151 @@
+"""Padding by copies of the tensor's own elements, and its adjoint.
+
+`origin` says which element a border element is a copy of; `fold_border` adds each border element
+to the element that it was copied from, one axis at a time and with work in proportion to the
+elements. A border may be longer than the axis: mirrors and repetitions then go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from .define import call_op, define_op
+from .tensor import Tensor, type_shape
+
+
+def fold_border(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
+    """Return the adjoint of padding one axis: each border element is added to its origin.
+
+    Parameters
+    ----------
+    x : Tensor
+        Padded along the axis.
+    axis : int
+        Not negative.
+    before, after : int
+        How many elements of the axis are border; not negative.
+    mode : "reflect", "replicate" or "circular"
+    """
+    call = call_op(_FOLD_BORDER, [x.expr], axis=axis, before=before, after=after, mode=mode)
+    return x.emitter.emit(call)
+
+
+def origin(index: Any, before: int, extent: Any, mode: str) -> Any:
+    """Return which element of an axis the element `index` of its padded form is a copy of."""
+    at = index - before
+    if mode == "replicate":
+        return tirx.max(tirx.min(at, extent - 1), 0)
+    if mode == "circular":
+        return tirx.floormod(at, tirx.max(extent, 1))
+    period = _mirror_period(extent)
+    phase = tirx.floormod(at, period)
+    return tirx.if_then_else(phase < extent, phase, period - phase)
+
+
+def _mirror_period(extent: Any) -> Any:
+    """Return after how many elements a mirrored axis begins again: the two ends occur once."""
+    return tirx.max(2 * (extent - 1), 1)
+
+
+def _infer_type(call: relax.Call) -> relax.TensorType:
+    x, attrs = call.args[0], call.attrs
+    shape = type_shape(x.ty)
+    shape[int(attrs.axis)] -= int(attrs.before) + int(attrs.after)
+    return relax.TensorType(shape, x.ty.dtype)
+
+
+def _compute(call: relax.Call, x: te.Tensor) -> te.Tensor:
+    """The sum of the elements of a padded axis that are copies of one element."""
+    attrs, shape = call.attrs, list(call.ty.shape.values)
+    axis, before, after = int(attrs.axis), int(attrs.before), int(attrs.after)
+    folding = _Folding(x, axis, before, after, shape[axis])
+    folds = {
+        "circular": folding.wrapped,
+        "reflect": folding.mirrored,
+        "replicate": folding.replicated,
+    }
+    fold = folds[str(attrs.mode)]()
+    return te.compute(shape, lambda *i: fold(i), name="fold_border")
+
+
+@dataclass(frozen=True)
+class _Folding:
+    """The three ways to fold the border of one axis; each gives an element of the result."""
+
+    x: te.Tensor
+    axis: int
+    before: int
+    after: int
+    extent: Any
+
+    def wrapped(self) -> Any:
+        """An element occurs once in each turn of the axis."""
+        turn = self._turns(self.extent)
+
+        def element(indices: Sequence[Any]) -> Any:
+            position = tirx.floormod(self.before + indices[self.axis], self.extent)
+            return te.sum(self._guarded(indices, position + turn * self.extent), axis=turn)
+
+        return element
+
+    def mirrored(self) -> Any:
+        """An element occurs on the way forth and, unless it is an end, on the way back."""
+        period = _mirror_period(self.extent)
+        turn = self._turns(period)
+
+        def element(indices: Sequence[Any]) -> Any:
+            j = indices[self.axis]
+            forth = tirx.floormod(self.before + j, period) + turn * period
+            back = tirx.floormod(self.before - j, period) + turn * period
+            inside = tirx.all(j > 0, j < self.extent - 1)
+            copies = self._guarded(indices, forth) + self._guarded(indices, back, inside)
+            return te.sum(copies, axis=turn)
+
+        return element
+
+    def replicated(self) -> Any:
+        """An end occurs once more for each element of the border next to it."""
+        borders = [(0, 0, self.before), (self.extent - 1, self.before + self.extent, self.after)]
+        sums = [(end, self._sum(first, count)) for end, first, count in borders if count]
+
+        def element(indices: Sequence[Any]) -> Any:
+            total = self._read(indices, self.before + indices[self.axis])
+            for end, border in sums:
+                copies = border(*self._at(indices, 0))
+                zero = tirx.const(0, str(copies.ty))
+                total += tirx.if_then_else(indices[self.axis] == end, copies, zero)
+            return total
+
+        return element
+
+    def _sum(self, first: Any, count: int) -> te.Tensor:
+        """Return the sum of a part of the axis, with an extent of one."""
+        copy = te.reduce_axis((0, count), name="copy")
+        return te.compute(
+            self._at(self.x.shape, 1),
+            lambda *i: te.sum(self._read(i, first + copy), axis=copy),
+            name="border",
+        )
+
+    def _turns(self, period: Any) -> Any:
+        total = self.x.shape[self.axis]
+        return te.reduce_axis((0, tirx.floordiv(total - 1, period) + 1), name="turn")
+
+    def _guarded(self, indices: Sequence[Any], position: Any, *conditions: Any) -> Any:
+        """Return the element at a position of the axis; zero beyond it or if a condition fails."""
+        value = self._read(indices, position)
+        present = tirx.all(position < self.x.shape[self.axis], *conditions)
+        return tirx.if_then_else(present, value, tirx.const(0, str(value.ty)))
+
+    def _read(self, indices: Sequence[Any], position: Any) -> Any:
+        return self.x(*self._at(indices, position))
+
+    def _at(self, indices: Sequence[Any], position: Any) -> list[Any]:
+        return [*indices[: self.axis], position, *indices[self.axis + 1 :]]
+
+
+_FOLD_BORDER = define_op("fold_border", ["x"], _infer_type, _compute)

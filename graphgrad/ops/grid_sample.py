@@ -1,0 +1,243 @@
+"""Sampling an image at the points of a grid, and grids of affine maps.
+
+Written in ops that have gradients: gathers of the elements around each point, and weights that are
+polynomials of its distance to them. Definitions: ``torch.nn.functional.grid_sample`` and
+``affine_grid``, which ONNX shares; Jaderberg et al., *Spatial transformer networks* (2015).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from ..errors import ArgumentError
+from . import functional as op
+from .index import gather_at
+from .indexing import Indexing
+from .tensor import Dimension, Tensor
+
+_CUBIC = -0.75
+
+_TAPS: dict[str, tuple[list[float], list[list[float]]]] = {
+    "nearest": ([0.0], [[1.0]]),
+    "linear": ([0.0, 1.0], [[1.0, 0.0], [-1.0, 1.0]]),
+    "cubic": (
+        [-1.0, 0.0, 1.0, 2.0],
+        [
+            [0.0, 1.0, 0.0, 0.0],
+            [_CUBIC, 0.0, -_CUBIC, 0.0],
+            [-2 * _CUBIC, -(_CUBIC + 3), 2 * _CUBIC + 3, _CUBIC],
+            [_CUBIC, _CUBIC + 2, -(_CUBIC + 2), -_CUBIC],
+        ],
+    ),
+}
+"""The elements that a point reads along an axis, counted from the one at or below it, and their
+weights: coefficients of 1, t, t², t³, where t is the distance to that one. The cubic kernel is that
+of Keys (1981)."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How values between and beyond the elements are found.
+
+    Attributes
+    ----------
+    method : "nearest", "linear" or "cubic"
+    padding : "zeros", "border" or "reflection"
+    align_corners : bool
+        Whether −1 and 1 are the centres of the first and last element, or their outer edges.
+    """
+
+    method: str
+    padding: str
+    align_corners: bool
+
+
+@dataclass(frozen=True)
+class _Taps:
+    """The elements around each point: (batch, points, taps) each.
+
+    Attributes
+    ----------
+    position : Tensor
+        int64, always that of an element.
+    weight : Tensor
+    inside : Tensor
+        Whether the element exists.
+    """
+
+    position: Tensor
+    weight: Tensor
+    inside: Tensor
+
+
+def grid_sample(x: Tensor, grid: Tensor, how: Sampling) -> Tensor:
+    """Return x (batch, channels, spatial axes …) at points: (batch, channels, grid axes …).
+
+    Parameters
+    ----------
+    x : Tensor
+        With any number r of spatial axes.
+    grid : Tensor
+        (batch, grid axes …, r): coordinates from −1 to 1, that of the last spatial axis first.
+    how : Sampling
+
+    Raises
+    ------
+    ArgumentError
+        A spatial extent of x is symbolic.
+    """
+    extents = _static(x.shape[2:])
+    batch, channels, *_ = x.shape
+    points = math.prod(grid.shape[1:-1])
+    elements = op.reshape(op.widen(x), [batch, channels, math.prod(extents)])
+    elements = op.permute_dims(elements, [0, 2, 1])
+    rows = op.reshape(op.widen(grid), [batch, points, len(extents)]).astype(elements.dtype)
+    coordinates = op.split(rows, len(extents), axis=-1) if len(extents) > 1 else [rows]
+    axes = [
+        _taps(coordinate, extent, how)
+        for coordinate, extent in zip(reversed(coordinates), extents, strict=True)
+    ]
+    taps = functools.reduce(_combined, zip(axes, extents, strict=True))[0]
+    index, weight, inside = (
+        op.expand_dims(t, [-1]) for t in (taps.position, taps.weight, taps.inside)
+    )
+    values = op.where(inside, gather_at(elements, index, Indexing("nd", 1)), 0.0)
+    total = op.reduce_sum(values * weight, [2])
+    sampled = op.reshape(total, [batch, *grid.shape[1:-1], channels])
+    last = sampled.ndim - 1
+    return op.permute_dims(sampled, [0, last, *range(1, last)]).astype(x.dtype)
+
+
+def affine_grid(theta: Tensor, size: Sequence[Dimension], align_corners: bool) -> Tensor:
+    """Return theta applied to the points of a regular grid: (batch, r, grid axes …).
+
+    Parameters
+    ----------
+    theta : Tensor
+        (batch, r, r + 1): of each coordinate, the factors of the coordinates and the offset.
+    size : sequence of int
+        The r extents of the grid.
+    align_corners : bool
+        As of `Sampling`.
+
+    Raises
+    ------
+    ArgumentError
+        An extent is symbolic.
+    """
+    extents = _static(size)
+    axes = [_regular(extent, align_corners) for extent in extents]
+    points = np.meshgrid(*axes, indexing="ij")
+    rows = [axis.reshape(-1) for axis in reversed(points)]
+    base = np.stack([*rows, np.ones_like(rows[0])])
+    wide = op.widen(theta)
+    mapped = wide @ wide.emitter.lift(relax.const(base, wide.dtype))
+    return op.reshape(mapped, [theta.shape[0], len(extents), *extents]).astype(theta.dtype)
+
+
+def _static(extents: Sequence[Any]) -> list[int]:
+    try:
+        return [int(extent) for extent in extents]
+    except TypeError:
+        raise ArgumentError(
+            f"sampling at a grid needs spatial extents that are numbers, given {list(extents)}; "
+            "give the input a static shape there"
+        ) from None
+
+
+def _regular(extent: int, align_corners: bool) -> np.ndarray:
+    steps = np.arange(extent, dtype="float64")
+    if align_corners:
+        return 2 * steps / (extent - 1) - 1 if extent > 1 else 0 * steps
+    return (2 * steps + 1) / extent - 1
+
+
+def _combined(slow: tuple[_Taps, int], fast: tuple[_Taps, int]) -> tuple[_Taps, int]:
+    """Return the taps of two axes together, in row-major order, and the elements of both."""
+    (a, extent_a), (b, extent_b) = slow, fast
+    count = a.weight.shape[-1] * b.weight.shape[-1]
+
+    def pairs(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
+        both = combine(op.expand_dims(x, [-1]), op.expand_dims(y, [-2]))
+        return op.reshape(both, [*both.shape[:2], count])
+
+    taps = _Taps(
+        pairs(lambda x, y: x * extent_b + y, a.position, b.position),
+        pairs(operator.mul, a.weight, b.weight),
+        pairs(op.logical_and, a.inside, b.inside),
+    )
+    return taps, extent_a * extent_b
+
+
+def _taps(coordinate: Tensor, extent: int, how: Sampling) -> _Taps:
+    """Return the elements along one axis around each point."""
+    if how.align_corners:
+        x = (coordinate + 1.0) * ((extent - 1) / 2)
+    else:
+        x = ((coordinate + 1.0) * float(extent) - 1.0) * 0.5
+    if how.method != "cubic":
+        x = _padded(x, extent, how)
+    low = op.round(x) if how.method == "nearest" else op.floor(x)
+    offsets, coefficients = _TAPS[how.method]
+    weight = _row(x, coefficients[-1])
+    for row in reversed(coefficients[:-1]):
+        weight = weight * (x - low) + _row(x, row)
+    position = low + _row(x, offsets)
+    if how.method == "cubic":
+        position = _padded(position, extent, how)
+    # As a float, so that NaN and numbers beyond the integers are outside.
+    inside = op.logical_and(
+        op.greater_equal(position, 0.0), op.less_equal(position, float(extent - 1))
+    )
+    element = op.where(inside, position, 0.0).astype("int64")
+    return _Taps(element, op.broadcast_to(weight, element.shape), inside)
+
+
+def _row(like: Tensor, numbers: Sequence[float]) -> Tensor:
+    return like.emitter.lift(relax.const(np.array([[numbers]]), like.dtype))
+
+
+def _padded(x: Tensor, extent: int, how: Sampling) -> Tensor:
+    """Return the coordinate that is read in the place of one outside."""
+    if how.padding == "zeros":
+        return x
+    if how.padding == "reflection":
+        x = _reflected(x, extent, how.align_corners)
+    # As PyTorch has it, the slope is 0 on the border itself.
+    last = float(extent - 1)
+    return op.where(op.greater(x, 0.0), op.where(op.less(x, last), x, last), 0.0)
+
+
+def _reflected(x: Tensor, extent: int, align_corners: bool) -> Tensor:
+    """Fold the line onto the image, at the centres or at the edges of the outer elements."""
+    low = 0.0 if align_corners else -0.5
+    span = float(extent - 1) if align_corners else float(extent)
+    if not span:
+        return x.emitter.full(0.0, x.shape, x.dtype)
+    distance = op.abs(x - low)
+    flips = op.floor(distance / span)
+    beyond = distance - flips * span
+    is_even = op.equal(flips - op.floor(flips / 2.0) * 2.0, 0.0)
+    return op.where(is_even, beyond, span - beyond) + low
+
+
+def sample_image(x: Tensor, grid: Tensor, attrs: Any) -> Tensor:
+    """Return what ``relax.image.grid_sample`` computes; its grid has the coordinates as axis 1."""
+    rank = x.ndim - 2
+    points_first = op.permute_dims(grid, [0, *range(2, rank + 2), 1])
+    method = {"bilinear": "linear", "bicubic": "cubic"}.get(attrs.method, attrs.method)
+    how = Sampling(method, attrs.padding_mode, bool(attrs.align_corners))
+    return grid_sample(x, points_first, how)
+
+
+def affine_image_grid(theta: Tensor, size: Sequence[Dimension], attrs: Any) -> Tensor:
+    """Return what ``relax.image.affine_grid`` computes, by its attributes."""
+    return affine_grid(theta, list(size), bool(attrs.align_corners))

@@ -1,0 +1,219 @@
+"""Gathers and scatters as ops of our own: families that are closed under differentiation.
+
+``scatter_add`` and ``gather`` are each other's transposes. ``scatter_swap`` and
+``scatter_recurrence`` visit the updates of a position one after the other, and tell each what it
+found there; the transpose of either is the same walk backwards. So the derivatives of "the last
+update wins" and of products hold with repeated indices and with zeros, to every order, in work that
+is linear in the number of updates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from .define import call_op, define_op
+from .indexing import Indexing, gather, scatter_nest, within
+from .kernel import Indices, Statement, extern, fill, sequence
+from .tensor import Dimension, Tensor, accumulator_dtype, is_float, type_shape
+
+
+def gather_at(x: Tensor, index: Tensor, indexing: Indexing) -> Tensor:
+    """Return x at the positions of an index; 0 where it points outside."""
+    if x.fill == 0.0:
+        return x.emitter.full(0.0, indexing.output_shape(x.shape, index.shape), x.dtype)
+    return x.emitter.emit(call_op(_GATHER, [x.expr, index.expr], **indexing.attributes()))
+
+
+def scatter_add(
+    updates: Tensor, index: Tensor, shape: Sequence[Dimension], indexing: Indexing
+) -> Tensor:
+    """Return zeros of a shape with the updates added at the positions of an index."""
+    if updates.fill == 0.0:
+        return updates.emitter.full(0.0, shape, updates.dtype)
+    arguments = [updates.expr, index.expr, relax.ShapeExpr(list(shape))]
+    return updates.emitter.emit(call_op(_SCATTER_ADD, arguments, **indexing.attributes()))
+
+
+def scatter_swap(
+    initial: Tensor, values: Tensor, index: Tensor, indexing: Indexing, reverse: bool
+) -> list[Tensor]:
+    """Write each value at its position in turn; return what each replaced, and what is left.
+
+    Parameters
+    ----------
+    initial : Tensor
+        What is there at first.
+    values : Tensor
+        In the shape of what a gather reads.
+    index : Tensor
+    indexing : Indexing
+    reverse : bool
+        The last value goes first.
+    """
+    arguments = [initial.expr, values.expr, index.expr]
+    call = call_op(_SWAP, arguments, reverse=reverse, **indexing.attributes())
+    return initial.emitter.emit(call)
+
+
+def scatter_recurrence(
+    initial: Tensor,
+    factors: Tensor,
+    terms: Tensor,
+    index: Tensor | None,
+    indexing: Indexing,
+    reverse: bool,
+) -> list[Tensor]:
+    """Replace h at each position in turn by a·h + b; return each h found, and what is left.
+
+    Parameters
+    ----------
+    initial : Tensor
+        The first h of each position.
+    factors, terms : Tensor
+        a and b, in the shape of what a gather reads.
+    index : Tensor or None
+        None for the form "line".
+    indexing : Indexing
+    reverse : bool
+        The last pair goes first.
+    """
+    arguments = [initial.expr, factors.expr, terms.expr]
+    arguments += [] if index is None else [index.expr]
+    call = call_op(_RECURRENCE, arguments, reverse=reverse, **indexing.attributes())
+    return initial.emitter.emit(call)
+
+
+def scatter(
+    indexing: Indexing,
+    data: te.Tensor | None,
+    index: te.Tensor,
+    updates: te.Tensor,
+    reduction: str,
+    shape: Sequence[Dimension] | None = None,
+) -> te.Tensor:
+    """Combine updates with data at the positions of an index; None stands for zeros of `shape`.
+
+    Of several updates of one position, "update" leaves the last in row-major order.
+    """
+    dtype = str(updates.dtype)
+    wide = accumulator_dtype(dtype)
+    shape = list(data.shape) if data is not None else list(shape or [])
+    over = indexing.output_shape(shape, index.shape)
+    inputs = [index, _as(updates, wide)] + ([] if data is None else [_as(data, wide)])
+
+    def build(ins: list[Any], outs: list[Any]) -> Statement:
+        (out,) = outs
+
+        def initial(i: Indices) -> Any:
+            return tirx.const(0, wide) if data is None else ins[2][tuple(i)]
+
+        def step(output: Indices) -> Statement:
+            position, inside, _ = indexing.position(shape, ins[0], output)
+            inside = tirx.all(inside, *within(output, updates.shape, over))
+            combined = _combine(reduction, wide, out[tuple(position)], ins[1][tuple(output)])
+            return tirx.IfThenElse(inside, tirx.BufferStore(out, combined, position), None)
+
+        nest = scatter_nest(indexing, over, len(index.shape))
+        return sequence(fill(out, initial), nest.build(step))
+
+    (result,) = extern(f"scatter_{reduction}", [shape], [wide], inputs, build)
+    return _as(result, dtype)
+
+
+def _combine(reduction: str, dtype: str, old: Any, new: Any) -> Any:
+    if reduction == "update":
+        return new
+    if reduction == "add":
+        return old + new
+    if reduction == "mul":
+        return old * new
+    better = new < old if reduction == "min" else new > old
+    if is_float(dtype):
+        better = tirx.any(better, tirx.isnan(new))  # once NaN, always NaN
+    return tirx.Select(better, new, old)
+
+
+def _walk(call: relax.Call, initial: te.Tensor, *rest: te.Tensor) -> list[te.Tensor]:
+    """Return the kernel of a walk: what each step found, and what is left at the end."""
+    indexing = Indexing.of(call.attrs)
+    recurrence = call.op.same_as(_RECURRENCE)
+    values, index = list(rest[: 1 + recurrence]), list(rest[1 + recurrence :])
+    dtype = str(initial.dtype)
+    wide = accumulator_dtype(dtype)
+    inputs = [*index, *(_as(tensor, wide) for tensor in [initial, *values])]
+
+    def build(ins: list[Any], outs: list[Any]) -> Statement:
+        *given, start = ins[: len(index) + 1]
+        steps, (found, left) = ins[len(index) + 1 :], outs
+
+        def step(output: Indices) -> Statement:
+            here = tuple(output)
+            position, inside, _ = indexing.position(
+                initial.shape, given[0] if given else None, output
+            )
+            old = left[tuple(position)]
+            new = steps[0][here] * old + steps[1][here] if recurrence else steps[0][here]
+            visit = sequence(
+                tirx.BufferStore(found, old, here), tirx.BufferStore(left, new, position)
+            )
+            skip = tirx.BufferStore(found, tirx.const(0, wide), here)
+            return tirx.IfThenElse(inside, visit, skip)
+
+        over, rank = list(values[0].shape), len(given[0].shape) if given else 0
+        nest = scatter_nest(indexing, over, rank, bool(call.attrs["reverse"]))
+        return sequence(fill(left, lambda i: start[tuple(i)]), nest.build(step))
+
+    shapes = [list(values[0].shape), list(initial.shape)]
+    results = extern("walk", shapes, [wide, wide], inputs, build)
+    return [_as(result, dtype) for result in results]
+
+
+def _as(tensor: te.Tensor, dtype: str) -> te.Tensor:
+    """Return a tensor in a dtype: half precision is summed and multiplied in float32."""
+    if str(tensor.dtype) == dtype:
+        return tensor
+    return te.compute(tensor.shape, lambda *i: tensor(*i).astype(dtype), name="cast")
+
+
+def _gather_expression(call: relax.Call, x: te.Tensor, index: te.Tensor) -> te.Tensor:
+    """y[o] = x at the position of o."""
+    return gather(Indexing.of(call.attrs), x, index, tirx.const(0, str(x.dtype)))
+
+
+def _scatter_add_expression(call: relax.Call, updates: te.Tensor, index: te.Tensor) -> te.Tensor:
+    """x[p] = Σ of the updates whose position is p."""
+    shape = type_shape(call.ty)
+    return scatter(Indexing.of(call.attrs), None, index, updates, "add", shape)
+
+
+def _infer_gather(call: relax.Call) -> relax.TensorType:
+    x, index = (type_shape(argument.ty) for argument in call.args)
+    shape = Indexing.of(call.attrs).output_shape(x, index)
+    return relax.TensorType(shape, call.args[0].ty.dtype)
+
+
+def _infer_scatter_add(call: relax.Call) -> relax.TensorType:
+    return relax.TensorType(call.args[2], call.args[0].ty.dtype)
+
+
+def _infer_walk(call: relax.Call) -> relax.TupleType:
+    initial, values = call.args[0].ty, call.args[1].ty
+    found = relax.TensorType(values.shape, initial.dtype)
+    return relax.TupleType([found, relax.TensorType(initial.shape, initial.dtype)])
+
+
+_GATHER = define_op("gather", ["data", "index"], _infer_gather, _gather_expression)
+_SCATTER_ADD = define_op(
+    "scatter_add",
+    ["updates", "index", "shape"],
+    _infer_scatter_add,
+    _scatter_add_expression,
+    opaque=True,
+)
+_SWAP = define_op("scatter_swap", ["initial", "values", "index"], _infer_walk, _walk, opaque=True)
+_RECURRENCE = define_op(
+    "scatter_recurrence", ["initial", "factors", "terms", "index"], _infer_walk, _walk, opaque=True
+)

@@ -1,0 +1,93 @@
+"""Normalisation in terms of the vocabulary: what rules, lowerings and converters share.
+
+Everything is taken in float32 for half precision, and means are summed in float64. The variance is
+that of the centred values, in a second pass: the shorter E[x²] − E[x]² loses all digits where the
+mean is large.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from . import functional as op
+from .tensor import Tensor
+
+
+def mean(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Return the mean over axes, which are kept with extent 1.
+
+    The sum is in float64: what a sum of many float32 loses is a shift of all centred values.
+    """
+    total = op.reduce_sum(x.astype("float64"), axes, keepdims=True)
+    return op.divide_by_count(total, [x.shape[axis] for axis in axes]).astype(x.dtype)
+
+
+def inverse_deviation(centred: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
+    """Return (mean x² + ε)^(−1/2) over axes, which are kept with extent 1."""
+    return op.rsqrt(mean(centred * centred, axes) + epsilon)
+
+
+def spread(parameter: Tensor, axes: Sequence[int], rank: int) -> Tensor:
+    """Lay a parameter whose axes are `axes` of a tensor of some rank along that tensor."""
+    order = sorted(range(len(axes)), key=lambda position: axes[position])
+    ordered = op.permute_dims(parameter, order)
+    extents = dict(zip(sorted(axes), ordered.shape, strict=True))
+    return op.reshape(ordered, [extents.get(axis, 1) for axis in range(rank)])
+
+
+def collect(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Sum over all axes but `axes`, and put those in that order: the transpose of `spread`."""
+    total = op.reduce_sum(x, [axis for axis in range(x.ndim) if axis not in axes])
+    kept = sorted(axes)
+    return op.permute_dims(total, [kept.index(axis) for axis in axes])
+
+
+def in_groups(x: Tensor, axis: int, groups: int) -> Tensor:
+    """Split an axis in two: the groups, and the members of each."""
+    members = x.shape[axis] // groups
+    return op.reshape(x, [*x.shape[:axis], groups, members, *x.shape[axis + 1 :]])
+
+
+def group_axes(axes: Sequence[int], axis: int) -> list[int]:
+    """Return the axes that a group norm reduces, as numbered after `in_groups`."""
+    return [axis + 1, *(a if a < axis else a + 1 for a in axes)]
+
+
+def normalise(
+    x: Tensor,
+    axes: Sequence[int],
+    epsilon: float,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    parameter_axes: Sequence[int] = (),
+    centre: bool = True,
+) -> Tensor:
+    """Return γ (x − μ) (σ² + ε)^(−1/2) + β with the statistics over `axes`.
+
+    Parameters
+    ----------
+    x : Tensor
+        Float.
+    axes : sequence of int
+        Non-negative.
+    epsilon : float
+    gamma, beta : Tensor, optional
+        Of the extents of `x` along `parameter_axes`, in that order.
+    parameter_axes : sequence of int
+        Non-negative.
+    centre : bool
+        Whether the mean is subtracted; if not, σ² is the mean square.
+
+    Returns
+    -------
+    Tensor
+        In the shape and dtype of `x`.
+    """
+    wide = op.widen(x)
+    centred = wide - mean(wide, axes) if centre else wide
+    y = centred * inverse_deviation(centred, axes, epsilon)
+    if gamma is not None:
+        y = y * spread(op.widen(gamma), parameter_axes, x.ndim)
+    if beta is not None:
+        y = y + spread(op.widen(beta), parameter_axes, x.ndim)
+    return y.astype(x.dtype)

@@ -1,0 +1,113 @@
+"""The order of elements along an axis: a stable merge sort, with NaN after every number.
+
+The stock sort serves few dtypes, and compares NaN inconsistently, by which the result of its
+library sort is undefined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import te, tirx
+
+from .kernel import Indices, Nest, Statement, extern, fill, loop, sequence
+from .tensor import is_float
+
+_LONGEST = 40
+"""Doublings of a run that an axis of symbolic extent is allowed: lines of 10¹² elements."""
+
+
+def order(x: te.Tensor, axis: int, descending: bool) -> te.Tensor:
+    """Return the indices (int64) along an axis that sort x; equal elements keep their order.
+
+    NaN counts as greater than every number, so it comes last, or first where descending: what
+    NumPy and PyTorch do.
+    """
+
+    def build(ins: list[Any], outs: list[Any]) -> Statement:
+        (values,), (indices, spare) = ins, outs
+        return _MergeSort(values, indices, spare, axis, descending).build()
+
+    found, _ = extern("order", [x.shape, x.shape], ["int64", "int64"], [x], build)
+    return found
+
+
+@dataclass(frozen=True)
+class _MergeSort:
+    """Bottom up: runs of length 1, 2, 4, … of `indices` are merged by way of `spare`."""
+
+    values: Any
+    indices: Any
+    spare: Any
+    axis: int
+    descending: bool
+
+    @property
+    def extent(self) -> Any:
+        return self.values.shape[self.axis]
+
+    def build(self) -> Statement:
+        lines = [e for d, e in enumerate(self.values.shape) if d != self.axis]
+        nest = Nest(lines, range(len(lines), len(lines)), work=self.extent)
+        return sequence(fill(self.indices, lambda i: i[self.axis]), nest.build(self.sort))
+
+    def at(self, line: Indices, i: Any) -> list[Any]:
+        return [*line[: self.axis], i, *line[self.axis :]]
+
+    def sort(self, line: Indices) -> Statement:
+        known = isinstance(self.extent, tirx.IntImm)
+        doublings = max(int(self.extent) - 1, 0).bit_length() if known else _LONGEST
+
+        def double(doubling: Any) -> Statement:
+            width = tirx.shift_left(tirx.const(1, "int64"), doubling)
+            pairs = tirx.floordiv(self.extent + 2 * width - 1, 2 * width)
+            merge = loop(pairs, lambda pair: self.merge(line, pair * 2 * width, width))
+            back = loop(self.extent, lambda i: self.copy_back(line, i))
+            return tirx.IfThenElse(width < self.extent, sequence(merge, back), None)
+
+        return loop(doublings, double)
+
+    def copy_back(self, line: Indices, i: Any) -> Statement:
+        here = self.at(line, i)
+        return tirx.BufferStore(self.indices, self.spare[tuple(here)], here)
+
+    def merge(self, line: Indices, start: Any, width: Any) -> Statement:
+        """Merge two neighbouring runs; of equal elements, the one on the left goes first."""
+        middle = tirx.min(start + width, self.extent)
+        stop = tirx.min(start + 2 * width, self.extent)
+        taken = tirx.decl_buffer((1,), "int64", "taken", scope="local")
+        zero = tirx.const(0, "int64")
+
+        def step(i: Any) -> Statement:
+            left = start + taken[zero]
+            right = middle + i - taken[zero]
+            a, b = (self.indices[tuple(self.at(line, side))] for side in (left, right))
+            # Conditionals, not conjunctions: what lies beyond the end of a run is never read.
+            keeps_order = tirx.if_then_else(
+                right < stop, self.in_order(line, a, b), tirx.const(True, "bool")
+            )
+            from_left = tirx.if_then_else(left < middle, keeps_order, tirx.const(False, "bool"))
+            here = self.at(line, start + i)
+            take_left = sequence(
+                tirx.BufferStore(self.spare, a, here),
+                tirx.BufferStore(taken, taken[zero] + 1, [zero]),
+            )
+            return tirx.IfThenElse(from_left, take_left, tirx.BufferStore(self.spare, b, here))
+
+        return sequence(
+            tirx.AllocBuffer(taken),
+            tirx.BufferStore(taken, zero, [zero]),
+            loop(stop - start, step),
+        )
+
+    def in_order(self, line: Indices, i: Any, j: Any) -> Any:
+        """Whether an element may stand before another.
+
+        Said without a negation: the compiler turns ``not a < b`` to ``b <= a``, which NaN is not.
+        """
+        a, b = (self.values[tuple(self.at(line, index))] for index in (i, j))
+        ordered = a >= b if self.descending else a <= b
+        if not is_float(str(self.values.dtype)):
+            return ordered
+        return tirx.any(ordered, tirx.isnan(a if self.descending else b))

@@ -1,0 +1,162 @@
+"""Resampling along one axis: every output is a weighted sum of a few inputs, known in advance.
+
+Resizing an image and adaptive average pooling are separable: one such step per axis. A step is an
+op of ours, `resample`, that carries its own transpose. Its gradient is the same op with the two
+exchanged, so that derivatives exist to any order and none of them scatters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from ..errors import ArgumentError
+from . import functional as op
+from .define import call_op, define_op
+from .tensor import Tensor, accumulator_dtype
+
+_NO_INPUT = -1
+
+
+@dataclass(frozen=True)
+class Table:
+    """The inputs of each output along an axis, and their weights.
+
+    Attributes
+    ----------
+    rows : sequence of mappings
+        For each output, the weight of each input that it reads.
+    extent : int
+        The number of inputs.
+    """
+
+    rows: Sequence[Mapping[int, float]]
+    extent: int
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether every output is the input of the same number."""
+        return len(self.rows) == self.extent and all(
+            row == {output: 1.0} for output, row in enumerate(self.rows)
+        )
+
+    def transposed(self) -> Table:
+        """Return the outputs that read each input."""
+        rows: list[dict[int, float]] = [{} for _ in range(self.extent)]
+        for output, row in enumerate(self.rows):
+            for position, weight in row.items():
+                rows[position][output] = weight
+        return Table(rows, len(self.rows))
+
+    def arrays(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return input numbers (outputs, taps) as int32, −1 for none, and float64 weights."""
+        taps = max([1, *map(len, self.rows)])
+        index = np.full((len(self.rows), taps), _NO_INPUT, "int32")
+        weight = np.zeros((len(self.rows), taps))
+        for output, row in enumerate(self.rows):
+            index[output, : len(row)] = list(row.keys())
+            weight[output, : len(row)] = list(row.values())
+        return index, weight
+
+
+def resample(x: Tensor, table: Table, axis: int) -> Tensor:
+    """Return the weighted sums of x along one axis; half precision adds up in float32."""
+    if table.is_identity:
+        return x
+    tables = [*table.arrays(), *table.transposed().arrays()]
+    return resample_by(x, [_constant(x, array) for array in tables], axis)
+
+
+def resample_by(x: Tensor, tables: Sequence[Tensor], axis: int) -> Tensor:
+    """Return `resample` by tables that are tensors: index, weight, and those of the transpose."""
+    return x.emitter.emit(call_op(_RESAMPLE, [x.expr, *(t.expr for t in tables)], axis=axis))
+
+
+def adaptive_pool_image(x: Tensor, attrs: Any) -> Tensor:
+    """Return what ``relax.nn.adaptive_avg_pool1d`` to ``3d`` compute, by their attributes.
+
+    Along a spatial axis with n inputs and m outputs, output o averages the inputs from ⌊o·n/m⌋ to
+    ⌈(o+1)·n/m⌉, as PyTorch has it. No ``output_size`` leaves x as it is.
+
+    Raises
+    ------
+    ArgumentError
+        An extent is symbolic and there is more than one output along it, or the layout is blocked.
+    """
+    layout, out_layout = str(attrs.layout), str(attrs.out_layout)
+    if not len(layout) == len(out_layout) == x.ndim:
+        raise ArgumentError(f"cannot pool from the blocked layout {layout} to {out_layout}")
+    axes = [layout.index(name) for name in "DHW" if name in layout]
+    sizes = dict(zip(axes, map(int, attrs.output_size or ()), strict=False))
+    pooled = op.widen(x)
+    whole = [axis for axis, size in sizes.items() if size == 1]
+    if whole:
+        total = op.reduce_sum(pooled, whole, keepdims=True)
+        pooled = op.divide_by_count(total, [x.shape[axis] for axis in whole])
+    for axis, size in sizes.items():
+        if size != 1:
+            pooled = resample(pooled, _parts(x, axis, size), axis)
+    order = [layout.index(name) for name in out_layout]
+    return op.permute_dims(pooled, order).astype(x.dtype)
+
+
+def _parts(x: Tensor, axis: int, size: int) -> Table:
+    extent = x.shape[axis]
+    if not isinstance(extent, int):
+        raise ArgumentError(
+            f"adaptive average pooling to {size} outputs needs the extent of axis {axis} as a "
+            f"number, given {extent}; give the input a static shape there"
+        )
+    rows = []
+    for output in range(size):
+        start, stop = output * extent // size, -(-(output + 1) * extent // size)
+        rows.append(dict.fromkeys(range(start, stop), 1.0 / (stop - start)))
+    return Table(rows, extent)
+
+
+def _constant(x: Tensor, array: np.ndarray) -> Tensor:
+    return x.emitter.lift(relax.const(array, str(array.dtype)))
+
+
+def _infer_type(call: relax.Call) -> relax.TensorType:
+    data, index = call.args[:2]
+    shape = list(data.ty.shape)
+    shape[int(call.attrs["axis"])] = index.ty.shape[0]
+    return relax.TensorType(shape, data.ty.dtype)
+
+
+def _expression(
+    call: relax.Call, x: te.Tensor, index: te.Tensor, weight: te.Tensor, *_: te.Tensor
+) -> te.Tensor:
+    """y[…, o, …] = Σ over the taps t of weight[o, t] · x[…, index[o, t], …]."""
+    axis = int(call.attrs["axis"])
+    dtype = str(x.dtype)
+    wide = accumulator_dtype(dtype)
+    shape = [weight.shape[0] if k == axis else extent for k, extent in enumerate(x.shape)]
+
+    def term(indices: Sequence[Any], tap: Any) -> Any:
+        output = indices[axis]
+        position = index[output, tap]
+        where = [position.astype("int64") if k == axis else i for k, i in enumerate(indices)]
+        product = x(*where).astype(wide) * weight[output, tap].astype(wide)
+        return tirx.if_then_else(position >= 0, product, tirx.const(0, wide))
+
+    if int(weight.shape[1]) == 1:
+        return te.compute(shape, lambda *i: term(i, 0).astype(dtype), name="resample")
+    tap = te.reduce_axis((0, weight.shape[1]), "tap")
+    total = te.compute(shape, lambda *i: te.sum(term(i, tap), axis=tap), name="resample")
+    if wide == dtype:
+        return total
+    return te.compute(shape, lambda *i: total(*i).astype(dtype), name="narrow")
+
+
+_RESAMPLE = define_op(
+    "resample",
+    ["data", "index", "weight", "transposed_index", "transposed_weight"],
+    _infer_type,
+    _expression,
+)

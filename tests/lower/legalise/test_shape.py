@@ -1,0 +1,183 @@
+"""Lowerings of ops that move elements, and the defects of the stock ones."""
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax
+
+import graphgrad as gg
+from graphgrad.errors import GraphGradError
+from tests.running import F64, function, run
+
+DTYPES = ["float64", "float32", "float16", "int64"]
+
+
+def stock(mod, *arrays):
+    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    return machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+
+
+def call(op, shape, dtype, *arguments, **attributes):
+    return function(lambda b, x: b.emit(op(x, *arguments, **attributes)), (shape, dtype))
+
+
+def counted(*shape, dtype=F64):
+    return np.arange(1, 1 + np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+
+
+NUMPY_MODES = {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+@pytest.mark.parametrize("mode", NUMPY_MODES)
+@pytest.mark.parametrize("widths", [(0, 0), (2, 1), (3, 3), (9, 15)], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "int64"])
+def test_pad_with_copies(mode, widths, dtype):
+    x = counted(4, dtype=dtype)
+    (y,) = run(call(relax.op.nn.pad, (4,), dtype, widths, mode), "main", x)
+    np.testing.assert_array_equal(y, np.pad(x, widths, mode=NUMPY_MODES[mode]))
+
+
+@pytest.mark.parametrize("mode", NUMPY_MODES)
+def test_pad_of_one_element(mode):
+    (y,) = run(call(relax.op.nn.pad, (1,), F64, (2, 3), mode), "main", counted(1))
+    np.testing.assert_array_equal(y, np.ones(6))
+
+
+def test_stock_pad_reflects_once():
+    mod = call(relax.op.nn.pad, (4,), F64, (9, 15), "reflect")
+    assert not np.array_equal(stock(mod, counted(4)), np.pad(counted(4), (9, 15), "reflect"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("widths", [(1, 0, 0, 2), (-1, 2, 0, -1), (-2, -1, -1, -1)], ids=str)
+def test_pad_with_a_constant(dtype, widths):
+    x = counted(4, 3, dtype=dtype)
+    (y,) = run(call(relax.op.nn.pad, (4, 3), dtype, widths, pad_value=7.0), "main", x)
+    pairs = [widths[:2], widths[2:]]
+    kept = x[
+        tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(x.shape, pairs, strict=True))
+    ]
+    borders = [(max(a, 0), max(b, 0)) for a, b in pairs]
+    np.testing.assert_array_equal(y, np.pad(kept, borders, constant_values=7))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 8, 2, 3), (4, 1, 2), (0, 4, 2, 2)], ids=str)
+def test_pixel_shuffle(dtype, shape):
+    x = counted(*shape, dtype=dtype)
+    *lead, channels, height, width = shape
+    blocks = x.reshape(-1, channels // 4, 2, 2, height, width).transpose(0, 1, 4, 2, 5, 3)
+    (y,) = run(call(relax.op.nn.pixel_shuffle, shape, dtype, 2), "main", x)
+    np.testing.assert_array_equal(y, blocks.reshape(*lead, channels // 4, 2 * height, 2 * width))
+
+
+def test_stock_pixel_shuffle_has_no_lowering():
+    with pytest.raises(AttributeError, match="pixel_shuffle"):
+        stock(call(relax.op.nn.pixel_shuffle, (1, 4, 2, 2), F64, 2), counted(1, 4, 2, 2))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("shape", "repeats", "axis"),
+    [((2, 3), 3, 0), ((2, 3), 2, -1), ((2, 3), 2, None), ((), 3, None), ((2, 3), 0, 1)],
+    ids=str,
+)
+def test_repeat(dtype, shape, repeats, axis):
+    x = counted(*shape, dtype=dtype)
+    (y,) = run(call(relax.op.repeat, shape, dtype, repeats, axis), "main", x)
+    np.testing.assert_array_equal(y, np.repeat(x, repeats, axis))
+
+
+@pytest.mark.parametrize(("shape", "repeats", "axis"), [((), 3, None), ((2,), 0, 0)], ids=str)
+def test_stock_repeat_refuses(shape, repeats, axis):
+    with pytest.raises((IndexError, tvm.error.InternalError)):
+        stock(call(relax.op.repeat, shape, F64, repeats, axis), counted(*shape))
+
+
+def symbolic_slice_scatter():
+    n = tvm.tirx.Var("n", "int64")
+    return function(
+        lambda b, x, y: b.emit(relax.op.slice_scatter(x, y, n - 2, n, 1, axis=0)),
+        ((n, 2), F64),
+        ((2, 2), F64),
+    )
+
+
+def test_slice_scatter_of_a_symbolic_axis():
+    x, y, ct = counted(5, 2), -counted(2, 2), 10 * counted(5, 2)
+    z, x_bar, y_bar = run(gg.vjp(symbolic_slice_scatter()), "main_vjp", x, y, ct)
+    np.testing.assert_array_equal(z, np.concatenate([x[:3], y]))
+    np.testing.assert_array_equal(x_bar, np.concatenate([ct[:3], np.zeros((2, 2))]))
+    np.testing.assert_array_equal(y_bar, ct[3:])
+
+
+@pytest.mark.parametrize(("start", "end", "step"), [(1, 3, 1), (0, 5, 2), (1, 6, 3)])
+@pytest.mark.parametrize("dtype", ["float64", "int64"])
+def test_slice_scatter(start, end, step, dtype):
+    x = counted(3, 6, dtype=dtype)
+    expected = x.copy()
+    expected[:, start:end:step] = source = -counted(*x[:, start:end:step].shape, dtype=dtype)
+    mod = function(
+        lambda b, x, y: b.emit(relax.op.slice_scatter(x, y, start, end, step, axis=-1)),
+        (x.shape, dtype),
+        (source.shape, dtype),
+    )
+    (y,) = run(mod, "main", x, source)
+    np.testing.assert_array_equal(y, expected)
+
+
+def test_stock_slice_scatter_refuses_a_symbolic_axis():
+    with pytest.raises(ValueError, match="constant int"):
+        tvm.compile(symbolic_slice_scatter(), "llvm")
+
+
+@pytest.mark.parametrize("k", [0, -1, 2, 2**31, -(2**40)])
+@pytest.mark.parametrize("name", ["tril", "triu"])
+def test_triangle(name, k):
+    x = counted(2, 3, 4)
+    x[0, 0, 3] = x[0, 2, 0] = np.nan
+    (y,) = run(call(getattr(relax.op, name), (2, 3, 4), F64, k), "main", x)
+    np.testing.assert_array_equal(y, getattr(np, name)(x, k))
+
+
+def test_stock_triangle_refuses_far_diagonals():
+    with pytest.raises(ValueError, match="1099511627776"):
+        stock(call(relax.op.tril, (2, 2), F64, 2**40), counted(2, 2))
+
+
+def test_collapse_sum_like_adds_half_precision_in_float32():
+    ones = np.ones((4096, 1), "float16")
+    mod = function(
+        lambda b, x, y: b.emit(relax.op.collapse_sum_like(x, y)),
+        ((4096, 1), "float16"),
+        ((1,), "float16"),
+    )
+    (total,) = run(mod, "main", ones, ones[0])
+    np.testing.assert_array_equal(total, [4096])
+    machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
+    stuck = machine["main"](tvm.runtime.tensor(ones), tvm.runtime.tensor(ones[0])).numpy()
+    np.testing.assert_array_equal(stuck, [2048])
+
+
+def test_stock_meshgrid_types_xy_as_ij():
+    """The type of the grids is wrong where lengths differ: their gradient is refused."""
+    mod = function(
+        lambda b, x, y: b.emit(relax.op.meshgrid([x, y], indexing="xy")), ((2,), F64), ((3,), F64)
+    )
+    grids = run(mod, "main", counted(2), counted(3))
+    assert [grid.shape for grid in grids] == [(3, 2), (3, 2)]
+    assert [int(extent) for extent in mod["main"].ret_ty.fields[0].shape] == [2, 3]
+    with pytest.raises(GraphGradError, match="meshgrid"):
+        gg.vjp(mod)
+
+
+def test_stock_types_a_symbolic_slice_backwards_wrongly():
+    """Five elements by steps of -2 are three: slices of ours flip, and step forward."""
+    n = tvm.tirx.Var("n", "int64")
+    x = relax.Var("x", relax.TensorType([n], F64))
+    call_back = relax.op.strided_slice(x, [0], [n - 1], [-1], [-2], assume_inbound=True)
+    ty = relax.BlockBuilder().normalize(call_back).ty
+    five = tvm.tirx.IntImm("int64", 5)
+    count = tvm_ffi.structural_map(ty.shape[0], (tvm.ir.Var, lambda _: five))
+    assert int(tvm.sym.Analyzer().simplify(count)) == 4
