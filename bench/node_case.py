@@ -103,6 +103,8 @@ def _integers() -> set[str]:
 
 
 def _dtype(ty: Any) -> str:
+    if ty.WhichOneof("value") != "tensor_type":
+        return "sequence"
     elem_type = ty.tensor_type.elem_type
     if elem_type == onnx.TensorProto.STRING:
         return "string"
@@ -218,11 +220,16 @@ def _moved(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
 def _compare(machine: Any, arrays: list[np.ndarray], generator: np.random.Generator) -> bool:
     """Check the gradients at some values; return whether all of them are zero."""
     function = _float_outputs(machine)
-    cotangents = [generator.uniform(-1, 1, output.shape) for output in function(*arrays)]
+    cotangents = [_cotangent(generator, output) for output in function(*arrays)]
     tensors = [to_tensor(array) for array in [*arrays, *cotangents]]
     gradients = flat(machine["main_vjp"](*tensors)[1])
     compare_gradients(function, arrays, cotangents, gradients, generator, "main")
     return not any(gradient.any() for gradient in gradients)
+
+
+def _cotangent(generator: np.random.Generator, output: np.ndarray) -> np.ndarray:
+    """Return a random cotangent; zero where the output is infinite, as that of a mask is."""
+    return np.where(np.isfinite(output), generator.uniform(-1, 1, output.shape), 0.0)
 
 
 def _float_outputs(machine: Any) -> Callable[..., list[np.ndarray]]:

@@ -2,22 +2,26 @@
 
     python bench/zoo.py [--match REGEX] [--json]
 
-Nine networks of 1.4 to 144 million weights, at full size. Their weights are made by ConstantOfShape
-nodes, and equal constants hide errors. So after each file has been imported as it is, every value
-that feeds a weight slot (weights, biases, the scales, shifts, means and variances of norms) is
-redrawn at random; the model is promoted to float64, and the gradients of the input and of all those
-values, for a random cotangent, are compared with central differences:
+Nine networks of 1.4 to 144 million weights, at full size. Each file is imported as it is. But its
+weights come from ConstantOfShape nodes, and equal constants hide errors; so every value that feeds
+a weight slot (weights, biases, and the scales, shifts, means and variances of norms) is redrawn at
+random. The model is promoted to float64, and the gradients of the input and of all those values,
+for a random cotangent, are compared with central differences:
 
-- along random directions of groups of values. A group holds values that weigh about the same, so
-  that none hides behind a heavier one. Every value with a gradient is in one group;
-- a value whose gradient is zero is moved alone, and the outputs must not move.
+- along a random direction of each group of values. A group holds values that weigh about the same,
+  so that none hides behind a heavier one, and every value that has a gradient is in one group;
+- a value whose gradient is zero is moved alone: the outputs must not move.
 
-The step is 1e-7 of a value's size, because each ReLU and each pooling window that changes sides
-within the step adds an error proportional to it; the tolerance is 1e-5 of the typical derivative of
-the group, plus what rounding adds.
+Every ReLU and every pooling window that changes sides within a step adds an error in proportion to
+it. So the steps are tiny, 1e-6 to 1e-8 of each value's size, and agreement with one of them counts.
+The tolerance is 1e-5 of the derivative that a random direction of the group has, plus what rounding
+adds, which must be below 1e-3 of it.
 
-The stock `relax.transform.Gradient` manages 2 of the 9. On two cores the command takes about
-MINUTES minutes, and vgg19 needs GIGABYTES GB of memory.
+agrees   every gradient agrees
+missing  the import, the lowering or a gradient is missing
+wrong    a gradient disagrees, or the process died
+
+The stock relax.transform.Gradient manages 2 of the 9.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
@@ -40,10 +44,10 @@ import onnx
 import tvm
 from judges import WRONG, first_line
 from machine import facts, versions
-from memory import peak_megabytes
+from memory import resident
 from table import table
 from tvm import relax
-from zoo_weights import random_weights
+from zoo_weights import with_random_weights
 
 import graphgrad as gg
 from graphgrad.check import flat
@@ -52,3 +56,307 @@ from graphgrad.lower.arrays import to_tensor
 from graphgrad.promote import promote_to_float64
 
 AGREES, MISSING = "agrees", "missing"
+
+_STEPS = (1e-6, 1e-7, 1e-8)
+_TOLERANCE = 1e-5
+_ROUNDINGS = 8
+"""How many roundings of the summed terms' size a difference may be off by."""
+_SPREAD = 10.0
+"""The heaviest value of a group weighs at most so many times what the lightest does."""
+_LARGEST_NOISE = 1e-3
+"""What rounding adds may be at most this share of a derivative, else nothing is checked."""
+_SEED = 0
+
+Arrays = dict[str, np.ndarray]
+
+
+@dataclass
+class Report:
+    """What came of one model.
+
+    Attributes
+    ----------
+    model, status, reason : str
+    values : int
+        Gradients that were checked: of the input and of every value that feeds a weight slot.
+    elements : int
+        Numbers in them.
+    zero : int
+        Gradients that are zero, and rightly.
+    groups : int
+    error : float or None
+        The largest disagreement, relative to the derivative of its group.
+    seconds : dict of str to float
+        Of each part of the work.
+    peak_mb : float or None
+    """
+
+    model: str
+    status: str = AGREES
+    reason: str = ""
+    values: int = 0
+    elements: int = 0
+    zero: int = 0
+    groups: int = 0
+    error: float | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    peak_mb: float | None = None
+
+
+class Disagreement(Exception):
+    """A gradient and a difference are not the same."""
+
+
+def models() -> dict[str, Path]:
+    """Return the files of the zoo models by name."""
+    folder = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
+    return {path.stem.removeprefix("light_"): path for path in sorted(folder.glob("*.onnx"))}
+
+
+def judge(name: str) -> Report:
+    """Check one model."""
+    report = Report(name)
+    try:
+        _check(onnx.load(models()[name]), report)
+    except gg.GraphGradError as error:
+        report.status = MISSING
+        report.reason = first_line(error, int(isinstance(error, gg.MissingGradientError)))
+    except Disagreement as error:
+        report.status, report.reason = WRONG, str(error)
+    memory = resident()
+    report.peak_mb = memory and memory["peak"]
+    return report
+
+
+def _check(proto: onnx.ModelProto, report: Report) -> None:
+    clock = _Clock(report)
+    gg.from_onnx(proto)
+    clock.lap("import")
+    proto, slots = with_random_weights(proto, _SEED)
+    model = gg.from_onnx(proto)
+    lost = sorted(set(slots) - {*model.params, *model.state})
+    if lost:
+        raise gg.ModelError(f"the import keeps no parameter for {', '.join(lost)}")
+    point = _point(model, proto)
+    del proto
+    clock.lap("redraw")
+    module, obstacles = promote_to_float64(specialise(model, training=False))
+    if obstacles:
+        raise gg.ModelError(f"no float64: {obstacles[0]}")
+    module = gg.vjp(module, wrt=[*model.inputs, *slots])
+    clock.lap("differentiate")
+    executable = gg.compile(module)
+    function = Weighted(executable, point)
+    clock.lap("compile")  # with a first call, which links the kernels
+    function({})
+    clock.lap("forward")
+    gradients = function.gradients([*model.inputs, *slots])
+    clock.lap("gradient")
+    report.values = len(gradients)
+    report.elements = sum(array.size for array in gradients.values())
+    compare(function, point, gradients, report)
+    clock.lap("differences")
+
+
+def _point(model: gg.Model, proto: onnx.ModelProto) -> Arrays:
+    """Return the values of all parameters in float64, in the order of main's parameters."""
+    generator = np.random.default_rng(_SEED + 1)
+    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in proto.graph.input}
+    inputs = {name: generator.standard_normal(shapes[name]) for name in model.inputs}
+    return {
+        name: array.astype("float64") if array.dtype.kind == "f" else array
+        for name, array in {**inputs, **model.params, **model.state}.items()
+    }
+
+
+class _Clock:
+    """Writes down how long each part of the work took, and says so while it goes on."""
+
+    def __init__(self, report: Report):
+        self._report = report
+        self._start = time.perf_counter()
+
+    def lap(self, part: str) -> None:
+        now = time.perf_counter()
+        self._report.seconds[part] = now - self._start
+        print(f"{self._report.model}: {part} {now - self._start:.1f} s", file=sys.stderr)
+        self._start = now
+
+
+class Weighted:
+    """A compiled model whose outputs are weighted with random cotangents and summed."""
+
+    def __init__(self, executable: Any, point: Arrays):
+        self._machine = relax.VirtualMachine(executable, tvm.cpu())
+        self._tensors = {name: to_tensor(array) for name, array in point.items()}
+        generator = np.random.default_rng(_SEED + 2)
+        outputs = flat(self._machine["main"](*self._tensors.values()))
+        self._cotangents = [generator.uniform(-1, 1, output.shape) for output in outputs]
+        self.size = self._sum(outputs, np.abs)
+
+    def __call__(self, moved: Mapping[str, np.ndarray]) -> float:
+        """Return the sum where some values are others."""
+        tensors = [
+            to_tensor(moved[name]) if name in moved else tensor
+            for name, tensor in self._tensors.items()
+        ]
+        return self._sum(flat(self._machine["main"](*tensors)), lambda term: term)
+
+    def gradients(self, names: Sequence[str]) -> Arrays:
+        """Return the gradients, which have these names."""
+        cotangents = map(to_tensor, self._cotangents)
+        _, gradients = self._machine["main_vjp"](*self._tensors.values(), *cotangents)
+        return dict(zip(names, flat(gradients), strict=True))
+
+    def _sum(self, outputs: list[np.ndarray], shaped: Callable[[np.ndarray], np.ndarray]) -> float:
+        pairs = zip(self._cotangents, outputs, strict=True)
+        return float(sum(np.sum(shaped(cotangent * output)) for cotangent, output in pairs))
+
+
+def compare(function: Weighted, point: Arrays, gradients: Arrays, report: Report) -> None:
+    """Compare gradients with differences; write to the report what came of it.
+
+    Raises
+    ------
+    Disagreement
+        Names the values.
+    """
+    generator = np.random.default_rng(_SEED + 3)
+    scales = {name: _size(point[name]) or 1.0 for name in gradients}
+    weights = {
+        name: scales[name] * float(np.linalg.norm(gradient.reshape(-1)))
+        for name, gradient in gradients.items()
+    }
+    unfit = [name for name, weight in weights.items() if not np.isfinite(weight)]
+    if unfit:
+        raise Disagreement(f"the gradient of {unfit[0]} is not finite")
+    report.error = 0.0
+    for names in groups(weights):
+        line = _Line(function, point, names, scales, generator)
+        given = line.product(gradients)
+        size = float(np.linalg.norm([weights[name] for name in names]))
+        error = line.error(given, size)
+        report.groups += 1
+        report.zero += not size
+        report.error = max(report.error, error)
+
+
+class _Line:
+    """A random direction of a group of values."""
+
+    def __init__(
+        self,
+        function: Weighted,
+        point: Arrays,
+        names: list[str],
+        scales: dict[str, float],
+        generator: np.random.Generator,
+    ):
+        self._function = function
+        self._point = point
+        self._directions = {
+            name: scales[name] * generator.standard_normal(point[name].shape) for name in names
+        }
+        self._label = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
+
+    def product(self, gradients: Arrays) -> float:
+        """Return the derivative that gradients give."""
+        pairs = ((gradients[name], moves) for name, moves in self._directions.items())
+        return float(sum(np.vdot(gradient, moves) for gradient, moves in pairs))
+
+    def error(self, given: float, size: float) -> float:
+        """Return by how much a derivative is off, relative to what is typical of the group.
+
+        Raises
+        ------
+        Disagreement
+        """
+        tried = []
+        for step in _STEPS:
+            noise = _ROUNDINGS * np.finfo("float64").eps * self._function.size / step
+            if size and noise > _LARGEST_NOISE * size:
+                break
+            found = (self._value(step) - self._value(-step)) / (2 * step)
+            tried.append(f"{found:.9g}")
+            if abs(found - given) <= _TOLERANCE * size + noise:
+                return abs(found - given) / size if size else 0.0
+        if not tried:
+            raise Disagreement(f"{self._label}: too flat to be checked")
+        found = ", ".join(tried)
+        raise Disagreement(f"{self._label}: differences give {found}; the gradient {given:.9g}")
+
+    def _value(self, step: float) -> float:
+        moved = {name: self._point[name] + step * m for name, m in self._directions.items()}
+        return self._function(moved)
+
+
+def groups(weights: Mapping[str, float]) -> Iterator[list[str]]:
+    """Yield the names of values that weigh about the same; a value of no weight is alone."""
+    group: list[str] = []
+    for name in sorted(weights, key=lambda name: weights[name]):
+        if group and (not weights[name] or weights[name] > _SPREAD * weights[group[0]]):
+            yield group
+            group = []
+        group.append(name)
+    if group:
+        yield group
+
+
+def _size(array: np.ndarray) -> float:
+    """Return the root of the mean square."""
+    return float(np.sqrt(np.mean(np.square(array)))) if array.size else 0.0
+
+
+def _in_own_process(name: str) -> Report:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        try:
+            return pool.submit(judge, name).result()
+        except BrokenProcessPool:
+            return Report(name, WRONG, "the process died")
+
+
+def _text(reports: Sequence[Report]) -> str:
+    parts = ["import", "differentiate", "compile", "forward", "gradient", "differences"]
+    header = ["model", "status", "values", "zero", "groups", "error", *parts, "peak GB"]
+    rows = [
+        [
+            report.model,
+            report.status,
+            str(report.values),
+            str(report.zero),
+            str(report.groups),
+            "" if report.error is None else f"{report.error:.1e}",
+            *(f"{report.seconds[part]:.1f} s" if part in report.seconds else "" for part in parts),
+            "" if report.peak_mb is None else f"{report.peak_mb / 1e3:.1f}",
+        ]
+        for report in reports
+    ]
+    reasons = [f"{report.model}: {report.reason}" for report in reports if report.reason]
+    agreeing = sum(report.status == AGREES for report in reports)
+    total = f"{agreeing} of {len(reports)} differentiate"
+    return "\n".join([table(header, rows), *reasons, total])
+
+
+def main() -> int:
+    """Check all models; return 1 if one is wrong."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--match", default="", help="only models whose name matches")
+    parser.add_argument("--json", action="store_true")
+    arguments = parser.parse_args()
+    reports = [_in_own_process(name) for name in models() if re.search(arguments.match, name)]
+    if arguments.json:
+        found = {
+            "models": [asdict(report) for report in reports],
+            "machine": facts(),
+            "versions": versions(),
+        }
+        print(json.dumps(found))
+    else:
+        print(_text(reports))
+    return int(any(report.status == WRONG for report in reports))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

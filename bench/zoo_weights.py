@@ -11,16 +11,16 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-_MEAN = {1: "scale", 2: "shift", 3: "mean", 4: "variance"}
+_NORM = {1: "scale", 2: "shift", 3: "mean", 4: "variance"}
 """What the inputs of BatchNormalization are."""
 
 
 def with_random_weights(model: onnx.ModelProto, seed: int) -> tuple[onnx.ModelProto, list[str]]:
     """Return a model whose float constants are random initialisers, and their names.
 
-    Weights of rank 2 and more keep the size of activations (He et al. 2015, without the factor of
-    two: residual sums make up for what ReLUs take, and the last softmax must not saturate), scales
-    are near 1, variances positive, and all else is small.
+    Weights of rank 2 and more keep the size of activations behind a ReLU (He et al. 2015; without
+    the factor of two where residual sums make up for what ReLUs take, lest the last softmax
+    saturates), scales are near 1, variances positive, and all else is small.
     """
     generator = np.random.default_rng(seed)
     copy = onnx.ModelProto()
@@ -28,6 +28,7 @@ def with_random_weights(model: onnx.ModelProto, seed: int) -> tuple[onnx.ModelPr
     graph = copy.graph
     shapes = _weight_shapes(graph)
     roles = _roles(graph)
+    gain = 1.0 if any(node.op_type == "Sum" for node in graph.node) else 2.0
     nodes = [node for node in graph.node if node.output[0] not in shapes]
     declared = {value.name for value in graph.input}
     kept = [tensor for tensor in graph.initializer if tensor.name not in shapes]
@@ -35,7 +36,7 @@ def with_random_weights(model: onnx.ModelProto, seed: int) -> tuple[onnx.ModelPr
     graph.node.extend(nodes)
     graph.initializer.extend(kept)
     for name, shape in shapes.items():
-        values = _draw(shape, roles.get(name, ""), generator).astype("float32")
+        values = _draw(shape, roles.get(name, ""), gain, generator).astype("float32")
         graph.initializer.append(numpy_helper.from_array(values, name))
         if name not in declared:  # until IR version 4 an initialiser is an input, too
             float32 = onnx.TensorProto.FLOAT
@@ -71,13 +72,15 @@ def _roles(graph: Any) -> dict[str, str]:
         if node.op_type == "Unsqueeze":
             return role(node.output[0])
         if node.op_type == "BatchNormalization":
-            return _MEAN.get(slot, "")
+            return _NORM.get(slot, "")
         return "scale" if node.op_type == "Mul" else ""
 
     return {name: role(name) for name in readers}
 
 
-def _draw(shape: tuple[int, ...], role: str, generator: np.random.Generator) -> np.ndarray:
+def _draw(
+    shape: tuple[int, ...], role: str, gain: float, generator: np.random.Generator
+) -> np.ndarray:
     draws: dict[str, Callable[[], np.ndarray]] = {
         "scale": lambda: generator.uniform(0.8, 1.2, shape),
         "variance": lambda: generator.uniform(0.7, 1.4, shape),
@@ -86,4 +89,4 @@ def _draw(shape: tuple[int, ...], role: str, generator: np.random.Generator) -> 
         return draws[role]()
     extents = [extent for extent in shape if extent > 1]
     fan_in = math.prod(extents[1:])  # what remains of Conv's (out, in, kernel…), Gemm's (out, in)
-    return generator.standard_normal(shape) * (0.1 if len(extents) < 2 else fan_in**-0.5)
+    return generator.standard_normal(shape) * (0.1 if len(extents) < 2 else (gain / fan_in) ** 0.5)

@@ -52,7 +52,7 @@ def build(name, seed=0):
     with torch.no_grad():
         for tensor in [*net.parameters(), *net.buffers()]:
             if tensor.ndim == 1:
-                tensor += 0.1 * torch.rand_like(tensor)
+                tensor.add_(0.1 * torch.rand_like(tensor))
     return net
 
 

@@ -11,7 +11,7 @@ def functions(torch):
     return {
         "relax.nn.gelu": nn.gelu,
         "relax.nn.gelu_tanh": lambda x: nn.gelu(x, approximate="tanh"),
-        "relax.nn.leakyrelu": nn.leaky_relu,
+        "relax.nn.leakyrelu": lambda x, alpha: nn.leaky_relu(x, negative_slope=alpha),
         "relax.nn.prelu": prelu,
         "relax.nn.relu": torch.relu,
         "relax.nn.selu": nn.selu,

@@ -17,6 +17,10 @@ def functions(torch):
 
         return reduced
 
+    def extremum(function):
+        # torch refuses the extremum of nothing.
+        return lambda x, **attributes: reduce(function)(x, **attributes) if x.numel() else None
+
     def prod(x, dim, keepdim):
         for axis in sorted((axis % x.ndim for axis in dim), reverse=True):
             x = torch.prod(x, axis, keepdim)
@@ -29,9 +33,9 @@ def functions(torch):
         return reduce(lambda x, dim, keepdim: function(x, dim, correction=0, keepdim=keepdim))
 
     return {
-        "relax.max": reduce(torch.amax),
+        "relax.max": extremum(torch.amax),
         "relax.mean": reduce(torch.mean),
-        "relax.min": reduce(torch.amin),
+        "relax.min": extremum(torch.amin),
         "relax.median": median,
         "relax.prod": reduce(prod),
         "relax.std": population(torch.std),
