@@ -161,7 +161,9 @@ def _check(proto: onnx.ModelProto, report: Report) -> None:
 def _point(model: gg.Model, proto: onnx.ModelProto) -> Arrays:
     """Return the values of all parameters in float64, in the order of main's parameters."""
     generator = np.random.default_rng(_SEED + 1)
-    shapes = {v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in proto.graph.input}
+    shapes = {
+        v.name: [d.dim_value for d in v.type.tensor_type.shape.dim] for v in proto.graph.input
+    }
     inputs = {name: generator.standard_normal(shapes[name]) for name in model.inputs}
     return {
         name: array.astype("float64") if array.dtype.kind == "f" else array

@@ -92,7 +92,7 @@ def _product(ct: Tensor, partial: Any, singular: bool) -> Tensor:
     """Return ct · partial; where singular, 0 · ∞ and 0 · NaN are 0."""
     if not singular or ct.fill is not None or not isinstance(partial, Tensor):
         return ct * partial
-    return op.where(op.equal(ct, 0.0), 0.0, ct * partial)
+    return op.masked_product(ct, partial)
 
 
 def _type_only(value: Any) -> Any:

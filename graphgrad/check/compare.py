@@ -174,7 +174,7 @@ class Comparison:
         scale = max(_norm(gradient), floor)
         worst = 0.0
         kink: Kink = ""
-        for _ in range(_DIRECTIONS):
+        for _ in range(_DIRECTIONS if gradient.size else 0):
             direction = generator.uniform(-1, 1, gradient.shape)
             direction = np.where(np.isfinite(self._inputs[position]), direction, 0.0)
             derivative = _product(gradient, direction)

@@ -82,7 +82,7 @@ def ewise_fma(a: Tensor, b: Tensor, c: Tensor, y: Tensor) -> tuple[Tensor, Tenso
     return b, a, 1.0
 
 
-@elementwise("relax.exp", samples=unary_samples)
+@elementwise("relax.exp", samples=unary_samples, singular=True)
 def exp(x: Tensor, y: Tensor) -> Tensor:
     """x̄ = ȳ · y"""
     return y
@@ -101,7 +101,7 @@ def _modulo(a: Tensor, b: Tensor, y: Tensor) -> tuple[float, Tensor]:
     return 1.0, -op.round((a - y) / b)
 
 
-@elementwise("relax.floor_mod", samples=modulo_samples)
+@elementwise("relax.floor_mod", samples=modulo_samples, singular=True)
 def floor_mod(a: Tensor, b: Tensor, y: Tensor) -> tuple[float, Tensor]:
     """ā = ȳ,  b̄ = −ȳ · ⌊a / b⌋"""
     return _modulo(a, b, y)
@@ -160,7 +160,7 @@ def minimum(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Ten
     return _choice(ct, a, b, op.greater(a, b)), _choice(ct, b, a, op.greater(b, a))
 
 
-@elementwise("relax.mod", samples=modulo_samples)
+@elementwise("relax.mod", samples=modulo_samples, singular=True)
 def mod(a: Tensor, b: Tensor, y: Tensor) -> tuple[float, Tensor]:
     """ā = ȳ,  b̄ = −ȳ · trunc(a / b); the remainder has the sign of a"""
     return _modulo(a, b, y)

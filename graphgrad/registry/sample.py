@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import tvm
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,8 @@ def _describe(argument: Any) -> str:
         return kind + str(argument.shape)
     if isinstance(argument, (list, tuple)) and argument and not isinstance(argument[0], int):
         return "[" + ";".join(_describe(item) for item in argument) + "]"
+    if isinstance(argument, tvm.ir.GenericConst):
+        return f"const{tuple(argument.value.shape)}"
     return str(argument)
 
 

@@ -22,13 +22,15 @@ axis_samples = [
 
 @register_gradient("relax.nn.log_softmax", samples=axis_samples)
 def log_softmax(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
-    """x̄ = ȳ − exp(y) · Σ ȳ"""
+    """x̄ = ȳ − exp(y) · Σ ȳ, and 0 for a row that a mask excludes, though it is NaN"""
     (y,), (ct,) = outputs, cotangents
-    return (ct - op.exp(y) * op.reduce_sum(ct, [attrs.axis], keepdims=True),)
+    total = op.reduce_sum(ct, [attrs.axis], keepdims=True)
+    return (ct - op.masked_product(total, op.exp(y)),)
 
 
 @register_gradient("relax.nn.softmax", samples=axis_samples)
 def softmax(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
-    """x̄ = y · (ȳ − Σ ȳ y)"""
+    """x̄ = y · (ȳ − Σ ȳ y), and 0 for a row that a mask excludes, though it is NaN"""
     (y,), (ct,) = outputs, cotangents
-    return (y * (ct - op.reduce_sum(ct * y, [attrs.axis], keepdims=True)),)
+    mean = op.reduce_sum(op.masked_product(ct, y), [attrs.axis], keepdims=True)
+    return (op.masked_product(ct - mean, y),)

@@ -91,3 +91,27 @@ def test_ties_of_three_share_equally():
 def test_extremum_of_nothing(name):
     _, gradient = gradients(lambda x: getattr(op, name)(x, axis=[1]), np.zeros((2, 0)))
     assert gradient.shape == (2, 0)
+
+
+def test_an_exponential_that_overflows_behind_a_mask():
+    def build(x):
+        return op.where(op.less(x, relax.const(0.0, F64)), op.exp(x), x)
+
+    _, gradient = gradients(build, np.array([-1.0, 1e4]))
+    np.testing.assert_allclose(gradient, [np.exp(-1.0), 1.0])
+
+
+@pytest.mark.parametrize("softmax", [op.nn.softmax, op.nn.log_softmax], ids=["softmax", "log"])
+def test_a_row_that_may_attend_nothing_behind_a_mask(softmax):
+    """Its scores are −∞ and its softmax NaN; where that is not chosen, no gradient is NaN."""
+
+    def build(x):
+        y = softmax(x)
+        return op.where(op.isnan(y), relax.const(0.0, F64), y)
+
+    x = np.array([[1.0, 2.0, 0.5], [-np.inf] * 3])
+    ct = np.array([[1.0, -2.0, 3.0]] * 2)
+    value, gradient = gradients(build, x, cotangent=ct)
+    np.testing.assert_array_equal(value[1], 0.0)
+    np.testing.assert_array_equal(gradient[1], 0.0)
+    np.testing.assert_array_equal(gradient[:1], gradients(softmax, x[:1], cotangent=ct[:1])[1])
