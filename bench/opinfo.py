@@ -23,11 +23,9 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache, partial
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import onnx
@@ -48,6 +46,9 @@ from graphgrad.promote import promote_to_float64
 AGREES, NOT_EXPORTED, MISSING = "agrees", "not exported", "missing"
 STATUSES = (AGREES, NOT_EXPORTED, MISSING, WRONG)
 OPSET = 18
+
+_ERROR = b"error: "
+"""Begins what the exporting process says in the place of a model."""
 
 
 @cache
@@ -103,8 +104,7 @@ def judge(name: str, samples: int) -> Verdict:
 def _outcome(module: Traced) -> tuple[str, str]:
     try:
         expected = module(*module.inputs)
-        with _silence():
-            proto = _exported(module)
+        proto = _exported(module)
     except Exception as error:
         return NOT_EXPORTED, first_line(error)
     differentiable = [value for value in expected if value.requires_grad]
@@ -121,24 +121,37 @@ def _outcome(module: Traced) -> tuple[str, str]:
     return status, reason
 
 
-@contextmanager
-def _silence() -> Iterator[None]:
-    """Keep off the terminal what torch's exporter writes there past Python."""
-    sys.stdout.flush()
-    kept = [os.dup(descriptor) for descriptor in (1, 2)]
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        for descriptor in (1, 2):
-            os.dup2(nowhere, descriptor)
-        yield
-    finally:
-        for descriptor, copy in zip((1, 2), kept, strict=True):
-            os.dup2(copy, descriptor)
-            os.close(copy)
-        os.close(nowhere)
-
-
 def _exported(module: Traced) -> onnx.ModelProto:
+    """Export in a process of its own: the exporter writes to the terminal, and can die."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if not child:
+        _export_and_exit(module, writer)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        written = pipe.read()
+    os.waitpid(child, 0)
+    if not written:
+        raise RuntimeError("torch's exporter ended the process")
+    if written.startswith(_ERROR):
+        raise RuntimeError(written.removeprefix(_ERROR).decode())
+    return onnx.load_from_string(written)
+
+
+def _export_and_exit(module: Traced, writer: int) -> NoReturn:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+    try:
+        written = _export(module)
+    except Exception as error:
+        written = _ERROR + first_line(error).encode()
+    with os.fdopen(writer, "wb") as pipe:
+        pipe.write(written)
+    os._exit(0)
+
+
+def _export(module: Traced) -> bytes:
     buffer = io.BytesIO()
     torch.onnx.export(
         module,
@@ -149,7 +162,7 @@ def _exported(module: Traced) -> onnx.ModelProto:
         do_constant_folding=False,
         input_names=[f"x{i}" for i in range(len(module.inputs))],
     )
-    return onnx.load_from_string(buffer.getvalue())
+    return buffer.getvalue()
 
 
 def _arrays(proto: onnx.ModelProto, module: Traced) -> dict[str, np.ndarray]:
