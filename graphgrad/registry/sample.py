@@ -11,6 +11,7 @@ attribute. An argument is one of
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -80,7 +81,7 @@ class Sample:
 
     def __str__(self) -> str:
         arguments = [_describe(argument) for argument in self.arguments]
-        attributes = [f"{key}={value}" for key, value in self.attributes.items()]
+        attributes = [f"{key}={_describe(value)}" for key, value in self.attributes.items()]
         return ",".join(arguments + attributes).replace(" ", "")
 
 
@@ -92,6 +93,8 @@ def _describe(argument: Any) -> str:
         return "[" + ";".join(_describe(item) for item in argument) + "]"
     if isinstance(argument, tvm.ir.GenericConst):
         return f"const{tuple(argument.value.shape)}"
+    if inspect.isfunction(argument):
+        return argument.__name__
     return str(argument)
 
 

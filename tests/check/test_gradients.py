@@ -10,6 +10,7 @@ import graphgrad as gg
 from graphgrad import models
 from graphgrad.ops.define import call_op, define_op
 from graphgrad.registry import sample, unregister
+from tests.labels import label
 from tests.running import F64, function
 
 op = relax.op
@@ -408,7 +409,7 @@ def test_backward_with_a_gradient_for_integers():
         {"modes": "rev"},
         {"backward": lambda *given: given},
     ],
-    ids=str,
+    ids=label,
 )
 def test_arguments_that_are_not_served(options):
     with pytest.raises(gg.ArgumentError):
