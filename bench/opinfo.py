@@ -4,7 +4,8 @@
 
 Each sample of each differentiable operator in torch's test-suite ("OpInfo") is traced, exported to
 ONNX, imported, promoted to float64 (the exporter casts float64 scalars to float32), and run. Its
-outputs and gradients are compared with torch's.
+outputs and gradients are compared with torch's; a gradient that torch leaves out, with differences.
+Four samples of each of about 540 operators take about ten minutes on two cores.
 
 agrees        every sample that was exported agrees
 not exported  torch's exporter has no translation of the operator, or what is exported computes no
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import itertools
 import json
 import os
 import re
@@ -25,6 +25,7 @@ import sys
 import warnings
 from dataclasses import asdict
 from functools import cache, partial
+from itertools import chain, islice
 from typing import Any, NoReturn
 
 import numpy as np
@@ -42,11 +43,17 @@ import graphgrad as gg
 from graphgrad.check import flat
 from graphgrad.frontend.mode import specialise
 from graphgrad.lower.arrays import to_tensor
+from graphgrad.ops.tensor import type_shape
 from graphgrad.promote import promote_to_float64
 
 AGREES, NOT_EXPORTED, MISSING = "agrees", "not exported", "missing"
 STATUSES = (AGREES, NOT_EXPORTED, MISSING, WRONG)
 OPSET = 18
+
+_CHANGED = {
+    "nn.functional.pairwise_distance": "the exporter adds 1e-6 to the order of the norm",
+}
+"""Operators that the exporter changes by too little for values to tell, but not gradients."""
 
 _ERROR = b"error: "
 """Begins what the exporting process says in the place of a model."""
@@ -94,8 +101,10 @@ def judge(name: str, samples: int) -> Verdict:
     info = operators()[name]
     found: dict[str, str] = {}
     drawn = info.sample_inputs("cpu", torch.float64, requires_grad=True)
-    for index, sample in enumerate(itertools.islice(drawn, samples)):
+    for index, sample in enumerate(islice(drawn, samples)):
         status, reason = _outcome(Traced(info, sample))
+        if status == WRONG and info.name in _CHANGED:
+            status, reason = NOT_EXPORTED, _CHANGED[info.name]
         found.setdefault(status, f"sample {index}: {reason}" if reason else "")
     for status in (WRONG, MISSING, AGREES):
         if status in found:
@@ -187,7 +196,9 @@ def _judged(
     if obstacles:
         return MISSING, f"no float64: {obstacles[0]}"
     mod = gg.vjp(mod, wrt=model.inputs)
-    shapes = [tuple(map(int, ct.ty.shape)) for ct in mod["main_vjp"].params[-len(expected) :]]
+    shapes = [tuple(type_shape(ct.ty)) for ct in mod["main_vjp"].params[-len(expected) :]]
+    if not all(isinstance(extent, int) for extent in chain.from_iterable(shapes)):
+        return MISSING, "the shape of the output depends on the data"
     if shapes != [tuple(value.shape) for value in expected]:
         return WRONG, f"the outputs have the shapes {shapes}"
     machine = relax.VirtualMachine(gg.compile(mod), tvm.cpu())
@@ -210,25 +221,55 @@ def _difference(
     for index, (value, theirs) in enumerate(zip(outputs, expected, strict=True)):
         if not _close(value, theirs.detach().numpy()):
             return f"output {index} differs"
+    reference = _torch_gradients(module, expected)
+    for name, gradient in gradients.items():
+        theirs = reference[int(name[1:])]
+        if not _close(gradient, theirs) and not _is_slope(gradient, int(name[1:]), module):
+            return f"gradient of {name} differs by up to {np.abs(gradient - theirs).max():.3g}"
+    return ""
+
+
+def _torch_gradients(module: Traced, expected: tuple[torch.Tensor, ...]) -> list[np.ndarray]:
     pairs = [
         (value, torch.tensor(ct))
         for value, ct in zip(expected, _cotangents(expected), strict=True)
         if value.requires_grad
     ]
     values, cotangents = zip(*pairs, strict=True)
-    reference = torch.autograd.grad(values, module.inputs, cotangents, allow_unused=True)
-    for name, gradient in gradients.items():
-        theirs = reference[int(name[1:])]
-        wanted = np.zeros_like(gradient) if theirs is None else theirs.numpy()
-        if not _close(gradient, wanted):
-            return f"gradient of {name} differs by up to {np.abs(gradient - wanted).max():.3g}"
-    return ""
+    gradients = torch.autograd.grad(
+        values, module.inputs, cotangents, allow_unused=True, materialize_grads=True
+    )
+    return [gradient.detach().numpy() for gradient in gradients]
 
 
-def _close(ours: np.ndarray, theirs: np.ndarray, rtol: float = 1e-6) -> bool:
+def _is_slope(gradient: np.ndarray, position: int, module: Traced) -> bool:
+    """Whether central differences of what torch computes have a gradient, which torch has not.
+
+    It has none for some outputs, such as the statistics that native_layer_norm returns.
+    """
+    generator = np.random.default_rng(1)
+    slopes = []
+    for _ in range(4):
+        direction = generator.uniform(-1, 1, gradient.shape)
+        moved = [_weighted(module, position, step * direction) for step in (1e-5, -1e-5)]
+        slopes.append(((moved[0] - moved[1]) / 2e-5, float(np.sum(gradient * direction))))
+    found, given = np.array(slopes).T
+    return np.allclose(found, given, rtol=1e-6, atol=1e-7 * np.abs(found).max())
+
+
+def _weighted(module: Traced, position: int, step: np.ndarray) -> float:
+    with torch.no_grad():
+        inputs = list(module.inputs)
+        inputs[position] = inputs[position] + torch.from_numpy(np.asarray(step))
+        outputs = module(*inputs)
+    pairs = zip(outputs, _cotangents(outputs), strict=True)
+    return float(sum(np.sum(value.numpy() * ct) for value, ct in pairs))
+
+
+def _close(ours: np.ndarray, theirs: np.ndarray) -> bool:
     scale = float(np.abs(theirs[np.isfinite(theirs)]).max(initial=0.0))
     return ours.shape == theirs.shape and np.allclose(
-        ours, theirs, rtol=rtol, atol=0.1 * rtol * max(1.0, scale), equal_nan=True
+        ours, theirs, rtol=1e-6, atol=1e-7 * max(1.0, scale), equal_nan=True
     )
 
 
@@ -252,7 +293,7 @@ def _export_is_faithful(
     if values is None:
         return True
     pairs = zip(values, expected, strict=True)
-    return all(_close(value, theirs.detach().numpy(), rtol=1e-4) for value, theirs in pairs)
+    return all(_close(value, theirs.detach().numpy()) for value, theirs in pairs)
 
 
 def _reference(proto: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray] | None:

@@ -9,39 +9,26 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper
+from onnx import numpy_helper
 
 _NORM = {1: "scale", 2: "shift", 3: "mean", 4: "variance"}
 """What the inputs of BatchNormalization are."""
 
 
-def with_random_weights(model: onnx.ModelProto, seed: int) -> tuple[onnx.ModelProto, list[str]]:
-    """Return a model whose float constants are random initialisers, and their names.
+def random_weights(graph: onnx.GraphProto, seed: int) -> dict[str, np.ndarray]:
+    """Return random float64 values for every float constant that a node of a graph reads, by name.
 
     Weights of rank 2 and more keep the size of activations behind a ReLU (He et al. 2015; without
     the factor of two where residual sums make up for what ReLUs take, lest the last softmax
     saturates), scales are near 1, variances positive, and all else is small.
     """
     generator = np.random.default_rng(seed)
-    copy = onnx.ModelProto()
-    copy.CopyFrom(model)
-    graph = copy.graph
-    shapes = _weight_shapes(graph)
-    roles = _roles(graph)
     gain = 1.0 if any(node.op_type == "Sum" for node in graph.node) else 2.0
-    nodes = [node for node in graph.node if node.output[0] not in shapes]
-    declared = {value.name for value in graph.input}
-    kept = [tensor for tensor in graph.initializer if tensor.name not in shapes]
-    del graph.node[:], graph.initializer[:]
-    graph.node.extend(nodes)
-    graph.initializer.extend(kept)
-    for name, shape in shapes.items():
-        values = _draw(shape, roles.get(name, ""), gain, generator).astype("float32")
-        graph.initializer.append(numpy_helper.from_array(values, name))
-        if name not in declared:  # until IR version 4 an initialiser is an input, too
-            float32 = onnx.TensorProto.FLOAT
-            graph.input.append(helper.make_tensor_value_info(name, float32, shape))
-    return copy, list(shapes)
+    roles = _roles(graph)
+    return {
+        name: _draw(shape, roles.get(name, ""), gain, generator)
+        for name, shape in _weight_shapes(graph).items()
+    }
 
 
 def _weight_shapes(graph: Any) -> dict[str, tuple[int, ...]]:

@@ -179,7 +179,7 @@ def test_a_loss_that_stays_non_finite_fails(task, tmp_path, capsys):
         (["{model}", "--data", "{data}", "--freeze", "*"], "no weight is left to train"),
         (["{model}", "--data", "{data}", "--compare-frozen"], "has no convolution"),
         (["{model}", "--data", "{data}", "--batch", "65"], "64 training examples do not fill"),
-        (["{model}", "--data", "{data}", "--loss", "huber"], "huber"),
+        (["{model}", "--data", "{data}", "--loss", "hubris"], "hubris"),
         (["{model}", "--data", "{data}", "--target", "abacus"], "abacus"),
         (["{model}", "--data", "{data}", "--momentum", "0", "--nesterov"], "nesterov"),
         (["{model}", "--data", "{data}", "--loss", "mse"], "targets"),

@@ -57,7 +57,8 @@ def specialise(model: Model, training: bool | None) -> tvm.IRModule:
     """
     if training not in (True, False, None):
         raise ArgumentError(f"training: expected True, False or None, given {training!r}")
-    module = relax.transform.InlinePrivateFunctions()(model.mod)
+    # A pass that finds nothing to do returns the very module that it was given.
+    module = relax.transform.InlinePrivateFunctions()(model.mod.clone())
     module = relax.transform.DeadCodeElimination(["main"])(module)
     form = _Form(module["main"], list(model.state), training)
     form.refuse_hidden_calls(module)

@@ -255,6 +255,16 @@ def _reshape(node: Folding, x: np.ndarray) -> np.ndarray:
     return x.reshape(target)
 
 
+def _scatter_elements(node: Folding, x: np.ndarray) -> np.ndarray:
+    indices, updates = node.known(1), node.known(2)
+    if not indices.is_concrete or node.attributes.get("reduction", b"none") != b"none":
+        raise NotKnownError
+    result = x.copy()
+    axis = node.attributes.get("axis", 0)
+    np.put_along_axis(result, indices.array(), updates.elements, axis)
+    return result
+
+
 def _slice(node: Folding, x: np.ndarray) -> np.ndarray:
     starts, ends = node.integers(1, "starts"), node.integers(2, "ends")
     if starts is None or ends is None:
@@ -317,6 +327,7 @@ _OPERATORS: dict[str, Callable[[Folding], KnownValue | tuple[KnownValue, ...]]] 
     "ReduceProd": _reduced("Mul", 1),
     "ReduceSum": _reduced("Add", 0),
     "Reshape": _moving(_reshape),
+    "ScatterElements": _moving(_scatter_elements),
     "Slice": _moving(_slice),
     "Split": _split,
     "Squeeze": _moving(_squeeze),

@@ -159,8 +159,16 @@ def test_spans_are_kept():
     assert {read(call.span).node for call in calls} == {"BatchNormalization_0"}
 
 
-def test_the_model_is_not_changed():
-    model = from_onnx(batch_norm_model())
+@pytest.mark.parametrize(
+    "proto",
+    [
+        batch_norm_model(),
+        model_of([helper.make_node("Identity", ["x"], ["y"])], {"x": SHAPE}, {"y": SHAPE}),
+    ],
+    ids=["batch norm", "nothing to compute"],
+)
+def test_the_model_is_not_changed(proto):
+    model = from_onnx(proto)
     before = model.mod.clone()
     specialise(model, True)
     tvm.ir.assert_structural_equal(model.mod, before)

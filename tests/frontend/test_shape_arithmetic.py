@@ -80,6 +80,8 @@ CASES = [
     ("Concat", [J, J[:1]], {"axis": 0}),
     ("Gather", [WHOLE, np.array([0, -1])], {"axis": 1}),
     ("Gather", [J, np.array(-1)], {}),
+    ("ScatterElements", [J, np.array([-1, 0]), J[:2]], {}),
+    ("ScatterElements", [WHOLE, np.array([[0, 2], [1, 0]]), WHOLE[:, :2]], {"axis": 1}),
     ("Slice", [WHOLE, np.array([-1]), np.array([-99]), np.array([1]), np.array([-2])], {}),
     ("Slice", [J, np.array([1]), np.array([2**62])], {}),
     ("Split", [J], {"num_outputs": 2}),

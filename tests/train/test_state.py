@@ -13,7 +13,7 @@ STATISTICS = {"mean": np.full(32, 2.0)}
 
 @pytest.fixture
 def state():
-    return TrainState(PARAMS, STATISTICS, ["w"], ["momentum"], tvm.cpu())
+    return TrainState(PARAMS, STATISTICS, ["w"], {"momentum": 0.0}, tvm.cpu())
 
 
 def test_groups(state):

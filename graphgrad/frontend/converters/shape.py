@@ -1,7 +1,7 @@
 """Operators that change a tensor's shape or repeat it.
 
 TVM's importer writes Tile as a kernel that no rule can see, reads an Expand or Squeeze whose
-settings are inputs wrongly, and has no mode of SpaceToDepth.
+settings are inputs wrongly, has no mode of SpaceToDepth, and no DepthToSpace without channels.
 """
 
 from __future__ import annotations
@@ -12,6 +12,21 @@ from ...errors import ModelError
 from ...ops import functional as op
 from ...ops.tensor import Dimension, Tensor, dimension_text, same_dimension
 from .node import Node, converter
+
+
+@converter("DepthToSpace")
+def depth_to_space(node: Node) -> Tensor:
+    """Channels become blocks of pixels: DCR has the block first, CRD the channel."""
+    x, size = node.tensor(0), node.attribute("blocksize")
+    batch, channels, height, width = x.shape
+    rest = channels // size**2
+    if node.attribute("mode", b"DCR") == b"CRD":
+        split, order = [rest, size, size], [0, 1, 4, 2, 5, 3]
+    else:
+        split, order = [size, size, rest], [0, 3, 4, 1, 5, 2]
+    blocks = op.reshape(x, [batch, *split, height, width])
+    shape = [batch, rest, height * size, width * size]
+    return op.reshape(op.permute_dims(blocks, order), shape)
 
 
 @converter("Expand")

@@ -13,6 +13,7 @@ CASES = [
     ("DepthToSpace", (2, 8, 2, 3), (), {"blocksize": 2, "opset": 7}),
     ("DepthToSpace", ("n", 8, 2, 3), (), {"blocksize": 2, "mode": "CRD"}),
     ("DepthToSpace", (2, 8, 2, 3), (), {"blocksize": 2, "mode": "DCR"}),
+    ("DepthToSpace", (2, 0, 2, 3), (), {"blocksize": 1, "mode": "CRD"}),
     ("Expand", (3, 1), ([2, 1, 4],), {}),
     ("Expand", (3, 1), ([3, 4],), {"opset": 8}),
     ("Expand", ("n", 1), ([1, 5],), {}),
