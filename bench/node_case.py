@@ -166,7 +166,7 @@ def _imported(case: Any) -> tuple[Any, list[np.ndarray], str]:
         try:
             model = gg.from_onnx(_with_constants(case.model, arrays, constants))
         except gg.ModelError as error:
-            reason = reason or first_line(error)
+            reason = reason or " ".join(str(error).split())[:200]
             continue
         return model, [arrays[name] for name in model.inputs], ""
     return None, [], reason
