@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -197,3 +197,16 @@ def check_seed(seed: Any) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 31:
         raise ArgumentError(f"seed={seed!r} must be a whole number from 0, below 2**31")
     return int(seed)
+
+
+def names_in(wrt: Any) -> list[str]:
+    """Return `wrt` as a list, after checking that it is a name or a sequence of names.
+
+    Raises
+    ------
+    ArgumentError
+    """
+    names = [wrt] if isinstance(wrt, str) else wrt
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise ArgumentError(f"wrt={wrt!r} must be a name or a list of names")
+    return list(names)

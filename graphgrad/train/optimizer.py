@@ -67,7 +67,8 @@ class Optimizer:
                 check_rate(f"{name}: {setting}", limit)
                 if limit == 0:
                     raise ArgumentError(f"{name}: {setting}=0 would stop all training")
-        object.__setattr__(self, "groups", tuple(self.groups))
+        groups = (self.groups,) if isinstance(self.groups, Group) else tuple(self.groups)
+        object.__setattr__(self, "groups", groups)
         check_groups(self)
 
     @property

@@ -33,6 +33,7 @@ from .inputs import (
     check_seed,
     check_types,
     input_types,
+    names_in,
     owned_types,
     shapes_of,
     target_tensors,
@@ -321,12 +322,11 @@ class TrainStep:
 
 def _trained(model: Model, wrt: str | Sequence[str] | None) -> list[str]:
     trainable = model.trainable()
-    if isinstance(wrt, str):
-        wrt = [wrt]
     if wrt is None:
         if not trainable:
             raise ArgumentError("the model has no parameter that can train")
         return trainable
+    wrt = names_in(wrt)
     unknown = [name for name in wrt if name not in model.params]
     if unknown:
         raise ArgumentError(

@@ -32,6 +32,7 @@ from .inputs import (
     check_seed,
     check_types,
     input_types,
+    names_in,
     owned_types,
     shapes_of,
     target_tensors,
@@ -104,8 +105,7 @@ class ValueAndGrad:
     ):
         only_served(rules=(rules, "auto"))
         self._input_types = input_types(model)
-        names = [wrt] if isinstance(wrt, str) else wrt
-        self._wrt = list(names) if names is not None else model.trainable()
+        self._wrt = model.trainable() if wrt is None else names_in(wrt)
         if not self._wrt:
             raise ArgumentError("wrt: the model has no parameter that can train; name some values")
         self._model = model
@@ -193,7 +193,10 @@ class ValueAndGrad:
         types = dict(zip(self._model.outputs, forward.outputs, strict=True))
         given = self._named_cotangents(types, cotangent)
         state = forward.mod[FORWARD].ret_ty.fields[-1].fields
-        arrays = [*(given.get(name, _zeros(ty)) for name, ty in types.items()), *map(_zeros, state)]
+        arrays = [
+            *(given[name] if name in given else _zeros(name, ty) for name, ty in types.items()),
+            *(_zeros("a statistic", ty) for ty in state),
+        ]
         if self._loss.is_given:
             arrays.insert(0, np.ones((), str(forward.mod[FORWARD].ret_ty.fields[0].dtype)))
         return [to_tensor(array, self._device) for array in arrays if array is not None]
@@ -224,5 +227,13 @@ class ValueAndGrad:
         return converted
 
 
-def _zeros(ty: Any) -> np.ndarray | None:
-    return np.zeros(type_shape(ty), str(ty.dtype)) if has_cotangent(ty) else None
+def _zeros(name: str, ty: Any) -> np.ndarray | None:
+    """Return the cotangent of an output that was left out; None for one that has none."""
+    if not has_cotangent(ty):
+        return None
+    shape = type_shape(ty)
+    if not all(isinstance(extent, int) for extent in shape):
+        raise InputError(
+            f"the shape of output {name!r} depends on data: give its cotangent, zeros if need be"
+        )
+    return np.zeros(shape, str(ty.dtype))

@@ -209,3 +209,16 @@ def test_an_optimiser_is_a_value():
     assert gg.optim.SGD(0.1) == gg.optim.SGD(0.1)
     with pytest.raises(AttributeError):
         gg.optim.SGD(0.1).momentum = 0.9
+
+
+def test_one_group_needs_no_list():
+    member = gg.optim.group("w", weight_decay=1.0)
+    assert gg.optim.SGD(0.1, groups=member) == gg.optim.SGD(0.1, groups=[member])
+
+
+@pytest.mark.parametrize("wrt", [3, [None], [["w1"]], {"w1": 1}], ids=str)
+def test_wrt_is_names(wrt):
+    with pytest.raises(ArgumentError, match="must be a name or a list of names"):
+        gg.train_step(network(), "mse", wrt=wrt)
+    with pytest.raises(ArgumentError, match="must be a name or a list of names"):
+        gg.value_and_grad(network(), wrt=wrt)

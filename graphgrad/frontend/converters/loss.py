@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ...ops import functional as op
 from ...ops import losses
 from ...ops.tensor import Tensor
@@ -25,10 +27,26 @@ def softmax_cross_entropy(node: Node) -> tuple[Tensor, Tensor]:
 
 
 def _of_log_probabilities(node: Node, log_probabilities: Tensor) -> Tensor:
-    return losses.nll(
+    labels = node.tensor(1)
+    ignored = node.attribute("ignore_index", _NONE_IGNORED)
+    loss = losses.nll(
         log_probabilities,
-        node.tensor(1),
+        labels,
         weight=node.tensor(2) if node.has(2) else None,
-        ignore_index=node.attribute("ignore_index", _NONE_IGNORED),
+        ignore_index=ignored,
         reduction=node.attribute("reduction", b"mean").decode(),
     )
+    # A label out of range would count as ignored. A loss that is not finite is seen: its training
+    # step changes nothing.
+    good = _in_range(log_probabilities, labels, ignored)
+    if loss.ndim < labels.ndim:
+        good = op.greater(op.minimum_of(good.astype("int32")), 0)
+    return op.where(good, loss, math.nan)
+
+
+def _in_range(log_probabilities: Tensor, labels: Tensor, ignored: int) -> Tensor:
+    classes = log_probabilities.shape[1]
+    inside = op.greater_equal(labels, 0)
+    if isinstance(classes, int):
+        inside = op.logical_and(inside, op.less(labels, classes))
+    return op.logical_or(inside, op.equal(labels, ignored))

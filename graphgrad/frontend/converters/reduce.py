@@ -12,6 +12,10 @@ Reduction = Callable[[Tensor, "list[int] | None", bool], Tensor]
 """Reduces a tensor over axes, all of them where they are None; keeps them with extent 1 or not."""
 
 
+_ELEMENTWISE_PARTS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare")
+"""Reductions of a single element that are not that element."""
+
+
 def _reduction(op_type: str) -> Callable[[Reduction], Reduction]:
     """Register a converter of a reduction."""
 
@@ -21,7 +25,8 @@ def _reduction(op_type: str) -> Callable[[Reduction], Reduction]:
             x, keepdims = node.tensor(0), bool(node.attribute("keepdims", 1))
             axes = _axes(node)
             if not axes and node.attribute("noop_with_empty_axes", 0):
-                return x
+                # Nothing is added up, but what the operator does to each element stays.
+                return function(x, [], keepdims) if op_type in _ELEMENTWISE_PARTS else x
             return function(x, axes or None, keepdims)
 
         return function

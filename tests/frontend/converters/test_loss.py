@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import graphgrad as gg
 from tests.frontend.converters.nodes import assert_like_onnxruntime, drawn, node_model, reference
+from tests.frontend.graphs import model_of
 
 LABELS = np.random.default_rng(0).integers(0, 3, (2, 4, 5))
 SHAPES = {
@@ -52,3 +54,16 @@ def test_log_probabilities_are_the_second_output():
     assert len(reference(proto, inputs)) == 2
     assert_like_onnxruntime(proto, inputs)
     gg.check_grads(gg.from_onnx(proto), inputs)
+
+
+@pytest.mark.parametrize("label", [3, -1])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_label_out_of_range_is_not_ignored(label, reduction):
+    node = helper.make_node("SoftmaxCrossEntropyLoss", ["x", "t"], ["y"], reduction=reduction)
+    labels = np.array([0, label, 1], "int64")
+    shape = [3] if reduction == "none" else []
+    model = gg.from_onnx(model_of([node], {"x": [3, 3]}, {"y": shape}, {"t": labels}))
+    f = gg.value_and_grad(model, wrt="x")
+    outputs, _ = f({"x": np.eye(3, dtype="float32")}, np.ones(shape, "float32"))
+    expected = [False, True, False] if reduction == "none" else True
+    np.testing.assert_array_equal(np.isnan(outputs["y"]), expected)
