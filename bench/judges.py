@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import multiprocessing
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+from machine import facts, versions
 from table import table
 
 WRONG = "wrong"
@@ -36,6 +39,33 @@ class Verdict:
 
 
 Judge = Callable[[str], Verdict]
+
+
+def add_arguments(parser: argparse.ArgumentParser, statuses: Sequence[str]) -> None:
+    """Add what every bench of judged cases takes."""
+    parser.add_argument("--match", default="", help="only cases whose name matches")
+    parser.add_argument("--jobs", type=int, default=2, help="processes; default: %(default)s")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument(
+        "--show", choices=[*statuses, "all"], default=WRONG, help="list these; default: wrong"
+    )
+
+
+def tell(
+    verdicts: Sequence[Verdict], statuses: Sequence[str], arguments: argparse.Namespace, kind: str
+) -> int:
+    """Print the verdicts, as a table or under the name `kind` in JSON; return 1 if one is wrong."""
+    if arguments.json:
+        found = {
+            "counts": counts(verdicts, statuses),
+            kind: [asdict(verdict) for verdict in verdicts],
+            "machine": facts(),
+            "versions": versions(),
+        }
+        print(json.dumps(found))
+    else:
+        print(report(verdicts, statuses, arguments.show))
+    return int(any(verdict.status == WRONG for verdict in verdicts))
 
 
 def judge_all(names: Sequence[str], judge: Judge, jobs: int) -> list[Verdict]:

@@ -15,14 +15,11 @@ wrong      outputs or gradients disagree, or the process died
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import sys
 import warnings
-from dataclasses import asdict
 
-from judges import WRONG, counts, judge_all, report
-from machine import facts, versions
+from judges import add_arguments, judge_all, tell
 from node_case import STATUSES, cases, judge, names
 
 
@@ -30,30 +27,14 @@ def main() -> int:
     """Run the tests; return 1 if one is wrong."""
     arguments = _parser().parse_args()
     chosen = list(names(re.compile(arguments.match, re.IGNORECASE).search))
-    verdicts = judge_all(chosen, judge, arguments.jobs)
-    if arguments.json:
-        found = {
-            "counts": counts(verdicts, STATUSES),
-            "tests": [asdict(verdict) for verdict in verdicts],
-            "machine": facts(),
-            "versions": versions(),
-        }
-        print(json.dumps(found))
-    else:
-        print(report(verdicts, STATUSES, arguments.show))
-    return int(any(verdict.status == WRONG for verdict in verdicts))
+    return tell(judge_all(chosen, judge, arguments.jobs), STATUSES, arguments, "tests")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--match", default="", help="only tests whose name or operator matches")
-    parser.add_argument("--jobs", type=int, default=2, help="processes; default: %(default)s")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument(
-        "--show", choices=[*STATUSES, "all"], default=WRONG, help="list these; default: wrong"
-    )
+    add_arguments(parser, STATUSES)
     return parser
 
 

@@ -18,12 +18,10 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import os
 import re
 import sys
 import warnings
-from dataclasses import asdict
 from functools import cache, partial
 from itertools import chain, islice
 from typing import Any, NoReturn
@@ -32,8 +30,7 @@ import numpy as np
 import onnx
 import torch
 import tvm
-from judges import WRONG, Verdict, counts, first_line, judge_all, report
-from machine import facts, versions
+from judges import WRONG, Verdict, add_arguments, first_line, judge_all, tell
 from onnx.reference import ReferenceEvaluator
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree
@@ -310,26 +307,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--match", default="", help="only operators whose name matches")
+    add_arguments(parser, STATUSES)
     parser.add_argument("--samples", type=int, default=4, help="of each; default: %(default)s")
-    parser.add_argument("--jobs", type=int, default=2, help="processes; default: %(default)s")
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--show", choices=[*STATUSES, "all"], default=WRONG)
     arguments = parser.parse_args()
     matches = re.compile(arguments.match).search
     chosen = [name for name in operators() if matches(name)]
     verdicts = judge_all(chosen, partial(judge, samples=arguments.samples), arguments.jobs)
-    if arguments.json:
-        found = {
-            "counts": counts(verdicts, STATUSES),
-            "operators": [asdict(verdict) for verdict in verdicts],
-            "machine": facts(),
-            "versions": versions(),
-        }
-        print(json.dumps(found))
-    else:
-        print(report(verdicts, STATUSES, arguments.show))
-    return int(any(verdict.status == WRONG for verdict in verdicts))
+    return tell(verdicts, STATUSES, arguments, "operators")
 
 
 if __name__ == "__main__":

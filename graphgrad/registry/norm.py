@@ -162,6 +162,23 @@ def group_norm(
     )
 
 
+def _affine_gradient(
+    inputs: Any, cotangents: Any, attrs: Any, parameter_axes: list[int]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x̄, γ̄ and β̄ of a norm whose scale and shift lie along `parameter_axes`."""
+    (x, gamma, beta), (ct,) = inputs, cotangents
+    axes = op.normalise_axes(attrs.axes, x.ndim)
+    scale = gamma if attrs.scale else None
+    x_bar, gamma_bar, beta_bar = _normalised_gradient(
+        x, scale, ct, axes, parameter_axes, attrs.epsilon
+    )
+    return (
+        x_bar,
+        gamma_bar if attrs.scale else 0.0 * gamma,
+        beta_bar if attrs.center else 0.0 * beta,
+    )
+
+
 @register_gradient(
     "relax.nn.instance_norm",
     samples=[
@@ -176,16 +193,7 @@ def instance_norm(
     inputs: Any, outputs: Any, cotangents: Any, attrs: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x̄ = r (γ ȳ − mean γ ȳ − x̂ · mean(γ ȳ x̂)),  γ̄ = Σ ȳ x̂,  β̄ = Σ ȳ"""
-    (x, gamma, beta), (ct,) = inputs, cotangents
-    axes = op.normalise_axes(attrs.axes, x.ndim)
-    scale = gamma if attrs.scale else None
-    channel = [attrs.channel_axis % x.ndim]
-    x_bar, gamma_bar, beta_bar = _normalised_gradient(x, scale, ct, axes, channel, attrs.epsilon)
-    return (
-        x_bar,
-        gamma_bar if attrs.scale else 0.0 * gamma,
-        beta_bar if attrs.center else 0.0 * beta,
-    )
+    return _affine_gradient(inputs, cotangents, attrs, [attrs.channel_axis % inputs[0].ndim])
 
 
 @register_gradient(
@@ -208,15 +216,8 @@ def layer_norm(
 
     Ba, Kiros and Hinton, *Layer normalization* (2016).
     """
-    (x, gamma, beta), (ct,) = inputs, cotangents
-    axes = op.normalise_axes(attrs.axes, x.ndim)
-    scale = gamma if attrs.scale else None
-    x_bar, gamma_bar, beta_bar = _normalised_gradient(x, scale, ct, axes, axes, attrs.epsilon)
-    return (
-        x_bar,
-        gamma_bar if attrs.scale else 0.0 * gamma,
-        beta_bar if attrs.center else 0.0 * beta,
-    )
+    axes = op.normalise_axes(attrs.axes, inputs[0].ndim)
+    return _affine_gradient(inputs, cotangents, attrs, axes)
 
 
 @register_gradient(

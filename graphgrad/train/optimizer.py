@@ -8,6 +8,7 @@ buffers start at zero where nothing else is said.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from numbers import Real
@@ -22,7 +23,7 @@ Slots = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(ABC):
     """What all optimisers have in common.
 
     Attributes
@@ -76,6 +77,7 @@ class Optimizer:
         """Names of the buffers kept for each parameter, and what they are filled with at first."""
         return {}
 
+    @abstractmethod
     def emit(
         self, parameter: Tensor, gradient: Tensor, slots: Slots, rate: Tensor, update: Tensor
     ) -> tuple[Tensor, Slots]:
@@ -89,7 +91,6 @@ class Optimizer:
         rate, update : Tensor
             float64 scalars: the learning rate, and the number of this update from one.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ def convert_resize(node: Node) -> Any:
         _by_sizes(node, x, axes) if _is_given(node, 3) else _by_scales(x, axes, node.constant(2))
     )
     if resized is None:
-        return node.stock()
+        return node.by_tvm()
     how = Interpolation(
         node.attribute("mode", b"nearest").decode(),
         node.attribute("coordinate_transformation_mode", b"half_pixel").decode(),
@@ -61,7 +61,7 @@ def convert_grid_sample(node: Node) -> Any:
     """The input, interpolated at the points of a grid."""
     x = node.tensor(0)
     if not all(isinstance(extent, int) for extent in x.shape[2:]):
-        return node.stock()
+        return node.by_tvm()
     method = node.attribute("mode", b"linear").decode()
     how = Sampling(
         _GRID_METHODS.get(method, method),
@@ -85,7 +85,7 @@ def _upsampled(node: Node, x: Tensor, scales: np.ndarray | None) -> Any:
     """Return x resized as before opset 11: fewer elements are picked upwards, more downwards."""
     resized = _by_scales(x, range(x.ndim), scales)
     if resized is None:
-        return node.stock()
+        return node.by_tvm()
     mode = node.attribute("mode", b"nearest").decode()
     method = "linear" if mode == "bilinear" else mode
     for axis, r in resized.items():
