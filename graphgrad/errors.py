@@ -98,6 +98,14 @@ class TargetError(GraphGradError):
     """A compilation target is unknown, or not usable on this machine."""
 
 
+class LoweringError(GraphGradError):
+    """A kernel cannot be made for its target: no schedule fits, or the device compiler refuses."""
+
+
+class DeviceError(GraphGradError):
+    """A device is missing, is not the one that code was compiled for, or has too little memory."""
+
+
 class AliasError(GraphGradError):
     """A buffer that a step may overwrite overlaps another argument."""
 

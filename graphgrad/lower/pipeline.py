@@ -12,13 +12,19 @@ import tvm_ffi
 from tvm import relax
 
 from ..errors import GraphGradError, TargetError
-from .cpu import schedule_module
+from . import cpu
+from .cuda import lowering as cuda_lowering
+from .cuda import schedule as cuda_schedule
+from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
 from .inplace import donate
 from .legalise import LEGALISATIONS
 from .target import is_generic, parse
 from .target import target as resolve
 
 TargetLike: TypeAlias = str | Mapping[str, Any] | tvm.target.Target
+
+_SCHEDULES = {"llvm": cpu.schedule_module, "cuda": cuda_schedule.schedule_module}
+"""How the PrimFuncs of a module are scheduled, by the kind of target."""
 
 
 def compile(mod: tvm.IRModule, target: TargetLike = "llvm") -> Any:
@@ -40,13 +46,25 @@ def compile(mod: tvm.IRModule, target: TargetLike = "llvm") -> Any:
     ------
     TargetError
         The target is unknown or not served.
+    LoweringError
+        For CUDA: some kernels fit no schedule, or there is no compiler of CUDA source.
     ArgumentError
         An attribute that asks for donation is malformed.
     GraphGradError
         An op has no lowering; all such ops are listed.
     """
     resolved = resolve(target)
-    return tvm.compile(mod, resolved, relax_pipeline=_lowering(resolved))
+    lowering = _lowering(resolved)
+    if str(resolved.kind.name) != "cuda":
+        return tvm.compile(mod, resolved, relax_pipeline=lowering)
+    with compiling_for(resolved):
+        executable = tvm.compile(
+            mod, resolved, relax_pipeline=lowering, tir_pipeline=cuda_lowering.PIPELINE
+        )
+    # Where no CUDA runtime is loaded TVM keeps the source alone, and nobody has compiled it yet.
+    for source in executable_sources(executable):
+        machine_code(source, arch_of(resolved))
+    return executable
 
 
 def pipeline(target: TargetLike) -> tvm.ir.transform.Pass:
@@ -77,18 +95,17 @@ def pipeline(target: TargetLike) -> tvm.ir.transform.Pass:
 
 def _lowering(target: tvm.target.Target) -> tvm.ir.transform.Pass:
     kind = str(target.kind.name)
-    if kind == "cuda":
+    schedule = _SCHEDULES.get(kind)
+    if schedule is None:
         raise TargetError(
-            "CUDA is not served yet: kernels would silently run on the host; use an llvm target"
+            f"no schedules exist for the target kind {kind!r}; use an llvm or a cuda target"
         )
-    if kind != "llvm":
-        raise TargetError(f"no schedules exist for the target kind {kind!r}; use an llvm target")
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")
     def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         with target:
             mod = _to_kernels(fuse=not _fusion_fails(mod))(mod)
-            mod = donate(schedule_module(mod, target))
+            mod = donate(schedule(mod, target))
             mod = _to_virtual_machine()(mod)
         _refuse_unlowered(mod)
         return mod

@@ -1,0 +1,1 @@
+"""Kernels for NVIDIA GPUs: schedules, the check that none runs on the host, and the compiler."""

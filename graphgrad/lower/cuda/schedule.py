@@ -1,0 +1,117 @@
+"""Schedules for GPUs: each PrimFunc takes the first rule whose result is proved to run there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ...errors import LoweringError
+from .lowering import SCHEDULED, check
+from .rules import RULES, Rule
+
+_REPORTED = 3
+"""Kernels of which an error says what each rule said; the others are only named."""
+
+
+@dataclass
+class Kernel:
+    """How one PrimFunc became device code.
+
+    Attributes
+    ----------
+    name : str
+        Its name in the module.
+    rule : str
+        The rule that took it.
+    refused : list of (str, str)
+        The rules tried before, and why each did not take it.
+    """
+
+    name: str
+    rule: str
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+
+def schedule_module(
+    mod: tvm.IRModule,
+    target: tvm.target.Target,
+    kernels: list[Kernel] | None = None,
+    rules: Sequence[Rule] = RULES,
+) -> tvm.IRModule:
+    """Return the module with every PrimFunc scheduled for a CUDA target.
+
+    Parameters
+    ----------
+    mod : IRModule
+    target : Target
+    kernels : list, optional
+        Receives one `Kernel` per PrimFunc.
+    rules : sequence of Rule
+
+    Raises
+    ------
+    LoweringError
+        No rule takes some kernels; the error lists all of them.
+    """
+    known: dict[int, list[tuple[tirx.PrimFunc, tirx.PrimFunc, Kernel]]] = {}
+    scheduled = mod.clone()
+    failed = []
+    for name, func in mod.functions.items():
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        same = known.setdefault(tvm_ffi.structural_hash(func), [])
+        found = next((e for e in same if tvm_ffi.structural_equal(e[0], func)), None)
+        if found is None:
+            result, record = schedule_function(name.name_hint, func, target, rules)
+            if result is None:
+                failed.append(record)
+                continue
+            found = (func, result, record)
+            same.append(found)
+        scheduled.update_func(name, func.with_body(found[1].body).with_attr(SCHEDULED, True))
+        if kernels is not None:
+            kernels.append(Kernel(name.name_hint, found[2].rule, found[2].refused))
+    if failed:
+        raise LoweringError(_no_rule(failed))
+    return scheduled
+
+
+def schedule_function(
+    name: str, func: tirx.PrimFunc, target: tvm.target.Target, rules: Sequence[Rule] = RULES
+) -> tuple[tirx.PrimFunc | None, Kernel]:
+    """Return a PrimFunc scheduled by the first rule that fits, None if none does, and how."""
+    refused: list[tuple[str, str]] = []
+    for rule in rules:
+        try:
+            result = rule.apply(func, target)
+            if result is None:
+                refused.append((rule.name, "another structure"))
+                continue
+            check(result, target)
+        except Exception as error:  # TVM's schedules raise whatever they like
+            refused.append((rule.name, _first_line(error)))
+            continue
+        return result, Kernel(name, rule.name, refused)
+    return None, Kernel(name, "", refused)
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+def _no_rule(failed: list[Kernel]) -> str:
+    details = "; ".join(
+        f"{kernel.name} ({', '.join(f'{rule}: {why}' for rule, why in kernel.refused)})"
+        for kernel in failed[:_REPORTED]
+    )
+    names = ", ".join(kernel.name for kernel in failed[_REPORTED:])
+    return (
+        f"{len(failed)} kernel(s) would run on the host, because no CUDA schedule takes them: "
+        f"{details}{'; also ' if names else ''}{names}; rewrite the op, or compile for an llvm "
+        "target"
+    )
