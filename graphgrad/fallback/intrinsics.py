@@ -1,0 +1,166 @@
+"""Derivatives of scalar functions, as tensor expressions call them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from ..errors import RuleError
+from .walk import Expr
+
+Partials = Callable[..., Any]
+"""Of the arguments and the value: dy/dx, or one for each argument (None: no dependence)."""
+
+
+@dataclass(frozen=True)
+class Intrinsic:
+    """What is known of a scalar function.
+
+    Attributes
+    ----------
+    partials : callable or None
+        None if the derivative is zero wherever it exists.
+    singular : bool
+        A partial derivative may be infinite: its product with a zero cotangent is zero.
+    """
+
+    partials: Partials | None
+    singular: bool = False
+
+
+_TABLE: dict[str, Intrinsic] = {}
+
+
+def register_intrinsic_gradient(
+    name: str, partials: Partials, *, singular: bool = False
+) -> Partials:
+    """Say what the derivative of a scalar function is, wherever a tensor expression calls it.
+
+    Parameters
+    ----------
+    name : str
+        Of the operator, such as ``"tirx.erf"``; or of the function that ``tirx.call_pure_extern``
+        calls.
+    partials : callable
+        Given the arguments and the value as expressions, returns dy/dx; for several arguments a
+        tuple with one for each, None for an argument that the value does not depend on. It may
+        compare and select, and use every function of ``tvm.tirx``.
+    singular : bool
+        A derivative may be infinite, as that of sqrt at 0: its product with a zero cotangent is 0.
+
+    Returns
+    -------
+    callable
+        `partials`.
+
+    Raises
+    ------
+    RuleError
+        The arguments are not a name and a function.
+
+    Examples
+    --------
+    >>> gg.register_intrinsic_gradient("tirx.erf", lambda x, y: 1.128379167 * tirx.exp(-x * x))
+    """
+    if not isinstance(name, str) or not name or not callable(partials):
+        raise RuleError(
+            f"register_intrinsic_gradient takes a name and a function, got {name!r}, {partials!r}"
+        )
+    _TABLE[name] = Intrinsic(partials, singular)
+    return partials
+
+
+def find(name: str) -> Intrinsic | None:
+    """Return what is known of the function of a name, None if nothing is."""
+    return _TABLE.get(name)
+
+
+def _define(singular: bool = False, **functions: Partials) -> None:
+    for name, partials in functions.items():
+        _TABLE[f"tirx.{name}"] = Intrinsic(partials, singular)
+
+
+def _pow(a: Expr, b: Expr, y: Expr) -> tuple[Expr, Expr | None]:
+    """The conventions of `relax.power`: 0 for the exponent where a = 0 ≤ b, and for a at 0⁰."""
+    if isinstance(b, tirx.FloatImm):
+        exponent = float(b.value)
+        return (b * tirx.pow(a, b - 1.0) if exponent else 0.0 * b), None
+    at_zero = tirx.EQ(a, _like(a, 0.0))
+    exponent = tirx.Select(tirx.all(at_zero, tirx.EQ(b, _like(b, 0.0))), _like(b, 1.0), b)
+    base = tirx.Select(tirx.all(at_zero, b >= _like(b, 0.0)), _like(a, 1.0), a)
+    return b * tirx.pow(a, exponent - 1.0), y * tirx.log(base)
+
+
+def _atan2(a: Expr, b: Expr, _: Expr) -> tuple[Expr, Expr]:
+    square = a * a + b * b
+    square = tirx.Select(tirx.EQ(square, _like(a, 0.0)), _like(a, 1.0), square)
+    return b / square, -a / square
+
+
+def _hypot(a: Expr, b: Expr, y: Expr) -> tuple[Expr, Expr]:
+    length = tirx.Select(tirx.EQ(y, _like(y, 0.0)), _like(y, 1.0), y)
+    return a / length, b / length
+
+
+def _sign(x: Expr) -> Expr:
+    zero, one = _like(x, 0.0), _like(x, 1.0)
+    return tirx.Select(x > zero, one, tirx.Select(x < zero, -one, zero))
+
+
+def _copysign(a: Expr, _: Expr, y: Expr) -> tuple[Expr, None]:
+    return _sign(a) * _sign(y), None
+
+
+def _like(x: Expr, value: float) -> Expr:
+    return tirx.const(value, str(x.ty))
+
+
+_define(
+    atan=lambda x, y: 1.0 / (1.0 + x * x),
+    asinh=lambda x, y: tirx.rsqrt(1.0 + x * x),
+    cos=lambda x, y: -tirx.sin(x),
+    cosh=lambda x, y: tirx.sinh(x),
+    erf=lambda x, y: (2.0 / math.sqrt(math.pi)) * tirx.exp(-(x * x)),
+    exp2=lambda x, y: math.log(2.0) * y,
+    exp10=lambda x, y: math.log(10.0) * y,
+    fabs=lambda x, y: _sign(x),
+    fma=lambda a, b, c, y: (b, a, 1.0),
+    sigmoid=lambda x, y: y * (1.0 - y),
+    sin=lambda x, y: tirx.cos(x),
+    sinh=lambda x, y: tirx.cosh(x),
+    tan=lambda x, y: 1.0 + y * y,
+    tanh=lambda x, y: 1.0 - y * y,
+    atan2=_atan2,
+    copysign=_copysign,
+    hypot=_hypot,
+)
+_define(
+    singular=True,
+    acos=lambda x, y: -tirx.rsqrt((1.0 - x) * (1.0 + x)),
+    acosh=lambda x, y: tirx.rsqrt(x - 1.0) * tirx.rsqrt(x + 1.0),  # x² would overflow first
+    asin=lambda x, y: tirx.rsqrt((1.0 - x) * (1.0 + x)),
+    atanh=lambda x, y: 1.0 / ((1.0 - x) * (1.0 + x)),
+    exp=lambda x, y: y,
+    fmod=lambda a, b, y: (1.0, -tirx.trunc(a / b)),
+    log=lambda x, y: 1.0 / x,
+    log10=lambda x, y: (1.0 / math.log(10.0)) / x,
+    log1p=lambda x, y: 1.0 / (1.0 + x),
+    log2=lambda x, y: (1.0 / math.log(2.0)) / x,
+    pow=_pow,
+    rsqrt=lambda x, y: -0.5 * y / x,
+    sqrt=lambda x, y: 0.5 / y,
+)
+# log2 and ceil are operators of primitive expressions too.
+_TABLE["prim.log2"] = _TABLE["tirx.log2"]
+_TABLE["prim.likely"] = Intrinsic(lambda x, y: 1.0)
+_TABLE["tirx.likely"] = _TABLE["prim.likely"]
+for _name in (
+    "prim.ceil",
+    *(f"tirx.{n}" for n in ("ceil", "floor", "isfinite", "isinf", "isnan", "nearbyint")),
+    *(f"tirx.{n}" for n in ("round", "trunc")),
+):
+    _TABLE[_name] = Intrinsic(None)
