@@ -13,6 +13,7 @@ from .backprop import Guarded, Read, backpropagate, is_float, joined
 from .index_system import Axis, Inversion, NotAffineError, invert
 from .reduce import Point, reduction_points, stage_axes, widened
 from .scatter import scatter_add, scatter_of
+from .share import shared
 from .walk import Expr, identity, substituted, tensor_key, without_lets
 
 Key = tuple[int, int]
@@ -163,7 +164,7 @@ def _part(read: Read, axes: Sequence[Axis]) -> te.Tensor:
             *zip([axis.var for axis in element], position, strict=True),
             *zip([axis.var for axis in inversion.loops], [r.var for r in loops], strict=True),
         ]
-        value = substituted(_value_at(read.terms, axes, inversion), renamed)
+        value = shared(substituted(_value_at(read.terms, axes, inversion), renamed))
         return te.sum(value, axis=loops) if loops else value
 
     return te.compute(tensor.shape, gathered, name=name)
