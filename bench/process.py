@@ -1,17 +1,20 @@
-"""The other end of `worker.py`: a contender's process, stopped whenever it is not its turn."""
+"""The other end of a worker: a contender's process, stopped whenever it is not its turn."""
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from workload import Workload
+if TYPE_CHECKING:
+    from workload import Workload
 
 _WORKER = Path(__file__).with_name("worker.py")
 _THREAD_VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -21,11 +24,21 @@ class ContenderError(Exception):
     """A contender failed; the message says how."""
 
 
-class Contender:
-    """A process that trains one workload, made to run only inside `run` and while it starts.
+class Stepping:
+    """A process that makes steps, made to run only inside `run` and while it starts.
 
     It is stopped in between, not merely idle: TVM's threads spin for a while after a call and
     would take the cores of whoever runs next.
+
+    Parameters
+    ----------
+    name : str
+    command : sequence of str
+        Speaks as `worker.py` does.
+    environment : mapping
+        Variables that it has besides those of this process.
+    limit : float, optional
+        Seconds that an answer may take; after that the process counts as hung.
 
     Attributes
     ----------
@@ -42,16 +55,23 @@ class Contender:
         It could not make its first step.
     """
 
-    def __init__(self, name: str, workload: Workload, threads: int):
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        limit: float | None = None,
+    ):
         self.name = name
+        self._limit = limit
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (lives as long as the process)
         self._process = subprocess.Popen(
-            [sys.executable, str(_WORKER), name, str(workload.folder), str(threads)],
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             text=True,
-            env=os.environ | dict.fromkeys(_THREAD_VARIABLES, str(threads)),
+            env=os.environ | dict(environment),
         )
         self.pid = self._process.pid
         try:
@@ -100,6 +120,9 @@ class Contender:
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None
+        # An answer is one line to one request, so nothing waits in the reader's own buffer.
+        if not select.select([self._process.stdout], [], [], self._limit)[0]:
+            raise ContenderError(f"no answer within {self._limit:.0f} s: it hangs, or is too slow")
         line = self._process.stdout.readline()
         if not line:
             raise ContenderError(self._last_words())
@@ -113,3 +136,11 @@ class Contender:
         self._errors.seek(0)
         lines = self._errors.read().splitlines() or ["it printed nothing"]
         return f"the process ended with status {code}; its last line: {lines[-1]}"
+
+
+class Contender(Stepping):
+    """The process of one of `contenders`, which trains one workload."""
+
+    def __init__(self, name: str, workload: Workload, threads: int):
+        command = [sys.executable, str(_WORKER), name, str(workload.folder), str(threads)]
+        super().__init__(name, command, dict.fromkeys(_THREAD_VARIABLES, str(threads)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -40,6 +41,8 @@ class Rules:
         No further turn once the timed steps took this long: the slow must not hold up the rest.
     pause : float
         Seconds to wait after a loaded turn.
+    until : float
+        On the clock of `time.monotonic`: no further turn of anybody from then on.
     """
 
     count: int
@@ -47,6 +50,7 @@ class Rules:
     attempts: int
     seconds: float
     pause: float
+    until: float = math.inf
 
 
 @dataclass
@@ -73,6 +77,7 @@ class Record:
             len(self.quiet) >= self.rules.count
             or len(self.turns) >= self.rules.attempts
             or spent >= self.rules.seconds
+            or time.monotonic() >= self.rules.until
         )
 
     def median_seconds(self) -> float:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
+from channel import private_output, send, told
 from contenders import CONTENDERS
 from memory import resident
 from workload import Workload
@@ -29,9 +28,7 @@ def main() -> None:
     try:
         serve(name, Workload(Path(folder)), int(threads), channel)
     except Exception as error:
-        where = traceback.extract_tb(error.__traceback__)[-1]
-        text = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
-        send(channel, {"error": text})
+        send(channel, {"error": told(error)})
 
 
 def serve(name: str, workload: Workload, threads: int, channel: TextIO) -> None:
@@ -74,18 +71,6 @@ def growth(baseline: dict[str, float] | None) -> dict[str, float] | None:
         "peak_growth_mb": now["peak"] - baseline["current"],
         "growth_mb": now["current"] - baseline["current"],
     }
-
-
-def private_output() -> TextIO:
-    """Return the standard output, and send what libraries print to standard error instead."""
-    channel = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    return channel
-
-
-def send(channel: TextIO, answer: dict[str, Any]) -> None:
-    channel.write(json.dumps(answer) + "\n")
-    channel.flush()
 
 
 if __name__ == "__main__":

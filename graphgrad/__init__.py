@@ -8,12 +8,16 @@ from .errors import (
     AliasError,
     ArgumentError,
     CheckpointError,
+    DeviceError,
+    ExportError,
     GradientMismatch,
     GraphGradError,
     InputError,
+    LoweringError,
     MissingGradientError,
     ModelError,
     NotDifferentiableError,
+    OutOfMemoryError,
     RuleError,
     TargetError,
 )
@@ -23,6 +27,7 @@ from .frontend.onnx_import import from_onnx
 from .lower.pipeline import compile, pipeline
 from .lower.target import target
 from .registry.rule import nondifferentiable, register_gradient
+from .train.export import export_step
 from .train.step import train_step
 from .train.value_and_grad import value_and_grad
 
@@ -32,18 +37,23 @@ __all__ = [
     "AliasError",
     "ArgumentError",
     "CheckpointError",
+    "DeviceError",
+    "ExportError",
     "GradientMismatch",
     "GraphGradError",
     "InputError",
+    "LoweringError",
     "MissingGradientError",
     "Model",
     "ModelError",
     "NotDifferentiableError",
+    "OutOfMemoryError",
     "RuleError",
     "TargetError",
     "check_grads",
     "compile",
     "coverage",
+    "export_step",
     "from_onnx",
     "loss",
     "nondifferentiable",

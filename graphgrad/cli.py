@@ -38,6 +38,7 @@ examples:
   graphgrad train model.onnx --data data.npz          arrays x, y [, x_test, y_test]
   graphgrad train model.onnx --data d.npz --loss mse --lr 0.01 --steps 500 --batch 16
   graphgrad train model.onnx --data d.npz --optimizer adamw --clip-norm 1
+  graphgrad train model.onnx --data d.npz --target cuda
   graphgrad train model.onnx --data d.npz --freeze 'layer1.*' --freeze conv1.weight
   graphgrad train --resume --out graphgrad-out        go on after Ctrl-C, bit for bit
 
@@ -168,7 +169,12 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         help="weight that does not train, or a pattern such as 'layer1.*'; repeatable",
     )
     add("--seed", type=index, metavar="N", help=f"of weights and order; default: {default.seed}")
-    add("--target", metavar="TARGET", help=f"compilation target; default: {default.target}")
+    add(
+        "--target",
+        metavar="TARGET",
+        help="llvm (this host), cuda (its GPU), a tag such as nvidia/nvidia-h100, or JSON such as "
+        f"'{{\"kind\": \"cuda\", \"arch\": \"sm_90\"}}'; default: {default.target}",
+    )
     add(
         "--compare-frozen",
         action="store_const",

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .errors import ArgumentError, CheckpointError
+from .exported_step.state_file import replace_file
 from .report.curve import write_picture
-from .train.checkpoint import replace_file
 from .train.run import Epoch, History
 
 FORMAT = 1

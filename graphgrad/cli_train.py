@@ -18,12 +18,14 @@ from .errors import ArgumentError, CheckpointError
 from .frontend.model import Model
 from .frontend.onnx_export import to_onnx
 from .frontend.onnx_import import from_onnx
+from .lower.device import device_of
+from .lower.target import target
 from .models import resnet_digits
 from .report.progress import ProgressLine
 from .report.training import TrainingReport
-from .train.data import Dataset, TargetKind, batch_count, digits, load_npz
+from .train.data import Dataset, TargetKind, batch_count, batches, digits, load_npz
 from .train.loss import LOSSES
-from .train.run import History, Observer, Outcome, Plan, train
+from .train.run import History, Observer, Outcome, Plan, bound, train
 from .train.step import TrainStep, train_step
 
 Save = Callable[[], None]
@@ -100,15 +102,20 @@ def run(arguments: argparse.Namespace) -> int:
     """Train as the command line says and return the exit code."""
     folder = OutputFolder(Path(arguments.out))
     settings = _resumed_settings(folder, arguments) if arguments.resume else _settings(arguments)
-    folder.create()
+    device_of(target(settings.target))  # before anything is read
+    built_in = None
     if settings.model is None and not arguments.resume:
-        folder.write_model(resnet_digits(seed=settings.seed).SerializeToString())
-    job = _job(settings, folder)
+        built_in = resnet_digits(seed=settings.seed)
+    job = _job(settings, built_in or settings.model or folder.model)
     step = _training_step(job, job.model)
     history = History()
     if arguments.resume:
         step.load(folder.checkpoint)
         history = folder.read_history(step.steps)
+    _check_data(step, job)
+    folder.create()
+    if built_in is not None:
+        folder.write_model(built_in.SerializeToString())
     report = TrainingReport(arguments.json)
     report.start(
         settings.model or "the digits ResNet",
@@ -214,9 +221,9 @@ def _resumed_settings(folder: OutputFolder, arguments: argparse.Namespace) -> Se
         raise CheckpointError(f"the settings in {folder.history} are not known: {error}") from error
 
 
-def _job(settings: Settings, folder: OutputFolder) -> Job:
-    """Read and check everything that a run needs."""
-    model = _frozen(from_onnx(settings.model or folder.model), settings.freeze)
+def _job(settings: Settings, source: Any) -> Job:
+    """Read and check everything that a run needs; `source` is the model's file or what it holds."""
+    model = _frozen(from_onnx(source), settings.freeze)
     dataset = _dataset(settings, model)
     twin = _without_convolutions(model) if settings.compare_frozen else None
     return Job(settings, model, twin, dataset, _plan(settings, dataset))
@@ -237,6 +244,12 @@ def _dataset(settings: Settings, model: Model) -> Dataset:
         known = LOSSES.get(settings.loss)
         targets = "values" if known is not None and not known.takes_labels else "labels"
     return load_npz(settings.data, inputs=names, targets=targets)
+
+
+def _check_data(step: TrainStep, job: Job) -> None:
+    """Raise unless the model takes a batch of the data."""
+    first = next(batches(job.dataset.train, job.plan.batch, seed=job.plan.seed, epoch=0))
+    step.check(bound(first), first.targets)
 
 
 def _plan(settings: Settings, dataset: Dataset) -> Plan:

@@ -95,7 +95,7 @@ class GradientMismatch(GraphGradError):
 
 
 class TargetError(GraphGradError):
-    """A compilation target is unknown, or not usable on this machine."""
+    """A compilation target is unknown or malformed, or no code can be generated for it."""
 
 
 class LoweringError(GraphGradError):
@@ -103,7 +103,11 @@ class LoweringError(GraphGradError):
 
 
 class DeviceError(GraphGradError):
-    """A device is missing, is not the one that code was compiled for, or has too little memory."""
+    """A device is missing, is not the one that code was compiled for, or has failed."""
+
+
+class OutOfMemoryError(DeviceError):
+    """A device has too little memory for what was asked; nothing has changed."""
 
 
 class AliasError(GraphGradError):
@@ -112,6 +116,10 @@ class AliasError(GraphGradError):
 
 class CheckpointError(GraphGradError):
     """A checkpoint is missing, damaged, or belongs to another model."""
+
+
+class ExportError(GraphGradError):
+    """An export cannot be written: the folder is no export, or the disk or the linker refuses."""
 
 
 def only_served(**arguments: tuple[Any, Any]) -> None:

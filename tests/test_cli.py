@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import tvm
 
 from graphgrad import models
 from graphgrad.cli import main, parser
+from tests.labels import label
 from tests.peers import peer
 
 TINY = ["--steps", "6", "--batch", "16", "--lr", "0.1"]
@@ -192,7 +194,36 @@ def test_bad_input_exits_with_2(task, tmp_path, capsys, arguments, message):
     arguments = [a.format(model=task[0], data=task[2]) for a in arguments]
     assert train(*arguments, out=tmp_path / "out") == 2
     assert message in capsys.readouterr().err
-    assert not (tmp_path / "out" / "checkpoint.safetensors").exists()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("arrays, message", [
+    ({"x": np.zeros((64, 5), "float32"), "y": np.zeros(64, int)}, "expected shape"),
+    ({"x": np.zeros((64, 4)), "y": np.zeros(64, int)}, "expected dtype float32"),
+    ({"x": np.zeros((64, 4), "float32"), "y": np.full(64, 3)}, "label 3"),
+], ids=["shape", "dtype", "label"])  # fmt: skip
+def test_data_that_do_not_fit_are_told_before_a_run_is(task, tmp_path, capsys, arrays, message):
+    np.savez(task[2], **arrays)
+    assert train(*task, *TINY, "--json", out=tmp_path / "out") == 2
+    (event,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert event["event"] == "error" and message in event["message"]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("spec, message", [
+    ('{"kind": "cuda", "arch": "sm_99"}', "'sm_99' is unknown"),
+    ('{"kind": "cuda"', "cannot read the target"),
+    ("cuda", "this machine's GPU"),
+    ("nvidia/nvidia-h100", "cannot run code for the GPU sm_90a here"),
+], ids=label)  # fmt: skip
+def test_a_target_that_cannot_be_used_is_told_before_anything_is_read(
+    tmp_path, capsys, spec, message
+):
+    if "arch" not in spec and tvm.cuda().exist:
+        pytest.skip("this machine has a CUDA device")
+    assert train("nowhere.onnx", "--data", "x.npz", "--target", spec, out=tmp_path / "out") == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_label_out_of_range_leaves_an_earlier_run_alone(task, tmp_path, capsys):

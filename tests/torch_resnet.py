@@ -6,8 +6,6 @@ torchvision itself is not needed: its wheels are tied to one build of torch.
 import io
 import warnings
 
-import onnx
-
 from tests.peers import peer
 
 
@@ -80,6 +78,8 @@ def resnet50(**options):
 
 def export(model, x, form):
     """Export a torch model in form "TRAINING" or "EVAL"; also return the statistics in the file."""
+    import onnx  # the networks alone need torch only
+
     torch = peer("torch")
     buffer = io.BytesIO()
     training = getattr(torch.onnx.TrainingMode, form)

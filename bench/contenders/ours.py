@@ -19,4 +19,4 @@ def prepare(workload: Workload, threads: int) -> Callable[[], float]:
         optimizer=gg.optim.SGD(LEARNING_RATE, momentum=MOMENTUM),
     )
     images, labels = workload.batch()
-    return lambda: step(images, labels)
+    return lambda: float(step(images, labels))

@@ -13,7 +13,7 @@ from tvm import relax
 from ..autodiff.vjp import vjp
 from ..promote import promote_array, promote_to_float64
 from .compare import Arrays
-from .machine import LoweringError, Machine
+from .machine import Machine, UncompilableError
 from .parts import Part
 
 _TOGETHER = 8
@@ -57,7 +57,7 @@ def compile_function(
 
     Raises
     ------
-    LoweringError
+    UncompilableError
         It cannot be compiled in any dtype.
     """
     wide, obstacles = promote_to_float64(mod)
@@ -65,7 +65,7 @@ def compile_function(
     if not obstacles:
         try:
             return Compiled(Machine(_differentiated(wide, name, positions, order)), name)
-        except LoweringError as error:
+        except UncompilableError as error:
             note = f"in float64 it {error}"
     return Compiled(Machine(_differentiated(mod, name, positions, order)), name, False, note)
 
@@ -100,7 +100,7 @@ class PartCompiler:
         try:
             machine = Machine(together)
             self._compiled |= {key: Compiled(machine, parts[key].name) for key in exact}
-        except LoweringError:  # of one of them: it shows which when each stands alone
+        except UncompilableError:  # of one of them: it shows which when each stands alone
             exact = []
         for key, part in parts.items():
             if key not in exact:

@@ -15,7 +15,7 @@ from ..ops.tensor import is_float
 from .compare import Arrays
 
 
-class LoweringError(ModelError):
+class UncompilableError(ModelError):
     """TVM does not compile a program."""
 
 
@@ -24,14 +24,14 @@ class Machine:
 
     Raises
     ------
-    LoweringError
+    UncompilableError
     """
 
     def __init__(self, mod: tvm.IRModule):
         try:
             executable = compile_module(mod)
         except Exception as error:  # lowering refuses in many ways
-            raise LoweringError(f"cannot be compiled: {_last_line(error)}") from error
+            raise UncompilableError(f"cannot be compiled: {_last_line(error)}") from error
         self._vm = relax.VirtualMachine(executable, tvm.cpu())
 
     def call(self, name: str, inputs: Arrays) -> Arrays:

@@ -17,7 +17,7 @@ from ..frontend.mode import is_seeded, specialise
 from ..frontend.model import Model
 from ..ops.tensor import is_float
 from ..train.forward import bind
-from ..train.inputs import bind_shapes, by_name, check_types, input_types, tensors
+from ..train.inputs import Staging, bind_shapes, by_name, check_types, input_types, tensors
 from .compare import Arrays
 
 _EXTENT = 3
@@ -60,7 +60,7 @@ def of_model(model: Model, inputs: Any, generator: np.random.Generator) -> Subje
     types = input_types(model)
     if inputs is None:
         inputs = {name: _drawn(ty, generator) for name, ty in types.items()}
-    given, _ = tensors(by_name(inputs, model.inputs), tvm.cpu())
+    given, _ = tensors(by_name(inputs, model.inputs), Staging(tvm.cpu()))
     extents = bind_shapes(given, types)
     main = specialise(model, training=None)
     mod = bind(main, "main", model, extents)
@@ -95,7 +95,7 @@ def of_function(
     types = {param.name: param.ty for param in mod[name].params}
     if len(types) != len(params):
         raise ArgumentError(f"several parameters of {name!r} have one name; rename them")
-    given, _ = tensors(_named(inputs, types, generator), tvm.cpu())
+    given, _ = tensors(_named(inputs, types, generator), Staging(tvm.cpu()))
     extents = check_types(given, types, "input")
     if extents:
         mod = relax.transform.BindSymbolicVars(extents, name)(mod)

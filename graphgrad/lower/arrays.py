@@ -1,11 +1,12 @@
 """Arrays at the border: whatever the caller has becomes an aligned tensor of the runtime.
 
 The runtime's kernels assume memory aligned to 64 bytes, and end the process when it is not. So
-every array that comes in is copied, unless the caller lends its memory and it is fit for use.
+every array that comes in is copied, unless its memory is fit for use and may be borrowed.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,9 @@ def to_tensor(
     value: Any,
     device: tvm.runtime.Device | None = None,
     dtype: str | None = None,
-    *,
-    borrow: bool = False,
+    into: tvm.runtime.Tensor | None = None,
 ) -> tvm.runtime.Tensor:
-    """Return `value` as a tensor on `device`.
+    """Return a copy of `value` as a tensor on `device`.
 
     Parameters
     ----------
@@ -35,21 +35,58 @@ def to_tensor(
         Where the tensor lives; the CPU by default.
     dtype : str, optional
         Convert to it; by default the dtype is kept.
-    borrow : bool
-        Share memory with `value` where it is contiguous, writable, aligned and on the CPU, and
-        needs no conversion; else copy. By default always copy.
+    into : Tensor, optional
+        Overwrite and return it, in place of a new tensor. Of that device, shape and dtype.
 
     Raises
     ------
     InputError
         `value` is not a regular array of numbers, or cannot be converted to `dtype`.
     """
-    device = tvm.cpu() if device is None else device
     array = _converted(to_numpy(value), dtype)
-    if borrow and device == tvm.cpu() and _can_lend(array):
-        return tvm.runtime.from_dlpack(array)
-    tensor = tvm.runtime.empty(array.shape, str(array.dtype), device)
-    return tensor.copyfrom(np.ascontiguousarray(array).reshape(array.shape))
+    if into is None:
+        into = tvm.runtime.empty(array.shape, str(array.dtype), device or tvm.cpu())
+    return into.copyfrom(np.ascontiguousarray(array).reshape(array.shape))
+
+
+def borrowed(value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | None:
+    """Return `value` as a tensor in the memory that it has; None if kernels cannot use that.
+
+    They can if it is on `device`, contiguous and aligned; memory of numpy must be writable too.
+    A torch tensor on a CUDA device becomes that there, by a copy of torch's.
+
+    Raises
+    ------
+    InputError
+        `value` is not a regular array of numbers.
+    """
+    if isinstance(value, tvm.runtime.Tensor):
+        return value if value.device == device and _is_usable(value) else None
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor) and value.is_cuda:
+        return _borrowed_from_torch(value, device, torch)
+    if device != tvm.cpu():
+        return None
+    array = to_numpy(value)
+    return tvm.runtime.from_dlpack(array) if _can_lend(array) else None
+
+
+def _is_usable(tensor: tvm.runtime.Tensor) -> bool:
+    return tensor.is_contiguous() and int(tensor.numel()) > 0 and tensor.data_ptr() % ALIGNMENT == 0
+
+
+def _borrowed_from_torch(
+    value: Any, device: tvm.runtime.Device, torch: Any
+) -> tvm.runtime.Tensor | None:
+    if device.type != "cuda" or value.device.index != device.index or not value.numel():
+        return None
+    plain = value.detach().resolve_conj().resolve_neg().contiguous()
+    if plain.data_ptr() % ALIGNMENT:
+        plain = plain.clone()
+    stream = torch.cuda.current_stream(value.device)
+    if stream != torch.cuda.default_stream(value.device):
+        stream.synchronize()  # our kernels run on the default stream and wait for no other
+    return tvm.runtime.from_dlpack(plain)
 
 
 def _converted(array: np.ndarray, dtype: str | None) -> np.ndarray:

@@ -9,14 +9,12 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule, ScheduleError
 
-from .contraction import operands, plan, schedule_contraction
+from .contraction import plan, schedule_contraction
+from .inline import inline_maps
 from .map import schedule_map
 from .reduction import schedule_reduction
-from .structure import Stage, buffer_of, stages
+from .structure import Stage, stages
 from .target import VectorUnit, vector_unit
-
-_LARGEST_BODY = 256
-"""Operations that inlining may collect in one stage: deeper expressions strain the compiler."""
 
 _TRIVIAL_BODY = 4
 """Operations that may be repeated for every reader of a broadcast value."""
@@ -37,12 +35,14 @@ def schedule_module(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModul
 
 def schedule_function(func: tirx.PrimFunc, unit: VectorUnit) -> tirx.PrimFunc:
     """Return a PrimFunc scheduled; unchanged if it is not made of known structures."""
-    if stages(func) is None or (func.attrs and func.attrs.get(_SCHEDULED)):
+    found = stages(func)
+    if found is None or (func.attrs and func.attrs.get(_SCHEDULED)):
         return func
+    if not all(stage.axes for stage in found):
+        return func  # scalars are left to the code generator
     sch = Schedule(func)
     try:
-        _inline(sch)
-        for stage in _stages(sch):
+        for stage in inline_maps(sch, _may_repeat):
             _schedule_stage(sch, stage, unit)
     except ScheduleError:
         return func
@@ -69,34 +69,5 @@ def _schedule_stage(sch: Schedule, stage: Stage, unit: VectorUnit) -> None:
         schedule_map(sch, stage, unit)
 
 
-def _stages(sch: Schedule) -> list[Stage]:
-    return stages(sch.mod["main"]) or []
-
-
-def _inline(sch: Schedule) -> None:
-    """Compute a map inside its reader, where that repeats no work worth naming."""
-    internal = list(sch.mod["main"].body.block.alloc_buffers)
-    sizes = {stage.name: stage.operations for stage in _stages(sch)}
-    for stage in _stages(sch):
-        written = stage.stores[0].buffer
-        if stage.reduced or not any(written.same_as(buffer) for buffer in internal):
-            continue
-        readers = [s for s in _stages(sch) if _reads(s, written)]
-        if len(readers) != 1 or not _may_inline(stage, readers[0], sizes):
-            continue
-        sch.compute_inline(sch.get_sblock(stage.name))
-        sizes[readers[0].name] += _reads(readers[0], written) * sizes[stage.name]
-
-
-def _may_inline(stage: Stage, reader: Stage, sizes: dict[str, int]) -> bool:
-    if operands(reader) is not None:
-        return False  # a contraction's operands are read many times, and must stay plain reads
-    reads = _reads(reader, stage.stores[0].buffer)
-    if sizes[reader.name] + reads * sizes[stage.name] > _LARGEST_BODY:
-        return False
-    repeats = reader.work > stage.work
-    return not repeats or (sizes[stage.name] <= _TRIVIAL_BODY and not stage.calls)
-
-
-def _reads(stage: Stage, buffer: Any) -> int:
-    return sum(buffer_of(load).same_as(buffer) for load in stage.loads)
+def _may_repeat(stage: Stage, operations: int) -> bool:
+    return operations <= _TRIVIAL_BODY and not stage.calls

@@ -1,10 +1,24 @@
-"""The device that a target's code runs on."""
+"""The device that a target's code runs on: whether it is there, and what it says when it fails."""
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import tvm
 
-from ..errors import TargetError
+from ..errors import DeviceError, GraphGradError, OutOfMemoryError
+from .architecture import architecture_of, runs_on
+
+_LIBRARIES = {
+    "libcuda.so.1": "it comes with the NVIDIA driver",
+    "libcudart.so.13": "it comes with CUDA 13, or with `pip install nvidia-cuda-runtime`, and must "
+    "be where the loader looks, such as in LD_LIBRARY_PATH",
+}
+"""What TVM's CUDA runtime is linked to, and where to get it."""
+
+_OUT_OF_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY")
 
 
 def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
@@ -12,10 +26,128 @@ def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
 
     Raises
     ------
-    TargetError
-        The machine has no such device.
+    DeviceError
+        The machine has no such device, lacks what is needed to use it, or has one of an
+        architecture that the target's code does not run on.
     """
+    kind = str(target.kind.name)
+    if kind == "cuda":
+        return _cuda_device(str(target.attrs["arch"]))
     device = tvm.device_from_target(target)
     if not device.exist:
-        raise TargetError(f"this machine has no {target.kind.name} device to run on")
+        raise DeviceError(
+            f"this machine has no {kind} device to run on; choose another target, such as 'llvm'"
+        )
     return device
+
+
+def cuda_absence() -> str:
+    """Return why this machine cannot run CUDA programs, in words; empty if it can."""
+    if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
+        return _missing_library() or "this build of TVM has no CUDA runtime"
+    if tvm.cuda().exist:
+        return ""
+    try:
+        tvm.get_global_func("runtime.GetCudaDeviceCount")()
+        reason = "it counts none"
+    except RuntimeError as error:
+        reason = _reason(error)
+    return (
+        f"the NVIDIA driver shows no device ({reason}); see what nvidia-smi lists, and whether "
+        "CUDA_VISIBLE_DEVICES hides it"
+    )
+
+
+def cuda_architecture() -> str:
+    """Return the architecture of this machine's CUDA device, such as ``"sm_90"``."""
+    return architecture_of(tvm.cuda().compute_version)
+
+
+@contextmanager
+def reported(
+    device: tvm.runtime.Device, task: str, needs: int = 0, remedy: str = "use a smaller batch"
+) -> Iterator[None]:
+    """Turn what a CUDA device or its driver raises inside into errors of ours.
+
+    Parameters
+    ----------
+    device : Device
+    task : str
+        What was being done, as errors say it: "a training step".
+    needs : int
+        Bytes that it takes on the device beside what is there; zero if that is not known.
+    remedy : str
+        What to do where memory is short.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The device has too little memory.
+    DeviceError
+        Something that ran on it failed, perhaps earlier.
+    """
+    try:
+        yield
+    except GraphGradError:
+        raise
+    except RuntimeError as error:
+        text = str(error)
+        if "CUDA" not in text:
+            raise
+        if any(name in text for name in _OUT_OF_MEMORY):
+            raise OutOfMemoryError(_out_of_memory(device, task, needs, remedy)) from error
+        raise DeviceError(
+            f"{device.type}:{device.index} failed at {task}, or before: {_reason(error)}. What it "
+            "holds may be lost: start a new process, from the last checkpoint"
+        ) from error
+
+
+def describe(device: tvm.runtime.Device) -> str:
+    """Return a device in words, such as ``cuda:0 (NVIDIA H100)``."""
+    return f"{device.type}:{device.index} ({device.device_name})"
+
+
+def _cuda_device(arch: str) -> tvm.runtime.Device:
+    absence = cuda_absence()
+    if absence:
+        raise DeviceError(f"cannot run code for the GPU {arch} here: {absence}")
+    device = tvm.cuda()
+    if not runs_on(arch, device.compute_version):
+        own = architecture_of(device.compute_version)
+        raise DeviceError(
+            f"the code is for the GPU {arch}, but {describe(device)} is a {own}, which cannot run "
+            f"it; choose the target {{'kind': 'cuda', 'arch': {own!r}}}"
+        )
+    return device
+
+
+def _missing_library() -> str:
+    for name, remedy in _LIBRARIES.items():
+        try:
+            ctypes.CDLL(name)
+        except OSError as error:
+            return f"cannot load {error}; {remedy}"
+    return ""
+
+
+def _out_of_memory(device: tvm.runtime.Device, task: str, needs: int, remedy: str) -> str:
+    # What the pool keeps for later counts as taken, though nobody uses it.
+    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+    free, total = device.available_global_memory, device.total_global_memory
+    wanted = f"needs {size_text(needs)} more" if needs else "asked for more"
+    return (
+        f"out of memory: {task} {wanted} on {describe(device)}, of whose {size_text(total)} "
+        f"{size_text(free)} are free. Nothing has changed; {remedy}, or free what else is on the "
+        "device"
+    )
+
+
+def size_text(count: int) -> str:
+    """Return a number of bytes in words, exact where it matters."""
+    return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count:,} bytes"
+
+
+def _reason(error: BaseException) -> str:
+    """Return what the driver says in an error: a failed launch shows all its source besides."""
+    lines = str(error).splitlines()
+    return next((line.strip() for line in lines if "CUDA" in line), str(error))

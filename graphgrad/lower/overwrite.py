@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from .structure import Load, loop_nest, sequence, static
+from .structure import Load, sequence, static
 
 
 def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
@@ -49,10 +49,10 @@ def overwriting(kernel: tirx.PrimFunc, shared: dict[Any, Any]) -> tirx.PrimFunc:
 
 def _elementwise_store(statement: Any) -> Any | None:
     """Return the store of a loop nest that stores each element exactly once, else None."""
-    found = loop_nest(statement)
+    found = _guarded_nest(statement)
     if found is None:
         return None
-    loops, realize = found
+    loops, condition, realize = found
     block = realize.block
     store = block.body
     if not isinstance(store, tirx.BufferStore) or block.init is not None or block.match_buffers:
@@ -60,10 +60,31 @@ def _elementwise_store(statement: Any) -> Any | None:
     long = [v.var for v in block.iter_vars if static(v.dom.extent) != 1]
     indexed = [index for index in store.indices if isinstance(index, tvm.ir.Var)]
     each_once = all(sum(index.same_as(var) for index in indexed) == 1 for var in long)
-    return store if each_once and _runs_once_per_point(loops, realize) else None
+    return store if each_once and _runs_once_per_point(loops, condition, realize) else None
 
 
-def _runs_once_per_point(loops: list[Any], realize: SBlockRealize) -> bool:
+def _guarded_nest(statement: Any) -> tuple[list[Any], Any, SBlockRealize] | None:
+    """Return the loops around a block, the condition under which it runs, and the block.
+
+    The threads of a GPU come in whole blocks: those beyond the last element do nothing.
+    """
+    loops = []
+    condition = tirx.const(True, "bool")
+    while isinstance(statement, tirx.For | tirx.IfThenElse):
+        if isinstance(statement, tirx.For):
+            loops.append(statement)
+            statement = statement.body
+        elif statement.else_case is None:
+            condition = tirx.And(condition, statement.condition)
+            statement = statement.then_case
+        else:
+            return None
+    if not isinstance(statement, SBlockRealize) or static(statement.predicate) != 1:
+        return None
+    return loops, tvm.sym.Analyzer().simplify(condition), statement
+
+
+def _runs_once_per_point(loops: list[Any], condition: Any, realize: SBlockRealize) -> bool:
     """Return whether the loops drive the block over its domain without repetition."""
     values = list(realize.iter_values)
     if len(values) == len(loops) and all(
@@ -71,7 +92,9 @@ def _runs_once_per_point(loops: list[Any], realize: SBlockRealize) -> bool:
     ):
         return True
     domain = {loop.loop_var: tvm.ir.Range.from_min_extent(loop.min, loop.extent) for loop in loops}
-    bijection = tvm.sym.detect_iter_map(values, domain, check_level=IterMapLevel.Bijective)
+    bijection = tvm.sym.detect_iter_map(
+        values, domain, condition, check_level=IterMapLevel.Bijective
+    )
     return len(bijection.indices) > 0
 
 

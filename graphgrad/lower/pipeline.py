@@ -13,6 +13,7 @@ from tvm import relax
 
 from ..errors import GraphGradError, TargetError
 from . import cpu
+from .allocate import allocate_first
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda_schedule
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
@@ -22,9 +23,6 @@ from .target import is_generic, parse
 from .target import target as resolve
 
 TargetLike: TypeAlias = str | Mapping[str, Any] | tvm.target.Target
-
-_SCHEDULES = {"llvm": cpu.schedule_module, "cuda": cuda_schedule.schedule_module}
-"""How the PrimFuncs of a module are scheduled, by the kind of target."""
 
 
 def compile(mod: tvm.IRModule, target: TargetLike = "llvm") -> Any:
@@ -54,17 +52,48 @@ def compile(mod: tvm.IRModule, target: TargetLike = "llvm") -> Any:
         An op has no lowering; all such ops are listed.
     """
     resolved = resolve(target)
-    lowering = _lowering(resolved)
-    if str(resolved.kind.name) != "cuda":
-        return tvm.compile(mod, resolved, relax_pipeline=lowering)
-    with compiling_for(resolved):
-        executable = tvm.compile(
-            mod, resolved, relax_pipeline=lowering, tir_pipeline=cuda_lowering.PIPELINE
-        )
+    executable = generate(lower(mod, resolved), resolved)
     # Where no CUDA runtime is loaded TVM keeps the source alone, and nobody has compiled it yet.
     for source in executable_sources(executable):
         machine_code(source, arch_of(resolved))
     return executable
+
+
+def lower(
+    mod: tvm.IRModule, target: tvm.target.Target, kernels: list[cuda_schedule.Kernel] | None = None
+) -> tvm.IRModule:
+    """Return a module of scheduled kernels and instructions of the Relax virtual machine.
+
+    Parameters
+    ----------
+    mod : IRModule
+    target : Target
+        Resolved.
+    kernels : list, optional
+        Receives, for CUDA, what became of each kernel.
+
+    Raises
+    ------
+    TargetError, LoweringError, ArgumentError, GraphGradError
+        As `compile`.
+    """
+    with target:
+        return _lowering(target, kernels)(mod)
+
+
+def generate(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
+    """Return the executable of a module that `lower` has made for the same target.
+
+    Raises
+    ------
+    LoweringError
+        For CUDA: some kernels would run on the host.
+    """
+    nothing = tvm.transform.Sequential([])
+    if str(target.kind.name) != "cuda":
+        return tvm.compile(mod, target, relax_pipeline=nothing)
+    with compiling_for(target):
+        return tvm.compile(mod, target, relax_pipeline=nothing, tir_pipeline=cuda_lowering.PIPELINE)
 
 
 def pipeline(target: TargetLike) -> tvm.ir.transform.Pass:
@@ -93,10 +122,11 @@ def pipeline(target: TargetLike) -> tvm.ir.transform.Pass:
     return _lowering(parsed)
 
 
-def _lowering(target: tvm.target.Target) -> tvm.ir.transform.Pass:
+def _lowering(
+    target: tvm.target.Target, kernels: list[cuda_schedule.Kernel] | None = None
+) -> tvm.ir.transform.Pass:
     kind = str(target.kind.name)
-    schedule = _SCHEDULES.get(kind)
-    if schedule is None:
+    if kind not in ("llvm", "cuda"):
         raise TargetError(
             f"no schedules exist for the target kind {kind!r}; use an llvm or a cuda target"
         )
@@ -105,8 +135,12 @@ def _lowering(target: tvm.target.Target) -> tvm.ir.transform.Pass:
     def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         with target:
             mod = _to_kernels(fuse=not _fusion_fails(mod))(mod)
-            mod = donate(schedule(mod, target))
-            mod = _to_virtual_machine()(mod)
+            if kind == "cuda":
+                mod = cuda_schedule.schedule_module(mod, target, kernels)
+            else:
+                mod = cpu.schedule_module(mod, target)
+            mod = donate(mod)
+            mod = _to_virtual_machine(is_device=kind == "cuda")(mod)
         _refuse_unlowered(mod)
         return mod
 
@@ -156,8 +190,12 @@ def _casts_in_dataflow(function: relax.Function) -> bool:
     )
 
 
-def _to_virtual_machine() -> tvm.ir.transform.Pass:
-    """Plan memory and turn calls into instructions: the passes of the stock pipeline."""
+def _to_virtual_machine(is_device: bool) -> tvm.ir.transform.Pass:
+    """Plan memory and turn calls into instructions: the passes of the stock pipeline.
+
+    Memory of a device is allocated first; a host promises more than it has, so that the order
+    there decides nothing but how much of it is in use.
+    """
     return tvm.transform.Sequential(
         [
             relax.transform.RewriteDataflowReshape(),
@@ -166,6 +204,7 @@ def _to_virtual_machine() -> tvm.ir.transform.Pass:
             relax.transform.CallTIRRewrite(),
             relax.transform.StaticPlanBlockMemory(),
             relax.transform.LowerAllocTensor(),
+            *([_allocate_first] if is_device else []),
             relax.transform.KillAfterLastUse(),
             relax.transform.LowerRuntimeBuiltin(),
             relax.transform.ComputePrimValue(),
@@ -173,6 +212,11 @@ def _to_virtual_machine() -> tvm.ir.transform.Pass:
             relax.transform.AttachGlobalSymbol(),
         ]
     )
+
+
+@tvm.transform.module_pass(opt_level=0, name="graphgrad.allocate_first")
+def _allocate_first(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    return allocate_first(mod)
 
 
 def _refuse_unlowered(mod: tvm.IRModule) -> None:

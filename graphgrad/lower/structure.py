@@ -102,6 +102,13 @@ def stages(func: tirx.PrimFunc) -> list[Stage] | None:
     return None if any(stage is None for stage in found) else found  # type: ignore[return-value]
 
 
+def refreshed(stage: Stage, block: SBlock) -> Stage:
+    """Return a stage as it is after other stages were inlined into its block."""
+    found = _of_block(block, stage.axes)
+    assert found is not None
+    return found
+
+
 def linear_coefficient(index: Any, var: Any) -> int | None:
     """Return c where `index` is c · var + something without var; None if it is not linear."""
     equation = tvm.sym.detect_linear_equation(index, [var])
@@ -172,14 +179,17 @@ def _stage(statement: Any) -> Stage | None:
     if found is None:
         return None
     loops, realize = found
-    block, values = realize.block, list(realize.iter_values)
-    if len(values) != len(loops) or block.match_buffers or block.alloc_buffers:
+    block = realize.block
+    if block.match_buffers or block.alloc_buffers:
         return None
-    if not all(v.same_as(loop.loop_var) for v, loop in zip(values, loops, strict=True)):
+    bound = list(zip(block.iter_vars, realize.iter_values, strict=True))
+    # The block of a scalar has no loop: its one iterator is the constant 0.
+    driven = [(v, value) for v, value in bound if static(value) is None]
+    if len(driven) != len(loops) or not all(
+        value.same_as(loop.loop_var) for (_, value), loop in zip(driven, loops, strict=True)
+    ):
         return None
-    axes = [
-        Axis(v.var, static(v.dom.extent), int(v.iter_type) == _REDUCTION) for v in block.iter_vars
-    ]
+    axes = [Axis(v.var, static(v.dom.extent), int(v.iter_type) == _REDUCTION) for v, _ in driven]
     return _of_block(block, axes)
 
 

@@ -6,6 +6,8 @@ fused multiply-add, several times slower than the machine could do. Here it mean
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +16,13 @@ from typing import Any
 import tvm
 
 from ..errors import TargetError
+from .architecture import check_architecture
+from .device import cuda_absence, cuda_architecture
 
 _ACCEPTED = (
     'accepted: a kind ("llvm", "cuda"), a tag ("nvidia/nvidia-h100"), a dict such as '
-    '{"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 8}, or a tvm.target.Target'
+    '{"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 8} or '
+    '{"kind": "cuda", "arch": "sm_90"}, or a tvm.target.Target'
 )
 
 
@@ -53,26 +58,27 @@ longer and its step takes as long."""
 
 
 def target(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Target:
-    """Return the target that `spec` names; a bare ``"llvm"`` is resolved to this host.
+    """Return the target that `spec` names; a bare ``"llvm"`` or ``"cuda"`` is this machine's.
 
     Parameters
     ----------
     spec : str, dict or Target
-        A kind, a tag, a configuration or a finished target. An ``mcpu``, ``num-cores`` or
-        ``opt-level`` that is given is kept, and so is a target of another architecture.
+        A kind, a tag, a configuration (also as JSON) or a finished target. An ``mcpu``,
+        ``num-cores``, ``opt-level`` or ``arch`` that is given is kept, and so is a target of
+        another architecture.
 
     Raises
     ------
     TargetError
-        The target is unknown, malformed, names an unknown processor, or has no code generator in
-        this build of TVM.
+        The target is unknown, malformed, names an unknown processor, has no code generator in
+        this build of TVM, or names no GPU where this machine has none.
     """
     parsed = parse(spec)
     return _resolve_host(parsed) if str(parsed.kind.name) == "llvm" else parsed
 
 
 def parse(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Target:
-    """Return the target exactly as `spec` says, checked but not resolved to this host.
+    """Return the target exactly as `spec` says, checked; a bare ``"llvm"`` stays generic.
 
     Raises
     ------
@@ -81,8 +87,9 @@ def parse(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Targe
     """
     if not isinstance(spec, str | Mapping | tvm.target.Target):
         raise TargetError(f"a target cannot be a {type(spec).__name__}; {_ACCEPTED}")
+    named = _with_own_gpu(spec)
     try:
-        parsed = tvm.target.Target(dict(spec) if isinstance(spec, Mapping) else spec)
+        parsed = tvm.target.Target(dict(named) if isinstance(named, Mapping) else named)
     except (ValueError, TypeError, RuntimeError) as error:
         raise TargetError(f"cannot read the target {spec!r}: {error}; {_ACCEPTED}") from error
     kind = str(parsed.kind.name)
@@ -90,6 +97,8 @@ def parse(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Targe
         raise TargetError(
             f"this build of TVM has no code generator for the target kind {kind!r}; {_ACCEPTED}"
         )
+    if kind == "cuda":
+        check_architecture(str(parsed.attrs["arch"]))
     if str(parsed.attrs.get("mcpu", "")) == "native":
         raise TargetError(
             'mcpu="native" silently means a generic processor to TVM; leave mcpu out to get this '
@@ -114,6 +123,29 @@ def vector_unit(resolved: tvm.target.Target) -> VectorUnit:
     if has("avx2", resolved):
         return VectorUnit(bytes=32, registers=16)
     return VectorUnit(bytes=16, registers=32 if has("neon", resolved) else 16)
+
+
+def _with_own_gpu(
+    spec: str | Mapping[str, Any] | tvm.target.Target,
+) -> str | Mapping[str, Any] | tvm.target.Target:
+    """Return a CUDA target that names no architecture with that of this machine's GPU.
+
+    TVM would take one so old that no compiler of today serves it.
+    """
+    config: Any = {"kind": spec} if spec == "cuda" else spec
+    if isinstance(spec, str) and spec.lstrip().startswith("{"):
+        with contextlib.suppress(ValueError):  # TVM will say what is wrong with it
+            config = json.loads(spec)
+    if not isinstance(config, Mapping) or config.get("kind") != "cuda" or "arch" in config:
+        return spec
+    absence = cuda_absence()
+    if absence:
+        raise TargetError(
+            "a cuda target without an arch means this machine's GPU, but there is none to ask: "
+            f"{absence}. To compile for another machine, name its architecture, such as "
+            '{"kind": "cuda", "arch": "sm_90"}'
+        )
+    return {**config, "arch": cuda_architecture()}
 
 
 def _resolve_host(parsed: tvm.target.Target) -> tvm.target.Target:

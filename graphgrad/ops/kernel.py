@@ -1,7 +1,8 @@
 """Loop nests written by hand: kernels whose writes depend on data, or on what was written before.
 
 A tensor expression says what each element *is*; a scatter or a scan says what is *done*, in an
-order. Such a kernel is one opaque block, which no schedule touches; so it brings its own threads.
+order. Such a kernel is one opaque block, which no schedule touches; so it brings its own threads: a
+few with much work each for a processor, one for each independent point for a GPU.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 from tvm import te, tirx
 
 from .tensor import Dimension
@@ -102,6 +104,8 @@ class Nest:
                 ),
             )
 
+        if _for_gpu():
+            return self._by_points(lead, ordered, tail, body)
         if _volume([*self.shape, self.work]) < _SMALL or not (lead or tail):
             return loops(lead, lambda before: within(before, [], tail))
         if not tail or _volume(lead) >= _ENOUGH:
@@ -116,6 +120,23 @@ class Nest:
 
             return loop(_product(shared), each, parallel=True)
         return self._by_chunks(lead, ordered, tail[0], body)
+
+    def _by_points(
+        self,
+        lead: list[Dimension],
+        ordered: list[Dimension],
+        tail: list[Dimension],
+        body: Callable[[list[Any]], Statement],
+    ) -> Statement:
+        """Return loops in which a thread takes one point of all the axes that are shared."""
+        shared = [*lead, *tail]
+
+        def each(trip: Any) -> Statement:
+            indices = _unravel(trip, shared)
+            before, after = indices[: len(lead)], indices[len(lead) :]
+            return loops(ordered, lambda i: body([*before, *self._ordered(i), *after]))
+
+        return loop(_product(shared), each, parallel=bool(shared))
 
     def _by_chunks(
         self,
@@ -148,9 +169,15 @@ class Nest:
 def fill(output: Any, value: Callable[[list[Any]], Any]) -> Statement:
     """Return loops that write every element of a buffer, each on its own."""
     rank = len(output.shape)
-    serial = range(rank - 1, rank) if rank > 1 else range(0)
+    serial = range(rank - 1, rank) if rank > 1 and not _for_gpu() else range(0)
     nest = Nest(list(output.shape), serial)
     return nest.build(lambda indices: tirx.BufferStore(output, value(indices), indices))
+
+
+def _for_gpu() -> bool:
+    """Return whether the kernel is being lowered for a GPU, which has a thread for each point."""
+    target = tvm.target.Target.current(allow_none=True)
+    return target is not None and str(target.kind.name) == "cuda"
 
 
 def _index(extent: Dimension) -> Any:

@@ -50,44 +50,47 @@ def mask_call(x: Any, seed: Any, rate: float, stream: int) -> relax.Call:
 
 def _let(value: Any, body: Callable[[Any], Any]) -> Any:
     """Return a body that reads a value several times; the value is written once."""
-    name = tirx.Var("bits", "int64")
+    name = tirx.Var("bits", "uint64")
     return tirx.Let(name, value, body(name))
 
 
 def _times(value: Any, factor: int) -> Any:
-    """Return the low 32 bits of a product; no intermediate leaves int64."""
+    """Return the low 32 bits of a product; no intermediate leaves 63 bits."""
     low, high = factor & 0x7FFFFFFF, factor >> 31
-    product = value * _int(low) + ((value & _int(1)) << _int(31)) * _int(high)
-    return product & _int(_WORD)
+    product = value * _bits(low) + ((value & _bits(1)) << _bits(31)) * _bits(high)
+    return product & _bits(_WORD)
 
 
 def _hash(value: Any) -> Any:
     """Return a hash of a number below 2³², below 2³²."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
-        value = _let(value, lambda v, s=shift: v ^ (v >> _int(s)))  # type: ignore[misc]
+        value = _let(value, lambda v, s=shift: v ^ (v >> _bits(s)))  # type: ignore[misc]
         value = _let(value, lambda v, f=factor: _times(v, f))  # type: ignore[misc]
-    return _let(value, lambda v: v ^ (v >> _int(16)))
+    return _let(value, lambda v: v ^ (v >> _bits(16)))
 
 
-def _int(value: int) -> Any:
-    return tirx.const(value, "int64")
+def _bits(value: int) -> Any:
+    # Unsigned, so that TVM does not take it for an index, in which it replaces each name by its
+    # value: the expression would double with every step of the hash.
+    return tirx.const(value, "uint64")
 
 
 def _key(call: relax.Call, seed: te.Tensor) -> te.Tensor:
     """Return what the mask's hash starts from, a scalar: a hash of the seed and the stream."""
-    stream = _int(int(call.attrs["stream"]) * _STREAM & _WORD)
-    word, upper = seed() & _int(_WORD), (seed() >> _int(32)) & _int(_WORD)
+    stream = _bits(int(call.attrs["stream"]) * _STREAM & _WORD)
+    whole = seed().astype("uint64")
+    word, upper = whole & _bits(_WORD), (whole >> _bits(32)) & _bits(_WORD)
     return te.compute((), lambda: _hash(_hash(word ^ stream) ^ upper), name="dropout_key")
 
 
 def _kept(call: relax.Call, x: te.Tensor, key: te.Tensor, index: Any) -> Any:
     """Whether an element is kept: its hash, as a fraction of 2³², is at least the rate."""
-    position = _int(0)
+    position = _bits(0)
     for i, extent in zip(index, x.shape, strict=True):
-        position = position * extent.astype("int64") + i.astype("int64")
-    upper = _hash(((position >> _int(32)) + key()) & _int(_WORD))
-    drawn = _hash(_hash((position & _int(_WORD)) ^ key()) ^ upper)
-    return drawn >= _int(math.ceil(float(call.attrs["rate"]) * (1 << 32)))
+        position = position * extent.astype("uint64") + i.astype("uint64")
+    upper = _hash(((position >> _bits(32)) + key()) & _bits(_WORD))
+    drawn = _hash(_hash((position & _bits(_WORD)) ^ key()) ^ upper)
+    return drawn >= _bits(math.ceil(float(call.attrs["rate"]) * (1 << 32)))
 
 
 def _dropout_expression(call: relax.Call, x: te.Tensor, seed: te.Tensor) -> te.Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,8 @@ from tvm import relax
 from ..arrays import to_numpy
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
-from ..lower.arrays import to_tensor
+from ..lower.arrays import borrowed, to_tensor
+from ..lower.device import reported
 from ..ops.tensor import type_shape
 from .forward import Forward, LossFunction
 from .loss import check_target_shape
@@ -77,15 +79,64 @@ def by_name(inputs: Inputs, names: list[str]) -> dict[str, Any]:
     return {name: inputs[name] for name in names}
 
 
+class Staging:
+    """Memory on the device that arrays from the host are copied to, kept for the next ones.
+
+    To take memory from a driver and to give it back costs more than most copies, and giving back
+    waits for all that runs.
+    """
+
+    def __init__(self, device: tvm.runtime.Device):
+        self.device = device
+        self._held: dict[Any, tvm.runtime.Tensor] = {}
+
+    def copy(self, name: str, array: np.ndarray) -> tvm.runtime.Tensor:
+        """Return an array on the device; it is overwritten by the next of its name and shape.
+
+        Raises
+        ------
+        DeviceError
+        """
+        with self._place(name, array) as tensor:
+            return to_tensor(array, into=tensor)
+
+    def queue(self, name: str, array: np.ndarray) -> tvm.runtime.Tensor:
+        """Return what `copy` does, without waiting for what the device has still to do.
+
+        Raises
+        ------
+        DeviceError
+        """
+        if self.device.type == "cpu":
+            return self.copy(name, array)
+        with self._place(name, array) as tensor:
+            # The driver has read ordinary memory when it returns, but not memory that is locked
+            # for it, as a caller's may be.
+            return tvm.runtime.tensor(array).copyto(tensor)
+
+    @contextmanager
+    def _place(self, name: str, array: np.ndarray) -> Iterator[tvm.runtime.Tensor]:
+        key = (name, array.shape, array.dtype)
+        with reported(self.device, f"a copy of {name}", array.nbytes):
+            if key not in self._held:
+                self._held[key] = tvm.runtime.empty(array.shape, str(array.dtype), self.device)
+            yield self._held[key]
+
+    def clear(self) -> None:
+        """Give the memory back."""
+        self._held.clear()
+
+
 def tensors(
-    arrays: Mapping[str, Any], device: Any, kind: str = "input"
+    arrays: Mapping[str, Any], staging: Staging, kind: str = "input"
 ) -> tuple[dict[str, tvm.runtime.Tensor], dict[str, tvm.runtime.Tensor]]:
-    """Convert arrays of any origin to tensors on a device.
+    """Return arrays of any origin as tensors on a device, copied only where they have to be.
 
     Returns
     -------
     converted, lent : dict of tensors
-        All of them, and those that still stand in the caller's memory.
+        All of them, and those that still stand in the caller's memory; the others are good until
+        the next copy of their kind and name.
 
     Raises
     ------
@@ -94,10 +145,13 @@ def tensors(
     """
     converted, lent = {}, {}
     for name, value in arrays.items():
-        array = _named(f"{kind} {name!r}", value)
-        tensor = converted[name] = to_tensor(array, device, borrow=True)
-        if tensor.data_ptr() == array.ctypes.data:
-            lent[name] = tensor
+        label = f"{kind} {name!r}"
+        with _naming(label):
+            tensor = borrowed(value, staging.device)
+            if tensor is None:
+                converted[name] = staging.copy(label, to_numpy(value))
+            else:
+                converted[name] = lent[name] = tensor
     return converted, lent
 
 
@@ -159,10 +213,10 @@ def shapes_of(given: Mapping[str, tvm.runtime.Tensor]) -> tuple[tuple[int, ...],
     return tuple(tuple(map(int, tensor.shape)) for tensor in given.values())
 
 
-def target_tensors(
-    targets: Any, loss: LossFunction, forward: Forward, device: Any
-) -> list[tvm.runtime.Tensor]:
-    """Return the targets that a forward function takes, checked: none, or one copied tensor.
+def target_array(targets: Any, loss: LossFunction, forward: Forward) -> np.ndarray | None:
+    """Return the targets that a forward function takes, checked and converted; None if it has none.
+
+    They are looked at on the host, because a label out of range would read beyond its row.
 
     Raises
     ------
@@ -172,17 +226,21 @@ def target_tensors(
     if forward.targets is None:
         if targets is not None:
             raise InputError("targets were given, but there is no loss that takes any")
-        return []
+        return None
     if targets is None:
         raise InputError("targets are missing: the loss compares the outputs with targets")
-    array = loss.prepare(_named("targets", targets), forward.outputs)
+    with _naming("targets"):
+        array = to_numpy(targets)
+    array = loss.prepare(array, forward.outputs)
     check_target_shape(array, forward.targets)
-    return [to_tensor(array, device, str(forward.targets.dtype))]
+    return array
 
 
-def _named(label: str, value: Any) -> np.ndarray:
+@contextmanager
+def _naming(label: str) -> Iterator[None]:
+    """Say of which array an error speaks."""
     try:
-        return to_numpy(value)
+        yield
     except InputError as error:
         raise InputError(f"{label}: {error}") from error
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -183,17 +184,19 @@ def cross_entropy(
     Raises
     ------
     ArgumentError
-        A weight is negative or not finite, or the share is not one.
+        A weight is negative or no finite number, `ignore_index` is no whole number, or the share
+        is not one.
     """
-    if not 0 <= label_smoothing <= 1:
+    if not isinstance(label_smoothing, Real) or not 0 <= label_smoothing <= 1:
         raise ArgumentError(f"cross_entropy: label_smoothing={label_smoothing!r} is not in [0, 1]")
     weights = _weights("cross_entropy", weight)
-    return LabelLoss("cross_entropy", losses.cross_entropy, weights, ignore_index, label_smoothing)
+    ignored = _ignored("cross_entropy", ignore_index)
+    return LabelLoss("cross_entropy", losses.cross_entropy, weights, ignored, label_smoothing)
 
 
 def nll(*, weight: Sequence[float] | None = None, ignore_index: int | None = None) -> Loss:
     """Return minus the outputs, taken as log-probabilities, at the labels; see `cross_entropy`."""
-    return LabelLoss("nll", losses.nll, _weights("nll", weight), ignore_index)
+    return LabelLoss("nll", losses.nll, _weights("nll", weight), _ignored("nll", ignore_index))
 
 
 def mse() -> Loss:
@@ -237,14 +240,27 @@ def kl_div() -> Loss:
 def _weights(name: str, weight: Sequence[float] | None) -> tuple[float, ...] | None:
     if weight is None:
         return None
-    weights = tuple(float(w) for w in weight)
+    try:
+        weights = tuple(float(w) for w in weight)
+    except (TypeError, ValueError):
+        weights = ()
     if not weights or not all(0 <= w < math.inf for w in weights):
-        raise ArgumentError(f"{name}: weight={weight!r} must be finite numbers, at least 0")
+        raise ArgumentError(
+            f"{name}: weight={weight!r} must be a finite number, at least 0, for each class"
+        )
     return weights
 
 
+def _ignored(name: str, index: int | None) -> int | None:
+    if index is None:
+        return None
+    if isinstance(index, bool) or not isinstance(index, int | np.integer):
+        raise ArgumentError(f"{name}: ignore_index={index!r} must be a whole number")
+    return int(index)
+
+
 def _positive(name: str, value: float) -> float:
-    if not 0 < value < math.inf:
+    if not isinstance(value, Real) or not 0 < value < math.inf:
         raise ArgumentError(f"{name}={value!r} must be a finite number above 0")
     return float(value)
 

@@ -15,18 +15,34 @@ from .data import Dataset, Examples, batch_count, batches, padded_batches
 from .schedule import Schedule
 
 PATIENCE = 20  # skipped steps in a row before a run is given up
-
 Outcome = Literal["finished", "interrupted", "diverged"]
 Inputs = np.ndarray | dict[str, np.ndarray]
+
+
+READ_AFTER = 0.1
+"""Seconds after which the losses of steps that a device may still be busy with are waited for."""
+
+
+class Loss(Protocol):
+    """What the loop needs of the loss of a step; see `StepLoss`."""
+
+    @property
+    def applied(self) -> bool:
+        """Whether the step changed anything: loss and gradients were finite."""
+
+    @property
+    def is_read(self) -> bool:
+        """Whether asking waits for nothing."""
+
+    def __float__(self) -> float: ...
 
 
 class TrainingStep(Protocol):
     """What the loop needs of a training step."""
 
     learning_rate: float
-    skipped: int  # steps so far that changed nothing: their loss or gradients were not finite
 
-    def __call__(self, inputs: Inputs, targets: np.ndarray | None = None) -> float:
+    def __call__(self, inputs: Inputs, targets: np.ndarray | None = None) -> Loss:
         """Take one step and return the loss."""
 
     def evaluate(self, inputs: Inputs) -> Mapping[str, np.ndarray]:
@@ -125,6 +141,9 @@ def train(
 ) -> Outcome:
     """Train until the plan is done, the observer stops it, or every step is skipped.
 
+    On a device that works beside the host, a loss is recorded, and a run of skipped steps noticed,
+    up to `READ_AFTER` seconds late.
+
     Parameters
     ----------
     step : TrainingStep
@@ -185,7 +204,7 @@ def evaluate(step: TrainingStep, examples: Examples, batch: int) -> dict[str, fl
     if examples.targets is None:
         return {}
     outputs = [
-        next(iter(step.evaluate(_bound(part)).values()))[:count]
+        next(iter(step.evaluate(bound(part)).values()))[:count]
         for part, count in padded_batches(examples, batch)
     ]
     predicted = np.concatenate(outputs)
@@ -214,27 +233,61 @@ def _rest_of_epoch(
     """Take the steps that the current epoch still lacks, and append the time of each."""
     epoch, done = divmod(len(history.losses), batch_count(examples, plan.batch))
     last = done + plan.steps - len(history.losses)
-    for part in islice(batches(examples, plan.batch, seed=plan.seed, epoch=epoch), done, last):
+    parts = batches(examples, plan.batch, seed=plan.seed, epoch=epoch)
+    first, unread = len(history.losses), _Unread()
+    outcome: Outcome = "finished"
+    for index, part in enumerate(islice(parts, done, last), first):
         if observer.should_stop():
-            return "interrupted"
+            outcome = "interrupted"
+            break
         started = time.perf_counter()
-        step.learning_rate = plan.schedule(len(history.losses))
-        skipped = step.skipped
-        loss = step(_bound(part), part.targets)
-        history.losses.append(loss if step.skipped == skipped else math.nan)
+        step.learning_rate = plan.schedule(index)
+        unread.add(step(bound(part), part.targets))
+        losses = unread.due()
         seconds.append(time.perf_counter() - started)
+        _record(losses, history, observer, _speed(plan.batch, seconds))
         if history.diverged:
             return "diverged"
-        observer.on_step(history, _speed(plan.batch, seconds))
-    return "finished"
+    _record(unread.all(), history, observer, _speed(plan.batch, seconds))
+    return "diverged" if history.diverged else outcome
+
+
+class _Unread:
+    """The losses of steps that a device may still be busy with."""
+
+    def __init__(self) -> None:
+        self._losses: list[Loss] = []
+        self._since = time.perf_counter()
+
+    def add(self, loss: Loss) -> None:
+        self._losses.append(loss)
+
+    def due(self) -> list[float]:
+        """Return and forget all losses if it is time to, else none."""
+        waited = time.perf_counter() - self._since
+        return self.all() if self._losses[0].is_read or waited > READ_AFTER else []
+
+    def all(self) -> list[float]:
+        """Return and forget all losses, NaN for steps that changed nothing."""
+        losses = [float(loss) if loss.applied else math.nan for loss in self._losses]
+        self._losses.clear()
+        self._since = time.perf_counter()
+        return losses
+
+
+def _record(losses: list[float], history: History, observer: Observer, speed: float) -> None:
+    for loss in losses:
+        history.losses.append(loss)
+        if not history.diverged:
+            observer.on_step(history, speed)
 
 
 def _speed(batch: int, seconds: list[float]) -> float:
     """Return examples per second of a typical step: the first one of a run also compiles."""
-    return batch / statistics.median(seconds)
+    return batch / statistics.median(seconds) if seconds else math.nan
 
 
-def _bound(examples: Examples) -> Inputs:
+def bound(examples: Examples) -> Inputs:
     """Return the inputs as a step takes them: alone, or by name if there are several."""
     if len(examples.inputs) == 1:
         return next(iter(examples.inputs.values()))

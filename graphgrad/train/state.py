@@ -1,4 +1,4 @@
-"""The tensors that a training step owns: parameters, statistics and optimiser buffers."""
+"""The tensors that a training step owns: parameters, statistics, optimiser buffers, a count."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tvm
 
 from ..errors import AliasError
 from ..lower.arrays import to_tensor
+from ..lower.device import reported
 
 Arrays = dict[str, np.ndarray]
 
@@ -26,6 +27,11 @@ class TrainState:
     slots : mapping of str to float
         Names of the optimiser's buffers, and what they are filled with.
     device : tvm device
+
+    Attributes
+    ----------
+    updates : tensor
+        How many steps changed something: a float64 scalar on the device.
     """
 
     def __init__(
@@ -39,42 +45,54 @@ class TrainState:
         self.device = device
         self.trained = list(trained)
         self.trained_dtypes = {params[name].dtype for name in trained}
-        self.params = {name: to_tensor(array, device) for name, array in params.items()}
-        self.state = {name: to_tensor(array, device) for name, array in state.items()}
-        self.slots = {
-            slot: {name: to_tensor(np.full_like(params[name], fill), device) for name in trained}
-            for slot, fill in slots.items()
-        }
         # In bytes, in the order of `_overwritten`; asking each tensor would take longer.
         trained_sizes = [params[name].nbytes for name in trained]
         state_sizes = [array.nbytes for array in state.values()]
         self._sizes = np.array([*trained_sizes, *state_sizes, *trained_sizes * len(slots)], int)
+        frozen = sum(array.nbytes for name, array in params.items() if name not in trained)
+        with reported(
+            device,
+            "the state of training (parameters, statistics, buffers of the optimiser)",
+            int(self._sizes.sum()) + frozen,
+            remedy="use a smaller model or another optimiser",
+        ):
+            self.updates = self.scalar(np.float64(0))
+            self.params = {name: to_tensor(array, device) for name, array in params.items()}
+            self.state = {name: to_tensor(array, device) for name, array in state.items()}
+            self.slots = {
+                slot: {n: to_tensor(np.full_like(params[n], fill), device) for n in trained}
+                for slot, fill in slots.items()
+            }
+
+    def scalar(self, value: np.generic) -> tvm.runtime.Tensor:
+        """Return a number as a tensor on the device."""
+        return to_tensor(value, self.device)
 
     def arrays(self) -> dict[str, Arrays]:
         """Return copies of everything, by group (``params``, ``state``, slot names) and name."""
-        groups = {"params": self.params, "state": self.state, **self.slots}
-        return {group: as_arrays(tensors) for group, tensors in groups.items()}
+        return {group: as_arrays(tensors) for group, tensors in self._groups().items()}
 
-    def restore(self, groups: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Replace everything by copies of arrays, grouped as `arrays` returns them."""
-        restored = {
-            group: {name: to_tensor(array, self.device) for name, array in arrays.items()}
-            for group, arrays in groups.items()
-        }
-        self.params, self.state = restored.pop("params"), restored.pop("state")
-        self.slots = restored
+    def restore(self, groups: Mapping[str, Mapping[str, np.ndarray]], updates: int) -> None:
+        """Overwrite everything by arrays, grouped as `arrays` returns them, and set the count."""
+        with reported(self.device, "a copy of the state of training"):
+            for group, members in self._groups().items():
+                for name, tensor in members.items():
+                    to_tensor(groups[group][name], into=tensor)
+            self.updates = self.scalar(np.float64(updates))
 
     def of_model(self) -> list[tvm.runtime.Tensor]:
         """Return the parameters and the statistics, in the order of the model."""
         return [*self.params.values(), *self.state.values()]
 
     def everything(self) -> list[tvm.runtime.Tensor]:
-        """Return parameters, statistics and buffers: what a step takes."""
-        return [*self.of_model(), *(t for slot in self.slots.values() for t in slot.values())]
+        """Return count, parameters, statistics and buffers, in the order that a step takes."""
+        buffers = (tensor for slot in self.slots.values() for tensor in slot.values())
+        return [self.updates, *self.of_model(), *buffers]
 
     def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
-        """Take what a step returned: the parameters that train, all statistics, all buffers."""
+        """Take what a step returned: count, parameters that train, statistics and buffers."""
         fresh = iter(tensors)
+        self.updates = next(fresh)
         for name in self.trained:
             self.params[name] = next(fresh)
         for group in (self.state, *self.slots.values()):
@@ -103,6 +121,9 @@ class TrainState:
                     "step overwrites; pass a copy"
                 )
 
+    def _groups(self) -> dict[str, dict[str, tvm.runtime.Tensor]]:
+        return {"params": self.params, "state": self.state, **self.slots}
+
     def _overwritten(self) -> dict[str, tvm.runtime.Tensor]:
         """Return the tensors that a step may overwrite, by what errors call them."""
         return {
@@ -117,5 +138,23 @@ class TrainState:
 
 
 def as_arrays(tensors: Mapping[str, tvm.runtime.Tensor]) -> Arrays:
-    """Copy tensors to numpy arrays."""
-    return {name: tensor.numpy() for name, tensor in tensors.items()}
+    """Copy tensors to numpy arrays.
+
+    Raises
+    ------
+    DeviceError
+        The device has failed.
+    """
+    return {name: read(tensor) for name, tensor in tensors.items()}
+
+
+def read(tensor: tvm.runtime.Tensor) -> np.ndarray:
+    """Copy a tensor to a numpy array, after waiting for the device.
+
+    Raises
+    ------
+    DeviceError
+        The device has failed.
+    """
+    with reported(tensor.device, "a step"):
+        return tensor.numpy()

@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
+import tvm
 
 from ..errors import ArgumentError, CheckpointError, only_served
 from ..frontend.model import Model
-from ..lower.arrays import to_tensor
-from ..lower.device import device_of
-from ..lower.pipeline import compile as compile_module
-from ..lower.target import target as resolve_target
 from . import checkpoint
-from .forward import (
-    FORWARD,
-    Forward,
-    LossChoice,
-    LossFunction,
-    build_forward,
-    differentiated,
-)
-from .groups import by_parameter
-from .inputs import (
-    Inputs,
-    bind_shapes,
-    by_name,
-    check_seed,
-    check_types,
-    input_types,
-    names_in,
-    owned_types,
-    shapes_of,
-    target_tensors,
-    tensors,
-)
-from .loss import LOSSES
+from .export import InputShapes, chosen_shapes, write_export
+from .forward import FORWARD, LossChoice
+from .inputs import Inputs
+from .on_device import ModelOnDevice, Shapes
 from .optimizer import SGD, Optimizer, check_rate
-from .state import Arrays, TrainState, as_arrays
-from .update import STEP, build_step
-
-Shapes = tuple[tuple[int, ...], ...]
+from .recipe import recipe
+from .state import Arrays, TrainState, as_arrays, read
+from .step_loss import StepLoss
+from .update import STEP
 
 
 def train_step(
@@ -102,11 +78,14 @@ def train_step(
     return TrainStep(model, loss, optimizer, wrt, target, seed)
 
 
-class TrainStep:
+class TrainStep(ModelOnDevice):
     """A compiled training step and everything it changes; made by `train_step`.
 
     A step whose loss, gradients or new statistics are not finite changes nothing, bit for bit. For
     each new combination of input shapes a step, or an evaluation, is compiled and kept.
+
+    Parameters, statistics and buffers stay on the device, and nothing is read back unasked: a call
+    on a GPU returns once the step is queued.
 
     Attributes
     ----------
@@ -114,8 +93,6 @@ class TrainStep:
         The rate of the next steps; may be set at any time.
     steps : int
         Calls so far.
-    skipped : int
-        How many of them changed nothing, because something was not finite.
     """
 
     def __init__(
@@ -127,31 +104,18 @@ class TrainStep:
         target: Any,
         seed: int,
     ):
-        self._seed = check_seed(seed)
-        self._input_types = input_types(model)
-        self._model = model
-        self._loss = LossFunction(model, loss)
-        if not self._loss.is_given:
-            raise ArgumentError(f"train_step needs a loss: one of {sorted(LOSSES)}, for example")
-        if not isinstance(optimizer, Optimizer):
-            raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
-        trained = _trained(model, wrt)
-        differentiated(model, self._loss, True, trained)
-        by_parameter(optimizer, {name: model.params[name].ndim for name in trained})
-        self._optimizer = optimizer
-        self._target = resolve_target(target)
-        self._device = device_of(self._target)
+        self._recipe = recipe(model, loss, optimizer, wrt, target, seed)
+        super().__init__(model, loss, target)
+        trained, self._seed = self._recipe.trained, self._recipe.seed
         self._tensors = TrainState(
             model.params, model.state, trained, optimizer.slots, self._device
         )
-        owned = {**self._tensors.params, **self._tensors.state}
-        check_types(owned, owned_types(model), "parameter")
-        self._forwards: dict[Shapes, Forward] = {}
+        self._learning_rate = 0.0
+        self._rate: tvm.runtime.Tensor | None = None
         self._steps: dict[Shapes, Callable[..., Any]] = {}
         self._evaluations: dict[Shapes, Callable[..., Any]] = {}
         self.learning_rate = optimizer.learning_rate
         self.steps = 0
-        self.skipped = 0
 
     @property
     def learning_rate(self) -> float:
@@ -166,7 +130,14 @@ class TrainStep:
                 overflows = np.isinf(np.float64(rate).astype(dtype))
             if overflows:
                 raise ArgumentError(f"learning_rate={rate!r} is too large for {dtype} parameters")
+        if self._rate is None or rate != self._learning_rate:
+            self._rate = self._staging.queue("the learning rate", np.array(rate, "float64"))
         self._learning_rate = float(rate)
+
+    @property
+    def skipped(self) -> int:
+        """How many of `steps` changed nothing, because something was not finite."""
+        return self.steps - int(read(self._tensors.updates))
 
     @property
     def params(self) -> Arrays:
@@ -183,22 +154,24 @@ class TrainStep:
         """Copies of the optimiser's buffers, by kind (such as ``momentum``) and parameter."""
         return {slot: as_arrays(tensors) for slot, tensors in self._tensors.slots.items()}
 
-    def __call__(self, inputs: Inputs, targets: Any = None) -> float:
+    def __call__(self, inputs: Inputs, targets: Any = None) -> StepLoss:
         """Make one step.
 
         Parameters
         ----------
         inputs : array or dict of arrays
             Numpy arrays, torch tensors or TVM tensors in the model's dtypes; a single array for a
-            model with one input.
+            model with one input. Those that are on the device, contiguous and aligned are used
+            where they are; the others are copied to it.
         targets : array
             What the loss compares with: integer labels for ``cross_entropy``; left out if the loss
-            takes none.
+            takes none. Looked at on the host.
 
         Returns
         -------
-        loss : float
-            Of the parameters before the step.
+        loss : StepLoss
+            Of the parameters before the step: a number, which stays on the device until it is
+            needed. A loss that is never read keeps 8 KiB there.
 
         Raises
         ------
@@ -206,42 +179,52 @@ class TrainStep:
             An array does not fit; nothing has changed.
         AliasError
             An array shares memory with a tensor that the step overwrites.
+        OutOfMemoryError
+            The device has too little memory; nothing has changed.
+        DeviceError
+            The device failed, perhaps in an earlier step.
         """
-        given, lent, extents = self._checked(inputs)
-        shapes = shapes_of(given)
-        if shapes not in self._forwards:
-            self._forwards[shapes] = build_forward(self._model, self._loss, True, extents)
-        forward = self._forwards[shapes]
-        arguments = [*given.values(), *target_tensors(targets, self._loss, forward, self._device)]
-        self._tensors.check_overlap(lent)
-        if shapes not in self._steps:
-            mod = build_step(self._model, forward, self._tensors.trained, self._optimizer)
-            self._steps[shapes] = self._compile(mod, STEP)
-        update = 1 + self.steps - self.skipped
-        scalars = [to_tensor(np.float64(v), self._device) for v in (self._learning_rate, update)]
+        given = self._given(inputs)
+        forward = self._forward(given, training=True)
+        arguments = [*given.tensors.values(), *self._targets(targets, forward), self._rate]
+        self._tensors.check_overlap(given.lent)
         if forward.seeded:
             # The two halves of a word of 64 bits: no two steps of two seeds share one.
-            scalars.append(to_tensor(np.int64(self._seed << 32 | self.steps), self._device))
-        run = self._steps[shapes]
-        loss, applied, *fresh = run(*arguments, *scalars, *self._tensors.everything())
+            word = np.array(self._seed << 32 | self.steps)
+            arguments.append(self._staging.queue("the seed", word))
+        if given.shapes not in self._steps:
+            mod = self._recipe.step(forward)
+            self._steps[given.shapes] = self._compile(mod, STEP, "a training step")
+        before = self._tensors.updates
+        loss, *fresh = self._steps[given.shapes](*arguments, *self._tensors.everything())
         self._tensors.replace(fresh)
         self.steps += 1
-        self.skipped += not bool(applied.numpy())
-        return float(loss.numpy())
+        result = StepLoss(loss, (before, self._tensors.updates))
+        return result.settle() if self._device.type == "cpu" else result
+
+    def check(self, inputs: Inputs, targets: Any = None) -> None:
+        """Raise what a step on these arrays would raise before it computes; compile nothing.
+
+        Raises
+        ------
+        InputError
+            An array does not fit.
+        """
+        self._targets(targets, self._forward(self._given(inputs), training=True))
 
     def evaluate(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Return the model's outputs by name, in inference form, with the current parameters.
 
         Raises
         ------
-        InputError
+        InputError, DeviceError
         """
-        given, _, extents = self._checked(inputs)
-        shapes = shapes_of(given)
-        if shapes not in self._evaluations:
-            forward = build_forward(self._model, LossFunction(self._model, None), False, extents)
-            self._evaluations[shapes] = self._compile(forward.mod, FORWARD)
-        outputs = self._evaluations[shapes](*given.values(), *self._tensors.of_model())[0]
+        given = self._given(inputs)
+        if given.shapes not in self._evaluations:
+            mod = self._recipe.evaluation(given.extents)
+            self._evaluations[given.shapes] = self._compile(mod, FORWARD, "an evaluation")
+        evaluation = self._evaluations[given.shapes]
+        outputs = evaluation(*given.tensors.values(), *self._tensors.of_model())[0]
         return as_arrays(dict(zip(self._model.outputs, outputs, strict=True)))
 
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
@@ -257,18 +240,13 @@ class TrainStep:
         Raises
         ------
         ArgumentError
-            JSON cannot hold `extra`.
+            `extra` is no mapping, or JSON cannot hold it.
         CheckpointError
             The file cannot be written; what stood there before is untouched.
         """
-        facts = {
-            "optimizer": self._method(),
-            "learning_rate": self._learning_rate,
-            "steps": self.steps,
-            "skipped": self.skipped,
-            "seed": self._seed,
-            "extra": dict(extra or {}),
-        }
+        if extra is not None and not isinstance(extra, Mapping):
+            raise ArgumentError(f"extra is a {type(extra).__name__}; give a dict of facts by name")
+        facts = {**self._facts(), "extra": dict(extra or {})}
         checkpoint.write(path, self._tensors.arrays(), facts)
 
     def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -289,52 +267,66 @@ class TrainStep:
         # A group without arrays leaves no trace in the file.
         groups = {group: groups.get(group, {}) for group in {**current, **groups}}
         checkpoint.check_match(path, groups, current)
-        if facts["optimizer"] != self._method():
+        if facts["optimizer"] != self._recipe.method:
             raise CheckpointError(
-                f"{path} was saved by {facts['optimizer']}, this step uses {self._method()}; "
+                f"{path} was saved by {facts['optimizer']}, this step uses {self._recipe.method}; "
                 "build the step with the same optimiser"
             )
         self._tensors.restore(
             {
                 group: {name: groups[group][name] for name in names}
                 for group, names in current.items()
-            }
+            },
+            updates=facts["steps"] - facts["skipped"],
         )
         self.learning_rate = facts["learning_rate"]
-        self.steps, self.skipped = facts["steps"], facts["skipped"]
+        self.steps = facts["steps"]
         self._seed = facts["seed"]
         return facts["extra"]
 
-    def _method(self) -> str:
-        """Return the optimiser in words, without its learning rate, which may change any time."""
-        fields = dataclasses.asdict(self._optimizer)
-        settings = ", ".join(f"{k}={v!r}" for k, v in fields.items() if k != "learning_rate")
-        return f"{type(self._optimizer).__name__}({settings})"
+    def export(
+        self,
+        path: str | os.PathLike[str],
+        shapes: InputShapes | Sequence[InputShapes] | None = None,
+        weights: bool = True,
+    ) -> None:
+        """Write a folder that TVM's runtime alone loads and goes on training with.
 
-    def _checked(self, inputs: Inputs) -> tuple[dict[str, Any], dict[str, Any], dict[Any, int]]:
-        """Return the inputs as tensors, those of them that were not copied, and the extents."""
-        given, lent = tensors(by_name(inputs, self._model.inputs), self._device)
-        return given, lent, bind_shapes(given, self._input_types)
+        The folder holds a library for each set of input shapes, with the step and the inference,
+        everything that the next steps depend on, and the Python package that loads it. See
+        `graphgrad.export_step` for a target that this machine does not have.
 
-    def _compile(self, mod: Any, name: str) -> Callable[..., Any]:
-        return relax.VirtualMachine(compile_module(mod, self._target), self._device)[name]
+        Parameters
+        ----------
+        path : path
+            The folder to write, in one go. An export that stands there is replaced, anything else
+            is left alone.
+        shapes : mapping of str to shape, or a sequence of those, optional
+            By input name; compiled now. By default all that this step has compiled so far, or those
+            of a model whose shapes are static.
+        weights : bool
+            False leaves parameters, statistics and buffers out; whoever loads the export then
+            gives parameters and statistics, and starts at step 0.
 
+        Raises
+        ------
+        ArgumentError
+            Shapes are missing or do not fit.
+        LoweringError
+            Kernels cannot be made for the target.
+        ExportError
+            The folder cannot be written, or there is no C compiler to link a library with.
+        """
+        known = dict.fromkeys([*self._steps, *self._evaluations])
+        chosen = chosen_shapes(self._model, shapes, known)
+        write_export(path, self._recipe, chosen, self._facts(), self.save if weights else None)
 
-def _trained(model: Model, wrt: str | Sequence[str] | None) -> list[str]:
-    trainable = model.trainable()
-    if wrt is None:
-        if not trainable:
-            raise ArgumentError("the model has no parameter that can train")
-        return trainable
-    wrt = names_in(wrt)
-    unknown = [name for name in wrt if name not in model.params]
-    if unknown:
-        raise ArgumentError(
-            f"wrt: the model has no parameter(s) {unknown}; it has {list(model.params)}"
-        )
-    frozen = [name for name in wrt if name not in trainable]
-    if frozen:
-        raise ArgumentError(f"wrt: the parameter(s) {frozen} are frozen or hold no floats")
-    if not wrt or len(set(wrt)) != len(wrt):
-        raise ArgumentError("wrt: give at least one parameter, and each once")
-    return [name for name in model.params if name in set(wrt)]
+    def _facts(self) -> dict[str, Any]:
+        """Return where training stands, and how it goes on."""
+        return {
+            "optimizer": self._recipe.method,
+            "learning_rate": self._learning_rate,
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "seed": self._seed,
+        }

@@ -41,11 +41,13 @@ def build_step(
     Returns
     -------
     IRModule
-        With ``train_step(*inputs, [targets], rate, update, [seed], *params, *state, *buffers)
-        -> (loss, applied, *trained params, *state, *buffers)``: buffers by slot, then by parameter;
-        `update` is the number of this update, from one; `applied` is a boolean scalar. Where the
-        loss, a gradient or a new statistic is not finite, `applied` is false and all tensors are
-        returned unchanged.
+        With ``train_step(*inputs, [targets], rate, [seed], updates, *params, *state, *buffers)
+        -> (loss, updates, *trained params, *state, *buffers)``: buffers by slot, then by parameter;
+        `rate` and `updates` are float64 scalars, `seed` is an int64 scalar. `updates` counts the
+        steps that changed something, and grows by one; where the loss, a gradient or a new
+        statistic is not finite, it does not, and all tensors are returned unchanged. Parameters
+        that train, statistics and buffers are donated; `updates` is returned in memory of its
+        own, so that whether a step changed something can be asked long after it.
 
     Raises
     ------
@@ -62,7 +64,7 @@ def build_step(
         check_target(weight)
     program, activity = expand(program, weights)
     rate = relax.Var("learning_rate", relax.TensorType([], "float64"))
-    update = relax.Var("update", relax.TensorType([], "float64"))
+    updates = relax.Var("updates", relax.TensorType([], "float64"))
     buffers = {
         slot: [relax.Var(f"{slot}.{w.name}", w.ty) for w in weights] for slot in optimizer.slots
     }
@@ -80,14 +82,15 @@ def build_step(
             floats = [statistic for statistic in new if is_float(statistic.dtype)]
             clipped, norms = _clip(optimizer, gradients)
             applied = _all_finite([loss, *gradients, *norms, *floats])
-            scalars = emitter.lift(rate), emitter.lift(update)
+            update = emitter.lift(updates) + 1.0
+            scalars = emitter.lift(rate), update
             moved, new_buffers = _move(optimizer, emitter, weights, clipped, buffers, scalars)
-            kept = [*map(emitter.lift, weights), *old, *map(emitter.lift, _flat(buffers))]
-            fresh = [*moved, *new, *_flat(new_buffers)]
+            kept = map(emitter.lift, [updates, *weights, *state, *_flat(buffers)])
+            fresh = [update, *moved, *new, *_flat(new_buffers)]
             chosen = [op.where(applied, *pair) for pair in zip(fresh, kept, strict=True)]
-        return (loss, applied, *chosen)
+        return (loss, *chosen)
 
-    inputs = [*arguments, rate, update, *seed, *owned, *_flat(buffers)]
+    inputs = [*arguments, rate, *seed, updates, *owned, *_flat(buffers)]
     written = write_function(
         kernels(forward.mod), STEP, inputs, body, pure=program.pure, dataflow=program.dataflow
     )

@@ -6,38 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
 
 from ..autodiff.activity import has_cotangent
 from ..autodiff.vjp import vjp
 from ..errors import ArgumentError, InputError, only_served
 from ..frontend.model import Model
-from ..lower.arrays import to_tensor
-from ..lower.device import device_of
-from ..lower.pipeline import compile as compile_module
-from ..lower.target import target as resolve_target
 from ..ops.tensor import type_shape
-from .forward import (
-    FORWARD,
-    Forward,
-    LossChoice,
-    LossFunction,
-    build_forward,
-    differentiated,
-)
-from .inputs import (
-    Inputs,
-    bind_shapes,
-    by_name,
-    check_seed,
-    check_types,
-    input_types,
-    names_in,
-    owned_types,
-    shapes_of,
-    target_tensors,
-    tensors,
-)
+from .forward import FORWARD, Forward, LossChoice, differentiated
+from .inputs import Inputs, check_seed, check_types, names_in, owned_types
+from .on_device import ModelOnDevice, Shapes
 from .state import Arrays, as_arrays
 
 LOSS = "loss"
@@ -88,7 +65,7 @@ def value_and_grad(
     return ValueAndGrad(model, wrt, loss, training, rules, target)
 
 
-class ValueAndGrad:
+class ValueAndGrad(ModelOnDevice):
     """Outputs and gradients of a model; made by `value_and_grad`.
 
     It reads the model's parameters at each call, so changes of ``model.params`` count.
@@ -104,12 +81,10 @@ class ValueAndGrad:
         target: Any,
     ):
         only_served(rules=(rules, "auto"))
-        self._input_types = input_types(model)
+        super().__init__(model, loss, target)
         self._wrt = model.trainable() if wrt is None else names_in(wrt)
         if not self._wrt:
             raise ArgumentError("wrt: the model has no parameter that can train; name some values")
-        self._model = model
-        self._loss = LossFunction(model, loss)
         self._differentiated = differentiated(model, self._loss, training, self._wrt)
         if LOSS in model.outputs and loss is not None and self._loss.output is None:
             raise ArgumentError(
@@ -117,10 +92,7 @@ class ValueAndGrad:
                 "name; differentiate that output, or give no loss and a cotangent"
             )
         self._training = training
-        self._target = resolve_target(target)
-        self._device = device_of(self._target)
-        self._forwards: dict[Any, Forward] = {}
-        self._compiled: dict[Any, Callable[..., Any]] = {}
+        self._compiled: dict[Shapes, Callable[..., Any]] = {}
 
     def __call__(
         self, inputs: Inputs, cotangent: Any = None, seed: int = 0
@@ -149,30 +121,28 @@ class ValueAndGrad:
         """
         named = dict(inputs) if isinstance(inputs, Mapping) else inputs
         targets = named.pop(TARGETS, None) if self._takes_targets(named) else None
-        given, _ = tensors(by_name(named, self._model.inputs), self._device)
-        extents = bind_shapes(given, self._input_types)
-        owned = self._owned()
-        shapes = shapes_of(given)
-        if shapes not in self._forwards:
-            self._forwards[shapes] = build_forward(self._model, self._loss, self._training, extents)
-        forward = self._forwards[shapes]
-        arguments = [*given.values(), *target_tensors(targets, self._loss, forward, self._device)]
-        cotangents = self._cotangents(forward, cotangent)
-        word = np.int64(check_seed(seed) << 32)
-        seeds = [to_tensor(word, self._device)] if forward.seeded else []
-        if shapes not in self._compiled:
-            self._compiled[shapes] = self._compile(forward)
-        values, gradients = self._compiled[shapes](*arguments, *owned, *seeds, *cotangents)
+        given = self._given(named)
+        forward = self._forward(given, self._training)
+        word = np.array(check_seed(seed) << 32)
+        arguments = [
+            *given.tensors.values(),
+            *self._targets(targets, forward),
+            *self._owned(),
+            *([self._staging.queue("the seed", word)] if forward.seeded else []),
+            *self._cotangents(forward, cotangent),
+        ]
+        if given.shapes not in self._compiled:
+            self._compiled[given.shapes] = self._compile_gradient(forward)
+        values, gradients = self._compiled[given.shapes](*arguments)
         outputs = dict(zip(self._model.outputs, values[-2], strict=True))
         if self._loss.is_given:
             outputs = {LOSS: values[0], **outputs}
         return as_arrays(outputs), as_arrays(dict(zip(self._wrt, gradients, strict=True)))
 
-    def _compile(self, forward: Forward) -> Callable[..., Any]:
-        name = f"{FORWARD}_vjp"
+    def _compile_gradient(self, forward: Forward) -> Callable[..., Any]:
         mod = vjp(forward.mod, FORWARD, self._differentiated)
         del mod[FORWARD]
-        return relax.VirtualMachine(compile_module(mod, self._target), self._device)[name]
+        return self._compile(mod, f"{FORWARD}_vjp", "a gradient")
 
     def _owned(self) -> list[Any]:
         """Return the model's parameters and statistics of this moment, checked."""
@@ -181,7 +151,7 @@ class ValueAndGrad:
         types = owned_types(model)
         if list(arrays) != list(types):
             raise InputError("parameters were added to or removed from the model since it was made")
-        current, _ = tensors(arrays, self._device, "parameter")
+        current, _ = self._placed(arrays, "parameter")
         check_types(current, types, "parameter")
         return list(current.values())
 
@@ -199,7 +169,9 @@ class ValueAndGrad:
         ]
         if self._loss.is_given:
             arrays.insert(0, np.ones((), str(forward.mod[FORWARD].ret_ty.fields[0].dtype)))
-        return [to_tensor(array, self._device) for array in arrays if array is not None]
+        wanted = [array for array in arrays if array is not None]
+        placed, _ = self._placed({str(i): array for i, array in enumerate(wanted)}, "cotangent")
+        return list(placed.values())
 
     def _named_cotangents(self, types: Mapping[str, Any], cotangent: Any) -> dict[str, Any]:
         if self._loss.is_given:
@@ -222,7 +194,7 @@ class ValueAndGrad:
                 raise InputError(
                     f"cotangent {name!r}: the output is {types[name].dtype}, not float"
                 )
-        converted, _ = tensors(named, self._device, "cotangent")
+        converted, _ = self._placed(named, "cotangent")
         check_types(converted, types, "cotangent")
         return converted
 

@@ -1,5 +1,6 @@
 import os
 import signal
+import sys
 
 import pytest
 from process import Contender, ContenderError
@@ -40,6 +41,14 @@ def test_a_crash_is_an_error_with_the_status(contender):
     os.kill(contender.pid, signal.SIGKILL)
     with pytest.raises(ContenderError, match="status -9"):
         contender.run(timed=1)
+
+
+def test_a_hanging_process_is_an_error():
+    from process import Stepping
+
+    command = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with pytest.raises(ContenderError, match="no answer within 1 s"):
+        Stepping("sleeper", command, {}, limit=1.0)
 
 
 def test_a_failing_start_is_an_error_with_its_message(tmp_path):

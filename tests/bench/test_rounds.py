@@ -1,8 +1,11 @@
+import math
+import time
+
 import pytest
 from rounds import Rules, Turn, take_rounds
 
 
-def play(loads, *, count=2, attempts=5, seconds=100.0):
+def play(loads, *, count=2, attempts=5, seconds=100.0, until=math.inf):
     """Let contenders play turns of one second with given loads; None stands for a failure."""
     remaining = {name: iter(each) for name, each in loads.items()}
     order = []
@@ -12,7 +15,7 @@ def play(loads, *, count=2, attempts=5, seconds=100.0):
         load = next(remaining[name])
         return None if load is None else Turn([1.0, 2.0, 1.5], load)
 
-    rules = Rules(count, 0.1, attempts, seconds, pause=0.0)
+    rules = Rules(count, 0.1, attempts, seconds, pause=0.0, until=until)
     return take_rounds(loads, take, rules), order
 
 
@@ -47,3 +50,8 @@ def test_median_is_over_turns():
     turns = iter([Turn([1.0], 0), Turn([9.0, 5.0, 2.0], 0), Turn([3.0], 0)])
     records = take_rounds(["a"], lambda name: next(turns), Rules(3, 0.1, 3, 100.0, 0.0))
     assert records["a"].median_seconds() == pytest.approx(3.0)
+
+
+def test_nobody_takes_a_turn_after_the_end():
+    records, order = play({"a": [0, 0], "b": [0, 0]}, until=time.monotonic())
+    assert not order and not any(record.turns for record in records.values())

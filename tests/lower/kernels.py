@@ -56,7 +56,7 @@ def run(inputs, outputs, shapes=None, seed=0):
     )
     library = tvm.compile(mod, target=HOST)
     shapes = shapes or [[int(n) for n in t.shape] for t in (*inputs, *outputs)]
-    values = [_random(s, str(t.dtype), seed) for s, t in zip(shapes, inputs, strict=False)]
+    values = [random_values(s, str(t.dtype), seed) for s, t in zip(shapes, inputs, strict=False)]
     arguments = [to_tensor(value) for value in values]
     results = []
     for name in ("stock", "scheduled"):
@@ -69,7 +69,7 @@ def run(inputs, outputs, shapes=None, seed=0):
     return Runs(*results, scheduled, not scheduled.same_as(func))
 
 
-def _random(shape, dtype, seed):
+def random_values(shape, dtype, seed):
     generator = np.random.default_rng(seed)
     if dtype.startswith("float"):
         return generator.uniform(-0.5, 1, shape).astype(dtype)

@@ -8,9 +8,11 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
+import tvm
+import tvm_ffi
 
 from graphgrad.errors import InputError
-from graphgrad.lower.arrays import ALIGNMENT, to_tensor
+from graphgrad.lower.arrays import ALIGNMENT, borrowed, to_tensor
 from tests.labels import label
 from tests.peers import peer
 
@@ -75,12 +77,12 @@ def test_conversion(dtype):
 
 
 @pytest.mark.parametrize("offset", range(4, 64, 4))
-@pytest.mark.parametrize("borrow", [False, True])
-def test_unaligned_memory_is_copied(offset, borrow):
+def test_unaligned_memory_is_copied(offset):
     value = aligned((8,), offset=offset)
-    tensor = to_tensor(value, borrow=borrow)
+    tensor = to_tensor(value)
     assert tensor.data_ptr() % ALIGNMENT == 0
     assert tensor.data_ptr() != value.ctypes.data
+    assert borrowed(value, tvm.cpu()) is None
 
 
 def test_kernels_survive_every_offset():
@@ -100,7 +102,7 @@ def test_kernels_survive_every_offset():
         for offset in range(4, 64, 4):
             value = aligned((4096,), offset=offset)
             value[:] = offset
-            out = vm["main"](to_tensor(value, borrow=True)).numpy()
+            out = vm["main"](to_tensor(value)).numpy()
             np.testing.assert_array_equal(out, 2 * value)
         print("alive")
     """
@@ -121,22 +123,50 @@ def test_copies_by_default():
     assert not tensor.numpy().any()
 
 
-def test_borrows_when_asked_and_fit():
+def test_copies_into_a_tensor():
+    held = to_tensor(np.zeros((4, 6), "float32"))
+    assert to_tensor(GRID.T.copy().T, into=held).same_as(held)
+    np.testing.assert_array_equal(held.numpy(), GRID)
+
+
+def test_borrows_what_is_fit():
     value = aligned((8,))
-    assert to_tensor(value, borrow=True).data_ptr() == value.ctypes.data
+    assert borrowed(value, tvm.cpu()).data_ptr() == value.ctypes.data
+
+
+def read_only(array):
+    array.flags.writeable = False
+    return array
 
 
 @pytest.mark.parametrize(
-    "value", [aligned((8, 4)).T, aligned((8,), "float64")[::2], aligned((8,), ">f4")], ids=label
+    "value",
+    [
+        aligned((8, 4)).T,
+        aligned((8,), "float64")[::2],
+        aligned((8,), ">f4"),
+        read_only(aligned((8,))),
+        aligned((0, 4)),
+    ],
+    ids=label,
 )
 def test_unfit_memory_is_not_borrowed(value):
-    assert to_tensor(value, borrow=True).data_ptr() != value.ctypes.data
+    assert borrowed(value, tvm.cpu()) is None
 
 
-def test_read_only_memory_is_not_borrowed():
-    value = aligned((8,))
-    value.flags.writeable = False
-    assert to_tensor(value, borrow=True).data_ptr() != value.ctypes.data
+def test_tensors_of_the_runtime_are_borrowed_on_their_device():
+    tensor = to_tensor(GRID)
+    assert borrowed(tensor, tvm.cpu()).same_as(tensor)
+    assert borrowed(tensor, tvm.cuda()) is None
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [aligned((8,), offset=4), aligned((8, 4)).T, aligned((0, 4))],
+    ids=["unaligned", "transposed", "empty"],
+)
+def test_unfit_tensors_of_the_runtime_are_not_borrowed(memory):
+    assert borrowed(tvm_ffi.from_dlpack(memory), tvm.cpu()) is None
 
 
 def test_tensors_of_the_runtime_are_copied():

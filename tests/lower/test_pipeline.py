@@ -112,7 +112,8 @@ def test_pipeline_says_that_it_cannot_make_a_generic_target_the_host():
 
 @pytest.mark.parametrize("entry", [pipeline, lambda t: compile_module(tvm.IRModule({}), t)])
 @pytest.mark.parametrize(
-    ("spec", "says"), [("cuda", "CUDA is not served yet"), ("c", "'c'"), ("nothing", "accepted")]
+    ("spec", "says"),
+    [({"kind": "cuda", "arch": "sm_9"}, "sm_9"), ("c", "'c'"), ("nothing", "accepted")],
 )
 def test_targets_that_are_not_served_are_refused(entry, spec, says):
     with pytest.raises(TargetError, match=says):

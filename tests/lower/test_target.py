@@ -53,9 +53,18 @@ def test_resolving_twice_changes_nothing():
     assert str(target(target("llvm"))) == str(target("llvm"))
 
 
-@pytest.mark.parametrize("spec", ["cuda", {"kind": "cuda", "arch": "sm_90"}], ids=label)
-def test_cuda_targets_build(spec):
-    assert str(target(spec).kind.name) == "cuda"
+@pytest.mark.parametrize(
+    ("spec", "arch"),
+    [
+        ({"kind": "cuda", "arch": "sm_90"}, "sm_90"),
+        ('{"kind": "cuda", "arch": "sm_80"}', "sm_80"),
+        ("nvidia/nvidia-h100", "sm_90a"),
+        (tvm.target.Target({"kind": "cuda", "arch": "sm_86"}), "sm_86"),
+    ],
+    ids=label,
+)
+def test_cuda_targets_keep_their_architecture(spec, arch):
+    assert str(target(spec).attrs["arch"]) == arch
 
 
 @pytest.mark.parametrize(
@@ -70,6 +79,9 @@ def test_cuda_targets_build(spec):
         ({"kind": "llvm", "mcpu": "no-such-cpu"}, HOST),
         ("llvm -mcpu=x86-64", "accepted: a kind"),
         ("vulkan", "no code generator"),
+        ({"kind": "cuda", "arch": "hopper"}, "accepted: a kind"),
+        ({"kind": "cuda", "arch": "sm_99"}, "'sm_99' is unknown; the known ones are"),
+        ('{"kind": "cuda", "arch"', "accepted: a kind"),
         (5, "int"),
         (None, "NoneType"),
     ],

@@ -6,79 +6,12 @@ the float64 gradient as torch's own float32 gradient is; networks with ReLU are 
 for the reason that `tests/train/test_resnet_follows_torch.py` gives.
 """
 
-import copy
-import io
-import warnings
-
 import numpy as np
-import onnx
 import pytest
 
 import graphgrad as gg
-from tests import torch_nets
 from tests.peers import peer
-
-IMAGES = ["vgg_bn", "densenet", "mobilenet_v2", "inception", "vit", "unet"]
-MODELS = [*IMAGES, "bert"]
-BATCH = 4
-
-
-def inputs_of(name, dtype):
-    """Return the inputs by name and the labels, as torch tensors."""
-    torch = peer("torch")
-    generator = torch.Generator().manual_seed(1)
-    labels = torch.arange(BATCH) % 10
-    if name == "bert":
-        tokens = torch.randint(0, 30, (BATCH, 7), generator=generator)
-        mask = torch.ones(BATCH, 7, dtype=torch.int64)
-        mask[1, 4:] = 0
-        return {"tokens": tokens, "mask": mask}, labels
-    x = torch.randn(BATCH, 3, 16, 16, generator=generator, dtype=torch.float64).to(dtype)
-    if name == "unet":
-        labels = torch.randint(0, 10, (BATCH, 16, 16), generator=generator)
-    return {"x": x}, labels
-
-
-def build(name, seed=0):
-    """Return a torch module in float64, with scales, shifts and statistics as if it had trained.
-
-    As torch draws them, shifts are zero, so that activations stand exactly at a kink, where what a
-    gradient is is a matter of convention: a dead ReLU6 gives zeros to the next one, which is
-    exported as Clip, whose gradient passes on the closed interval.
-    """
-    torch = peer("torch")
-    torch.manual_seed(seed)
-    net = getattr(torch_nets, name)().double()
-    with torch.no_grad():
-        for tensor in [*net.parameters(), *net.buffers()]:
-            if tensor.ndim == 1:
-                tensor.add_(0.1 * torch.rand_like(tensor))
-    return net
-
-
-def export(net, inputs, training, opset=17, dynamic=True):
-    """Export a torch module, with a symbolic batch; its statistics stay as they are."""
-    torch = peer("torch")
-    buffer = io.BytesIO()
-    net.train(training)
-    state = copy.deepcopy(net.state_dict())
-    mode = torch.onnx.TrainingMode.TRAINING if training else torch.onnx.TrainingMode.EVAL
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.onnx.export(
-            net,
-            tuple(inputs.values()),
-            buffer,
-            dynamo=False,
-            training=mode,
-            do_constant_folding=False,
-            input_names=list(inputs),
-            output_names=["logits"],
-            opset_version=opset,
-            dynamic_axes={n: {0: "N"} for n in (*inputs, "logits")} if dynamic else None,
-        )
-    net.load_state_dict(state)
-    return onnx.load_from_string(buffer.getvalue())
+from tests.torch_export import IMAGES, NETWORKS, build, export, inputs_of
 
 
 def torch_gradients(net, inputs, labels):
@@ -106,7 +39,7 @@ def assert_close(ours, reference, tolerance=1e-8):
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_gradients(name, training):
     torch = peer("torch")
     net = build(name)

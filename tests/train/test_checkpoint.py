@@ -11,7 +11,8 @@ import pytest
 from safetensors.numpy import save_file
 
 from graphgrad.errors import ArgumentError, CheckpointError
-from graphgrad.train.checkpoint import check_match, read, replace_file, write
+from graphgrad.exported_step.state_file import replace_file
+from graphgrad.train.checkpoint import check_match, read, write
 
 GROUPS = {
     "params": {

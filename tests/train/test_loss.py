@@ -88,7 +88,17 @@ def test_losses_follow_torch(loss, targets, name, settings):
     lambda: gg.loss.nll(weight=[]),
     lambda: gg.loss.huber(0.0),
     lambda: gg.loss.smooth_l1(np.inf),
-], ids=["smoothing", "weight", "no weight", "delta", "beta"])  # fmt: skip
+    lambda: gg.loss.nll(weight=[[1.0, 2.0]]),
+    lambda: gg.loss.nll(weight=["heavy"]),
+    lambda: gg.loss.cross_entropy(weight=2.0),
+    lambda: gg.loss.nll(ignore_index=1.5),
+    lambda: gg.loss.cross_entropy(ignore_index=True),
+    lambda: gg.loss.cross_entropy(label_smoothing="a little"),
+    lambda: gg.loss.huber("wide"),
+], ids=[
+    "smoothing", "weight", "no weight", "delta", "beta", "rows", "text", "one", "fraction", "bool",
+    "smoothing text", "delta text",
+])  # fmt: skip
 def test_bad_settings(make):
     with pytest.raises(gg.ArgumentError):
         make()

@@ -1,12 +1,26 @@
 import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from graphgrad.errors import InputError
+from graphgrad.train import run
 from graphgrad.train.data import Dataset, Examples
 from graphgrad.train.run import PATIENCE, History, Observer, Plan, evaluate, train
 from graphgrad.train.schedule import cosine, warmup
+
+
+@dataclass
+class Loss:
+    """The loss of a step; of an unready one nobody knows whether the device is done with it."""
+
+    value: float
+    applied: bool = True
+    is_read: bool = True
+
+    def __float__(self):
+        return self.value
 
 
 class LinearStep:
@@ -16,17 +30,15 @@ class LinearStep:
         self.weights = np.zeros((2, 1)) if weights is None else weights.copy()
         self.learning_rate = math.nan
         self.bad = bad
-        self.skipped = 0
         self.calls: list[tuple[np.ndarray, float]] = []
 
     def __call__(self, inputs, targets=None):
         self.calls.append((inputs.copy(), self.learning_rate))
         if len(self.calls) - 1 in self.bad:
-            self.skipped += 1
-            return 1.0
+            return Loss(1.0, applied=False)
         error = inputs @ self.weights - targets
         self.weights -= self.learning_rate * inputs.T @ error / len(inputs)
-        return float(np.mean(error**2))
+        return Loss(float(np.mean(error**2)))
 
     def evaluate(self, inputs):
         return {"y": inputs @ self.weights}
@@ -114,6 +126,57 @@ def test_gives_up_after_many_skipped_steps(bad, outcome):
     assert len(history.losses) == (25 if outcome == "diverged" else 40)
 
 
+class Queueing(LinearStep):
+    """A step on a device that works beside the host."""
+
+    def __call__(self, inputs, targets=None):
+        return replace(super().__call__(inputs, targets), is_read=False)
+
+
+@pytest.mark.parametrize("wait", [0.0, 100.0])
+def test_losses_that_are_read_late_make_the_same_history(wait, monkeypatch):
+    monkeypatch.setattr(run, "READ_AFTER", wait)
+    histories = History(), History()
+    told = []
+
+    class Teller(Observer):
+        def on_step(self, history, images_per_second):
+            told.append((len(history.losses), images_per_second))
+
+    for kind, history in zip((LinearStep, Queueing), histories, strict=True):
+        step = kind(bad={1, 5})
+        train(step, regression(), PLAN, history, Teller())
+    assert np.array_equal(*(history.losses for history in histories), equal_nan=True)
+    assert [e.loss for e in histories[0].epochs] == [e.loss for e in histories[1].epochs]
+    assert [steps for steps, _ in told] == 2 * list(range(1, 15))
+    assert all(speed > 0 for _, speed in told)
+
+
+@pytest.mark.parametrize("stop", [1, 3])
+def test_an_interrupted_run_records_what_was_not_read_yet(stop, monkeypatch):
+    monkeypatch.setattr(run, "READ_AFTER", 100.0)
+
+    class Asked(Observer):
+        asked = 0
+
+        def should_stop(self):
+            self.asked += 1
+            return self.asked > stop
+
+    history = History()
+    assert train(Queueing(), regression(), PLAN, history, Asked()) == "interrupted"
+    assert len(history.losses) == stop
+
+
+def test_a_late_run_gives_up_too(monkeypatch):
+    monkeypatch.setattr(run, "READ_AFTER", 100.0)
+    plan = Plan(batch=4, steps=60, seed=0, schedule=lambda step: 0.1)
+    history = History()
+    bad = Queueing(bad=set(range(60)))
+    assert train(bad, regression(), plan, history, Observer()) == "diverged"
+    assert len(history.losses) == 20  # whole epochs of four
+
+
 def test_without_held_out_examples():
     history = History()
     train(LinearStep(), Dataset(regression().train), PLAN, history, Observer())
@@ -124,7 +187,7 @@ def test_several_inputs_go_by_name():
     class Recorder(LinearStep):
         def __call__(self, inputs, targets=None):
             assert set(inputs) == {"a", "b"} and targets is None
-            return 0.0
+            return Loss(0.0)
 
     data = Dataset(Examples({"a": np.zeros(8), "b": np.zeros(8)}))
     assert train(Recorder(), data, PLAN, History(), Observer()) == "finished"

@@ -25,14 +25,14 @@ def test_groups(state):
     }
     np.testing.assert_array_equal(groups["params"]["w"], PARAMS["w"])
     assert not groups["momentum"]["w"].any()
-    assert len(state.everything()) == 4 and len(state.of_model()) == 3
+    assert len(state.everything()) == 5 and len(state.of_model()) == 3
 
 
 def test_replace_takes_the_order_of_a_step(state):
-    fresh = [to_tensor(np.full(3, value)) for value in (1.0, 2.0, 3.0)]
+    fresh = [to_tensor(np.full(3, value)) for value in (0.0, 1.0, 2.0, 3.0)]
     frozen = state.params["frozen"]
     state.replace(fresh)
-    held = [state.params["w"], state.state["mean"], state.slots["momentum"]["w"]]
+    held = [state.updates, state.params["w"], state.state["mean"], state.slots["momentum"]["w"]]
     assert all(a.same_as(b) for a, b in zip(held, fresh, strict=True))
     assert state.params["frozen"].same_as(frozen)
 
@@ -40,9 +40,10 @@ def test_replace_takes_the_order_of_a_step(state):
 def test_restore_copies(state):
     groups = state.arrays()
     groups["momentum"]["w"][...] = 5
-    state.restore(groups)
+    state.restore(groups, updates=7)
     groups["momentum"]["w"][...] = 6
     np.testing.assert_array_equal(state.arrays()["momentum"]["w"], 5)
+    assert state.updates.numpy() == 7
 
 
 @pytest.mark.parametrize("start, stop, shares", [

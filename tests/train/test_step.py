@@ -144,12 +144,12 @@ def test_memory_shared_with_a_donated_buffer():
         (weight, "parameter 'fc1.weight'"),
         (weight.numpy(), "parameter 'fc1.weight'"),
         (velocity, "momentum of 'fc1.weight'"),
+        (step._tensors.params["fc1.weight"], "parameter 'fc1.weight'"),
     ]:
         with pytest.raises(AliasError, match=f"input 'input' shares memory with the {owner}"):
             step(given, y)
     assert held(step) == before and step.steps == 1
     step(weight.clone(), y)
-    step(step._tensors.params["fc1.weight"], y)  # tensors of TVM are copied
 
 
 # --- copies ---
@@ -239,6 +239,16 @@ def test_bad_input(plain, x, y, message):
     assert held(plain) == before and plain.steps == steps
 
 
+def test_check_says_what_a_step_would(plain):
+    before, steps = held(plain), plain.steps
+    x, y = batch()
+    plain.check(x, y)
+    for wrong in ((x[:, :3], y), (x, y[:4]), (x, y + 1), (x, None)):
+        with pytest.raises(InputError):
+            plain.check(*wrong)
+    assert held(plain) == before and plain.steps == steps
+
+
 def test_labels_are_checked_before_anything_is_compiled():
     step = gg.train_step(perceptron())
     with pytest.raises(InputError, match="out of range"):
@@ -277,7 +287,6 @@ def test_resuming_is_bit_identical_to_not_stopping(step, tmp_path):
             losses.append(step(x * np.float32(np.inf if index == 1 else 1), y))
         return losses
 
-    step.steps = step.skipped = 0
     go(0, 4)
     step.save(tmp_path / "half", {"epoch": 2, "order": [3, 1]})
     half, rate = held(step), step.learning_rate
@@ -338,6 +347,8 @@ def test_a_file_that_cannot_be_written(plain, tmp_path):
         plain.save(tmp_path / "missing" / "c")
     with pytest.raises(ArgumentError, match="JSON"):
         plain.save(tmp_path / "c", {"when": object()})
+    with pytest.raises(ArgumentError, match="extra is a list; give a dict"):
+        plain.save(tmp_path / "c", [("epoch", 3)])
     assert list(tmp_path.iterdir()) == []
 
 

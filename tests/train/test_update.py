@@ -27,10 +27,10 @@ def test_signature():
     model = normalised()
     step = written(model, model.trainable(), momentum=0.9)
     moments = [f"momentum.{name}" for name in model.params]
-    names = ["x", "targets", "learning_rate", "update", *model.params, *model.state, *moments]
+    names = ["x", "targets", "learning_rate", "updates", *model.params, *model.state, *moments]
     assert [p.name for p in step.params] == names
-    loss, applied, *fresh = step.ret_ty.fields
-    assert type_shape(loss) == type_shape(applied) == [] and str(applied.dtype) == "bool"
+    loss, updates, *fresh = step.ret_ty.fields
+    assert type_shape(loss) == type_shape(updates) == [] and str(updates.dtype) == "float64"
     assert [type_shape(ty) for ty in fresh] == [type_shape(p.ty) for p in step.params[4:]]
     assert [list(map(int, pair)) for pair in step.attrs[DONATED]] == [
         [index + 4, index + 2] for index in range(len(fresh))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -29,7 +31,18 @@ _LOCK = threading.RLock()
 """Held while the callback is ours: it is global, and knows no target."""
 
 _OPTIONS = ("-std=c++17", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
-"""Mathematics as IEEE 754 has it, said aloud so that no default decides."""
+"""Mathematics as IEEE 754 has it, said aloud so that no default decides; nvcc's and NVRTC's."""
+
+_SOURCE = "kernels.cu"
+"""What a compiler calls the source in its messages."""
+
+_REPORTED = 8
+"""Lines of a compiler's complaint that an error repeats."""
+
+_INSTALL = (
+    "install the CUDA toolkit (nvcc on the PATH, in $CUDA_HOME/bin or in /usr/local/cuda/bin), or "
+    "NVRTC by `pip install 'graphgrad[cuda]'`"
+)
 
 
 def executable_sources(executable: Any) -> list[str]:
@@ -71,66 +84,113 @@ def compiling_for(target: tvm.target.Target) -> Iterator[None]:
 
 @functools.lru_cache(maxsize=64)
 def machine_code(source: str, arch: str) -> bytes:
-    """Return the machine code of CUDA source.
+    """Return the machine code of CUDA source, as a driver takes it.
 
     Parameters
     ----------
     source : str
     arch : str
-        Such as ``"sm_90"``. With nvcc the result also holds PTX, which newer GPUs translate.
+        Such as ``"sm_90"``. nvcc adds PTX, which newer GPUs translate, unless the architecture ends
+        in a letter (``"sm_90a"``): such code is for that one alone.
 
     Raises
     ------
     LoweringError
-        There is neither nvcc nor NVRTC, or the compiler refuses the source.
+        There is neither nvcc nor NVRTC, it does not serve the architecture, or it refuses the
+        source; the error names the kernel.
     """
-    if shutil.which("nvcc"):
-        return _by_nvcc(source, arch)
+    nvcc = find_nvcc()
+    return _by_nvrtc(source, arch) if nvcc is None else _by_nvcc(nvcc, source, arch)
+
+
+def find_nvcc() -> str | None:
+    """Return the path of nvcc: on the PATH, in the toolkit named by CUDA_HOME or the usual one."""
+    homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
+    folders = [str(Path(home, "bin")) for home in (*homes, "/usr/local/cuda") if home]
+    return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(folders))
+
+
+def _by_nvcc(nvcc: str, source: str, arch: str) -> bytes:
+    virtual = arch.replace("sm_", "compute_")
+    code = arch if arch[-1].isalpha() else f"[{arch},{virtual}]"
+    command = [
+        nvcc, "--fatbin", "-O3", "--split-compile=0", "-gencode", f"arch={virtual},code={code}",
+        *_OPTIONS, "-o", "kernels.fatbin", _SOURCE,
+    ]  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, _SOURCE).write_text(source, "utf-8")
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+        except OSError as error:
+            raise LoweringError(f"{nvcc} does not run: {error}; {_INSTALL}") from error
+        if done.returncode == 0:
+            return Path(folder, "kernels.fatbin").read_bytes()
+    said = done.stderr or done.stdout
+    if "Unsupported gpu architecture" in said:
+        listed = subprocess.run(
+            [nvcc, "--list-gpu-code"], capture_output=True, text=True, check=False
+        )
+        raise LoweringError(_unserved(nvcc, arch, listed.stdout.split()))
+    raise LoweringError(_refused(nvcc, arch, said, source))
+
+
+def _by_nvrtc(source: str, arch: str) -> bytes:
+    nvrtc, headers = _load_nvrtc()
+    options = [f"--gpu-architecture={arch}", *_OPTIONS, *(f"--include-path={h}" for h in headers)]
+    _, program = nvrtc.nvrtcCreateProgram(source.encode(), _SOURCE.encode(), 0, [], [])
+    try:
+        encoded = [option.encode() for option in options]
+        status, *_ = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
+        if int(status) == 0:
+            return _fetch(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, program)
+        log = _fetch(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    said = log.decode("utf-8", "replace").rstrip("\0")
+    if "--gpu-architecture" in said:
+        _, served = nvrtc.nvrtcGetSupportedArchs()
+        raise LoweringError(_unserved("NVRTC", arch, [f"sm_{number}" for number in served]))
+    raise LoweringError(_refused("NVRTC", arch, said, source))
+
+
+def _load_nvrtc() -> tuple[Any, list[str]]:
+    """Return the bindings of NVRTC, and the folders of the headers that generated code includes."""
     try:
         from cuda.bindings import nvrtc  # noqa: PLC0415 (optional)
-    except ImportError:
-        raise LoweringError(
-            "no CUDA compiler: put nvcc (CUDA toolkit) on the PATH, or install NVRTC with "
-            "`pip install 'graphgrad[cuda]'`"
-        ) from None
-    return _by_nvrtc(nvrtc, source, arch)
+        from cuda.pathfinder import find_nvidia_header_directory  # noqa: PLC0415 (optional)
+
+        nvrtc.nvrtcVersion()  # loads the library
+        found = [find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
+    except (ImportError, RuntimeError) as error:
+        raise LoweringError(f"no CUDA compiler ({error}): {_INSTALL}") from error
+    if not all(found):
+        raise LoweringError(f"NVRTC is here, but not the headers of CUDA: {_INSTALL}")
+    return nvrtc, [str(folder) for folder in found]
 
 
-def _by_nvcc(source: str, arch: str) -> bytes:
-    virtual = arch.replace("sm_", "compute_")
-    with tempfile.TemporaryDirectory() as folder:
-        code, binary = Path(folder, "kernels.cu"), Path(folder, "kernels.fatbin")
-        code.write_text(source)
-        command = [
-            "nvcc", "--fatbin", "-O3", "-gencode", f"arch={virtual},code=[{arch},{virtual}]",
-            *_OPTIONS, "-o", str(binary), str(code),
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise LoweringError(_refused("nvcc", arch, done.stderr or done.stdout))
-        return binary.read_bytes()
+def _fetch(size_of: Any, read: Any, program: Any) -> bytes:
+    """Return what NVRTC writes into a buffer of the size that it asks for."""
+    _, size = size_of(program)
+    buffer = b" " * size
+    read(program, buffer)
+    return buffer
 
 
-def _by_nvrtc(nvrtc: Any, source: str, arch: str) -> bytes:
-    def call(function: Any, *arguments: Any) -> Any:
-        status, *results = function(*arguments)
-        return status, results[0] if results else None
-
-    _, program = call(nvrtc.nvrtcCreateProgram, source.encode(), b"kernels.cu", 0, [], [])
-    options = [f"--gpu-architecture={arch}".encode(), *(option.encode() for option in _OPTIONS)]
-    status, _ = call(nvrtc.nvrtcCompileProgram, program, len(options), options)
-    if int(status):
-        _, size = call(nvrtc.nvrtcGetProgramLogSize, program)
-        log = b" " * size
-        call(nvrtc.nvrtcGetProgramLog, program, log)
-        raise LoweringError(_refused("NVRTC", arch, log.decode(errors="replace")))
-    _, size = call(nvrtc.nvrtcGetCUBINSize, program)
-    binary = b" " * size
-    call(nvrtc.nvrtcGetCUBIN, program, binary)
-    return binary
+def _unserved(compiler: str, arch: str, served: list[str]) -> str:
+    return f"{compiler} does not compile for {arch}; it serves {', '.join(served)}"
 
 
-def _refused(compiler: str, arch: str, log: str) -> str:
+def _refused(compiler: str, arch: str, log: str, source: str) -> str:
     errors = [line for line in log.splitlines() if "error" in line or "fatal" in line]
-    said = "\n".join((errors or log.splitlines())[:8])
-    return f"{compiler} refuses the kernels for {arch}:\n{said}"
+    said = [_with_kernel(line, source) for line in (errors or log.splitlines())[:_REPORTED]]
+    return "\n".join([f"{compiler} refuses the kernels for {arch}:", *said])
+
+
+def _with_kernel(line: str, source: str) -> str:
+    """Return a line of a compiler's complaint, with the name of the kernel that it points into."""
+    place = re.match(rf"{re.escape(_SOURCE)}\((\d+)\)", line)
+    if place is None:
+        return line
+    before = "\n".join(source.splitlines()[: int(place[1])])
+    kernels = re.findall(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(", before)
+    return f"{line} [in {kernels[-1]}]" if kernels else line

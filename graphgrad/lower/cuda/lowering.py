@@ -6,25 +6,40 @@ then read device memory from the host.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.s_tir import SBlock
 from tvm.tirx.build import split_host_device_mods
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
 from ...errors import LoweringError
+from ..structure import static
+from .intrinsics import spell_exactly, widen_half
+from .names import identifiers
 
 SCHEDULED = "tirx.is_scheduled"
 
 PIPELINE = "graphgrad.cuda"
 """Name of TVM's lowering of PrimFuncs followed by our check, as `tvm.compile` takes it."""
 
+_CUTTING = "s_tir.CompactBufferAllocation"
+"""TVM's pass that cuts buffers to what is used of them."""
+
 _HOST_CALLS = frozenset({"__tvm_set_device"})
 
 _MOST_THREADS = 1024
+"""Threads of a block."""
+
 _SHARED_BYTES = 48 * 1024
+"""Memory that a block's threads may share, as far as it is declared in the source."""
+
+_LARGEST_GRID = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 65535, "blockIdx.z": 65535}
+"""Blocks along the axes of a grid."""
 
 
 def check(func: tirx.PrimFunc, target: tvm.target.Target) -> None:
@@ -41,8 +56,14 @@ def check(func: tirx.PrimFunc, target: tvm.target.Target) -> None:
     PIPELINE_MAP[PIPELINE]()[0](mod)
 
 
-def refuse_host_code(mod: tvm.IRModule) -> None:
+def refuse_host_code(mod: tvm.IRModule, meant: frozenset[str] = frozenset()) -> None:
     """Raise if a lowered module computes anything on the host.
+
+    Parameters
+    ----------
+    mod : IRModule
+    meant : frozenset of str
+        Functions that are meant for the host: those that compute shapes.
 
     Raises
     ------
@@ -54,13 +75,60 @@ def refuse_host_code(mod: tvm.IRModule) -> None:
     computing = {
         name.name_hint: why
         for name, func in host.functions.items()
-        if (why := _host_work(func, launched))
+        if name.name_hint not in meant and (why := _host_work(func, launched))
     }
     if computing:
         details = ", ".join(f"{name} ({why})" for name, why in sorted(computing.items()))
         raise LoweringError(
             f"these kernels would run on the host, though compiled for a GPU: {details}"
         )
+
+
+def refuse_beyond_limits(mod: tvm.IRModule) -> None:
+    """Raise if a kernel of a lowered module asks for more than any GPU has.
+
+    Extents that are known at run time alone are left to the driver.
+
+    Raises
+    ------
+    LoweringError
+        Naming all such kernels.
+    """
+    _, devices = split_host_device_mods(mod)
+    beyond = {
+        name.name_hint: why
+        for device in devices.values()
+        for name, func in device.functions.items()
+        if (why := _beyond_limits(func))
+    }
+    if beyond:
+        details = ", ".join(f"{name} ({why})" for name, why in sorted(beyond.items()))
+        raise LoweringError(f"these kernels exceed what a GPU has: {details}")
+
+
+def _beyond_limits(func: tirx.PrimFunc) -> str:
+    """Return which limit a kernel exceeds, in words; empty if none."""
+    extents: dict[str, int] = {}
+    shared = 0
+
+    def visit(node: Any) -> None:
+        nonlocal shared
+        if isinstance(node, tirx.AttrStmt) and node.attr_key == "thread_extent":
+            extents[str(node.node.thread_tag)] = static(node.value) or 1
+        elif isinstance(node, tirx.AllocBuffer) and node.buffer.scope() == "shared":
+            elements = math.prod(static(extent) or 1 for extent in node.buffer.shape)
+            shared += elements * -(-node.buffer.dtype.bits * node.buffer.dtype.lanes // 8)
+
+    tvm_ffi.structural_walk(func.body, visit)
+    threads = math.prod(n for tag, n in extents.items() if tag.startswith("threadIdx"))
+    if threads > _MOST_THREADS:
+        return f"{threads} threads in a block, of at most {_MOST_THREADS}"
+    if shared > _SHARED_BYTES:
+        return f"{shared} bytes of shared memory, of at most {_SHARED_BYTES}"
+    for tag, most in _LARGEST_GRID.items():
+        if extents.get(tag, 1) > most:
+            return f"{extents[tag]} blocks along {tag}, of at most {most}"
+    return ""
 
 
 def _host_work(func: tirx.PrimFunc, launched: set[str]) -> str:
@@ -83,16 +151,84 @@ def _host_work(func: tirx.PrimFunc, launched: set[str]) -> str:
     return found[0] if found else ""
 
 
+def _of_devices(
+    mod: tvm.IRModule, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]
+) -> tvm.IRModule:
+    """Return a module with its functions for GPUs changed."""
+    changed = mod.clone()
+    for name, func in mod.functions.items():
+        if str(func.attrs["target"].kind.name) == "cuda":
+            changed.update_func(name, change(func))
+    return changed
+
+
+def _lowered(mod: tvm.IRModule, lower: tvm.transform.Pass) -> tvm.IRModule:
+    """Return a module lowered by TVM, with buffers cut to what is used of them only where needed.
+
+    Tiles in shared memory need it. Of a buffer between two kernels with a symbolic shape TVM would
+    compute the extent from the index of a thread, where there is none.
+    """
+    tiled = {
+        name: func
+        for name, func in mod.functions.items()
+        if isinstance(func, tirx.PrimFunc) and _holds_tiles(func)
+    }
+    others = {name: func for name, func in mod.functions.items() if name not in tiled}
+    current = tvm.transform.PassContext.current()
+    without_cutting = tvm.transform.PassContext(
+        opt_level=current.opt_level,
+        required_pass=list(current.required_pass),
+        disabled_pass=[*current.disabled_pass, _CUTTING],
+        instruments=list(current.instruments),
+        config=dict(current.config),
+    )
+    lowered = lower(tvm.IRModule(tiled, attrs=mod.attrs))
+    with without_cutting:
+        rest = lower(tvm.IRModule(others, attrs=mod.attrs))
+    names = [{name.name_hint for name in part.functions} for part in (lowered, rest)]
+    if common := names[0] & names[1]:
+        raise LoweringError(
+            f"two kernels have the name {', '.join(sorted(common))}; rename the PrimFuncs"
+        )
+    lowered.update(rest)
+    return lowered
+
+
+def _holds_tiles(func: tirx.PrimFunc) -> bool:
+    """Return whether a PrimFunc has buffers nearer to the threads than global memory."""
+    found = False
+
+    def visit(block: SBlock) -> None:
+        nonlocal found
+        found = found or any(buffer.scope() != "global" for buffer in block.alloc_buffers)
+
+    tvm_ffi.structural_walk(func.body, (SBlock, visit))
+    return found
+
+
 def _pipeline() -> tuple[Any, Any, Any]:
     lower, finalize_host, finalize_device = PIPELINE_MAP["s_tir"]()
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower_cuda")
     def lower_and_check(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        lowered = lower(mod)
-        refuse_host_code(lowered)
-        return lowered
+        meant = frozenset(
+            name.name_hint
+            for name, func in mod.functions.items()
+            if str(func.attrs["target"].kind.name) != "cuda"
+        )
+        lowered = _lowered(_of_devices(mod, widen_half), lower)
+        refuse_host_code(lowered, meant)
+        refuse_beyond_limits(lowered)
+        return _of_devices(lowered, identifiers)
 
-    return lower_and_check, finalize_host, finalize_device
+    @tvm.transform.module_pass(opt_level=0, name="graphgrad.spell_exactly")
+    def spell(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        return _of_devices(mod, spell_exactly)
+
+    def finalize() -> tvm.transform.Pass:
+        return tvm.transform.Sequential([finalize_device(), spell])
+
+    return lower_and_check, finalize_host, finalize
 
 
 register_tir_pipeline(PIPELINE, _pipeline)

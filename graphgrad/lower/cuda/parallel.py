@@ -1,11 +1,132 @@
-"""Kernels written by hand: their parallel loops become the threads of the GPU."""
+"""Kernels written by hand: the points of their parallel loops become the threads of the GPU.
+
+Such a kernel is a sequence of statements. Each becomes a launch of its own, so that it sees all that
+those before it have written.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import tvm
+import tvm_ffi
 from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+
+from ..structure import loop_nest, sequence, static
+from .threads import one_thread_per_point
+
+_SPATIAL = 0
+"""The kind of a block iterator whose points are independent, as TVM numbers them."""
+
+_DECLARATIONS = (tirx.AllocBuffer, tirx.DeclBuffer, tirx.Bind)
+
+Launch = Callable[[Any], Any]
+"""Makes a launch of a statement."""
 
 
 def parallel_loops(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
-    """Return the PrimFunc with its parallel loops bound to threads; None if it has none."""
-    return None
+    """Return the PrimFunc with its parallel loops bound to threads.
+
+    None if some of its statements has no parallel loops around it.
+    """
+    alone = False
+
+    def launch(statement: Any) -> Any:
+        nonlocal alone
+        alone = alone or not independent_loops(statement)[0]
+        return on_own_threads(statement)
+
+    launched = launch_each(func, launch)
+    return None if alone else launched
+
+
+def launch_each(func: tirx.PrimFunc, launch: Launch) -> tirx.PrimFunc | None:
+    """Return the PrimFunc with each of its statements launched; None if it has no root block."""
+    root = func.body
+    if not isinstance(root, SBlockRealize) or root.block.iter_vars:
+        return None
+    return func.with_body(_in_block(root, launch))
+
+
+def on_own_threads(statement: Any) -> Any:
+    """Return a launch in which each point of a statement's independent loops has a thread."""
+    return one_thread_per_point(*independent_loops(statement))
+
+
+def independent_loops(statement: Any) -> tuple[list[Any], Any]:
+    """Return the outermost loops of a statement whose points do not depend on each other.
+
+    Those are loops marked parallel and the spatial loops of a block, and what stands within them.
+    """
+    loops: list[Any] = []
+    nest = loop_nest(statement)
+    spatial = set() if nest is None else _spatial_variables(nest[1])
+    while isinstance(statement, tirx.For) and (
+        int(statement.kind) == tirx.ForKind.PARALLEL or statement.loop_var in spatial
+    ):
+        if any(_mentions(statement, loop.loop_var) for loop in loops):
+            break
+        loops.append(statement)
+        statement = statement.body
+    return loops, statement
+
+
+def _spatial_variables(realize: SBlockRealize) -> set[Any]:
+    """Return the loop variables that alone are a spatial iterator of a block."""
+    pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    return {
+        value
+        for iterator, value in pairs
+        if int(iterator.iter_type) == _SPATIAL and isinstance(value, tvm.ir.Var)
+    }
+
+
+def _mentions(loop: Any, var: Any) -> bool:
+    """Return whether the bounds of a loop depend on a variable."""
+    found = False
+
+    def visit(node: Any) -> None:
+        nonlocal found
+        found = found or node.same_as(var)
+
+    for bound in (loop.min, loop.extent):
+        tvm_ffi.structural_walk(bound, (tvm.ir.Var, visit))
+    return found
+
+
+def _in_block(realize: SBlockRealize, launch: Launch) -> SBlockRealize:
+    """Return a block of statements with each of them launched."""
+    block = realize.block
+    statements = sequence(block.body)
+    if any(isinstance(statement, _DECLARATIONS) for statement in statements):
+        launched = launch(block.body)
+    else:
+        done = [_in_block(s, launch) if _is_plain_block(s) else launch(s) for s in statements]
+        launched = done[0] if len(done) == 1 else tirx.SeqStmt(done)
+    return SBlockRealize(list(realize.iter_values), realize.predicate, _with_body(block, launched))
+
+
+def _is_plain_block(statement: Any) -> bool:
+    """Return whether a statement is a block that runs once: a kernel written by hand."""
+    return (
+        isinstance(statement, SBlockRealize)
+        and not statement.block.iter_vars
+        and statement.block.init is None
+        and static(statement.predicate) == 1
+    )
+
+
+def _with_body(block: SBlock, body: Any) -> SBlock:
+    return SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        block.init,
+        block.alloc_buffers,
+        block.match_buffers,
+        block.annotations,
+    )

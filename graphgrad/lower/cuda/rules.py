@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import tvm
 from tvm import tirx
-from tvm.s_tir import dlight
 
 from .parallel import parallel_loops
 from .serial import one_thread
+from .stages import one_thread_per_element, tiled_contractions
 
 
 @dataclass(frozen=True)
@@ -30,20 +30,14 @@ class Rule:
     apply: Callable[[tirx.PrimFunc, tvm.target.Target], tirx.PrimFunc | None]
 
 
-def _stock(rule: dlight.ScheduleRule) -> Callable[..., tirx.PrimFunc | None]:
-    """Return a rule of TVM's as one of ours."""
-
-    def apply(func: tirx.PrimFunc, target: tvm.target.Target) -> tirx.PrimFunc | None:
-        with target:
-            schedule = rule.apply(func, target, False)
-        return None if schedule is None else schedule.mod["main"]
-
-    return apply
-
-
 RULES = (
-    Rule("matmul", _stock(dlight.gpu.Matmul())),
-    Rule("fallback", _stock(dlight.gpu.Fallback())),
+    Rule("tiles", tiled_contractions),
+    Rule("elements", one_thread_per_element),
     Rule("parallel", parallel_loops),
     Rule("serial", one_thread),
 )
+"""Schedules for GPUs: each PrimFunc takes the first rule whose result is proved to run there.
+
+``tiles`` and ``elements`` are for kernels made of stages, with and without contractions that are
+worth tiles; ``parallel`` and ``serial`` for those written by hand, with and without parallel loops.
+"""

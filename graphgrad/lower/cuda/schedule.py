@@ -86,17 +86,33 @@ def schedule_function(
     """Return a PrimFunc scheduled by the first rule that fits, None if none does, and how."""
     refused: list[tuple[str, str]] = []
     for rule in rules:
-        try:
-            result = rule.apply(func, target)
-            if result is None:
-                refused.append((rule.name, "another structure"))
-                continue
-            check(result, target)
-        except Exception as error:  # TVM's schedules raise whatever they like
-            refused.append((rule.name, _first_line(error)))
-            continue
-        return result, Kernel(name, rule.name, refused)
+        result, why = _tried(rule, func, target)
+        if result is not None:
+            return result, Kernel(name, rule.name, refused)
+        refused.append((rule.name, why))
     return None, Kernel(name, "", refused)
+
+
+def _tried(
+    rule: Rule, func: tirx.PrimFunc, target: tvm.target.Target
+) -> tuple[tirx.PrimFunc | None, str]:
+    """Return what a rule makes of a PrimFunc, or None and why it does not take it.
+
+    A mistake in a rule of ours must not pass for a kernel that does not fit it.
+    """
+    try:
+        result = rule.apply(func, target)
+    except (ArithmeticError, AttributeError, ImportError, LookupError, NameError, TypeError):
+        raise
+    except Exception as error:
+        return None, _first_line(error)
+    if result is None:
+        return None, "another structure"
+    try:
+        check(result, target)
+    except Exception as error:  # TVM's passes raise whatever they like
+        return None, _first_line(error)
+    return result, ""
 
 
 def _first_line(error: Exception) -> str:

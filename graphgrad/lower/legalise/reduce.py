@@ -13,6 +13,8 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx, topi
 
+from ...ops.define import OPAQUE
+from ...ops.order import order
 from .elementwise import larger, smaller
 from .precision import lower_half_in_float32
 from .table import Legalisation, legalisation
@@ -124,20 +126,27 @@ def _deviation(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
 
 @legalisation("relax.median")
 def median(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    """Lower a median over several axes, where stock code reads past the end of the result."""
-    if call.attrs.axis is None or len(call.attrs.axis) <= 1:
-        return tvm.ir.Op.get("relax.median").get_attr("FLegalize")(builder, call)
+    """Lower a median: the lower one of two, and along one axis its index, too.
+
+    The stock one reads past the end of the result over several axes, and sorts by a function of the
+    host that no GPU has.
+    """
     axes = _axes(call)
     kept = [axis for axis in range(call.args[0].ty.ndim) if axis not in axes]
+    results = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
 
-    def expression(x: te.Tensor) -> te.Tensor:
+    def expression(x: te.Tensor) -> list[te.Tensor]:
         count = math.prod(x.shape[axis] for axis in axes)
         rows = topi.reshape(topi.transpose(x, kept + axes), [*(x.shape[a] for a in kept), count])
-        ordered = topi.gather(rows, -1, topi.argsort(rows, axis=-1, dtype="int64"))
-        middle = te.compute(rows.shape[:-1], lambda *i: ordered(*i, (count - 1) // 2))
-        return topi.reshape(middle, list(call.ty.shape))
+        found = order(rows, len(kept), descending=False)
+        index = te.compute(rows.shape[:-1], lambda *i: found(*i, (count - 1) // 2), name="index")
+        value = te.compute(rows.shape[:-1], lambda *i: rows(*i, index(*i)), name="value")
+        pairs = zip((value, index), results, strict=False)
+        return [topi.reshape(tensor, list(ty.shape)) for tensor, ty in pairs]
 
-    return builder.call_te(expression, call.args[0], primfunc_name_hint="median")
+    return builder.call_te(
+        expression, call.args[0], primfunc_name_hint="median", primfunc_attrs=OPAQUE
+    )
 
 
 _lower_extremum("relax.max", larger, _minus_infinity)

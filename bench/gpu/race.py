@@ -1,0 +1,222 @@
+"""Time the steps of one model: a process for each contender, turns in rounds, one at a time."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import nvidia
+import paths  # noqa: F401 (where `process` and `rounds` are found)
+from journal import BROKEN, FAILED, MEASURED, NO_TIME, OUT_OF_MEMORY, SKIPPED, Line, say
+from kit import Kit, environment
+from process import ContenderError, Stepping
+from rounds import Rules, Turn, take_rounds
+
+_RACER = Path(__file__).resolve().with_name("racer.py")
+
+LOSS_TOLERANCE = {"fp32": 1e-4, "tf32": 2e-2, "bf16": 2e-2}
+"""Relative difference of the initial losses by precision, from graphgrad's, or torch's in fp32."""
+
+WARM_UP = 5
+MOST_STEPS = 200
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long a race takes.
+
+    Attributes
+    ----------
+    rounds : int
+        Turns of each contender.
+    turn_seconds : float
+        About how long a turn takes.
+    limit : float
+        Seconds that a contender's first step, with compilation, may take, and each later answer.
+    until : float
+        On the clock of `time.monotonic`: nothing is begun from then on.
+    """
+
+    rounds: int
+    turn_seconds: float
+    limit: float
+    until: float
+
+    @property
+    def left(self) -> float:
+        """Seconds until the limit, or until everything must end."""
+        return min(self.limit, self.until - time.monotonic())
+
+
+@dataclass
+class Standing:
+    """One contender of a race."""
+
+    process: Stepping
+    steps: int = 1
+    turns: list[Turn] = field(default_factory=list)
+    gpu: list[dict[str, str]] = field(default_factory=list)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what was measured so far."""
+        seconds = [statistics.median(turn.seconds) for turn in self.turns]
+        return {
+            **self.process.facts,
+            "step_ms": 1e3 * statistics.median(seconds),
+            "turns_ms": [[1e3 * each for each in turn.seconds] for turn in self.turns],
+            "steps_per_turn": self.steps,
+            "memory": self.process.memory,
+            "gpu": _medians(self.gpu),
+        }
+
+
+class Race:
+    """A race on one timed model; its lines go to `add` as they come.
+
+    Parameters
+    ----------
+    kit : Kit
+    name : str
+        Of a timed model.
+    settings : Settings
+    add : function
+        Takes each `Line`; a later one about the same contender replaces the earlier.
+    """
+
+    def __init__(self, kit: Kit, name: str, settings: Settings, add: Callable[[Line], None]):
+        self._kit, self._name, self._settings, self._add = kit, name, settings, add
+        self._standings: dict[str, Standing] = {}
+        self._expected: float | None = None
+
+    def run(self, contenders: list[str]) -> None:
+        """Start the contenders, in this order, and let them race until all have had their turns."""
+        settings = self._settings
+        try:
+            for contender in contenders:
+                self._start(contender)
+            # Others' use of the GPU is told by no counter that holds for the last second alone.
+            rules = Rules(settings.rounds, 1.0, settings.rounds, math.inf, 0.0, settings.until)
+            take_rounds(list(self._standings), self._turn, rules)
+        finally:
+            for standing in self._standings.values():
+                standing.process.close()
+
+    def _start(self, contender: str) -> None:
+        system, *_, precision = contender.split()
+        if (
+            system == "graphgrad"
+            and precision == "fp32"
+            and self._name in self._kit.about["failed"]
+        ):
+            self._line(contender, BROKEN, f"not packed: {self._kit.about['failed'][self._name]}")
+            return
+        reason = self._unavailable(system, precision)
+        if reason:
+            self._line(contender, SKIPPED, reason)
+            return
+        say(f"  {self._name}: {contender}: first step")
+        start = time.monotonic()
+        command = [sys.executable, str(_RACER), self._name, contender]
+        try:
+            process = Stepping(contender, command, environment(), self._settings.left)
+        except ContenderError as error:
+            self._fall(contender, error, time.monotonic() - start)
+            return
+        if self._differs(process.facts["initial_loss"], contender):
+            process.close()
+            reason = f"initial loss {process.facts['initial_loss']}, expected {self._expected}"
+            self._line(contender, FAILED, reason)
+            return
+        self._standings[contender] = standing = Standing(process)
+        reason = "its first step is made, but no turn was taken"
+        self._line(contender, SKIPPED, reason, process.facts, time.monotonic() - start)
+        self._guarded(contender, lambda: self._warm_up(standing))
+
+    def _unavailable(self, system: str, precision: str) -> str:
+        """Return why a contender does not even start; nothing if it does."""
+        if self._settings.left <= 0:
+            return NO_TIME
+        if system == "graphgrad" and precision != "fp32":
+            return f"not available: graphgrad has no {precision} on CUDA"
+        if self._kit.device == "cpu" and precision == "tf32":
+            return "not available: a CPU has no TF32"
+        return ""
+
+    def _differs(self, loss: float, contender: str) -> bool:
+        """Return whether an initial loss is another one than that of the first to start."""
+        if self._expected is None:
+            self._expected = loss
+        tolerance = LOSS_TOLERANCE[contender.rsplit(maxsplit=1)[-1]]
+        return not math.isclose(loss, self._expected, rel_tol=tolerance)
+
+    def _warm_up(self, standing: Standing) -> None:
+        """Make untimed steps, and choose how many fill a turn."""
+        seconds = statistics.median(standing.process.run(WARM_UP))
+        wanted = self._settings.turn_seconds / seconds
+        standing.steps = max(1, min(MOST_STEPS, round(wanted)))
+
+    def _turn(self, contender: str) -> Turn | None:
+        standing = self._standings[contender]
+
+        def take() -> Turn:
+            # After a stop the first step is slow, with memory to be got again.
+            seconds = standing.process.run(standing.steps, untimed=2)
+            return Turn(seconds, load=0.0)
+
+        turn = self._guarded(contender, take)
+        if turn is not None:
+            standing.turns.append(turn)
+            standing.gpu += filter(None, [nvidia.now()])
+            self._line(contender, MEASURED, "", standing.figures())
+        return turn
+
+    def _guarded(self, contender: str, work: Callable[[], Any]) -> Any:
+        """Do something with a contender; if that fails, it is out."""
+        try:
+            return work()
+        except ContenderError as error:
+            self._standings.pop(contender).process.close()
+            self._fall(contender, error, 0.0)
+            return None
+
+    def _fall(self, contender: str, error: ContenderError, seconds: float) -> None:
+        if time.monotonic() >= self._settings.until:
+            self._line(contender, SKIPPED, NO_TIME, seconds=seconds)
+            return
+        text = str(error)
+        lacks_memory = "out of memory" in text.lower() or "outofmemory" in text.lower()
+        self._line(contender, OUT_OF_MEMORY if lacks_memory else BROKEN, text, seconds=seconds)
+
+    def _line(
+        self,
+        contender: str,
+        status: str,
+        reason: str,
+        figures: Mapping[str, Any] | None = None,
+        seconds: float = 0.0,
+    ) -> None:
+        found = dict(figures or {})
+        self._add(Line("benchmark", self._name, contender, status, reason, seconds, found))
+
+
+def _medians(readings: list[dict[str, str]]) -> dict[str, str] | None:
+    """Return the reading in the middle of each field; of what is no number, some one."""
+    if not readings:
+        return None
+    return {
+        key: sorted((each[key] for each in readings), key=_number)[len(readings) // 2]
+        for key in readings[0]
+    }
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.inf

@@ -1,0 +1,218 @@
+"""Run every check and benchmark of a GPU kit: one line each, whatever the others do.
+
+    python run.py [--only TEXT] [--time-budget 540] [--out results] [--json]
+
+From a packed folder it runs that. From the repository it packs one to a temporary folder first, for
+this machine's GPU, and runs it there. Exit code: 0 good, 1 something is wrong or broken, 2 bad
+usage, or no kit that this machine can run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import math
+import os
+import platform
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nvidia
+import paths
+from accuracy import complaints_float32
+from journal import BROKEN, FAILED, NO_TIME, PASSED, SKIPPED, Journal, Line, say
+from kit import MANIFEST, Kit, KitError, environment
+from machine import facts, versions
+from race import Race, Settings
+from racer import CONTENDERS
+
+_CHECK = Path(__file__).resolve().with_name("check.py")
+_PACKAGES = ("torch", "triton", "numpy", "safetensors")
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    # Without this, a terminated run would leave stopped processes behind.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if not (paths.ROOT / MANIFEST).exists():
+        sys.exit(pack_and_run(arguments))
+    try:
+        kit = Kit()
+        kit.check_python()
+    except KitError as error:
+        sys.exit(_usage(error))
+    journal = Journal(Path(arguments.out), about_this_machine(kit, arguments))
+    until = time.monotonic() + arguments.time_budget
+    jobs = [job for job in all_jobs(kit) if _wanted(job, arguments.only)]
+    if not jobs:
+        sys.exit(_usage(f"--only {arguments.only}: nothing matches"))
+    for name, by in [job[1:] for job in jobs if job[0] == "check"]:
+        line = checked(kit, name, by, arguments.check_limit, until)
+        journal.add(against_ours(line, journal))
+    settings = Settings(arguments.rounds, arguments.turn_seconds, arguments.start_limit, until)
+    for model in kit.about["timed"]:
+        contenders = [by for kind, name, by in jobs if (kind, name) == ("benchmark", model)]
+        Race(kit, model, settings, journal.add).run(contenders)
+    journal.finish()
+    print(json.dumps(journal.as_json(), indent=1) if arguments.json else journal.as_text())
+    sys.exit(int(any(line.is_bad for line in journal.lines)))
+
+
+def all_jobs(kit: Kit) -> Iterator[tuple[str, str, str]]:
+    """Yield kind, name and by whom, of everything in a kit; the most telling first."""
+    for name in kit.about["checks"]:
+        yield "check", name, "graphgrad"
+    for name in kit.about["checks"]:
+        yield "check", name, "torch"
+    for name in kit.about["timed"]:
+        for contender in CONTENDERS:
+            yield "benchmark", name, contender
+
+
+def checked(kit: Kit, name: str, by: str, limit: float, until: float) -> Line:
+    """Return what comes of a check in a process of its own, within its limit and until the end."""
+    left = until - time.monotonic()
+    if left <= 0:
+        return Line("check", name, by, SKIPPED, NO_TIME)
+    if by == "torch" and importlib.util.find_spec("torch") is None:
+        return Line("check", name, by, SKIPPED, "torch is not installed")
+    if by == "graphgrad" and name in kit.about["failed"]:
+        return Line("check", name, by, BROKEN, f"not packed: {kit.about['failed'][name]}")
+    start = time.monotonic()
+    status, reason, figures = _checked(name, by, min(limit, left))
+    if status == BROKEN and time.monotonic() >= until:
+        status, reason = SKIPPED, NO_TIME
+    return Line("check", name, by, status, reason, time.monotonic() - start, figures)
+
+
+def _checked(name: str, by: str, limit: float) -> tuple[str, str, dict[str, Any]]:
+    command = [sys.executable, str(_CHECK), name, by]
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=limit,
+            env=os.environ | environment(),
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return BROKEN, f"no end within {limit:.0f} s: it hangs, or is too slow", {}
+    if not done.stdout.strip():
+        last = (done.stderr.splitlines() or ["it printed nothing"])[-1]
+        return BROKEN, f"the process ended with status {done.returncode}; its last line: {last}", {}
+    answer = json.loads(done.stdout)
+    if "error" in answer:
+        return BROKEN, answer["error"], {}
+    complaints = answer.pop("complaints")
+    return (FAILED, "; ".join(complaints), answer) if complaints else (PASSED, "", answer)
+
+
+def against_ours(line: Line, journal: Journal) -> Line:
+    """Return torch's line about a check in float32 with the verdict on graphgrad's result.
+
+    On the same device graphgrad may be at most four times as far from the reference as torch.
+    """
+    ours = journal.figures(line.kind, line.name, "graphgrad")
+    if line.by != "torch" or line.status != PASSED or not ours or line.name.endswith("float64"):
+        return line
+    complaints = complaints_float32(ours["distances"], line.figures["distances"])
+    if complaints:
+        line.status, line.reason = FAILED, f"graphgrad's {'; '.join(complaints)}"
+    return line
+
+
+def about_this_machine(kit: Kit, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what a reader needs to know of where the figures come from."""
+    return {
+        "date": time.strftime("%Y-%m-%d %H:%M", time.gmtime()),
+        "machine": facts(),
+        "gpu": nvidia.facts(),
+        "versions": versions(_PACKAGES),
+        "kit": {key: kit.about[key] for key in ("target", "versions", "packed", "failed")},
+        "settings": {key: value for key, value in vars(arguments).items() if key != "json"},
+    }
+
+
+def pack_and_run(arguments: argparse.Namespace) -> int:
+    """Pack a kit for this machine to a temporary folder, and run it there as if it had travelled.
+
+    Returns
+    -------
+    int
+        The exit code of the run.
+    """
+    import pack  # noqa: PLC0415 (needs graphgrad, which a kit does without)
+
+    running = ".".join(platform.python_version_tuple()[:2])
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder, "kit")
+        chosen = ["--out", str(root), "--python", running, "--target", '"cuda"', *arguments.pack]
+        pack.pack(pack.choice(pack.parse_arguments(chosen)), root)
+        command = [sys.executable, str(root / "run.py"), *sys.argv[1:]]
+        return subprocess.run(command, check=False).returncode
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--out", default="results", help="folder of results.json and results.txt; %(default)s")
+    add("--json", action="store_true", help="print one JSON object in the end, not the tables")
+    add(
+        "--only",
+        action="append",
+        default=[],
+        help="only what has this text in its kind, name and by whom, such as 'check', "
+        "'mlp.float32' or 'resnet50-64 torch'; may be repeated",
+    )
+    add(
+        "--time-budget",
+        type=_seconds,
+        default=math.inf,
+        help="seconds; what is not done by then is not run",
+    )
+    add("--check-limit", type=_seconds, default=120.0, help="seconds of a check; %(default)s")
+    add(
+        "--start-limit",
+        type=_seconds,
+        default=300.0,
+        help="seconds of a contender's first step, with compilation; %(default)s",
+    )
+    add(
+        "--pack",
+        type=shlex.split,
+        default=[],
+        help="in the repository: options of pack.py, such as '--quick'",
+    )
+    add("--rounds", type=int, default=5, help="turns of each contender; %(default)s")
+    add("--turn-seconds", type=_seconds, default=1.0, help="about one turn's; %(default)s")
+    return parser.parse_args()
+
+
+def _wanted(job: tuple[str, str, str], only: list[str]) -> bool:
+    kind, name, by = job
+    return not only or any(text in f"{kind} {name} {by}" for text in only)
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not value > 0:
+        raise argparse.ArgumentTypeError(f"expected seconds above zero, given {text}")
+    return value
+
+
+def _usage(error: object) -> int:
+    say(f"run.py: {error}")
+    return 2
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""The models whose steps are timed, at full width: their sizes, their data and their weights.
+
+Nothing here needs more than numpy: on the GPU machine all contenders draw the same arrays from a
+seed, so that no weights travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+RATE = 0.01
+MOMENTUM = 0.9
+CLASSES = 1000
+WORDS = 8192
+SEED = 0
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A model and a batch size.
+
+    Attributes
+    ----------
+    name : str
+    model : str
+        ``resnet18`` or ``resnet50``, as torchvision has them, or ``encoder``, a transformer.
+    batch : int
+    sizes : dict of str to int
+        Of the encoder: ``layers``, ``width`` and ``length`` of the sequence.
+    image : int
+        Height and width of the images of a residual network.
+    """
+
+    name: str
+    model: str
+    batch: int
+    sizes: dict[str, int] = field(default_factory=dict)
+    image: int = 224
+
+    @property
+    def is_image(self) -> bool:
+        return self.model != "encoder"
+
+    def data(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return the inputs by name and the labels, int64 (N,): images (N, 3, H, W) or tokens."""
+        generator = np.random.default_rng(SEED)
+        labels = generator.integers(0, CLASSES, self.batch)
+        if self.is_image:
+            shape = (self.batch, 3, self.image, self.image)
+            return {"input": generator.standard_normal(shape, dtype=np.float32)}, labels
+        return {"tokens": generator.integers(0, WORDS, (self.batch, self.sizes["length"]))}, labels
+
+
+_ENCODER = {"layers": 6, "width": 512, "length": 128}
+_TINY = {"layers": 1, "width": 64, "length": 16}
+
+TIMED = {
+    timed.name: timed
+    for timed in (
+        Timed("resnet50-64", "resnet50", 64),
+        Timed("resnet18-64", "resnet18", 64),
+        Timed("encoder-64", "encoder", 64, _ENCODER),
+        Timed("resnet50-256", "resnet50", 256),
+        Timed("encoder-tiny", "encoder", 2, _TINY),
+    )
+}
+WHOLE = [name for name in TIMED if name != "encoder-tiny"]
+"""What is timed unless asked otherwise; the tiny one shows that the programs work."""
+
+
+def draw_weights(
+    params: Iterable[Mapping[str, object]], state: Iterable[Mapping[str, object]]
+) -> dict[str, np.ndarray]:
+    """Return values for parameters and statistics, each given by its name and shape, float32.
+
+    Matrices and convolutions have variance 2 / fan-in (He et al. 2015), embeddings 0.02²; scales
+    and variances are one, shifts and means zero.
+    """
+    generator = np.random.default_rng(SEED)
+    return {str(each["name"]): _draw(each, generator) for each in (*params, *state)}
+
+
+def _draw(described: Mapping[str, object], generator: np.random.Generator) -> np.ndarray:
+    name, shape = str(described["name"]), tuple(described["shape"])
+    if len(shape) > 1:
+        is_embedding = name in ("words.weight", "places.weight")
+        deviation = 0.02 if is_embedding else np.sqrt(2.0 / np.prod(shape[1:]))
+        return generator.standard_normal(shape, dtype=np.float32) * np.float32(deviation)
+    return np.full(shape, name.endswith((".weight", ".running_var")), np.float32)

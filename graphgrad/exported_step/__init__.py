@@ -1,0 +1,23 @@
+"""Run an exported training step with TVM's runtime alone: no compiler, no graphgrad.
+
+This package is copied into every export. It needs TVM's runtime, numpy and safetensors:
+
+    from exported_step import ExportedStep
+
+    step = ExportedStep("folder")
+    loss = step(inputs, targets)
+
+Set ``TVM_USE_RUNTIME_LIB=1`` where TVM's compiler is installed and should not be loaded.
+"""
+
+from .errors import ExportedStepError, FolderError, InputError, MachineError, StateError
+from .step import ExportedStep
+
+__all__ = [
+    "ExportedStep",
+    "ExportedStepError",
+    "FolderError",
+    "InputError",
+    "MachineError",
+    "StateError",
+]

@@ -1,0 +1,25 @@
+"""The errors of an exported step."""
+
+
+class ExportedStepError(RuntimeError):
+    """Base of the errors of an exported step."""
+
+
+class FolderError(ExportedStepError):
+    """An export is missing, incomplete or damaged."""
+
+
+class MachineError(ExportedStepError):
+    """This machine cannot run the export: another processor, GPU, driver or version of TVM."""
+
+
+class InputError(ExportedStepError):
+    """An array or number that was handed in does not fit; nothing has changed."""
+
+
+class StateError(ExportedStepError):
+    """A state file is missing, damaged or of another model, or cannot be written."""
+
+
+class FactsError(StateError):
+    """JSON cannot hold the facts that were to be written into a state file."""

@@ -1,0 +1,124 @@
+"""Whether this machine can run an export, and the parts of TVM that it needs for that."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import glob
+import platform
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from .errors import MachineError
+
+_OUT_OF_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY")
+
+
+def check_machine(manifest: Mapping[str, Any]) -> None:
+    """Raise `MachineError` where loading or running would fail, or end the process untold."""
+    if tvm.__version__ != manifest["tvm"]:
+        raise MachineError(
+            f"exported for TVM {manifest['tvm']}, but this is {tvm.__version__}; install the other"
+        )
+    host = manifest["host"]
+    given = f"{platform.system()} on {platform.machine()}"
+    wanted = f"{host['system']} on {host['machine']}"
+    if given != wanted:
+        raise MachineError(f"exported for {wanted}, but this is {given}; export again for it")
+    with contextlib.suppress(OSError):  # not every system says what its processor can do
+        known = re.findall(r"\w+", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+        missing = sorted(set(host["flags"]) - set(known))
+        if missing:
+            raise MachineError(
+                f"exported for the processor {host['processor']}, but this one lacks "
+                f"{', '.join(missing)}; export again for a target with its mcpu"
+            )
+
+
+def open_device(target: Mapping[str, Any], device: tvm.runtime.Device | None) -> tvm.runtime.Device:
+    """Load the parts of TVM's runtime that a target needs; return the device to run on.
+
+    Raises
+    ------
+    MachineError
+        There is no such device or no driver for it, or the GPU cannot run the export's code.
+    """
+    _load_runtime("tvm_runtime_extra")
+    is_cuda = target["kind"] == "cuda"
+    if is_cuda:
+        _load_cuda()
+    first = tvm.device("cuda" if is_cuda else "cpu")
+    chosen = first if device is None else device
+    if chosen.dlpack_device_type() != first.dlpack_device_type():
+        raise MachineError(f"the export is for {target['kind']}, not for {chosen}")
+    if not chosen.exist:
+        raise MachineError(f"this machine has no device {chosen}; nvidia-smi lists what it has")
+    if is_cuda:
+        _check_arch(target["arch"], str(chosen.compute_version))
+    return chosen
+
+
+@contextlib.contextmanager
+def memory_errors(device: tvm.runtime.Device, task: str) -> Iterator[None]:
+    """While inside, a device that is out of memory says so in an error of ours.
+
+    A step takes all of its memory before it computes, so where that fails nothing has changed.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not any(name in str(error) for name in _OUT_OF_MEMORY):
+            raise
+        # What the pool keeps for later counts as taken, though nobody uses it.
+        tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")()
+        raise MachineError(
+            f"{task} needs more memory than {device} has free, {device.available_global_memory} of "
+            f"{device.total_global_memory} bytes; nothing has changed"
+        ) from error
+
+
+def _check_arch(arch: str, capability: str) -> None:
+    """Raise unless a GPU can run an architecture's code: its own, or an older one's by its PTX."""
+    given = tuple(map(int, capability.split(".")))
+    digits = re.sub(r"\D", "", arch)
+    wanted = int(digits[:-1]), int(digits[-1])
+    # A letter binds the code to its own version ("a"), or to its major version ("f").
+    bound = {"a": 2, "f": 1}.get(arch[-1], 0)
+    if given < wanted or given[:bound] != wanted[:bound]:
+        raise MachineError(
+            f"exported for {arch}, but this GPU has compute capability {capability}; export again "
+            f'with arch "sm_{capability.replace(".", "")}"'
+        )
+
+
+def _load_cuda() -> None:
+    try:
+        ctypes.CDLL("libcudart.so.13")
+    except OSError:
+        _load_packaged_cudart()
+    _load_runtime("tvm_runtime_cuda")
+
+
+def _load_packaged_cudart() -> None:
+    """Load the CUDA runtime of a Python package, such as PyTorch's, which no search path names."""
+    for folder in sys.path:
+        for library in glob.glob(f"{glob.escape(folder)}/nvidia/*/lib/libcudart.so.13"):
+            with contextlib.suppress(OSError):
+                ctypes.CDLL(library, ctypes.RTLD_GLOBAL)
+
+
+def _load_runtime(name: str) -> None:
+    """Load a part of TVM's runtime; TVM does so by itself only along with its compiler."""
+    try:
+        tvm_ffi.libinfo.load_lib_ctypes(
+            "tvm", name, "RTLD_LOCAL", extra_lib_paths=tvm.libinfo.package_lib_paths()
+        )
+    except (RuntimeError, OSError) as error:
+        needs = "; it needs NVIDIA's driver and CUDA 13" if name.endswith("cuda") else ""
+        raise MachineError(f"TVM's library {name} cannot be loaded: {error}{needs}") from error

@@ -1,0 +1,136 @@
+"""What an export holds for one set of input shapes: a library with two programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.runtime import vm
+
+from .arrays import Staging, lend, to_array
+from .errors import InputError, MachineError
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Name, dtype and shape of a tensor."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    def check_dtype(self, label: str, array: Any) -> None:
+        """Raise `InputError` unless an array has this dtype."""
+        if str(array.dtype) != self.dtype:
+            raise InputError(
+                f"{label}: expected dtype {self.dtype}, given {array.dtype}; convert it"
+            )
+
+    def check(self, label: str, array: Any) -> None:
+        """Raise `InputError` unless an array has this dtype and shape."""
+        self.check_dtype(label, array)
+        if tuple(array.shape) != self.shape:
+            raise InputError(f"{label}: expected shape {self.shape}, given {tuple(array.shape)}")
+
+
+def types_by_name(described: Iterable[Mapping[str, Any]]) -> dict[str, TensorType]:
+    """Return types as a manifest describes them."""
+    types = (TensorType(ty["name"], ty["dtype"], tuple(ty["shape"])) for ty in described)
+    return {ty.name: ty for ty in types}
+
+
+class Program:
+    """The library for one set of input shapes, loaded.
+
+    Parameters
+    ----------
+    folder : Path
+    entry : mapping
+        As the manifest has it.
+    device : Device
+
+    Attributes
+    ----------
+    step, evaluate : callable
+    shapes : tuple of tuple of int
+        Of the inputs.
+    seeded : bool
+        Whether the step takes a seed: it drops values.
+
+    Raises
+    ------
+    MachineError
+        The library cannot be loaded.
+    """
+
+    def __init__(self, folder: Path, entry: Mapping[str, Any], device: tvm.runtime.Device):
+        library = folder / entry["library"]
+        try:
+            machine = vm.VirtualMachine(tvm.runtime.load_module(str(library)), device)
+        except (RuntimeError, OSError) as error:
+            raise MachineError(f"{library} cannot be loaded: {error}") from error
+        self.step: Callable[..., Any] = machine[entry["functions"]["step"]]
+        self.evaluate: Callable[..., Any] = machine[entry["functions"]["evaluate"]]
+        self.shapes: Shapes = tuple(tuple(ty["shape"]) for ty in entry["inputs"])
+        self.seeded: bool = entry["seeded"]
+        self._targets: Mapping[str, Any] | None = entry["targets"]
+        self._device = device
+
+    def targets(self, given: Any, staging: Staging) -> list[tvm.runtime.Tensor]:
+        """Return targets as the step takes them, checked: none, or one tensor.
+
+        Where their values are limited, as labels are, they are looked at on the host.
+
+        Raises
+        ------
+        InputError
+        """
+        if self._targets is None:
+            if given is not None:
+                raise InputError("targets were given, but the loss takes none")
+            return []
+        if given is None:
+            raise InputError("targets are missing: the loss compares the outputs with targets")
+        [ty] = types_by_name([self._targets]).values()
+        span = self._targets["range"]
+        lent = lend(ty.name, given, self._device) if span is None else None
+        if lent is not None and str(lent.dtype) == ty.dtype:
+            ty.check(ty.name, lent)
+            return [lent]
+        array = _converted(ty, to_array(ty.name, given))
+        if span is not None:
+            _check_range(ty.name, array, span, self._targets["ignored"])
+        return [staging.copy(ty.name, array)]
+
+
+def _check_range(
+    label: str, array: np.ndarray, span: tuple[float, float], ignored: int | None
+) -> None:
+    """Raise `InputError` unless all elements are within bounds, or the one that is ignored."""
+    low, high = span
+    outside = ((array < low) | (array > high)) & (array != ignored)
+    if outside.any():
+        raise InputError(
+            f"{label}: {array[outside][0]} is out of range; they go from {low} to {high}"
+        )
+
+
+def _converted(ty: TensorType, array: np.ndarray) -> np.ndarray:
+    """Return targets in the dtype that the step takes; any integers or numbers become that.
+
+    Raises
+    ------
+    InputError
+    """
+    accepted = {"b": "b", "i": "iu", "u": "iu"}.get(np.dtype(ty.dtype).kind, "iufV")
+    if array.dtype.kind not in accepted:
+        raise InputError(f"{ty.name}: expected {ty.dtype}, given {array.dtype}; convert them")
+    converted = array.astype(ty.dtype)
+    ty.check(ty.name, converted)
+    return converted

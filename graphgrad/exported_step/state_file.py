@@ -1,0 +1,205 @@
+"""State files: one safetensors file, written so that a crash never harms the previous one.
+
+The format holds arrays and text only, so that opening a file runs no code, and a digest of both,
+because safetensors itself does not notice a changed byte. A new file is written beside its target,
+flushed to the disk, and renamed over it.
+
+graphgrad's checkpoints are such files, and so is the state in an export.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from .errors import FactsError, StateError
+
+_FORMATS = "graphgrad-checkpoint-"
+FORMAT = f"{_FORMATS}1"
+_SEPARATOR = "/"
+_UNFINISHED = ".unfinished"
+
+Groups = dict[str, dict[str, np.ndarray]]
+"""Arrays by group (``params``, ``state``, then the optimiser's buffers by kind) and name."""
+
+
+def write(
+    path: str | os.PathLike[str], groups: Mapping[str, Mapping[str, np.ndarray]], facts: dict
+) -> None:
+    """Write arrays and facts to a file, replacing it in one step.
+
+    Parameters
+    ----------
+    path : path
+    groups : mapping of str to mapping of str to array
+        Group names hold no ``/``.
+    facts : dict
+        Anything that JSON can hold.
+
+    Raises
+    ------
+    FactsError
+        JSON cannot hold the facts.
+    StateError
+        The file cannot be written; what stood there before is untouched.
+    """
+    arrays = {
+        f"{group}{_SEPARATOR}{name}": np.asarray(array, order="C")
+        for group, members in groups.items()
+        for name, array in members.items()
+    }
+    try:
+        text = json.dumps(facts)
+    except (TypeError, ValueError) as error:
+        raise FactsError(f"JSON cannot hold the facts for {path}: {error}") from error
+    metadata = {"format": FORMAT, "facts": text, "sha256": _digest(arrays, text)}
+    try:
+        replace_file(Path(path), save(arrays, metadata=metadata))
+    except OSError as error:
+        raise StateError(
+            f"cannot write the checkpoint {path}: {error}; what stood there before is untouched"
+        ) from error
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file so that at every moment its name shows either the old or the new content.
+
+    A process that is killed here leaves a hidden file beside `path`; the next call removes it. Of
+    two processes that write to one path at once, one may therefore fail, but none writes nonsense.
+    """
+    path = Path(os.path.realpath(path))  # a link keeps pointing at the file
+    _remove_unfinished(path)
+    temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}{_UNFINISHED}"
+    try:
+        with open(temporary, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _sync_folder(path.parent)
+
+
+def _remove_unfinished(path: Path) -> None:
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}"):
+        left.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable; not every platform lets a folder be opened for that."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
+    """Read a file that `write` made.
+
+    Returns
+    -------
+    groups, facts
+        A group that had no arrays is missing.
+
+    Raises
+    ------
+    StateError
+        The file is missing, damaged, or no checkpoint of graphgrad.
+    """
+    if not Path(path).is_file():
+        raise StateError(f"there is no file {path} to load")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise StateError(
+            f"{path} is damaged or no checkpoint ({error}); use an older one"
+        ) from error
+    if metadata.get("format") != FORMAT:
+        raise StateError(
+            f"{path} is a safetensors file, but no checkpoint of graphgrad in the format {FORMAT}"
+        )
+    text = metadata.get("facts", "")
+    if metadata.get("sha256") != _digest(arrays, text):
+        raise StateError(f"{path} is damaged: its digest does not fit; use an older one")
+    groups: Groups = {}
+    for key, array in arrays.items():
+        group, _, name = key.partition(_SEPARATOR)
+        groups.setdefault(group, {})[name] = array
+    return groups, json.loads(text)
+
+
+def is_state_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file says that `write` made it."""
+    try:
+        with safe_open(path, framework="numpy") as file:
+            return str((file.metadata() or {}).get("format", "")).startswith(_FORMATS)
+    except (SafetensorError, OSError):
+        return False
+
+
+def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:
+    """Return a digest of everything that a checkpoint holds."""
+    digest = hashlib.sha256(facts.encode())
+    for key in sorted(arrays):
+        array = arrays[key]
+        digest.update(f"\n{key} {array.dtype} {array.shape}\n".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def check_match(
+    path: str | os.PathLike[str],
+    groups: Groups,
+    expected: Mapping[str, Mapping[str, Any]],
+) -> None:
+    """Raise unless a file's arrays are those of a model: same groups, names, shapes and dtypes.
+
+    Of what is expected, arrays or types, only ``dtype`` and ``shape`` are looked at.
+
+    Raises
+    ------
+    StateError
+        Lists the first differences.
+    """
+    given = _types(groups)
+    wanted = _types(expected)
+    differences = [
+        f"{key}: file has {given.get(key, 'nothing')}, model has {wanted.get(key, 'nothing')}"
+        for key in sorted(given.keys() | wanted.keys())
+        if given.get(key) != wanted.get(key)
+    ]
+    if differences:
+        shown = "\n  ".join(differences[:5])
+        raise StateError(
+            f"{path} belongs to another model or optimiser; {len(differences)} difference(s):\n  "
+            f"{shown}"
+        )
+
+
+def _types(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    return {
+        f"{group}{_SEPARATOR}{name}": f"{array.dtype}{list(array.shape)}"
+        for group, members in groups.items()
+        for name, array in members.items()
+    }

@@ -1,0 +1,309 @@
+"""`ExportedStep`: a training step, loaded from an export."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from . import state_file
+from .arrays import Arrays, Staging, copy, to_array, to_arrays
+from .errors import FolderError, InputError, StateError
+from .folder import MANIFEST, STATE, check_files, machine_code_from, read_manifest
+from .machine import check_machine, memory_errors, open_device
+from .program import Program, TensorType, types_by_name
+
+
+class ExportedStep:
+    """A compiled training step, its parameters and all that it changes, loaded from an export.
+
+    Parameters
+    ----------
+    folder : path
+        What ``step.export`` or ``graphgrad.export_step`` wrote.
+    device : tvm device, optional
+        By default the first of the kind that the export is for.
+    weights : path or mapping of str to array, optional
+        Values of all parameters and statistics by name, in place of those in the export: arrays, or
+        a safetensors file of them. Training then starts at step 0. A file that ``save`` wrote is
+        continued instead, as by `load`.
+
+    Attributes
+    ----------
+    manifest : dict
+        What the export holds, as its file ``manifest.json`` says it.
+    learning_rate : float
+        The rate of the next steps; may be set at any time.
+    steps : int
+        Calls so far.
+
+    Raises
+    ------
+    FolderError
+        The export is missing or damaged, or it holds no weights and none were given.
+    MachineError
+        This machine cannot run it.
+    InputError, StateError
+        The weights do not fit.
+    """
+
+    steps: int
+    _seed: int
+    _learning_rate: float
+    _rate: tvm.runtime.Tensor
+    _updates: tvm.runtime.Tensor
+    _tensors: dict[str, dict[str, tvm.runtime.Tensor]]
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        device: tvm.runtime.Device | None = None,
+        weights: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    ):
+        root = Path(folder).resolve()
+        self.manifest = read_manifest(root)
+        check_files(root, self.manifest["files"])
+        check_machine(self.manifest)
+        self._device = open_device(self.manifest["target"], device)
+        self._staging = Staging(self._device)
+        self._params = types_by_name(self.manifest["params"])
+        self._state = types_by_name(self.manifest["state"])
+        self._trained = [self._params[name] for name in self.manifest["trained"]]
+        self._fills = {slot["name"]: slot["fill"] for slot in self.manifest["slots"]}
+        with machine_code_from(root, self.manifest["files"]):
+            programs = [Program(root, e, self._device) for e in self.manifest["entries"]]
+        self._programs = {program.shapes: program for program in programs}
+        if isinstance(weights, Mapping):
+            self._start(weights)
+        elif weights is not None and not state_file.is_state_file(weights):
+            self._start(_read_weights(weights))
+        elif weights is not None or STATE in self.manifest["files"]:
+            self.load(root / STATE if weights is None else weights)
+        else:
+            raise FolderError(
+                f"{root} was exported without weights: give them as weights=, arrays by name or a "
+                "safetensors file"
+            )
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next steps."""
+        return self._learning_rate
+
+    @learning_rate.setter
+    def learning_rate(self, rate: float) -> None:
+        if not isinstance(rate, Real) or isinstance(rate, bool) or not 0 <= rate < math.inf:
+            raise InputError(f"learning_rate={rate!r} must be a finite number, at least 0")
+        for dtype in {ty.dtype for ty in self._trained}:
+            with np.errstate(over="ignore"):
+                overflows = np.isinf(np.float64(rate).astype(dtype))
+            if overflows:
+                raise InputError(f"learning_rate={rate!r} is too large for {dtype} parameters")
+        self._learning_rate = float(rate)
+        self._rate = self._staging.copy("learning rate", np.asarray(rate, "float64"))
+
+    @property
+    def skipped(self) -> int:
+        """How many of `steps` changed nothing, because something was not finite."""
+        return self.steps - int(self._updates.numpy())
+
+    @property
+    def params(self) -> Arrays:
+        """Copies of all parameters, by name."""
+        return to_arrays(self._tensors["params"])
+
+    @property
+    def state(self) -> Arrays:
+        """Copies of the running statistics, by name."""
+        return to_arrays(self._tensors["state"])
+
+    @property
+    def optimizer_state(self) -> dict[str, Arrays]:
+        """Copies of the optimiser's buffers, by kind (such as ``momentum``) and parameter."""
+        return {slot: to_arrays(self._tensors[slot]) for slot in self._fills}
+
+    def __call__(self, inputs: Any, targets: Any = None) -> float:
+        """Make one step.
+
+        Parameters
+        ----------
+        inputs : array or mapping of str to array
+            In the dtypes and one set of the shapes of the export; a single array for a model with
+            one input. Arrays of numpy, or of any library with DLPack. What is on the device
+            already is not copied; on a GPU it must be ready on the default stream.
+        targets : array
+            Labels or values; left out if the loss takes none.
+
+        Returns
+        -------
+        loss : float
+            Of the parameters before the step.
+
+        Raises
+        ------
+        InputError
+            An array does not fit; nothing has changed.
+        MachineError
+            The device has too little memory; nothing has changed.
+        """
+        return float(self.enqueue(inputs, targets).numpy())
+
+    def enqueue(self, inputs: Any, targets: Any = None) -> tvm.runtime.Tensor:
+        """Make one step as a call does, but do not wait for a GPU to finish it.
+
+        Returns
+        -------
+        loss : tvm.runtime.Tensor
+            A scalar on the device; its ``numpy()`` waits.
+        """
+        program, arguments = self._checked(inputs)
+        arguments += program.targets(targets, self._staging)
+        arguments.append(self._rate)
+        if program.seeded:
+            # The two halves of a word of 64 bits: no two steps of two seeds share one.
+            word = np.asarray(self._seed << 32 | self.steps, "int64")
+            arguments.append(self._staging.copy("seed", word))
+        owned = [tensor for group in self._tensors.values() for tensor in group.values()]
+        with memory_errors(self._device, "a training step"):
+            loss, self._updates, *fresh = program.step(*arguments, self._updates, *owned)
+        self._replace(fresh)
+        self.steps += 1
+        return loss
+
+    def evaluate(self, inputs: Any) -> Arrays:
+        """Return the model's outputs by name, in inference form, with the current parameters.
+
+        Raises
+        ------
+        InputError, MachineError
+        """
+        program, arguments = self._checked(inputs)
+        owned = [*self._tensors["params"].values(), *self._tensors["state"].values()]
+        with memory_errors(self._device, "an evaluation"):
+            outputs = program.evaluate(*arguments, *owned)[0]
+        return to_arrays(dict(zip(self.manifest["outputs"], outputs, strict=True)))
+
+    def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
+        """Write everything that the next steps depend on to one file, as graphgrad's steps do.
+
+        Parameters
+        ----------
+        path : path
+            Replaced in one step: after a crash it holds the old or the new state, whole.
+        extra : mapping, optional
+            Facts of your own; anything that JSON can hold.
+
+        Raises
+        ------
+        StateError
+            The file cannot be written; what stood there before is untouched.
+        """
+        facts = {
+            "optimizer": self.manifest["optimizer"],
+            "learning_rate": self._learning_rate,
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "seed": self._seed,
+            "extra": dict(extra or {}),
+        }
+        groups = {group: to_arrays(tensors) for group, tensors in self._tensors.items()}
+        state_file.write(path, groups, facts)
+
+    def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Go back to a state that was saved, here or by graphgrad; return its ``extra``.
+
+        Raises
+        ------
+        StateError
+            The file is missing, damaged, or of another model or optimiser; nothing has changed.
+        """
+        groups, facts = state_file.read(path)
+        # A group without arrays leaves no trace in the file.
+        groups = {group: groups.get(group, {}) for group in {**self._types(), **groups}}
+        state_file.check_match(path, groups, self._types())
+        if facts["optimizer"] != self.manifest["optimizer"]:
+            raise StateError(
+                f"{path} was saved by {facts['optimizer']}, but this step uses "
+                f"{self.manifest['optimizer']}"
+            )
+        self._place(groups, facts["steps"], facts["skipped"])
+        self.learning_rate, self._seed = facts["learning_rate"], facts["seed"]
+        return facts["extra"]
+
+    def _types(self) -> dict[str, dict[str, TensorType]]:
+        """Return the types of everything that the step owns, by group, in its order."""
+        trained = {ty.name: ty for ty in self._trained}
+        return {"params": self._params, "state": self._state, **dict.fromkeys(self._fills, trained)}
+
+    def _start(self, weights: Mapping[str, Any]) -> None:
+        """Begin at step 0 with given values of the parameters and statistics."""
+        wanted = {**self._params, **self._state}
+        if weights.keys() != wanted.keys():
+            raise InputError(
+                f"weights: unknown {sorted(weights.keys() - wanted.keys())}, missing "
+                f"{sorted(wanted.keys() - weights.keys())}; the names are in {MANIFEST}"
+            )
+        arrays = {name: to_array(f"weights {name!r}", weights[name]) for name in wanted}
+        for name, ty in wanted.items():
+            ty.check(f"weights {name!r}", arrays[name])
+        groups = {group: {n: arrays[n] for n in names} for group, names in self._types().items()}
+        for slot, fill in self._fills.items():
+            groups[slot] = {n: np.full_like(array, fill) for n, array in groups[slot].items()}
+        self._place(groups, 0, 0)
+        self.learning_rate, self._seed = self.manifest["learning_rate"], self.manifest["seed"]
+
+    def _place(self, groups: Mapping[str, Arrays], steps: int, skipped: int) -> None:
+        """Copy arrays to the device, in the order that the step takes them."""
+        with memory_errors(self._device, "a copy of the parameters and the optimiser's state"):
+            tensors = {
+                group: {name: copy(groups[group][name], self._device) for name in names}
+                for group, names in self._types().items()
+            }
+            updates = copy(np.asarray(steps - skipped, "float64"), self._device)
+        self._tensors, self._updates = tensors, updates
+        self.steps = steps
+
+    def _replace(self, tensors: list[tvm.runtime.Tensor]) -> None:
+        """Take what a step returned: the parameters that train, statistics and buffers."""
+        fresh = iter(tensors)
+        for ty in self._trained:
+            self._tensors["params"][ty.name] = next(fresh)
+        for group in ("state", *self._fills):
+            for name in self._tensors[group]:
+                self._tensors[group][name] = next(fresh)
+
+    def _checked(self, inputs: Any) -> tuple[Program, list[tvm.runtime.Tensor]]:
+        """Return the program for the shapes of the inputs, and the inputs on the device."""
+        types = types_by_name(self.manifest["entries"][0]["inputs"])
+        if not isinstance(inputs, Mapping):
+            if len(types) != 1:
+                raise InputError(f"the model has inputs {list(types)}; give arrays by name")
+            inputs = dict.fromkeys(types, inputs)
+        if inputs.keys() != types.keys():
+            raise InputError(f"given inputs {list(inputs)}, but the model has {list(types)}")
+        given = {name: self._staging.place(f"input {name!r}", inputs[name]) for name in types}
+        for name, ty in types.items():
+            ty.check_dtype(f"input {name!r}", given[name])
+        shapes = tuple(tuple(map(int, tensor.shape)) for tensor in given.values())
+        if shapes not in self._programs:
+            exported = ", or ".join(
+                ", ".join(f"{name!r} {shape}" for name, shape in zip(types, known, strict=True))
+                for known in self._programs
+            )
+            raise InputError(f"inputs of shapes {shapes}: the export is for {exported} alone")
+        return self._programs[shapes], list(given.values())
+
+
+def _read_weights(path: str | os.PathLike[str]) -> Arrays:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise StateError(f"{path} cannot be read as a safetensors file: {error}") from error

@@ -1,0 +1,79 @@
+"""Allocation first: a function takes the memory that it needs before it computes anything.
+
+Where memory is short it then fails while everything that it was to overwrite is still whole. The
+pieces of memory are those of the plan, each used by many tensors in turn; taken later and given
+back earlier they would not make room for one another, because the pool of the virtual machine
+hands out a piece only for exactly its size.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+from tvm import relax
+
+PAGE = 4096
+"""Bytes of which the pool of the virtual machine hands out multiples."""
+
+
+def allocate_first(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with the allocations of known size at the start of each function.
+
+    Runs between the planning of memory and the release after last use. An allocation inside a
+    branch stays there, as does one whose size depends on the arguments.
+    """
+    changed = mod.clone()
+    for name, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            changed.update_func(name, _reordered(func))
+    return changed
+
+
+def allocated_bytes(mod: tvm.IRModule) -> dict[str, int]:
+    """Return how many bytes each function of a lowered module allocates, branches left out."""
+    return {
+        name.name_hint: sum(map(_bytes, _allocations(func, "relax.vm.alloc_storage")))
+        for name, func in mod.functions.items()
+        if isinstance(func, relax.Function)
+    }
+
+
+def _reordered(func: relax.Function) -> relax.Function:
+    first = _allocations(func, "relax.memory.alloc_storage")
+    if not first:
+        return func
+    moved = {binding.var for binding in first}
+    rest = [
+        relax.BindingBlock([b for b in block.bindings if b.var not in moved], block.span)
+        for block in func.body.blocks
+    ]
+    body = relax.SeqExpr([relax.BindingBlock(first), *rest], func.body.body, func.body.span)
+    return relax.Function(
+        func.params, body, func.ret_ty, func.is_pure, attrs=func.attrs, span=func.span
+    )
+
+
+def _allocations(func: relax.Function, op: str) -> list[Any]:
+    """Return the bindings of a function's outermost level that allocate a known size."""
+    return [
+        binding
+        for block in func.body.blocks
+        for binding in block.bindings
+        if isinstance(binding, relax.VarBinding)
+        and isinstance(binding.value, tvm.ir.Call)
+        and binding.value.op == tvm.ir.Op.get(op)
+        and _is_static(binding.value.args[0])
+    ]
+
+
+def _is_static(shape: Any) -> bool:
+    return isinstance(shape, relax.ShapeExpr) and all(
+        isinstance(extent, tvm.tirx.IntImm) for extent in shape.values
+    )
+
+
+def _bytes(allocation: Any) -> int:
+    size = math.prod(int(extent) for extent in allocation.value.args[0].values)
+    return -(-size // PAGE) * PAGE

@@ -1,0 +1,186 @@
+"""Contractions on a GPU: TVM's tiles in shared memory, after checks that TVM leaves out.
+
+TVM's rule looks at which axes are read, not at what is computed from them, pads with zeros, and
+adds up all terms of an output one after the other. Here it is given sums of products only, and no
+more than `_LONGEST` terms at a time: longer sums, and those of few outputs, are cut into parts,
+which a further launch adds up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize, Schedule, dlight
+
+from ..contraction import operands
+from ..structure import Axis, Stage, buffer_of, sequence, uses, volume
+from .threads import bound, divisor
+
+_LONGEST = 2560
+"""Terms that one thread adds up one after the other: more lose accuracy in float32."""
+
+_SHORTEST = 256
+"""Terms that a part must have for cutting a sum to be worth a launch."""
+
+_BLOCKS = 256
+"""Blocks of threads that keep a large GPU busy."""
+
+_TILE = (32, 64)
+"""Outputs of a block of threads in TVM's rule."""
+
+_OLD_GPU = tvm.target.Target({"kind": "cuda", "arch": "sm_60"})
+"""TVM's rule is told of an old GPU: its tensor-core code adds up in half precision if it may."""
+
+
+class _Tiles(dlight.gpu.Matmul):
+    """TVM's rule for matrix products, with loops that the CUDA compiler unrolls, not TVM."""
+
+    def get_configs(self, target: tvm.target.Target) -> Any:
+        config = super().get_configs(target)
+        config.unroll = 0
+        return config
+
+
+def cut_long_sums(sch: Schedule, stage: Stage) -> None:
+    """Cut the sums of a contraction into parts, if they are long or outputs are few."""
+    found = _cut(stage)
+    if found is None:
+        return
+    axes, parts = found
+    block = sch.get_sblock(stage.name)
+    loops = sch.get_loops(block)
+    first = len(stage.spatial)
+    terms = loops[first : first + axes]
+    fused = sch.fuse(*terms) if axes > 1 else terms[0]
+    part, _ = sch.split(fused, [parts, None])
+    partial = sch.rfactor(part, 0)
+    for stage_of_two in (partial, block):
+        outer = sch.get_loops(stage_of_two)  # in the order of the block's iterators
+        sch.reorder(outer[first], *outer[:first])
+
+
+def tiles(group: Sequence[Any], shared: Sequence[Any]) -> tuple[list[Any], list[Any]] | None:
+    """Return a contraction's kernel, and its buffers; None if TVM's rule does not take it.
+
+    Parameters
+    ----------
+    group : sequence of Stmt
+        The stage of the contraction, with the maps to be computed in the same kernel.
+    shared : sequence of Buffer
+        Those that others than the group write or read.
+    """
+    used, written = used_buffers(group)
+    own = [b for b in written if not any(b.same_as(s) for s in shared)]
+    params = [b for b in used if not any(b.same_as(o) for o in own)]
+    body = group[0] if len(group) == 1 else tirx.SeqStmt(list(group))
+    root = SBlock([], [], [], "root", body, alloc_buffers=own)
+    func = tirx.PrimFunc(params, SBlockRealize([], tirx.const(True, "bool"), root))
+    try:
+        with _OLD_GPU:
+            schedule = _Tiles().apply(func, _OLD_GPU, False)
+    except Exception:  # TVM's rule raises whatever it likes where it does not fit
+        return None
+    if schedule is None:
+        return None
+    done = schedule.mod["main"]
+    kernels = [_on_one_axis(statement) for statement in sequence(done.body.block.body)]
+    if None in kernels:
+        return None  # a map is left that could not be computed inside
+    renamed = dict(zip(done.params, params, strict=True))
+    return [
+        tvm_ffi.structural_map(kernel, (tvm.ir.Var, lambda var: renamed.get(var, var)))
+        for kernel in kernels
+    ], list(done.body.block.alloc_buffers)
+
+
+def _on_one_axis(kernel: Any) -> Any | None:
+    """Return a kernel of TVM's rule with a grid of one axis; None for another statement.
+
+    Along the second axis a grid has at most 65535 blocks, too few for many small products; and a
+    grid without blocks, which a symbolic extent of 0 makes, is an error of the driver.
+    """
+    if _tag(kernel) != "blockIdx.y" or _tag(kernel.body) != "blockIdx.x":
+        return None
+    outer, inner = kernel, kernel.body
+    width = divisor(inner.extent)
+    blocks = tvm.sym.Analyzer().simplify(divisor(outer.extent) * width)
+    block = tirx.Var("block", "int64")
+    at = {
+        outer.loop_var: tirx.floordiv(block, width).astype(str(outer.loop_var.ty.dtype)),
+        inner.loop_var: tirx.floormod(block, width).astype(str(inner.loop_var.ty.dtype)),
+    }
+    body = tvm_ffi.structural_map(inner.body, (tvm.ir.Var, lambda var: at.get(var, var)))
+    return bound(block, blocks, "blockIdx.x", body)
+
+
+def _tag(loop: Any) -> str | None:
+    """Return which threads a loop runs over."""
+    threads = loop.thread_binding if isinstance(loop, tirx.For) else None
+    return None if threads is None else str(threads.thread_tag)
+
+
+def may_tile(stage: Stage) -> bool:
+    """Return whether a stage is a contraction that TVM's rule computes as it is meant."""
+    pair = operands(stage)
+    if pair is None or any(axis.extent == 0 for axis in stage.axes):
+        return False
+    _, left, right = _kinds(stage, pair)
+    terms = [axis.extent for axis in stage.reduced]
+    short = None in terms or math.prod(terms) <= _LONGEST  # type: ignore[arg-type]
+    return bool(left and right) and short
+
+
+def _cut(stage: Stage) -> tuple[int, int] | None:
+    """Return how many leading reduced axes to cut, as one, and into how many parts."""
+    pair = operands(stage)
+    if pair is None or stage.axes[0].reduced or any(not axis.extent for axis in stage.axes):
+        return None
+    both, left, right = _kinds(stage, pair)
+    rows, columns = (math.ceil(volume(a) / t) for a, t in zip((left, right), _TILE, strict=True))
+    terms = volume(stage.reduced)
+    wanted = min(math.ceil(_BLOCKS / (volume(both) * rows * columns)), terms // _SHORTEST)
+    wanted = max(wanted, math.ceil(terms / _LONGEST))
+    if wanted <= 1:
+        return None
+    for axes in range(1, len(stage.reduced) + 1):
+        length = volume(stage.reduced[:axes])
+        exact = [d for d in range(wanted, min(4 * wanted, length) + 1) if length % d == 0]
+        if exact:
+            return axes, exact[0]
+    return None
+
+
+def _kinds(stage: Stage, pair: tuple[Any, Any]) -> tuple[list[Axis], list[Axis], list[Axis]]:
+    """Return the axes of the outputs that both operands are read along, or one of them."""
+    along = [(axis, [uses(load, axis.var) > 0 for load in pair]) for axis in stage.spatial]
+    return (
+        [axis for axis, (left, right) in along if left and right],
+        [axis for axis, (left, right) in along if left and not right and axis.extent != 1],
+        [axis for axis, (left, right) in along if right and not left and axis.extent != 1],
+    )
+
+
+def used_buffers(statements: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the buffers that statements use, and those of them that they write."""
+    used: list[Any] = []
+    written: list[Any] = []
+
+    def note(buffer: Any, into: list[Any]) -> None:
+        if not any(buffer.same_as(seen) for seen in into):
+            into.append(buffer)
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tirx.BufferStore):
+            note(node.buffer, written)
+            note(node.buffer, used)
+        elif isinstance(node, tvm.ir.TensorLoad):
+            note(buffer_of(node), used)
+
+    for statement in statements:
+        tvm_ffi.structural_walk(statement, visit)
+    return used, written

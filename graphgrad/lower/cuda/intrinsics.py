@@ -1,0 +1,135 @@
+"""Expressions that TVM's CUDA code generator refuses, or writes down less exactly than they are.
+
+`widen_half` runs before lowering, `spell_exactly` on the finished device functions.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+_MATHEMATICS = frozenset(
+    f"tirx.{name}"
+    for name in (
+        *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "exp"),
+        *("exp10", "exp2", "fmod", "hypot", "log", "log10", "log1p", "log2", "nearbyint", "pow"),
+        *("round", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh"),
+    )
+)
+"""Functions of which CUDA has no form in half precision, or an approximate one."""
+
+
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Max, tirx.Min)
+_COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
+
+
+def widen_half(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a PrimFunc that computes in float32 what it has in half precision.
+
+    Of float16 those are the mathematical functions: as they stand, some become functions that CUDA
+    does not have (``hacos``), some its approximate ones, and the remainder of a division is
+    refused. Of bfloat16 it is everything up to the next store, as on a processor; TVM leaves it to
+    GPUs that have such arithmetic, which rounds after every operation.
+    """
+    body = tvm_ffi.structural_map(
+        func.body,
+        [
+            (tvm.ir.Call, _widened_call),
+            (_ARITHMETIC, _widened_arithmetic),
+            (_COMPARISONS, _widened_comparison),
+            (tirx.Select, _widened_selection),
+        ],
+    )
+    return func.with_body(body)
+
+
+def spell_exactly(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a lowered PrimFunc whose constants and extrema mean in CUDA what they mean in TVM.
+
+    The code generator writes float64 constants with 15 decimals, by which small ones lose their
+    digits or become zero, and infinity in bfloat16 as a word that is no number. It writes extrema
+    as CUDA's `max` and `min`, which ignore NaN.
+    """
+    body = tvm_ffi.structural_map(
+        func.body,
+        [
+            (tirx.FloatImm, _exact_constant),
+            (tirx.Max, lambda node: _extremum(node, lambda a, b: a > b)),
+            (tirx.Min, lambda node: _extremum(node, lambda a, b: a < b)),
+        ],
+    )
+    return func.with_body(body)
+
+
+def _widened_call(call: Any) -> Any:
+    name = str(getattr(call.op, "name", ""))
+    if _is_half(call) and name in _MATHEMATICS:
+        wide = [_wide(argument) for argument in call.args]
+    elif _is_bfloat16(call) and name == "prim.if_then_else":
+        wide = [call.args[0], *(_wide(argument) for argument in call.args[1:])]
+    else:
+        return call
+    return _narrow(tvm.ir.Call(call.op, wide, ret_ty=tvm.ir.PrimType("float32")), call)
+
+
+def _widened_arithmetic(node: Any) -> Any:
+    if _is_bfloat16(node) or (_is_half(node) and isinstance(node, tirx.Mod)):
+        return _narrow(type(node)(_wide(node.a), _wide(node.b)), node)
+    return node
+
+
+def _widened_comparison(node: Any) -> Any:
+    return type(node)(_wide(node.a), _wide(node.b)) if _is_bfloat16(node.a) else node
+
+
+def _widened_selection(node: Any) -> Any:
+    if not _is_bfloat16(node):
+        return node
+    chosen = tirx.Select(node.condition, _wide(node.true_value), _wide(node.false_value))
+    return _narrow(chosen, node)
+
+
+def _wide(value: Any) -> Any:
+    """Return a value in float32; bfloat16 is rounded in stores alone."""
+    if isinstance(value, tirx.FloatImm):
+        return tirx.FloatImm("float32", value.value)
+    rounded = _is_bfloat16(value) and isinstance(value, tirx.Cast)
+    if rounded and str(value.value.ty) == "float32":
+        return value.value
+    return tirx.Cast("float32", value)
+
+
+def _narrow(value: Any, like: Any) -> Any:
+    return tirx.Cast(str(like.ty), value)
+
+
+def _is_half(value: Any) -> bool:
+    return str(value.ty) in ("float16", "bfloat16")
+
+
+def _is_bfloat16(value: Any) -> bool:
+    return str(value.ty) == "bfloat16"
+
+
+def _exact_constant(constant: Any) -> Any:
+    value, dtype = float(constant.value), str(constant.ty.dtype)
+    if dtype == "bfloat16" and not math.isfinite(value):
+        return tirx.Cast(dtype, tirx.FloatImm("float32", value))
+    if dtype != "float64" or not math.isfinite(value) or float(f"{value:.15f}") == value:
+        return constant
+    (bits,) = struct.unpack("q", struct.pack("d", value))
+    return tirx.call_pure_extern(dtype, "__longlong_as_double", tirx.const(bits, "int64"))
+
+
+def _extremum(node: Any, wins: Callable[[Any, Any], Any]) -> Any:
+    """Return a maximum or minimum of floats as a selection, which is what it is on a processor."""
+    if not str(node.ty).startswith(("float", "bfloat")):
+        return node
+    a, b = (tirx.Var(name, node.ty) for name in ("a", "b"))
+    return tirx.Let(a, node.a, tirx.Let(b, node.b, tirx.Select(wins(a, b), a, b)))

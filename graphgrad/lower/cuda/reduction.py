@@ -1,0 +1,287 @@
+"""Reductions on a GPU: each result, and each part of a long one, by a thread of its own.
+
+Where there are few results with many terms, threads reduce parts of the terms first, and further
+launches reduce the parts. Threads never wait for each other, and which terms make a part depends on
+the shape alone: every run adds in the same order. No thread adds more than `_LONGEST` terms where
+extents are known, which bounds the rounding of a sum in float32.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ..structure import Axis, Load, Stage, sequence, static, stride, volume
+from .combiner import Combine, combiner
+from .threads import divisor, one_thread_per_point
+
+_LONGEST = 1024
+"""Terms that one thread adds up at most."""
+
+_SHORT = 128
+"""Terms up to which a result takes one thread, however few results there are."""
+
+_ENOUGH = 1 << 17
+"""Threads that keep a large GPU busy."""
+
+_LEAST_TERMS = 32
+"""Terms that a part must have to be worth its thread."""
+
+_UNKNOWN_PARTS = 1024
+"""Parts of a reduction of unknown length, where there are few results."""
+
+_WARP = 32
+"""Parts at least, if neighbouring terms are neighbours in memory: a warp reads them together."""
+
+Values = list[Any]
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """What is reduced, apart from any loop nest.
+
+    Attributes
+    ----------
+    spatial, reduced : list of For
+        The loops over results and over terms; their bodies do not count.
+    targets : list of BufferStore
+        Where each result goes; more than one for a reduction of tuples.
+    initial : list of Expr
+        What each result is before the first term.
+    update : function
+        Of the results so far; returns them with the term at the reduced loops' variables.
+    combine : function or None
+        Of results of two parts, the earlier first; None if they cannot be reduced in parts.
+    along_terms : bool
+        Whether neighbouring terms are neighbours in memory, rather than neighbouring results.
+    """
+
+    spatial: list[Any]
+    reduced: list[Any]
+    targets: list[Any]
+    initial: Values
+    update: Callable[[Values], Values]
+    combine: Combine | None
+    along_terms: bool
+
+
+def reduction_of(stage: Stage, loops: Sequence[Any], block: Any) -> Reduction:
+    """Return the reduction that a stage is, with its loops' variables in place of the block's."""
+    at = {axis.var: loop.loop_var for axis, loop in zip(stage.axes, loops, strict=True)}
+    for iterator in block.iter_vars:
+        at.setdefault(iterator.var, tirx.const(0, "int64"))
+    bound = {s.var: s.value for s in sequence(block.body) if isinstance(s, tirx.Bind)}
+    values = [_replaced(store.value, bound) for store in stage.stores]
+    targets = [_at_loops(store, at) for store in stage.stores]
+    starts = {store.buffer: store.value for store in sequence(block.init)}
+    initial = [_replaced(starts[store.buffer], at) for store in stage.stores]
+
+    def update(accumulators: Values) -> Values:
+        return [_replaced(_accumulating(v, stage.stores, accumulators), at) for v in values]
+
+    kinds = list(zip(stage.axes, loops, strict=True))
+    return Reduction(
+        [loop for axis, loop in kinds if not axis.reduced],
+        [loop for axis, loop in kinds if axis.reduced],
+        targets,
+        initial,
+        update,
+        combiner(values, stage.stores, initial),
+        _along_terms(stage),
+    )
+
+
+def launches(reduction: Reduction, name: str) -> tuple[list[Any], list[Any]]:
+    """Return the kernels that compute a reduction, in order, and the buffers between them."""
+    parts = _parts(reduction)
+    if parts is None:
+        return [_one_thread_each(reduction)], []
+    first, second, buffers = _in_parts(reduction, parts, name)
+    rest, more = launches(second, name)
+    return [_one_thread_each(first), *rest], [*buffers, *more]
+
+
+def _parts(reduction: Reduction) -> int | None:
+    """Return into how many parts to cut the terms of each result; None for one."""
+    extents = [static(loop.extent) for loop in reduction.reduced]
+    if reduction.combine is None:
+        return None
+    results = _volume(reduction.spatial)
+    wanted = math.ceil(_ENOUGH / max(results, 1))
+    if None in extents:
+        return min(max(wanted, _WARP), _UNKNOWN_PARTS)
+    terms = math.prod(extents)  # type: ignore[arg-type]
+    if terms <= _SHORT:
+        return None
+    if reduction.along_terms:
+        wanted = max(wanted, _WARP)
+    wanted = min(wanted, max(terms // _LEAST_TERMS, 1))
+    parts = max(wanted, math.ceil(terms / _LONGEST))
+    if parts == 1:
+        return None
+    return math.ceil(terms / math.ceil(terms / parts))  # so that no part is empty
+
+
+def _in_parts(
+    reduction: Reduction, parts: int, name: str
+) -> tuple[Reduction, Reduction, list[Any]]:
+    """Return the reduction of each part, that of the parts, and the buffers of the parts."""
+    assert reduction.combine is not None
+    part = _loop("part", parts)
+    results = [loop.extent for loop in reduction.spatial]
+    last = reduction.along_terms
+    shape = [*results, parts] if last else [parts, *results]
+    indices = [loop.loop_var for loop in reduction.spatial]
+    place = [*indices, part.loop_var] if last else [part.loop_var, *indices]
+    buffers = [
+        tirx.decl_buffer(shape, target.buffer.dtype, f"{name}_parts")
+        for target in reduction.targets
+    ]
+    loads = [tirx.BufferLoad(buffer, place) for buffer in buffers]
+    first = _of_parts(
+        reduction,
+        part,
+        parts,
+        [
+            tirx.BufferStore(buffer, load, place)
+            for buffer, load in zip(buffers, loads, strict=True)
+        ],
+    )
+    combine = reduction.combine
+    second = Reduction(
+        reduction.spatial,
+        [part],
+        reduction.targets,
+        reduction.initial,
+        lambda accumulators: combine(accumulators, loads),
+        combine,
+        last,
+    )
+    return first, second, buffers
+
+
+def _of_parts(reduction: Reduction, part: Any, parts: int, targets: list[Any]) -> Reduction:
+    """Return the reduction whose results are the parts.
+
+    Terms are dealt out in turn, so that neighbouring threads read neighbours; those of tuples in
+    runs, which keeps their order: the index of the first maximum depends on it.
+    """
+    terms = math.prod(loop.extent for loop in reduction.reduced)
+    each = tirx.floordiv(terms + (parts - 1), parts)
+    step = _loop("term", _simplified(each))
+    in_runs = len(targets) > 1
+    term = (
+        part.loop_var * each + step.loop_var if in_runs else step.loop_var * parts + part.loop_var
+    )
+    at = _decoded(reduction.reduced, term)
+    exact = static(terms) is not None and int(terms) % parts == 0
+
+    def update(accumulators: Values) -> Values:
+        values = [_replaced(value, at) for value in reduction.update(accumulators)]
+        if exact:
+            return values
+        pairs = zip(values, accumulators, strict=True)
+        return [tirx.if_then_else(term < terms, value, kept) for value, kept in pairs]
+
+    spatial = [*reduction.spatial, part] if reduction.along_terms else [part, *reduction.spatial]
+    return Reduction(spatial, [step], targets, reduction.initial, update, None, False)
+
+
+def _one_thread_each(reduction: Reduction) -> Any:
+    """Return a kernel in which one thread computes one result, or one tuple of them."""
+    held = [
+        tirx.decl_buffer((1,), target.buffer.dtype, "held", scope="local")
+        for target in reduction.targets
+    ]
+    zero = [tirx.const(0, "int32")]
+    values = reduction.update([tirx.BufferLoad(buffer, zero) for buffer in held])
+    fresh = [tirx.Var("next", value.ty) for value in values]
+    body: Any = tirx.SeqStmt(
+        [
+            *(tirx.Bind(var, value) for var, value in zip(fresh, values, strict=True)),
+            *(tirx.BufferStore(buffer, var, zero) for buffer, var in zip(held, fresh, strict=True)),
+        ]
+    )
+    for loop in reversed(reduction.reduced):
+        body = _loop_around(loop, body)
+    return one_thread_per_point(
+        reduction.spatial,
+        tirx.SeqStmt(
+            [
+                *(tirx.AllocBuffer(buffer) for buffer in held),
+                *(
+                    tirx.BufferStore(buffer, value, zero)
+                    for buffer, value in zip(held, reduction.initial, strict=True)
+                ),
+                body,
+                *(
+                    tirx.BufferStore(t.buffer, tirx.BufferLoad(buffer, zero), list(t.indices))
+                    for t, buffer in zip(reduction.targets, held, strict=True)
+                ),
+            ]
+        ),
+    )
+
+
+def _along_terms(stage: Stage) -> bool:
+    """Return whether terms that follow each other are neighbours in memory, and results are not."""
+    if not stage.spatial:
+        return True
+    result, term = stage.spatial[-1].var, stage.reduced[-1].var
+    return any(stride(load, term) == 1 and stride(load, result) != 1 for load in stage.loads)
+
+
+def _decoded(loops: Sequence[Any], number: Any) -> dict[Any, Any]:
+    """Return what the variables of nested loops are in the iteration with a number."""
+    values: dict[Any, Any] = {}
+    for position, loop in reversed(list(enumerate(loops))):
+        at = tirx.floormod(number, divisor(loop.extent)) if position else number
+        number = tirx.floordiv(number, divisor(loop.extent))
+        values[loop.loop_var] = at.astype(str(loop.loop_var.ty.dtype))
+    return values
+
+
+def _accumulating(value: Any, targets: Sequence[Any], accumulators: Values) -> Any:
+    """Return an expression that reads its results so far from accumulators."""
+
+    def read(load: Any) -> Any:
+        for target, accumulator in zip(targets, accumulators, strict=True):
+            if load.source.same_as(target.buffer):
+                return accumulator
+        return load
+
+    return tvm_ffi.structural_map(value, (Load, read))
+
+
+def _at_loops(store: Any, at: dict[Any, Any]) -> Any:
+    indices = [_replaced(index, at) for index in store.indices]
+    return tirx.BufferStore(store.buffer, tirx.BufferLoad(store.buffer, indices), indices)
+
+
+def _replaced(expression: Any, values: dict[Any, Any]) -> Any:
+    return tvm_ffi.structural_map(expression, (tvm.ir.Var, lambda var: values.get(var, var)))
+
+
+def _loop(name: str, extent: Any) -> Any:
+    extent = tirx.const(extent, "int64") if isinstance(extent, int) else extent.astype("int64")
+    zero = tirx.const(0, "int64")
+    var = tirx.Var(name, "int64")
+    return tirx.For(var, zero, extent, tirx.ForKind.SERIAL, tirx.Evaluate(0))
+
+
+def _loop_around(loop: Any, body: Any) -> Any:
+    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
+
+
+def _volume(loops: Sequence[Any]) -> int:
+    return volume(Axis(loop.loop_var, static(loop.extent), False) for loop in loops)
+
+
+def _simplified(value: Any) -> Any:
+    return tvm.sym.Analyzer().simplify(value) if isinstance(value, tvm.ir.Expr) else value

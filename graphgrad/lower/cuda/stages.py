@@ -1,0 +1,145 @@
+"""Schedules for GPUs by the structure of a kernel's stages, never by the name of an operator.
+
+Each stage is launched on its own, so that it sees all that those before it have written; what they
+leave for each other lies in memory of the device. Only a tiled contraction takes the maps around it
+into its launch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
+
+from ..inline import inline_maps
+from ..structure import Stage, buffer_of, loop_nest, sequence, stages
+from .contraction import cut_long_sums, may_tile, tiles, used_buffers
+from .reduction import launches, reduction_of
+from .threads import one_thread_per_point
+
+_CHEAP_BODY = 16
+"""Operations that are sooner repeated for every reader than stored, launched and read again."""
+
+_MOST_READERS = 4
+"""Stages into which one map may be copied."""
+
+Launches = tuple[list[Any], list[Any]]
+"""Kernels in order, and the buffers that they leave values in for each other."""
+
+
+def tiled_contractions(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
+    """Return the PrimFunc with its contractions in tiles; None if none of its stages is tiled."""
+    found = stages(func)
+    if found is None or not any(stage.reduced for stage in found):
+        return None
+    sch = Schedule(func)
+    for stage in inline_maps(sch, _may_repeat, _MOST_READERS):
+        cut_long_sums(sch, stage)
+    kernel = _Kernel(sch.mod["main"])
+    for position, stage in enumerate(kernel.stages):
+        if may_tile(stage):
+            kernel.tile(position)
+    return kernel.launched() if kernel.replaced else None
+
+
+def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
+    """Return the PrimFunc with every stage bound to threads; None if it is not made of stages."""
+    if stages(func) is None:
+        return None
+    sch = Schedule(func)
+    inline_maps(sch, _may_repeat, _MOST_READERS)
+    return _Kernel(sch.mod["main"]).launched()
+
+
+class _Kernel:
+    """A function made of stages, on its way to launches.
+
+    Attributes
+    ----------
+    stages : list of Stage
+    replaced : dict
+        Launches that take the place of the stage at a position.
+    """
+
+    def __init__(self, func: tirx.PrimFunc):
+        self.func = func
+        self.block = func.body.block
+        self.stages = stages(func) or []
+        self.nests = sequence(self.block.body)
+        self.replaced: dict[int, Launches] = {}
+
+    def tile(self, position: int) -> None:
+        """Put the contraction at a position in tiles, with as many maps around it as possible."""
+        before, after = self._producers(position), self._consumers(position)
+        for group in ([*before, position, *after], [*before, position], [position]):
+            found = tiles([self.nests[i] for i in group], self._shared(group))
+            if found is not None:
+                # Where the last of them stood, all that any of them reads has been written.
+                self.replaced.update({i: ([], []) for i in group})
+                self.replaced[max(group)] = found
+                return
+
+    def launched(self) -> tirx.PrimFunc:
+        """Return the function with every stage launched."""
+        kernels: list[Any] = []
+        buffers: list[Any] = []
+        for position, (stage, nest) in enumerate(zip(self.stages, self.nests, strict=True)):
+            statements, more = self.replaced.get(position) or _launches(stage, nest)
+            kernels.extend(statements)
+            buffers.extend(more)
+        body = kernels[0] if len(kernels) == 1 else tirx.SeqStmt(kernels)
+        own = [b for b in self.block.alloc_buffers if not _is_among(b, buffers)]
+        used, _ = used_buffers(kernels)
+        between = [b for b in (*own, *buffers) if _is_among(b, used)]
+        block = SBlock([], [], [], self.block.name_hint, body, alloc_buffers=between)
+        return self.func.with_body(SBlockRealize([], self.func.body.predicate, block))
+
+    def _producers(self, position: int) -> list[int]:
+        """Return the maps that only the stage at a position reads."""
+        return [
+            i
+            for i, stage in enumerate(self.stages[:position])
+            if not stage.reduced and self._readers(i) == [position] and i not in self.replaced
+        ]
+
+    def _consumers(self, position: int) -> list[int]:
+        """Return the map that alone reads the stage at a position, if there is one."""
+        readers = self._readers(position)
+        alone = len(readers) == 1 and readers[0] not in self.replaced
+        return readers if alone and not self.stages[readers[0]].reduced else []
+
+    def _readers(self, position: int) -> list[int]:
+        """Return the stages that read what a stage leaves for others; none if it is a result."""
+        written = self.stages[position].stores[0].buffer
+        if not _is_among(written, self.block.alloc_buffers):
+            return []
+        return [
+            i
+            for i, stage in enumerate(self.stages)
+            if any(buffer_of(load).same_as(written) for load in stage.loads)
+        ]
+
+    def _shared(self, group: list[int]) -> list[Any]:
+        """Return the buffers that stages outside of a group use, or the caller."""
+        outside = [stage for i, stage in enumerate(self.stages) if i not in group]
+        used = [buffer_of(a) for stage in outside for a in (*stage.loads, *stage.stores)]
+        return [*self.func.params, *used]
+
+
+def _launches(stage: Stage, nest: Any) -> Launches:
+    found = loop_nest(nest)
+    assert found is not None
+    loops, realize = found
+    if stage.reduced:
+        return launches(reduction_of(stage, loops, realize.block), stage.name)
+    return [one_thread_per_point(loops, realize)], []
+
+
+def _may_repeat(_: Stage, operations: int) -> bool:
+    return operations <= _CHEAP_BODY
+
+
+def _is_among(buffer: Any, buffers: Any) -> bool:
+    return any(buffer.same_as(other) for other in buffers)

@@ -1,0 +1,258 @@
+"""Exports: folders that TVM's runtime alone loads and trains on; `docs/export.md` shows one.
+
+A library, the state and a manifest, and for CUDA the machine code of the kernels; and the package
+`exported_step`, which loads them. A folder is written beside its place and renamed into it.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm.support import cc
+
+from .. import exported_step
+from ..errors import ArgumentError, ExportError, InputError
+from ..exported_step.folder import STATE, kernels_file
+from ..frontend.model import Model
+from ..lower.cuda.compiler import arch_of, executable_sources, machine_code
+from ..lower.pipeline import compile as compile_module
+from ..ops.tensor import type_shape
+from . import checkpoint
+from .export_folder import replaced_folder
+from .export_manifest import described, described_entry, write_manifest
+from .forward import FORWARD, LossChoice
+from .inputs import bind_shapes, input_types
+from .optimizer import SGD, Optimizer
+from .recipe import Recipe, recipe
+from .state import TrainState
+from .update import STEP
+
+InputShapes = Mapping[str, Sequence[int]]
+"""Shapes by input name."""
+
+EVALUATE = "evaluate"
+"""Name of the inference function in a library."""
+
+
+def export_step(
+    model: Model,
+    path: str | os.PathLike[str],
+    loss: LossChoice = "cross_entropy",
+    optimizer: Optimizer = SGD(0.1, momentum=0.9),  # noqa: B008 (frozen)
+    wrt: str | Sequence[str] | None = None,
+    target: Any = "llvm",
+    shapes: InputShapes | Sequence[InputShapes] | None = None,
+    weights: bool = True,
+    seed: int = 0,
+) -> None:
+    """Write a training step that has made no step yet, for a target that need not be here.
+
+    ``step.export`` writes one that has; it needs the target's device, this does not.
+
+    Parameters
+    ----------
+    model, loss, optimizer, wrt, target, seed
+        As of `train_step`.
+    path : path
+        The folder to write. An export that stands there is replaced, anything else is left alone.
+    shapes : mapping of str to shape, or a sequence of those, optional
+        By input name; a library is made for each. May be left out where the model's are static.
+    weights : bool
+        False leaves the parameters and statistics out; whoever loads the export then gives them.
+
+    Raises
+    ------
+    ArgumentError
+        A value is unknown, or shapes are missing or do not fit.
+    MissingGradientError
+        Some ops have no gradient; the error lists all of them.
+    LoweringError
+        Kernels cannot be made for the target.
+    ExportError
+        The folder cannot be written, or there is no C compiler to link a library with.
+
+    Examples
+    --------
+    >>> cuda = {"kind": "cuda", "arch": "sm_90"}
+    >>> gg.export_step(model, "resnet", target=cuda, shapes={"x": (64, 3, 224, 224)})
+    """
+    made = recipe(model, loss, optimizer, wrt, target, seed)
+    chosen = chosen_shapes(made.model, shapes, [])
+    start = {
+        "optimizer": made.method,
+        "learning_rate": optimizer.learning_rate,
+        "steps": 0,
+        "skipped": 0,
+        "seed": seed,
+    }
+
+    def write_state(file: Path) -> None:
+        state = TrainState(model.params, model.state, made.trained, optimizer.slots, tvm.cpu())
+        checkpoint.write(file, state.arrays(), {**start, "extra": {}})
+
+    write_export(path, made, chosen, start, write_state if weights else None)
+
+
+def chosen_shapes(
+    model: Model,
+    shapes: InputShapes | Sequence[InputShapes] | None,
+    known: Iterable[Sequence[Sequence[int]]],
+) -> list[dict[str, tuple[int, ...]]]:
+    """Return the sets of input shapes to export: those given, else those known, else static ones.
+
+    Raises
+    ------
+    ArgumentError
+        There are none, or some do not fit the model.
+    """
+    types = input_types(model)
+    if shapes is not None:
+        sets = [shapes] if isinstance(shapes, Mapping) else list(shapes)
+    else:
+        sets = [dict(zip(types, extents, strict=True)) for extents in known]
+        if not sets and all(map(_is_static, types.values())):
+            sets = [{name: type_shape(ty) for name, ty in types.items()}]
+    if not sets:
+        raise ArgumentError(
+            "shapes: nothing says for which input shapes to export; give shapes={name: shape} for "
+            f"the inputs {list(types)}, or make a step first"
+        )
+    checked = []
+    for given in sets:
+        shaped = _checked(given, list(types))
+        extents_of(model, shaped)
+        if shaped not in checked:
+            checked.append(shaped)
+    return checked
+
+
+def extents_of(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[Any, int]:
+    """Return the extents of a model's symbolic dimensions for shapes of all inputs, in order.
+
+    Raises
+    ------
+    ArgumentError
+        The shapes do not fit.
+    """
+    types = input_types(model)
+    given = {name: _Shaped(types[name].dtype, shape) for name, shape in shapes.items()}
+    try:
+        return bind_shapes(given, types)
+    except InputError as error:
+        raise ArgumentError(f"shapes: {error}") from error
+
+
+def _checked(shapes: Any, names: list[str]) -> dict[str, tuple[int, ...]]:
+    """Return shapes in the order of the inputs, after checking that they are shapes."""
+    if not isinstance(shapes, Mapping) or set(shapes) != set(names):
+        raise ArgumentError(f"shapes={shapes!r}: give {{name: shape}} for the inputs {names}")
+    try:
+        return {name: tuple(map(operator.index, shapes[name])) for name in names}
+    except TypeError as error:
+        raise ArgumentError(f"shapes={shapes!r}: a shape is a tuple of whole numbers") from error
+
+
+@dataclass(frozen=True)
+class _Shaped:
+    """What is asked of a tensor before there is one."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+def _is_static(ty: Any) -> bool:
+    return all(isinstance(extent, int) for extent in type_shape(ty))
+
+
+def write_export(
+    path: str | os.PathLike[str],
+    made: Recipe,
+    shapes: Sequence[Mapping[str, tuple[int, ...]]],
+    facts: Mapping[str, Any],
+    write_state: Callable[[Path], None] | None,
+) -> None:
+    """Write an export.
+
+    Parameters
+    ----------
+    path : path
+    made : Recipe
+    shapes : sequence of mapping of str to tuple of int
+    facts : mapping
+        Optimiser, learning rate, steps, skipped and seed, as a checkpoint names them.
+    write_state : callable, optional
+        Writes the checkpoint to a path.
+
+    Raises
+    ------
+    LoweringError, ExportError
+        As `export_step`.
+    """
+    if cc.get_cc() is None:
+        raise ExportError(
+            "there is no C compiler to link a library with: install g++, gcc or clang, or name one "
+            "in the environment variable CXX"
+        )
+    with replaced_folder(path) as folder:
+        entries = [
+            _write_library(folder, f"step-{index}.so", made, given)
+            for index, given in enumerate(shapes)
+        ]
+        if write_state is not None:
+            write_state(folder / STATE)
+        loader = Path(exported_step.__file__).parent
+        shutil.copytree(loader, folder / loader.name, ignore=shutil.ignore_patterns("__pycache__"))
+        write_manifest(folder, {**described(made), **facts, "entries": entries})
+
+
+def _write_library(
+    folder: Path, name: str, made: Recipe, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, Any]:
+    """Write the library for some input shapes; return what the manifest says of it."""
+    extents = extents_of(made.model, shapes)
+    forward = made.forward(extents)
+    executable = compile_module(_with_evaluation(made.step(forward), made, extents), made.target)
+    try:
+        executable.export_library(str(folder / name))
+    except RuntimeError as error:
+        raise ExportError(f"the C compiler {cc.get_cc()} cannot link a library: {error}") from error
+    if str(made.target.kind.name) == "cuda":
+        _write_kernels(folder, folder / name, executable, arch_of(made.target))
+    return {
+        "library": name,
+        "functions": {"step": STEP, "evaluate": EVALUATE},
+        **described_entry(made, shapes, forward),
+    }
+
+
+def _with_evaluation(step: tvm.IRModule, made: Recipe, extents: Mapping[Any, int]) -> tvm.IRModule:
+    """Return the step's module with the inference function of the model added."""
+    functions = dict(step.functions.items())
+    held = {variable.name_hint for variable in functions}
+    for variable, function in made.evaluation(extents).functions.items():
+        if variable.name_hint == FORWARD:
+            functions[tvm.ir.GlobalVar(EVALUATE)] = function
+        elif variable.name_hint not in held:
+            functions[variable] = function
+    return tvm.IRModule(functions)
+
+
+def _write_kernels(folder: Path, library: Path, executable: Any, arch: str) -> None:
+    """Write the machine code that the runtime will ask for, named by its source.
+
+    Where a CUDA runtime was loaded, a library holds machine code in place of source, and the
+    runtime will not ask.
+    """
+    held = library.read_bytes()
+    for source in executable_sources(executable):
+        if source.encode() in held:
+            file = folder / kernels_file(source)
+            file.parent.mkdir(exist_ok=True)
+            file.write_bytes(machine_code(source, arch))

@@ -1,0 +1,126 @@
+"""The manifest of an export: what its libraries take, and which machine they are for."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import platform
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from ..exported_step.folder import FORMAT, MANIFEST, digest_of
+from ..ops.tensor import type_shape
+from .forward import Forward
+from .inputs import input_types
+from .loss import LabelLoss, ValueLoss
+from .recipe import Recipe
+
+_CPU_FLAGS = {
+    "sse3": "pni",
+    "ssse3": "ssse3",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "popcnt": "popcnt",
+    "avx": "avx",
+    "f16c": "f16c",
+    "fma": "fma",
+    "avx2": "avx2",
+    "bmi": "bmi1",
+    "bmi2": "bmi2",
+    "lzcnt": "abm",
+    "movbe": "movbe",
+    "avx512f": "avx512f",
+    "avx512bw": "avx512bw",
+    "avx512cd": "avx512cd",
+    "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl",
+    "avx512ifma": "avx512ifma",
+    "avx512vbmi": "avx512vbmi",
+    "avx512vbmi2": "avx512_vbmi2",
+    "avx512vnni": "avx512_vnni",
+    "avx512bf16": "avx512_bf16",
+    "avx512fp16": "avx512_fp16",
+    "avx512bitalg": "avx512_bitalg",
+    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avxvnni": "avx_vnni",
+}
+"""LLVM's names of what a processor can do that generated code may use, and Linux's."""
+
+
+def described(made: Recipe) -> dict[str, Any]:
+    """Return what is the same for all input shapes."""
+    params, state = made.model.params, made.model.state
+    return {
+        "target": json.loads(str(made.target)),
+        "host": _host(made.target),
+        "params": [_described(name, array.dtype, array.shape) for name, array in params.items()],
+        "state": [_described(name, array.dtype, array.shape) for name, array in state.items()],
+        "trained": made.trained,
+        "slots": [{"name": name, "fill": fill} for name, fill in made.optimizer.slots.items()],
+        "outputs": made.model.outputs,
+    }
+
+
+def described_entry(
+    made: Recipe, shapes: Mapping[str, tuple[int, ...]], forward: Forward
+) -> dict[str, Any]:
+    """Return what one library takes."""
+    types = input_types(made.model)
+    return {
+        "inputs": [_described(name, types[name].dtype, shapes[name]) for name in types],
+        "targets": _targets(made, forward),
+        "seeded": forward.seeded,
+    }
+
+
+def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
+    """Write the manifest of an export, with the digests of all files that are there."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    manifest: dict[str, Any] = {
+        "format": FORMAT,
+        "tvm": tvm.__version__,
+        **facts,
+        "files": {
+            path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+            for path in files
+        },
+    }
+    manifest["sha256"] = digest_of(manifest)
+    (folder / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def _described(name: str, dtype: Any, shape: Iterable[Any]) -> dict[str, Any]:
+    return {"name": name, "dtype": str(dtype), "shape": [int(extent) for extent in shape]}
+
+
+def _targets(made: Recipe, forward: Forward) -> dict[str, Any] | None:
+    """Return the type of the targets, and which values they may have."""
+    if forward.targets is None:
+        return None
+    span, ignored = None, None
+    loss = made.loss.named
+    if isinstance(loss, LabelLoss):
+        span, ignored = [0, type_shape(forward.outputs[0])[1] - 1], loss.ignore_index
+    elif isinstance(loss, ValueLoss) and loss.within != (-math.inf, math.inf):
+        span = list(loss.within)
+    ty = _described("targets", forward.targets.dtype, type_shape(forward.targets))
+    return {**ty, "range": span, "ignored": ignored}
+
+
+def _host(target: tvm.target.Target) -> dict[str, Any]:
+    """Return what the processor must be that calls the kernels, and for llvm also runs them."""
+    is_llvm = str(target.kind.name) == "llvm"
+    attributes = target.attrs if is_llvm else {}
+    triple = str(attributes.get("mtriple", ""))
+    features = tvm.get_global_func("target.llvm_get_cpu_features")(target) if is_llvm else []
+    named = {str(feature) for feature in features}
+    return {
+        "system": platform.system(),
+        "machine": triple.split("-", maxsplit=1)[0] or platform.machine(),
+        "processor": str(attributes.get("mcpu", "")) or "generic",
+        "flags": [linux for llvm, linux in _CPU_FLAGS.items() if llvm in named],
+    }

@@ -1,0 +1,111 @@
+"""What a training step is before it has input shapes, tensors or a device."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+
+from ..errors import ArgumentError
+from ..frontend.model import Model
+from ..lower.target import target as resolve_target
+from .forward import Forward, LossChoice, LossFunction, build_forward, differentiated
+from .groups import by_parameter
+from .inputs import check_seed, check_types, input_types, names_in, owned_types
+from .loss import LOSSES
+from .optimizer import Optimizer
+from .update import build_step
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The arguments of `train_step`, checked.
+
+    Attributes
+    ----------
+    model : Model
+    loss : LossFunction
+    optimizer : Optimizer
+    trained : list of str
+        Names of the parameters that train, in the model's order.
+    target : Target
+    seed : int
+    """
+
+    model: Model
+    loss: LossFunction
+    optimizer: Optimizer
+    trained: list[str]
+    target: tvm.target.Target
+    seed: int
+
+    @property
+    def method(self) -> str:
+        """The optimiser in words, without its learning rate, which may change any time."""
+        fields = dataclasses.asdict(self.optimizer)
+        settings = ", ".join(f"{k}={v!r}" for k, v in fields.items() if k != "learning_rate")
+        return f"{type(self.optimizer).__name__}({settings})"
+
+    def forward(self, extents: Mapping[Any, int]) -> Forward:
+        """Return the forward pass in training form, with the loss, for concrete shapes."""
+        return build_forward(self.model, self.loss, True, extents)
+
+    def step(self, forward: Forward) -> tvm.IRModule:
+        """Return the whole step on top of a forward pass."""
+        return build_step(self.model, forward, self.trained, self.optimizer)
+
+    def evaluation(self, extents: Mapping[Any, int]) -> tvm.IRModule:
+        """Return the forward pass in inference form, without a loss, for concrete shapes."""
+        return build_forward(self.model, LossFunction(self.model, None), False, extents).mod
+
+
+def recipe(
+    model: Model,
+    loss: LossChoice,
+    optimizer: Optimizer,
+    wrt: str | Sequence[str] | None,
+    target: Any,
+    seed: int,
+) -> Recipe:
+    """Check the arguments of `train_step`, which says what they are.
+
+    Raises
+    ------
+    ArgumentError, InputError, TargetError, NotDifferentiableError, MissingGradientError
+    """
+    seed = check_seed(seed)
+    input_types(model)
+    function = LossFunction(model, loss)
+    if not function.is_given:
+        raise ArgumentError(f"train_step needs a loss: one of {sorted(LOSSES)}, for example")
+    if not isinstance(optimizer, Optimizer):
+        raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
+    trained = _trained(model, wrt)
+    differentiated(model, function, True, trained)
+    by_parameter(optimizer, {name: model.params[name].ndim for name in trained})
+    # They may have been replaced since the model was made.
+    check_types({**model.params, **model.state}, owned_types(model), "parameter")
+    return Recipe(model, function, optimizer, trained, resolve_target(target), seed)
+
+
+def _trained(model: Model, wrt: str | Sequence[str] | None) -> list[str]:
+    trainable = model.trainable()
+    if wrt is None:
+        if not trainable:
+            raise ArgumentError("the model has no parameter that can train")
+        return trainable
+    wrt = names_in(wrt)
+    unknown = [name for name in wrt if name not in model.params]
+    if unknown:
+        raise ArgumentError(
+            f"wrt: the model has no parameter(s) {unknown}; it has {list(model.params)}"
+        )
+    frozen = [name for name in wrt if name not in trainable]
+    if frozen:
+        raise ArgumentError(f"wrt: the parameter(s) {frozen} are frozen or hold no floats")
+    if not wrt or len(set(wrt)) != len(wrt):
+        raise ArgumentError("wrt: give at least one parameter, and each once")
+    return [name for name in model.params if name in set(wrt)]

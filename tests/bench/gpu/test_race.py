@@ -1,0 +1,88 @@
+"""Races with processes that only pretend."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from process import ContenderError
+
+OURS, EAGER, HALF = "graphgrad fp32", "torch eager fp32", "torch eager bf16"
+
+
+class Process:
+    """A contender whose loss, or error, is given by name; its steps take that many ms."""
+
+    losses: dict
+
+    def __init__(self, name, command, environment, limit):
+        self.name, self.memory = name, None
+        if isinstance(self.losses[name], str):
+            raise ContenderError(self.losses[name])
+        loss = self.losses[name]
+        self.facts = {"initial_loss": loss, "includes": "all", "first_step_seconds": 1.0}
+
+    def run(self, timed, untimed=0):
+        return [1e-3 * self.losses[self.name]] * timed
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def raced(monkeypatch):
+    """Race; return the last line of each contender."""
+    import race
+
+    def run(losses, seconds=60.0, failed=()):
+        monkeypatch.setattr(race, "Stepping", Process)
+        Process.losses = losses
+        kit = SimpleNamespace(about={"failed": dict.fromkeys(failed, "no")}, device="cuda")
+        settings = race.Settings(2, 0.01, 10.0, time.monotonic() + seconds)
+        lines = {}
+        started = race.Race(kit, "net", settings, lambda line: lines.update({line.by: line}))
+        started.run(list(losses))
+        return lines
+
+    return run
+
+
+def test_times_are_medians(raced):
+    lines = raced({OURS: 2.0, EAGER: 2.00001})
+    assert [line.status for line in lines.values()] == ["measured"] * 2
+    assert lines[OURS].figures["step_ms"] == pytest.approx(2.0)
+    assert lines[OURS].figures["steps_per_turn"] == 5
+
+
+@pytest.mark.parametrize(
+    "by, loss, status",
+    [(EAGER, 2.001, "FAILED"), (HALF, 2.01, "measured"), (HALF, 2.1, "FAILED")],
+    ids=["fp32", "bf16", "bf16 too far"],
+)
+def test_initial_losses_must_agree(raced, by, loss, status):
+    line = raced({OURS: 2.0, by: loss})[by]
+    assert line.status == status and line.is_bad == (status == "FAILED")
+
+
+@pytest.mark.parametrize(
+    "by, error, status, bad",
+    [
+        (OURS, "RuntimeError: CUDA: out of memory", "out of memory", False),
+        (OURS, "the process ended with status -11", "BROKEN", True),
+        (EAGER, "torch.OutOfMemoryError: no", "out of memory", False),
+        (EAGER, "InductorError: no triton", "BROKEN", False),
+    ],
+    ids=["our memory", "our crash", "torch's memory", "torch's crash"],
+)
+def test_who_fails_is_told_and_the_others_race(raced, by, error, status, bad):
+    other = EAGER if by == OURS else OURS
+    lines = raced({by: error, other: 2.0})
+    assert (lines[by].status, lines[by].reason, lines[by].is_bad) == (status, error, bad)
+    assert lines[other].status == "measured"
+
+
+def test_what_cannot_start(raced):
+    losses = {OURS: 2.0, "graphgrad tf32": 2.0, EAGER: 2.0}
+    assert "not available" in raced(losses)["graphgrad tf32"].reason
+    lines = raced(losses, failed=["net"])
+    assert (lines[OURS].status, lines[EAGER].status) == ("BROKEN", "measured")
+    assert {line.reason for line in raced(losses, seconds=-1.0).values()} == {"no time was left"}

@@ -1,0 +1,94 @@
+"""What a device cannot do is said, and nothing is lost by it."""
+
+import gc
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+import graphgrad as gg
+from graphgrad import models
+from graphgrad.errors import OutOfMemoryError
+from tests.cuda.device.running import gpu
+from tests.train.nets import held
+
+LEFT = 8 << 20
+"""Bytes of the device that tests may use."""
+
+TOO_MANY = 16384
+"""Examples whose activations, 512 floats each, take four times that."""
+
+
+@pytest.fixture
+def little_memory(monkeypatch):
+    """Take all memory of the device but `LEFT`."""
+    monkeypatch.setenv("GRAPHGRAD_EMULATOR_MEMORY", str(32 << 20))
+    gc.collect()
+    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+    taken = tvm.runtime.empty((tvm.cuda().available_global_memory - LEFT,), "uint8", tvm.cuda())
+    yield
+    del taken
+
+
+@pytest.fixture(scope="module")
+def wide():
+    return gg.from_onnx(models.mlp((1, 512, 2)))
+
+
+def batch(count):
+    return np.ones((count, 1), "float32"), np.zeros(count, int)
+
+
+def test_a_step_that_runs_out_of_memory_loses_nothing(wide, little_memory):
+    step = gg.train_step(wide, target=gpu())
+    step(*batch(2))
+    before, steps = held(step), step.steps
+    for _ in range(2):
+        with pytest.raises(OutOfMemoryError, match=r"a training step needs [\d.]+ MiB more"):
+            step(*batch(TOO_MANY))
+        assert held(step) == before and step.steps == steps and step.skipped == 0
+    assert step(*batch(2)).applied
+    undisturbed = gg.train_step(wide, target=gpu())
+    for _ in range(2):
+        undisturbed(*batch(2))
+    assert held(undisturbed) == held(step)
+
+
+def test_an_evaluation_that_runs_out_of_memory(wide, little_memory):
+    step = gg.train_step(wide, target=gpu())
+    with pytest.raises(OutOfMemoryError, match="out of memory: an evaluation needs"):
+        step.evaluate(batch(TOO_MANY)[0])
+    assert len(step.evaluate(batch(2)[0])["logits"]) == 2
+
+
+def test_inputs_that_do_not_fit(wide, little_memory):
+    step = gg.train_step(wide, target=gpu())
+    with pytest.raises(OutOfMemoryError, match=r"a copy of input 'input' needs 16\.0 MiB more"):
+        step(*batch(LEFT // 2))
+    assert step(*batch(2)).applied
+
+
+def test_a_model_that_does_not_fit():
+    """Parameters that stand for a terabyte, without being there."""
+    model = gg.from_onnx(models.mlp((4, 5, 3)))
+    model.params["fc1.weight"] = np.broadcast_to(np.float32(0), (1 << 19, 1 << 19))
+    free = tvm.cuda().available_global_memory
+    with pytest.raises(OutOfMemoryError, match=r"state of training \(.*needs 2,097,152.0 MiB"):
+        gg.train_step(model, target=gpu())
+    assert tvm.cuda().available_global_memory >= free
+
+
+def test_a_fault_on_the_device_is_told_wherever_it_is_met():
+    """In a process of its own: a device that failed stays so for the process."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.cuda.device.fault"],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = done.stdout.splitlines()
+    assert len(lines) == 4 and all("cuda:0 failed at" in line for line in lines), done

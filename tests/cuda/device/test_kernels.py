@@ -1,0 +1,121 @@
+"""Kernels of each kind give on a CUDA device what they give on the host."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from graphgrad.ops.random import dropout_call, mask_call
+from tests.cuda.device.running import Program
+
+op = relax.op
+
+MAPS = {
+    "map": (lambda x, y: op.add(op.exp(x), op.multiply(x, y)), (7, 13, 5), (13, 1)),
+    "map-empty": (op.exp, (0, 3)),
+    "map-rank-0": (op.tanh, ()),
+    "map-large": (op.negative, (3, 70001)),
+    "select": (lambda x, y: op.where(op.greater(x, y), x, y), (31,), (31,)),
+    "cast": (lambda x: op.astype(op.multiply(x, relax.const(100.0, "float32")), "int32"), (41,)),
+    "transpose": (lambda x: op.permute_dims(x, [2, 0, 1]), (5, 37, 11)),
+    "concat": (lambda x, y: op.concat([x, y], 1), (3, 5), (3, 2)),
+    "slice": (lambda x: op.strided_slice(x, [1], [1], [9], [3]), (3, 9)),
+    "gather": (lambda x, i: op.take(x, i, 0), (5, 6), ("int64", 4, 2)),
+}
+
+REDUCED = ("sum", "mean", "max", "min", "prod", "variance", "std")
+AXES = {"rows": (1, (17, 67)), "columns": (0, (67, 17)), "all": (None, (3, 7, 11))}
+
+
+def reduced(name, axis):
+    return lambda x: getattr(op, name)(x, axis)
+
+
+REDUCTIONS = {
+    f"{name}-{kind}": (reduced(name, axis), shape)
+    for kind, (axis, shape) in AXES.items()
+    for name in (*REDUCED, *(("argmax", "argmin") if axis is not None else ()))
+}
+REDUCTIONS |= {
+    "sum-many": (op.sum, (100003,)),
+    "sum-of-channels": (lambda x: op.sum(x, [0, 2, 3]), (4, 3, 19, 17)),
+    "sum-of-nothing": (lambda x: op.sum(x, 0), (0, 5)),
+    "softmax": (lambda x: op.nn.softmax(x, -1), (5, 3, 71)),
+    "log-softmax": (lambda x: op.nn.log_softmax(x, 1), (5, 71, 3)),
+    "layer-norm": (lambda x, g, s: op.nn.layer_norm(x, g, s, [-1]), (9, 23), (23,), (23,)),
+    "max-pool": (lambda x: op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1)), (2, 3, 9, 9)),
+    "average-pool": (lambda x: op.nn.avg_pool2d(x, (2, 2), (2, 2)), (2, 3, 9, 9)),
+}
+
+CONTRACTIONS = {
+    "matmul": (op.matmul, (37, 19), (19, 53)),
+    "matmul-batched": (op.matmul, (3, 7, 5), (3, 5, 11)),
+    "matmul-vector": (op.matmul, (29,), (29, 31)),
+    "matmul-deep": (op.matmul, (3, 1031), (1031, 2)),
+    "conv": (
+        lambda x, w: op.nn.conv2d(x, w, strides=2, padding=1),
+        (2, 3, 9, 7),
+        (5, 3, 3, 3),
+    ),
+    "conv-grouped": (lambda x, w: op.nn.conv2d(x, w, groups=2), (2, 4, 8, 8), (6, 2, 3, 3)),
+}
+
+HANDMADE = {
+    "cumsum": (lambda x: op.cumsum(x, 1), (7, 131)),
+    "sort": (lambda x: op.sort(x, 1), (5, 47)),
+    "argsort": (lambda x: op.argsort(x, 1), (5, 47)),
+    "top-k": (lambda x: op.topk(x, 3, 1), (5, 47)),
+    "scatter": (
+        lambda x, i, u: op.scatter_elements(x, i, u, 0, "add"),
+        (5, 2),
+        ("int64", 4, 2),
+        (4, 2),
+    ),
+    "dropout": (lambda x, seed: dropout_call(x, seed, 0.4, 3), (37, 41), ("int64",)),
+    "dropout-mask": (lambda x, seed: mask_call(x, seed, 0.4, 3), (37, 41), ("int64",)),
+    "scatter-nd": (lambda x, i, u: op.scatter_nd(x, i, u, "add"), (5, 4), ("int64", 6, 1), (6, 4)),
+}
+"""Functions by kind and name, and the shapes they take; float32 unless a shape says otherwise.
+
+Extents are odd or prime, so that no tile fits.
+"""
+
+KINDS = {"map": MAPS, "reduction": REDUCTIONS, "contraction": CONTRACTIONS, "handmade": HANDMADE}
+
+
+def types(shapes):
+    """Return the dtype and the extents of each parameter."""
+    return [(s[0], s[1:]) if s and isinstance(s[0], str) else ("float32", s) for s in shapes]
+
+
+@cache
+def program(kind):
+    """All functions of a kind in one module: compiled one by one, they would take minutes."""
+    mod = tvm.IRModule()
+    for name, (function, *shapes) in KINDS[kind].items():
+        params = [
+            relax.Var(f"p{index}", relax.TensorType(list(extents), dtype))
+            for index, (dtype, extents) in enumerate(types(shapes))
+        ]
+        builder = relax.BlockBuilder()
+        with builder.function(name, params):
+            with builder.dataflow():
+                result = builder.emit_output(function(*params))
+            builder.emit_func_output(result)
+        mod.update(builder.get())
+    return Program(mod)
+
+
+def drawn(dtype, extents, generator):
+    if dtype == "int64":
+        return generator.integers(0, 5, extents)
+    return generator.uniform(-1.5, 1.5, extents).astype(dtype)
+
+
+@pytest.mark.parametrize(("kind", "name"), [(k, n) for k, cases in KINDS.items() for n in cases])
+def test_kernel(kind, name):
+    generator = np.random.default_rng(0)
+    arrays = [drawn(*ty, generator) for ty in types(KINDS[kind][name][1:])]
+    program(kind).check(name, *arrays)

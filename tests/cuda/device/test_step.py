@@ -1,0 +1,82 @@
+"""A training step leaves everything on the device until somebody asks."""
+
+import numpy as np
+import pytest
+import tvm
+
+import graphgrad as gg
+from graphgrad.errors import AliasError
+from tests.cuda.device.running import gpu
+from tests.train.nets import held, perceptron
+
+ADAM = gg.optim.Adam(0.01)
+X = np.random.default_rng(0).standard_normal((8, 4)).astype("float32")
+Y = np.arange(8) % 3
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    return gg.train_step(perceptron(), optimizer=ADAM, target=gpu())
+
+
+@pytest.fixture
+def step(compiled, tmp_path):
+    """The compiled step, put back to where it was afterwards."""
+    compiled.save(tmp_path / "before")
+    yield compiled
+    compiled.load(tmp_path / "before")
+
+
+def test_nothing_is_read_back_unasked(step, monkeypatch):
+    step(X, Y)
+
+    def refuse(*_):
+        raise AssertionError("read back unasked")
+
+    monkeypatch.setattr(tvm.runtime.Tensor, "numpy", refuse)
+    losses = []
+    for rate in (0.01, 0.02, 0.02):
+        step.learning_rate = rate
+        losses.append(step(X, Y))
+    monkeypatch.undo()
+    assert not any(loss.is_read for loss in losses)
+    assert losses[0] > losses[1] > losses[2] and all(loss.applied for loss in losses)
+    assert all(loss.is_read for loss in losses)
+
+
+def test_losses_are_read_in_any_order(step):
+    losses = [step(X, Y) for _ in range(4)]
+    backwards = [float(loss) for loss in reversed(losses)]
+    assert backwards == sorted(backwards)
+
+
+def test_tensors_elsewhere_are_copied(step, tmp_path):
+    step.save(tmp_path / "start")
+    first = float(step(tvm.runtime.tensor(X), Y))
+    step.load(tmp_path / "start")
+    assert first == step(X, Y)
+
+
+def test_memory_of_a_parameter_is_refused():
+    model = perceptron((4, 4, 3))
+    step = gg.train_step(model, optimizer=ADAM, target=gpu())
+    before = held(step)
+    with pytest.raises(AliasError, match="'input' shares memory with the parameter"):
+        step(step._tensors.params["fc1.weight"], np.arange(4) % 3)
+    assert held(step) == before and step.steps == 0
+
+
+def test_memory_for_batches_is_taken_once(step):
+    step(X, Y), step(X, Y)
+    free = tvm.cuda().available_global_memory
+    for _ in range(3):
+        step(X, Y)
+    assert tvm.cuda().available_global_memory == free
+
+
+def test_a_loss_keeps_its_tensor(step):
+    loss = step(X, Y)
+    expected = float(loss._value.numpy())
+    for _ in range(5):
+        step(X, Y)
+    assert float(loss) == expected

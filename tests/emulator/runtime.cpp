@@ -1,0 +1,239 @@
+// libcudart.so.13: the functions of the CUDA runtime that TVM calls. All streams are one, and each
+// call has done its work when it returns.
+
+#include <cuda_runtime_api.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include "device_memory.h"
+
+using emulator::device_error;
+using emulator::host_address;
+
+struct CUevent_st {
+  std::chrono::steady_clock::time_point time;
+};
+
+namespace {
+
+thread_local int current_device = 0;
+thread_local cudaError_t last_error = cudaSuccess;
+
+// The two libraries number their errors alike.
+cudaError_t finish(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+cudaError_t finish(CUresult error) { return finish(static_cast<cudaError_t>(error)); }
+
+bool is_side(const void* address, std::size_t bytes, bool device) {
+  return (host_address(address, bytes) != nullptr) == device;
+}
+
+// An address on the side of a copy that its kind says, as the host sees it; null if it is not.
+const void* side_of_copy(const void* address, std::size_t bytes, bool device) {
+  if (!is_side(address, bytes, device)) return nullptr;
+  return device ? host_address(address, bytes) : address;
+}
+
+cudaError_t copy(void* to, const void* from, std::size_t bytes, bool to_device, bool from_device) {
+  if (device_error()) return finish(device_error());
+  if (!bytes) return cudaSuccess;
+  const void* target = side_of_copy(to, bytes, to_device);
+  const void* source = side_of_copy(from, bytes, from_device);
+  if (target && source) {
+    std::memmove(const_cast<void*>(target), source, bytes);
+    return cudaSuccess;
+  }
+  emulator::say("a copy of %zu bytes from %p (%s) to %p (%s) is outside of that memory", bytes, from,
+                from_device ? "device" : "host", to, to_device ? "device" : "host");
+  return finish(cudaErrorInvalidValue);
+}
+
+bool attribute(cudaDeviceAttr attribute, int& value) {
+  switch (attribute) {
+    case cudaDevAttrMaxThreadsPerBlock: value = 1024; return true;
+    case cudaDevAttrMaxBlockDimX: value = 1024; return true;
+    case cudaDevAttrMaxBlockDimY: value = 1024; return true;
+    case cudaDevAttrMaxBlockDimZ: value = 64; return true;
+    case cudaDevAttrMaxSharedMemoryPerBlock: value = 48 << 10; return true;
+    case cudaDevAttrWarpSize: value = 32; return true;
+    case cudaDevAttrMultiProcessorCount: value = 1; return true;
+    case cudaDevAttrMaxRegistersPerBlock: value = 65536; return true;
+    case cudaDevAttrL2CacheSize: value = 1 << 20; return true;
+    case cudaDevAttrClockRate: value = 1000000; return true;
+    case cudaDevAttrComputeCapabilityMajor: value = emulator::capability() / 10; return true;
+    case cudaDevAttrComputeCapabilityMinor: value = emulator::capability() % 10; return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+const char* cudaGetErrorName(cudaError_t error) {
+  switch (error) {
+    case cudaSuccess: return "cudaSuccess";
+    case cudaErrorInvalidValue: return "cudaErrorInvalidValue";
+    case cudaErrorMemoryAllocation: return "cudaErrorMemoryAllocation";
+    case cudaErrorNoDevice: return "cudaErrorNoDevice";
+    case cudaErrorInvalidDevice: return "cudaErrorInvalidDevice";
+    case cudaErrorIllegalAddress: return "cudaErrorIllegalAddress";
+    case cudaErrorLaunchFailure: return "cudaErrorLaunchFailure";
+    case cudaErrorNotSupported: return "cudaErrorNotSupported";
+    default: return "unrecognized error code";
+  }
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  const char* text;
+  cuGetErrorString(static_cast<CUresult>(error), &text);
+  return text;
+}
+
+cudaError_t cudaPeekAtLastError() {
+  return device_error() ? static_cast<cudaError_t>(device_error()) : last_error;
+}
+
+cudaError_t cudaGetLastError() {
+  const cudaError_t error = cudaPeekAtLastError();
+  last_error = cudaSuccess;
+  return error;
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = emulator::device_count();
+  return finish(*count ? cudaSuccess : cudaErrorNoDevice);
+}
+
+cudaError_t cudaGetDevice(int* device) {
+  *device = current_device;
+  return finish(device_error());
+}
+
+cudaError_t cudaSetDevice(int device) {
+  if (!emulator::device_count()) return finish(cudaErrorNoDevice);
+  if (device < 0 || device >= emulator::device_count()) return finish(cudaErrorInvalidDevice);
+  current_device = device;
+  return finish(device_error());
+}
+
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr which, int device) {
+  if (device >= emulator::device_count()) return finish(cudaErrorInvalidDevice);
+  return finish(attribute(which, *value) ? cudaSuccess : cudaErrorInvalidValue);
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
+  if (device >= emulator::device_count()) return finish(cudaErrorInvalidDevice);
+  std::memset(properties, 0, sizeof *properties);
+  cuDeviceGetName(properties->name, sizeof properties->name, device);
+  std::size_t available;
+  emulator::memory_info(&available, &properties->totalGlobalMem);
+  properties->major = emulator::capability() / 10;
+  properties->minor = emulator::capability() % 10;
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(std::size_t* available, std::size_t* total) {
+  emulator::memory_info(available, total);
+  return finish(device_error());
+}
+
+cudaError_t cudaMalloc(void** address, std::size_t bytes) {
+  if (device_error()) return finish(device_error());
+  return finish(emulator::allocate(address, bytes));
+}
+
+cudaError_t cudaFree(void* address) {
+  if (device_error()) return finish(device_error());
+  return finish(emulator::release(address));
+}
+
+cudaError_t cudaMallocHost(void** address, std::size_t bytes) {
+  *address = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  return finish(*address ? cudaSuccess : cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaFreeHost(void* address) {
+  std::free(address);
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind,
+                            cudaStream_t) {
+  const bool to_device = kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice;
+  const bool from_device = kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice;
+  return copy(to, from, bytes, to_device, from_device);
+}
+
+cudaError_t cudaMemcpyPeerAsync(void* to, int, const void* from, int, std::size_t bytes,
+                                cudaStream_t) {
+  return copy(to, from, bytes, true, true);
+}
+
+// Streams and events.
+
+cudaError_t cudaStreamCreate(cudaStream_t* stream) {
+  *stream = nullptr;
+  return finish(device_error());
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  return cudaStreamCreate(stream);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t) { return finish(device_error()); }
+
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return finish(device_error()); }
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned) {
+  return finish(device_error());
+}
+
+cudaError_t cudaEventCreate(cudaEvent_t* event) {
+  *event = new CUevent_st{};
+  return finish(device_error());
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event) {
+  delete event;
+  return finish(device_error());
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t) {
+  event->time = std::chrono::steady_clock::now();
+  return finish(device_error());
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return finish(device_error()); }
+
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start, cudaEvent_t end) {
+  *milliseconds = std::chrono::duration<float, std::milli>(end->time - start->time).count();
+  return finish(device_error());
+}
+
+// Graphs are not emulated.
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  return finish(cudaErrorNotSupported);
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t*) {
+  return finish(cudaErrorNotSupported);
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t*, cudaGraph_t, unsigned long long) {
+  return finish(cudaErrorNotSupported);
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t) { return finish(cudaErrorNotSupported); }
+
+cudaError_t cudaGraphDestroy(cudaGraph_t) { return finish(cudaErrorNotSupported); }
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t) { return finish(cudaErrorNotSupported); }
+
+}  // extern "C"

@@ -1,0 +1,129 @@
+"""From CUDA source to C++ that the host compiler takes, with a table of the kernels in it.
+
+The source stays as it is, line by line, but for the storage of shared memory. What it calls is
+supplied by ``device.h``; what is appended tells the emulated driver how to launch each kernel.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_KERNEL = re.compile(
+    r'extern\s+"C"\s+__global__\s+void\s*(?:__launch_bounds__\((\d+)[^)]*\))?\s*(\w+)\s*\('
+)
+_DEVICE_FUNCTION = re.compile(r'extern\s+"C"\s+__device__')
+_PREPROCESSOR = re.compile(r"^[ \t]*#(?:.*\\\n)*.*", re.MULTILINE)
+_SYNCHRONISES = re.compile(r"\b(__syncthreads|__syncwarp|__activemask|__shfl\w*_sync)\b")
+_ALIGNED = r"(?:(?:__align__|alignas)\(\d+\)\s*)?"
+_DYNAMIC_SHARED = re.compile(rf"extern\s+__shared__\s+{_ALIGNED}([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;")
+_SHARED = re.compile(rf"__shared__\s+{_ALIGNED}([\w ]+?)\s+\w+\s*((?:\[[^\]]+\])*)\s*;")
+
+_MOST_SHARED_BYTES = 48 * 1024
+"""Shared memory that a kernel may declare; the CUDA toolchain refuses more."""
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    name: str
+    most_threads: int
+    start: int  # of its definition in the source
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+def translate(source: str, most_units: int, least_characters: int) -> list[str]:
+    """Return the source as one or more translation units.
+
+    Parameters
+    ----------
+    source : str
+        CUDA C++.
+    most_units : int
+        Into how many it may be cut, to be compiled at once.
+    least_characters : int
+        Of the kernels in a unit.
+    """
+    kernels = _kernels(source)
+    common, cursor = [], 0
+    for kernel in kernels:
+        common.append(source[cursor : kernel.start])
+        cursor = kernel.end
+    head = "".join([*common, source[cursor:]])
+    # A function of the device that kernels of several units call would be defined in each.
+    divisible = not _DEVICE_FUNCTION.search(head)
+    synchronises = bool(_SYNCHRONISES.search(_PREPROCESSOR.sub("", head)))
+    return [
+        "\n".join([head, *(_translated(source, kernel, synchronises) for kernel in part)])
+        for part in _parts(kernels, most_units if divisible else 1, least_characters)
+    ]
+
+
+def _kernels(source: str) -> list[_Kernel]:
+    found = []
+    for match in _KERNEL.finditer(source):
+        body = re.compile(r"[^)]*\)\s*\{").match(source, match.end())
+        if body:
+            end = _closing_brace(source, body.end())
+            found.append(_Kernel(match[2], int(match[1] or 0), match.start(), end))
+    return found
+
+
+def _closing_brace(source: str, start: int) -> int:
+    """Return the position behind the brace that closes one opened before `start`."""
+    depth = 1
+    for match in re.compile(r"[{}]").finditer(source, start):
+        depth += 1 if match[0] == "{" else -1
+        if not depth:
+            return match.end()
+    return len(source)
+
+
+def _parts(kernels: list[_Kernel], most: int, least_characters: int) -> list[list[_Kernel]]:
+    """Return the kernels in parts of about the same size."""
+    total = sum(kernel.size for kernel in kernels)
+    parts: list[list[_Kernel]] = [[] for _ in range(max(1, min(most, total // least_characters)))]
+    sizes = [0] * len(parts)
+    for kernel in sorted(kernels, key=lambda kernel: -kernel.size):
+        smallest = sizes.index(min(sizes))
+        parts[smallest].append(kernel)
+        sizes[smallest] += kernel.size
+    return parts
+
+
+def _translated(source: str, kernel: _Kernel, synchronises: bool) -> str:
+    """Return a kernel's definition and its entry in the table; both keep the source's lines."""
+    text = source[kernel.start : kernel.end]
+    text = _DYNAMIC_SHARED.sub(
+        r"\1* \2 = reinterpret_cast<\1*>(emulator::coordinates.dynamic_shared);", text
+    )
+    arrays = [f"sizeof({kind}{extents})" for kind, extents in _SHARED.findall(text)]
+    section = f"shared_{kernel.name}"
+    storage = f'__attribute__((section("{section}"), used)) static'
+    text = re.sub(r"\b__shared__\b", storage, text)
+    synchronises = synchronises or bool(_SYNCHRONISES.search(text))
+    size = " + ".join(arrays) or "0"
+    bounds = [f"__start_{section}", f"__stop_{section}"] if arrays else ["nullptr", "nullptr"]
+    declared = [
+        f'extern "C" unsigned char {bound}[] __attribute__((visibility("hidden")));'
+        for bound in bounds
+        if arrays
+    ]
+    line = source.count("\n", 0, kernel.start) + 1
+    entry = ", ".join(
+        [kernel.name, str(synchronises).lower(), str(kernel.most_threads), size, *bounds]
+    )
+    return "\n".join(
+        [
+            f'#line {line} "kernels.cu"',
+            text,
+            f"static_assert({size} <= {_MOST_SHARED_BYTES}, "
+            f"\"Entry function '{kernel.name}' uses too much shared data\");",
+            *declared,
+            f"EMULATED_KERNEL({entry})",
+            "",
+        ]
+    )

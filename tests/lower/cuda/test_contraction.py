@@ -1,0 +1,185 @@
+"""Contractions in tiles: every kind of convolution and product, odd extents, long sums."""
+
+import numpy as np
+import pytest
+from tvm import te, tirx, topi
+
+from graphgrad.lower.cuda.stages import one_thread_per_element, tiled_contractions
+from tests.labels import label
+from tests.lower.cuda.running import GPU, run
+from tests.lower.kernels import tensor
+
+
+def product(a, b, dtype=None):
+    """Return a matrix product of tensors in another order of axes than topi's."""
+    k = te.reduce_axis((0, a.shape[1]), "k")
+
+    def element(i, j):
+        x, y = a[i, k], b[k, j]
+        return te.sum(x.astype(dtype) * y.astype(dtype) if dtype else x * y, axis=k)
+
+    return te.compute((a.shape[0], b.shape[1]), element, name="product")
+
+
+def weight_gradient(x, ct, window, stride):
+    """Return Σ x·ct over batch and positions, for each tap of a window."""
+    n, c = x.shape[:2]
+    _, k, oh, ow = ct.shape
+    b, p, q = (te.reduce_axis((0, e), name) for e, name in ((n, "b"), (oh, "p"), (ow, "q")))
+    taps = tirx.IntImm("int64", window)
+    return te.compute(
+        (k, c, taps, taps),
+        lambda o, i, r, s: te.sum(
+            x[b, i, p * stride + r, q * stride + s] * ct[b, o, p, q], axis=[b, p, q]
+        ),
+        name="weight_gradient",
+    )
+
+
+def tiled(inputs, outputs, **options):
+    """Run as tiles; fail if the rule does not take the function."""
+    result = run(inputs, outputs, schedule=tiled_contractions, **options)
+    result.agree()
+    assert "shared" in result.text
+    return result
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "n"),
+    [(4, 64, 10), (1, 7, 1), (33, 65, 17), (2, 3, 5), (64, 64, 64), (3, 4000, 5), (70, 2050, 3)],
+)
+def test_products(m, k, n):
+    a, b = tensor(m, k), tensor(k, n, name="b")
+    if 1 in (m, n):
+        assert tiled_contractions(te.create_prim_func([a, b, product(a, b)]), GPU) is None
+    else:
+        tiled([a, b], [product(a, b)])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_dtypes(dtype):
+    a, b = tensor(33, 40, dtype=dtype), tensor(40, 70, dtype=dtype, name="b")
+    result = tiled([a, b], [product(a, b, "float32" if dtype == "float16" else None)])
+    assert "wmma" not in result.text
+
+
+@pytest.mark.parametrize(
+    "conv",
+    [
+        lambda x, w: topi.nn.conv2d_nchw(x, w, 1, 1, 1),
+        lambda x, w: topi.nn.conv2d_nchw(x, w, 2, 0, 1),
+        lambda x, w: topi.nn.relu(topi.nn.conv2d_nchw(x, w, 1, 1, 2)),
+    ],
+    ids=["padded", "strided", "dilated"],
+)
+def test_convolutions(conv):
+    x, w = tensor(2, 5, 9, 9), tensor(7, 5, 3, 3, name="w")
+    tiled([x, w], [conv(x, w)])
+
+
+def test_convolutions_of_other_ranks():
+    x, w = tensor(2, 3, 20), tensor(4, 3, 5, name="w")
+    tiled([x, w], [topi.nn.conv1d_ncw(x, w, 1, 2, 1)])
+    x, w = tensor(2, 3, 5, 6, 4), tensor(4, 3, 3, 3, 3, name="w")
+    tiled([x, w], [topi.nn.conv3d_ncdhw(x, w, 1, 1, 1, 1)])
+
+
+def test_grouped_convolutions():
+    x, w = tensor(2, 6, 8, 8), tensor(8, 3, 3, 3, name="w")
+    run([x, w], [topi.nn.group_conv2d_nchw(x, w, 1, 1, 1, 2)]).agree()
+    w = tensor(6, 1, 3, 3, name="w")
+    run([x, w], [topi.nn.depthwise_conv2d_nchw(x, w, 1, 1, 1)]).agree()
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_weight_gradients_are_cut_into_parts(stride):
+    size = 19 * stride
+    x, ct = tensor(16, 3, size + 2, size + 2), tensor(16, 5, 19, 19, name="ct")
+    result = tiled([x, ct], [weight_gradient(x, ct, 3, stride)])
+    assert result.text.count("blockIdx.x") > 1
+
+
+def test_many_small_products():
+    """One for each block of threads, of which a grid has 65535 along its second axis."""
+    a, b = tensor(70000, 2, 3), tensor(70000, 2, 3, name="b")
+    tiled([a, b], [topi.nn.batch_matmul(a, b)])
+
+
+def test_batched_products():
+    a, b = tensor(6, 9, 20), tensor(6, 33, 20, name="b")
+    tiled([a, b], [topi.nn.batch_matmul(a, b)])
+
+
+@pytest.mark.parametrize("extents", [0, 1, 5, 70], ids=label)
+def test_symbolic_batch(extents):
+    n = te.var("n", "int64")
+    a, b = te.placeholder((n, tirx.IntImm("int64", 40)), "float32", "a"), tensor(40, 6, name="b")
+    shapes = [(extents, 40), (40, 6), (extents, 6)]
+    tiled([a, b], [product(a, b)], shapes=shapes)
+
+
+def test_what_is_not_a_product_is_not_tiled():
+    """TVM's rule would take the largest of sums, and pad it with zeros."""
+    a, b = tensor(5, 7), tensor(7, 6, name="b")
+    k = te.reduce_axis((0, 7), "k")
+    y = te.compute((5, 6), lambda i, j: te.max(a[i, k] + b[k, j] - 10, axis=k), name="y")
+    assert tiled_contractions(te.create_prim_func([a, b, y]), GPU) is None
+    run([a, b], [y]).agree()
+
+
+def test_a_sum_too_long_and_without_divisors_is_still_cut():
+    """4099 is a prime number."""
+    a, b = tensor(3, 4099), tensor(4099, 5, name="b")
+    assert tiled_contractions(te.create_prim_func([a, b, product(a, b)]), GPU) is None
+    result = run([a, b], [product(a, b)], schedule=one_thread_per_element)
+    result.agree()
+    assert "parts" in result.text
+
+
+def test_maps_around_a_product_share_its_launch():
+    a, b, c = tensor(5, 40), tensor(40, 6, name="b"), tensor(6, name="c")
+    result = tiled([a, b, c], [topi.nn.relu(topi.add(product(topi.exp(a), b), c))])
+    assert result.text.count('thread="blockIdx.x"') == 1
+
+
+def test_a_product_that_several_read_is_stored_once():
+    a, b = tensor(5, 40), tensor(40, 6, name="b")
+    y = product(a, b)
+    tiled([a, b], [topi.exp(y), topi.sum(y, 1)])
+
+
+def test_a_product_that_is_a_result_too():
+    a, b = tensor(5, 40), tensor(40, 6, name="b")
+    y = product(a, b)
+    tiled([a, b], [y, topi.exp(y)])
+
+
+def test_two_products_in_a_row():
+    a, b, c = tensor(5, 40), tensor(40, 6, name="b"), tensor(6, 9, name="c")
+    tiled([a, b, c], [product(topi.tanh(product(a, b)), c)])
+
+
+def test_a_gram_matrix():
+    a = tensor(12, 30)
+    k = te.reduce_axis((0, 30), "k")
+    y = te.compute((12, 12), lambda i, j: te.sum(a[i, k] * a[j, k], axis=k), name="gram")
+    run([a], [y]).agree()
+
+
+def test_a_dot_product_uses_many_threads():
+    a, b = tensor(1, 50000), tensor(50000, 1, name="b")
+    result = run([a, b], [product(a, b)])
+    result.agree()
+    assert "parts" in result.text
+
+
+def test_no_terms():
+    a, b = tensor(3, 0), tensor(0, 4, name="b")
+    assert (run([a, b], [product(a, b)]).scheduled[0] == np.zeros((3, 4))).all()
+
+
+@pytest.mark.parametrize("shape", [(0, 5, 4), (3, 5, 0)], ids=label)
+def test_no_outputs(shape):
+    m, k, n = shape
+    a, b = tensor(m, k), tensor(k, n, name="b")
+    run([a, b], [product(a, b)]).agree()

@@ -1,0 +1,123 @@
+"""Training steps of whole models, lowered for GPUs on a machine that need not have one."""
+
+import re
+import shutil
+from functools import cache
+
+import pytest
+import tvm
+
+import graphgrad as gg
+from graphgrad.errors import LoweringError
+from graphgrad.lower import pipeline
+from graphgrad.lower.cuda.compiler import executable_sources
+from graphgrad.lower.cuda.rules import RULES, Rule
+from graphgrad.lower.cuda.schedule import SCHEDULED, schedule_module
+from graphgrad.models import lenet, mlp, resnet_digits
+from graphgrad.train.forward import LossFunction, build_forward
+from graphgrad.train.update import build_step
+from tests import torch_nets
+from tests.peers import peer
+from tests.torch_export import export
+
+
+def block():
+    torch = peer("torch")
+    net = torch_nets.attention_block(12, 3)
+    return export(net, {"x": torch.randn(2, 5, 12)}, training=True, dynamic=False)
+
+
+NETWORKS = {
+    "mlp": (lambda: mlp(batch=4), "cross_entropy"),
+    "lenet": (lambda: lenet(batch=4, size=12), "cross_entropy"),
+    "resnet_digits": (lambda: resnet_digits(batch=4, width=0.0625), "cross_entropy"),
+    "transformer block": (block, "mse"),
+}
+
+
+def training_step(network):
+    build, loss = NETWORKS[network]
+    model = gg.from_onnx(build())
+    forward = build_forward(model, LossFunction(model, loss), True, {})
+    return build_step(model, forward, model.trainable(), gg.optim.SGD(0.1, momentum=0.9))
+
+
+@cache
+def lowered(network, arch):
+    """Return the training step, lowered, and a record of each kernel."""
+    records = []
+    return pipeline.lower(training_step(network), gpu(arch), records), records
+
+
+def gpu(arch):
+    return gg.target({"kind": "cuda", "arch": arch})
+
+
+def kernels(mod):
+    return [name.name_hint for name, f in mod.functions.items() if isinstance(f, tvm.tirx.PrimFunc)]
+
+
+@pytest.mark.parametrize(
+    ("network", "arch"),
+    [
+        ("mlp", "sm_80"),
+        ("mlp", "sm_90"),
+        ("lenet", "sm_80"),
+        ("resnet_digits", "sm_90"),
+        ("transformer block", "sm_90"),
+    ],
+)
+def test_every_kernel_is_device_code(network, arch):
+    mod, records = lowered(network, arch)
+    assert len(records) == len(kernels(mod))
+    assert {record.rule for record in records} <= {rule.name for rule in RULES}
+    executable = pipeline.generate(mod, gpu(arch))
+    (source,) = executable_sources(executable)
+    on_device = set(re.findall(r"(\w+?)_kernel(?:_\d+)?\(", source))
+    called = set(re.findall(r"^@(\S+) packed_func;", executable.as_text(), re.MULTILINE))
+    # Some kernels nobody calls: reshapes that became views.
+    assert {name for name in called if not name.startswith("vm.")} <= on_device
+    assert on_device == set(kernels(mod))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_kernels_that_no_rule_schedules_are_named(count):
+    mod = pipeline._to_kernels(fuse=True)(training_step("mlp"))
+    planted = sorted(kernels(mod))[:count]
+    unbound = Rule("unbound", lambda func, _: func)
+    for name in kernels(mod):
+        if name not in planted:
+            del mod[name]
+    with pytest.raises(LoweringError) as raised:
+        schedule_module(mod, gpu("sm_90"), rules=[unbound])
+    assert f"{count} kernel(s) would run on the host" in str(raised.value)
+    for name in planted:
+        assert name in str(raised.value)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_host_code_after_scheduling_is_named(count):
+    """What is planted behind the schedules is found where code is generated."""
+    mod = lowered("mlp", "sm_90")[0].clone()
+    planted = sorted(kernels(mod))[:count]
+    for name in planted:
+        mod[name] = on_host(mod[name])
+    with pytest.raises(LoweringError, match="would run on the host") as raised:
+        pipeline.generate(mod, gpu("sm_90"))
+    found = re.findall(r"(\w+) \(it stores to memory\)", str(raised.value))
+    assert found == planted
+
+
+def on_host(func):
+    """Return a function of the same parameters that writes without threads."""
+    out = func.params[-1]
+    zero = [0] * len(out.shape)
+    body = tvm.tirx.BufferStore(out, tvm.tirx.const(0, out.dtype), zero)
+    return func.with_body(body).with_attr(SCHEDULED, True)
+
+
+def test_machine_code():
+    if not shutil.which("nvcc"):
+        pytest.skip("no nvcc on the PATH: nothing here compiles CUDA source")
+    executable = gg.compile(training_step("mlp"), {"kind": "cuda", "arch": "sm_90"})
+    assert executable_sources(executable)

@@ -1,0 +1,241 @@
+"""Writing exports; what a loaded one does is tested in `tests/test_exported_step.py`."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tvm.support import cc
+
+import graphgrad as gg
+from graphgrad.errors import ArgumentError, ExportError, InputError
+from graphgrad.train import export as module
+from tests.frontend.graphs import random
+from tests.train.nets import perceptron
+
+SHAPES = {"input": (2, 4)}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """An export of a perceptron."""
+    folder = tmp_path_factory.mktemp("made") / "export"
+    gg.export_step(perceptron(), folder, shapes=SHAPES)
+    return folder
+
+
+@pytest.fixture
+def export(made, tmp_path):
+    """A copy of the export, alone in its folder."""
+    return shutil.copytree(made, tmp_path / "export")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Stand in for compilation, where a test is about the folder alone."""
+
+    def write_library(folder, name, made, shapes):
+        (folder / name).write_bytes(b"library")
+        return {"library": name, "shapes": {key: list(value) for key, value in shapes.items()}}
+
+    monkeypatch.setattr(module, "_write_library", write_library)
+
+
+def manifest_of(folder):
+    return json.loads((folder / "manifest.json").read_text())
+
+
+def files_of(folder):
+    return {p.relative_to(folder).as_posix() for p in folder.rglob("*") if p.is_file()}
+
+
+def content(folder):
+    return {name: (folder / name).read_bytes() for name in files_of(folder)}
+
+
+def test_the_manifest_names_all_files_with_their_digests(made):
+    files = manifest_of(made)["files"]
+    assert {*files, "manifest.json"} == files_of(made)
+    assert {"step-0.so", "state.safetensors", "exported_step/__init__.py"} <= files.keys()
+    for name, digest in files.items():
+        assert hashlib.sha256((made / name).read_bytes()).hexdigest() == digest
+
+
+def test_the_manifest_says_what_the_library_takes(made):
+    manifest = manifest_of(made)
+    [entry] = manifest["entries"]
+    assert entry["inputs"] == [{"name": "input", "dtype": "float32", "shape": [2, 4]}]
+    assert entry["targets"]["shape"] == [2] and entry["targets"]["range"] == [0, 2]
+    assert manifest["trained"] == [ty["name"] for ty in manifest["params"]]
+    assert manifest["slots"] == [{"name": "momentum", "fill": 0.0}]
+    assert manifest["target"]["mcpu"] == manifest["host"]["processor"]
+
+
+def test_the_loader_imports_nothing_of_graphgrad(made):
+    for file in (made / "exported_step").iterdir():
+        assert "import graphgrad" not in file.read_text() and "from .." not in file.read_text()
+
+
+def test_shapes_that_the_step_has_seen(tmp_path, quick):
+    step = gg.train_step(perceptron())
+    step(random(3, 4), np.arange(3))
+    step.evaluate(random(5, 4))
+    step.export(tmp_path / "export")
+    shapes = [entry["shapes"] for entry in manifest_of(tmp_path / "export")["entries"]]
+    assert shapes == [{"input": [3, 4]}, {"input": [5, 4]}]
+
+
+def test_a_parameter_that_was_replaced_by_another(tmp_path):
+    model = perceptron()
+    model.params["fc1.bias"] = np.zeros(2, "float32")
+    with pytest.raises(InputError, match=r"'fc1.bias': expected shape"):
+        gg.export_step(model, tmp_path / "export", shapes=SHAPES)
+
+
+def test_static_shapes_of_the_model(tmp_path, quick):
+    gg.export_step(perceptron(batch=7), tmp_path / "export")
+    [entry] = manifest_of(tmp_path / "export")["entries"]
+    assert entry["shapes"] == {"input": [7, 4]}
+
+
+@pytest.mark.parametrize(
+    "shapes, message",
+    [
+        (None, "nothing says for which input shapes"),
+        ([], "nothing says for which input shapes"),
+        ({"x": (2, 4)}, r"for the inputs \['input'\]"),
+        ([SHAPES, (2, 4)], r"for the inputs \['input'\]"),
+        ({"input": (2, 5)}, r"shapes: input 'input': expected shape \(N, 4\)"),
+        ({"input": 4}, "a shape is a tuple of whole numbers"),
+        ({"input": (2.0, 4)}, "a shape is a tuple of whole numbers"),
+        ({"input": (0, 4)}, "shapes: input 'input': shape .* is empty"),
+    ],
+    ids=["none", "empty", "name", "tuple", "misfit", "number", "fraction", "no example"],
+)
+def test_shapes_that_do_not_fit(tmp_path, shapes, message):
+    with pytest.raises(ArgumentError, match=message):
+        gg.export_step(perceptron(), tmp_path / "export", shapes=shapes)
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_export_is_replaced(export, quick):
+    shapes = [SHAPES, {"input": (3, 4)}, SHAPES]
+    gg.export_step(perceptron(), export, shapes=shapes, weights=False)
+    assert {"step-0.so", "step-1.so"} <= files_of(export)
+    assert "step-2.so" not in files_of(export)
+    assert "state.safetensors" not in files_of(export)
+    assert list(export.parent.iterdir()) == [export]
+
+
+def test_an_empty_folder_is_taken(tmp_path, quick):
+    (tmp_path / "export").mkdir()
+    gg.export_step(perceptron(), tmp_path / "export", shapes=SHAPES)
+    assert "manifest.json" in files_of(tmp_path / "export")
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "addition", "damaged", "no parent"])
+def test_what_is_no_export_is_left_alone(export, quick, kind):
+    path = export
+    if kind == "folder":
+        path = export.parent
+    elif kind == "file":
+        path = export / "manifest.json"
+    elif kind == "addition":
+        (export / "notes.txt").write_text("mine")
+    elif kind == "damaged":
+        (export / "manifest.json").write_text("{}")
+    else:
+        path = export / "missing" / "export"
+    before = content(export.parent)
+    with pytest.raises(ExportError):
+        gg.export_step(perceptron(), path, shapes=SHAPES)
+    assert content(export.parent) == before
+
+
+@pytest.mark.parametrize(
+    "failure, raised",
+    [(OSError(28, "No space left on device"), ExportError), (KeyboardInterrupt(), None)],
+    ids=["disk", "interrupt"],
+)
+@pytest.mark.parametrize("place", ["write_manifest", "fsync", "rename"])
+def test_a_failure_leaves_what_was_there(export, quick, monkeypatch, failure, raised, place):
+    real = os.rename
+
+    def fail(*paths):
+        if place == "rename" and paths[1] != export:
+            return real(*paths)  # the old folder is moved away and back
+        if place == "rename" and not paths[0].name.endswith("unfinished"):
+            return real(*paths)
+        raise failure
+
+    owner = module if place == "write_manifest" else os
+    monkeypatch.setattr(owner, place, fail)
+    before = content(export)
+    with pytest.raises(raised or type(failure)):
+        gg.export_step(perceptron(), export, shapes=SHAPES)
+    assert content(export) == before
+    assert list(export.parent.iterdir()) == [export]
+
+
+def test_what_a_killed_process_left_is_undone(export, quick):
+    os.rename(export, export.parent / ".export.replaced")
+    (export.parent / ".export.0123.unfinished").mkdir()
+    gg.export_step(perceptron(), export, shapes=SHAPES)
+    assert list(export.parent.iterdir()) == [export]
+
+
+def test_a_link_keeps_pointing_at_the_folder(export, quick, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(export)
+    gg.export_step(perceptron(), link, shapes=SHAPES, weights=False)
+    assert link.is_symlink() and "state.safetensors" not in files_of(export)
+
+
+def test_no_c_compiler(tmp_path, monkeypatch):
+    monkeypatch.setattr(cc, "get_cc", lambda: None)
+    with pytest.raises(ExportError, match="no C compiler"):
+        gg.export_step(perceptron(), tmp_path / "export", shapes=SHAPES)
+
+
+def test_a_c_compiler_that_fails(tmp_path, monkeypatch):
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(ExportError, match="false cannot link"):
+        gg.export_step(perceptron(), tmp_path / "export", shapes=SHAPES)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="needs nvcc to compile CUDA source")
+def test_cuda_without_a_gpu(tmp_path):
+    """The library asks for machine code by the digest of its source, and there it is."""
+    target = {"kind": "cuda", "arch": "sm_90"}
+    gg.export_step(perceptron(), tmp_path / "export", target=target, shapes=SHAPES)
+    manifest = manifest_of(tmp_path / "export")
+    assert manifest["target"]["arch"] == "sm_90" and not manifest["host"]["flags"]
+    [kernels] = [name for name in manifest["files"] if name.startswith("kernels/")]
+    library = (tmp_path / "export" / "step-0.so").read_bytes()
+    start = library.index(b"#") if b"#" in library else 0
+    assert b"__global__" in library[start:], "the library holds source"
+    assert (tmp_path / "export" / kernels).read_bytes()[:4] == b"\x50\xed\x55\xba", "a fat binary"
+
+
+def test_the_documented_example(tmp_path):
+    """One process exports; another, with TVM's runtime alone, goes on."""
+    text = (Path(__file__).parents[2] / "docs" / "export.md").read_text(encoding="utf-8")
+    writing, running = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    alone = {**os.environ, "TVM_USE_RUNTIME_LIB": "1"}
+    said = ""
+    for program, environment in [(writing, os.environ), (running, alone)]:
+        (tmp_path / "example.py").write_text(program, encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "example.py"], cwd=tmp_path, env=environment,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        said = done.stdout
+    assert said.startswith("8 0 "), said
