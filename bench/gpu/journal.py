@@ -19,7 +19,7 @@ STATUSES = (PASSED, FAILED, BROKEN, SKIPPED, MEASURED, OUT_OF_MEMORY)
 
 NO_TIME = "no time was left"
 
-CHECK_HEADER = ["check", "by", "status", "change", "torch CPU", "worst tensor", "s"]
+CHECK_HEADER = ["check", "by", "status", "momenta", "torch CPU", "worst tensor", "s"]
 BENCHMARK_HEADER = [
     "timed model, contender",
     "status",
@@ -122,9 +122,9 @@ class Journal:
         if checks:
             parts.append(table(CHECK_HEADER, [_check_cells(line) for line in checks]))
             parts.append(
-                "change: distance of the parameters' change from float64, relative to its norm; "
-                "torch CPU: the same of\ntorch in float32 on a CPU. worst tensor: relative to its "
-                "own norm."
+                "momenta: distance of the momenta, sums of gradients, from float64, relative to "
+                "their norm; torch CPU: the\nsame of torch in float32 on a CPU. worst tensor: "
+                "relative to its own norm."
             )
         if benchmarks:
             ours = {
@@ -172,12 +172,13 @@ def _check_cells(line: Line) -> list[str]:
     if not figures:
         return [line.name, line.by, line.status, "", "", "", f"{line.seconds:.1f}"]
     tensor, error = figures["worst"]
+    in_float64 = line.name.endswith("float64")
     return [
         line.name,
         line.by,
         line.status,
-        f"{figures['distances']['params']:.1e}",
-        f"{figures['torch_cpu_distances']['params']:.1e}",
+        f"{figures['distances']['momentum']:.1e}",
+        "" if in_float64 else f"{figures['torch_cpu_distances']['momentum']:.1e}",
         f"{error:.1e} {tensor}",
         f"{line.seconds:.1f}",
     ]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import cudart
 import paths
 from timed import Timed
 
@@ -81,6 +82,7 @@ class Kit:
 
     def load_step(self, name: str, weights: Mapping[str, Any] | None = None) -> Any:
         """Return an exported step, loaded by the loader that lies beside it."""
+        cudart.library()  # TVM finds it only once it is loaded
         sys.path.insert(0, str(self.steps(name)))
         loader = importlib.import_module("exported_step")
         return loader.ExportedStep(self.steps(name), weights=weights)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import sys
 import time
@@ -21,7 +22,10 @@ from rounds import Rules, Turn, take_rounds
 _RACER = Path(__file__).resolve().with_name("racer.py")
 
 LOSS_TOLERANCE = {"fp32": 1e-4, "tf32": 2e-2, "bf16": 2e-2}
-"""Relative difference of the initial losses by precision, from graphgrad's, or torch's in fp32."""
+"""Relative difference, by precision, from the initial loss of the first contender in fp32."""
+
+_MEMORY = re.compile("out ?of ?memory|more memory than", re.IGNORECASE)
+"""In the errors of CUDA, of torch and of exported steps."""
 
 WARM_UP = 5
 MOST_STEPS = 200
@@ -149,11 +153,12 @@ class Race:
         return ""
 
     def _differs(self, loss: float, contender: str) -> bool:
-        """Return whether an initial loss is another one than that of the first to start."""
-        if self._expected is None:
+        """Return whether an initial loss is another one than that of the first in fp32."""
+        precision = contender.rsplit(maxsplit=1)[-1]
+        if self._expected is None and precision == "fp32":
             self._expected = loss
-        tolerance = LOSS_TOLERANCE[contender.rsplit(maxsplit=1)[-1]]
-        return not math.isclose(loss, self._expected, rel_tol=tolerance)
+        expected = loss if self._expected is None else self._expected
+        return not math.isclose(loss, expected, rel_tol=LOSS_TOLERANCE[precision])
 
     def _warm_up(self, standing: Standing) -> None:
         """Make untimed steps, and choose how many fill a turn."""
@@ -181,17 +186,25 @@ class Race:
         try:
             return work()
         except ContenderError as error:
-            self._standings.pop(contender).process.close()
-            self._fall(contender, error, 0.0)
+            standing = self._standings.pop(contender)
+            standing.process.close()
+            self._fall(contender, error, 0.0, standing.figures() if standing.turns else None)
             return None
 
-    def _fall(self, contender: str, error: ContenderError, seconds: float) -> None:
+    def _fall(
+        self,
+        contender: str,
+        error: ContenderError,
+        seconds: float,
+        figures: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Tell that a contender is out; what it has measured before stays."""
         if time.monotonic() >= self._settings.until:
-            self._line(contender, SKIPPED, NO_TIME, seconds=seconds)
-            return
-        text = str(error)
-        lacks_memory = "out of memory" in text.lower() or "outofmemory" in text.lower()
-        self._line(contender, OUT_OF_MEMORY if lacks_memory else BROKEN, text, seconds=seconds)
+            status, reason = (MEASURED, "") if figures else (SKIPPED, NO_TIME)
+        else:
+            reason = str(error)
+            status = OUT_OF_MEMORY if _MEMORY.search(reason) else BROKEN
+        self._line(contender, status, reason, figures, seconds)
 
     def _line(
         self,

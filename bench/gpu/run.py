@@ -190,7 +190,7 @@ def parse_arguments() -> argparse.Namespace:
         "--pack",
         type=shlex.split,
         default=[],
-        help="in the repository: options of pack.py, such as '--quick'",
+        help="in the repository: options of pack.py, as in --pack='--quick'",
     )
     add("--rounds", type=int, default=5, help="turns of each contender; %(default)s")
     add("--turn-seconds", type=_seconds, default=1.0, help="about one turn's; %(default)s")

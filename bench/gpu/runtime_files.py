@@ -46,9 +46,8 @@ def copy_runtime(destination: Path, python: str) -> None:
             _copy_installed(package, destination)
     else:
         _fetch(destination, python)
+    _copy_installed("typing_extensions", destination)
     _drop_ffi_sources(destination / "tvm_ffi")
-    spec = importlib.util.find_spec("typing_extensions")
-    shutil.copy(str(spec.origin), destination)
 
 
 def _copy_tvm(destination: Path) -> None:

@@ -18,7 +18,8 @@ _LIBRARIES = {
 }
 """What TVM's CUDA runtime is linked to, and where to get it."""
 
-_OUT_OF_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY")
+_OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
+"""Of an allocation, all of which come first; a launch that lacks memory may come after others."""
 
 
 def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
@@ -94,7 +95,7 @@ def reported(
         text = str(error)
         if "CUDA" not in text:
             raise
-        if any(name in text for name in _OUT_OF_MEMORY):
+        if _OUT_OF_MEMORY in text:
             raise OutOfMemoryError(_out_of_memory(device, task, needs, remedy)) from error
         raise DeviceError(
             f"{device.type}:{device.index} failed at {task}, or before: {_reason(error)}. What it "

@@ -48,7 +48,7 @@ def train_step(
     wrt : name or names, optional
         The parameters that train; by default all that can.
     target : str, dict or Target
-        Where it runs; a bare ``"llvm"`` is this host.
+        Where it runs; a bare ``"llvm"`` is this host, a bare ``"cuda"`` its GPU.
     accumulate : 1
         Accumulation over micro-batches is not served yet.
     precision : "float32"
@@ -68,6 +68,10 @@ def train_step(
         A value is unknown or not served yet.
     MissingGradientError
         Some ops have no gradient; the error lists all of them.
+    TargetError
+        There is no such target.
+    DeviceError
+        This machine has no device for the target, or one with too little memory.
 
     Examples
     --------

@@ -56,6 +56,10 @@ def value_and_grad(
         A name or value is unknown.
     MissingGradientError
         Some ops have no gradient; the error lists all of them.
+    TargetError
+        There is no such target.
+    DeviceError
+        This machine has no device for the target.
 
     Examples
     --------
@@ -118,6 +122,10 @@ class ValueAndGrad(ModelOnDevice):
         ------
         InputError
             An array or cotangent does not fit.
+        OutOfMemoryError
+            The device has too little memory.
+        DeviceError
+            The device failed.
         """
         named = dict(inputs) if isinstance(inputs, Mapping) else inputs
         targets = named.pop(TARGETS, None) if self._takes_targets(named) else None

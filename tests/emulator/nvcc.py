@@ -70,7 +70,9 @@ def _compiled(source: str, compiler: str, folder: Path, headers: str) -> bytes:
         with ThreadPoolExecutor() as pool:
             objects = list(pool.map(compiled, range(len(units))))
         library = Path(work, "kernels.so")
-        _run([compiler, "-shared", "-Wl,-Bsymbolic", *objects, "-o", str(library)])
+        # Each part holds the device functions that the source begins with.
+        link = ["-shared", "-Wl,-Bsymbolic", "-Wl,--allow-multiple-definition"]
+        _run([compiler, *link, *objects, "-o", str(library)])
         shutil.move(library, kept)
     return kept.read_bytes()
 

@@ -28,6 +28,12 @@ def test_unknown_structures_are_left_alone():
     assert cpu.schedule_function(opaque, UNIT).same_as(opaque)
 
 
+def test_functions_with_scalars_are_left_alone():
+    x, y = tensor(), tensor(64, 512, name="y")
+    func = te.create_prim_func([x, y, topi.multiply(topi.exp(x), y)])
+    assert cpu.schedule_function(func, UNIT).same_as(func)
+
+
 def test_scheduled_functions_are_left_alone():
     func = add_function().with_attr("tirx.is_scheduled", True)
     assert cpu.schedule_function(func, UNIT).same_as(func)

@@ -25,6 +25,13 @@ def test_a_reduction():
     assert (len(stage.loads), stage.work, stage.dtype) == (1, 128, "float64")
 
 
+def test_scalars_are_stages_without_axes():
+    x, y = tensor(), tensor(5, name="y")
+    scalar, vector = stages(te.create_prim_func([x, y, topi.multiply(topi.exp(x), y)]))
+    assert (scalar.axes, scalar.work) == ([], 1)
+    assert [axis.extent for axis in vector.axes] == [5]
+
+
 def test_symbolic_extents_are_unknown():
     n = te.var("n", "int64")
     x = te.placeholder((n, 4), "float32", "x")

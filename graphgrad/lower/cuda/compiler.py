@@ -114,7 +114,7 @@ def _by_nvcc(nvcc: str, source: str, arch: str) -> bytes:
     virtual = arch.replace("sm_", "compute_")
     code = arch if arch[-1].isalpha() else f"[{arch},{virtual}]"
     command = [
-        nvcc, "--fatbin", "-O3", "--split-compile=0", "-gencode", f"arch={virtual},code={code}",
+        nvcc, "--fatbin", "-O3", "-gencode", f"arch={virtual},code={code}",
         *_OPTIONS, "-o", "kernels.fatbin", _SOURCE,
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
@@ -162,7 +162,8 @@ def _load_nvrtc() -> tuple[Any, list[str]]:
         nvrtc.nvrtcVersion()  # loads the library
         found = [find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
     except (ImportError, RuntimeError) as error:
-        raise LoweringError(f"no CUDA compiler ({error}): {_INSTALL}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise LoweringError(f"no CUDA compiler ({reason}): {_INSTALL}") from error
     if not all(found):
         raise LoweringError(f"NVRTC is here, but not the headers of CUDA: {_INSTALL}")
     return nvrtc, [str(folder) for folder in found]

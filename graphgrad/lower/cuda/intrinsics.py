@@ -18,10 +18,10 @@ _MATHEMATICS = frozenset(
     f"tirx.{name}"
     for name in (
         *("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "erf", "exp"),
-        *("exp10", "exp2", "fmod", "hypot", "log", "log10", "log1p", "log2", "nearbyint", "pow"),
-        *("round", "rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh"),
+        *("exp10", "exp2", "fmod", "hypot", "log", "log10", "log1p", "nearbyint", "pow", "round"),
+        *("rsqrt", "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh"),
     )
-)
+) | {"prim.log2"}
 """Functions of which CUDA has no form in half precision, or an approximate one."""
 
 

@@ -111,15 +111,18 @@ def _beyond_limits(func: tirx.PrimFunc) -> str:
     extents: dict[str, int] = {}
     shared = 0
 
-    def visit(node: Any) -> None:
-        nonlocal shared
-        if isinstance(node, tirx.AttrStmt) and node.attr_key == "thread_extent":
+    def launch(node: Any) -> None:
+        if node.attr_key == "thread_extent":
             extents[str(node.node.thread_tag)] = static(node.value) or 1
-        elif isinstance(node, tirx.AllocBuffer) and node.buffer.scope() == "shared":
-            elements = math.prod(static(extent) or 1 for extent in node.buffer.shape)
-            shared += elements * -(-node.buffer.dtype.bits * node.buffer.dtype.lanes // 8)
 
-    tvm_ffi.structural_walk(func.body, visit)
+    def allocate(node: Any) -> None:
+        nonlocal shared
+        buffer = node.buffer
+        if buffer.scope() == "shared":
+            elements = math.prod(static(extent) or 1 for extent in buffer.shape)
+            shared += elements * -(-buffer.dtype.bits * buffer.dtype.lanes // 8)
+
+    tvm_ffi.structural_walk(func.body, [(tirx.AttrStmt, launch), (tirx.AllocBuffer, allocate)])
     threads = math.prod(n for tag, n in extents.items() if tag.startswith("threadIdx"))
     if threads > _MOST_THREADS:
         return f"{threads} threads in a block, of at most {_MOST_THREADS}"
@@ -135,19 +138,21 @@ def _host_work(func: tirx.PrimFunc, launched: set[str]) -> str:
     """Return what a host function does beyond launching kernels, in words; empty if nothing."""
     found: list[str] = []
 
-    def visit(node: Any) -> None:
-        if isinstance(node, tirx.BufferStore):
-            found.append("it stores to memory")
-        elif isinstance(node, tirx.While):
-            found.append("it loops")
-        elif isinstance(node, tvm.ir.Call) and node.args:
-            callee = node.args[0]
-            if isinstance(callee, tvm.ir.StringImm) and "call" in str(getattr(node.op, "name", "")):
-                name = str(callee.value)
-                if name not in launched and name not in _HOST_CALLS:
-                    found.append(f"it calls {name}")
+    def call(node: Any) -> None:
+        callee = node.args[0] if node.args else None
+        if isinstance(callee, tvm.ir.StringImm) and "call" in str(getattr(node.op, "name", "")):
+            name = str(callee.value)
+            if name not in launched and name not in _HOST_CALLS:
+                found.append(f"it calls {name}")
 
-    tvm_ffi.structural_walk(func.body, visit)
+    tvm_ffi.structural_walk(
+        func.body,
+        [
+            (tirx.BufferStore, lambda _: found.append("it stores to memory")),
+            (tirx.While, lambda _: found.append("it loops")),
+            (tvm.ir.Call, call),
+        ],
+    )
     return found[0] if found else ""
 
 

@@ -1,7 +1,7 @@
 """Kernels written by hand: the points of their parallel loops become the threads of the GPU.
 
-Such a kernel is a sequence of statements. Each becomes a launch of its own, so that it sees all that
-those before it have written.
+Such a kernel is a sequence of statements. Each becomes a launch of its own, so that it sees all
+that those before it have written.
 """
 
 from __future__ import annotations

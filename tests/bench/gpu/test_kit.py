@@ -165,7 +165,7 @@ def test_in_the_repository_it_packs_first(monkeypatch, tmp_path):
     monkeypatch.setattr(pack, "pack", lambda chosen, root: packed.append((chosen, root)))
     ended = SimpleNamespace(returncode=7)
     monkeypatch.setattr("subprocess.run", lambda command, **_: commands.append(command) or ended)
-    monkeypatch.setattr("sys.argv", ["run.py", "--only", "check", "--pack", "--quick"])
+    monkeypatch.setattr("sys.argv", ["run.py", "--only", "check", "--pack=--quick"])
     assert run.pack_and_run(run.parse_arguments()) == 7
     [(chosen, root)], [command] = packed, commands
     assert (chosen.python, chosen.target, chosen.timed) == (RUNNING, "cuda", [])

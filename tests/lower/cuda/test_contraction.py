@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 from tvm import te, tirx, topi
+from tvm.s_tir import dlight
 
 from graphgrad.lower.cuda.stages import one_thread_per_element, tiled_contractions
 from tests.labels import label
 from tests.lower.cuda.running import GPU, run
-from tests.lower.kernels import tensor
+from tests.lower.kernels import random_values, tensor
+from tests.peers import peer
 
 
 def product(a, b, dtype=None):
@@ -119,10 +121,17 @@ def test_symbolic_batch(extents):
 
 
 def test_what_is_not_a_product_is_not_tiled():
-    """TVM's rule would take the largest of sums, and pad it with zeros."""
+    """TVM's rule takes this sum too, and pads it with zeros, each of which adds one."""
     a, b = tensor(5, 7), tensor(7, 6, name="b")
     k = te.reduce_axis((0, 7), "k")
-    y = te.compute((5, 6), lambda i, j: te.max(a[i, k] + b[k, j] - 10, axis=k), name="y")
+    y = te.compute((5, 6), lambda i, j: te.sum(te.exp(a[i, k] * b[k, j]), axis=k), name="y")
+
+    def stock(func, target):
+        with target:
+            return dlight.gpu.Matmul().apply(func, target, False).mod["main"]
+
+    wrong = run([a, b], [y], schedule=stock)
+    assert (wrong.scheduled[0] > wrong.stock[0] + 1).all()
     assert tiled_contractions(te.create_prim_func([a, b, y]), GPU) is None
     run([a, b], [y]).agree()
 
@@ -134,6 +143,18 @@ def test_a_sum_too_long_and_without_divisors_is_still_cut():
     result = run([a, b], [product(a, b)], schedule=one_thread_per_element)
     result.agree()
     assert "parts" in result.text
+
+
+@pytest.mark.parametrize("terms", [2304, 50176])
+def test_long_sums_are_as_accurate_as_those_of_torch(terms):
+    torch = peer("torch")
+    a, b = tensor(4, terms), tensor(terms, 40, name="b")
+    result = tiled([a, b], [product(a, b)])
+    left, right = random_values((4, terms), "float32", 0), random_values((terms, 40), "float32", 0)
+    exact = left.astype("float64") @ right.astype("float64")
+    ours = np.linalg.norm(result.scheduled[0] - exact)
+    theirs = np.linalg.norm((torch.tensor(left) @ torch.tensor(right)).numpy() - exact)
+    assert ours < 4 * theirs
 
 
 def test_maps_around_a_product_share_its_launch():

@@ -22,11 +22,16 @@ TWO_OPERANDS = ("tirx.atan2", "tirx.fmod", "tirx.hypot", "tirx.pow")
 
 
 def elementwise(element, dtypes, operands=2):
-    def expression(*tensors):
-        shape = tensors[0].shape
-        return te.compute(shape, lambda i: element(*(tensor(i) for tensor in tensors)), name="y")
+    return program(lambda *tensors: each(element, *tensors), [(8,)] * operands, dtypes)
 
-    return program(expression, [(8,)] * operands, dtypes)
+
+def each(element, *tensors):
+    return te.compute((8,), lambda i: element(*(tensor(i) for tensor in tensors)), name="y")
+
+
+def functions(dtype):
+    """The names of the functions that TVM has in a dtype: it has no power of bfloat16."""
+    return [name for name in FUNCTIONS if (name, dtype) != ("tirx.pow", "bfloat16")]
 
 
 def function(name, x, y):
@@ -44,14 +49,16 @@ def stock_source(mod):
     return source
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_functions_of_half_precision_are_those_of_float32(name, dtype):
-    source = cuda_source(elementwise(lambda x, y: function(name, x, y), [dtype] * 2))
-    called = set(re.findall(r"\b(\w+)\(", source)) - {"__launch_bounds__", "y_kernel", "main"}
-    assert not {f for f in called if re.match(r"h[a-z0-9]+$", f)}, source
-    assert "(float)" in source
-    assert re.search(rf"\(\(?({'half|nv_bfloat16'})\)", source)
+def test_functions_of_half_precision_are_those_of_float32(dtype):
+    def expression(x, y):
+        return [each(lambda a, b, n=name: function(n, a, b), x, y) for name in functions(dtype)]
+
+    source = cuda_source(program(expression, [(8,)] * 2, [dtype] * 2))
+    for name in functions(dtype):
+        plain = {"round": "nearbyint", "sigmoid": "exp"}.get(name[5:], name[5:])  # of tirx., prim.
+        assert re.search(rf"\b{plain}f\(\(", source), f"{name} is missing"
+        assert not re.search(rf"\bh{plain}\(", source), f"{name} is computed in half precision"
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -74,7 +81,7 @@ def test_bfloat16_is_rounded_only_where_it_is_stored(element):
     assert source.count("(nv_bfloat16)") == 1, source
 
 
-@pytest.mark.parametrize("value", [1e-20, 1 / 3, -1 / 50176, 5e-324, 1e-5, math.pi * 1e-9])
+@pytest.mark.parametrize("value", [1e-20, 1 / 3, -1 / 50176, 5e-324, math.pi * 1e-9])
 def test_float64_constants_keep_their_digits(value):
     source = cuda_source(elementwise(lambda x: x * tirx.const(value, "float64"), ["float64"], 1))
     (bits,) = map(int, re.findall(r"__longlong_as_double\(\(int64_t\)(-?\d+)\)", source))
@@ -123,11 +130,13 @@ def test_bfloat16_knows_infinity_and_nan(value):
 def everything(x, y):
     """Every function, conversion and constant that may need care, of two elements of a dtype."""
     dtype = str(x.ty)
-    values = [function(name, x, y) for name in FUNCTIONS]
+    values = [function(name, x, y) for name in functions(dtype)]
     values += [tirx.max(x, y), tirx.min(x, y), tirx.truncmod(x, y), tirx.abs(y)]
     values += [tirx.floor(x), tirx.ceil(y), tirx.trunc(x), tirx.Select(x < y, x, y)]
     values += [tirx.const(value, dtype) for value in (-math.inf, math.nan, 1e-7)]
-    values += [test(x).astype(dtype) for test in (tirx.isnan, tirx.isinf, tirx.isfinite)]
+    values += [
+        test(x.astype("float32")).astype(dtype) for test in (tirx.isnan, tirx.isinf, tirx.isfinite)
+    ]
     others = ("int8", "uint8", "bool", "int32", "int64", "float16", "bfloat16", "float64")
     return functools.reduce(operator.add, values + [x.astype(o).astype(dtype) for o in others])
 
@@ -137,8 +146,7 @@ def test_nvcc_takes_every_function_in_every_dtype():
     dtypes = ("float64", "float32", "float16", "bfloat16")
 
     def expression(*tensors):
-        pairs = [tensors[i : i + 2] for i in range(0, len(tensors), 2)]
-        return [te.compute((8,), lambda i, p=p: everything(*(t(i) for t in p))) for p in pairs]
+        return [each(everything, *tensors[i : i + 2]) for i in range(0, len(tensors), 2)]
 
     mod = program(expression, [(8,)] * 8, np.repeat(dtypes, 2).tolist())
     assert machine_code(whole_source(mod), "sm_90")
