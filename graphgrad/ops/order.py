@@ -110,4 +110,7 @@ class _MergeSort:
         ordered = a >= b if self.descending else a <= b
         if not is_float(str(self.values.dtype)):
             return ordered
-        return tirx.any(ordered, tirx.isnan(a if self.descending else b))
+        last = a if self.descending else b
+        if str(self.values.dtype) == "bfloat16":
+            last = last.astype("float32")  # TVM asks no other whether it is a number
+        return tirx.any(ordered, tirx.isnan(last))

@@ -87,6 +87,17 @@ def test_source_that_does_not_compile_says_where(emulated):
     assert "kernels.cu:2:3: error" in said.errors
 
 
+def test_large_sources_are_compiled_in_parts(emulated):
+    kernel = 'extern "C" __global__ void {name}(float* x) {{ x[0] = twice(x[0]); /*{padding}*/ }}\n'
+    lines = f"""
+source = "__device__ float twice(float x) {{ return 2 * x; }}\\n"
+for name in "fgh":
+    source += {kernel!r}.format(name=name, padding=" " * 70000)
+print(launch(source, 1, 1, np.ones(1, "float32"))[1][0])
+"""
+    assert emulated(lines).lines == ["[2.]"]
+
+
 def test_tvm_sees_the_device(emulated):
     lines = """
 import tvm

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s*(?:__launch_bounds__\((\d+)[^)]*\))?\s*(\w+)\s*\('
 )
-_DEVICE_FUNCTION = re.compile(r'extern\s+"C"\s+__device__')
 _PREPROCESSOR = re.compile(r"^[ \t]*#(?:.*\\\n)*.*", re.MULTILINE)
 _SYNCHRONISES = re.compile(r"\b(__syncthreads|__syncwarp|__activemask|__shfl\w*_sync)\b")
 _ALIGNED = r"(?:(?:__align__|alignas)\(\d+\)\s*)?"
@@ -36,7 +35,7 @@ class _Kernel:
 
 
 def translate(source: str, most_units: int, least_characters: int) -> list[str]:
-    """Return the source as one or more translation units.
+    """Return the source as one or more translation units; each has all that is not a kernel.
 
     Parameters
     ----------
@@ -53,12 +52,10 @@ def translate(source: str, most_units: int, least_characters: int) -> list[str]:
         common.append(source[cursor : kernel.start])
         cursor = kernel.end
     head = "".join([*common, source[cursor:]])
-    # A function of the device that kernels of several units call would be defined in each.
-    divisible = not _DEVICE_FUNCTION.search(head)
     synchronises = bool(_SYNCHRONISES.search(_PREPROCESSOR.sub("", head)))
     return [
         "\n".join([head, *(_translated(source, kernel, synchronises) for kernel in part)])
-        for part in _parts(kernels, most_units if divisible else 1, least_characters)
+        for part in _parts(kernels, most_units, least_characters)
     ]
 
 

@@ -58,9 +58,11 @@ def on_own_threads(statement: Any) -> Any:
 def independent_loops(statement: Any) -> tuple[list[Any], Any]:
     """Return the outermost loops of a statement whose points do not depend on each other.
 
-    Those are loops marked parallel and the spatial loops of a block, and what stands within them.
+    Those are loops marked parallel and the spatial loops of a block, and what stands within them;
+    none where the points take turns with memory that would be one for all of them on a GPU.
     """
     loops: list[Any] = []
+    whole = statement
     nest = loop_nest(statement)
     spatial = set() if nest is None else _spatial_variables(nest[1])
     while isinstance(statement, tirx.For) and (
@@ -70,7 +72,7 @@ def independent_loops(statement: Any) -> tuple[list[Any], Any]:
             break
         loops.append(statement)
         statement = statement.body
-    return loops, statement
+    return ([], whole) if _allocates_global(statement) else (loops, statement)
 
 
 def _spatial_variables(realize: SBlockRealize) -> set[Any]:
@@ -81,6 +83,19 @@ def _spatial_variables(realize: SBlockRealize) -> set[Any]:
         for iterator, value in pairs
         if int(iterator.iter_type) == _SPATIAL and isinstance(value, tvm.ir.Var)
     }
+
+
+def _allocates_global(statement: Any) -> bool:
+    """Return whether a statement allocates memory that is not a thread's own."""
+    found = False
+
+    def visit(node: Any) -> None:
+        nonlocal found
+        buffers = node.alloc_buffers if isinstance(node, SBlock) else [node.buffer]
+        found = found or any(buffer.scope() == "global" for buffer in buffers)
+
+    tvm_ffi.structural_walk(statement, ((SBlock, tirx.AllocBuffer), visit))
+    return found
 
 
 def _mentions(loop: Any, var: Any) -> bool:

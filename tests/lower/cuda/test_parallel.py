@@ -110,6 +110,15 @@ def test_memory_of_a_thread_is_its_own():
     assert parallel_loops(func, TARGET) is not None
 
 
+@pytest.mark.parametrize(("scope", "threads"), [("local", 5), ("global", 0)])
+def test_points_that_take_turns_with_memory_stay_in_one_thread(scope, threads):
+    scratch = tirx.decl_buffer((1,), "float64", "scratch", scope=scope)
+    write = tirx.BufferStore(scratch, tirx.const(1.0, "float64"), [tirx.const(0, "int64")])
+    statement = loop(5, lambda _: sequence(tirx.AllocBuffer(scratch), write), True)
+    loops, _ = independent_loops(statement)
+    assert sum(int(found.extent) for found in loops) == threads
+
+
 def test_loops_within_loops_that_depend_on_them_stay_serial():
     def build(ins, outs):
         (out,) = outs
