@@ -173,7 +173,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         "--target",
         metavar="TARGET",
         help="llvm (this host), cuda (its GPU), a tag such as nvidia/nvidia-h100, or JSON such as "
-        f"'{{\"kind\": \"cuda\", \"arch\": \"sm_90\"}}'; default: {default.target}",
+        f'\'{{"kind": "cuda", "arch": "sm_90"}}\'; default: {default.target}',
     )
     add(
         "--compare-frozen",

@@ -1,1 +1,1 @@
-"""Gradients synthesised from tensor expressions: empty so far."""
+"""Gradients synthesised from tensor expressions."""
