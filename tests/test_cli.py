@@ -211,7 +211,7 @@ def test_data_that_do_not_fit_are_told_before_a_run_is(task, tmp_path, capsys, a
 
 
 @pytest.mark.parametrize("spec, message", [
-    ('{"kind": "cuda", "arch": "sm_99"}', "'sm_99' is unknown"),
+    ('{"kind": "cuda", "arch": "sm_99"}', "'sm_99' is not served"),
     ('{"kind": "cuda"', "cannot read the target"),
     ("cuda", "this machine's GPU"),
     ("nvidia/nvidia-h100", "cannot run code for the GPU sm_90a here"),

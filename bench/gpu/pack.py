@@ -247,6 +247,10 @@ def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(given)
     if arguments.quick:
         arguments.timed = []
+    try:
+        gg.target(arguments.target)
+    except gg.TargetError as error:
+        parser.error(f"--target: {error}")
     if Path(arguments.out).exists():
         parser.error(f"--out {arguments.out} exists already; name a new folder, or remove it")
     return arguments

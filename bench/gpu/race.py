@@ -127,8 +127,10 @@ class Race:
         say(f"  {self._name}: {contender}: first step")
         start = time.monotonic()
         command = [sys.executable, str(_RACER), self._name, contender]
+        # The packed packages would go before torch's own.
+        packed = environment() if system == "graphgrad" else {}
         try:
-            process = Stepping(contender, command, environment(), self._settings.left)
+            process = Stepping(contender, command, packed, self._settings.left)
         except ContenderError as error:
             self._fall(contender, error, time.monotonic() - start)
             return

@@ -17,7 +17,7 @@ from ..frontend.mode import is_seeded, specialise
 from ..frontend.model import Model
 from ..ops.tensor import is_float
 from ..train.forward import bind
-from ..train.inputs import Staging, bind_shapes, by_name, check_types, input_types, tensors
+from ..train.inputs import bind_shapes, by_name, check_types, input_types, read_arrays
 from .compare import Arrays
 
 _EXTENT = 3
@@ -60,13 +60,14 @@ def of_model(model: Model, inputs: Any, generator: np.random.Generator) -> Subje
     types = input_types(model)
     if inputs is None:
         inputs = {name: _drawn(ty, generator) for name, ty in types.items()}
-    given, _ = tensors(by_name(inputs, model.inputs), Staging(tvm.cpu()))
+    given = read_arrays(by_name(inputs, model.inputs), tvm.cpu())
     extents = bind_shapes(given, types)
     main = specialise(model, training=None)
     mod = bind(main, "main", model, extents)
-    arrays = [*(t.numpy() for t in given.values()), *model.params.values(), *model.state.values()]
+    arrays: Arrays = [np.array(to_numpy(array)) for array in given.values()]
+    arrays += [*model.params.values(), *model.state.values()]
     if is_seeded(main):
-        arrays.append(generator.integers(2**31, dtype="int64") << 32)
+        arrays.append(np.array(generator.integers(2**31, dtype="int64") << 32))
     floats = [name for name, ty in types.items() if is_float(str(ty.dtype))]
     return Subject("the model", mod, "main", arrays, [*floats, *model.trainable()])
 
@@ -95,11 +96,11 @@ def of_function(
     types = {param.name: param.ty for param in mod[name].params}
     if len(types) != len(params):
         raise ArgumentError(f"several parameters of {name!r} have one name; rename them")
-    given, _ = tensors(_named(inputs, types, generator), Staging(tvm.cpu()))
+    given = read_arrays(_named(inputs, types, generator), tvm.cpu())
     extents = check_types(given, types, "input")
     if extents:
         mod = relax.transform.BindSymbolicVars(extents, name)(mod)
-    arrays = [tensor.numpy() for tensor in given.values()]
+    arrays = [np.array(to_numpy(array)) for array in given.values()]
     floats = [param for param, ty in types.items() if is_float(str(ty.dtype))]
     return Subject(f"function {name!r}", mod, name, arrays, floats)
 

@@ -10,7 +10,14 @@ This package is copied into every export. It needs TVM's runtime, numpy and safe
 Set ``TVM_USE_RUNTIME_LIB=1`` where TVM's compiler is installed and should not be loaded.
 """
 
-from .errors import ExportedStepError, FolderError, InputError, MachineError, StateError
+from .errors import (
+    ExportedStepError,
+    FolderError,
+    InputError,
+    MachineError,
+    OutOfMemoryError,
+    StateError,
+)
 from .step import ExportedStep
 
 __all__ = [
@@ -19,5 +26,6 @@ __all__ = [
     "FolderError",
     "InputError",
     "MachineError",
+    "OutOfMemoryError",
     "StateError",
 ]

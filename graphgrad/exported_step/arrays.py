@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,23 +25,18 @@ def to_arrays(tensors: Mapping[str, tvm.runtime.Tensor]) -> Arrays:
 def to_array(label: str, value: Any) -> np.ndarray:
     """Return a value as an array of numbers in native byte order, which may share its memory.
 
+    Floats of Python, alone or in lists, become float32.
+
     Raises
     ------
     InputError
         It is none; `label` names it.
     """
-    read = _read(label, value)
-    try:
-        array = read.numpy() if isinstance(read, tvm.runtime.Tensor) else np.asarray(read)
-    except (ValueError, TypeError, RuntimeError) as error:
-        raise InputError(f"{label} cannot be read as an array: {error}") from error
-    if array.dtype.kind not in "biufV":
-        raise InputError(f"{label}: a {type(value).__name__} is no array of numbers")
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    return _to_array(label, _read(label, value))
 
 
-def lend(label: str, value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | None:
-    """Return a value in the memory that it has: on the device, contiguous, aligned; else None.
+def lend(label: str, value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | np.ndarray:
+    """Return a value in the memory that it has: on the device, contiguous, aligned; else an array.
 
     What is lent never overlaps what a step overwrites: that memory is handed to nobody.
 
@@ -49,15 +45,15 @@ def lend(label: str, value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tens
     InputError
         It is no array of numbers.
     """
-    tensor = _read(label, value)
+    read = _read(label, value)
     if (
-        isinstance(tensor, tvm.runtime.Tensor)
-        and tensor.device == device
-        and tensor.is_contiguous()
-        and tensor.data_ptr() % _ALIGNMENT == 0
+        isinstance(read, tvm.runtime.Tensor)
+        and read.device == device
+        and read.is_contiguous()
+        and read.data_ptr() % _ALIGNMENT == 0
     ):
-        return tensor
-    return None
+        return read
+    return _to_array(label, read)
 
 
 def copy(
@@ -91,28 +87,56 @@ class Staging:
         self._held[key] = copy(array, self._device, self._held.get(key))
         return self._held[key]
 
-    def place(self, label: str, value: Any) -> tvm.runtime.Tensor:
-        """Return a value on the device: where it is, or else a copy, as by `copy`.
+    def place(self, label: str, lent: tvm.runtime.Tensor | np.ndarray) -> tvm.runtime.Tensor:
+        """Return on the device what `lend` returned: where it is, or else a copy, as by `copy`."""
+        return self.copy(label, lent) if isinstance(lent, np.ndarray) else lent
 
-        Raises
-        ------
-        InputError
-            It is no array of numbers.
-        """
-        tensor = lend(label, value, self._device)
-        return self.copy(label, to_array(label, value)) if tensor is None else tensor
+    def clear(self) -> None:
+        """Give the memory back."""
+        self._held.clear()
+
+
+def _to_array(label: str, read: Any) -> np.ndarray:
+    try:
+        array = read.numpy() if isinstance(read, tvm.runtime.Tensor) else np.asarray(read)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{label} cannot be read as an array: {error}") from error
+    if array.dtype.kind not in "biufV":
+        raise InputError(
+            f"{label}: a {type(read).__name__} of dtype {array.dtype} is no array of real numbers"
+        )
+    if array.dtype == np.float64 and not isinstance(read, np.ndarray | np.generic):
+        return array.astype(np.float32)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _read(label: str, value: Any) -> Any:
     """Return the tensor of another library as one of TVM; anything else as it is."""
-    if hasattr(value, "detach"):
-        value = value.detach().contiguous()
     if isinstance(value, np.ndarray | np.generic) or not hasattr(value, "__dlpack__"):
         return value
     try:
-        return tvm.runtime.from_dlpack(value)
-    except (RuntimeError, BufferError) as error:
+        if hasattr(value, "detach"):
+            value = _ready(value.detach().contiguous())
+        tensor = tvm.runtime.from_dlpack(value)
+        _ = tensor.dtype  # raises for numbers that TVM does not know
+        return tensor
+    except (RuntimeError, BufferError, ValueError) as error:
         try:
             return np.from_dlpack(value)  # unlike TVM, takes any alignment
         except (RuntimeError, BufferError, TypeError):
             raise InputError(f"{label} cannot be read as an array: {error}") from error
+
+
+def _ready(tensor: Any) -> Any:
+    """Return a tensor of PyTorch, in order with what TVM does on a GPU: on the default stream.
+
+    PyTorch may still be writing the tensor on another stream. And it would hand the memory out
+    again as soon as the tensor, or the copy that made it contiguous, is gone here, though a step
+    that nobody waits for has still to read it.
+    """
+    if getattr(tensor, "is_cuda", False):
+        cuda = sys.modules["torch"].cuda
+        stream = cuda.default_stream(tensor.device)
+        stream.wait_stream(cuda.current_stream(tensor.device))
+        tensor.record_stream(stream)
+    return tensor

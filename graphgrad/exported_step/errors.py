@@ -10,11 +10,15 @@ class FolderError(ExportedStepError):
 
 
 class MachineError(ExportedStepError):
-    """This machine cannot run the export: another processor, GPU, driver or version of TVM."""
+    """This machine cannot run the export: no such processor, GPU, driver or TVM, or it failed."""
+
+
+class OutOfMemoryError(MachineError):
+    """The device has too little memory; nothing has changed."""
 
 
 class InputError(ExportedStepError):
-    """An array or number that was handed in does not fit; nothing has changed."""
+    """Something that was handed in does not fit; nothing has changed."""
 
 
 class StateError(ExportedStepError):

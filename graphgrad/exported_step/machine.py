@@ -15,9 +15,10 @@ from typing import Any
 import tvm
 import tvm_ffi
 
-from .errors import MachineError
+from .errors import ExportedStepError, InputError, MachineError, OutOfMemoryError
 
-_OUT_OF_MEMORY = ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY")
+_OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
+"""Of an allocation, all of which come first; a launch that lacks memory may come after others."""
 
 
 def check_machine(manifest: Mapping[str, Any]) -> None:
@@ -41,15 +42,22 @@ def check_machine(manifest: Mapping[str, Any]) -> None:
             )
 
 
-def open_device(target: Mapping[str, Any], device: tvm.runtime.Device | None) -> tvm.runtime.Device:
-    """Load the parts of TVM's runtime that a target needs; return the device to run on.
+def open_device(
+    manifest: Mapping[str, Any], device: tvm.runtime.Device | None
+) -> tvm.runtime.Device:
+    """Load the parts of TVM's runtime that an export needs; return the device to run on.
 
     Raises
     ------
     MachineError
         There is no such device or no driver for it, or the GPU cannot run the export's code.
+    InputError
+        `device` is no device of TVM.
     """
+    if device is not None and not isinstance(device, tvm.runtime.Device):
+        raise InputError(f"device={device!r}: give a device of TVM, such as tvm.cpu()")
     _load_runtime("tvm_runtime_extra")
+    target = manifest["target"]
     is_cuda = target["kind"] == "cuda"
     if is_cuda:
         _load_cuda()
@@ -60,36 +68,59 @@ def open_device(target: Mapping[str, Any], device: tvm.runtime.Device | None) ->
     if not chosen.exist:
         raise MachineError(f"this machine has no device {chosen}; nvidia-smi lists what it has")
     if is_cuda:
-        _check_arch(target["arch"], str(chosen.compute_version))
+        # An export that does not say was made where nvcc was taken for granted.
+        ptx = manifest.get("ptx", not target["arch"][-1].isalpha())
+        _check_arch(target["arch"], ptx, str(chosen.compute_version))
     return chosen
 
 
 @contextlib.contextmanager
-def memory_errors(device: tvm.runtime.Device, task: str) -> Iterator[None]:
-    """While inside, a device that is out of memory says so in an error of ours.
+def device_errors(device: tvm.runtime.Device, task: str) -> Iterator[None]:
+    """While inside, what a CUDA device or its driver raises becomes an error of ours.
 
     A step takes all of its memory before it computes, so where that fails nothing has changed.
+
+    Raises
+    ------
+    OutOfMemoryError
+        The device has too little memory.
+    MachineError
+        Something that ran on it failed, perhaps earlier.
     """
     try:
         yield
+    except ExportedStepError:
+        raise
     except RuntimeError as error:
-        if not any(name in str(error) for name in _OUT_OF_MEMORY):
+        if "CUDA" not in str(error):
             raise
-        # What the pool keeps for later counts as taken, though nobody uses it.
-        tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")()
+        if _OUT_OF_MEMORY in str(error):
+            release_pool()
+            raise OutOfMemoryError(
+                f"{task} needs more memory than {device} has free, "
+                f"{device.available_global_memory} of {device.total_global_memory} bytes; nothing "
+                "has changed"
+            ) from error
+        # A failed launch shows all its source besides.
+        said = next(line.strip() for line in str(error).splitlines() if "CUDA" in line)
         raise MachineError(
-            f"{task} needs more memory than {device} has free, {device.available_global_memory} of "
-            f"{device.total_global_memory} bytes; nothing has changed"
+            f"{device} failed at {task}, or before: {said}. What it holds may be lost: start a new "
+            "process, from the last file that was saved"
         ) from error
 
 
-def _check_arch(arch: str, capability: str) -> None:
+def release_pool() -> None:
+    """Give back what TVM's pool keeps for later: it counts as taken, though nobody uses it."""
+    tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")()
+
+
+def _check_arch(arch: str, ptx: bool, capability: str) -> None:
     """Raise unless a GPU can run an architecture's code: its own, or an older one's by its PTX."""
     given = tuple(map(int, capability.split(".")))
     digits = re.sub(r"\D", "", arch)
     wanted = int(digits[:-1]), int(digits[-1])
-    # A letter binds the code to its own version ("a"), or to its major version ("f").
-    bound = {"a": 2, "f": 1}.get(arch[-1], 0)
+    # Without PTX code is for its major version; a letter "a" binds it to the minor one, too.
+    bound = 2 if arch.endswith("a") else 0 if ptx else 1
     if given < wanted or given[:bound] != wanted[:bound]:
         raise MachineError(
             f"exported for {arch}, but this GPU has compute capability {capability}; export again "

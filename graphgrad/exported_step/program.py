@@ -99,11 +99,11 @@ class Program:
             raise InputError("targets are missing: the loss compares the outputs with targets")
         [ty] = types_by_name([self._targets]).values()
         span = self._targets["range"]
-        lent = lend(ty.name, given, self._device) if span is None else None
-        if lent is not None and str(lent.dtype) == ty.dtype:
+        lent = lend(ty.name, given, self._device) if span is None else to_array(ty.name, given)
+        if isinstance(lent, tvm.runtime.Tensor) and str(lent.dtype) == ty.dtype:
             ty.check(ty.name, lent)
             return [lent]
-        array = _converted(ty, to_array(ty.name, given))
+        array = _converted(ty, to_array(ty.name, lent))
         if span is not None:
             _check_range(ty.name, array, span, self._targets["ignored"])
         return [staging.copy(ty.name, array)]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from numbers import Real
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tvm
@@ -15,11 +15,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from . import state_file
-from .arrays import Arrays, Staging, copy, to_array, to_arrays
-from .errors import FolderError, InputError, StateError
+from .arrays import Arrays, Staging, copy, lend, to_array, to_arrays
+from .errors import FolderError, InputError, OutOfMemoryError, StateError
 from .folder import MANIFEST, STATE, check_files, machine_code_from, read_manifest
-from .machine import check_machine, memory_errors, open_device
+from .machine import check_machine, device_errors, open_device, release_pool
 from .program import Program, TensorType, types_by_name
+
+_T = TypeVar("_T")
 
 
 class ExportedStep:
@@ -51,8 +53,10 @@ class ExportedStep:
         The export is missing or damaged, or it holds no weights and none were given.
     MachineError
         This machine cannot run it.
+    OutOfMemoryError
+        The device has too little memory for the parameters and the optimiser's state.
     InputError, StateError
-        The weights do not fit.
+        The weights do not fit, or `device` is none of TVM.
     """
 
     steps: int
@@ -72,7 +76,7 @@ class ExportedStep:
         self.manifest = read_manifest(root)
         check_files(root, self.manifest["files"])
         check_machine(self.manifest)
-        self._device = open_device(self.manifest["target"], device)
+        self._device = open_device(self.manifest, device)
         self._staging = Staging(self._device)
         self._params = types_by_name(self.manifest["params"])
         self._state = types_by_name(self.manifest["state"])
@@ -83,6 +87,10 @@ class ExportedStep:
         self._programs = {program.shapes: program for program in programs}
         if isinstance(weights, Mapping):
             self._start(weights)
+        elif not isinstance(weights, str | os.PathLike | None):
+            raise InputError(
+                f"weights is a {type(weights).__name__}; give arrays by name or a path"
+            )
         elif weights is not None and not state_file.is_state_file(weights):
             self._start(_read_weights(weights))
         elif weights is not None or STATE in self.manifest["files"]:
@@ -100,35 +108,30 @@ class ExportedStep:
 
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
-        if not isinstance(rate, Real) or isinstance(rate, bool) or not 0 <= rate < math.inf:
-            raise InputError(f"learning_rate={rate!r} must be a finite number, at least 0")
-        for dtype in {ty.dtype for ty in self._trained}:
-            with np.errstate(over="ignore"):
-                overflows = np.isinf(np.float64(rate).astype(dtype))
-            if overflows:
-                raise InputError(f"learning_rate={rate!r} is too large for {dtype} parameters")
+        self._check_rate(rate)
+        self._rate = self._on_device("a copy of the learning rate", lambda: self._placed_rate(rate))
         self._learning_rate = float(rate)
-        self._rate = self._staging.copy("learning rate", np.asarray(rate, "float64"))
 
     @property
     def skipped(self) -> int:
         """How many of `steps` changed nothing, because something was not finite."""
-        return self.steps - int(self._updates.numpy())
+        with device_errors(self._device, "a copy of the count of updates"):
+            return self.steps - int(self._updates.numpy())
 
     @property
     def params(self) -> Arrays:
         """Copies of all parameters, by name."""
-        return to_arrays(self._tensors["params"])
+        return self._arrays("params")
 
     @property
     def state(self) -> Arrays:
         """Copies of the running statistics, by name."""
-        return to_arrays(self._tensors["state"])
+        return self._arrays("state")
 
     @property
     def optimizer_state(self) -> dict[str, Arrays]:
         """Copies of the optimiser's buffers, by kind (such as ``momentum``) and parameter."""
-        return {slot: to_arrays(self._tensors[slot]) for slot in self._fills}
+        return {slot: self._arrays(slot) for slot in self._fills}
 
     def __call__(self, inputs: Any, targets: Any = None) -> float:
         """Make one step.
@@ -137,8 +140,9 @@ class ExportedStep:
         ----------
         inputs : array or mapping of str to array
             In the dtypes and one set of the shapes of the export; a single array for a model with
-            one input. Arrays of numpy, or of any library with DLPack. What is on the device
-            already is not copied; on a GPU it must be ready on the default stream.
+            one input. Arrays of numpy, or of any library with DLPack, or lists. What is on the
+            device already is not copied; on a GPU it must be ready on the default stream, or be a
+            tensor of PyTorch, and stay as it is until the step is done.
         targets : array
             Labels or values; left out if the loss takes none.
 
@@ -151,10 +155,14 @@ class ExportedStep:
         ------
         InputError
             An array does not fit; nothing has changed.
-        MachineError
+        OutOfMemoryError
             The device has too little memory; nothing has changed.
+        MachineError
+            The device failed, perhaps in an earlier step.
         """
-        return float(self.enqueue(inputs, targets).numpy())
+        loss = self.enqueue(inputs, targets)
+        with device_errors(self._device, "a training step"):
+            return float(loss.numpy())
 
     def enqueue(self, inputs: Any, targets: Any = None) -> tvm.runtime.Tensor:
         """Make one step as a call does, but do not wait for a GPU to finish it.
@@ -162,18 +170,17 @@ class ExportedStep:
         Returns
         -------
         loss : tvm.runtime.Tensor
-            A scalar on the device; its ``numpy()`` waits.
+            A scalar on the device; its ``numpy()`` waits, and raises TVM's own error if the device
+            has failed.
+
+        Raises
+        ------
+        InputError, OutOfMemoryError, MachineError
+            As of a call.
         """
-        program, arguments = self._checked(inputs)
-        arguments += program.targets(targets, self._staging)
-        arguments.append(self._rate)
-        if program.seeded:
-            # The two halves of a word of 64 bits: no two steps of two seeds share one.
-            word = np.asarray(self._seed << 32 | self.steps, "int64")
-            arguments.append(self._staging.copy("seed", word))
-        owned = [tensor for group in self._tensors.values() for tensor in group.values()]
-        with memory_errors(self._device, "a training step"):
-            loss, self._updates, *fresh = program.step(*arguments, self._updates, *owned)
+        loss, self._updates, *fresh = self._on_device(
+            "a training step", lambda: self._step(inputs, targets)
+        )
         self._replace(fresh)
         self.steps += 1
         return loss
@@ -183,13 +190,10 @@ class ExportedStep:
 
         Raises
         ------
-        InputError, MachineError
+        InputError, OutOfMemoryError, MachineError
+            As of a call.
         """
-        program, arguments = self._checked(inputs)
-        owned = [*self._tensors["params"].values(), *self._tensors["state"].values()]
-        with memory_errors(self._device, "an evaluation"):
-            outputs = program.evaluate(*arguments, *owned)[0]
-        return to_arrays(dict(zip(self.manifest["outputs"], outputs, strict=True)))
+        return self._on_device("an evaluation", lambda: self._evaluate(inputs))
 
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
         """Write everything that the next steps depend on to one file, as graphgrad's steps do.
@@ -203,9 +207,16 @@ class ExportedStep:
 
         Raises
         ------
+        InputError
+            `extra` is no mapping.
         StateError
-            The file cannot be written; what stood there before is untouched.
+            The file cannot be written, or JSON cannot hold `extra`; what stood there before is
+            untouched.
+        MachineError
+            The device has failed.
         """
+        if extra is not None and not isinstance(extra, Mapping):
+            raise InputError(f"extra is a {type(extra).__name__}; give a dict of facts by name")
         facts = {
             "optimizer": self.manifest["optimizer"],
             "learning_rate": self._learning_rate,
@@ -214,8 +225,7 @@ class ExportedStep:
             "seed": self._seed,
             "extra": dict(extra or {}),
         }
-        groups = {group: to_arrays(tensors) for group, tensors in self._tensors.items()}
-        state_file.write(path, groups, facts)
+        state_file.write(path, {group: self._arrays(group) for group in self._tensors}, facts)
 
     def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Go back to a state that was saved, here or by graphgrad; return its ``extra``.
@@ -224,6 +234,10 @@ class ExportedStep:
         ------
         StateError
             The file is missing, damaged, or of another model or optimiser; nothing has changed.
+        OutOfMemoryError
+            The device has no room for it beside what it replaces; nothing has changed.
+        MachineError
+            The device has failed.
         """
         groups, facts = state_file.read(path)
         # A group without arrays leaves no trace in the file.
@@ -234,8 +248,7 @@ class ExportedStep:
                 f"{path} was saved by {facts['optimizer']}, but this step uses "
                 f"{self.manifest['optimizer']}"
             )
-        self._place(groups, facts["steps"], facts["skipped"])
-        self.learning_rate, self._seed = facts["learning_rate"], facts["seed"]
+        self._place(groups, facts)
         return facts["extra"]
 
     def _types(self) -> dict[str, dict[str, TensorType]]:
@@ -251,25 +264,86 @@ class ExportedStep:
                 f"weights: unknown {sorted(weights.keys() - wanted.keys())}, missing "
                 f"{sorted(wanted.keys() - weights.keys())}; the names are in {MANIFEST}"
             )
-        arrays = {name: to_array(f"weights {name!r}", weights[name]) for name in wanted}
+        with device_errors(self._device, "a copy of the weights"):
+            arrays = {name: to_array(f"weights {name!r}", weights[name]) for name in wanted}
         for name, ty in wanted.items():
             ty.check(f"weights {name!r}", arrays[name])
         groups = {group: {n: arrays[n] for n in names} for group, names in self._types().items()}
         for slot, fill in self._fills.items():
             groups[slot] = {n: np.full_like(array, fill) for n, array in groups[slot].items()}
-        self._place(groups, 0, 0)
-        self.learning_rate, self._seed = self.manifest["learning_rate"], self.manifest["seed"]
+        self._place(groups, {**self.manifest, "steps": 0, "skipped": 0})
 
-    def _place(self, groups: Mapping[str, Arrays], steps: int, skipped: int) -> None:
-        """Copy arrays to the device, in the order that the step takes them."""
-        with memory_errors(self._device, "a copy of the parameters and the optimiser's state"):
+    def _place(self, groups: Mapping[str, Arrays], facts: Mapping[str, Any]) -> None:
+        """Go on from arrays, copied in the order that the step takes them, and facts of a file."""
+        steps, rate = facts["steps"], facts["learning_rate"]
+        self._check_rate(rate)
+
+        def placed() -> tuple[Any, ...]:
             tensors = {
                 group: {name: copy(groups[group][name], self._device) for name in names}
                 for group, names in self._types().items()
             }
-            updates = copy(np.asarray(steps - skipped, "float64"), self._device)
-        self._tensors, self._updates = tensors, updates
-        self.steps = steps
+            updates = copy(np.asarray(steps - facts["skipped"], "float64"), self._device)
+            return tensors, updates, self._placed_rate(rate)  # last, as it may overwrite
+
+        task = "a copy of the parameters and the optimiser's state"
+        self._tensors, self._updates, self._rate = self._on_device(task, placed)
+        self.steps, self._learning_rate, self._seed = steps, float(rate), facts["seed"]
+
+    def _check_rate(self, rate: float) -> None:
+        if not isinstance(rate, Real) or isinstance(rate, bool) or not 0 <= rate < math.inf:
+            raise InputError(f"learning_rate={rate!r} must be a finite number, at least 0")
+        for dtype in {ty.dtype for ty in self._trained}:
+            with np.errstate(over="ignore"):
+                overflows = np.isinf(np.float64(rate).astype(dtype))
+            if overflows:
+                raise InputError(f"learning_rate={rate!r} is too large for {dtype} parameters")
+
+    def _placed_rate(self, rate: float) -> tvm.runtime.Tensor:
+        return self._staging.copy("learning rate", np.asarray(rate, "float64"))
+
+    def _arrays(self, group: str) -> Arrays:
+        """Return copies of a group of what the step owns."""
+        with device_errors(self._device, f"a copy of {group}"):
+            return to_arrays(self._tensors[group])
+
+    def _on_device(self, task: str, work: Callable[[], _T]) -> _T:
+        """Return what some work does that places arrays on the device, then perhaps computes there.
+
+        Where memory is short, what is kept for the next arrays is given back and the work done once
+        more: it has changed nothing.
+        """
+        try:
+            with device_errors(self._device, task):
+                return work()
+        except OutOfMemoryError:
+            self._staging.clear()
+        release_pool()  # not before the error is gone: it held on to what the work had taken
+        try:
+            with device_errors(self._device, task):
+                return work()
+        except OutOfMemoryError:
+            self._staging.clear()  # the next batch may be a smaller one
+            raise
+
+    def _step(self, inputs: Any, targets: Any) -> Any:
+        """Return what the program of a step returns."""
+        program, arguments = self._checked(inputs)
+        arguments += program.targets(targets, self._staging)
+        arguments.append(self._rate)
+        if program.seeded:
+            # The two halves of a word of 64 bits: no two steps of two seeds share one.
+            word = np.asarray(self._seed << 32 | self.steps, "int64")
+            arguments.append(self._staging.copy("seed", word))
+        owned = [tensor for group in self._tensors.values() for tensor in group.values()]
+        return program.step(*arguments, self._updates, *owned)
+
+    def _evaluate(self, inputs: Any) -> Arrays:
+        """Return the outputs by name."""
+        program, arguments = self._checked(inputs)
+        owned = [*self._tensors["params"].values(), *self._tensors["state"].values()]
+        outputs = program.evaluate(*arguments, *owned)[0]
+        return to_arrays(dict(zip(self.manifest["outputs"], outputs, strict=True)))
 
     def _replace(self, tensors: list[tvm.runtime.Tensor]) -> None:
         """Take what a step returned: the parameters that train, statistics and buffers."""
@@ -289,17 +363,18 @@ class ExportedStep:
             inputs = dict.fromkeys(types, inputs)
         if inputs.keys() != types.keys():
             raise InputError(f"given inputs {list(inputs)}, but the model has {list(types)}")
-        given = {name: self._staging.place(f"input {name!r}", inputs[name]) for name in types}
+        given = {name: lend(f"input {name!r}", inputs[name], self._device) for name in types}
         for name, ty in types.items():
             ty.check_dtype(f"input {name!r}", given[name])
-        shapes = tuple(tuple(map(int, tensor.shape)) for tensor in given.values())
+        shapes = tuple(tuple(map(int, array.shape)) for array in given.values())
         if shapes not in self._programs:
             exported = ", or ".join(
                 ", ".join(f"{name!r} {shape}" for name, shape in zip(types, known, strict=True))
                 for known in self._programs
             )
             raise InputError(f"inputs of shapes {shapes}: the export is for {exported} alone")
-        return self._programs[shapes], list(given.values())
+        placed = [self._staging.place(f"input {name!r}", given[name]) for name in types]
+        return self._programs[shapes], placed
 
 
 def _read_weights(path: str | os.PathLike[str]) -> Arrays:

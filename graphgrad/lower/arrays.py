@@ -7,6 +7,7 @@ every array that comes in is copied, unless its memory is fit for use and may be
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import tvm
 
 from ..arrays import is_number, to_numpy
 from ..errors import InputError
+from .device import OUT_OF_MEMORY
 
 ALIGNMENT = 64
 """Bytes to which generated code expects every tensor to be aligned."""
@@ -45,15 +47,34 @@ def to_tensor(
     """
     array = _converted(to_numpy(value), dtype)
     if into is None:
-        into = tvm.runtime.empty(array.shape, str(array.dtype), device or tvm.cpu())
+        into = empty(array.shape, str(array.dtype), device or tvm.cpu())
     return into.copyfrom(np.ascontiguousarray(array).reshape(array.shape))
+
+
+def empty(shape: Sequence[int], dtype: str, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
+    """Return a tensor in new memory of a device.
+
+    Raises
+    ------
+    RuntimeError
+        The driver has no memory; see `graphgrad.lower.device.reported`.
+    """
+    try:
+        return tvm.runtime.empty(shape, dtype, device)
+    except RuntimeError as error:
+        if OUT_OF_MEMORY not in str(error):
+            raise
+    # The virtual machine keeps what its functions gave back, and makes room for its own needs only.
+    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+    return tvm.runtime.empty(shape, dtype, device)
 
 
 def borrowed(value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | None:
     """Return `value` as a tensor in the memory that it has; None if kernels cannot use that.
 
     They can if it is on `device`, contiguous and aligned; memory of numpy must be writable too.
-    A torch tensor on a CUDA device becomes that there, by a copy of torch's.
+    A torch tensor on a CUDA device becomes that there, by a copy of torch's, which a tensor that
+    comes from another stream than the default one always is.
 
     Raises
     ------
@@ -80,12 +101,19 @@ def _borrowed_from_torch(
 ) -> tvm.runtime.Tensor | None:
     if device.type != "cuda" or value.device.index != device.index or not value.numel():
         return None
-    plain = value.detach().resolve_conj().resolve_neg().contiguous()
-    if plain.data_ptr() % ALIGNMENT:
-        plain = plain.clone()
-    stream = torch.cuda.current_stream(value.device)
-    if stream != torch.cuda.default_stream(value.device):
-        stream.synchronize()  # our kernels run on the default stream and wait for no other
+    # Our kernels run on the default stream, later than this returns. What torch does to memory of
+    # that stream, overwriting and recycling it, comes after them in turn. Another stream, which
+    # takes no turns with it, lends nothing: it waits while the default stream makes a copy.
+    ours, lender = torch.cuda.default_stream(value.device), torch.cuda.current_stream(value.device)
+    value = value.detach()
+    with torch.cuda.stream(ours):
+        ours.wait_stream(lender)
+        plain = value.resolve_conj().resolve_neg().contiguous()
+        is_lent = plain.data_ptr() == value.data_ptr()
+        if plain.data_ptr() % ALIGNMENT or (is_lent and ours != lender):
+            plain = plain.clone()
+        lender.wait_stream(ours)
+    value.record_stream(ours)  # nor is memory of a third stream recycled before our kernels end
     return tvm.runtime.from_dlpack(plain)
 
 

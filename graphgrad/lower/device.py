@@ -10,6 +10,7 @@ import tvm
 
 from ..errors import DeviceError, GraphGradError, OutOfMemoryError
 from .architecture import architecture_of, runs_on
+from .cuda.compiler import gives_ptx
 
 _LIBRARIES = {
     "libcuda.so.1": "it comes with the NVIDIA driver",
@@ -18,7 +19,7 @@ _LIBRARIES = {
 }
 """What TVM's CUDA runtime is linked to, and where to get it."""
 
-_OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
+OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
 """Of an allocation, all of which come first; a launch that lacks memory may come after others."""
 
 
@@ -95,7 +96,7 @@ def reported(
         text = str(error)
         if "CUDA" not in text:
             raise
-        if _OUT_OF_MEMORY in text:
+        if OUT_OF_MEMORY in text:
             raise OutOfMemoryError(_out_of_memory(device, task, needs, remedy)) from error
         raise DeviceError(
             f"{device.type}:{device.index} failed at {task}, or before: {_reason(error)}. What it "
@@ -113,7 +114,7 @@ def _cuda_device(arch: str) -> tvm.runtime.Device:
     if absence:
         raise DeviceError(f"cannot run code for the GPU {arch} here: {absence}")
     device = tvm.cuda()
-    if not runs_on(arch, device.compute_version):
+    if not runs_on(arch, device.compute_version, gives_ptx(arch)):
         own = architecture_of(device.compute_version)
         raise DeviceError(
             f"the code is for the GPU {arch}, but {describe(device)} is a {own}, which cannot run "

@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..errors import GraphGradError, TargetError
+from ..errors import GraphGradError, LoweringError, TargetError
 from . import cpu
 from .allocate import allocate_first
 from .cuda import lowering as cuda_lowering
@@ -22,16 +22,27 @@ from .legalise import LEGALISATIONS
 from .target import is_generic, parse
 from .target import target as resolve
 
+_HOST_OPS = "relax.run."
+"""How the functions in Python begin that TVM leaves some ops to."""
+
+_READING = ("relax.run.assert_op", "relax.run.print")
+"""Those of them that only read, wherever a tensor is."""
+
 TargetLike: TypeAlias = str | Mapping[str, Any] | tvm.target.Target
 
 
 def compile(mod: tvm.IRModule, target: TargetLike = "llvm") -> Any:
     """Return an executable for the Relax virtual machine.
 
+    For CUDA, in a process without a GPU, it holds the source of the kernels too. A library exported
+    from it is compiled again where it is loaded, by TVM's own call of a compiler, with fast
+    mathematics: to run a step elsewhere use `TrainStep.export`, which saves machine code.
+
     Parameters
     ----------
     mod : IRModule
-        Relax functions, and PrimFuncs that they call. It is not changed.
+        Relax functions, and PrimFuncs that they call. It is not changed. Packed functions that they
+        call by a name of yours get, for CUDA, tensors on the device.
     target : str, dict or Target
         See `graphgrad.target`: a bare ``"llvm"`` is this host.
 
@@ -45,7 +56,8 @@ def compile(mod: tvm.IRModule, target: TargetLike = "llvm") -> Any:
     TargetError
         The target is unknown or not served.
     LoweringError
-        For CUDA: some kernels fit no schedule, or there is no compiler of CUDA source.
+        For CUDA: some kernels fit no schedule, some ops run on the host alone, or there is no
+        compiler of CUDA source.
     ArgumentError
         An attribute that asks for donation is malformed.
     GraphGradError
@@ -142,6 +154,8 @@ def _lowering(
             mod = donate(mod)
             mod = _to_virtual_machine(is_device=kind == "cuda")(mod)
         _refuse_unlowered(mod)
+        if kind == "cuda":
+            _refuse_host_ops(mod)
         return mod
 
     return lower
@@ -235,6 +249,38 @@ def _refuse_unlowered(mod: tvm.IRModule) -> None:
         raise GraphGradError(
             f"no lowering exists for: {ops}; replace them by other ops, or give each an FLegalize"
         )
+
+
+def _refuse_host_ops(mod: tvm.IRModule) -> None:
+    """Raise if an op is left to a function of TVM that returns a tensor of the host.
+
+    What a caller registers under another name is theirs; the functions of the virtual machine serve
+    every device.
+    """
+    found: Counter[tuple[str, str]] = Counter()
+    for variable, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            found.update((name, variable.name_hint) for name in _host_ops(func))
+    if found:
+        ops = ", ".join(f"{op} ({n}×, in {func!r})" for (op, func), n in sorted(found.items()))
+        raise LoweringError(
+            f"no CUDA lowering exists for: {ops}; TVM runs them on the host. Replace them by other "
+            "ops, or compile for an llvm target"
+        )
+
+
+def _host_ops(func: relax.Function) -> list[str]:
+    """Return the ops of a function that are left to functions of TVM, named as ops."""
+    found: list[str] = []
+
+    def visit(call: Any) -> None:
+        if isinstance(call.op, relax.ExternFunc):
+            name = str(call.op.global_symbol)
+            if name.startswith(_HOST_OPS) and name not in _READING:
+                found.append(name.replace(_HOST_OPS, "relax."))
+
+    tvm_ffi.structural_walk(func, (tvm.ir.Call, visit))
+    return found
 
 
 def _is_instruction(op: str) -> bool:

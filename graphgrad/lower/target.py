@@ -70,8 +70,8 @@ def target(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Targ
     Raises
     ------
     TargetError
-        The target is unknown, malformed, names an unknown processor, has no code generator in
-        this build of TVM, or names no GPU where this machine has none.
+        The target is unknown, malformed, names an unknown processor or a GPU that is not served,
+        has no code generator in this build of TVM, or names no GPU where this machine has none.
     """
     parsed = parse(spec)
     return _resolve_host(parsed) if str(parsed.kind.name) == "llvm" else parsed
@@ -87,7 +87,7 @@ def parse(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Targe
     """
     if not isinstance(spec, str | Mapping | tvm.target.Target):
         raise TargetError(f"a target cannot be a {type(spec).__name__}; {_ACCEPTED}")
-    named = _with_own_gpu(spec)
+    named = _checked_gpu(spec)
     try:
         parsed = tvm.target.Target(dict(named) if isinstance(named, Mapping) else named)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -125,18 +125,27 @@ def vector_unit(resolved: tvm.target.Target) -> VectorUnit:
     return VectorUnit(bytes=16, registers=32 if has("neon", resolved) else 16)
 
 
-def _with_own_gpu(
+def _checked_gpu(
     spec: str | Mapping[str, Any] | tvm.target.Target,
 ) -> str | Mapping[str, Any] | tvm.target.Target:
-    """Return a CUDA target that names no architecture with that of this machine's GPU.
+    """Return a CUDA target with an architecture: that of this machine's GPU if it names none.
 
-    TVM would take one so old that no compiler of today serves it.
+    TVM would take one so old that no compiler of today serves it; and of a name that is none, it
+    says only that it cannot parse it.
+
+    Raises
+    ------
+    TargetError
+        It names one that is not served, or none where this machine has no GPU.
     """
     config: Any = {"kind": spec} if spec == "cuda" else spec
     if isinstance(spec, str) and spec.lstrip().startswith("{"):
         with contextlib.suppress(ValueError):  # TVM will say what is wrong with it
             config = json.loads(spec)
-    if not isinstance(config, Mapping) or config.get("kind") != "cuda" or "arch" in config:
+    if not isinstance(config, Mapping) or config.get("kind") != "cuda":
+        return spec
+    if "arch" in config:
+        check_architecture(str(config["arch"]))
         return spec
     absence = cuda_absence()
     if absence:

@@ -87,10 +87,10 @@ def export_step(
     chosen = chosen_shapes(made.model, shapes, [])
     start = {
         "optimizer": made.method,
-        "learning_rate": optimizer.learning_rate,
+        "learning_rate": float(optimizer.learning_rate),
         "steps": 0,
         "skipped": 0,
-        "seed": seed,
+        "seed": made.seed,
     }
 
     def write_state(file: Path) -> None:
@@ -114,7 +114,7 @@ def chosen_shapes(
     """
     types = input_types(model)
     if shapes is not None:
-        sets = [shapes] if isinstance(shapes, Mapping) else list(shapes)
+        sets = _sets(shapes, list(types))
     else:
         sets = [dict(zip(types, extents, strict=True)) for extents in known]
         if not sets and all(map(_is_static, types.values())):
@@ -126,7 +126,7 @@ def chosen_shapes(
         )
     checked = []
     for given in sets:
-        shaped = _checked(given, list(types))
+        shaped = _checked(given, list(types), shapes)
         extents_of(model, shaped)
         if shaped not in checked:
             checked.append(shaped)
@@ -149,14 +149,29 @@ def extents_of(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[Any,
         raise ArgumentError(f"shapes: {error}") from error
 
 
-def _checked(shapes: Any, names: list[str]) -> dict[str, tuple[int, ...]]:
-    """Return shapes in the order of the inputs, after checking that they are shapes."""
+def _sets(shapes: Any, names: list[str]) -> list[Any]:
+    """Return one set of shapes, or several, as a list; `_checked` looks at each."""
+    sets = [shapes] if isinstance(shapes, Mapping | str) else shapes
+    if not isinstance(sets, Iterable):
+        raise ArgumentError(_expected(shapes, names))
+    return list(sets)
+
+
+def _checked(shapes: Any, names: list[str], given: Any) -> dict[str, tuple[int, ...]]:
+    """Return shapes in the order of the inputs, checked: a set of all that were given."""
     if not isinstance(shapes, Mapping) or set(shapes) != set(names):
-        raise ArgumentError(f"shapes={shapes!r}: give {{name: shape}} for the inputs {names}")
+        raise ArgumentError(_expected(given, names))
     try:
-        return {name: tuple(map(operator.index, shapes[name])) for name in names}
+        checked = {name: tuple(map(operator.index, shapes[name])) for name in names}
     except TypeError as error:
-        raise ArgumentError(f"shapes={shapes!r}: a shape is a tuple of whole numbers") from error
+        raise ArgumentError(f"shapes={given!r}: a shape is a tuple of whole numbers") from error
+    if any(extent < 0 for shape in checked.values() for extent in shape):
+        raise ArgumentError(f"shapes={given!r}: an extent is negative")
+    return checked
+
+
+def _expected(given: Any, names: list[str]) -> str:
+    return f"shapes={given!r}: give {{name: shape}} for the inputs {names}, or a list of those"
 
 
 @dataclass(frozen=True)

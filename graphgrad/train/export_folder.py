@@ -14,7 +14,8 @@ from ..errors import CheckpointError, ExportError
 from ..exported_step.errors import FolderError
 from ..exported_step.folder import MANIFEST, read_manifest
 
-_UNFINISHED = ".unfinished"
+_UNFINISHED = ".export-unfinished"
+"""Not as files end that a killed `save` to the same path has left: each removes its own kind."""
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Any
 import tvm
 
 from ..exported_step.folder import FORMAT, MANIFEST, digest_of
+from ..lower.cuda.compiler import arch_of, gives_ptx
 from ..ops.tensor import type_shape
 from .forward import Forward
 from .inputs import input_types
@@ -54,8 +55,10 @@ _CPU_FLAGS = {
 def described(made: Recipe) -> dict[str, Any]:
     """Return what is the same for all input shapes."""
     params, state = made.model.params, made.model.state
+    is_cuda = str(made.target.kind.name) == "cuda"
     return {
         "target": json.loads(str(made.target)),
+        "ptx": is_cuda and gives_ptx(arch_of(made.target)),
         "host": _host(made.target),
         "params": [_described(name, array.dtype, array.shape) for name, array in params.items()],
         "state": [_described(name, array.dtype, array.shape) for name, array in state.items()],

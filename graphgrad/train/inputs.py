@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import tvm
@@ -14,12 +14,14 @@ from tvm import relax
 from ..arrays import to_numpy
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
-from ..lower.arrays import borrowed, to_tensor
+from ..lower.arrays import borrowed, empty, to_tensor
 from ..lower.device import reported
 from ..ops.tensor import type_shape
 from .forward import Forward, LossFunction
 from .loss import check_target_shape
 from .shapes import bind_dimensions, fits, shape_text
+
+Array: TypeAlias = tvm.runtime.Tensor | np.ndarray
 
 Inputs = Mapping[str, Any] | Any
 """Arrays by input name, or one array for a model with a single input."""
@@ -101,25 +103,21 @@ class Staging:
             return to_tensor(array, into=tensor)
 
     def queue(self, name: str, array: np.ndarray) -> tvm.runtime.Tensor:
-        """Return what `copy` does, without waiting for what the device has still to do.
+        """Return what `copy` does, by `overwrite`.
 
         Raises
         ------
         DeviceError
         """
-        if self.device.type == "cpu":
-            return self.copy(name, array)
         with self._place(name, array) as tensor:
-            # The driver has read ordinary memory when it returns, but not memory that is locked
-            # for it, as a caller's may be.
-            return tvm.runtime.tensor(array).copyto(tensor)
+            return overwrite(tensor, array)
 
     @contextmanager
     def _place(self, name: str, array: np.ndarray) -> Iterator[tvm.runtime.Tensor]:
         key = (name, array.shape, array.dtype)
         with reported(self.device, f"a copy of {name}", array.nbytes):
             if key not in self._held:
-                self._held[key] = tvm.runtime.empty(array.shape, str(array.dtype), self.device)
+                self._held[key] = empty(array.shape, str(array.dtype), self.device)
             yield self._held[key]
 
     def clear(self) -> None:
@@ -127,37 +125,56 @@ class Staging:
         self._held.clear()
 
 
-def tensors(
-    arrays: Mapping[str, Any], staging: Staging, kind: str = "input"
-) -> tuple[dict[str, tvm.runtime.Tensor], dict[str, tvm.runtime.Tensor]]:
-    """Return arrays of any origin as tensors on a device, copied only where they have to be.
+def overwrite(tensor: tvm.runtime.Tensor, array: np.ndarray) -> tvm.runtime.Tensor:
+    """Copy an array into a tensor, after all that was queued, without asking to wait for it."""
+    if tensor.device.type == "cpu":
+        return to_tensor(array, into=tensor)
+    # The driver has read ordinary memory when it returns, but not memory that is locked for it, as
+    # a caller's may be.
+    return tvm.runtime.tensor(array).copyto(tensor)
+
+
+def read_arrays(
+    values: Mapping[str, Any], device: tvm.runtime.Device, kind: str = "input"
+) -> dict[str, Array]:
+    """Return arrays of any origin as they can be looked at: nothing is copied to the device yet.
 
     Returns
     -------
-    converted, lent : dict of tensors
-        All of them, and those that still stand in the caller's memory; the others are good until
-        the next copy of their kind and name.
+    arrays : dict
+        A tensor on the device where kernels can use the caller's memory, else a numpy array.
 
     Raises
     ------
     InputError
         Something is no array of numbers; names the culprit.
     """
-    converted, lent = {}, {}
-    for name, value in arrays.items():
-        label = f"{kind} {name!r}"
-        with _naming(label):
-            tensor = borrowed(value, staging.device)
-            if tensor is None:
-                converted[name] = staging.copy(label, to_numpy(value))
-            else:
-                converted[name] = lent[name] = tensor
-    return converted, lent
+    arrays: dict[str, Array] = {}
+    for name, value in values.items():
+        with _naming(f"{kind} {name!r}"):
+            tensor = borrowed(value, device)
+            arrays[name] = to_numpy(value) if tensor is None else tensor
+    return arrays
 
 
-def bind_shapes(
-    given: Mapping[str, tvm.runtime.Tensor], types: Mapping[str, Any]
-) -> dict[Any, int]:
+def placed(
+    arrays: Mapping[str, Array], staging: Staging, kind: str = "input"
+) -> dict[str, tvm.runtime.Tensor]:
+    """Return what `read_arrays` gave as tensors on a device.
+
+    Those that are copied are good until the next copy of their kind and name.
+
+    Raises
+    ------
+    DeviceError
+    """
+    return {
+        name: staging.copy(f"{kind} {name!r}", array) if isinstance(array, np.ndarray) else array
+        for name, array in arrays.items()
+    }
+
+
+def bind_shapes(given: Mapping[str, Array], types: Mapping[str, Any]) -> dict[Any, int]:
     """Check inputs against their types; return the extents of the symbolic dimensions.
 
     Raises
@@ -172,15 +189,13 @@ def bind_shapes(
     return extents
 
 
-def check_types(
-    given: Mapping[str, tvm.runtime.Tensor], types: Mapping[str, Any], kind: str
-) -> dict[Any, int]:
+def check_types(given: Mapping[str, Array], types: Mapping[str, Any], kind: str) -> dict[Any, int]:
     """Check tensors against types; return the extents of the symbolic dimensions.
 
     Parameters
     ----------
     given : mapping
-        Tensors by name.
+        Tensors or numpy arrays by name.
     types : mapping
         A ``relax.TensorType`` with a shape for each.
     kind : str
@@ -208,7 +223,7 @@ def check_types(
     return extents
 
 
-def shapes_of(given: Mapping[str, tvm.runtime.Tensor]) -> tuple[tuple[int, ...], ...]:
+def shapes_of(given: Mapping[str, Array]) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of tensors: what a compiled function is kept under."""
     return tuple(tuple(map(int, tensor.shape)) for tensor in given.values())
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -22,9 +23,10 @@ from .inputs import (
     bind_shapes,
     by_name,
     input_types,
+    placed,
+    read_arrays,
     shapes_of,
     target_array,
-    tensors,
 )
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -78,8 +80,10 @@ class ModelOnDevice:
 
     def _given(self, inputs: Inputs) -> Given:
         """Return the inputs of a call, checked against the model."""
-        given, lent = self._placed(by_name(inputs, self._model.inputs), "input")
-        return Given(given, lent, shapes_of(given), bind_shapes(given, self._input_types))
+        arrays = read_arrays(by_name(inputs, self._model.inputs), self._device)
+        extents = bind_shapes(arrays, self._input_types)
+        lent = {name: array for name, array in arrays.items() if not isinstance(array, np.ndarray)}
+        return Given(placed(arrays, self._staging), lent, shapes_of(arrays), extents)
 
     def _forward(self, given: Given, training: bool | None) -> Forward:
         """Return the forward function with the loss for the shapes of a call."""
@@ -93,10 +97,6 @@ class ModelOnDevice:
         """Return the targets that a forward function takes, checked: none, or one tensor."""
         array = target_array(targets, self._loss, forward)
         return [] if array is None else [self._staging.queue("the targets", array)]
-
-    def _placed(self, arrays: Mapping[str, Any], kind: str) -> tuple[Tensors, Tensors]:
-        """Return arrays as tensors on the device, and those that stand in the caller's memory."""
-        return tensors(arrays, self._staging, kind)
 
     def _compile(self, mod: tvm.IRModule, name: str, task: str) -> Callable[..., Any]:
         """Return a function of a module, compiled, whose failures are told as those of `task`."""

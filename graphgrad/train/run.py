@@ -82,7 +82,8 @@ class Epoch:
     held_out : dict of str to float
         ``accuracy`` or ``mean_squared_error`` on the held-out examples; empty without any.
     images_per_second : float
-        Examples trained on per second, by the median time of a step.
+        Examples trained on per second: by the time from one reading of losses to the next, shared
+        among the steps that were read, and of that the median over the steps.
     """
 
     epoch: int
@@ -230,22 +231,19 @@ def _rest_of_epoch(
     *,
     seconds: list[float],
 ) -> Outcome:
-    """Take the steps that the current epoch still lacks, and append the time of each."""
+    """Take the steps that the current epoch still lacks, and append the seconds of each."""
     epoch, done = divmod(len(history.losses), batch_count(examples, plan.batch))
     last = done + plan.steps - len(history.losses)
     parts = batches(examples, plan.batch, seed=plan.seed, epoch=epoch)
-    first, unread = len(history.losses), _Unread()
+    first, unread = len(history.losses), _Unread(seconds)
     outcome: Outcome = "finished"
     for index, part in enumerate(islice(parts, done, last), first):
         if observer.should_stop():
             outcome = "interrupted"
             break
-        started = time.perf_counter()
         step.learning_rate = plan.schedule(index)
         unread.add(step(bound(part), part.targets))
-        losses = unread.due()
-        seconds.append(time.perf_counter() - started)
-        _record(losses, history, observer, _speed(plan.batch, seconds))
+        _record(unread.due(), history, observer, _speed(plan.batch, seconds))
         if history.diverged:
             return "diverged"
     _record(unread.all(), history, observer, _speed(plan.batch, seconds))
@@ -253,10 +251,18 @@ def _rest_of_epoch(
 
 
 class _Unread:
-    """The losses of steps that a device may still be busy with."""
+    """The losses of steps that a device may still be busy with.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    seconds : list of float
+        Appended to, for each loss that is read. How long a call takes says nothing of how long a
+        device that works beside the host computes; only a reading waits for it.
+    """
+
+    def __init__(self, seconds: list[float]) -> None:
         self._losses: list[Loss] = []
+        self._seconds = seconds
         self._since = time.perf_counter()
 
     def add(self, loss: Loss) -> None:
@@ -270,8 +276,10 @@ class _Unread:
     def all(self) -> list[float]:
         """Return and forget all losses, NaN for steps that changed nothing."""
         losses = [float(loss) if loss.applied else math.nan for loss in self._losses]
+        now = time.perf_counter()
+        self._seconds += [(now - self._since) / len(losses)] * len(losses) if losses else []
         self._losses.clear()
-        self._since = time.perf_counter()
+        self._since = now
         return losses
 
 

@@ -32,6 +32,8 @@ class TrainState:
     ----------
     updates : tensor
         How many steps changed something: a float64 scalar on the device.
+    rate : tensor
+        The learning rate of the next step, likewise; zero at first.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class TrainState:
             int(self._sizes.sum()) + frozen,
             remedy="use a smaller model or another optimiser",
         ):
-            self.updates = self.scalar(np.float64(0))
+            self.updates, self.rate = self.scalar(np.float64(0)), self.scalar(np.float64(0))
             self.params = {name: to_tensor(array, device) for name, array in params.items()}
             self.state = {name: to_tensor(array, device) for name, array in state.items()}
             self.slots = {
@@ -74,11 +76,14 @@ class TrainState:
 
     def restore(self, groups: Mapping[str, Mapping[str, np.ndarray]], updates: int) -> None:
         """Overwrite everything by arrays, grouped as `arrays` returns them, and set the count."""
-        with reported(self.device, "a copy of the state of training"):
+        with reported(
+            self.device, "a copy of the state of training", remedy="load it in a new process"
+        ):
+            count = self.scalar(np.float64(updates))  # first: all else needs no memory
             for group, members in self._groups().items():
                 for name, tensor in members.items():
                     to_tensor(groups[group][name], into=tensor)
-            self.updates = self.scalar(np.float64(updates))
+            self.updates = count
 
     def of_model(self) -> list[tvm.runtime.Tensor]:
         """Return the parameters and the statistics, in the order of the model."""

@@ -7,19 +7,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import tvm
 
 from ..errors import ArgumentError, CheckpointError, only_served
 from ..frontend.model import Model
+from ..lower.device import reported
 from . import checkpoint
 from .export import InputShapes, chosen_shapes, write_export
 from .forward import FORWARD, LossChoice
-from .inputs import Inputs
+from .inputs import Inputs, overwrite
 from .on_device import ModelOnDevice, Shapes
 from .optimizer import SGD, Optimizer, check_rate
 from .recipe import recipe
 from .state import Arrays, TrainState, as_arrays, read
-from .step_loss import StepLoss
+from .step_loss import ReadLoss, StepLoss
 from .update import STEP
 
 
@@ -88,8 +88,10 @@ class TrainStep(ModelOnDevice):
     A step whose loss, gradients or new statistics are not finite changes nothing, bit for bit. For
     each new combination of input shapes a step, or an evaluation, is compiled and kept.
 
-    Parameters, statistics and buffers stay on the device, and nothing is read back unasked: a call
-    on a GPU returns once the step is queued.
+    Parameters, statistics and buffers stay on the device, and nothing is read back unasked. On a
+    GPU a call returns once the step is queued. It first waits for the steps before where it copies
+    inputs from the host, or reads targets that are on the device. It asks for no such wait with
+    inputs on the device and targets on the host, nor for the seed and the learning rate.
 
     Attributes
     ----------
@@ -115,7 +117,6 @@ class TrainStep(ModelOnDevice):
             model.params, model.state, trained, optimizer.slots, self._device
         )
         self._learning_rate = 0.0
-        self._rate: tvm.runtime.Tensor | None = None
         self._steps: dict[Shapes, Callable[..., Any]] = {}
         self._evaluations: dict[Shapes, Callable[..., Any]] = {}
         self.learning_rate = optimizer.learning_rate
@@ -134,8 +135,9 @@ class TrainStep(ModelOnDevice):
                 overflows = np.isinf(np.float64(rate).astype(dtype))
             if overflows:
                 raise ArgumentError(f"learning_rate={rate!r} is too large for {dtype} parameters")
-        if self._rate is None or rate != self._learning_rate:
-            self._rate = self._staging.queue("the learning rate", np.array(rate, "float64"))
+        if rate != self._learning_rate:
+            with reported(self._device, "setting the learning rate"):
+                overwrite(self._tensors.rate, np.array(rate, "float64"))
         self._learning_rate = float(rate)
 
     @property
@@ -158,7 +160,7 @@ class TrainStep(ModelOnDevice):
         """Copies of the optimiser's buffers, by kind (such as ``momentum``) and parameter."""
         return {slot: as_arrays(tensors) for slot, tensors in self._tensors.slots.items()}
 
-    def __call__(self, inputs: Inputs, targets: Any = None) -> StepLoss:
+    def __call__(self, inputs: Inputs, targets: Any = None) -> StepLoss | ReadLoss:
         """Make one step.
 
         Parameters
@@ -166,16 +168,17 @@ class TrainStep(ModelOnDevice):
         inputs : array or dict of arrays
             Numpy arrays, torch tensors or TVM tensors in the model's dtypes; a single array for a
             model with one input. Those that are on the device, contiguous and aligned are used
-            where they are; the others are copied to it.
+            where they are, of torch's on a GPU those of its default stream; others are copied.
         targets : array
             What the loss compares with: integer labels for ``cross_entropy``; left out if the loss
             takes none. Looked at on the host.
 
         Returns
         -------
-        loss : StepLoss
-            Of the parameters before the step: a number, which stays on the device until it is
-            needed. A loss that is never read keeps 8 KiB there.
+        loss : ReadLoss or StepLoss
+            Of the parameters before the step. On the CPU a float; on a GPU a number that stays
+            there until it is needed, and for ``json`` and the like is given by ``float(loss)``.
+            One that is never read keeps 8 KiB there. Both have ``applied`` and ``item()``.
 
         Raises
         ------
@@ -190,7 +193,7 @@ class TrainStep(ModelOnDevice):
         """
         given = self._given(inputs)
         forward = self._forward(given, training=True)
-        arguments = [*given.tensors.values(), *self._targets(targets, forward), self._rate]
+        arguments = [*given.tensors.values(), *self._targets(targets, forward), self._tensors.rate]
         self._tensors.check_overlap(given.lent)
         if forward.seeded:
             # The two halves of a word of 64 bits: no two steps of two seeds share one.

@@ -1,4 +1,4 @@
-"""What a step returns: a number that stays on the device until somebody looks at it."""
+"""What a step returns: its loss, which may stay on the device until somebody looks at it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from .state import read
 def _binary(function: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
     """Return an operator and its reflection, of the loss as a float."""
 
-    def forward(self: StepLoss, other: Any) -> Any:
+    def forward(self: _AsFloat, other: Any) -> Any:
         return function(float(self), other)
 
-    def reflected(self: StepLoss, other: Any) -> Any:
+    def reflected(self: _AsFloat, other: Any) -> Any:
         return function(other, float(self))
 
     return forward, reflected
@@ -29,18 +29,92 @@ def _binary(function: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
 def _unary(function: Callable[..., Any]) -> Any:
     """Return a method of the loss as a float."""
 
-    def method(self: StepLoss, *arguments: Any) -> Any:
+    def method(self: _AsFloat, *arguments: Any) -> Any:
         return function(float(self), *arguments)
 
     return method
 
 
-class StepLoss(Real):
+class _AsFloat:
+    """What a float answers, for a class that defines ``__float__``.
+
+    Also of a subclass of float: numpy, for one, gives way to a float, but not to its subclasses.
+    """
+
+    __float__: Callable[[], float]
+
+    def item(self) -> float:
+        """Return a plain float."""
+        return float(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(float(self), dtype)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        plain = (float(x) if isinstance(x, _AsFloat) else x for x in inputs)
+        return getattr(ufunc, method)(*plain, **options)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return float, (float(self),)
+
+    __add__, __radd__ = _binary(operator.add)
+    __sub__, __rsub__ = _binary(operator.sub)
+    __mul__, __rmul__ = _binary(operator.mul)
+    __truediv__, __rtruediv__ = _binary(operator.truediv)
+    __floordiv__, __rfloordiv__ = _binary(operator.floordiv)
+    __mod__, __rmod__ = _binary(operator.mod)
+    __divmod__, __rdivmod__ = _binary(divmod)
+    __pow__, __rpow__ = _binary(operator.pow)
+    __lt__, __gt__ = _binary(operator.lt)
+    __le__, __ge__ = _binary(operator.le)
+    __eq__, __ne__ = _binary(operator.eq)[0], _binary(operator.ne)[0]
+
+    __abs__, __neg__, __pos__ = _unary(abs), _unary(operator.neg), _unary(operator.pos)
+    __bool__, __int__, __trunc__ = _unary(bool), _unary(int), _unary(math.trunc)
+    __ceil__, __floor__, __round__ = _unary(math.ceil), _unary(math.floor), _unary(round)
+    __hash__, __repr__, __str__ = _unary(hash), _unary(repr), _unary(str)
+    __format__ = _unary(format)
+    as_integer_ratio, is_integer = _unary(float.as_integer_ratio), _unary(float.is_integer)
+    hex = _unary(float.hex)
+
+
+class ReadLoss(_AsFloat, float):
+    """The loss of a step that is over: a float, which knows what `StepLoss` does besides.
+
+    Parameters
+    ----------
+    value : number
+    applied : bool
+        May be left out, because who is given floats makes others of their class.
+
+    Attributes
+    ----------
+    applied : bool
+        Whether the step changed anything: loss, gradients and statistics were finite.
+    is_read : True
+        Whether asking waits for nothing any more.
+    """
+
+    applied: bool
+    is_read = True
+
+    def __new__(cls, value: SupportsFloat, applied: bool = True) -> ReadLoss:  # noqa: D102
+        self = super().__new__(cls, value)
+        self.applied = applied
+        return self
+
+    def settle(self) -> ReadLoss:
+        """Return itself: there is nothing to wait for."""
+        return self
+
+
+class StepLoss(_AsFloat, Real):
     """The loss of one step: a number to all who ask, until then a tensor on the device.
 
-    The first to ask waits for the device; a step that nobody asks lets the next ones be queued
-    behind it. It serves where a float does: arithmetic, comparison, formatting, ``math``, numpy.
-    What insists on the type float, such as ``json``, takes ``float(loss)``.
+    The first to ask waits for the device. While nobody asks, the next steps are queued behind it,
+    unless their inputs are copied from the host, which waits. It serves where a float does:
+    arithmetic, comparison, formatting, ``math``, numpy. What insists on the type float, such as
+    ``json``, takes ``float(loss)``.
 
     Parameters
     ----------
@@ -78,43 +152,11 @@ class StepLoss(Real):
         """Whether asking waits for nothing any more."""
         return self._counts is None and not isinstance(self._value, tvm.runtime.Tensor)
 
-    def settle(self) -> StepLoss:
-        """Wait for the device, unless that was done, and return itself."""
-        self._value = float(self)
-        self._applied = self.applied
-        return self
+    def settle(self) -> ReadLoss:
+        """Wait for the device, unless that was done, and return the same loss as a float."""
+        return ReadLoss(float(self), self.applied)
 
     def __float__(self) -> float:
         if isinstance(self._value, tvm.runtime.Tensor):
             self._value = float(read(self._value))
         return float(self._value)
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(float(self), dtype)
-
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        plain = (float(x) if isinstance(x, StepLoss) else x for x in inputs)
-        return getattr(ufunc, method)(*plain, **options)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return float, (float(self),)
-
-    __add__, __radd__ = _binary(operator.add)
-    __sub__, __rsub__ = _binary(operator.sub)
-    __mul__, __rmul__ = _binary(operator.mul)
-    __truediv__, __rtruediv__ = _binary(operator.truediv)
-    __floordiv__, __rfloordiv__ = _binary(operator.floordiv)
-    __mod__, __rmod__ = _binary(operator.mod)
-    __divmod__, __rdivmod__ = _binary(divmod)
-    __pow__, __rpow__ = _binary(operator.pow)
-    __lt__, __gt__ = _binary(operator.lt)
-    __le__, __ge__ = _binary(operator.le)
-    __eq__, __ne__ = _binary(operator.eq)[0], _binary(operator.ne)[0]
-
-    __abs__, __neg__, __pos__ = _unary(abs), _unary(operator.neg), _unary(operator.pos)
-    __bool__, __int__, __trunc__ = _unary(bool), _unary(int), _unary(math.trunc)
-    __ceil__, __floor__, __round__ = _unary(math.ceil), _unary(math.floor), _unary(round)
-    __hash__, __repr__, __str__ = _unary(hash), _unary(repr), _unary(str)
-    __format__ = _unary(format)
-    as_integer_ratio, is_integer = _unary(float.as_integer_ratio), _unary(float.is_integer)
-    hex = _unary(float.hex)

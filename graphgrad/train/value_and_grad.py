@@ -13,7 +13,7 @@ from ..errors import ArgumentError, InputError, only_served
 from ..frontend.model import Model
 from ..ops.tensor import type_shape
 from .forward import FORWARD, Forward, LossChoice, differentiated
-from .inputs import Inputs, check_seed, check_types, names_in, owned_types
+from .inputs import Inputs, check_seed, check_types, names_in, owned_types, placed, read_arrays
 from .on_device import ModelOnDevice, Shapes
 from .state import Arrays, as_arrays
 
@@ -159,9 +159,9 @@ class ValueAndGrad(ModelOnDevice):
         types = owned_types(model)
         if list(arrays) != list(types):
             raise InputError("parameters were added to or removed from the model since it was made")
-        current, _ = self._placed(arrays, "parameter")
+        current = read_arrays(arrays, self._device, "parameter")
         check_types(current, types, "parameter")
-        return list(current.values())
+        return list(placed(current, self._staging, "parameter").values())
 
     def _takes_targets(self, inputs: Any) -> bool:
         return isinstance(inputs, dict) and TARGETS not in self._model.inputs
@@ -178,8 +178,9 @@ class ValueAndGrad(ModelOnDevice):
         if self._loss.is_given:
             arrays.insert(0, np.ones((), str(forward.mod[FORWARD].ret_ty.fields[0].dtype)))
         wanted = [array for array in arrays if array is not None]
-        placed, _ = self._placed({str(i): array for i, array in enumerate(wanted)}, "cotangent")
-        return list(placed.values())
+        # By number, because the values of statistics have no names.
+        numbered = {str(i): array for i, array in enumerate(wanted)}
+        return list(placed(numbered, self._staging, "cotangent number").values())
 
     def _named_cotangents(self, types: Mapping[str, Any], cotangent: Any) -> dict[str, Any]:
         if self._loss.is_given:
@@ -202,9 +203,9 @@ class ValueAndGrad(ModelOnDevice):
                 raise InputError(
                     f"cotangent {name!r}: the output is {types[name].dtype}, not float"
                 )
-        converted, _ = self._placed(named, "cotangent")
-        check_types(converted, types, "cotangent")
-        return converted
+        arrays = read_arrays(named, self._device, "cotangent")
+        check_types(arrays, types, "cotangent")
+        return arrays
 
 
 def _zeros(name: str, ty: Any) -> np.ndarray | None:

@@ -11,9 +11,11 @@ def test_known_names(name):
     check_architecture(name)
 
 
-@pytest.mark.parametrize("name", ["", "90", "sm_9", "sm_99", "sm_90b", "compute_90", "sm_090"])
+@pytest.mark.parametrize(
+    "name", ["", "90", "sm90", "sm_9", "sm_70", "sm_99", "sm_90b", "compute_90", "sm_090"]
+)
 def test_unknown_names(name):
-    with pytest.raises(TargetError, match=f"{name!r} is unknown; the known ones are sm_50"):
+    with pytest.raises(TargetError, match=f"{name!r} is not served; those that are: sm_75, sm_80"):
         check_architecture(name)
 
 
@@ -30,3 +32,11 @@ def test_names_of_capabilities():
 ])  # fmt: skip
 def test_what_runs_where(name, device, runs):
     assert runs_on(name, device) == runs
+
+
+@pytest.mark.parametrize("name, device, runs", [
+    ("sm_80", "8.0", True), ("sm_80", "8.6", True), ("sm_86", "8.0", False),
+    ("sm_80", "9.0", False), ("sm_90a", "9.0", True),
+])  # fmt: skip
+def test_machine_code_without_ptx_stays_in_its_major_version(name, device, runs):
+    assert runs_on(name, device, ptx=False) == runs

@@ -3,7 +3,10 @@
 import subprocess
 import sys
 import textwrap
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -12,6 +15,7 @@ import tvm
 import tvm_ffi
 
 from graphgrad.errors import InputError
+from graphgrad.lower import arrays
 from graphgrad.lower.arrays import ALIGNMENT, borrowed, to_tensor
 from tests.labels import label
 from tests.peers import peer
@@ -116,6 +120,26 @@ def test_kernels_survive_every_offset():
     assert done.stdout.strip() == "alive", done.stderr
 
 
+def test_memory_that_the_virtual_machine_keeps_is_taken_before_there_is_none(monkeypatch):
+    """A full device: the first allocation fails, and the second if the pool was not emptied."""
+    full, empty = [True], tvm.runtime.empty
+    message = "CUDA Runtime Error: cudaErrorMemoryAllocation (2): out of memory"
+
+    def allocate(*arguments):
+        if full:
+            raise RuntimeError(message)
+        return empty(*arguments)
+
+    monkeypatch.setattr(tvm.runtime, "empty", allocate)
+    monkeypatch.setattr(tvm, "get_global_func", {"vm.builtin.memory_manager.clear": full.clear}.get)
+    np.testing.assert_array_equal(to_tensor(GRID).numpy(), GRID)
+    full.append(True)
+    message = "CUDA: another error"
+    with pytest.raises(RuntimeError, match=message):
+        to_tensor(GRID)
+    assert full, "the pool is emptied only where memory is short"
+
+
 def test_copies_by_default():
     value = aligned((8,))
     tensor = to_tensor(value)
@@ -144,7 +168,6 @@ def read_only(array):
     [
         aligned((8, 4)).T,
         aligned((8,), "float64")[::2],
-        aligned((8,), ">f4"),
         read_only(aligned((8,))),
         aligned((0, 4)),
     ],
@@ -228,6 +251,77 @@ def test_torch_values_arrive_unchanged(make):
 def test_what_is_no_array_is_refused(value, says):
     with pytest.raises(InputError, match=says):
         to_tensor(value)
+
+
+class Streams:
+    """What of ``torch.cuda`` orders streams: two of them, and a record of what they do."""
+
+    def __init__(self, current):
+        self.current, self.done = current, []
+
+    def current_stream(self, _):
+        return Stream(self.current, self.done)
+
+    def default_stream(self, _):
+        return Stream("default", self.done)
+
+    @contextmanager
+    def stream(self, stream):
+        self.done.append(f"on {stream.name}")
+        yield
+        self.done.append("end")
+
+
+@dataclass
+class Stream:
+    name: str
+    done: list = field(compare=False)
+
+    def wait_stream(self, other):
+        self.done.append(f"{self.name} waits for {other.name}")
+
+
+class Lent:
+    """A tensor of torch on a CUDA device, at an address, that records copies of it."""
+
+    device = SimpleNamespace(index=0)
+
+    def __init__(self, address, done):
+        self.address, self.done = address, done
+
+    def same(self, *_):
+        return self
+
+    detach = resolve_conj = resolve_neg = contiguous = same
+
+    def numel(self):
+        return 3
+
+    def data_ptr(self):
+        return self.address
+
+    def clone(self):
+        self.done.append("copy")
+        return Lent(1 << 20, self.done)
+
+    def record_stream(self, stream):
+        self.done.append(f"kept for {stream.name}")
+
+
+@pytest.mark.parametrize("current, address, copied", [
+    ("default", 1 << 16, False), ("default", 4, True), ("side", 1 << 16, True),
+])  # fmt: skip
+def test_what_other_streams_lend_is_copied_in_turn(current, address, copied, monkeypatch):
+    cuda = Streams(current)
+    monkeypatch.setattr(tvm.runtime, "from_dlpack", lambda tensor: tensor)
+    lent = arrays._borrowed_from_torch(
+        Lent(address, cuda.done), tvm.cuda(), SimpleNamespace(cuda=cuda)
+    )
+    assert (lent.address != address) is copied
+    assert cuda.done == [
+        *("on default", f"default waits for {current}"), *["copy"] * copied,
+        *(f"{current} waits for default", "end", "kept for default"),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", ["float31", "complex64", "str"])

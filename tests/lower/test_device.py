@@ -84,10 +84,12 @@ def test_a_bare_cuda_target_is_this_machines_gpu(machine, spec):
     assert str(target(spec).attrs["arch"]) == "sm_86"
 
 
-@pytest.mark.parametrize("arch, version, fits", [
-    ("sm_80", "9.0", True), ("sm_90", "8.0", False), ("sm_90a", "10.0", False),
+@pytest.mark.parametrize("arch, version, ptx, fits", [
+    ("sm_80", "9.0", True, True), ("sm_80", "9.0", False, False), ("sm_90", "8.0", True, False),
+    ("sm_90a", "10.0", False, False),
 ])  # fmt: skip
-def test_the_architecture_must_fit(machine, arch, version, fits):
+def test_the_architecture_must_fit(machine, monkeypatch, arch, version, ptx, fits):
+    monkeypatch.setattr(devices, "gives_ptx", lambda arch: ptx)
     found = machine(compute_version=version)
     gpu = target({"kind": "cuda", "arch": arch})
     if fits:

@@ -7,10 +7,10 @@ import pytest
 import tvm
 from tvm import relax, tirx
 
-from graphgrad.errors import GraphGradError, TargetError
+from graphgrad.errors import GraphGradError, LoweringError, TargetError
 from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.pipeline import compile as compile_module
-from graphgrad.lower.pipeline import pipeline
+from graphgrad.lower.pipeline import lower, pipeline
 from graphgrad.lower.target import target
 from tests.lower.programs import machine, module, random_tensors, tensor_type
 from tests.unknown_ops import unlowered
@@ -127,6 +127,29 @@ def test_ops_without_a_lowering_are_named():
     mod = module(body, tensor_type(2, 3))
     with pytest.raises(GraphGradError, match=r"graphgrad\.test_unlowered \(2×\)"):
         compile_module(mod)
+
+
+@pytest.mark.parametrize("name", ["nonzero", "unique"])
+def test_ops_that_would_run_on_the_host_are_named(name):
+    def body(builder, x):
+        return builder.emit(getattr(op, name)(builder.emit(op.exp(x))))
+
+    mod = module(body, tensor_type(6))
+    with pytest.raises(LoweringError, match=rf"relax\.{name} \(1×, in 'main'\)"):
+        compile_module(mod, {"kind": "cuda", "arch": "sm_90"})
+    compile_module(mod)
+
+
+def test_what_serves_every_device_is_not_refused():
+    """Packed functions of a caller, the functions of the virtual machine, and messages."""
+    p, x = (relax.Var(n, t) for n, t in (("p", tensor_type(dtype="bool")), ("x", tensor_type(4))))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [p, x], pure=False):
+        builder.emit(op.assert_op(p))
+        y = builder.emit(relax.If(p, _block(op.exp(x)), _block(op.negative(x))))
+        z = builder.emit(op.call_dps_packed("tests.packed", (y,), tensor_type(4)))
+        builder.emit_func_output(z)
+    lower(builder.get(), target({"kind": "cuda", "arch": "sm_90"}))
 
 
 def test_thousands_of_bindings_with_constants():

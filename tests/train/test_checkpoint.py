@@ -170,18 +170,22 @@ from graphgrad.train.checkpoint import read, write
 path, count = sys.argv[1], 0
 write(path, {"params": {"w": np.zeros(300_000)}}, {"count": 0})
 for _ in range(12):
+    saved, tell = os.pipe()
     child = os.fork()
     while child == 0:
         count += 1
         write(path, {"params": {"w": np.full(300_000, count)}}, {"count": count})
+        os.write(tell, b"!")
+    os.close(tell)
+    assert os.read(saved, 1), "the child ended before its first save"
     time.sleep(random.uniform(0.0, 0.05))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     groups, facts = read(path)
-    assert facts["count"] >= count and (groups["params"]["w"] == facts["count"]).all()
+    os.close(saved)
+    assert facts["count"] > count and (groups["params"]["w"] == facts["count"]).all()
     assert len(os.listdir(os.path.dirname(path))) <= 2, "unfinished files pile up"
     count = facts["count"]
-assert count > 0
 write(path, {"params": {"w": np.zeros(3)}}, {})
 """
 

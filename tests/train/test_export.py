@@ -1,4 +1,4 @@
-"""Writing exports; what a loaded one does is tested in `tests/test_exported_step.py`."""
+"""Writing exports; what a loaded one does is tested in `tests/exported_step`."""
 
 import hashlib
 import json
@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from tvm.support import cc
 
 import graphgrad as gg
 from graphgrad.errors import ArgumentError, ExportError, InputError
+from graphgrad.exported_step.state_file import replace_file
 from graphgrad.train import export as module
 from tests.frontend.graphs import random
 from tests.train.nets import perceptron
@@ -45,6 +47,13 @@ def quick(monkeypatch):
         return {"library": name, "shapes": {key: list(value) for key, value in shapes.items()}}
 
     monkeypatch.setattr(module, "_write_library", write_library)
+
+
+WRITERS = {
+    "file": lambda path: replace_file(path, b"state"),
+    "export": lambda path: gg.export_step(perceptron(), path, shapes=SHAPES),
+}
+"""What writes beside a path first, and renames then."""
 
 
 def manifest_of(folder):
@@ -111,13 +120,20 @@ def test_static_shapes_of_the_model(tmp_path, quick):
         ([], "nothing says for which input shapes"),
         ({"x": (2, 4)}, r"for the inputs \['input'\]"),
         ([SHAPES, (2, 4)], r"for the inputs \['input'\]"),
+        (4, r"shapes=4: give \{name: shape\} for the inputs \['input'\], or a list of those"),
+        ((4, 8), r"shapes=\(4, 8\): give \{name: shape\}"),
+        ("input", r"shapes='input': give \{name: shape\}"),
         ({"input": (2, 5)}, r"shapes: input 'input': expected shape \(N, 4\)"),
         ({"input": 4}, "a shape is a tuple of whole numbers"),
         ({"input": (2.0, 4)}, "a shape is a tuple of whole numbers"),
         ({"input": (0, 4)}, "shapes: input 'input': shape .* is empty"),
+        ({"input": (-2, 4)}, "an extent is negative"),
     ],
-    ids=["none", "empty", "name", "tuple", "misfit", "number", "fraction", "no example"],
-)
+    ids=[
+        "none", "empty", "name", "tuple", "extent", "extents", "text", "misfit", "number",
+        "fraction", "no example", "negative",
+    ],
+)  # fmt: skip
 def test_shapes_that_do_not_fit(tmp_path, shapes, message):
     with pytest.raises(ArgumentError, match=message):
         gg.export_step(perceptron(), tmp_path / "export", shapes=shapes)
@@ -185,9 +201,25 @@ def test_a_failure_leaves_what_was_there(export, quick, monkeypatch, failure, ra
 
 def test_what_a_killed_process_left_is_undone(export, quick):
     os.rename(export, export.parent / ".export.replaced")
-    (export.parent / ".export.0123.unfinished").mkdir()
+    (export.parent / ".export.0123.export-unfinished").mkdir()
     gg.export_step(perceptron(), export, shapes=SHAPES)
     assert list(export.parent.iterdir()) == [export]
+
+
+@pytest.mark.parametrize("first", ["file", "export"])
+def test_what_a_killed_save_or_export_of_one_name_left(tmp_path, quick, monkeypatch, first):
+    """Neither is taken for the other's."""
+    path = tmp_path / "it"
+    with monkeypatch.context() as killed:
+        killed.setattr(Path, "unlink", lambda *_, **__: None)
+        killed.setattr(shutil, "rmtree", lambda *_, **__: None)
+        killed.setattr(os, "replace" if first == "file" else "rename", Mock(side_effect=OSError))
+        with pytest.raises(OSError if first == "file" else ExportError):
+            WRITERS[first](path)
+    [left] = tmp_path.iterdir()
+    [second] = WRITERS.keys() - {first}
+    WRITERS[second](path)
+    assert sorted(tmp_path.iterdir()) == sorted([left, path])
 
 
 def test_a_link_keeps_pointing_at_the_folder(export, quick, tmp_path):
@@ -217,6 +249,7 @@ def test_cuda_without_a_gpu(tmp_path):
     gg.export_step(perceptron(), tmp_path / "export", target=target, shapes=SHAPES)
     manifest = manifest_of(tmp_path / "export")
     assert manifest["target"]["arch"] == "sm_90" and not manifest["host"]["flags"]
+    assert manifest["ptx"]
     [kernels] = [name for name in manifest["files"] if name.startswith("kernels/")]
     library = (tmp_path / "export" / "step-0.so").read_bytes()
     start = library.index(b"#") if b"#" in library else 0

@@ -4,7 +4,14 @@ import tvm
 from tvm import relax
 
 from graphgrad.errors import ArgumentError, InputError, only_served
-from graphgrad.train.inputs import Staging, bind_shapes, by_name, check_types, tensors
+from graphgrad.train.inputs import (
+    Staging,
+    bind_shapes,
+    by_name,
+    check_types,
+    placed,
+    read_arrays,
+)
 from tests.frontend.graphs import random
 from tests.labels import label
 from tests.lower.test_arrays import aligned
@@ -69,10 +76,10 @@ LAYOUTS = [
 @pytest.mark.parametrize("layout", LAYOUTS, ids=label)
 def test_arrays_of_any_layout(layout):
     given = layout(GRID)
-    converted, _ = tensors({"x": given}, Staging(tvm.cpu()))
-    np.testing.assert_array_equal(converted["x"].numpy(), GRID)
-    assert str(converted["x"].dtype) == "float32"
-    assert converted["x"].data_ptr() % 64 == 0
+    tensor = placed(read_arrays({"x": given}, tvm.cpu()), Staging(tvm.cpu()))["x"]
+    np.testing.assert_array_equal(tensor.numpy(), GRID)
+    assert str(tensor.dtype) == "float32"
+    assert tensor.data_ptr() % 64 == 0
 
 
 @pytest.mark.parametrize(
@@ -80,16 +87,17 @@ def test_arrays_of_any_layout(layout):
     [(aligned((6, 4)), True), (odd_offset(GRID), False), (aligned((4, 6)).T, False)],
 )
 def test_only_shared_memory_counts_as_lent(given, is_lent):
-    converted, lent = tensors({"x": given}, Staging(tvm.cpu()))
-    assert bool(lent) == is_lent
+    arrays = read_arrays({"x": given}, tvm.cpu())
+    assert isinstance(arrays["x"], tvm.runtime.Tensor) == is_lent
+    tensor = placed(arrays, Staging(tvm.cpu()))["x"]
     given[0, 0] = 7
-    assert (converted["x"].numpy()[0, 0] == 7) == is_lent
+    assert (tensor.numpy()[0, 0] == 7) == is_lent
 
 
 @pytest.mark.parametrize("value", [None, "text", object(), [[1], [1, 2]], np.array([1j])])
 def test_no_arrays(value):
     with pytest.raises(InputError, match=r"^input 'x': "):
-        tensors({"x": value}, Staging(tvm.cpu()))
+        read_arrays({"x": value}, tvm.cpu())
 
 
 def test_inputs_come_in_the_order_of_the_model():

@@ -152,6 +152,43 @@ def test_losses_that_are_read_late_make_the_same_history(wait, monkeypatch):
     assert all(speed > 0 for _, speed in told)
 
 
+@dataclass
+class Busy:
+    """A clock, and a device that takes 5 seconds a step while a call takes 1."""
+
+    now: float = 0.0
+    free_at: float = 0.0
+    learning_rate: float = 0.0
+
+    def __call__(self, inputs, targets=None):
+        self.now += 1
+        self.free_at = max(self.free_at, self.now) + 5
+        return BusyLoss(self, self.free_at)
+
+
+@dataclass
+class BusyLoss:
+    step: Busy
+    due: float
+    applied: bool = True
+    is_read: bool = False
+
+    def __float__(self):
+        self.step.now = max(self.step.now, self.due)
+        return 1.0
+
+
+@pytest.mark.parametrize("wait", [0.0, 3.0, 1000.0])
+def test_the_speed_is_that_of_the_device(wait, monkeypatch):
+    step, history = Busy(), History()
+    monkeypatch.setattr(run, "READ_AFTER", wait)
+    monkeypatch.setattr(run.time, "perf_counter", lambda: step.now)
+    data = Dataset(Examples({"x": np.zeros((80, 2))}, np.zeros(80)))
+    train(step, data, Plan(4, 40, 0, lambda step: 0.1), history, Observer())
+    for epoch in history.epochs:  # where every loss is read, the device waits for the call
+        assert epoch.images_per_second == pytest.approx(4 / (6 if wait == 0 else 5), rel=0.06)
+
+
 @pytest.mark.parametrize("stop", [1, 3])
 def test_an_interrupted_run_records_what_was_not_read_yet(stop, monkeypatch):
     monkeypatch.setattr(run, "READ_AFTER", 100.0)

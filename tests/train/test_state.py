@@ -46,6 +46,18 @@ def test_restore_copies(state):
     assert state.updates.numpy() == 7
 
 
+def test_restore_takes_memory_before_it_overwrites(state, monkeypatch):
+    def full(_):
+        raise RuntimeError("no memory")
+
+    before, given = state.arrays(), state.arrays()
+    given["params"]["w"][...] = 5
+    monkeypatch.setattr(state, "scalar", full)
+    with pytest.raises(RuntimeError):
+        state.restore(given, updates=7)
+    np.testing.assert_array_equal(state.arrays()["params"]["w"], before["params"]["w"])
+
+
 @pytest.mark.parametrize("start, stop, shares", [
     (0, 64, True), (0, 16, True), (48, 64, True), (48, 112, True), (64, 128, False),
 ])  # fmt: skip

@@ -232,11 +232,12 @@ def test_evaluate_gives_arrays_of_its_own(step):
     (None, np.array(["cat"] * 8), "targets: .*not an array"),
 ])  # fmt: skip
 def test_bad_input(plain, x, y, message):
-    before, steps = held(plain), plain.steps
+    before, steps, staged = held(plain), plain.steps, len(plain._staging._held)
     good, labels = batch()
     with pytest.raises(InputError, match=message):
         plain(good if x is None else x, labels if isinstance(y, int) else y)
     assert held(plain) == before and plain.steps == steps
+    assert len(plain._staging._held) == staged, "memory is kept for what was refused"
 
 
 def test_check_says_what_a_step_would(plain):
@@ -340,6 +341,27 @@ def test_a_bad_file_changes_nothing(plain, tmp_path):
         with pytest.raises(CheckpointError):
             plain.load(tmp_path / name)
     assert (held(plain), plain.steps, plain.learning_rate) == before
+
+
+def test_a_load_that_lacks_memory_changes_nothing(plain, tmp_path, monkeypatch):
+    plain.save(tmp_path / "c")
+    plain(*batch())
+    plain.learning_rate /= 2
+    before = held(plain), plain.steps, plain.skipped, plain.learning_rate
+
+    def full(*_):
+        raise MemoryError
+
+    monkeypatch.setattr(tvm.runtime, "empty", full)
+    with pytest.raises(MemoryError):
+        plain.load(tmp_path / "c")
+    assert (held(plain), plain.steps, plain.skipped, plain.learning_rate) == before
+
+
+def test_setting_the_rate_takes_no_memory(plain, monkeypatch):
+    monkeypatch.setattr(tvm.runtime, "empty", None)
+    plain.learning_rate *= 2
+    assert plain._tensors.rate.numpy() == plain.learning_rate
 
 
 def test_a_file_that_cannot_be_written(plain, tmp_path):

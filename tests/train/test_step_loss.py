@@ -1,10 +1,12 @@
 """A loss that is a number to all who ask, and is read from the device once."""
 
 import copy
+import json
 import math
 import operator
 import pickle
 import statistics
+from decimal import Decimal
 from fractions import Fraction
 from numbers import Real
 
@@ -16,17 +18,23 @@ import graphgrad as gg
 from graphgrad.errors import DeviceError
 from graphgrad.lower.arrays import to_tensor
 from graphgrad.train import step_loss
-from graphgrad.train.step_loss import StepLoss
+from graphgrad.train.step_loss import ReadLoss, StepLoss
 from tests.frontend.graphs import random
 from tests.labels import label
+from tests.peers import peer
 from tests.train.nets import perceptron
 
 X = 2.5
 
 
 @pytest.fixture
-def loss():
+def unread():
     return StepLoss(to_tensor(np.float32(X)))
+
+
+@pytest.fixture(params=["unread", "read"])
+def loss(request, unread):
+    return unread if request.param == "unread" else ReadLoss(X, applied=True)
 
 
 @pytest.mark.parametrize("ask", [
@@ -62,6 +70,7 @@ def test_operators_on_both_sides(loss, function, other):
 
 def test_operators_among_losses(loss):
     assert loss - StepLoss(1.0) == 1.5 and loss > StepLoss(1.0) and loss == StepLoss(X)
+    assert StepLoss(1.0) - ReadLoss(X, applied=True) == ReadLoss(1.0, applied=True) - StepLoss(X)
     assert (loss == "text", loss != None) == (False, True)  # noqa: E711
     with pytest.raises(TypeError, match="unsupported"):
         loss + "text"
@@ -73,17 +82,33 @@ def test_arrays_take_it(loss):
     assert np.mean([loss, loss]) == X
 
 
-def test_it_is_a_real_number_though_no_float(loss):
-    assert isinstance(loss, Real) and not isinstance(loss, float)
-    assert type(pickle.loads(pickle.dumps(loss))) is float
+def test_it_is_a_real_number(loss):
+    assert isinstance(loss, Real) and isinstance(loss, float) == isinstance(loss, ReadLoss)
+    for plain in (float(loss), loss.item(), pickle.loads(pickle.dumps(loss))):
+        assert type(plain) is float and plain == X
 
 
-def test_it_is_read_once_and_only_when_asked(loss, monkeypatch):
+@pytest.mark.parametrize(
+    "take",
+    [json.dumps, Decimal, lambda x: peer("torch").tensor(x).item()],
+    ids=["json", "decimal", "torch"],
+)
+def test_what_insists_on_floats_takes_the_loss_of_a_step_that_is_over(take, unread):
+    assert take(ReadLoss(X, applied=True)) == take(unread.settle()) == take(X)
+
+
+def test_a_step_on_the_host_is_over_when_it_returns():
+    loss = gg.train_step(perceptron())(random(8, 4), np.arange(8) % 3)
+    assert isinstance(loss, float) and loss.applied and loss.is_read and loss.settle() is loss
+    assert json.loads(json.dumps({"loss": loss})) == {"loss": float(loss)}
+
+
+def test_it_is_read_once_and_only_when_asked(unread, monkeypatch):
     asked = []
     monkeypatch.setattr(step_loss, "read", lambda tensor: asked.append(tensor) or tensor.numpy())
-    assert not loss.is_read and isinstance(loss, Real) and not asked
-    assert float(loss) == X and loss.is_read
-    assert loss + loss == 2 * X and len(asked) == 1
+    assert not unread.is_read and isinstance(unread, Real) and not asked
+    assert float(unread) == X and unread.is_read
+    assert unread + unread == 2 * X and len(asked) == 1
 
 
 @pytest.mark.parametrize("before, after, applied", [(4.0, 5.0, True), (4.0, 4.0, False)])
@@ -91,7 +116,8 @@ def test_whether_the_step_was_applied(before, after, applied):
     counts = to_tensor(np.float64(before)), to_tensor(np.float64(after))
     loss = StepLoss(to_tensor(np.float32(X)), counts)
     assert loss.applied is applied and not loss.is_read
-    assert loss.settle() is loss and loss.is_read and loss.applied is applied
+    settled = loss.settle()
+    assert loss.is_read and settled == X and settled.applied is loss.applied is applied
 
 
 def test_losses_of_a_step_keep_their_values():
@@ -103,7 +129,7 @@ def test_losses_of_a_step_keep_their_values():
         given = step._given(x)
         forward = step._forward(given, training=True)
         step(x, y)
-        arguments = [*given.tensors.values(), *step._targets(y, forward), step._rate]
+        arguments = [*given.tensors.values(), *step._targets(y, forward), step._tensors.rate]
         loss, updates, *_ = step._steps[given.shapes](*arguments, *step._tensors.everything())
         step._tensors.updates = updates
         held.append((loss, updates))

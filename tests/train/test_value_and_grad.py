@@ -66,6 +66,15 @@ def test_cotangents_of_several_outputs_add_up(everything):
     close(gradients["layer.1.weight"], HIDDEN.T @ np.full_like(CT, 2))
 
 
+def test_outputs_may_be_named_by_numbers():
+    """Of the cotangent of one and the zeros for another none overwrites the other."""
+    nodes = [helper.make_node("Sin", ["x"], ["a"]), helper.make_node("Cos", ["x"], ["0"])]
+    model = gg.from_onnx(model_of(nodes, {"x": [3]}, {"a": [3], "0": [3]}, {}))
+    x = random(3)
+    _, gradients = gg.value_and_grad(model, wrt=["x"])(x, {"0": np.ones(6, "float32")[::2]})
+    close(gradients["x"], -np.sin(x))
+
+
 def test_another_batch_size(everything):
     outputs, gradients = everything(X[:2], CT[:2])
     close(outputs["y"], (HIDDEN @ W2)[:2])

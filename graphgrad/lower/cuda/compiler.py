@@ -82,6 +82,15 @@ def compiling_for(target: tvm.target.Target) -> Iterator[None]:
                 tvm_ffi.register_global_func(_CALLBACK, stock, override=True)
 
 
+def gives_ptx(arch: str) -> bool:
+    """Return whether `machine_code` adds PTX, which newer GPUs translate.
+
+    nvcc does, unless the architecture ends in a letter (``"sm_90a"``); NVRTC gives one kind of code
+    alone.
+    """
+    return find_nvcc() is not None and not arch[-1].isalpha()
+
+
 @functools.lru_cache(maxsize=64)
 def machine_code(source: str, arch: str) -> bytes:
     """Return the machine code of CUDA source, as a driver takes it.
@@ -90,8 +99,7 @@ def machine_code(source: str, arch: str) -> bytes:
     ----------
     source : str
     arch : str
-        Such as ``"sm_90"``. nvcc adds PTX, which newer GPUs translate, unless the architecture ends
-        in a letter (``"sm_90a"``): such code is for that one alone.
+        Such as ``"sm_90"``. What newer GPUs can run of it, `gives_ptx` decides.
 
     Raises
     ------
@@ -178,7 +186,10 @@ def _fetch(size_of: Any, read: Any, program: Any) -> bytes:
 
 
 def _unserved(compiler: str, arch: str, served: list[str]) -> str:
-    return f"{compiler} does not compile for {arch}; it serves {', '.join(served)}"
+    return (
+        f"{compiler} does not compile for {arch}; it serves {', '.join(served)}. Give the target "
+        'one of these, such as {"kind": "cuda", "arch": "sm_90"}'
+    )
 
 
 def _refused(compiler: str, arch: str, log: str, source: str) -> str:

@@ -102,7 +102,8 @@ def _on_one_axis(kernel: Any) -> Any | None:
     """Return a kernel of TVM's rule with a grid of one axis; None for another statement.
 
     Along the second axis a grid has at most 65535 blocks, too few for many small products; and a
-    grid without blocks, which a symbolic extent of 0 makes, is an error of the driver.
+    grid without blocks, which a symbolic extent of 0 makes, is an error of the driver: it gets one,
+    all of whose outputs are padding.
     """
     if _tag(kernel) != "blockIdx.y" or _tag(kernel.body) != "blockIdx.x":
         return None
@@ -129,7 +130,9 @@ def may_tile(stage: Stage) -> bool:
     pair = operands(stage)
     if pair is None or any(axis.extent == 0 for axis in stage.axes):
         return False
-    _, left, right = _kinds(stage, pair)
+    both, left, right = _kinds(stage, pair)
+    if any(axis.extent is None for axis in both):
+        return False  # TVM's rule pads the others alone, and an empty grid gets one block
     terms = [axis.extent for axis in stage.reduced]
     short = None in terms or math.prod(terms) <= _LONGEST  # type: ignore[arg-type]
     return bool(left and right) and short

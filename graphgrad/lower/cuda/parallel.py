@@ -42,11 +42,11 @@ def parallel_loops(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc |
     return None if alone else launched
 
 
-def launch_each(func: tirx.PrimFunc, launch: Launch) -> tirx.PrimFunc | None:
-    """Return the PrimFunc with each of its statements launched; None if it has no root block."""
+def launch_each(func: tirx.PrimFunc, launch: Launch) -> tirx.PrimFunc:
+    """Return the PrimFunc with each of its statements launched."""
     root = func.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars:
-        return None
+        root = SBlockRealize([], tirx.const(True, "bool"), SBlock([], [], [], "root", root))
     return func.with_body(_in_block(root, launch))
 
 

@@ -72,7 +72,8 @@ def schedule_module(
                 continue
             found = (func, result, record)
             same.append(found)
-        scheduled.update_func(name, func.with_body(found[1].body).with_attr(SCHEDULED, True))
+        # One that is equal has other variables, but the same attributes.
+        scheduled.update_func(name, found[1].with_attr(SCHEDULED, True))
         if kernels is not None:
             kernels.append(Kernel(name.name_hint, found[2].rule, found[2].refused))
     if failed:

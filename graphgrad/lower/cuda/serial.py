@@ -8,6 +8,6 @@ from tvm import tirx
 from .parallel import launch_each, on_own_threads
 
 
-def one_thread(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
+def one_thread(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc:
     """Return the PrimFunc with each statement launched: in one thread if nothing is parallel."""
     return launch_each(func, on_own_threads)

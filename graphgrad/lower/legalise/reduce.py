@@ -1,12 +1,13 @@
 """Lowerings of reductions.
 
-Stock ones add up half precision in itself, drop NaN from maxima, and divide by zero at compile time
-where there is nothing to average.
+Stock ones add up half precision in itself, drop NaN from maxima, give the position of any NaN, and
+divide by zero at compile time where there is nothing to average.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,10 +23,10 @@ from .table import Legalisation, legalisation
 
 def _axes(call: relax.Call) -> list[int]:
     """Return the reduced axes as non-negative numbers."""
-    rank = call.args[0].ty.ndim
-    if call.attrs.axis is None:
+    rank, given = call.args[0].ty.ndim, call.attrs.axis
+    if given is None:
         return list(range(rank))
-    return [int(axis) % rank for axis in call.attrs.axis]
+    return [int(axis) % rank for axis in ([given] if isinstance(given, int) else given)]
 
 
 def _lower_extremum(
@@ -40,6 +41,8 @@ def _lower_extremum(
         axes = _axes(call)
 
         def expression(x: te.Tensor) -> te.Tensor:
+            if not axes:
+                return topi.identity(x)
             if str(x.dtype) == "bool":
                 return topi.cast(_reduced(topi.cast(x, "uint8"), axes, keepdims, reducer), "bool")
             return _reduced(x, axes, keepdims, reducer)
@@ -48,15 +51,74 @@ def _lower_extremum(
         return builder.call_te(expression, call.args[0], primfunc_name_hint=hint)
 
 
-def _reduced(x: te.Tensor, axes: Sequence[int], keepdims: bool, reducer: Any) -> te.Tensor:
+def _lower_position(
+    op: str, before: Callable[[Any, Any], Any], start: Callable[[str], Any]
+) -> None:
+    """Lower the position of the first maximum or minimum, or of the first NaN if there is one."""
+
+    def choose(left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, Any]:
+        (i, a), (j, b) = left, right
+        wins, loses, ties = before(a, b), before(b, a), a == b
+        if _is_float(str(a.ty)):
+            wins = tirx.any(wins, tirx.all(tirx.isnan(a), tirx.Not(tirx.isnan(b))))
+            loses = tirx.any(loses, tirx.isnan(b))
+            ties = tirx.any(ties, tirx.all(tirx.isnan(a), tirx.isnan(b)))
+        # The value waits for no position: the next element is soon compared with it.
+        first = tirx.any(wins, tirx.all(ties, i < j))
+        return tirx.Select(first, i, j), tirx.Select(loses, b, a)
+
+    hint = op.removeprefix("relax.")
+    # Any position comes before that of the start, which equals an infinite element.
+    reducer = te.comm_reducer(
+        choose, lambda index, ty: (tirx.max_value(str(index)), start(str(ty))), name=hint
+    )
+
+    @legalisation(op)
+    def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        axes, keepdims = _axes(call), bool(call.attrs.keepdims)
+
+        def expression(x: te.Tensor) -> te.Tensor:
+            values = topi.cast(x, "uint8") if str(x.dtype) == "bool" else x
+            return _position(values, axes, keepdims, reducer)
+
+        return builder.call_te(expression, call.args[0], primfunc_name_hint=hint)
+
+    lower_half_in_float32(op)
+
+
+def _position(x: te.Tensor, axes: Sequence[int], keepdims: bool, reducer: Any) -> te.Tensor:
+    """Return the position that a reducer of positions and values leaves, counted along the axes."""
     if not axes:
-        return topi.identity(x)
+        return topi.full(x.shape, "int64", 0)
+
+    def with_position(value: Any, along: dict[int, Any]) -> tuple[Any, Any]:
+        position = tirx.const(0, "int64")
+        for axis in axes:
+            position = position * x.shape[axis] + along[axis].var
+        return position, value
+
+    position, _ = _reduced(x, axes, keepdims, reducer, with_position)
+    return topi.identity(position)
+
+
+def _reduced(
+    x: te.Tensor,
+    axes: Sequence[int],
+    keepdims: bool,
+    reducer: Any,
+    term: Callable[[Any, dict[int, Any]], Any] = lambda value, _: value,
+) -> Any:
+    """Return what a reducer makes of the terms, each of an element and the axes that it is along.
+
+    Tensors if the reducer is one of tuples.
+    """
     along = {axis: te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in axes}
     kept = [axis for axis in range(len(x.shape)) if axis not in along]
 
     def element(*index: Any) -> Any:
         own = dict(zip(range(len(x.shape)) if keepdims else kept, index, strict=True)) | along
-        return reducer(x(*(own[axis] for axis in range(len(x.shape)))), axis=list(along.values()))
+        value = x(*(own[axis] for axis in range(len(x.shape))))
+        return reducer(term(value, along), axis=list(along.values()))
 
     shape = [
         1 if axis in along else extent
@@ -151,6 +213,8 @@ def median(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
 _lower_extremum("relax.max", larger, _minus_infinity)
 _lower_extremum("relax.min", smaller, _infinity)
+_lower_position("relax.argmax", operator.gt, _minus_infinity)
+_lower_position("relax.argmin", operator.lt, _infinity)
 _lower_statistic("relax.mean", _mean)
 _lower_statistic("relax.std", _deviation)
 _lower_statistic("relax.variance", _variance)

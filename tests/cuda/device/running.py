@@ -25,6 +25,11 @@ def gpu():
     return {"kind": "cuda", "arch": cuda_architecture()}
 
 
+def is_emulated():
+    """Return whether the device is an emulated one, which nobody else uses."""
+    return "GRAPHGRAD_EMULATOR" in os.environ
+
+
 def twice(run):
     """Return what a function returns, a list of arrays, when called twice on the device.
 

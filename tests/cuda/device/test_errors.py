@@ -12,14 +12,19 @@ import tvm
 import graphgrad as gg
 from graphgrad import models
 from graphgrad.errors import OutOfMemoryError
-from tests.cuda.device.running import gpu
+from graphgrad.train.inputs import Staging
+from tests.cuda.device.running import gpu, is_emulated
 from tests.train.nets import held
 
-LEFT = 8 << 20
-"""Bytes of the device that tests may use."""
+LEFT = (8 if is_emulated() else 256) << 20
+"""Bytes of the device that tests may use; on a real one also its driver needs some."""
 
-TOO_MANY = 16384
+TOO_MANY = LEFT // 512
 """Examples whose activations, 512 floats each, take four times that."""
+
+
+TWICE = 2 * LEFT >> 20
+"""MiB that are too many."""
 
 
 @pytest.fixture
@@ -66,17 +71,30 @@ def test_an_evaluation_that_runs_out_of_memory(wide, little_memory):
 
 def test_inputs_that_do_not_fit(wide, little_memory):
     step = gg.train_step(wide, target=gpu())
-    with pytest.raises(OutOfMemoryError, match=r"a copy of input 'input' needs 16\.0 MiB more"):
+    with pytest.raises(
+        OutOfMemoryError, match=rf"a copy of input 'input' needs {TWICE}\.0 MiB more"
+    ):
         step(*batch(LEFT // 2))
     assert step(*batch(2)).applied
 
 
 def test_a_model_that_does_not_fit(little_memory):
-    model = gg.from_onnx(models.mlp((1024, 2048, 2)))
+    model = gg.from_onnx(models.mlp((LEFT // 8192, 2048, 2)))
     free = tvm.cuda().available_global_memory
-    with pytest.raises(OutOfMemoryError, match=r"state of training \(.*needs 16\.\d MiB more"):
+    with pytest.raises(OutOfMemoryError, match=rf"state of training \(.*{TWICE}\.\d MiB more"):
         gg.train_step(model, target=gpu())
-    assert tvm.cuda().available_global_memory >= free
+    assert tvm.cuda().available_global_memory >= free or not is_emulated()
+
+
+def test_memory_that_was_given_back_is_there_for_copies(little_memory):
+    """The virtual machine keeps it, but for its own functions only."""
+    count = LEFT // 128  # examples of which a step needs half of all
+    model = gg.from_onnx(models.mlp((1, 4, 2)))
+    gg.train_step(model, target=gpu())(*batch(count))
+    kept = tvm.cuda().available_global_memory
+    needed = LEFT * 5 // 8
+    assert kept < needed or not is_emulated()
+    Staging(tvm.cuda()).copy("much", np.ones(needed, "uint8"))
 
 
 def test_a_fault_on_the_device_is_told_wherever_it_is_met():

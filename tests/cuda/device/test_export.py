@@ -10,6 +10,7 @@ import pytest
 import tvm
 
 import graphgrad as gg
+from graphgrad import models
 from graphgrad.exported_step import ExportedStep, InputError
 from tests.cuda.device import nets
 from tests.cuda.device.running import gpu
@@ -98,11 +99,16 @@ def test_tensors_that_are_on_the_device(fresh, untrained):
         exported(x, tvm.runtime.tensor(y + 10, tvm.cuda()))
 
 
-@pytest.mark.skipif("GRAPHGRAD_EMULATOR" not in os.environ, reason="sets up an emulated device")
+emulated = pytest.mark.skipif(
+    "GRAPHGRAD_EMULATOR" not in os.environ, reason="sets up an emulated device"
+)
+
+
+@emulated
 @pytest.mark.parametrize(
     "name, value, message",
     [
-        ("MEMORY", "20000", "MachineError: a training step needs more memory"),
+        ("MEMORY", "20000", "OutOfMemoryError: a training step needs more memory"),
         ("DEVICES", "0", "MachineError: this machine has no device cuda:0"),
         ("CAPABILITY", "8.0", "MachineError: exported for sm_90"),
     ],
@@ -113,3 +119,16 @@ def test_devices_that_cannot(untrained, tmp_path, name, value, message):
         run_alone(
             untrained, batches(1), tmp_path / "results", **{f"GRAPHGRAD_EMULATOR_{name}": value}
         )
+
+
+@emulated
+def test_memory_that_is_kept_for_other_shapes_is_given_back(tmp_path):
+    """The device has room for a step of either size, which takes 2 MiB, but not for both."""
+    counts = (64, 65, 64)
+    shapes = [{"input": (count, 4096)} for count in counts]
+    model = gg.from_onnx(models.mlp((4096, 2, 10)))
+    gg.export_step(model, tmp_path / "export", target=gpu(), shapes=shapes)
+    given = [(np.zeros((count, 4096), "float32"), np.zeros(count, int)) for count in counts]
+    room = {"GRAPHGRAD_EMULATOR_MEMORY": str(11 << 18)}
+    losses, _ = run_alone(tmp_path / "export", given, tmp_path / "results", **room)
+    assert len(losses) == 3

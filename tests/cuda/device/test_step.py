@@ -5,8 +5,8 @@ import pytest
 import tvm
 
 import graphgrad as gg
-from graphgrad.errors import AliasError
-from tests.cuda.device.running import gpu
+from graphgrad.errors import AliasError, InputError
+from tests.cuda.device.running import gpu, is_emulated
 from tests.train.nets import held, perceptron
 
 ADAM = gg.optim.Adam(0.01)
@@ -42,6 +42,7 @@ def test_nothing_is_read_back_unasked(step, monkeypatch):
     assert not any(loss.is_read for loss in losses)
     assert losses[0] > losses[1] > losses[2] and all(loss.applied for loss in losses)
     assert all(loss.is_read for loss in losses)
+    assert losses[0].item() == losses[0] == losses[0].settle() and losses[0].settle().applied
 
 
 def test_losses_are_read_in_any_order(step):
@@ -68,10 +69,20 @@ def test_memory_of_a_parameter_is_refused():
 
 def test_memory_for_batches_is_taken_once(step):
     step(X, Y), step(X, Y)
-    free = tvm.cuda().available_global_memory
+    free, staged = tvm.cuda().available_global_memory, dict(step._staging._held)
     for _ in range(3):
         step(X, Y)
-    assert tvm.cuda().available_global_memory == free
+    assert tvm.cuda().available_global_memory == free or not is_emulated()
+    assert step._staging._held.keys() == staged.keys()
+    assert all(step._staging._held[key].same_as(tensor) for key, tensor in staged.items())
+
+
+def test_refused_inputs_take_no_memory(step):
+    staged = dict(step._staging._held)
+    for wrong in (X[:, :3], X.astype("float64"), X[:0]):
+        with pytest.raises(InputError):
+            step(wrong, Y)
+    assert step._staging._held.keys() == staged.keys()
 
 
 def test_a_loss_keeps_its_tensor(step):

@@ -10,7 +10,7 @@ import tvm_ffi
 
 from graphgrad.errors import LoweringError
 from graphgrad.lower.cuda import compiler
-from graphgrad.lower.cuda.compiler import compiling_for, find_nvcc, machine_code
+from graphgrad.lower.cuda.compiler import compiling_for, find_nvcc, gives_ptx, machine_code
 from tests.lower.cuda.sources import TARGET
 
 SOURCE = """\
@@ -76,16 +76,17 @@ def test_nvcc_of_the_toolkit_that_is_named(variable, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("arch", "asked"),
+    ("arch", "asked", "ptx"),
     [
-        ("sm_90", "arch=compute_90,code=[sm_90,compute_90]"),
-        ("sm_90a", "arch=compute_90a,code=sm_90a"),
+        ("sm_90", "arch=compute_90,code=[sm_90,compute_90]", True),
+        ("sm_90a", "arch=compute_90a,code=sm_90a", False),
     ],
 )
-def test_what_nvcc_is_asked_for(arch, asked, fake_nvcc):
+def test_what_nvcc_is_asked_for(arch, asked, ptx, fake_nvcc):
     fake_nvcc('echo "$@" > kernels.fatbin')
     options = machine_code(SOURCE, arch).decode().split()
     assert asked in options
+    assert gives_ptx(arch) == ptx
     assert {"--ftz=false", "--prec-div=true", "--prec-sqrt=true"} <= set(options)
     assert not [option for option in options if "fast" in option]
 
@@ -176,6 +177,7 @@ def fake_nvrtc(monkeypatch, without_nvcc):
 def test_what_nvrtc_is_asked_for(fake_nvrtc):
     nvrtc = fake_nvrtc()
     machine_code(SOURCE, "sm_90a")
+    assert not gives_ptx("sm_90")
     assert {
         b"--gpu-architecture=sm_90a",
         b"--ftz=false",

@@ -120,6 +120,18 @@ def test_symbolic_batch(extents):
     tiled([a, b], [product(a, b)], shapes=shapes)
 
 
+@pytest.mark.parametrize("batch", [0, 3])
+def test_a_symbolic_number_of_products_is_not_tiled(batch):
+    """TVM's rule does not pad it: where it is 0, the block of an empty grid would still write."""
+    n, *inner = te.var("n", "int64"), *(tirx.IntImm("int64", e) for e in (9, 20, 33))
+    rows, terms, columns = inner
+    a = te.placeholder((n, rows, terms), "float32", "a")
+    b = te.placeholder((n, columns, terms), "float32", "b")
+    y = topi.nn.batch_matmul(a, b)
+    assert tiled_contractions(te.create_prim_func([a, b, y]), GPU) is None
+    run([a, b], [y], shapes=[(batch, 9, 20), (batch, 33, 20), (batch, 9, 33)]).agree()
+
+
 def test_what_is_not_a_product_is_not_tiled():
     """TVM's rule takes this sum too, and pads it with zeros, each of which adds one."""
     a, b = tensor(5, 7), tensor(7, 6, name="b")

@@ -2,18 +2,23 @@
 
 import re
 
+import numpy as np
 import pytest
+import tvm
 import tvm_ffi
 from tvm import te, tirx
 from tvm.script import tirx as T
 
+from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.cuda.lowering import check
 from graphgrad.lower.cuda.parallel import independent_loops, parallel_loops
 from graphgrad.lower.cuda.serial import one_thread
 from graphgrad.ops.kernel import Nest, extern, fill, loop, sequence
 from graphgrad.ops.order import order
 from graphgrad.ops.scan import cumulative
+from tests.lower.cuda.running import on_host
 from tests.lower.cuda.sources import TARGET, cuda_source, program
+from tests.lower.kernels import HOST
 
 
 def prim_func(expression, *shapes, dtype="float64"):
@@ -147,10 +152,20 @@ def test_statements_of_a_kernel_are_launched_one_after_the_other():
     assert launches(parallel_loops(func, TARGET)) == [(3, 256), (1, 2)]
 
 
-def test_a_function_without_a_root_block_is_not_ours():
-    @T.prim_func(private=True)
-    def flat(a: T.Buffer((4,), "float32")):
-        a[0] = T.float32(1)
+@T.prim_func(private=True)
+def without_blocks(x: T.Buffer((300,), "float32"), y: T.Buffer((300,), "float32")):
+    for i in T.parallel(300):
+        y[i] = x[i] * T.float32(2)
+    for i in range(1, 300):
+        y[i] = y[i] + y[i - 1]
 
-    assert parallel_loops(flat, TARGET) is None
-    assert one_thread(flat, TARGET) is None
+
+def test_a_function_without_a_root_block():
+    assert parallel_loops(without_blocks, TARGET) is None
+    func = one_thread(without_blocks, TARGET)
+    assert launches(func) == [(2, 256), (1, 1)]
+    check(func, TARGET)
+    run = tvm.compile(on_host(func).with_attr("global_symbol", "f"), target=HOST)["f"]
+    x, y = np.arange(300, dtype="float32"), to_tensor(np.zeros(300, "float32"))
+    run(to_tensor(x), y)
+    np.testing.assert_array_equal(y.numpy(), np.cumsum(2 * x))

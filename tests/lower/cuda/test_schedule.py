@@ -87,6 +87,14 @@ def test_identical_functions_are_scheduled_once(monkeypatch):
     assert len(seen) == 1
 
 
+def test_kernels_that_are_alike_write_their_own_parameters():
+    mod = tvm.IRModule({name: add_function() for name in ("a", "b")})
+    for func in schedule.schedule_module(mod, GPU).functions.values():
+        stores = []
+        tvm_ffi.structural_walk(func.body, (tvm.tirx.BufferStore, stores.append))
+        assert stores and all(store.buffer.same_as(func.params[-1]) for store in stores)
+
+
 def test_the_module_given_is_not_changed():
     mod = tvm.IRModule({"a": add_function()})
     before = mod.script()

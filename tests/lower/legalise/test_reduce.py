@@ -68,6 +68,31 @@ def test_stock_drops_nan(name):
     assert not np.isnan(stock(program(name, (1, 3), axis=[1]), x)).any()
 
 
+@pytest.mark.parametrize("dtype", [F64, "float16"])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_the_first_of_several_has_the_position(name, dtype):
+    """The first NaN if there is one, as in numpy; an infinity is found like any other element."""
+    inf, nan = np.inf, np.nan
+    x = np.array([[0, nan, 3, nan], [3, 3, 0, 0], [-inf] * 4, [inf] * 4, [-inf, inf, 0, nan]])
+    x = x.astype(dtype)
+    for attributes in ({"axis": 1}, {"axis": -2, "keepdims": True}, {}):
+        found = run(program(name, x.shape, dtype, **attributes), "main", x)[0]
+        np.testing.assert_array_equal(found, getattr(np, name)(x, **attributes))
+
+
+def test_stock_takes_any_nan():
+    x = np.array([[1.0, np.nan, 3.0, np.nan, 2.0, 4.0]])
+    assert stock(program("argmax", x.shape, axis=1), x)[0] != 1
+
+
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_positions_of_integers_and_booleans(name):
+    x = np.array([[1, 0, 3], [4, 5, -6]])
+    for values in (x, x > 0):
+        found = run(program(name, x.shape, str(values.dtype), axis=1), "main", values)[0]
+        assert found.tolist() == getattr(values, name)(axis=1).tolist()
+
+
 @pytest.mark.parametrize("name", ["max", "min"])
 def test_integers_and_booleans(name):
     x = np.array([[1, 0, 3], [4, 5, -6]])
