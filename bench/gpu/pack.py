@@ -213,7 +213,11 @@ def archive(root: Path, effort: int = 6) -> Path:
 def main() -> None:
     arguments = parse_arguments()
     root = Path(arguments.out)
-    about = pack(choice(arguments), root)
+    try:
+        about = pack(choice(arguments), root)
+    except gg.TargetError as error:
+        say(f"--target: {error}")
+        sys.exit(2)
     packed = archive(root)
     unpacked = sum(file.stat().st_size for file in root.rglob("*") if file.is_file())
     size = packed.stat().st_size
@@ -247,10 +251,6 @@ def parse_arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
     arguments = parser.parse_args(given)
     if arguments.quick:
         arguments.timed = []
-    try:
-        gg.target(arguments.target)
-    except gg.TargetError as error:
-        parser.error(f"--target: {error}")
     if Path(arguments.out).exists():
         parser.error(f"--out {arguments.out} exists already; name a new folder, or remove it")
     return arguments

@@ -156,7 +156,11 @@ def pack_and_run(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder, "kit")
         chosen = ["--out", str(root), "--python", running, "--target", '"cuda"', *arguments.pack]
-        pack.pack(pack.choice(pack.parse_arguments(chosen)), root)
+        try:
+            pack.pack(pack.choice(pack.parse_arguments(chosen)), root)
+        except pack.gg.TargetError as error:
+            say(str(error))
+            return 2
         command = [sys.executable, str(root / "run.py"), *sys.argv[1:]]
         return subprocess.run(command, check=False).returncode
 
