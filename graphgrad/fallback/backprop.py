@@ -157,8 +157,9 @@ def _same_guards(a: Sequence[Guard], b: Sequence[Guard]) -> bool:
 
 def joined(terms: Sequence[Guarded]) -> Guarded:
     """Return a sum of terms as one term, which counts where any of them does."""
+    value = reduce(lambda a, b: a + b, (term.applied() for term in terms))
     if any(not term.guards for term in terms):
-        return Guarded((), reduce(lambda a, b: a + b, (term.applied() for term in terms)))
+        return Guarded((), value)
     true, false = tirx.const(True), tirx.const(False)
     conditions = []
     for term in terms:
@@ -168,7 +169,6 @@ def joined(terms: Sequence[Guarded]) -> Guarded:
             branches = (holds, false) if wanted else (false, holds)
             holds = tirx.if_then_else(condition, *branches)
         conditions.append(holds)
-    value = reduce(lambda a, b: a + b, (term.applied() for term in terms))
     return Guarded(((reduce(tirx.any, conditions), True),), value)
 
 

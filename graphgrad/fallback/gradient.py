@@ -14,7 +14,7 @@ from .index_system import Axis, Inversion, NotAffineError, invert
 from .reduce import Point, reduction_points, stage_axes, widened
 from .scatter import scatter_add, scatter_of
 from .share import shared
-from .walk import Expr, identity, substituted, tensor_key, without_lets
+from .walk import Expr, postorder, substituted, tensor_key, without_lets
 
 Key = tuple[int, int]
 
@@ -80,18 +80,7 @@ def te_gradient(
 
 def _operations(output: te.Tensor) -> list[Any]:
     """Return the operations that a tensor depends on, each after those it reads."""
-    order: list[Any] = []
-    seen: set[int] = set()
-    stack = [(output.op, False)]
-    while stack:
-        op, expanded = stack.pop()
-        if expanded:
-            order.append(op)
-        elif identity(op) not in seen:
-            seen.add(identity(op))
-            stack.append((op, True))
-            stack.extend((tensor.op, False) for tensor in op.input_tensors)
-    return order
+    return postorder(output.op, parts=lambda op: [tensor.op for tensor in op.input_tensors])
 
 
 def _active(order: Sequence[Any], wanted: set[Key]) -> set[Key]:

@@ -99,9 +99,9 @@ def rebuilt(node: Expr, parts: Sequence[Expr]) -> Expr:
     return tvm.ir.Call(node.op, arguments, attrs=node.attrs, span=node.span, ret_ty=node.ty)
 
 
-def postorder(*roots: Expr) -> list[Expr]:
-    """Return all nodes under some roots, each once, its children before it."""
-    order: list[Expr] = []
+def postorder(*roots: Any, parts: Callable[[Any], Sequence[Any]] = children) -> list[Any]:
+    """Return all nodes under some roots, each once, its parts before it."""
+    order: list[Any] = []
     seen: set[int] = set()
     stack = [(root, False) for root in reversed(roots)]
     while stack:
@@ -111,7 +111,7 @@ def postorder(*roots: Expr) -> list[Expr]:
         elif identity(node) not in seen:
             seen.add(identity(node))
             stack.append((node, True))
-            stack.extend((child, False) for child in reversed(children(node)))
+            stack.extend((part, False) for part in reversed(parts(node)))
     return order
 
 
