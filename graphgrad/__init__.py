@@ -1,6 +1,6 @@
 """graphgrad: gradients of ONNX and Relax models, as ordinary Relax."""
 
-from . import loss, optim, schedule, transform
+from . import fallback, loss, optim, schedule, transform
 from .autodiff.vjp import vjp
 from .check.gradients import check_grads
 from .coverage import coverage
@@ -21,6 +21,8 @@ from .errors import (
     RuleError,
     TargetError,
 )
+from .fallback.gradient import te_gradient
+from .fallback.intrinsics import register_intrinsic_gradient
 from .frontend.model import Model
 from .frontend.onnx_export import to_onnx
 from .frontend.onnx_import import from_onnx
@@ -54,14 +56,17 @@ __all__ = [
     "compile",
     "coverage",
     "export_step",
+    "fallback",
     "from_onnx",
     "loss",
     "nondifferentiable",
     "optim",
     "pipeline",
     "register_gradient",
+    "register_intrinsic_gradient",
     "schedule",
     "target",
+    "te_gradient",
     "to_onnx",
     "train_step",
     "transform",

@@ -3,109 +3,113 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce as fold
 from typing import Any
 
+import tvm
 from tvm import te, tirx
 
 from ..errors import ArgumentError, MissingGradientError
-from .backprop import Guarded, Read, backpropagate, is_float, joined
-from .index_system import Axis, Inversion, NotAffineError, invert
+from .assemble import assembled
+from .backprop import Guarded, is_float
+from .contribution import Contribution, contributions
+from .graph import Key, Operation, operations, outputs_of, sources
 from .reduce import Point, reduction_points, stage_axes, widened
-from .scatter import scatter_add, scatter_of
-from .share import shared
-from .walk import Expr, postorder, substituted, tensor_key, without_lets
+from .scatter import scatter_of
+from .walk import tensor_key, without_lets
 
-Key = tuple[int, int]
+Part = tuple[te.Tensor, Contribution | te.Tensor]
+"""A tensor, and something that is added to its cotangent."""
 
 
 def te_gradient(
-    output: te.Tensor, inputs: Sequence[te.Tensor], head: te.Tensor | None = None
+    output: te.Tensor | Sequence[te.Tensor],
+    inputs: te.Tensor | Sequence[te.Tensor],
+    head: te.Tensor | Sequence[te.Tensor | None] | None = None,
 ) -> list[te.Tensor]:
-    """Return the vector-Jacobian product of a tensor expression by each of some inputs.
+    """Return the vector-Jacobian product of tensor expressions by each of some inputs.
 
     Parameters
     ----------
-    output : Tensor
-    inputs : sequence of Tensor
+    output : Tensor or sequence of Tensor
+    inputs : Tensor or sequence of Tensor
         Placeholders or intermediate results, of floats.
-    head : Tensor, optional
-        The cotangent of `output`, of its shape and dtype; ones if left out.
+    head : Tensor or sequence, optional
+        The cotangent of each output, of its shape and dtype; None for an output that has none.
+        Ones for every float output if left out.
 
     Returns
     -------
     list of Tensor
-        One per input, of its shape and dtype; zeros where the output does not depend on it.
+        One per input, of its shape and dtype; zeros where no output depends on it.
 
     Raises
     ------
     ArgumentError
-        The head does not fit, or an input is not of floats.
+        A head does not fit its output, or an input is not of floats.
     MissingGradientError
         A stage on the way has no known derivative; the error names it.
     """
+    outputs = [output] if isinstance(output, te.Tensor) else list(output)
+    inputs = [inputs] if isinstance(inputs, te.Tensor) else list(inputs)
+    heads = _heads(outputs, head)
     for tensor in inputs:
         if not is_float(tensor.dtype):
             raise ArgumentError(
                 f"the input {tensor.op.name} is {tensor.dtype}, not float: it has no gradient"
             )
-    head = _ones(output) if head is None else head
-    if not _same_type(head, output):
-        raise ArgumentError(
-            f"the head is {head.dtype} of shape {list(head.shape)}; it must be as the output "
-            f"{output.op.name}: {output.dtype} of shape {list(output.shape)}"
-        )
-    order = _operations(output)
-    wanted = {tensor_key(tensor) for tensor in inputs}
-    active = _active(order, wanted)
-    parts: dict[Key, list[te.Tensor]] = {tensor_key(output): [head]}
-    totals: dict[Key, te.Tensor] = {}
-    for op in reversed(order):
-        cotangents = []
-        for number in range(op.num_outputs):
-            tensor = op.output(number)
-            total = _total(tensor, parts.pop(tensor_key(tensor), []))
-            cotangents.append(total)
-            if total is not None:
-                totals[tensor_key(tensor)] = total
-        if any(c is not None for c in cotangents) and _reads_active(op, active):
-            for tensor, part in _of_stage(op, cotangents, active):
-                parts.setdefault(tensor_key(tensor), []).append(part)
+    parts: dict[Key, list[Contribution | te.Tensor]] = {}
+    for tensor, cotangent in zip(outputs, heads, strict=True):
+        if cotangent is not None:
+            parts.setdefault(tensor_key(tensor), []).append(cotangent)
+    totals = _propagated(operations(*outputs), {tensor_key(tensor) for tensor in inputs}, parts)
     found = [totals.get(tensor_key(tensor)) for tensor in inputs]
     return [
-        _zeros(tensor) if total is None else total
+        _full(tensor, 0.0) if total is None else total
         for tensor, total in zip(inputs, found, strict=True)
     ]
 
 
-def _operations(output: te.Tensor) -> list[Any]:
-    """Return the operations that a tensor depends on, each after those it reads."""
-    return postorder(output.op, parts=lambda op: [tensor.op for tensor in op.input_tensors])
+def _propagated(
+    order: Sequence[Operation], wanted: set[Key], parts: dict[Key, list[Contribution | te.Tensor]]
+) -> dict[Key, te.Tensor]:
+    """Return the cotangents of all tensors on the way from the wanted ones, by their keys."""
+    active = _active(order, wanted)
+    totals: dict[Key, te.Tensor] = {}
+    for op in reversed(order):
+        cotangents: list[te.Tensor | None] = []
+        for tensor in outputs_of(op):
+            arrived = parts.pop(tensor_key(tensor), None)
+            cotangents.append(assembled(tensor, arrived) if arrived else None)
+            if cotangents[-1] is not None:
+                totals[tensor_key(tensor)] = cotangents[-1]
+        if any(c is not None for c in cotangents) and _reads_active(op, active):
+            for tensor, part in _of_stage(op, cotangents, active):
+                parts.setdefault(tensor_key(tensor), []).append(part)
+    return totals
 
 
-def _active(order: Sequence[Any], wanted: set[Key]) -> set[Key]:
+def _active(order: Sequence[Operation], wanted: set[Key]) -> set[Key]:
     """Return the float tensors that depend on a wanted one, or are one."""
     active = set(wanted)
     for op in order:
         if _reads_active(op, active):
-            outputs = (op.output(number) for number in range(op.num_outputs))
-            active |= {tensor_key(tensor) for tensor in outputs if is_float(tensor.dtype)}
+            active |= {tensor_key(tensor) for tensor in outputs_of(op) if is_float(tensor.dtype)}
     return active
 
 
-def _reads_active(op: Any, active: set[Key]) -> bool:
-    return any(tensor_key(tensor) in active for tensor in op.input_tensors)
+def _reads_active(op: Operation, active: set[Key]) -> bool:
+    return any(tensor_key(tensor) in active for tensor in sources(op))
 
 
 def _of_stage(
-    op: Any, cotangents: Sequence[te.Tensor | None], active: set[Key]
-) -> list[tuple[te.Tensor, te.Tensor]]:
+    op: Operation, cotangents: Sequence[te.Tensor | None], active: set[Key]
+) -> list[Part]:
     """Return what one stage passes on: parts of the cotangents of the tensors that it reads."""
-    parts = []
-    for point in _points(op, cotangents):
-        reads = backpropagate(point.root, point.seed, lambda t: tensor_key(t) in active)
-        parts += [(read.tensor, _part(read, point.axes)) for read in reads]
-    return parts
+    return [
+        (contribution.tensor, contribution)
+        for point in _points(op, cotangents)
+        for contribution in contributions(point, lambda tensor: tensor_key(tensor) in active)
+    ]
 
 
 def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
@@ -130,66 +134,35 @@ def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
     ]
 
 
-def _part(read: Read, axes: Sequence[Axis]) -> te.Tensor:
-    """Return the part of a tensor's cotangent that comes from one read of it."""
-    tensor = read.tensor
-    name = f"{tensor.op.name}_ct"
-    element = [
-        Axis(te.var(f"x{i}", str(extent.ty)), tirx.const(0, str(extent.ty)), extent)
-        for i, extent in enumerate(tensor.shape)
-    ]
-    try:
-        inversion = invert(read.indices, axes, element)
-    except NotAffineError:
-        term = joined(read.terms) if len(read.terms) > 1 else read.terms[0]
-        dtype = str(term.value.ty)
-        return scatter_add(tensor.shape, dtype, axes, read.indices, term, name)
-    loops = [
-        te.reduce_axis((axis.low, axis.extent), name=axis.var.name) for axis in inversion.loops
-    ]
-
-    def gathered(*position: Any) -> Expr:
-        renamed = [
-            *zip([axis.var for axis in element], position, strict=True),
-            *zip([axis.var for axis in inversion.loops], [r.var for r in loops], strict=True),
-        ]
-        value = shared(substituted(_value_at(read.terms, axes, inversion), renamed))
-        return te.sum(value, axis=loops) if loops else value
-
-    return te.compute(tensor.shape, gathered, name=name)
-
-
-def _value_at(terms: Sequence[Guarded], axes: Sequence[Axis], inversion: Inversion) -> Expr:
-    """Return the terms of a read at the point of a solution, 0 where there is none."""
-    total = fold(lambda a, b: a + b, (term.applied() for term in terms))
-    total = substituted(total, zip([axis.var for axis in axes], inversion.values, strict=True))
-    return Guarded(tuple((guard, True) for guard in inversion.guards), total).applied()
-
-
-def _total(tensor: te.Tensor, parts: Sequence[te.Tensor]) -> te.Tensor | None:
-    """Return the sum of the parts of a tensor's cotangent, in its dtype."""
-    if not parts:
-        return None
-    if len(parts) == 1 and str(parts[0].dtype) == str(tensor.dtype):
-        return parts[0]
-
-    def total(*position: Any) -> Expr:
-        value = fold(lambda a, b: a + b, (part(*position) for part in parts))
-        return value.astype(str(tensor.dtype))
-
-    return te.compute(tensor.shape, total, name=f"{tensor.op.name}_ct")
+def _heads(
+    outputs: Sequence[te.Tensor], head: te.Tensor | Sequence[te.Tensor | None] | None
+) -> list[te.Tensor | None]:
+    """Return a cotangent for each output, checked; None for an output that has none."""
+    if head is None:
+        if not any(is_float(tensor.dtype) for tensor in outputs):
+            names = ", ".join(tensor.op.name for tensor in outputs)
+            raise ArgumentError(f"no output is of floats: {names} has no gradient")
+        return [_full(tensor, 1.0) if is_float(tensor.dtype) else None for tensor in outputs]
+    heads = [head] if isinstance(head, te.Tensor) else list(head)
+    if len(heads) != len(outputs):
+        raise ArgumentError(f"there are {len(outputs)} outputs, but {len(heads)} heads")
+    for tensor, cotangent in zip(outputs, heads, strict=True):
+        if cotangent is not None and not _same_type(cotangent, tensor):
+            raise ArgumentError(
+                f"the head is {cotangent.dtype} of shape {list(cotangent.shape)}; it must be as "
+                f"the output {tensor.op.name}: {tensor.dtype} of shape {list(tensor.shape)}"
+            )
+    return heads
 
 
 def _same_type(a: te.Tensor, b: te.Tensor) -> bool:
-    return str(a.dtype) == str(b.dtype) and len(a.shape) == len(b.shape)
-
-
-def _ones(tensor: te.Tensor) -> te.Tensor:
-    return _full(tensor, 1.0)
-
-
-def _zeros(tensor: te.Tensor) -> te.Tensor:
-    return _full(tensor, 0.0)
+    """Return whether the dtypes are equal and the shapes may be."""
+    analyzer = tvm.sym.Analyzer()
+    return (
+        str(a.dtype) == str(b.dtype)
+        and len(a.shape) == len(b.shape)
+        and not any(analyzer.can_prove(x != y) for x, y in zip(a.shape, b.shape, strict=True))
+    )
 
 
 def _full(tensor: te.Tensor, value: float) -> te.Tensor:

@@ -1,0 +1,52 @@
+"""Contributions whose index maps are inverted: each element collects from where it was read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce as fold
+from typing import Any
+
+from tvm import te
+
+from .backprop import Guarded
+from .contribution import Contribution
+from .index_system import Axis, Inversion
+from .share import shared
+from .walk import Expr, substituted
+
+
+def gather(
+    contribution: Contribution, inversion: Inversion, element: Sequence[Axis], name: str
+) -> te.Tensor:
+    """Return a stage whose elements are sums over the points that read them.
+
+    Parameters
+    ----------
+    contribution : Contribution
+    inversion : Inversion
+        Of its indices.
+    element : sequence of Axis
+        The loops of the stage, in whose variables the inversion is.
+    name : str
+    """
+    loops = [
+        te.reduce_axis((axis.low, axis.extent), name=axis.var.name) for axis in inversion.loops
+    ]
+    point_value = value_at(contribution.terms, contribution.axes, inversion)
+
+    def body(*position: Any) -> Expr:
+        renamed = [
+            *zip([axis.var for axis in element], position, strict=True),
+            *zip([axis.var for axis in inversion.loops], [r.var for r in loops], strict=True),
+        ]
+        value = shared(substituted(point_value, renamed))
+        return te.sum(value, axis=loops) if loops else value
+
+    return te.compute(tuple(axis.extent for axis in element), body, name=name)
+
+
+def value_at(terms: Sequence[Guarded], axes: Sequence[Axis], inversion: Inversion) -> Expr:
+    """Return the terms of a contribution at the point of a solution, 0 where there is none."""
+    total = fold(lambda a, b: a + b, (term.applied() for term in terms))
+    total = substituted(total, zip([axis.var for axis in axes], inversion.values, strict=True))
+    return Guarded(tuple((guard, True) for guard in inversion.guards), total).applied()
