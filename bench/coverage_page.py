@@ -3,6 +3,7 @@
     python bench/coverage_page.py                      write the page from the registry and records
     python bench/coverage_page.py --run [--match RE]   run and record the checks of rules, first
     python bench/coverage_page.py --nodes nodes.json   record what bench/onnx_nodes.py --json found
+    python bench/coverage_page.py --topi               derive and record the gradients of topi
 
 What was run is recorded in docs/coverage.json. An op whose rule got other samples since then is
 shown as not run.
@@ -24,6 +25,8 @@ import numpy as np
 import pytest
 import tvm
 from machine import versions
+from topi_coverage import section as topi_section
+from topi_coverage import topi_records
 
 from graphgrad.autodiff.vjp import vjp
 from graphgrad.check import flat, sample_inputs, sample_module
@@ -64,6 +67,8 @@ def main() -> int:
         records["ops"] |= run_checks([rule for rule in _checked_rules() if match(rule.op)])
     if arguments.nodes is not None:
         records["onnx"] = node_counts(json.loads(Path(arguments.nodes).read_text("utf-8")))
+    if arguments.topi:
+        records["topi"] = topi_records()
     RECORDS.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n", "utf-8")
     PAGE.write_text(page(records), "utf-8")
     return 0
@@ -76,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run", action="store_true", help="run the checks of rules")
     parser.add_argument("--match", default="", metavar="REGEX", help="only of these ops")
     parser.add_argument("--nodes", metavar="FILE", help="what bench/onnx_nodes.py --json wrote")
+    parser.add_argument("--topi", action="store_true", help="derive the gradients of topi")
     return parser
 
 
@@ -199,6 +205,8 @@ def page(records: dict[str, Any]) -> str:
         _missing_section(),
         _nodes_section(records["onnx"]),
     ]
+    if "topi" in records:
+        sections.append(topi_section(records["topi"]))
     return "\n\n".join(sections) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Checking gradients: of rules, functions, models and given pairs, against finite differences."""
+"""Checking gradients against finite differences: of rules, models, expressions, given pairs."""
 
 from .compare import InputCheck, Tolerances, compare_gradients
 from .functions import Settings, check_function

@@ -1,4 +1,4 @@
-"""`check_grads`: gradients of rules, functions, models and given pairs, against differences."""
+"""`check_grads`: gradients of rules, functions, models, tensor expressions and given pairs."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from .point import Differentiated, check_at
 from .result import GradientCheck, PartCheck
 from .samples import RuleChecker
 from .subject import Subject, as_arrays, of_function, of_model
+from .tensor_expressions import Expressions, check_expressions, expressions_of, is_tensors
 
 
 def check_grads(
@@ -35,26 +36,32 @@ def check_grads(
     """Check gradients against central differences along random directions.
 
     Everything is promoted to float64 first. What cannot be is checked in its own precision, and
-    the result says so. A function and a model are checked part by part (each ONNX node, at the
+    the result says so; tensor expressions are checked in the dtypes that they are written in, by
+    compiled kernels. A function and a model are checked part by part (each ONNX node, at the
     values that arise in the model), so that an error names the culprit, and then as a whole.
 
     Parameters
     ----------
-    subject : Model, IRModule, (IRModule, str), str or callable
+    subject : Model, IRModule, (IRModule, str), str, (Tensor, Tensor) or callable
         A model, with respect to its float inputs and the parameters that train; a Relax function
         (``main``, or the one that is named), with respect to all floats that it takes; the name
-        of an op such as ``"relax.nn.conv2d"``, whose rule is checked on all of its samples; or a
-        numpy function ``forward(*inputs) -> outputs``, whose gradient is `backward`.
+        of an op such as ``"relax.nn.conv2d"``, whose rule is checked on all of its samples; tensor
+        expressions ``(output, inputs)``, each a tensor or a list, whose gradient is that of
+        `te_gradient` or `backward`; or a numpy function ``forward(*inputs) -> outputs``, whose
+        gradient is `backward`.
     inputs : arrays, optional
         For a model as in its call, an array or a dict by name; for a function a list or a dict by
-        name; for a numpy function a list of arrays. Models and functions are checked at random
-        inputs where none are given: floats in (-1, 1), integers 0 and 1, symbolic dimensions 3.
+        name; for tensor expressions a list, or a dict by the names of placeholders; for a numpy
+        function a list of arrays. Values are drawn where none are given, but for numpy functions:
+        floats in (-1, 1), integers 0 and 1, symbolic dimensions 3. If the subject is the output of
+        tensor expressions alone, these are the input tensors, and all values are drawn.
     backward : callable, optional
-        ``backward(inputs, outputs, cotangents) -> gradients`` of a numpy function, with lists of
-        arrays: one cotangent per output, one gradient per input; None for an input that is no
-        float, or has no gradient, which is then not checked.
+        ``backward(inputs, outputs, cotangents) -> gradients`` of a numpy function or of tensor
+        expressions, with lists of arrays or tensors: one cotangent per output, one gradient per
+        input; None for an input that is no float, and for one of a numpy function that has no
+        gradient, which is then not checked.
     order : 1 or 2
-        With 2, the gradient's gradient is checked too. A given pair has none.
+        With 2, the gradient's gradient is checked too. A given pair of numpy functions has none.
     modes : ("rev",)
         Forward mode is not served yet.
     rtol : float, optional
@@ -89,12 +96,18 @@ def check_grads(
     --------
     >>> gg.check_grads(gg.from_onnx("model.onnx"))
     >>> gg.check_grads("relax.nn.conv2d", order=2)
+    >>> gg.check_grads((topi.nn.softmax(x), x))
     >>> gg.check_grads(np.sin, [x], backward=lambda xs, ys, cts: [cts[0] * np.cos(xs[0])])
     """
     _check_choices(order, modes)
     settings = Settings(order, Tolerances(rtol, atol), jacobian, seed)
+    expressions, arrays = _tensor_expressions(subject, inputs)
+    if expressions is not None:
+        return check_expressions(expressions, arrays, settings, backward)
     if backward is not None and not _is_numpy_function(subject):
-        raise ArgumentError("backward= belongs to a numpy function given as the subject")
+        raise ArgumentError(
+            "backward= belongs to a numpy function or tensor expressions, given as the subject"
+        )
     generator = np.random.default_rng(seed)
     if isinstance(subject, str):
         if inputs is not None:
@@ -116,6 +129,15 @@ def _check_choices(order: int, modes: Sequence[str]) -> None:
         )
 
 
+def _tensor_expressions(subject: Any, inputs: Any) -> tuple[Expressions | None, Any]:
+    """Return tensor expressions, and arrays for them; None if the subject is something else."""
+    if is_tensors(subject) and is_tensors(inputs):
+        return expressions_of(subject, inputs), None
+    if isinstance(subject, tuple) and len(subject) == 2 and all(map(is_tensors, subject)):
+        return expressions_of(*subject), inputs
+    return None, None
+
+
 def _is_numpy_function(subject: Any) -> bool:
     return callable(subject) and not isinstance(subject, str | Model | tvm.IRModule)
 
@@ -129,11 +151,10 @@ def _relax_subject(subject: Any, inputs: Any, generator: np.random.Generator) ->
         mod, name = subject
         if isinstance(mod, tvm.IRModule) and isinstance(name, str):
             return of_function(mod, name, inputs, generator)
-        if isinstance(mod, tvm.te.Tensor):
-            raise ArgumentError("tensor expressions are not checked yet")
     raise ArgumentError(
         "subject: expected a Model, an IRModule with main, a pair of an IRModule and a function's "
-        f"name, the name of an op, or a numpy function; given a {type(subject).__name__}"
+        "name, the name of an op, tensor expressions (output, inputs), or a numpy function; given "
+        f"a {type(subject).__name__}"
     )
 
 

@@ -31,7 +31,7 @@ class Machine:
         try:
             executable = compile_module(mod)
         except Exception as error:  # lowering refuses in many ways
-            raise UncompilableError(f"cannot be compiled: {_last_line(error)}") from error
+            raise UncompilableError(f"cannot be compiled: {last_line(error)}") from error
         self._vm = relax.VirtualMachine(executable, tvm.cpu())
 
     def call(self, name: str, inputs: Arrays) -> Arrays:
@@ -54,6 +54,7 @@ def flat(value: Any) -> list[np.ndarray]:
     return [array for item in value for array in flat(item)]
 
 
-def _last_line(error: Exception) -> str:
+def last_line(error: Exception) -> str:
+    """Return what an error of TVM says, without where it came from."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:200] if lines else type(error).__name__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 
@@ -21,10 +22,19 @@ from .compare import (
     precision_of,
 )
 from .differences import FLOAT64, Precision
-from .machine import Machine
 
 _JACOBIAN_LIMIT = 2048
 """Elements of all inputs, and of all outputs, up to which a Jacobian is compared."""
+
+
+class Functions(Protocol):
+    """Functions by name, each with ``<name>_vjp`` beside it."""
+
+    def run(self, name: str, inputs: Arrays) -> Arrays:
+        """Return the float results of a function."""
+
+    def gradients(self, name: str, inputs: Arrays, cotangents: Arrays) -> Arrays:
+        """Return the gradients of a function for given cotangents of its float results."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +104,7 @@ def check_at(
 
 
 def check_orders(
-    machine: Machine,
+    machine: Functions,
     name: str,
     point: Arrays,
     order: int,
@@ -111,7 +121,7 @@ def check_orders(
 
     Parameters
     ----------
-    machine : Machine
+    machine : Functions
         With ``<name>_vjp``, and with order 2 ``<name>_vjp_vjp``, which differentiates with respect
         to the same values and all cotangents.
     positions : sequence of int, optional
@@ -139,7 +149,7 @@ def check_orders(
 
 
 def _of_machine(
-    machine: Machine,
+    machine: Functions,
     name: str,
     point: Arrays,
     positions: Sequence[int],

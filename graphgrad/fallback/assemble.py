@@ -6,17 +6,20 @@ from collections.abc import Sequence
 from functools import reduce as fold
 from typing import Any
 
-from tvm import te, tirx
+from tvm import te
 
-from .backprop import joined
+from .backprop import Guarded, joined
 from .contribution import Contribution
-from .gather import gather
-from .index_system import Axis, NotAffineError, invert
+from .derive import derived
+from .kinds import Kind, marked
+from .pieces import affine_pieces
 from .scatter import scatter_add
 from .walk import Expr
 
 
-def assembled(tensor: te.Tensor, parts: Sequence[Contribution | te.Tensor]) -> te.Tensor:
+def assembled(
+    tensor: te.Tensor, parts: Sequence[Contribution | te.Tensor], pads: bool = True
+) -> te.Tensor:
     """Return the cotangent of a tensor, of its shape and dtype.
 
     Parameters
@@ -24,9 +27,16 @@ def assembled(tensor: te.Tensor, parts: Sequence[Contribution | te.Tensor]) -> t
     tensor : Tensor
     parts : non-empty sequence of Contribution or Tensor
         What is to be summed; tensors are of the tensor's shape.
+    pads : bool
+        Whether conditions of contractions may become borders of zeros, see `pads`.
     """
     name = f"{tensor.op.name}_ct"
-    stages = [part if isinstance(part, te.Tensor) else _stage(part, name) for part in parts]
+    stages: list[te.Tensor] = []
+    for part in parts:
+        if isinstance(part, te.Tensor):
+            stages.append(part)
+        else:
+            stages += [_stage(piece, pads) for piece in affine_pieces(part)]
     if len(stages) == 1 and str(stages[0].dtype) == str(tensor.dtype):
         return stages[0]
 
@@ -34,24 +44,18 @@ def assembled(tensor: te.Tensor, parts: Sequence[Contribution | te.Tensor]) -> t
         value = fold(lambda a, b: a + b, (stage(*position) for stage in stages))
         return value.astype(str(tensor.dtype))
 
-    return te.compute(tensor.shape, total, name=name)
+    return te.compute(tensor.shape, total, name=name, attrs=marked(Kind.MAP))
 
 
-def _stage(part: Contribution, name: str) -> te.Tensor:
+def _stage(part: Contribution, pads: bool) -> te.Tensor:
     """Return one contribution as a tensor of its own, in the dtype of its terms."""
-    element = element_axes(part.tensor)
-    try:
-        inversion = invert(part.indices, part.axes, element)
-    except NotAffineError:
-        term = joined(part.terms) if len(part.terms) > 1 else part.terms[0]
-        dtype = str(term.value.ty)
-        return scatter_add(part.tensor.shape, dtype, part.axes, part.indices, term, name)
-    return gather(part, inversion, element, name)
-
-
-def element_axes(tensor: te.Tensor) -> list[Axis]:
-    """Return loops over the elements of a tensor."""
-    return [
-        Axis(te.var(f"x{i}", str(extent.ty)), tirx.const(0, str(extent.ty)), extent)
-        for i, extent in enumerate(tensor.shape)
-    ]
+    stage = derived(part, pads)
+    if stage is not None:
+        return stage
+    term = joined(part.terms) if len(part.terms) > 1 else part.terms[0]
+    guards = (*((condition, True) for condition in part.conditions), *term.guards)
+    dtype = str(term.value.ty)
+    name = f"{part.tensor.op.name}_scat"
+    return scatter_add(
+        part.tensor.shape, dtype, part.axes, part.indices, Guarded(guards, term.value), name
+    )

@@ -13,17 +13,17 @@ from functools import reduce
 from typing import Any
 
 from tvm import tirx
-from tvm.ir import prim
+from tvm.ir import StringImm, prim
 
-from ..errors import MissingGradientError
+from ..errors import MissingGradientError, RuleError
 from . import intrinsics
-from .walk import Expr, called, children, identity, is_load, loaded, postorder
+from .walk import Expr, called, children, excerpt, identity, is_load, loaded, postorder
 
 _MOST_GUARDS = 4
 """Sets of guards that are kept apart at one node; more are joined into one condition."""
 
-_WIDE = {"float16": "float32", "bfloat16": "float32"}
-"""What cotangents of narrow floats are computed and summed in."""
+_EXTERNS = ("tirx.call_pure_extern", "tirx.call_extern")
+"""Calls of a function by its name, their first argument."""
 
 Guard = tuple[Expr, bool]
 """A condition, and which way it must go."""
@@ -77,8 +77,9 @@ def is_float(dtype: Any) -> bool:
 
 
 def wide(dtype: Any) -> str:
-    """Return the dtype in which cotangents of a dtype are computed."""
-    return _WIDE.get(str(dtype), str(dtype))
+    """Return the dtype in which floats of a dtype are summed: float32 at least."""
+    is_narrow = is_float(dtype) and str(dtype) not in ("float32", "float64")
+    return "float32" if is_narrow else str(dtype)
 
 
 def backpropagate(
@@ -179,9 +180,10 @@ def _choices(node: Expr) -> list[tuple[Expr, Guard]]:
     elif called(node) == "prim.if_then_else":
         children_of = list(node.args)
     elif isinstance(node, prim.Max):
-        return [(node.a, (node.a >= node.b, True)), (node.b, (node.b >= node.a, True))]
+        # Not `a >= b`: beside a NaN both operands get the cotangent, rather than none.
+        return [(node.a, (node.a < node.b, False)), (node.b, (node.b < node.a, False))]
     elif isinstance(node, prim.Min):
-        return [(node.a, (node.a <= node.b, True)), (node.b, (node.b <= node.a, True))]
+        return [(node.a, (node.a > node.b, False)), (node.b, (node.b > node.a, False))]
     else:
         return []
     condition, true_value, false_value = children_of
@@ -214,12 +216,12 @@ def _partial_products(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
     if isinstance(node, prim.Mul):
         return [(node.a, h * _in(node, node.b)), (node.b, h * _in(node, node.a))]
     if isinstance(node, prim.Div):
-        inverse = _finite_product(h, 1.0 / _in(node, node.b))
-        return [(node.a, inverse), (node.b, -(inverse * _in(node, node)))]
+        inverse = finite_product(h, 1.0 / _in(node, node.b))
+        return [(node.a, inverse), (node.b, -finite_product(inverse, _in(node, node)))]
     if isinstance(node, prim.Mod | prim.FloorMod):
         whole = tirx.trunc if isinstance(node, prim.Mod) else tirx.floor
         quotient = whole(_in(node, node.a) / _in(node, node.b))
-        return [(node.a, h), (node.b, -_finite_product(h, quotient))]
+        return [(node.a, h), (node.b, -finite_product(h, quotient))]
     if isinstance(node, prim.FloorDiv):
         return []
     if isinstance(node, prim.Cast):
@@ -230,18 +232,26 @@ def _partial_products(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
 def _of_intrinsic(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
     name = called(node)
     arguments = list(node.args) if name else []
-    if name in ("tirx.call_pure_extern", "tirx.call_extern") and arguments:
+    if name in _EXTERNS and arguments and isinstance(arguments[0], StringImm):
         name, arguments = str(arguments[0].value), arguments[1:]
     known = intrinsics.find(name)
     if known is None:
+        reason = intrinsics.refusal(name) or "is not known"
         raise MissingGradientError(
-            f"the derivative of {name or type(node).__name__} is not known; say what it is by "
-            f"gg.register_intrinsic_gradient({name!r}, lambda x, y: ...)"
+            f"the derivative of {name or type(node).__name__} {reason}, in {excerpt(node)}; say "
+            f"what it is by gg.register_intrinsic_gradient({name!r}, lambda x, y: ...), or write "
+            "the tensor expression without it"
         )
     if known.partials is None:
         return []
-    partials = known.partials(*arguments, node)
+    partials = known.partials(*(_widened(argument) for argument in arguments), _widened(node))
     partials = partials if isinstance(partials, tuple) else (partials,)
+    if len(partials) != len(arguments):
+        raise RuleError(
+            f"the gradient registered for {name} gives {len(partials)} derivatives, but it is "
+            f"called with {len(arguments)} arguments, in {excerpt(node)}; give one for each, None "
+            "where there is none"
+        )
     return [
         (argument, _product(h, partial, known.singular))
         for argument, partial in zip(arguments, partials, strict=True)
@@ -250,18 +260,29 @@ def _of_intrinsic(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
 
 
 def _product(h: Expr, partial: Any, singular: bool) -> Expr:
-    if not isinstance(partial, int | float):
-        partial = partial.astype(str(h.ty)) if str(partial.ty) != str(h.ty) else partial
-    return _finite_product(h, partial) if singular else h * partial
+    if isinstance(partial, int | float):
+        return h * partial
+    partial = partial.astype(str(h.ty)) if str(partial.ty) != str(h.ty) else partial
+    return finite_product(h, partial) if singular else h * partial
 
 
-def _finite_product(h: Expr, partial: Any) -> Expr:
-    """Return the product of a cotangent with a derivative that may be infinite: 0 · ∞ = 0."""
-    zero = tirx.const(0.0, str(h.ty))
-    return tirx.Select(tirx.EQ(h, zero), zero, h * partial)
+def finite_product(h: Expr, partial: Any) -> Expr:
+    """Return the product of a cotangent with a derivative that may be infinite: 0 · ∞ = 0.
+
+    It is the product wherever that exists: a cotangent that happens to be 0 still has a
+    derivative, which second order and forward mode ask for.
+    """
+    dtype = str(h.ty)
+    infinite = tirx.EQ(tirx.abs(partial), tirx.infinity(dtype))
+    zero = tirx.const(0.0, dtype)
+    return tirx.Select(tirx.all(tirx.EQ(h, zero), infinite), zero, h * partial)
+
+
+def _widened(value: Expr) -> Expr:
+    """Return a value of floats in the dtype in which cotangents of it are computed."""
+    return _in(value, value) if is_float(value.ty) else value
 
 
 def _in(node: Expr, value: Expr) -> Expr:
     """Return a value in the dtype in which cotangents of `node` are computed."""
-    dtype = wide(node.ty)
-    return value if str(value.ty) == dtype else prim.Cast(dtype, value)
+    return value.astype(wide(node.ty))

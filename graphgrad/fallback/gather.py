@@ -1,8 +1,9 @@
-"""Contributions whose index maps are inverted: each element collects from where it was read."""
+"""Sums of any terms over the points that read an element, with what guards them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import reduce as fold
 from typing import Any
 
@@ -11,6 +12,7 @@ from tvm import te
 from .backprop import Guarded
 from .contribution import Contribution
 from .index_system import Axis, Inversion
+from .kinds import Kind, marked
 from .share import shared
 from .walk import Expr, substituted
 
@@ -23,6 +25,7 @@ def gather(
     Parameters
     ----------
     contribution : Contribution
+        Its conditions are those of the inversion.
     inversion : Inversion
         Of its indices.
     element : sequence of Axis
@@ -30,7 +33,8 @@ def gather(
     name : str
     """
     loops = [
-        te.reduce_axis((axis.low, axis.extent), name=axis.var.name) for axis in inversion.loops
+        te.reduce_axis((axis.low, axis.low + axis.extent), name=axis.var.name)
+        for axis in inversion.loops
     ]
     point_value = value_at(contribution.terms, contribution.axes, inversion)
 
@@ -39,10 +43,16 @@ def gather(
             *zip([axis.var for axis in element], position, strict=True),
             *zip([axis.var for axis in inversion.loops], [r.var for r in loops], strict=True),
         ]
-        value = shared(substituted(point_value, renamed))
+        around = [
+            replace(axis, var=var)
+            for axis, (_, var) in zip([*element, *inversion.loops], renamed, strict=True)
+        ]
+        value = shared(substituted(point_value, renamed), axes=around)
         return te.sum(value, axis=loops) if loops else value
 
-    return te.compute(tuple(axis.extent for axis in element), body, name=name)
+    kind = Kind.REDUCE if loops else Kind.MAP
+    shape = tuple(axis.extent for axis in element)
+    return te.compute(shape, body, name=name, attrs=marked(kind))
 
 
 def value_at(terms: Sequence[Guarded], axes: Sequence[Axis], inversion: Inversion) -> Expr:

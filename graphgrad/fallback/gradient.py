@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import tvm
 from tvm import te, tirx
 
-from ..errors import ArgumentError, MissingGradientError
+from ..errors import ArgumentError, MissingGradientError, NotDifferentiableError
+from . import externs
 from .assemble import assembled
 from .backprop import Guarded, is_float
 from .contribution import Contribution, contributions
+from .cut import cut
 from .graph import Key, Operation, operations, outputs_of, sources
-from .reduce import Point, reduction_points, stage_axes, widened
+from .kinds import Kind, marked
+from .reduce import OTHERS, Point, reduction_points, stage_axes, widened
+from .reduce_restated import restated_reduction
+from .scan import scan_parts
 from .scatter import scatter_of
-from .walk import tensor_key, without_lets
+from .views import read_through
+from .walk import UnknownNodeError, tensor_key, without_lets
 
 Part = tuple[te.Tensor, Contribution | te.Tensor]
 """A tensor, and something that is added to its cotangent."""
@@ -25,6 +32,8 @@ def te_gradient(
     output: te.Tensor | Sequence[te.Tensor],
     inputs: te.Tensor | Sequence[te.Tensor],
     head: te.Tensor | Sequence[te.Tensor | None] | None = None,
+    *,
+    pads: bool = True,
 ) -> list[te.Tensor]:
     """Return the vector-Jacobian product of tensor expressions by each of some inputs.
 
@@ -36,6 +45,10 @@ def te_gradient(
     head : Tensor or sequence, optional
         The cotangent of each output, of its shape and dtype; None for an output that has none.
         Ones for every float output if left out.
+    pads : bool
+        Whether sums of products may read tensors with a border of zeros where they would need
+        conditions. That is the form that schedules make fast; with operands that are not finite
+        it may give NaN where the exact form, ``pads=False``, leaves 0 · ∞ out.
 
     Returns
     -------
@@ -45,7 +58,9 @@ def te_gradient(
     Raises
     ------
     ArgumentError
-        A head does not fit its output, or an input is not of floats.
+        A head does not fit its output.
+    NotDifferentiableError
+        An input is not of floats, or no output is.
     MissingGradientError
         A stage on the way has no known derivative; the error names it.
     """
@@ -54,36 +69,48 @@ def te_gradient(
     heads = _heads(outputs, head)
     for tensor in inputs:
         if not is_float(tensor.dtype):
-            raise ArgumentError(
-                f"the input {tensor.op.name} is {tensor.dtype}, not float: it has no gradient"
+            raise NotDifferentiableError(
+                f"the input {tensor.op.name} is {tensor.dtype}, not float: it has no gradient; "
+                "leave it out of the inputs"
             )
     parts: dict[Key, list[Contribution | te.Tensor]] = {}
     for tensor, cotangent in zip(outputs, heads, strict=True):
         if cotangent is not None:
             parts.setdefault(tensor_key(tensor), []).append(cotangent)
-    totals = _propagated(operations(*outputs), {tensor_key(tensor) for tensor in inputs}, parts)
+    wanted = {tensor_key(tensor) for tensor in inputs}
+    order = operations(*outputs)
+    given = [tensor for op in order for tensor in outputs_of(op)]
+    given += [cotangent for cotangent in heads if cotangent is not None]
+    totals = _propagated(order, wanted, parts, pads)
     found = [totals.get(tensor_key(tensor)) for tensor in inputs]
-    return [
+    gradients = [
         _full(tensor, 0.0) if total is None else total
         for tensor, total in zip(inputs, found, strict=True)
     ]
+    return cut(gradients, {tensor_key(tensor): tensor for tensor in given})
 
 
 def _propagated(
-    order: Sequence[Operation], wanted: set[Key], parts: dict[Key, list[Contribution | te.Tensor]]
+    order: Sequence[Operation],
+    wanted: set[Key],
+    parts: dict[Key, list[Contribution | te.Tensor]],
+    pads: bool = True,
 ) -> dict[Key, te.Tensor]:
     """Return the cotangents of all tensors on the way from the wanted ones, by their keys."""
     active = _active(order, wanted)
+    kept = wanted | set(parts)
+    inside = {tensor_key(tensor) for op in order for tensor in outputs_of(op)} - kept
     totals: dict[Key, te.Tensor] = {}
     for op in reversed(order):
         cotangents: list[te.Tensor | None] = []
         for tensor in outputs_of(op):
             arrived = parts.pop(tensor_key(tensor), None)
-            cotangents.append(assembled(tensor, arrived) if arrived else None)
+            cotangents.append(assembled(tensor, arrived, pads) if arrived else None)
             if cotangents[-1] is not None:
                 totals[tensor_key(tensor)] = cotangents[-1]
         if any(c is not None for c in cotangents) and _reads_active(op, active):
-            for tensor, part in _of_stage(op, cotangents, active):
+            reading = read_through(op, lambda tensor: tensor_key(tensor) in inside)
+            for tensor, part in _of_stage(reading, cotangents, active, pads):
                 parts.setdefault(tensor_key(tensor), []).append(part)
     return totals
 
@@ -102,14 +129,57 @@ def _reads_active(op: Operation, active: set[Key]) -> bool:
 
 
 def _of_stage(
-    op: Operation, cotangents: Sequence[te.Tensor | None], active: set[Key]
+    op: Operation, cotangents: Sequence[te.Tensor | None], active: set[Key], pads: bool
 ) -> list[Part]:
     """Return what one stage passes on: parts of the cotangents of the tensors that it reads."""
-    return [
+    if isinstance(op, te.ScanOp):
+        return scan_parts(op, cotangents, active, partial(_propagated, pads=pads))
+    try:
+        points = _points(op, cotangents)
+    except UnknownNodeError as error:
+        raise MissingGradientError(f"in the stage {op.name}: {error}") from error
+    parts = [
         (contribution.tensor, contribution)
-        for point in _points(op, cotangents)
-        for contribution in contributions(point, lambda tensor: tensor_key(tensor) in active)
+        for point in points
+        for contribution in contributions(
+            point, lambda tensor: tensor_key(tensor) in active, str(op.name)
+        )
     ]
+    restated = _restated(op, cotangents)
+    if restated is None:
+        return parts
+    return parts + _of_restated(op, restated, cotangents, active, pads)
+
+
+def _restated(
+    op: Operation, cotangents: Sequence[te.Tensor | None]
+) -> Sequence[te.Tensor | None] | None:
+    """Return outputs of a stage by other stages, for those whose gradient is known only so."""
+    if isinstance(op, te.ComputeOp):
+        return restated_reduction(op, cotangents)
+    if isinstance(op, te.ExternOp) and scatter_of(op) is None:
+        return externs.restated(op)
+    return None
+
+
+def _of_restated(
+    op: Operation,
+    restated: Sequence[te.Tensor | None],
+    cotangents: Sequence[te.Tensor | None],
+    active: set[Key],
+    pads: bool,
+) -> list[Part]:
+    """Return what the stages pass on that compute outputs of one stage from what it reads."""
+    parts: dict[Key, list[Contribution | te.Tensor]] = {}
+    outputs = []
+    for tensor, cotangent in zip(restated, cotangents, strict=True):
+        if tensor is not None and cotangent is not None:
+            outputs.append(tensor)
+            parts.setdefault(tensor_key(tensor), []).append(cotangent)
+    read = [tensor for tensor in sources(op) if tensor_key(tensor) in active]
+    _propagated(operations(*outputs, above=read), {tensor_key(t) for t in read}, parts, pads)
+    # What is left are the parts of the tensors whose stages were left out.
+    return [(tensor, part) for tensor in read for part in parts.get(tensor_key(tensor), [])]
 
 
 def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
@@ -121,8 +191,13 @@ def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
         guards = tuple((guard, True) for guard in scatter.guards)
         seed = Guarded(guards, widened(cotangent(*scatter.indices)))
         return [Point(scatter.axes, scatter.value, seed)]
+    if isinstance(op, te.ExternOp) or op.tag == OTHERS:
+        return []
     if not isinstance(op, te.ComputeOp):
-        raise MissingGradientError(f"the stage {op.name} is a {type(op).__name__}: no gradient yet")
+        raise MissingGradientError(
+            f"the stage {op.name} is a {type(op).__name__}, whose gradient is not known; write it "
+            "as te.compute, te.scan or te.extern"
+        )
     if isinstance(op.body[0], tirx.Reduce):
         return reduction_points(op, cotangents)
     axes = stage_axes(op)
@@ -141,7 +216,7 @@ def _heads(
     if head is None:
         if not any(is_float(tensor.dtype) for tensor in outputs):
             names = ", ".join(tensor.op.name for tensor in outputs)
-            raise ArgumentError(f"no output is of floats: {names} has no gradient")
+            raise NotDifferentiableError(f"no output is of floats: {names} has no gradient")
         return [_full(tensor, 1.0) if is_float(tensor.dtype) else None for tensor in outputs]
     heads = [head] if isinstance(head, te.Tensor) else list(head)
     if len(heads) != len(outputs):
@@ -167,4 +242,5 @@ def _same_type(a: te.Tensor, b: te.Tensor) -> bool:
 
 def _full(tensor: te.Tensor, value: float) -> te.Tensor:
     constant = tirx.const(value, str(tensor.dtype))
-    return te.compute(tensor.shape, lambda *_: constant, name=f"{tensor.op.name}_ct")
+    name = f"{tensor.op.name}_ct"
+    return te.compute(tensor.shape, lambda *_: constant, name=name, attrs=marked(Kind.MAP))

@@ -11,7 +11,7 @@ from tvm import te, tirx
 from tvm.te import _ffi_api
 
 from ..errors import MissingGradientError
-from .walk import Expr, is_load, loaded, postorder, tensor_key, transformed
+from .walk import Expr, identity, is_load, loaded, postorder, tensor_key, transformed
 
 Key = tuple[int, int]
 """What identifies a tensor (see `walk.tensor_key`)."""
@@ -25,15 +25,23 @@ def outputs_of(op: Operation) -> list[te.Tensor]:
     return [op.output(number) for number in range(op.num_outputs)]
 
 
-def operations(*tensors: te.Tensor) -> list[Operation]:
+def operations(*tensors: te.Tensor, above: Sequence[te.Tensor] = ()) -> list[Operation]:
     """Return the stages that some tensors depend on, each once, after those it reads.
 
     The inside of a scan is not among them: a scan is one stage (see `sources`).
+
+    Parameters
+    ----------
+    *tensors : Tensor
+    above : sequence of Tensor
+        Given tensors: their stages are left out, and what is needed for them alone.
     """
-    return postorder(
-        *(tensor.op for tensor in tensors),
-        parts=lambda op: [tensor.op for tensor in sources(op)],
-    )
+    given = {tensor_key(tensor) for tensor in above}
+
+    def read(op: Operation) -> list[Operation]:
+        return [tensor.op for tensor in sources(op) if tensor_key(tensor) not in given]
+
+    return postorder(*(t.op for t in tensors if tensor_key(t) not in given), parts=read)
 
 
 def sources(op: Operation) -> list[te.Tensor]:
@@ -44,35 +52,49 @@ def sources(op: Operation) -> list[te.Tensor]:
     """
     if not isinstance(op, te.ScanOp):
         return _once(op.input_tensors)
-    outside = [t for stage in scan_body(op) for t in stage.input_tensors]
+    body = scan_body(op)
+    read = [*op.update, *(tensor for stage in body for tensor in sources(stage))]
     inside = {
         tensor_key(tensor)
-        for stage in [*scan_body(op), *(state.op for state in op.state_placeholder)]
+        for stage in [*body, *(state.op for state in op.state_placeholder)]
         for tensor in outputs_of(stage)
     }
-    return _once([*op.init, *(t for t in outside if tensor_key(t) not in inside)])
+    return _once([*op.init, *(t for t in read if tensor_key(t) not in inside)])
 
 
-def scan_body(op: Any) -> list[Operation]:
-    """Return the stages of a scan's update, each after those it reads.
+def scan_body(op: Any, updates: Sequence[te.Tensor] | None = None) -> list[Operation]:
+    """Return the stages of a scan's update that depend on its states, each after those it reads.
 
-    Only these are computed anew at every step: the stages that depend on the scan's states, and
-    the updates themselves.
+    Only these are computed anew at every step. A scan among them is one stage: the stages of its
+    own update are left out.
+
+    Parameters
+    ----------
+    op : ScanOp
+    updates : sequence of Tensor, optional
+        What it is updated by, if not by its own.
     """
-    states = {tensor_key(state) for state in op.state_placeholder}
-    body: list[Operation] = []
-    depends = set(states)
-    updates = {tensor_key(update) for update in op.update}
     order = postorder(
-        *(update.op for update in op.update),
-        parts=lambda stage: [tensor.op for tensor in sources(stage)],
+        *(update.op for update in (op.update if updates is None else updates)),
+        parts=lambda stage: [tensor.op for tensor in stage.input_tensors],
     )
+    scans = [op, *(stage for stage in order if isinstance(stage, te.ScanOp))]
+    states = {identity(state.op) for scan in scans for state in scan.state_placeholder}
+    on: dict[int, set[int]] = {}  # which states a stage depends on; outside its scan, on none
     for stage in order:
-        reads_state = any(tensor_key(tensor) in depends for tensor in sources(stage))
-        if reads_state or any(tensor_key(t) in updates for t in outputs_of(stage)):
-            body.append(stage)
-            depends |= {tensor_key(tensor) for tensor in outputs_of(stage)}
-    return body
+        on[identity(stage)] = {identity(stage)} & states
+        for tensor in stage.input_tensors:
+            on[identity(stage)] |= on[identity(tensor.op)]
+        if isinstance(stage, te.ScanOp):
+            on[identity(stage)] -= {identity(state.op) for state in stage.state_placeholder}
+    own = {identity(state.op) for state in op.state_placeholder}
+    return [
+        stage
+        for stage in order
+        if on[identity(stage)]
+        and on[identity(stage)] <= own
+        and not isinstance(stage, te.PlaceholderOp)
+    ]
 
 
 def rewritten(
@@ -128,7 +150,7 @@ def with_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
     if all(tensor_key(replaced(tensor)) == tensor_key(tensor) for tensor in before):
         return op
     if isinstance(op, te.ComputeOp):
-        return with_bodies(op, _changed_bodies(op.body, lambda e: _reading(e, replaced)))
+        return with_expressions(op, lambda expr: _reading(expr, replaced))
     if isinstance(op, te.ExternOp):
         return _with_extern_inputs(op, replaced)
     if isinstance(op, te.ScanOp):
@@ -139,31 +161,56 @@ def with_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
             op.state_placeholder,
             [replaced(tensor) for tensor in op.inputs],
         )  # fmt: skip
-    raise MissingGradientError(f"the stage {op.name} is a {type(op).__name__}, which is not known")
+    raise MissingGradientError(
+        f"the stage {op.name} is a {type(op).__name__}, which is not known; write it as "
+        "te.compute, te.scan or te.extern"
+    )
 
 
 def with_bodies(op: Any, bodies: Sequence[Expr]) -> Any:
     """Return a compute stage with other bodies over the same axes."""
-    return _ffi_api.ComputeOp(op.name, op.tag, op.attrs, op.axis, bodies)
+    result = _ffi_api.ComputeOp(op.name, op.tag, op.attrs, op.axis, bodies)
+    if not len(op.attrs):
+        return result
+    # Attributes may name tensors, which TVM looks for among those that the stage reads.
+    read = {tensor_key(tensor) for tensor in result.input_tensors}
+    attrs = {key: value for key, value in op.attrs.items() if _named(value) <= read}
+    return _ffi_api.ComputeOp(op.name, op.tag, attrs, op.axis, bodies)
+
+
+def _named(value: Any) -> set[Key]:
+    """Return the tensors that an attribute's value consists of, by their keys."""
+    values = value if isinstance(value, tvm_ffi.Array) else [value]
+    return {tensor_key(tensor) for tensor in values if isinstance(tensor, te.Tensor)}
+
+
+def with_expressions(op: Any, change: Callable[[Expr], Expr]) -> Any:
+    """Return a compute stage with each of its expressions changed, over the same axes."""
+    return with_bodies(op, _changed_bodies(op.body, change))
 
 
 def reduce_with(
-    body: Any, sources: Sequence[Expr], condition: Expr | None = None, init: Any = None
+    body: Any,
+    sources: Sequence[Expr],
+    condition: Expr | None = None,
+    init: Sequence[Expr] | None = None,
+    combiner: Any = None,
+    axis: Sequence[Any] | None = None,
 ) -> list[Expr]:
-    """Return all components of a reduction over the axes of `body`, with other sources.
+    """Return all components of a reduction like `body`, with other sources.
 
     Parameters
     ----------
     body : Reduce
     sources : sequence of Expr
-    condition : Expr, optional
-        That of `body` if left out.
-    init : sequence of Expr, optional
-        That of `body` if left out.
+    condition, init, combiner, axis : optional
+        Those of `body` if left out.
     """
     # TVM asks that the components share these very arrays.
     first = tirx.Reduce(
-        body.combiner, list(sources), list(body.axis),
+        body.combiner if combiner is None else combiner,
+        list(sources),
+        list(body.axis) if axis is None else list(axis),
         body.condition if condition is None else condition,
         0, list(body.init) if init is None else list(init),
     )  # fmt: skip
@@ -212,8 +259,17 @@ def _changed_bodies(bodies: Sequence[Expr], change: Callable[[Expr], Expr]) -> l
         [change(source) for source in first.source],
         change(first.condition),
         [change(value) for value in first.init],
+        axis=[_changed_axis(axis, change) for axis in first.axis],
     )
     return [components[int(body.value_index)] for body in bodies]
+
+
+def _changed_axis(axis: Any, change: Callable[[Expr], Expr]) -> Any:
+    """Return a loop with its bounds changed, which may read tensors; its variable stays."""
+    low, extent = change(axis.dom.min), change(axis.dom.extent)
+    if low.same_as(axis.dom.min) and extent.same_as(axis.dom.extent):
+        return axis
+    return tirx.IterVar(tvm.ir.Range.from_min_extent(low, extent), axis.var, axis.iter_type)
 
 
 def _reading(expr: Expr, replaced: Callable[[te.Tensor], te.Tensor]) -> Expr:

@@ -1,14 +1,14 @@
 """Index maps inverted: which points of some loops read a given element of a tensor.
 
 The indices of a read are equations in the loop variables. What is affine over the integers, with
-floor division and remainder by constants, is solved exactly (`lattice`); the solution names every
-such point once. Anything else is not inverted.
+floor division and remainder, is solved exactly (`lattice`); the solution names every such point
+once. Anything else is not inverted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -16,20 +16,14 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
 
+from . import polynomial
+from .conditions import add_conditions, is_true, nonnegative_form
+from .integer_rows import IntegerRows, integer_rows
 from .lattice import Form, Solutions, Symbol, solve
-from .walk import Expr, identity, postorder
+from .linear_system import Axis, LinearSystem, NotAffineError
+from .walk import Expr, substituted
 
-_WIDEST = 1 << 40
-"""Bounds beyond which TVM's analysis only says that it knows none."""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A loop variable and its range."""
-
-    var: Any
-    low: Expr
-    extent: Expr
+__all__ = ["Axis", "Inversion", "NotAffineError", "invert"]
 
 
 @dataclass
@@ -41,21 +35,29 @@ class Inversion:
     values : list of Expr
         Of each axis, in terms of the element's indices and the variables of `loops`.
     loops : list of Axis
-        New loops, from 0.
+        New loops, from 0, in the order of the axes that they walk along and named after them.
+        A loop of one trip is left out.
     guards : list of Expr
         A point of the loops counts only where all of these hold; what is provable is left out.
+        If nothing reads any element, there are no loops and the only guard is the constant false.
+    residues : list of (Expr, int)
+        Numerators, in terms of the element's variables and the loops', and divisors: remainders
+        that `guards` or `values` contain, and that would be constant in each of several phases.
     """
 
     values: list[Expr]
     loops: list[Axis]
     guards: list[Expr]
+    residues: list[tuple[Expr, int]]
 
 
-class NotAffineError(Exception):
-    """An index is not affine in the loop variables, so it cannot be solved for them."""
-
-
-def invert(indices: Sequence[Expr], axes: Sequence[Axis], element: Sequence[Axis]) -> Inversion:
+def invert(
+    indices: Sequence[Expr],
+    axes: Sequence[Axis],
+    element: Sequence[Axis],
+    position: Sequence[Expr] | None = None,
+    equations: Sequence[Expr] = (),
+) -> Inversion:
     """Return the points of `axes` at which `indices` are the given element.
 
     Parameters
@@ -63,177 +65,246 @@ def invert(indices: Sequence[Expr], axes: Sequence[Axis], element: Sequence[Axis
     indices : sequence of Expr
         Of a read, in terms of the axes' variables and parameters (symbolic sizes).
     axes : sequence of Axis
+        The range of one may depend on those before it.
     element : sequence of Axis
-        A variable for each index, with the tensor's shape as its range.
+        Loops over the elements, or over some of them.
+    position : sequence of Expr, optional
+        The indices of an element in terms of these loops' variables; the variables themselves if
+        left out.
+    equations : sequence of Expr
+        Integer conditions on the axes under which alone a point counts. They hold by construction
+        where they can be solved for (``a == b``, ``e % m == 0``, a bound of an unknown); the
+        others come back as guards.
 
     Raises
     ------
     NotAffineError
+        An index is not affine in the axes' variables, or not seen to be.
     """
-    system = _System(axes)
-    rows, rights = [], []
-    for index, axis in zip(indices, element, strict=True):
-        form, constant = system.linear(index)
-        rows.append(form)
-        rights.append(axis.var - constant)
-    for form, constant in system.definitions:
-        rows.append(form)
-        rights.append(-constant)
-    unknowns = system.unknowns
-    matrix = [[row.get(j, 0) for j in range(len(unknowns))] for row in rows]
-    solutions = solve(matrix, [_constant(axis.extent) for axis in unknowns])
-    return _Rendering(solutions, rights, unknowns, element).inversion(len(axes))
-
-
-@dataclass
-class _System:
-    """Unknowns, and equations that define those of them that stand for quotients."""
-
-    axes: Sequence[Axis]
-    unknowns: list[Axis] = field(default_factory=list)
-    definitions: list[tuple[dict[int, int], Expr]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.unknowns = list(self.axes)
-        self.number = {identity(axis.var): i for i, axis in enumerate(self.axes)}
-        self.analyzer = tvm.sym.Analyzer()
-        for axis in self.axes:
-            self.analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
-        self.divided: list[tuple[Expr, int, tuple[int, int]]] = []
-
-    def linear(self, expr: Expr) -> tuple[dict[int, int], Expr]:
-        """Return the coefficients of the unknowns in an index, and what is left."""
-        expr = self.analyzer.simplify(expr)
-        if not self._depends(expr):
-            return {}, expr
-        if isinstance(expr, tvm.ir.Var):
-            return {self.number[identity(expr)]: 1}, tirx.const(0, str(expr.ty))
-        if isinstance(expr, prim.Cast) and "int" in str(expr.ty) and "int" in str(expr.value.ty):
-            form, rest = self.linear(expr.value)
-            return form, rest.astype(str(expr.ty))
-        if isinstance(expr, prim.Add | prim.Sub):
-            sign = 1 if isinstance(expr, prim.Add) else -1
-            first, rest = self.linear(expr.a)
-            second, other = self.linear(expr.b)
-            return _sum(first, second, sign), rest + other if sign == 1 else rest - other
-        if isinstance(expr, prim.Mul):
-            return self._product(expr)
-        if isinstance(expr, prim.FloorDiv | prim.FloorMod):
-            return self._quotient(expr, isinstance(expr, prim.FloorDiv))
-        if isinstance(expr, prim.Div | prim.Mod) and self.analyzer.can_prove(expr.a >= 0):
-            return self._quotient(expr, isinstance(expr, prim.Div))
-        raise NotAffineError(expr)
-
-    def _product(self, expr: Expr) -> tuple[dict[int, int], Expr]:
-        for varying, factor in ((expr.a, expr.b), (expr.b, expr.a)):
-            value = _constant(factor)
-            if value is not None:
-                form, rest = self.linear(varying)
-                return {i: value * c for i, c in form.items() if value}, rest * value
-        raise NotAffineError(expr)
-
-    def _quotient(self, expr: Expr, wants_quotient: bool) -> tuple[dict[int, int], Expr]:
-        """Return a quotient or remainder as an unknown of its own: e = c · q + m, 0 ≤ m < c."""
-        divisor = _constant(expr.b)
-        if divisor is None or divisor <= 0:
-            raise NotAffineError(expr)
-        numbers = self._divided(expr.a, divisor)
-        return {numbers[0 if wants_quotient else 1]: 1}, tirx.const(0, str(expr.ty))
-
-    def _divided(self, dividend: Expr, divisor: int) -> tuple[int, int]:
-        for known, by, numbers in self.divided:
-            if by == divisor and tvm_ffi.structural_equal(known, dividend):
-                return numbers
-        form, rest = self.linear(dividend)
-        bound = self.analyzer.const_int_bound(dividend)
-        if max(abs(bound.min_value), abs(bound.max_value)) > _WIDEST:
-            raise NotAffineError(dividend)
-        low, high = bound.min_value // divisor, bound.max_value // divisor
-        dtype = str(dividend.ty)
-        quotient = self._unknown("quotient", low, high - low + 1, dtype)
-        remainder = self._unknown("remainder", 0, divisor, dtype)
-        self.definitions.append((_sum(form, {quotient: divisor, remainder: 1}, -1), rest))
-        self.divided.append((dividend, divisor, (quotient, remainder)))
-        return quotient, remainder
-
-    def _unknown(self, name: str, low: int, extent: int, dtype: str) -> int:
-        axis = Axis(te.var(name, dtype), tirx.const(low, dtype), tirx.const(extent, dtype))
-        self.unknowns.append(axis)
-        return len(self.unknowns) - 1
-
-    def _depends(self, expr: Expr) -> bool:
-        return any(identity(node) in self.number for node in postorder(expr))
+    system = LinearSystem(axes, [axis.extent for axis in element])
+    places = [axis.var for axis in element] if position is None else position
+    for index, place in zip(indices, places, strict=True):
+        system.add_index(index, place)
+    add_conditions(system, equations)
+    return _Rendering(system, integer_rows(system), element).inversion()
 
 
 class _Rendering:
-    """A solution in terms of TVM's expressions."""
+    """The solutions of a system in terms of TVM's expressions."""
 
-    def __init__(
-        self,
-        solutions: Solutions,
-        rights: Sequence[Expr],
-        unknowns: Sequence[Axis],
-        element: Sequence[Axis],
-    ):
-        self.solutions = solutions
-        self.unknowns = unknowns
-        self.analyzer = tvm.sym.Analyzer()
-        for axis in element:
-            self.analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
+    def __init__(self, system: LinearSystem, integer: IntegerRows, element: Sequence[Axis]):
+        self.system = system
+        self.element = element
+        self.eliminated = integer.eliminated
+        gone = {unknown for unknown, _ in self.eliminated}
+        self.unknowns = [u for u in range(len(system.unknowns)) if u not in gone]
+        self.solutions = self._solved(integer)
+        self.analyzer = _analyzer(element)
         self.known: dict[Symbol, Expr] = {}
-        for i, right in enumerate(rights):
-            self.known[Symbol("right", i)] = self.analyzer.simplify(right)
-        for i, axis in enumerate(unknowns):
-            self.known[Symbol("low", i)] = axis.low
-        self.loops = [self._loop(i) for i in range(len(solutions.loops))]
+        for i, row in enumerate(integer.rows):
+            self.known[Symbol("right", i)] = row.right
+        for i, unknown in enumerate(self.unknowns):
+            low = system.expression(system.unknowns[unknown].low, [])
+            self.known[Symbol("low", i)] = low
+        self.starts: dict[int, Expr] = {}
+        self.loops: dict[int, tuple[int, Axis]] = {}
+        for i in range(len(self.solutions.loops)):
+            self._add_loop(i)
+        self._reverse_loops()
 
-    def inversion(self, axes: int) -> Inversion:
-        """Return the inversion, with the values of the first `axes` unknowns."""
-        guards = []
-        for i, quotient in enumerate(self.solutions.quotients):
-            numerator = self._value(quotient.numerator)
-            if quotient.exact:
-                guards.append(tirx.EQ(tirx.floormod(numerator, quotient.divisor), 0))
-            quotient_value = self.analyzer.simplify(tirx.floordiv(numerator, quotient.divisor))
-            self.known[Symbol("quotient", i)] = quotient_value
-        guards += [tirx.EQ(self._value(form), 0) for form in self.solutions.equations]
-        values = [self._value(form) for form in self.solutions.unknowns]
-        for value, axis in zip(values, self.unknowns, strict=True):
-            guards += [value >= axis.low, value < axis.low + axis.extent]
-        return Inversion(values[:axes], self.loops, self._not_provable(guards))
+    def inversion(self) -> Inversion:
+        """Return the inversion, with the values of the axes."""
+        if any(_constant(axis.extent) == 0 for _, axis in self.loops.values()):
+            return self._nothing()
+        guards, residues = self._divisibility()
+        values = self._values()
+        axes = [axis.var for axis in self.system.axes]
+        own = [v.astype(str(a.ty)) for v, a in zip(values, axes, strict=False)]
+        guards += self._ranges(values)
+        guards += [substituted(c, zip(axes, own, strict=True)) for c in self.system.conditions]
+        left = self._not_provable(guards)
+        if left is None:
+            return self._nothing()
+        loops = sorted(self.loops.values(), key=lambda loop: loop[0])
+        return Inversion(own, [axis for _, axis in loops], left, residues)
 
-    def _loop(self, number: int) -> Axis:
+    def _solved(self, integer: IntegerRows) -> Solutions:
+        matrix = [[row.form.get((u, ()), 0) for u in self.unknowns] for row in integer.rows]
+        extents = [polynomial.value_of(self.system.unknowns[u].extent) for u in self.unknowns]
+        return solve(matrix, [None if e is None else max(e, 0) for e in extents])
+
+    def _nothing(self) -> Inversion:
+        values = [tirx.const(0, str(axis.var.ty)) for axis in self.system.axes]
+        return Inversion(values, [], [tirx.const(False)], [])
+
+    def _add_loop(self, number: int) -> None:
+        """Add a loop with as many trips as are needed; a single one is no loop."""
         loop = self.solutions.loops[number]
-        extent = self.unknowns[loop.unknown].extent
-        dtype = str(extent.ty)
+        unknown = self.system.unknowns[self.unknowns[loop.unknown]]
+        start = self._start(number)
+        extent = self.system.expression(unknown.extent, [])
+        self.starts[number] = start
+        if _constant(start) is not None:
+            extent = extent - start
         trips = self.analyzer.simplify(tirx.floordiv(extent + (loop.step - 1), loop.step))
-        axis = Axis(te.var(f"z{number}", dtype), tirx.const(0, dtype), trips)
+        dtype = self.system.dtype
+        zero = tirx.const(0, dtype)
+        if _constant(trips) == 1:
+            self.known[Symbol("loop", number)] = zero
+            return
+        count = _constant(trips)
+        trips = trips if count is None else tirx.const(max(count, 0), dtype)
+        axis = Axis(te.var(unknown.name, dtype), zero, trips)
         self.analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
         self.known[Symbol("loop", number)] = axis.var
-        return axis
+        self.loops[number] = unknown.place, axis
+
+    def _reverse_loops(self) -> None:
+        """Reverse the loops with which an axis only falls that the element moves as well.
+
+        So loops and elements have positive coefficients in the indices that they share.
+        """
+        moves: dict[int, set[bool]] = {}
+        walked = {
+            loop.unknown: number
+            for number, loop in enumerate(self.solutions.loops)
+            if _constant(self.starts[number]) is not None
+        }
+        for place, form in enumerate(self.solutions.unknowns):
+            if self.unknowns[place] >= len(self.system.axes) or place in walked:
+                continue
+            signs = self._signs(form)
+            if any(kind == "right" for (kind, _), _ in signs):
+                for (kind, number), sign in signs:
+                    if kind == "loop":
+                        moves.setdefault(number, set()).add(sign)
+        backward = [number for number in self.loops if moves.get(number) == {False}]
+        for number in backward:
+            axis = self.loops[number][1]
+            self.known[Symbol("loop", number)] = axis.extent - 1 - axis.var
+        if backward:
+            self.known = {s: v for s, v in self.known.items() if s.kind != "quotient"}
+            for number in self.starts:
+                self.starts[number] = self._start(number)
+
+    def _signs(self, form: Form) -> set[tuple[Symbol, bool]]:
+        """Return what a form grows with (True) or falls with (False), loops and the element."""
+        found = set()
+        for symbol, coefficient in form.items():
+            if symbol.kind == "quotient":
+                inner = self._signs(self.solutions.quotients[symbol.number].numerator)
+                found |= {(s, sign == (coefficient > 0)) for s, sign in inner}
+            elif symbol.kind == "loop" or _constant(self.known[symbol]) is None:
+                found.add((symbol, coefficient > 0))
+        return found
+
+    def _start(self, number: int) -> Expr:
+        """Return where a loop starts, above its unknown's lower bound."""
+        loop = self.solutions.loops[number]
+        return self.analyzer.simplify(tirx.floormod(self._value(loop.above), loop.step))
 
     def _value(self, form: Form) -> Expr:
-        total = tirx.const(0, "int32")
+        total: Expr = tirx.const(0, self.system.dtype)
         for symbol, coefficient in form.items():
-            total = total + self.known[symbol] * coefficient
+            total = total + self._symbol(symbol) * coefficient
         return self.analyzer.simplify(total)
 
-    def _not_provable(self, conditions: Sequence[Expr]) -> list[Expr]:
-        left = []
+    def _symbol(self, symbol: Symbol) -> Expr:
+        if symbol not in self.known:
+            assert symbol.kind == "quotient"
+            quotient = self.solutions.quotients[symbol.number]
+            value = tirx.floordiv(self._value(quotient.numerator), quotient.divisor)
+            self.known[symbol] = self.analyzer.simplify(value)
+        return self.known[symbol]
+
+    def _divisibility(self) -> tuple[list[Expr], list[tuple[Expr, int]]]:
+        """Return the conditions for a solution to exist, and the remainders that are computed."""
+        guards = [_is_zero(self._value(form)) for form in self.solutions.equations]
+        residues = []
+        for quotient in self.solutions.quotients:
+            numerator = self._value(quotient.numerator)
+            remainder = self.analyzer.simplify(tirx.floormod(numerator, quotient.divisor))
+            if quotient.exact:
+                guards.append(_is_zero(remainder))
+            if _constant(remainder) is None:
+                residues.append((numerator, quotient.divisor))
+        return guards, residues
+
+    def _values(self) -> list[Expr]:
+        """Return the value of each unknown of the system."""
+        values: list[Any] = [None] * len(self.system.unknowns)
+        for unknown, form in zip(self.unknowns, self.solutions.unknowns, strict=True):
+            values[unknown] = self._value(form)
+        for number, loop in enumerate(self.solutions.loops):
+            low = self.known[Symbol("low", loop.unknown)]
+            counter = self.known[Symbol("loop", number)]
+            value = low + self.starts[number] + counter * loop.step
+            values[self.unknowns[loop.unknown]] = self.analyzer.simplify(value)
+        for unknown, row in reversed(self.eliminated):
+            rest = self.system.expression(row.form, values)
+            values[unknown] = self.analyzer.simplify(row.right - rest)
+        return values
+
+    def _ranges(self, values: Sequence[Expr]) -> list[Expr]:
+        """Return the conditions that the unknowns are in their ranges."""
+        never_below = {self.unknowns[loop.unknown] for loop in self.solutions.loops}
+        never_above = {
+            self.unknowns[loop.unknown]
+            for number, loop in enumerate(self.solutions.loops)
+            if _constant(self.starts[number]) is not None
+        }
+        guards = []
+        for number, (unknown, value) in enumerate(zip(self.system.unknowns, values, strict=True)):
+            low, high = (self.system.expression(b, []) for b in (unknown.low, unknown.high))
+            if unknown.bounded and number not in never_below:
+                guards.append(value >= low)
+            if unknown.bounded and number not in never_above:
+                guards.append(value <= high)
+        return guards
+
+    def _not_provable(self, conditions: Sequence[Expr]) -> list[Expr] | None:
+        """Return the conditions that are not always true; None if one is always false."""
+        loops = [axis for _, axis in self.loops.values()]
+        bounded: LinearSystem | None = None
+        left: list[Expr] = []
         for condition in conditions:
             simple = self.analyzer.simplify(condition)
-            if _constant(simple) != 1 and not self.analyzer.can_prove(simple):
+            if is_true(simple):
+                continue
+            if _constant(simple) == 0:
+                return None
+            if self.system.parameters:
+                bounded = bounded or LinearSystem([*self.element, *loops])
+                if _holds(bounded, simple):
+                    continue
+            if self.analyzer.can_prove(simple):
+                continue
+            if not any(tvm_ffi.structural_equal(simple, other) for other in left):
                 left.append(simple)
         return left
 
 
-def _sum(form: dict[int, int], other: dict[int, int], factor: int) -> dict[int, int]:
-    total = dict(form)
-    for unknown, coefficient in other.items():
-        total[unknown] = total.get(unknown, 0) + factor * coefficient
-    return {unknown: coefficient for unknown, coefficient in total.items() if coefficient}
+def _analyzer(axes: Sequence[Axis]) -> tvm.sym.Analyzer:
+    """Return an analyzer that knows the ranges of some loops."""
+    analyzer = tvm.sym.Analyzer()
+    for axis in axes:
+        analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
+    return analyzer
+
+
+def _holds(system: LinearSystem, condition: Expr) -> bool:
+    """Return whether an inequality holds throughout the ranges of a system's unknowns."""
+    try:
+        form = nonnegative_form(system, condition)
+    except NotAffineError:
+        return False
+    return form is not None and system.is_nonnegative(form)
 
 
 def _constant(expr: Any) -> int | None:
     """Return the value of a constant, None if it is symbolic."""
     return int(expr) if isinstance(expr, int | prim.IntImm) else None
+
+
+def _is_zero(value: Expr) -> Expr:
+    return tirx.EQ(value, tirx.const(0, str(value.ty)))

@@ -44,13 +44,14 @@ def register_intrinsic_gradient(
     ----------
     name : str
         Of the operator, such as ``"tirx.erf"``; or of the function that ``tirx.call_pure_extern``
-        calls.
+        or ``tirx.call_extern`` calls.
     partials : callable
         Given the arguments and the value as expressions, returns dy/dx; for several arguments a
-        tuple with one for each, None for an argument that the value does not depend on. It may
-        compare and select, and use every function of ``tvm.tirx``.
+        tuple with one for each, None for an argument that has no derivative. It may compare and
+        select, and use every function of ``tvm.tirx``. Narrow floats reach it as float32.
     singular : bool
-        A derivative may be infinite, as that of sqrt at 0: its product with a zero cotangent is 0.
+        A derivative may be infinite, as that of sqrt at 0: its product with a zero cotangent is 0,
+        not NaN.
 
     Returns
     -------
@@ -60,11 +61,13 @@ def register_intrinsic_gradient(
     Raises
     ------
     RuleError
-        The arguments are not a name and a function.
+        The arguments are not a name and a function. When a gradient is derived: the function does
+        not give one derivative for each argument.
 
     Examples
     --------
     >>> gg.register_intrinsic_gradient("tirx.erf", lambda x, y: 1.128379167 * tirx.exp(-x * x))
+    >>> gg.register_intrinsic_gradient("hypotf", lambda a, b, y: (a / y, b / y), singular=True)
     """
     if not isinstance(name, str) or not name or not callable(partials):
         raise RuleError(
@@ -79,6 +82,13 @@ def find(name: str) -> Intrinsic | None:
     return _TABLE.get(name)
 
 
+def refusal(name: str) -> str | None:
+    """Return why an operator of TVM has no derivative here, None if nothing is known of it."""
+    if name.count(".") > 1:
+        return "belongs to one kind of device"
+    return _REFUSED.get(name)
+
+
 def _define(singular: bool = False, **functions: Partials) -> None:
     for name, partials in functions.items():
         _TABLE[f"tirx.{name}"] = Intrinsic(partials, singular)
@@ -87,8 +97,8 @@ def _define(singular: bool = False, **functions: Partials) -> None:
 def _pow(a: Expr, b: Expr, y: Expr) -> tuple[Expr, Expr | None]:
     """The conventions of `relax.power`: 0 for the exponent where a = 0 ≤ b, and for a at 0⁰."""
     if isinstance(b, tirx.FloatImm):
-        exponent = float(b.value)
-        return (b * tirx.pow(a, b - 1.0) if exponent else 0.0 * b), None
+        lower = {0.0: _like(a, 0.0), 2.0: a}.get(float(b.value))
+        return b * (tirx.pow(a, b - 1.0) if lower is None else lower), None
     at_zero = tirx.EQ(a, _like(a, 0.0))
     exponent = tirx.Select(tirx.all(at_zero, tirx.EQ(b, _like(b, 0.0))), _like(b, 1.0), b)
     base = tirx.Select(tirx.all(at_zero, b >= _like(b, 0.0)), _like(a, 1.0), a)
@@ -107,8 +117,9 @@ def _hypot(a: Expr, b: Expr, y: Expr) -> tuple[Expr, Expr]:
 
 
 def _sign(x: Expr) -> Expr:
+    """1, -1, 0 at 0, NaN at NaN."""
     zero, one = _like(x, 0.0), _like(x, 1.0)
-    return tirx.Select(x > zero, one, tirx.Select(x < zero, -one, zero))
+    return tirx.Select(x > zero, one, tirx.Select(x < zero, -one, x))
 
 
 def _copysign(a: Expr, _: Expr, y: Expr) -> tuple[Expr, None]:
@@ -137,6 +148,8 @@ _define(
     atan2=_atan2,
     copysign=_copysign,
     hypot=_hypot,
+    ldexp=lambda x, exponent, y: (tirx.ldexp(_like(x, 1.0), exponent), None),
+    nextafter=lambda x, towards, y: (1.0, None),
 )
 _define(
     singular=True,
@@ -154,13 +167,18 @@ _define(
     rsqrt=lambda x, y: -0.5 * y / x,
     sqrt=lambda x, y: 0.5 / y,
 )
-# log2 and ceil are operators of primitive expressions too.
+for _name in ("prim.ceil", *(f"tirx.{n}" for n in ("floor", "nearbyint", "round", "trunc"))):
+    _TABLE[_name] = Intrinsic(None)
+# Some are operators of primitive expressions.
 _TABLE["prim.log2"] = _TABLE["tirx.log2"]
 _TABLE["prim.likely"] = Intrinsic(lambda x, y: 1.0)
-_TABLE["tirx.likely"] = _TABLE["prim.likely"]
-for _name in (
-    "prim.ceil",
-    *(f"tirx.{n}" for n in ("ceil", "floor", "isfinite", "isinf", "isnan", "nearbyint")),
-    *(f"tirx.{n}" for n in ("round", "trunc")),
-):
-    _TABLE[_name] = Intrinsic(None)
+
+_REFUSED = {
+    "tirx.call_llvm_pure_intrin": "is that of an instruction of LLVM, called by its number",
+    "tirx.call_spirv_pure_glsl450": "is that of an instruction of SPIR-V, called by its number",
+    "tirx.reinterpret": "does not exist: the bits of a number are read as another's",
+    **dict.fromkeys(
+        ("tirx.vectorcombine", "tirx.vectorhigh", "tirx.vectorlow"), "is that of a vector's parts"
+    ),
+}
+"""Why operators that give floats have no derivative; those that give no floats need none."""

@@ -65,10 +65,14 @@ class Loop:
         `step` above it, so it needs no guard but the upper one, and none if `step` divides its
         extent.
     step : int
+    above : Form
+        How far above its lower bound the unknown is in some solution. Modulo `step`, that is where
+        it starts; the loop then takes ceil((extent - start) / step) trips.
     """
 
     unknown: int
     step: int
+    above: Form
 
 
 @dataclass
@@ -192,25 +196,25 @@ def _walk_kernel(solutions: Solutions, kernel: Matrix, extents: list[int | None]
     """Add a loop for each direction of the kernel (one row per unknown, one column each)."""
     directions = len(kernel[0]) if kernel else 0
     for direction in range(directions):
-        pivot, _ = min(
-            (
-                (unknown, _points(extents[unknown], kernel[unknown][direction:]))
-                for unknown in range(len(extents))
-                if any(kernel[unknown][direction:])
-            ),
-            key=lambda choice: choice[1],
+        pivot = min(
+            (unknown for unknown in range(len(extents)) if any(kernel[unknown][direction:])),
+            key=lambda unknown: _cost(extents[unknown], kernel[unknown][direction:]),
         )
         _gather(kernel[pivot], direction, [kernel])
         step = kernel[pivot][direction]
         loop = Symbol("loop", len(solutions.loops))
-        solutions.loops.append(Loop(pivot, step))
         # u = p + step·t is the smallest value not below `low` where t = -floor((p - low) / step).
         above = add(solutions.unknowns[pivot], {Symbol("low", pivot): 1}, -1)
+        solutions.loops.append(Loop(pivot, step, above))
         moved = add({loop: 1}, _divided(solutions, above, step, exact=False), -1)
         for unknown, row in enumerate(kernel):
             solutions.unknowns[unknown] = add(solutions.unknowns[unknown], moved, row[direction])
 
 
-def _points(extent: int | None, row: Sequence[int]) -> float:
-    """Return the number of lattice points on an unknown's range, infinite if it is not known."""
-    return float("inf") if extent is None else -(-extent // math.gcd(*row))
+def _cost(extent: int | None, row: Sequence[int]) -> tuple[float, int]:
+    """Return the number of lattice points on an unknown's range, infinite if it is not known.
+
+    Of as many points, those closer together: a step of 1 leaves no remainder to be computed.
+    """
+    step = math.gcd(*row)
+    return float("inf") if extent is None else -(-extent // step), step

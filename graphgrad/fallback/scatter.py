@@ -6,16 +6,23 @@ The loops of the forward pass run in their order, so the result is the same in e
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import tvm_ffi
 from tvm import te, tirx
+from tvm.ir import prim
+from tvm.te import _ffi_api
 
 from .backprop import Guarded
 from .index_system import Axis
-from .walk import Expr, is_load, loaded, postorder, substituted, tensor_key
+from .share import shared
+from .walk import Expr, is_load, loaded, postorder, substituted, tensor_key, without_lets
 
 _TAG = "graphgrad.scatter"
+
+_DETECT = {"tirx.script_parsing_detect_access": tirx.IntImm("int32", 3)}
+"""Asks TVM to find out what the block reads and writes; schedules move blocks by that."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +66,10 @@ def scatter_add(
     name : str
         Of the stage.
     """
-    guards = [c if wanted else tirx.Not(c) for c, wanted in term.guards]
-    sources = _tensors([*indices, term.value, *guards])
+    guards = [c if wanted else _negated(c) for c, wanted in term.guards]
+    guards += _not_among(guards, _bounds(indices, shape))
+    ranges = [bound for axis in axes for bound in (axis.low, axis.extent)]
+    sources = _tensors([*indices, term.value, *guards, *ranges])
 
     def build(inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
         (out,) = outputs
@@ -71,16 +80,24 @@ def scatter_add(
 
         def store(position: Sequence[Any]) -> Any:
             renamed = list(zip([axis.var for axis in axes], position, strict=True))
-            at = [substituted(index, renamed) for index in indices]
-            total = tirx.BufferLoad(out, at) + substituted(term.value, renamed)
+            around = [replace(axis, var=var) for axis, var in zip(axes, position, strict=True)]
+
+            def placed(expr: Expr) -> Expr:
+                return shared(substituted(expr, renamed), axes=around)
+
+            at = [placed(index) for index in indices]
+            # Not by `+`, which leaves a zero out.
+            total = prim.Add(tirx.BufferLoad(out, at), placed(term.value))
             statement = tirx.BufferStore(out, total, at)
             for guard in reversed(guards):
-                statement = tirx.IfThenElse(substituted(guard, renamed), statement, None)
+                statement = tirx.IfThenElse(placed(guard), statement, None)
             return statement
 
         return tirx.SeqStmt([zero, _loops(axes, store)])
 
-    return te.extern([tuple(shape)], sources, build, dtype=[dtype], name=name, tag=_TAG)
+    return te.extern(
+        [tuple(shape)], sources, build, dtype=[dtype], name=name, tag=_TAG, attrs=_DETECT
+    )
 
 
 def scatter_of(op: Any) -> Scatter | None:
@@ -93,18 +110,54 @@ def scatter_of(op: Any) -> Scatter | None:
         axes.append(Axis(statement.loop_var, statement.min, statement.extent))
         statement = statement.body
     while isinstance(statement, tirx.IfThenElse):
-        guards.append(statement.condition)
+        guards.append(without_lets(statement.condition))
         statement = statement.then_case
-    return Scatter(axes, list(statement.indices), statement.value.b, guards)
+    indices = [without_lets(index) for index in statement.indices]
+    return Scatter(axes, indices, without_lets(statement.value.b), guards)
+
+
+def scatter_into(op: Any) -> te.Tensor:
+    """Return a scatter stage without its zeros: it adds to what its output holds already."""
+    return _ffi_api.ExternOp(
+        op.name, "", op.attrs,
+        op.inputs, op.input_placeholders, op.output_placeholders, op.body.seq[1],
+    ).output(0)  # fmt: skip
 
 
 def _loops(axes: Sequence[Axis], body: Callable[[list[Any]], Any]) -> Any:
-    """Return nested serial loops; `body` is given the variables."""
+    """Return nested serial loops; `body` is given the variables.
+
+    The range of a loop may depend on those around it.
+    """
     variables = [tirx.Var(axis.var.name, str(axis.var.ty)) for axis in axes]
+    renamed = list(zip([axis.var for axis in axes], variables, strict=True))
     statement = body(variables)
     for var, axis in reversed(list(zip(variables, axes, strict=True))):
-        statement = tirx.For(var, axis.low, axis.extent, tirx.ForKind.SERIAL, statement)
+        low, extent = substituted(axis.low, renamed), substituted(axis.extent, renamed)
+        statement = tirx.For(var, low, extent, tirx.ForKind.SERIAL, statement)
     return statement
+
+
+def _negated(condition: Expr) -> Expr:
+    """Return whether a condition fails; TVM writes `not a < b` as `b <= a`, wrongly for NaN."""
+    return tirx.if_then_else(condition, tirx.const(False), tirx.const(True))
+
+
+def _bounds(indices: Sequence[Expr], shape: Sequence[Expr]) -> list[Expr]:
+    """Return conditions under which indices that are read from tensors are inside a shape.
+
+    An index outside made the forward pass read a wrong element; here it would write one.
+    """
+    return [
+        condition
+        for index, extent in zip(indices, shape, strict=True)
+        if any(map(is_load, postorder(index)))
+        for condition in (index >= 0, index < extent)
+    ]
+
+
+def _not_among(known: Sequence[Expr], conditions: Sequence[Expr]) -> list[Expr]:
+    return [c for c in conditions if not any(tvm_ffi.structural_equal(c, k) for k in known)]
 
 
 def _tensors(roots: Sequence[Expr]) -> list[te.Tensor]:

@@ -6,7 +6,7 @@ costs 2ⁿ or overflows the stack. Here each node is visited once, without recur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -18,22 +18,36 @@ from ..errors import MissingGradientError
 Expr = Any
 """A scalar expression of TVM."""
 
-_BINARY = (
-    prim.Add, prim.Sub, prim.Mul, prim.Div, prim.Mod, prim.FloorDiv, prim.FloorMod,
-    prim.Min, prim.Max,
-    prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE,
-    prim.And, prim.Or,
-    prim.BitwiseAnd, prim.BitwiseOr, prim.BitwiseXor, prim.LShift, prim.RShift,
-)  # fmt: skip
-_UNARY = (prim.Not, prim.BitwiseNot)
-_LEAF = (prim.IntImm, prim.FloatImm, tvm.ir.Var, tvm.ir.StringImm)
+_SYMBOLS = {
+    prim.Add: "+", prim.Sub: "-", prim.Mul: "*", prim.Div: "/", prim.Mod: "%",
+    prim.FloorDiv: "//", prim.FloorMod: "%", prim.Min: "min", prim.Max: "max",
+    prim.EQ: "==", prim.NE: "!=", prim.LT: "<", prim.LE: "<=", prim.GT: ">", prim.GE: ">=",
+    prim.And: "and", prim.Or: "or",
+    prim.BitwiseAnd: "&", prim.BitwiseOr: "|", prim.BitwiseXor: "^",
+    prim.LShift: "<<", prim.RShift: ">>",
+}  # fmt: skip
 
-_LOAD = "te.tensor_load"
+_FIELDS: dict[type, tuple[str, ...]] = {
+    **dict.fromkeys(_SYMBOLS, ("a", "b")),
+    **dict.fromkeys((prim.Not, prim.BitwiseNot), ("a",)),
+    **dict.fromkeys((prim.IntImm, prim.FloatImm, tvm.ir.Var, tvm.ir.StringImm), ()),
+    prim.Cast: ("value",),
+    prim.Select: ("condition", "true_value", "false_value"),
+    prim.Let: ("value", "body"),
+}
+"""Where each kind of node keeps the expressions that it is made of; calls apart."""
+
+_LOAD = tvm.ir.Op.get("te.tensor_load")
+
+
+class UnknownNodeError(MissingGradientError):
+    """An expression has a node of a kind that is not known here."""
 
 
 def identity(node: Any) -> int:
     """Return a number that two wrappers of one node share, while either is alive."""
-    return int(node.__chandle__())
+    handle: int = node.__chandle__()
+    return handle
 
 
 def tensor_key(tensor: te.Tensor) -> tuple[int, int]:
@@ -48,12 +62,13 @@ def called(node: Expr) -> str:
 
 def is_load(node: Expr) -> bool:
     """Return whether a node reads an element of a tensor."""
-    return called(node) == _LOAD
+    return isinstance(node, tvm.ir.Call) and node.op.same_as(_LOAD)
 
 
 def loaded(node: Expr) -> tuple[te.Tensor, list[Expr]]:
     """Return the tensor and the indices of a load."""
-    return node.args[0], list(node.args[1:])
+    tensor, *indices = node.args
+    return tensor, indices
 
 
 def children(node: Expr) -> list[Expr]:
@@ -61,58 +76,132 @@ def children(node: Expr) -> list[Expr]:
 
     Raises
     ------
-    MissingGradientError
+    UnknownNodeError
         The node is of a kind that is not known here.
     """
-    if isinstance(node, _BINARY):
-        return [node.a, node.b]
-    if isinstance(node, _UNARY):
-        return [node.a]
-    if isinstance(node, prim.Cast):
-        return [node.value]
-    if isinstance(node, prim.Select):
-        return [node.condition, node.true_value, node.false_value]
-    if isinstance(node, prim.Let):
-        return [node.value, node.body]
+    fields = _FIELDS.get(type(node))
+    if fields is not None:
+        return [getattr(node, field) for field in fields]
     if isinstance(node, tvm.ir.Call):
-        return list(node.args[1:] if is_load(node) else node.args)
-    if isinstance(node, _LEAF):
-        return []
-    raise MissingGradientError(
-        f"the expression node {type(node).__name__} is not known, in {_excerpt(node)}; write the "
-        "tensor expression without it, or give the op a gradient by gg.register_gradient"
+        arguments = list(node.args)
+        return arguments[1:] if is_load(node) else arguments
+    raise UnknownNodeError(
+        f"the expression node {type(node).__name__} is not known; write the tensor "
+        "expression without it, or give the op a gradient by gg.register_gradient"
     )
 
 
-def rebuilt(node: Expr, parts: Sequence[Expr]) -> Expr:
-    """Return a node with other `children`; the node itself if they are the same."""
-    before = children(node)
+def rebuilt(node: Expr, parts: Sequence[Expr], before: Sequence[Expr] | None = None) -> Expr:
+    """Return a node with other `children`; the node itself if they are the same.
+
+    `before` are its children, for callers that have them.
+    """
+    before = children(node) if before is None else before
     if all(a.same_as(b) for a, b in zip(before, parts, strict=True)):
         return node
-    if isinstance(node, _BINARY + _UNARY + (prim.Select,)):
-        return type(node)(*parts)
     if isinstance(node, prim.Cast):
         return prim.Cast(node.ty, parts[0])
     if isinstance(node, prim.Let):
         return prim.Let(node.var, *parts)
+    if type(node) in _FIELDS:
+        return type(node)(*parts)
     arguments = [node.args[0], *parts] if is_load(node) else list(parts)
     return tvm.ir.Call(node.op, arguments, attrs=node.attrs, span=node.span, ret_ty=node.ty)
 
 
 def postorder(*roots: Any, parts: Callable[[Any], Sequence[Any]] = children) -> list[Any]:
     """Return all nodes under some roots, each once, its parts before it."""
-    order: list[Any] = []
+    return [node for node, _ in _with_parts(roots, parts)]
+
+
+def _with_parts(
+    roots: Sequence[Any], parts: Callable[[Any], Sequence[Any]]
+) -> list[tuple[Any, Sequence[Any]]]:
+    """Return the nodes of a `postorder`, each with its parts."""
+    order: list[tuple[Any, Sequence[Any]]] = []
     seen: set[int] = set()
-    stack = [(root, False) for root in reversed(roots)]
+    stack: list[tuple[Any, Sequence[Any] | None]] = [(root, None) for root in reversed(roots)]
     while stack:
-        node, expanded = stack.pop()
-        if expanded:
-            order.append(node)
-        elif identity(node) not in seen:
-            seen.add(identity(node))
-            stack.append((node, True))
-            stack.extend((part, False) for part in reversed(parts(node)))
+        node, below = stack.pop()
+        if below is not None:
+            order.append((node, below))
+        elif (key := identity(node)) not in seen:
+            seen.add(key)
+            below = parts(node)
+            stack.append((node, below))
+            for part in reversed(below):
+                stack.append((part, None))
     return order
+
+
+def is_tree(root: Expr) -> bool:
+    """Return whether each node of an expression, but for the leaves, is used once."""
+    seen: set[int] = set()
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        parts = children(node)
+        if not parts:
+            continue
+        if identity(node) in seen:
+            return False
+        seen.add(identity(node))
+        stack.extend(parts)
+    return True
+
+
+def unrolled(recursion: Generator[Any, Any, Any]) -> Any:
+    """Return what a recursion returns, without Python's stack.
+
+    Parameters
+    ----------
+    recursion : generator
+        It yields a generator of the same kind for each call of itself, and is sent its result.
+    """
+    stack, result = [recursion], None
+    while stack:
+        try:
+            stack.append(stack[-1].send(result))
+            result = None
+        except StopIteration as finished:
+            stack.pop()
+            result = finished.value
+    return result
+
+
+def same(a: Expr, b: Expr) -> bool:
+    """Return whether two expressions, without `Let`, are equal node by node.
+
+    Reads are of the same tensor, which TVM's own comparison does not know how to tell.
+    """
+    seen: set[tuple[int, int]] = set()
+    stack = [(a, b)]
+    while stack:
+        a, b = stack.pop()
+        if a.same_as(b) or (identity(a), identity(b)) in seen:
+            continue
+        seen.add((identity(a), identity(b)))
+        if not _alike(a, b):
+            return False
+        stack.extend(zip(children(a), children(b), strict=True))
+    return True
+
+
+def _alike(a: Expr, b: Expr) -> bool:
+    """Return whether two different nodes are equal but for their children."""
+    if type(a) is not type(b) or isinstance(a, tvm.ir.Var | prim.Let):
+        return False
+    if isinstance(a, tvm.ir.StringImm):
+        return bool(a.value == b.value)
+    if str(a.ty) != str(b.ty):
+        return False
+    if isinstance(a, prim.IntImm | prim.FloatImm):
+        return bool(a.value == b.value)
+    if not isinstance(a, tvm.ir.Call):
+        return True
+    if is_load(a) and is_load(b):
+        return tensor_key(a.args[0]) == tensor_key(b.args[0])
+    return a.op.same_as(b.op) and len(a.args) == len(b.args)
 
 
 def transformed(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
@@ -120,12 +209,17 @@ def transformed(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
     What is shared in `root` is shared in the result.
     """
-    nodes = postorder(root)
+    (result,) = all_transformed([root], change)
+    return result
+
+
+def all_transformed(roots: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:
+    """Return `roots`, each `transformed`; what they share with one another stays shared, too."""
     results: dict[int, Expr] = {}
-    for node in nodes:
-        parts = [results[identity(child)] for child in children(node)]
-        results[identity(node)] = change(rebuilt(node, parts))
-    return results[identity(root)]
+    for node, before in _with_parts(roots, children):
+        parts = [results[identity(child)] for child in before]
+        results[identity(node)] = change(rebuilt(node, parts, before))
+    return [results[identity(root)] for root in roots]
 
 
 def substituted(root: Expr, values: Mapping[Any, Expr] | Iterable[tuple[Any, Expr]]) -> Expr:
@@ -136,11 +230,19 @@ def substituted(root: Expr, values: Mapping[Any, Expr] | Iterable[tuple[Any, Exp
     root : Expr
     values : pairs of (Var, Expr)
     """
+    (result,) = all_substituted([root], values)
+    return result
+
+
+def all_substituted(
+    roots: Sequence[Expr], values: Mapping[Any, Expr] | Iterable[tuple[Any, Expr]]
+) -> list[Expr]:
+    """Return `roots`, each `substituted`; what they share with one another stays shared, too."""
     pairs = values.items() if isinstance(values, Mapping) else values
     table = {identity(var): value for var, value in pairs}
     if not table:
-        return root
-    return transformed(root, lambda node: table.get(identity(node), node))
+        return list(roots)
+    return all_transformed(roots, lambda node: table.get(identity(node), node))
 
 
 def without_lets(root: Expr) -> Expr:
@@ -172,6 +274,19 @@ def without_lets(root: Expr) -> Expr:
     return results[identity(root)]
 
 
-def _excerpt(node: Expr) -> str:
-    text = str(node)
-    return text if len(text) <= 120 else f"{text[:117]}..."
+def excerpt(node: Expr, depth: int = 4) -> str:
+    """Return the top of an expression as text; TVM's own printing would write out all of it."""
+    if isinstance(node, prim.IntImm | prim.FloatImm):
+        return str(node.value)
+    if isinstance(node, tvm.ir.Var | tvm.ir.StringImm):
+        return str(getattr(node, "name", None) or node.value)
+    if depth == 0:
+        return "..."
+    parts = [excerpt(child, depth - 1) for child in children(node)]
+    if is_load(node):
+        return f"{loaded(node)[0].op.name}[{', '.join(parts)}]"
+    symbol = _SYMBOLS.get(type(node))
+    if symbol is None or symbol in ("min", "max"):
+        name = symbol or called(node).split(".")[-1] or type(node).__name__.lower()
+        return f"{name}({', '.join(parts)})"
+    return f"({parts[0]} {symbol} {parts[1]})"

@@ -1,112 +1,199 @@
-"""Random tensor expressions: index maps, guards, sharing, sums."""
+"""Random scalar expressions over loads: what the stages of random programs compute."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
 from tvm import te, tirx
+from tvm.ir import prim
+
+from tests.fallback.choices import Choices
+from tests.fallback.index_maps import Index, clamped, constant, fitted, random_index
+
+DATA = (-2, 5)
+"""The least and the greatest of the integers in the tensors that indices are read from."""
 
 
 @dataclass
-class Program:
-    """A graph of stages and arrays for its placeholders."""
+class Sources:
+    """What an expression may read.
 
-    output: te.Tensor
-    inputs: list[te.Tensor]
-    arrays: list[np.ndarray]
+    Attributes
+    ----------
+    floats : list of Tensor
+    integers : list of Tensor
+        Of indices, which may be outside of what they index.
+    dtype : str
+        Of the expressions; loads of other floats are cast.
+    kinks : bool
+        Whether conditions may depend on floats.
+    """
 
-
-def random_program(seed: int) -> Program:
-    """Return one or two stages over two placeholders, all of float64."""
-    generator = np.random.default_rng(seed)
-    inputs, arrays = [], []
-    for name in "AB":
-        shape = tuple(int(e) for e in generator.integers(1, 5, generator.integers(1, 4)))
-        inputs.append(te.placeholder(shape, "float64", name=name))
-        arrays.append(generator.uniform(-1.5, 1.5, shape))
-    first = _stage(generator, inputs, "C")
-    if generator.random() < 0.5:
-        return Program(first, inputs, arrays)
-    return Program(_stage(generator, [*inputs, first], "D"), inputs, arrays)
+    floats: list[te.Tensor]
+    integers: list[te.Tensor]
+    dtype: str
+    kinks: bool
 
 
-def _stage(generator: np.random.Generator, tensors: list[te.Tensor], name: str) -> te.Tensor:
-    shape = [int(e) for e in generator.integers(1, 5, generator.integers(0, 3))]
-    reduced = [
-        te.reduce_axis((int(generator.integers(-1, 2)), int(e)), name=f"r{i}")
-        for i, e in enumerate(generator.integers(2, 5, generator.integers(0, 3)))
-    ]
+@dataclass
+class Expressions:
+    """Expressions at one point of some loops.
 
-    def body(*position):
-        axes = [*position, *(axis.var for axis in reduced)]
-        ranges = [*((0, e) for e in shape)]
-        ranges += [(int(r.dom.min), int(r.dom.min) + int(r.dom.extent)) for r in reduced]
-        value = _value(generator, tensors, axes, ranges, depth=3)
-        return te.sum(value, axis=reduced) if reduced else value
+    Attributes
+    ----------
+    choices : Choices
+    sources : Sources
+    axes : list of Index
+        The loop variables.
+    """
 
-    return te.compute(tuple(shape), body, name=name)
+    choices: Choices
+    sources: Sources
+    axes: list[Index]
+    made: list[Any] = field(default_factory=list)
+
+    def value(self, depth: int = 3) -> Any:
+        """Return a float; parts of it may be shared with those returned before."""
+        kinds: list[Callable[[int], Any]] = [self._load] * 4
+        if depth:
+            kinds += [self._sum, self._product, self._product, self._function, self._quotient]
+            kinds += [self._integer, self._guarded, self._guarded, self._masked, self._let]
+        if depth and self.sources.kinks:
+            kinds += [self._extreme, self._extreme, self._restricted, self._rounded]
+        if self.made and self.choices.chance(0.1):
+            return self.choices.pick(self.made)
+        self.made.append(self.choices.pick(kinds)(depth - 1))
+        return self.made[-1]
+
+    def condition(self) -> Any:
+        """Return a boolean."""
+        kinds = [self._position, self._position, self._parity, self._order, self._data_dependent]
+        if self.sources.kinks:
+            kinds += [self._sign, self._sign]
+        first = self.choices.pick(kinds)()
+        if self.choices.chance(0.2):
+            joined = self.choices.pick([tirx.all, tirx.any])
+            return joined(first, self.choices.pick(kinds)())
+        return tirx.Not(first) if self.choices.chance(0.1) else first
+
+    def constant(self, value: float) -> Any:
+        """Return a constant of the expressions' dtype."""
+        return tirx.const(value, self.sources.dtype)
+
+    # Values
+
+    def _load(self, depth: int) -> Any:
+        tensor = self.choices.pick(self.sources.floats)
+        at, guard = self._place(tensor)
+        loaded = tensor(*at)
+        if str(tensor.dtype) != self.sources.dtype:
+            loaded = loaded.astype(self.sources.dtype)
+        if guard is None:
+            return loaded
+        other = self.constant(self.choices.pick([0.0, 0.25]))
+        return tirx.if_then_else(guard, loaded, other)
+
+    def _sum(self, depth: int) -> Any:
+        a, b = self.value(depth), self.value(depth)
+        return a + b if self.choices.chance(0.5) else a - b
+
+    def _product(self, depth: int) -> Any:
+        return self.value(depth) * self.value(depth)
+
+    def _quotient(self, depth: int) -> Any:
+        divisor = self.value(depth)
+        return self.value(depth) / (divisor * divisor + self.constant(0.75))
+
+    def _function(self, depth: int) -> Any:
+        x = self.value(depth)
+        positive = x * x + self.constant(0.5)
+        functions: list[Callable[[], Any]] = [
+            lambda: tirx.tanh(x),
+            lambda: tirx.sin(x),
+            lambda: tirx.exp(tirx.tanh(x)),
+            lambda: tirx.sigmoid(x),
+            lambda: tirx.sqrt(positive),
+            lambda: tirx.log(positive),
+            lambda: tirx.pow(positive, self.constant(0.75)),
+            lambda: tirx.atan(x),
+        ]
+        return self.choices.pick(functions)()
+
+    def _integer(self, depth: int) -> Any:
+        """Something of which no float is the reason."""
+        index = random_index(self.choices, self.axes, self._data)
+        return index.expr.astype(self.sources.dtype) * self.constant(0.25)
+
+    def _guarded(self, depth: int) -> Any:
+        select = self.choices.pick([tirx.if_then_else, tirx.Select])
+        return select(self.condition(), self.value(depth), self.value(depth))
+
+    def _masked(self, depth: int) -> Any:
+        """Exact zeros."""
+        return tirx.if_then_else(self.condition(), self.value(depth), self.constant(0.0))
+
+    def _let(self, depth: int) -> Any:
+        value = self.value(depth)
+        var = tirx.Var("v", self.sources.dtype)
+        return prim.Let(var, value, var * var + self.value(depth))
+
+    def _extreme(self, depth: int) -> Any:
+        a, b = self.value(depth), self.value(depth)
+        return self.choices.pick([tirx.max, tirx.min])(a, b)
+
+    def _restricted(self, depth: int) -> Any:
+        """A function outside whose domain the result does not depend on it."""
+        x = self.value(depth)
+        function = self.choices.pick([tirx.sqrt, tirx.log, tirx.rsqrt])
+        return tirx.if_then_else(x > self.constant(0.125), function(x), self.value(depth))
+
+    def _rounded(self, depth: int) -> Any:
+        x = self.value(depth)
+        return self.choices.pick([tirx.abs(x), tirx.floor(x) * x])
+
+    # Conditions
+
+    def _axis(self) -> Index:
+        return self.choices.pick(self.axes) if self.axes else constant(0)
+
+    def _position(self) -> Any:
+        axis = self._axis()
+        return axis.expr > self.choices.integer(axis.low, max(axis.low, axis.high))
+
+    def _parity(self) -> Any:
+        rest = tirx.floormod(self._axis().expr, self.choices.integer(2, 3))
+        return tirx.EQ(rest, tirx.const(self.choices.integer(0, 1), str(rest.ty)))
+
+    def _order(self) -> Any:
+        return self._axis().expr <= self._axis().expr + self.choices.integer(-1, 1)
+
+    def _data_dependent(self) -> Any:
+        return self._data().expr > 1
+
+    def _sign(self) -> Any:
+        return self.value(1) > self.constant(0.125)
+
+    # Places
+
+    def _place(self, tensor: te.Tensor) -> tuple[list[Any], Any]:
+        """Return indices of an element, and a condition for it to be inside if there is one."""
+        at, guards = [], []
+        for extent in tensor.shape:
+            index = random_index(self.choices, self.axes, self._data)
+            expr, guard = fitted(self.choices, index, int(extent))
+            at.append(expr)
+            guards += [] if guard is None else [guard]
+        return at, tirx.all(*guards) if guards else None
+
+    def _data(self) -> Index:
+        """Return an integer that is read, at indices that are not."""
+        tensor = self.choices.pick(self.sources.integers)
+        at = [clamped(self._axis().expr, int(extent)) for extent in tensor.shape]
+        return Index(tensor(*at), *DATA)
 
 
-def _value(generator, tensors, axes, ranges, depth):
-    kind = generator.choice(
-        ["load", "add", "multiply", "subtract", "tanh", "exp", "maximum", "select", "square"],
-        p=[0.3, 0.1, 0.15, 0.05, 0.1, 0.05, 0.1, 0.1, 0.05],
-    )
-    if depth == 0 or kind == "load":
-        return _load(generator, tensors, axes, ranges)
-    a = _value(generator, tensors, axes, ranges, depth - 1)
-    if kind in ("tanh", "exp"):
-        return getattr(tirx, kind)(a * 0.5)
-    if kind == "square":
-        return a * a
-    b = _value(generator, tensors, axes, ranges, depth - 1)
-    if kind == "select":
-        return tirx.if_then_else(_condition(generator, axes, a), a, b)
-    return {
-        "add": lambda: a + b,
-        "multiply": lambda: a * b,
-        "subtract": lambda: a - b,
-        "maximum": lambda: tirx.max(a, b),
-    }[kind]()
-
-
-def _condition(generator, axes, a):
-    if not axes or generator.random() < 0.3:
-        return a > 0.1
-    axis = axes[generator.integers(len(axes))]
-    return tirx.LT(tirx.floormod(axis, 2), 1) if generator.random() < 0.5 else axis > 0
-
-
-def _load(generator, tensors, axes, ranges):
-    tensor = tensors[generator.integers(len(tensors))]
-    indices, guards = [], []
-    for extent in tensor.shape:
-        index, low, high = _index(generator, axes, ranges)
-        index = index - int(generator.integers(low, max(low + 1, high - int(extent) + 1)))
-        if generator.random() < 0.1:
-            index = int(extent) - 1 - index
-        indices.append(index)
-        guards.append(tirx.all(index >= 0, index < int(extent)))
-    if not guards:
-        return tensor()
-    return tirx.if_then_else(tirx.all(*guards), tensor(*indices), tirx.const(0.25, "float64"))
-
-
-def _index(generator, axes, ranges):
-    """Return a random index and its bounds, both inclusive."""
-    if not axes:
-        return tirx.const(0, "int32"), 0, 0
-    index, low, high = tirx.const(0, "int32"), 0, 0
-    for number in generator.choice(len(axes), generator.integers(1, 3)):
-        factor = int(generator.choice([1, 1, 1, 2, 3, -1]))
-        term, first, last = axes[number], ranges[number][0], ranges[number][1] - 1
-        choice = generator.random()
-        if choice < 0.15:
-            term, first, last = tirx.floordiv(term, 2), first // 2, last // 2
-        elif choice < 0.3:
-            term, first, last = tirx.floormod(term, 3), 0, 2
-        index = index + term * factor
-        low += min(factor * first, factor * last)
-        high += max(factor * first, factor * last)
-    return index, low, high
+def loop_indices(axes: Sequence[tuple[Any, int, int]]) -> list[Index]:
+    """Return loop variables, given with their first value and how many there are, as indices."""
+    return [Index(var, low, low + extent - 1) for var, low, extent in axes]

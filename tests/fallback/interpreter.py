@@ -2,18 +2,23 @@
 
 A load outside its tensor reads NaN (an absurd number, if it holds integers), so that whatever a
 condition fails to keep out is seen. Reductions run in row-major order of their axes, and honour
-`where` and `init`.
+`where`, `init`, and extents that depend on other axes. An extern stage has no meaning but its
+loops: it alone is compiled.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import tvm
 from tvm import te, tirx
 from tvm.ir import prim
 
+from graphgrad.fallback.graph import outputs_of, sources, with_inputs
 from graphgrad.fallback.scatter import Scatter, scatter_of
 from graphgrad.fallback.walk import (
     called,
@@ -49,14 +54,23 @@ _CALLS = {
     "pow": np.power, "atan2": np.arctan2, "hypot": np.hypot, "copysign": np.copysign,
     "fmod": np.fmod, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "likely": lambda x: x,
     "exp10": lambda x: 10.0**x, "isnan": np.isnan, "isfinite": np.isfinite, "isinf": np.isinf,
-    "fma": lambda a, b, c: a * b + c,
+    "fma": lambda a, b, c: a * b + c, "erf": np.vectorize(math.erf, otypes=[float]),
+    "shift_left": np.left_shift, "shift_right": np.right_shift,
 }  # fmt: skip
 
 
-def evaluate(outputs: list[te.Tensor], known: list[tuple[te.Tensor, Any]]) -> list[np.ndarray]:
-    """Return the values of tensors, given those of all placeholders that they depend on."""
-    values = {tensor_key(tensor): np.asarray(array) for tensor, array in known}
-    return [_tensor(output, values) for output in outputs]
+def evaluate(outputs: Sequence[te.Tensor], known: Sequence[tuple[Any, Any]]) -> list[np.ndarray]:
+    """Return the values of tensors, given those of all placeholders that they depend on.
+
+    Parameters
+    ----------
+    outputs : sequence of Tensor
+    known : sequence of (Tensor or Var, array or int)
+        Tensors, also intermediate results, with their values; symbolic sizes with theirs.
+    """
+    values = {tensor_key(of): np.asarray(v) for of, v in known if isinstance(of, te.Tensor)}
+    sizes = {identity(of): int(v) for of, v in known if not isinstance(of, te.Tensor)}
+    return [_tensor(output, values, sizes) for output in outputs]
 
 
 def numpy_dtype(dtype: Any) -> np.dtype:
@@ -64,35 +78,37 @@ def numpy_dtype(dtype: Any) -> np.dtype:
     return np.dtype(ml_dtypes.bfloat16 if str(dtype) == "bfloat16" else str(dtype))
 
 
-def _tensor(tensor: te.Tensor, values: dict[Any, np.ndarray]) -> np.ndarray:
+def _tensor(tensor: te.Tensor, values: dict[Any, np.ndarray], sizes: dict[int, int]) -> np.ndarray:
     stack = [tensor]
     while stack:
         top = stack[-1]
-        waiting = [t for t in top.op.input_tensors if tensor_key(t) not in values]
+        waiting = [t for t in sources(top.op) if tensor_key(t) not in values]
         if tensor_key(top) in values:
             stack.pop()
         elif waiting:
             stack.extend(waiting)
         else:
-            for number, array in enumerate(_stage(top.op, values)):
-                values[tensor_key(top.op.output(number))] = array
+            for result, array in zip(
+                outputs_of(top.op), _stage(top.op, values, sizes), strict=True
+            ):
+                values.setdefault(tensor_key(result), array)
     return values[tensor_key(tensor)]
 
 
-def _stage(op: Any, values: dict[Any, np.ndarray]) -> list[np.ndarray]:
+def _stage(op: Any, values: dict[Any, np.ndarray], sizes: dict[int, int]) -> list[np.ndarray]:
     scatter = scatter_of(op)
     if scatter is not None:
-        return [_scattered(op, scatter, values)]
-    axes = [*op.axis, *op.reduce_axis]
-    extents = [int(axis.dom.extent) for axis in axes]
-    grids = np.indices(extents, sparse=True) if extents else []
-    variables = {
-        identity(axis.var): grid + int(axis.dom.min) for axis, grid in zip(axes, grids, strict=True)
-    }
+        return [_scattered(op, scatter, values, sizes)]
+    if isinstance(op, te.ExternOp):
+        return _compiled(op, values)
+    if isinstance(op, te.ScanOp):
+        return _scanned(op, values, sizes)
+    axes = [(axis.var, axis.dom.min, axis.dom.extent) for axis in [*op.axis, *op.reduce_axis]]
+    variables, extents, inside = _loops(axes, sizes)
     spatial = extents[: len(op.axis)]
     if isinstance(op.body[0], tirx.Reduce):
-        results = _reduction(op.body[0], variables, values, extents, len(spatial))
-        results = [results[int(body.value_index)] for body in op.body]
+        components = _reduction(op.body[0], variables, values, inside, len(spatial))
+        results = [components[int(body.value_index)] for body in op.body]
     else:
         results = [_expression(body, variables, values) for body in op.body]
     return [
@@ -101,16 +117,58 @@ def _stage(op: Any, values: dict[Any, np.ndarray]) -> list[np.ndarray]:
     ]
 
 
-def _scattered(op: Any, scatter: Scatter, values: dict[Any, np.ndarray]) -> np.ndarray:
+def _scanned(
+    op: Any, values: dict[Any, np.ndarray], sizes: dict[int, int]
+) -> list[np.ndarray]:
+    """Compute the updates of all times anew at each step, and keep the row of that time."""
+    low, extent = (int(_expression(e, dict(sizes), {})) for e in _range(op.scan_axis))
+    states = []
+    for tensor, init in zip(outputs_of(op), op.init, strict=True):
+        shape = [int(_expression(e, dict(sizes), {})) for e in tensor.shape]
+        state = np.full(shape, _poison(numpy_dtype(tensor.dtype)))
+        state[:low] = values[tensor_key(init)]
+        states.append(state)
+    placeholders = [tensor_key(placeholder) for placeholder in op.state_placeholder]
+    for time in range(low, low + extent):
+        known = {**values, **dict(zip(placeholders, states, strict=True))}
+        rows = [_tensor(update, known, sizes)[time] for update in op.update]
+        for state, row in zip(states, rows, strict=True):
+            state[time] = row
+    return states
+
+
+def _range(axis: Any) -> tuple[Any, Any]:
+    return axis.dom.min, axis.dom.extent
+
+
+def _loops(
+    axes: Sequence[tuple[Any, Any, Any]], sizes: dict[int, int]
+) -> tuple[dict[int, Any], list[int], np.ndarray]:
+    """Return loop variables (of which each may bound those after it) as arrays, and their extents.
+
+    The third result says which points of the box are inside all bounds.
+    """
+    variables: dict[int, Any] = dict(sizes)
+    counts = []
+    inside = np.asarray(True)
+    for place, (var, low, extent) in enumerate(axes):
+        first, count = (np.asarray(_expression(e, variables, {})) for e in (low, extent))
+        counts.append(int(np.max(count, initial=0)))
+        offset = np.arange(counts[-1]).reshape(-1, *[1] * (len(axes) - place - 1))
+        variables[identity(var)] = first + offset
+        inside = inside & (offset < count)
+    return variables, counts, np.broadcast_to(inside, counts)
+
+
+def _scattered(
+    op: Any, scatter: Scatter, values: dict[Any, np.ndarray], sizes: dict[int, int]
+) -> np.ndarray:
     """Add in any order: numpy's `add.at` takes repeated indices."""
-    out = np.zeros([int(e) for e in op.output(0).shape], numpy_dtype(op.output(0).dtype))
-    extents = [int(axis.extent) for axis in scatter.axes]
-    grids = np.indices(extents) if extents else []
-    variables = {
-        identity(axis.var): grid + int(axis.low)
-        for axis, grid in zip(scatter.axes, grids, strict=True)
-    }
-    counts = np.ones(extents, bool)
+    shape = [int(_expression(e, sizes, {})) for e in op.output(0).shape]
+    out = np.zeros(shape, numpy_dtype(op.output(0).dtype))
+    axes = [(axis.var, axis.low, axis.extent) for axis in scatter.axes]
+    variables, extents, counts = _loops(axes, sizes)
+    counts = counts.copy()
     for guard in scatter.guards:
         counts &= np.asarray(_expression(guard, variables, values))
     at = [
@@ -118,24 +176,41 @@ def _scattered(op: Any, scatter: Scatter, values: dict[Any, np.ndarray]) -> np.n
         for index in scatter.indices
     ]
     value = np.broadcast_to(_expression(scatter.value, variables, values), extents)[counts]
-    np.add.at(out, tuple(at), value)
+    np.add.at(out, tuple(at), value if at else value.sum())
     return out
 
 
+def _compiled(op: Any, values: dict[Any, np.ndarray]) -> list[np.ndarray]:
+    """Run one stage alone, from the values of what it reads."""
+    inputs = [te.placeholder(t.shape, str(t.dtype), name=t.op.name) for t in op.input_tensors]
+    replaced = {tensor_key(t): p for t, p in zip(op.input_tensors, inputs, strict=True)}
+    results = outputs_of(with_inputs(op, replaced))
+    executable = tvm.compile(te.create_prim_func([*inputs, *results]), target="llvm")
+    arrays = [tvm.runtime.tensor(values[tensor_key(t)]) for t in op.input_tensors]
+    outputs = [
+        tvm.runtime.empty([int(e) for e in result.shape], str(result.dtype)) for result in results
+    ]
+    executable(*arrays, *outputs)
+    return [output.numpy() for output in outputs]
+
+
 def _reduction(
-    body: Any, variables: Any, values: Any, extents: list[int], spatial: int
+    body: Any, variables: Any, values: Any, inside: np.ndarray, spatial: int
 ) -> list[np.ndarray]:
     combiner = body.combiner
-    kept = extents[:spatial]
+    kept = inside.shape[:spatial]
+    points = (*kept, math.prod(inside.shape[spatial:]))
     sources = [
-        np.broadcast_to(_expression(source, variables, values), extents).reshape(*kept, -1)
+        np.broadcast_to(_expression(source, variables, values), inside.shape).reshape(points)
         for source in body.source
     ]
-    counts = np.broadcast_to(_expression(body.condition, variables, values), extents)
-    counts = counts.reshape(*kept, -1)
+    counts = (inside & _expression(body.condition, variables, values)).reshape(points)
     starts = list(body.init) or list(combiner.identity_element)
-    state = [np.broadcast_to(_expression(e, variables, values), kept).copy() for e in starts]
-    for step in range(counts.shape[-1]):
+    one_each = (*kept, *[1] * (inside.ndim - spatial))
+    state = [
+        np.broadcast_to(_expression(e, variables, values), one_each).reshape(kept) for e in starts
+    ]
+    for step in range(points[-1]):
         bound = {identity(var): value for var, value in zip(combiner.lhs, state, strict=True)}
         for var, source in zip(combiner.rhs, sources, strict=True):
             bound[identity(var)] = source[..., step]
@@ -161,6 +236,8 @@ def _node(node: Any, parts: list[Any], values: dict[Any, np.ndarray]) -> Any:
     dtype = numpy_dtype(node.ty)
     if isinstance(node, prim.IntImm | prim.FloatImm):
         return np.asarray(node.value, dtype)
+    if isinstance(node, tvm.ir.Var):
+        raise NameError(f"the variable {node.name} has no value here")
     if is_load(node):
         return _load(values[tensor_key(loaded(node)[0])], parts)
     if isinstance(node, prim.Cast):
@@ -187,5 +264,8 @@ def _load(array: np.ndarray, indices: list[Any]) -> Any:
         loaded_values: Any = np.zeros(np.shape(outside), array.dtype)
     else:
         loaded_values = array[tuple(inside)]
-    poison = np.asarray(_ABSURD if array.dtype.kind in "iub" else np.nan).astype(array.dtype)
-    return np.where(outside, poison, loaded_values)
+    return np.where(outside, _poison(array.dtype), loaded_values)
+
+
+def _poison(dtype: np.dtype) -> np.ndarray:
+    return np.asarray(_ABSURD if dtype.kind in "iub" else np.nan).astype(dtype)

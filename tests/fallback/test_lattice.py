@@ -29,9 +29,11 @@ def points(solutions: Solutions, right, low, extents):
             fits &= not (quotient.exact and numerator % quotient.divisor)
         fits &= all(value(equation, known) == 0 for equation in solutions.equations)
         unknowns = [value(form, known) for form in solutions.unknowns]
-        for loop in solutions.loops:
+        for loop, counter in zip(solutions.loops, counters, strict=True):
             at = unknowns[loop.unknown] - low[loop.unknown]
             assert not fits or at >= 0, "a loop's unknown needs no lower guard"
+            start = value(loop.above, known) % loop.step
+            assert at == start + counter * loop.step
         inside = all(b <= u < b + e for u, b, e in zip(unknowns, low, extents, strict=True))
         if fits and inside:
             found.append(tuple(unknowns))
@@ -97,6 +99,11 @@ def determinant(matrix) -> int:
         for j, value in enumerate(matrix[0])
         if value
     )
+
+
+def test_of_as_many_points_the_smaller_step_is_walked():
+    (loop,) = solve([[1, -2]], [12, 6]).loops
+    assert (loop.unknown, loop.step) == (1, 1)
 
 
 def trips(solutions: Solutions, extents) -> int:

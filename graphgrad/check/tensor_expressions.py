@@ -1,0 +1,264 @@
+"""Checking the gradients of tensor expressions: derived ones, or a given backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import te
+
+from ..arrays import to_numpy
+from ..errors import ArgumentError, GradientMismatch, InputError, NotDifferentiableError
+from ..fallback.gradient import te_gradient
+from ..fallback.graph import operations, outputs_of, rewritten
+from ..fallback.walk import tensor_key
+from ..ops.tensor import is_float
+from .compare import Arrays, precision_of
+from .functions import Settings
+from .point import check_orders
+from .result import GradientCheck, PartCheck
+from .tensor_machine import Program, TensorMachine
+
+Backward = Callable[[list[te.Tensor], list[te.Tensor], list[te.Tensor | None]], Any]
+"""Of inputs, outputs and cotangents: a gradient for each input, or None."""
+
+_EXTENT = 3
+"""The extent of a symbolic dimension where values are drawn."""
+
+
+@dataclass(frozen=True)
+class Expressions:
+    """Tensor expressions, and the placeholders that they are checked at.
+
+    Attributes
+    ----------
+    outputs : list of Tensor
+    inputs : list of Tensor
+        Placeholders whose gradients are checked, and those of integers beside them.
+    others : list of Tensor
+        Placeholders that stay as they are.
+    """
+
+    outputs: list[te.Tensor]
+    inputs: list[te.Tensor]
+    others: list[te.Tensor]
+
+    @property
+    def label(self) -> str:
+        """What they are called in messages."""
+        return ", ".join(dict.fromkeys(str(tensor.op.name) for tensor in self.outputs))
+
+    @property
+    def placeholders(self) -> list[te.Tensor]:
+        """All that a kernel takes."""
+        return [*self.inputs, *self.others]
+
+    @property
+    def positions(self) -> list[int]:
+        """Which placeholders are differentiated."""
+        return [k for k, tensor in enumerate(self.inputs) if is_float(str(tensor.dtype))]
+
+
+def is_tensors(value: Any) -> bool:
+    """Return whether a value is a tensor of TE, or a list of some."""
+    if isinstance(value, te.Tensor):
+        return True
+    return (
+        isinstance(value, Sequence)
+        and len(value) > 0
+        and all(isinstance(item, te.Tensor) for item in value)
+    )
+
+
+def expressions_of(outputs: Any, inputs: Any) -> Expressions:
+    """Return outputs as a function of inputs, which may be intermediate results.
+
+    Raises
+    ------
+    NotDifferentiableError
+        There are no floats to differentiate, or by which.
+    """
+    outputs, inputs = _list(outputs), _list(inputs)
+    known = {}
+    for number, tensor in enumerate(inputs):
+        if not isinstance(tensor.op, te.PlaceholderOp):
+            name = f"{tensor.op.name}_{number}"
+            known[tensor_key(tensor)] = te.placeholder(tensor.shape, str(tensor.dtype), name=name)
+    inputs = [known.get(tensor_key(tensor), tensor) for tensor in inputs]
+    outputs = rewritten(outputs, lambda op: None, known) if known else outputs
+    listed = {tensor_key(tensor) for tensor in inputs}
+    found = [
+        tensor
+        for op in operations(*outputs)
+        if isinstance(op, te.PlaceholderOp)
+        for tensor in outputs_of(op)
+        if tensor_key(tensor) not in listed
+    ]
+    subject = Expressions(outputs, inputs, found)
+    for tensors, role in ((outputs, "output"), (inputs, "input")):
+        if not any(is_float(str(tensor.dtype)) for tensor in tensors):
+            names = ", ".join(tensor.op.name for tensor in tensors)
+            raise NotDifferentiableError(f"no {role} is of floats: {names}")
+    return subject
+
+
+def programs_of(
+    subject: Expressions, name: str, order: int, backward: Backward | None = None
+) -> dict[str, Program]:
+    """Return a function of the float outputs, its vjp, and the vjp of that with order 2."""
+    outputs = [tensor for tensor in subject.outputs if is_float(str(tensor.dtype))]
+    parameters = subject.placeholders
+    programs = {name: Program(parameters, outputs)}
+    wrt = [parameters[k] for k in subject.positions]
+    for level in range(order):
+        heads = [
+            te.placeholder(tensor.shape, str(tensor.dtype), name=f"cotangent{level}_{number}")
+            for number, tensor in enumerate(outputs)
+        ]
+        if backward is not None and not level:
+            gradients = _given(backward, subject, heads)
+        else:
+            gradients = te_gradient(outputs, wrt, heads)
+        name = f"{name}_vjp"
+        parameters, wrt, outputs = [*parameters, *heads], [*wrt, *heads], gradients
+        programs[name] = Program(parameters, outputs)
+    return programs
+
+
+def check_expressions(
+    subject: Expressions, arrays: Any, settings: Settings, backward: Backward | None = None
+) -> GradientCheck:
+    """Check the gradients of tensor expressions by compiled kernels.
+
+    Raises
+    ------
+    GradientMismatch
+    """
+    point = _point(subject, arrays, np.random.default_rng(settings.seed))
+    machine = TensorMachine(programs_of(subject, "main", settings.order, backward))
+    return GradientCheck([check_compiled(subject, machine, "main", point, settings)])
+
+
+def check_compiled(
+    subject: Expressions, machine: TensorMachine, name: str, point: Arrays, settings: Settings
+) -> PartCheck:
+    """Check compiled programs of some expressions at given values of their placeholders.
+
+    Raises
+    ------
+    GradientMismatch
+    """
+    try:
+        checks = check_orders(
+            machine,
+            name,
+            point,
+            settings.order,
+            np.random.default_rng(settings.seed),
+            subject.label,
+            positions=subject.positions,
+            names=[tensor.op.name for tensor in subject.placeholders],
+            tolerances=settings.tolerances,
+            jacobian=settings.jacobian,
+        )
+    except GradientMismatch as error:
+        error.op = subject.label
+        raise
+    precision = precision_of([point[k] for k in subject.positions]).name
+    note = "" if precision == "float64" else f"the expressions compute in {precision}"
+    return PartCheck(subject.label, precision, checks, op=subject.label, note=note)
+
+
+def _list(tensors: Any) -> list[te.Tensor]:
+    return [tensors] if isinstance(tensors, te.Tensor) else list(tensors)
+
+
+def _given(backward: Backward, subject: Expressions, heads: Sequence[te.Tensor]) -> list[te.Tensor]:
+    """Return the gradients of a given backward pass."""
+    remaining = iter(heads)
+    cotangents = [
+        next(remaining) if is_float(str(tensor.dtype)) else None for tensor in subject.outputs
+    ]
+    answer = backward(list(subject.inputs), list(subject.outputs), cotangents)
+    gradients = _list(answer)
+    if len(gradients) != len(subject.inputs):
+        raise InputError(
+            f"backward returned {len(gradients)} gradients for {len(subject.inputs)} inputs"
+        )
+    found = [gradients[k] for k in subject.positions]
+    for k, gradient in zip(subject.positions, found, strict=True):
+        if not isinstance(gradient, te.Tensor):
+            raise InputError(
+                f"backward returned {gradient!r} for the input {subject.inputs[k].op.name}; "
+                "expected a tensor: leave the input out if it has no gradient"
+            )
+    return found
+
+
+def _point(subject: Expressions, arrays: Any, generator: np.random.Generator) -> Arrays:
+    """Return a value for each placeholder: as given, or random."""
+    placeholders = subject.placeholders
+    given = _by_position(subject, arrays)
+    extents: dict[str, int] = {}
+    for position, array in given.items():
+        _fit(placeholders[position], array, extents)
+    return [
+        given[k] if k in given else _drawn(tensor, extents, generator)
+        for k, tensor in enumerate(placeholders)
+    ]
+
+
+def _by_position(subject: Expressions, arrays: Any) -> dict[int, np.ndarray]:
+    if arrays is None:
+        return {}
+    names = [str(tensor.op.name) for tensor in subject.placeholders]
+    if isinstance(arrays, Mapping):
+        unknown = [name for name in arrays if names.count(name) != 1]
+        if unknown:
+            raise InputError(f"{unknown[0]!r} names no placeholder, or several: there are {names}")
+        return {names.index(name): np.array(to_numpy(a)) for name, a in arrays.items()}
+    values = list(arrays) if isinstance(arrays, list | tuple) else [arrays]
+    if len(values) != len(subject.inputs):
+        raise InputError(
+            f"give one array for each of {names[: len(subject.inputs)]}, in a list, or a dict by "
+            "the names of placeholders"
+        )
+    return {k: np.array(to_numpy(value)) for k, value in enumerate(values)}
+
+
+def _fit(tensor: te.Tensor, array: np.ndarray, extents: dict[str, int]) -> None:
+    """Raise `InputError` unless an array fits a placeholder; note its symbolic extents."""
+    fits = str(array.dtype) == str(tensor.dtype) and array.ndim == len(tensor.shape)
+    for extent, size in zip(tensor.shape, array.shape, strict=False):
+        if isinstance(extent, tvm.ir.Var):
+            fits &= extents.setdefault(extent.name, size) == size
+        else:
+            fits &= int(extent) == size
+    if not fits:
+        raise InputError(
+            f"{tensor.op.name} is {tensor.dtype} of shape {list(tensor.shape)}; given "
+            f"{array.dtype}{array.shape}"
+        )
+
+
+def _drawn(
+    tensor: te.Tensor, extents: Mapping[str, int], generator: np.random.Generator
+) -> np.ndarray:
+    """Return random values: floats in (−1, 1), integers 0 and 1."""
+    shape = []
+    for extent in tensor.shape:
+        if isinstance(extent, tvm.ir.Var):
+            shape.append(extents.get(extent.name, _EXTENT))
+        elif isinstance(extent, tvm.tirx.IntImm):
+            shape.append(int(extent))
+        else:
+            raise ArgumentError(
+                f"{tensor.op.name} has the extent {extent}: values cannot be drawn, give arrays"
+            )
+    dtype = str(tensor.dtype)
+    if is_float(dtype):
+        return generator.uniform(-1, 1, shape).astype(dtype)
+    return generator.integers(0, 2, shape).astype(dtype)

@@ -1,0 +1,323 @@
+"""Deep stages cut into shallow ones, which TVM can compile.
+
+TVM's passes recurse over expressions: a body nested some thousand levels deep overflows the stack
+of the process, and the cost of compiling nested bindings grows with the square of their number.
+Here parts of such a body become stages of their own, and the body reads their results.
+
+A part is a stage over those loops only that it depends on. If it depends on the loops of a
+reduction, these are among them, and what the reduction summed on the fly is saved: that takes
+memory, but only a body that is too deep to be compiled at all is cut. What conditions protect in
+the body they protect in the stage too; where they do not hold, the stage is 0 and is not read.
+
+What is cut off is kept small as a whole: a part that several others need is computed again by
+those that it is small for, and saved once if it is not, so the work grows as the body does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import te, tirx
+from tvm.ir import prim
+
+from .graph import Key, Operation, outputs_of, reduce_with, rewritten, with_bodies
+from .regions import Placement, Region
+from .share import shared
+from .walk import Expr, children, identity, is_load, postorder, rebuilt, without_lets
+
+MOST_LEVELS = 600
+"""Levels of nesting that a stage may have; TVM's stack ends at some 1,400 of the costliest kind."""
+
+_MOST_OF_PART = 400
+"""Levels of nesting of what is saved; the rest is for the condition under which it is needed."""
+
+_MOST_AGAIN = 100
+"""Levels, and a sixth of the nodes, of what is computed again for each stage that needs it."""
+
+
+def cut(
+    tensors: Sequence[te.Tensor], known: Mapping[Key, te.Tensor] | None = None
+) -> list[te.Tensor]:
+    """Return the same tensors from stages none of which is deeper than TVM can compile.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+    known : mapping, optional
+        Tensors that stay as they are, to themselves, by their keys.
+    """
+    return rewritten(tensors, cut_stage, known)
+
+
+def cut_stage(op: Operation) -> list[te.Tensor] | None:
+    """Return the outputs of a stage that is too deep, from several; None for any other stage."""
+    if not isinstance(op, te.ComputeOp) or not is_deep(*_roots(op)) or _has_ragged_loops(op):
+        return None
+    roots = [without_lets(root) for root in _roots(op)]
+    condition = roots[0] if isinstance(op.body[0], tirx.Reduce) else tirx.const(True)
+    if not _is_true(condition):
+        # What a reduction leaves out is protected by its condition.
+        roots[1:] = [tirx.if_then_else(condition, root, _zero(root)) for root in roots[1:]]
+    placement = Placement(roots)
+    if _nesting(placement) <= MOST_LEVELS:
+        return None
+    roots = _Pieces(op, roots, placement).rest()
+    if not isinstance(op.body[0], tirx.Reduce):
+        return outputs_of(with_bodies(op, roots))
+    components = reduce_with(op.body[0], roots[1:], roots[0])
+    return outputs_of(with_bodies(op, [components[int(b.value_index)] for b in op.body]))
+
+
+def is_deep(*roots: Expr) -> bool:
+    """Return whether expressions have so many nodes that they may be too deep for a stage."""
+    return len(postorder(*roots)) > MOST_LEVELS
+
+
+def _nesting(placement: Placement) -> int:
+    """Return how deep expressions are nested at most when what is shared is bound around them."""
+    depths: dict[int, int] = {}
+    for node in placement.nodes:
+        below = [depths[identity(part)] for part in placement.parts[identity(node)]]
+        depths[identity(node)] = 1 + max(below, default=0)
+    return max(depths.values(), default=0) + len(placement.shared)
+
+
+def _roots(op: Any) -> list[Expr]:
+    """Return what a compute stage evaluates; of a reduction its condition and its sources."""
+    first = op.body[0]
+    return [first.condition, *first.source] if isinstance(first, tirx.Reduce) else list(op.body)
+
+
+def _has_ragged_loops(op: Any) -> bool:
+    """Return whether a loop's bounds depend on other loops, or on what a tensor holds.
+
+    No stage has such a shape, so nothing that depends on the loop could be saved.
+    """
+    loops = {identity(axis.var) for axis in [*op.axis, *op.reduce_axis]}
+    bounds = [bound for axis in op.reduce_axis for bound in (axis.dom.min, axis.dom.extent)]
+    return any(is_load(node) or identity(node) in loops for node in postorder(*bounds))
+
+
+@dataclass(frozen=True)
+class _Cone:
+    """What must be evaluated for a node, given what is saved.
+
+    Attributes
+    ----------
+    depth : int
+        Of the nodes, one below another.
+    own : int
+        Number of the nodes that only it needs.
+    bound : dict
+        The shared nodes below it, each with the number of nodes that only that one needs.
+    """
+
+    depth: int
+    own: int
+    bound: dict[int, int]
+
+    @property
+    def levels(self) -> int:
+        """How deep it is nested when each shared node is bound around the rest."""
+        return self.depth + len(self.bound)
+
+    @property
+    def size(self) -> int:
+        """Number of nodes."""
+        return self.own + sum(self.bound.values())
+
+
+class _Pieces:
+    """The parts of a stage that become stages of their own.
+
+    Attributes
+    ----------
+    cuts : dict
+        The nodes whose values are saved, by their identities.
+    """
+
+    def __init__(self, op: Any, roots: Sequence[Expr], placement: Placement):
+        self.op = op
+        self.roots = roots
+        self.placement = placement
+        self.axes = {identity(axis.var): axis for axis in [*op.axis, *op.reduce_axis]}
+        self.cuts: dict[int, Expr] = {}
+        self.cones: dict[int, _Cone] = {}
+        self.taken: dict[int, Expr | None] = {id(self.placement.top): None}
+        self.guarded: dict[int, Expr] = {}
+        self.bare: set[int] = set()
+        self.inside: dict[int, list[Expr]] = {}
+        self.saved: dict[int, tuple[te.Tensor, list[Any]]] = {}
+        self._choose()
+
+    def rest(self) -> list[Expr]:
+        """Return what the roots are once all parts are saved."""
+        for node in postorder(*self.cuts.values(), parts=self._needed):
+            self._save(node)
+        variables = {key: axis.var for key, axis in self.axes.items()}
+        return [shared(self._reading(self._inside(root), variables)) for root in self.roots]
+
+    def _choose(self) -> None:
+        """Decide what is cut: from the leaves up, whenever a part gets too deep."""
+        for node in self.placement.nodes:
+            self._visit(node)
+        done = 0
+        while done < len(self.cuts):
+            # A part is saved under the condition in which it is needed: it must be shallow too.
+            pending = list(self.cuts.values())[done:]
+            done = len(self.cuts)
+            for node in pending:
+                self.guarded[identity(node)] = self._under_condition(node)
+
+    def _visit(self, node: Expr) -> None:
+        """Cut below a node, the deepest part first, until it is shallow; or at the node."""
+        parts = self._parts(node)
+        cone = self._cone(parts)
+        while cone.levels > _MOST_OF_PART:
+            whole = [part for part in parts if self._levels(part) > 1]
+            if not whole:
+                break
+            deepest = max(whole, key=self._levels)
+            self.cuts[identity(deepest)] = deepest
+            cone = self._cone(parts)
+        self.cones[identity(node)] = cone
+        key = identity(node)
+        if key in self.placement.shared and (
+            cone.levels > _MOST_AGAIN or cone.size > 6 * _MOST_AGAIN
+        ):
+            self.cuts[key] = node
+
+    def _levels(self, node: Expr) -> int:
+        """Return the levels of a node that can be cut; 0 if it is cut, or cannot be."""
+        key = identity(node)
+        return 0 if key in self.cuts or key in self.bare else self.cones[key].levels
+
+    def _cone(self, parts: Sequence[Expr]) -> _Cone:
+        depth, own = 1, 1
+        bound: dict[int, int] = {}
+        for part in parts:
+            key = identity(part)
+            depth = max(depth, 2)
+            if key in self.cuts:
+                continue
+            cone = self.cones[key]
+            depth = max(depth, 1 + cone.depth)
+            bound = {**bound, **cone.bound} if bound else cone.bound
+            if key in self.placement.shared:
+                bound = {**bound, key: cone.own}
+            else:
+                own += cone.own
+        return _Cone(depth, own, bound)
+
+    def _under_condition(self, node: Expr) -> Expr:
+        """Return a part as it is saved: 0 where it is not needed, if it reads what may not be."""
+        key = identity(node)
+        if key not in self.placement.fragile:
+            return node
+        region = self.placement.guarded.get(key, self.placement.regions[key])
+        taken = self._taken(region)
+        return node if taken is None else tirx.if_then_else(taken, node, _zero(node))
+
+    def _taken(self, region: Region) -> Expr | None:
+        """Return the condition under which a region is evaluated, None if it always is."""
+        around: list[Region] = []
+        inner: Region | None = region
+        while inner is not None and id(inner) not in self.taken:
+            around.append(inner)
+            inner = inner.parent
+        for inner in reversed(around):
+            holds: Expr = inner.condition
+            if not inner.wanted:
+                holds = tirx.if_then_else(holds, tirx.const(False), tirx.const(True))
+            outer = self.taken[id(inner.parent)]
+            if outer is not None:
+                holds = tirx.if_then_else(outer, holds, tirx.const(False))
+            self.taken[id(inner)] = holds
+            self._visit_condition(holds)
+        return self.taken[id(region)]
+
+    def _visit_condition(self, root: Expr) -> None:
+        """Cut below a condition that is not part of the expression; not in its midst.
+
+        There, what is outside protects what is inside.
+        """
+        new = [node for node in postorder(root) if identity(node) not in self.cones]
+        self.bare |= {identity(node) for node in new if not node.same_as(root)}
+        for node in new:
+            self._visit(node)
+
+    def _parts(self, node: Expr) -> list[Expr]:
+        known = self.placement.parts.get(identity(node))
+        return children(node) if known is None else known
+
+    def _inside(self, root: Expr, own: int | None = None) -> list[Expr]:
+        """Return the nodes under a root down to those that are saved; `own` counts as not."""
+
+        def parts(node: Expr) -> list[Expr]:
+            key = identity(node)
+            return self._parts(node) if key == own or key not in self.cuts else []
+
+        return postorder(root, parts=parts)
+
+    def _needed(self, node: Expr) -> list[Expr]:
+        """Return the parts that are saved before one, because it reads them."""
+        own = identity(node)
+        inside = self.inside[own] = self._inside(self.guarded[own], own)
+        return [part for part in inside if identity(part) in self.cuts and identity(part) != own]
+
+    def _reading(
+        self, inside: Sequence[Expr], variables: Mapping[int, Expr], own: int | None = None
+    ) -> Expr:
+        """Return an expression, given by its nodes, that reads what is saved.
+
+        Parameters
+        ----------
+        inside : sequence of Expr
+            See `_inside`.
+        variables : mapping
+            What the stage's loop variables become, by their identities.
+        own : int, optional
+            See `_inside`.
+        """
+        results: dict[int, Expr] = {}
+        for node in inside:
+            key = identity(node)
+            if key in variables:
+                results[key] = variables[key]
+            elif key in self.cuts and key != own:
+                stage, axes = self.saved[key]
+                results[key] = stage(*(variables[identity(a.var)] - a.dom.min for a in axes))
+            else:
+                before = self._parts(node)
+                results[key] = rebuilt(node, [results[identity(p)] for p in before], before)
+        return results[identity(inside[-1])]
+
+    def _save(self, node: Expr) -> None:
+        """Make a part a stage of its own, over the loops that it depends on."""
+        own = identity(node)
+        inside = self.inside.pop(own)
+        used = {identity(part) for part in inside}
+        for key in used & self.saved.keys():
+            used |= {identity(axis.var) for axis in self.saved[key][1]}
+        axes = [axis for key, axis in self.axes.items() if key in used]
+
+        def body(*position: Any) -> Expr:
+            variables = {
+                identity(axis.var): at + axis.dom.min
+                for axis, at in zip(axes, position, strict=True)
+            }
+            return shared(self._reading(inside, variables, own))
+
+        shape = tuple(axis.dom.extent for axis in axes)
+        stage = te.compute(shape, body, name=f"{self.op.name}_part{len(self.saved)}")
+        self.saved[own] = stage, axes
+
+
+def _zero(node: Expr) -> Expr:
+    return tirx.const(0, str(node.ty))
+
+
+def _is_true(condition: Expr) -> bool:
+    return isinstance(condition, prim.IntImm) and bool(condition.value)

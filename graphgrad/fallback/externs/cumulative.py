@@ -1,0 +1,66 @@
+"""Cumulative sums and products: recurrences along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import te, tirx, topi
+
+from ..recurrence import partial_results
+from ..row_major import product, reshaped
+from ..walk import Expr
+from .match import same_stage
+
+
+def cumsum(op: Any) -> list[te.Tensor] | None:
+    """y[k] = Σ x[j] over j ≤ k, or over j < k"""
+    return _accumulated(op, topi.cumsum, lambda a, b: a + b, 0.0)
+
+
+def cumprod(op: Any) -> list[te.Tensor] | None:
+    """y[k] = Π x[j] over j ≤ k, or over j < k"""
+    return _accumulated(op, topi.cumprod, lambda a, b: a * b, 1.0)
+
+
+def _accumulated(
+    op: Any, function: Any, combine: Callable[[Expr, Expr], Expr], neutral: float
+) -> list[te.Tensor] | None:
+    (data,) = op.inputs
+    output = op.output(0)
+    dtype = str(output.dtype)
+    for axis in (None, *range(len(data.shape))):
+        for exclusive in (False, True):
+            if same_stage(op, function(data, axis, dtype, exclusive)):
+                flat = reshaped(data, [product(data.shape)]) if axis is None else data
+                return [_along(flat, axis or 0, dtype, exclusive, combine, neutral)]
+    return None
+
+
+def _along(
+    data: te.Tensor,
+    axis: int,
+    dtype: str,
+    exclusive: bool,
+    combine: Callable[[Expr, Expr], Expr],
+    neutral: float,
+) -> te.Tensor:
+    shape = list(data.shape)
+    count = shape.pop(axis)
+    elements = te.compute(
+        (count, *shape),
+        lambda k, *at: data(*at[:axis], k, *at[axis:]).astype(dtype),
+        name=f"{data.op.name}_elements",
+    )
+    (states,) = partial_results(
+        [elements],
+        lambda *_: [tirx.const(neutral, dtype)],
+        lambda state, element: [combine(state[0], element[0])],
+        f"{data.op.name}_cumulative",
+    )
+
+    def result(*at: Any) -> Expr:
+        row = at[axis] if exclusive else at[axis] + 1
+        return states(row, *at[:axis], *at[axis + 1 :])
+
+    return te.compute(data.shape, result, name=f"{data.op.name}_partial")

@@ -1,0 +1,41 @@
+"""What function an extern stage is: proved by calling it again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import te, tirx
+
+from ..walk import tensor_key
+
+
+def same_stage(op: Any, other: te.Tensor | list[te.Tensor]) -> bool:
+    """Return whether two extern stages do the same with the same tensors.
+
+    Parameters
+    ----------
+    op : ExternOp
+    other : Tensor or list of Tensor
+        The outputs of the other one.
+    """
+    other_op = (other if isinstance(other, te.Tensor) else other[0]).op
+    return [tensor_key(t) for t in op.inputs] == [
+        tensor_key(t) for t in other_op.inputs
+    ] and tvm_ffi.structural_equal(_function(op), _function(other_op), map_free_vars=True)
+
+
+def nodes(root: Any, kind: Any) -> list[Any]:
+    """Return the statements or expressions of a kind, those outside before those inside."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        found.append(node)
+
+    tvm_ffi.structural_walk(root, (kind, visit), order="pre")
+    return found
+
+
+def _function(op: Any) -> tirx.PrimFunc:
+    # As parameters, so that each buffer corresponds to the one in its place.
+    return tirx.PrimFunc([*op.input_placeholders, *op.output_placeholders], op.body)

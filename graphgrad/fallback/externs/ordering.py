@@ -1,0 +1,68 @@
+"""Sorting: values by the places that they come from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import te, topi
+
+from ..walk import Expr
+from .match import nodes, same_stage
+
+_INDEX = "int64"
+
+
+def sort(op: Any) -> list[te.Tensor] | None:
+    """y[k] = x[order[k]]"""
+    (data,) = op.inputs
+    *_, axis, is_ascend = _arguments(op)
+    if not same_stage(op, topi.sort(data, axis, is_ascend)):
+        return None
+    return [_taken(data, topi.argsort(data, None, axis, is_ascend, _INDEX), axis)]
+
+
+def argsort(op: Any) -> list[te.Tensor] | None:
+    """Integers, as whatever type they are held."""
+    (data,) = op.inputs
+    *_, axis, is_ascend = _arguments(op)
+    dtype = str(op.output(0).dtype)
+    if not same_stage(op, topi.argsort(data, None, axis, is_ascend, dtype)):
+        return None
+    order = topi.argsort(data, None, axis, is_ascend, _INDEX)
+    return [te.compute(order.shape, lambda *at: order(*at).astype(dtype), name="order")]
+
+
+def topk(op: Any) -> list[te.Tensor | None] | None:
+    """y[k] = x[indices[k]]"""
+    (data,) = op.inputs
+    *_, count, axis, wanted, is_ascend = _arguments(op)
+    outputs = [op.output(i) for i in range(op.num_outputs)]
+    index_dtype = _INDEX if wanted == "values" else str(outputs[-1].dtype)
+    if not same_stage(op, topi.topk(data, count, axis, wanted, is_ascend, index_dtype)):
+        return None
+    indices = topi.topk(data, count, axis, "indices", is_ascend, _INDEX)
+    indices = indices if isinstance(indices, te.Tensor) else indices[0]
+    values = _taken(data, indices, axis)
+    as_held = te.compute(indices.shape, lambda *at: indices(*at).astype(index_dtype), name="order")
+    return {"values": [values], "indices": [as_held], "both": [values, as_held]}[wanted]
+
+
+def _arguments(op: Any) -> list[Any]:
+    """Return the arguments of the function that a stage calls, as Python values."""
+    call = nodes(op.body, tvm.ir.Call)[0]
+    return [_python_value(argument) for argument in call.args]
+
+
+def _python_value(argument: Any) -> Any:
+    value = getattr(argument, "value", argument)
+    return bool(value) if isinstance(value, int) and str(argument.ty) == "bool" else value
+
+
+def _taken(data: te.Tensor, places: te.Tensor, axis: int) -> te.Tensor:
+    axis %= len(data.shape)
+
+    def element(*at: Any) -> Expr:
+        return data(*at[:axis], places(*at), *at[axis + 1 :])
+
+    return te.compute(places.shape, element, name=f"{data.op.name}_ordered")

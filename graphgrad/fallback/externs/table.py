@@ -1,0 +1,81 @@
+"""Which extern stages have a gradient: by what other stages compute the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import te
+
+from ...errors import MissingGradientError, RuleError
+from . import cumulative, ordering, selection, spectral, writes
+
+Restatement = Callable[[Any], Sequence[te.Tensor | None] | None]
+"""Given an extern stage, returns its outputs by other stages, or None if it is another function."""
+
+_TABLE: dict[str, Restatement] = {
+    "argsort_cpu": ordering.argsort,
+    "cumprod_generic": cumulative.cumprod,
+    "cumsum_generic": cumulative.cumsum,
+    "dft_cpu": spectral.dft,
+    "get_valid_counts": selection.get_valid_counts,
+    "index_put.generic": writes.index_put,
+    "scatter_elements.generic": writes.scatter_elements,
+    "scatter_nd.generic": writes.scatter_nd,
+    "sort_cpu": ordering.sort,
+    "stft_cpu": spectral.stft,
+    "topk_cpu": ordering.topk,
+}
+
+
+def register(tag: str, restate: Restatement) -> Restatement:
+    """Say what the extern stages of a tag compute, as stages whose gradients are known.
+
+    Parameters
+    ----------
+    tag : str
+        Of the stage (``te.extern(..., tag=...)``).
+    restate : callable
+        Given the stage (`te.ExternOp`), returns its outputs, of the same shapes and dtypes, computed
+        from ``op.inputs`` by other stages. They may read the stage's own integer outputs. None for
+        an output that depends on no float; None in all if the stage computes something else.
+
+    Returns
+    -------
+    callable
+        `restate`.
+
+    Raises
+    ------
+    RuleError
+        The arguments are not a tag and a function.
+
+    Examples
+    --------
+    A product of matrices by a library:
+
+    >>> register("my_matmul", lambda op: [topi.matmul(*op.inputs)])
+    """
+    if not isinstance(tag, str) or not tag or not callable(restate):
+        raise RuleError(f"register takes a tag and a function, got {tag!r}, {restate!r}")
+    _TABLE[tag] = restate
+    return restate
+
+
+def restated(op: Any) -> Sequence[te.Tensor | None]:
+    """Return the outputs of an extern stage as other stages compute them.
+
+    Raises
+    ------
+    MissingGradientError
+        It is not known what the stage computes.
+    """
+    restate = _TABLE.get(str(op.tag))
+    outputs = restate(op) if restate else None
+    if outputs is None:
+        raise MissingGradientError(
+            f"the stage {op.name} is an extern stage of tag {str(op.tag)!r}, whose gradient is not "
+            "known; say what it computes by graphgrad.fallback.externs.register, or give the op a "
+            "gradient by gg.register_gradient"
+        )
+    return outputs

@@ -1,0 +1,218 @@
+"""Writes at indices that are read from tensors: into a copy of the data, one after another.
+
+All of them are stated over flat tensors: write t combines `updates[t]` with what is held at place
+`targets[t]`, in ascending order of t wherever two writes meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import te, tirx, topi
+from tvm.ir import prim
+
+from ..backprop import Guarded
+from ..index_system import Axis
+from ..recurrence import partial_results
+from ..reduce import widened
+from ..row_major import product, ravelled, reshaped, unravelled
+from ..scatter import scatter_add
+from ..walk import Expr
+from .match import same_stage
+
+_INDEX = "int64"
+
+_COMBINED: dict[str, Callable[[Expr, Expr], Expr]] = {
+    "mul": lambda held, update: held * update,
+    "mean": lambda held, update: (held + update) * 0.5,
+    # Of equal values the first counts, that of the data before all updates.
+    "min": lambda held, update: tirx.Select(held <= update, held, update),
+    "max": lambda held, update: tirx.Select(held >= update, held, update),
+}
+
+
+@dataclass(frozen=True)
+class _Writes:
+    """What is written into a tensor.
+
+    Attributes
+    ----------
+    data : Tensor
+        The values before.
+    targets : Tensor of shape (n,)
+        Places in the data, in row-major order.
+    updates : Tensor of shape (n,)
+    """
+
+    data: te.Tensor
+    targets: te.Tensor
+    updates: te.Tensor
+
+
+def scatter_elements(op: Any) -> list[te.Tensor] | None:
+    """y = x, then y[.., indices[t], ..] = f(y[.., indices[t], ..], updates[t]) for each t"""
+    data, indices, updates = op.inputs
+    for axis in range(len(data.shape)):
+        for mode in ("update", "add", *_COMBINED):
+            if same_stage(op, topi.scatter_elements(data, indices, updates, axis, mode)):
+                return [_written(_along_axis(data, indices, updates, axis), mode)]
+    return None
+
+
+def scatter_nd(op: Any) -> list[te.Tensor] | None:
+    """y = x, then y[indices[:, t]] = f(y[indices[:, t]], updates[t]) for each t"""
+    data, indices, updates = op.inputs
+    for mode in ("update", "add", "mul", "min", "max"):
+        if same_stage(op, topi.scatter_nd(data, indices, updates, mode)):
+            return [_written(_at_points(data, indices, updates), mode)]
+    return None
+
+
+def index_put(op: Any) -> list[te.Tensor] | None:
+    """y = x, then y[indices₀[t], indices₁[t], ..] = values[t], or += values[t], for each t"""
+    data, *indices, values = op.inputs
+    for mode, accumulate in (("update", False), ("add", True)):
+        if same_stage(op, topi.index_put(data, indices, values, accumulate)):
+            return [_written(_at_tuples(data, indices, values), mode)]
+    return None
+
+
+def _along_axis(
+    data: te.Tensor, indices: te.Tensor, updates: te.Tensor, axis: int
+) -> _Writes:
+    # Dimensions before the axis, and those after it, are counted together, as the loops do: the
+    # indices may have fewer elements there than the data.
+    shape, inner = data.shape, indices.shape
+    parts = [product(inner[:axis]), inner[axis], product(inner[axis + 1 :])]
+    after = product(shape[axis + 1 :])
+
+    def target(write: Expr) -> Expr:
+        before, _, behind = unravelled(write, parts)
+        index = _not_negative(indices(*unravelled(write, inner)), shape[axis])
+        return (before * shape[axis] + index) * after + behind
+
+    return _flat(data, product(inner), target, updates)
+
+
+def _at_points(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> _Writes:
+    points = indices.shape[1:]
+    parts = [product(points), product(updates.shape[len(points) :])]
+
+    def target(write: Expr) -> Expr:
+        point, place = unravelled(write, parts)
+        stride = parts[1]
+        for dimension in reversed(range(int(indices.shape[0]))):
+            place = place + stride * indices(dimension, *unravelled(point, points))
+            stride = stride * data.shape[dimension]
+        return place
+
+    return _flat(data, product(parts), target, updates)
+
+
+def _at_tuples(data: te.Tensor, indices: Sequence[te.Tensor], values: te.Tensor) -> _Writes:
+    rank = max(len(index.shape) for index in indices)
+    shape = [_broadcast([t.shape[d - rank] for t in indices if len(t.shape) >= rank - d])
+             for d in range(rank)]
+
+    def target(write: Expr) -> Expr:
+        place = unravelled(write, shape)
+        found = []
+        for index, extent in zip(indices, data.shape, strict=True):
+            own = place[rank - len(index.shape) :]
+            at = [0 if _is_one(e) else p for p, e in zip(own, index.shape, strict=True)]
+            found.append(_not_negative(index(*at), extent))
+        return ravelled(found, data.shape)
+
+    return _flat(data, product(shape), target, values)
+
+
+def _broadcast(extents: Sequence[Expr]) -> Expr:
+    return next((extent for extent in extents if not _is_one(extent)), extents[0])
+
+
+def _is_one(extent: Any) -> bool:
+    return isinstance(extent, prim.IntImm) and int(extent) == 1
+
+
+def _not_negative(index: Expr, extent: Expr) -> Expr:
+    return tirx.Select(index < 0, index + extent.astype(str(index.ty)), index)
+
+
+def _flat(
+    data: te.Tensor, count: Expr, target: Callable[[Expr], Expr], updates: te.Tensor
+) -> _Writes:
+    targets = te.compute((count,), lambda t: target(t).astype(_INDEX), name="targets")
+    return _Writes(data, targets, reshaped(updates, [count]))
+
+
+def _written(writes: _Writes, mode: str) -> te.Tensor:
+    """Return the data after all writes."""
+    if mode == "add":
+        return _added(writes)
+    if mode == "update":
+        return _replaced(writes, writes.updates, _last_writes(writes.data, writes.targets))
+    return _combined(writes, _COMBINED[mode])
+
+
+def _added(writes: _Writes) -> te.Tensor:
+    data, (count,) = writes.data, writes.targets.shape
+    axis = Axis(te.var("t", str(count.ty)), tirx.const(0, str(count.ty)), count)
+    term = widened(writes.updates(axis.var))
+    target = writes.targets(axis.var)
+    shape = [product(data.shape)]
+    total = scatter_add(shape, str(term.ty), [axis], [target], Guarded((), term), "added")
+
+    def body(*at: Any) -> Expr:
+        return data(*at) + total(ravelled(at, data.shape)).astype(str(data.dtype))
+
+    return te.compute(data.shape, body, name=f"{data.op.name}_added")
+
+
+def _replaced(writes: _Writes, values: te.Tensor, choice: te.Tensor) -> te.Tensor:
+    """Return the data with `values[choice[p]]` at the places p whose choice is not negative."""
+    data = writes.data
+
+    def body(*at: Any) -> Expr:
+        chosen = choice(ravelled(at, data.shape))
+        return tirx.if_then_else(chosen >= 0, values(chosen), data(*at))
+
+    return te.compute(data.shape, body, name=f"{data.op.name}_written")
+
+
+def _last_writes(data: te.Tensor, targets: te.Tensor) -> te.Tensor:
+    """Return the number of the last write to each place, -1 where there is none."""
+    none = te.compute((product(data.shape),), lambda _: tirx.const(-1, _INDEX), name="none")
+    numbers = te.compute(targets.shape, lambda t: t.astype(_INDEX), name="numbers")
+    return topi.scatter_elements(none, targets, numbers, 0, "update")
+
+
+def _combined(writes: _Writes, combine: Callable[[Expr, Expr], Expr]) -> te.Tensor:
+    """Return the data after writes that depend on what is there.
+
+    Those to one place follow each other once they are sorted by it, which keeps their order: a
+    recurrence, that starts anew from the data at each place.
+    """
+    data, targets = writes.data, writes.targets
+    order = topi.argsort(targets, None, 0, True, _INDEX)
+    places = te.compute(targets.shape, lambda t: targets(order(t)), name="places")
+    updates = te.compute(targets.shape, lambda t: writes.updates(order(t)), name="updates")
+    before = te.compute(
+        targets.shape, lambda t: data(*unravelled(places(t), data.shape)), name="before"
+    )
+
+    def is_first(t: Expr) -> Expr:
+        return tirx.if_then_else(t > 0, tirx.NE(places(t), places(t - 1)), tirx.const(True))
+
+    first = te.compute(targets.shape, is_first, name="first")
+
+    def step(state: Sequence[Expr], element: Sequence[Expr]) -> list[Expr]:
+        starts_anew, at_first, update = element
+        return [combine(tirx.if_then_else(starts_anew, at_first, state[0]), update)]
+
+    zero = tirx.const(0.0, str(data.dtype))
+    (states,) = partial_results([first, before, updates], lambda: [zero], step, "writes")
+    after = te.compute(targets.shape, lambda t: states(t + 1), name="after")
+    return _replaced(writes, after, _last_writes(data, places))

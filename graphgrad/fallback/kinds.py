@@ -1,0 +1,72 @@
+"""What kind of stage a derived stage is, written on it, so that schedules need not guess.
+
+The kind is the attribute ``graphgrad.kind`` of the stage; it becomes an annotation of the block
+that the stage lowers to. No name is ever parsed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Any
+
+from tvm import te
+
+_KIND = "graphgrad.kind"
+_MODULI = "graphgrad.moduli"
+_DIGITS = "graphgrad.digits"
+
+
+class Kind(StrEnum):
+    """The kinds of derived stages.
+
+    CONTRACTION is a sum over loops of the product of two loads with affine indices, nothing else.
+    PHASE is one residue class of a tensor's positions, by a contraction or a plain product. MERGE
+    interleaves phases. PAD is a tensor with a border of zeros. MAP has no reduction, REDUCE is any
+    other one; its body may hold conditions. SCATTER adds up serially.
+    """
+
+    CONTRACTION = "contraction"
+    PHASE = "phase"
+    MERGE = "merge"
+    PAD = "pad"
+    MAP = "map"
+    REDUCE = "reduce"
+    SCATTER = "scatter"
+
+
+def marked(
+    kind: Kind, moduli: Sequence[int] = (), digits: Sequence[int] = ()
+) -> dict[str, str | list[int]]:
+    """Return the attributes of a stage of some kind.
+
+    Parameters
+    ----------
+    kind : Kind
+    moduli : sequence of int, optional
+        Of phases and their merge: one per dimension, 1 for one that is not split.
+    digits : sequence of int, optional
+        Of a phase: its residues, one per dimension.
+    """
+    attributes: dict[str, str | list[int]] = {_KIND: str(kind)}
+    if moduli:
+        attributes[_MODULI] = list(moduli)
+    if digits:
+        attributes[_DIGITS] = list(digits)
+    return attributes
+
+
+def kind_of(op: Any) -> Kind | None:
+    """Return the kind of a derived stage; None if it carries none."""
+    attributes = op.attrs if isinstance(op, te.ComputeOp | te.ExternOp) else None
+    return Kind(str(attributes[_KIND])) if attributes and _KIND in attributes else None
+
+
+def moduli_of(op: Any) -> tuple[int, ...]:
+    """Return into how many residue classes each dimension of a phase or merge is split."""
+    return tuple(int(modulus) for modulus in op.attrs[_MODULI])
+
+
+def digits_of(op: Any) -> tuple[int, ...]:
+    """Return the residue of each dimension of a phase."""
+    return tuple(int(digit) for digit in op.attrs[_DIGITS])

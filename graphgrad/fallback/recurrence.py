@@ -1,0 +1,62 @@
+"""Recurrences along the first dimension of tensors: partial results of folding their elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import te
+
+from .walk import Expr
+
+Combine = Callable[[list[Expr], list[Expr]], Sequence[Expr]]
+"""Given the components of a state and those of the next element, returns the next state's."""
+
+
+def partial_results(
+    elements: Sequence[te.Tensor],
+    start: Callable[..., Sequence[Expr]],
+    combine: Combine,
+    name: str,
+) -> list[te.Tensor]:
+    """Return the states of a recurrence before, between and after the elements.
+
+    Parameters
+    ----------
+    elements : sequence of Tensor of shape (n, ...)
+        Components of what is folded, in the order of their first dimension.
+    start : callable
+        Given a position in the other dimensions, returns the components of the first state.
+    combine : callable
+    name : str
+        Of the stages.
+
+    Returns
+    -------
+    list of Tensor of shape (n + 1, ...)
+        Components of the states: row t follows t elements.
+    """
+    # The loop variables that te.scan makes are int32, whatever the extents are.
+    count, *kept = (extent.astype("int32") for extent in elements[0].shape)
+    shape = (count + 1, *kept)
+
+    def first(_: Any, *position: Any) -> tuple[Expr, ...]:
+        return tuple(start(*position))
+
+    begin = _listed(te.compute((1, *kept), first, name=f"{name}_start"))
+    states = [
+        te.placeholder(shape, str(tensor.dtype), name=f"{name}_state{i}")
+        for i, tensor in enumerate(begin)
+    ]
+
+    def update(time: Any, *position: Any) -> tuple[Expr, ...]:
+        before = [state(time - 1, *position) for state in states]
+        element = [tensor(time - 1, *position) for tensor in elements]
+        return tuple(combine(before, element))
+
+    updates = _listed(te.compute(shape, update, name=f"{name}_update"))
+    return _listed(te.scan(begin, updates, states, list(elements), name=name))
+
+
+def _listed(tensors: Any) -> list[te.Tensor]:
+    return [tensors] if isinstance(tensors, te.Tensor) else list(tensors)

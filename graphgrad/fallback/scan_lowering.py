@@ -1,0 +1,134 @@
+"""Recurrences as loops over time.
+
+The graph of one step becomes a function of its own, whose body is then the body of a loop. So each
+stage of a step stays a block, in a scope that holds the buffers of the step: a schedule can find
+and transform it there. Each state is kept for all times, for whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import s_tir, te, tirx
+from tvm.te import _ffi_api
+
+from .graph import Key, Operation, operations, outputs_of, sources, with_inputs
+from .index_system import Axis
+from .let_statements import without_lets_in
+from .scan import step, step_time
+from .walk import Expr, identity, tensor_key
+
+Lowerable = Callable[[Sequence[te.Tensor]], Sequence[te.Tensor]]
+
+_DETECT = {"tirx.script_parsing_detect_access": tirx.IntImm("int32", 3)}
+"""Asks TVM to find out what a block reads and writes."""
+
+
+def without_scans(tensors: Sequence[te.Tensor], lowerable: Lowerable) -> list[te.Tensor]:
+    """Return tensors that depend on extern stages, which loop over time, instead of scans.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+    lowerable : callable
+        Takes what a step computes to the same by stages that TVM lowers, each tensor once.
+
+    Raises
+    ------
+    ArgumentError
+        A stage inside a scan cannot be computed one time at a time; the error names it.
+    """
+    table: dict[Key, te.Tensor] = {}
+    for op in operations(*tensors):
+        moved = with_inputs(_lowered(op, lowerable) if isinstance(op, te.ScanOp) else op, table)
+        if moved is not op:
+            table.update(zip(map(tensor_key, outputs_of(op)), outputs_of(moved), strict=True))
+    return [table.get(tensor_key(tensor), tensor) for tensor in tensors]
+
+
+def _lowered(op: Any, lowerable: Lowerable) -> Operation:
+    """Return an extern stage that computes the states of a scan, and reads what its steps read."""
+    time = step_time(op)
+    inputs = sources(op)
+    placeholders = [te.placeholder(t.shape, str(t.dtype), name=t.op.name) for t in inputs]
+    known = {
+        tensor_key(tensor): placeholder
+        for tensor, placeholder in zip(inputs, placeholders, strict=True)
+    }
+    rows, _ = step(op, time, known)
+    function = te.create_prim_func(
+        [*placeholders, *op.state_placeholder, time.var, *lowerable(rows)]
+    )
+    buffers = dict(zip(map(tensor_key, inputs), function.params, strict=False))
+    states = list(function.params[len(inputs) : len(inputs) + len(rows)])
+    first = [
+        _copied_rows(buffers[tensor_key(init)], state, init.shape)
+        for init, state in zip(op.init, states, strict=True)
+    ]
+    written = dict(zip(map(identity, function.params[-len(rows) :]), states, strict=True))
+    loop = _loop(op.name, function.body.block, time, written)
+    return _ffi_api.ExternOp(
+        op.name, "", _DETECT, inputs, list(function.params[: len(inputs)]), states,
+        tirx.SeqStmt([*first, loop]),
+    )  # fmt: skip
+
+
+def _copied_rows(source: Any, state: Any, shape: Sequence[Expr]) -> Any:
+    """Return loops that copy the first rows of a state from its initial values."""
+    axes = [
+        tirx.IterVar((0, extent), tirx.Var(f"i{i}", str(extent.ty)), tirx.IterVar.DataPar)
+        for i, extent in enumerate(shape)
+    ]
+    at = [axis.var for axis in axes]
+    store = tirx.BufferStore(state, tirx.BufferLoad(source, at), at)
+    return _block("init", axes, store)
+
+
+def _loop(name: str, body: Any, time: Axis, states: Mapping[int, Any]) -> Any:
+    """Return a loop over time.
+
+    Parameters
+    ----------
+    name : str
+    body : SBlock
+        Of one step, in terms of the variable of `time`.
+    time : Axis
+    states : mapping
+        For the buffers that a step writes, the states that have a row for each time instead.
+    """
+
+    def change(node: Any) -> Any:
+        if isinstance(node, s_tir.SBlock):
+            # What it reads and writes is no longer so.
+            return s_tir.SBlock(
+                node.iter_vars, [], [], node.name_hint, node.body, node.init,
+                node.alloc_buffers, node.match_buffers, {**node.annotations, **_DETECT},
+            )  # fmt: skip
+        is_store = isinstance(node, tirx.BufferStore)
+        state = states.get(identity(node.buffer if is_store else node.source))
+        if state is None:
+            return node
+        indices = [time.var, *node.indices]
+        if is_store:
+            return tirx.BufferStore(state, node.value, indices)
+        return tirx.BufferLoad(state, indices)
+
+    kinds = (s_tir.SBlock, tirx.BufferStore, tvm.ir.TensorLoad)
+    statement = tvm_ffi.structural_map(without_lets_in(body.body), (kinds, change))
+    axis = tirx.IterVar(
+        tvm.ir.Range.from_min_extent(time.low, time.extent), time.var, tirx.IterVar.Opaque
+    )
+    return _block(f"{name}_step", [axis], statement, body.alloc_buffers)
+
+
+def _block(name: str, axes: Sequence[Any], body: Any, buffers: Sequence[Any] = ()) -> Any:
+    """Return a block inside serial loops over its axes."""
+    block = s_tir.SBlock(list(axes), [], [], name, body, None, list(buffers), [], _DETECT)
+    variables = [tirx.Var(axis.var.name, str(axis.var.ty)) for axis in axes]
+    statement = s_tir.SBlockRealize(variables, True, block)
+    for var, axis in reversed(list(zip(variables, axes, strict=True))):
+        statement = tirx.For(var, axis.dom.min, axis.dom.extent, tirx.ForKind.SERIAL, statement)
+    return statement

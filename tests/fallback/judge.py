@@ -1,0 +1,127 @@
+"""Derived gradients judged against differences, both evaluated by the interpreter in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from tvm import te
+
+from graphgrad.fallback.gradient import te_gradient
+from tests.fallback.interpreter import evaluate
+from tests.fallback.programs import Program, Value
+
+STEPS = (1e-6, 1e-5, 1e-7)
+TOLERANCE = 1e-6
+
+SMOOTH, KINK, JUMP, INFINITE = "smooth", "kink", "jump", "infinite"
+
+
+class DisagreementError(AssertionError):
+    """A gradient is not the derivative."""
+
+
+def with_heads(program: Program, generator: np.random.Generator) -> tuple[list[Value], Program]:
+    """Return cotangents of a program's outputs, and the program that computes its gradient."""
+    heads = []
+    for number, output in enumerate(program.outputs):
+        shape = [int(extent) for extent in output.shape]
+        tensor = te.placeholder(output.shape, str(output.dtype), name=f"head{number}")
+        heads.append((tensor, generator.standard_normal(shape).astype(str(output.dtype))))
+    tensors = [tensor for tensor, _ in heads]
+    gradients = te_gradient(program.outputs, program.inputs, tensors)
+    inputs = [*program.inputs, *tensors]
+    return heads, Program(gradients, inputs, [*program.known, *heads])
+
+
+def judge(program: Program, generator: np.random.Generator) -> str:
+    """Compare a program's gradient with differences along a random direction.
+
+    Returns
+    -------
+    str
+        What the program is like there: `SMOOTH`; `KINK`, where the gradient is between the slopes
+        of both sides; `JUMP`, where it has no derivative; `INFINITE`, where it has no value.
+
+    Raises
+    ------
+    DisagreementError
+    """
+    heads, gradient_program = with_heads(program, generator)
+    gradients = evaluate(gradient_program.outputs, gradient_program.known)
+    line = _Line(program, heads, generator)
+    if not np.isfinite(line.value(0.0)):
+        return INFINITE
+    for tensor, gradient in zip(program.inputs, gradients, strict=True):
+        if list(gradient.shape) != [int(extent) for extent in tensor.shape]:
+            raise DisagreementError(f"the gradient by {tensor.op.name} is {gradient.shape}")
+        if not np.isfinite(gradient).all():
+            raise DisagreementError(f"the gradient by {tensor.op.name} is not finite")
+    products = [g * d for g, d in zip(gradients, line.directions, strict=True)]
+    given = float(sum(product.sum() for product in products))
+    scale = float(sum(np.abs(product).sum() for product in products)) + 1e-3
+    return _verdict(line, given, scale)
+
+
+def _verdict(line: _Line, given: float, scale: float) -> str:
+    for step in STEPS:
+        behind, ahead = line.slopes(step)
+        error = TOLERANCE * max(scale, abs(behind), abs(ahead)) + line.rounding(step)
+        if abs(given - (behind + ahead) / 2) < error:
+            return SMOOTH
+    for step in STEPS:
+        behind, ahead = line.slopes(step)
+        curved = 10 * step * max(scale, abs(behind), abs(ahead)) + line.rounding(step)
+        if abs(behind - ahead) > curved and (
+            min(behind, ahead) - curved < given < max(behind, ahead) + curved
+        ):
+            return KINK
+    slopes = [max(map(abs, line.slopes(step))) for step in (1e-5, 1e-6, 1e-7)]
+    if all(5 * a < b for a, b in pairwise(slopes)):
+        return JUMP
+    behind, ahead = line.slopes(STEPS[0])
+    raise DisagreementError(
+        f"the gradient's slope is {given}, that of differences {behind} and {ahead}"
+    )
+
+
+@dataclass
+class _Line:
+    """⟨heads, outputs⟩ along a random direction in the space of a program's inputs."""
+
+    program: Program
+    heads: list[Value]
+    generator: np.random.Generator
+
+    def __post_init__(self) -> None:
+        shapes = [[int(extent) for extent in tensor.shape] for tensor in self.program.inputs]
+        self.directions = [self.generator.standard_normal(shape) for shape in shapes]
+        self._values: dict[float, float] = {}
+        self._size = 0.0
+
+    def value(self, distance: float) -> float:
+        """Return the value at a distance along the direction."""
+        if distance not in self._values:
+            arrays = evaluate(self.program.outputs, self._known(distance))
+            terms = [h * a for (_, h), a in zip(self.heads, arrays, strict=True)]
+            self._size = max(self._size, float(sum(np.abs(term).sum() for term in terms)))
+            self._values[distance] = float(sum(term.sum() for term in terms))
+        return self._values[distance]
+
+    def _known(self, distance: float) -> list[Value]:
+        """Return all inputs moved; an intermediate result moves with those before it as well."""
+        known = list(self.program.known)
+        for tensor, direction in zip(self.program.inputs, self.directions, strict=True):
+            (array,) = evaluate([tensor], known)
+            known.append((tensor, array + distance * direction))
+        return known
+
+    def slopes(self, step: float) -> tuple[float, float]:
+        """Return the slopes behind and ahead."""
+        here = self.value(0.0)
+        return (here - self.value(-step)) / step, (self.value(step) - here) / step
+
+    def rounding(self, step: float) -> float:
+        """Return what rounding may do to a slope."""
+        return 1e-14 * self._size / step
