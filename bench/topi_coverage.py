@@ -93,8 +93,8 @@ def section(records: dict[str, Any]) -> str:
         f"| `{name}` | {category} | {record['calls']} | "
         + "; ".join(" + ".join(names) for names in record["forms"])
         + " |"
-        for category, functions in records.items()
-        for name, record in sorted(functions.items())
+        for category in CATEGORIES
+        for name, record in sorted(records[category].items())
     ]
     refused = [f"| `{name}` | {why} |" for name, why in sorted(REASONS.items())]
     return f"""\

@@ -244,7 +244,7 @@ def _of_intrinsic(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
         )
     if known.partials is None:
         return []
-    partials = known.partials(*(_widened(argument) for argument in arguments), _widened(node))
+    partials = known.partials(*(widened(argument) for argument in arguments), widened(node))
     partials = partials if isinstance(partials, tuple) else (partials,)
     if len(partials) != len(arguments):
         raise RuleError(
@@ -278,9 +278,9 @@ def finite_product(h: Expr, partial: Any) -> Expr:
     return tirx.Select(tirx.all(tirx.EQ(h, zero), infinite), zero, h * partial)
 
 
-def _widened(value: Expr) -> Expr:
-    """Return a value of floats in the dtype in which cotangents of it are computed."""
-    return _in(value, value) if is_float(value.ty) else value
+def widened(value: Expr) -> Expr:
+    """Return a value in the dtype in which cotangents of it are computed."""
+    return _in(value, value)
 
 
 def _in(node: Expr, value: Expr) -> Expr:

@@ -84,7 +84,11 @@ def with_load(operand: Expr, load: Expr) -> Expr:
 
 
 def is_affine(product: Product) -> bool:
-    """Return whether all indices of both loads are affine in the loops."""
+    """Return whether all indices of both loads are affine in the loops, whose ranges are fixed."""
+    variables = {identity(axis.var) for axis in product.axes}
+    bounds = [bound_of for axis in product.loops for bound_of in (axis.low, axis.extent)]
+    if any(identity(node) in variables for node in postorder(*bounds)):
+        return False
     return all(
         coefficients(index, product.axes) is not None
         for operand in product.loads

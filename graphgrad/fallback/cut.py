@@ -25,13 +25,16 @@ from tvm.ir import prim
 from .graph import Key, Operation, outputs_of, reduce_with, rewritten, with_bodies
 from .regions import Placement, Region
 from .share import shared
-from .walk import Expr, children, identity, is_load, postorder, rebuilt, without_lets
+from .walk import Expr, called, children, identity, is_load, postorder, rebuilt, without_lets
 
 MOST_LEVELS = 600
 """Levels of nesting that a stage may have; TVM's stack ends at some 1,400 of the costliest kind."""
 
 _MOST_OF_PART = 400
 """Levels of nesting of what is saved; the rest is for the condition under which it is needed."""
+
+_LEVELS_OF_CHOICE = 8
+"""What one conditional counts as: TVM's analysis of nested ones takes far longer."""
 
 _MOST_AGAIN = 100
 """Levels, and a sixth of the nodes, of what is computed again for each stage that needs it."""
@@ -80,7 +83,8 @@ def _nesting(placement: Placement) -> int:
     depths: dict[int, int] = {}
     for node in placement.nodes:
         below = [depths[identity(part)] for part in placement.parts[identity(node)]]
-        depths[identity(node)] = 1 + max(below, default=0)
+        step = _LEVELS_OF_CHOICE if called(node) == "prim.if_then_else" else 1
+        depths[identity(node)] = step + max(below, default=0)
     return max(depths.values(), default=0) + len(placement.shared)
 
 
@@ -174,14 +178,14 @@ class _Pieces:
     def _visit(self, node: Expr) -> None:
         """Cut below a node, the deepest part first, until it is shallow; or at the node."""
         parts = self._parts(node)
-        cone = self._cone(parts)
+        cone = self._cone(node, parts)
         while cone.levels > _MOST_OF_PART:
             whole = [part for part in parts if self._levels(part) > 1]
             if not whole:
                 break
             deepest = max(whole, key=self._levels)
             self.cuts[identity(deepest)] = deepest
-            cone = self._cone(parts)
+            cone = self._cone(node, parts)
         self.cones[identity(node)] = cone
         key = identity(node)
         if key in self.placement.shared and (
@@ -194,8 +198,9 @@ class _Pieces:
         key = identity(node)
         return 0 if key in self.cuts or key in self.bare else self.cones[key].levels
 
-    def _cone(self, parts: Sequence[Expr]) -> _Cone:
+    def _cone(self, node: Expr, parts: Sequence[Expr]) -> _Cone:
         depth, own = 1, 1
+        step = _LEVELS_OF_CHOICE if called(node) == "prim.if_then_else" else 1
         bound: dict[int, int] = {}
         for part in parts:
             key = identity(part)
@@ -203,7 +208,7 @@ class _Pieces:
             if key in self.cuts:
                 continue
             cone = self.cones[key]
-            depth = max(depth, 1 + cone.depth)
+            depth = max(depth, step + cone.depth)
             bound = {**bound, **cone.bound} if bound else cone.bound
             if key in self.placement.shared:
                 bound = {**bound, key: cone.own}
@@ -243,7 +248,11 @@ class _Pieces:
 
         There, what is outside protects what is inside.
         """
-        new = [node for node in postorder(root) if identity(node) not in self.cones]
+
+        def unvisited(node: Expr) -> list[Expr]:
+            return [part for part in children(node) if identity(part) not in self.cones]
+
+        new = postorder(root, parts=unvisited) if identity(root) not in self.cones else []
         self.bare |= {identity(node) for node in new if not node.same_as(root)}
         for node in new:
             self._visit(node)

@@ -77,13 +77,15 @@ class _Derivation:
 
     def __init__(self, contribution: Contribution, pads: bool, scattered: int):
         self.element = element_axes(contribution.tensor)
-        self.contribution = _at_element(contribution, self.element)
         self.pads = pads
         self.name = f"{contribution.stage}_{contribution.tensor.op.name}_g"
         self.whole = invert(
             contribution.indices, contribution.axes, self.element,
             equations=contribution.conditions,
         )  # fmt: skip
+        # Without a sum there is nothing that a constant could be taken out of.
+        is_sum = bool(self.whole.loops)
+        self.contribution = _at_element(contribution, self.element) if is_sum else contribution
         self.points = loop_points([*self.element, *self.whole.loops])
         self.scattered = scattered + loop_points(self.element)
         self.moduli = moduli_of(contribution, self.whole, self.element)
@@ -202,8 +204,13 @@ class _Derivation:
 
         def body(*position: Any) -> Expr:
             total = stage(*variables)
-            # What is never read adds 0, whatever the factor is there.
             scaled = finite_product(total, outer.value)
+            if self.whole.guards:
+                # Nothing may have read the element: then the factor may be NaN. Only then is it
+                # left out: the derivative by a sum that happens to be zero is the factor.
+                zero = tirx.const(0.0, str(total.ty))
+                nothing = tirx.all(tirx.EQ(total, zero), tirx.isnan(scaled))
+                scaled = tirx.Select(nothing, zero, scaled)
             value = Guarded(outer.guards, scaled).applied()
             return shared(substituted(value, zip(variables, position, strict=True)))
 

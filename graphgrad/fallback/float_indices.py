@@ -63,7 +63,7 @@ def without_floats(index: Expr, axes: Sequence[Axis]) -> Expr:
     loops = {identity(axis.var): axis for axis in axes}
 
     def change(node: Expr) -> Expr:
-        if isinstance(node, prim.Cast) and is_float(node.value.ty) and "int" in str(node.ty):
+        if isinstance(node, prim.Cast) and is_float(node.value.ty) and _is_index(node):
             division = _as_division(node, loops)
             return node if division is None else division
         return node
@@ -93,6 +93,10 @@ def _as_division(node: Any, loops: Mapping[int, Axis]) -> Expr | None:
     factor, offset, divisor = fitted
     count = (axis.var - axis.low).astype(str(node.ty))
     return tirx.floordiv(count * factor + offset, divisor)
+
+
+def _is_index(node: Expr) -> bool:
+    return str(node.ty) in ("int32", "int64")
 
 
 def _is_constant(expr: Any) -> bool:

@@ -14,7 +14,7 @@ from .contribution import Contribution
 from .index_system import Axis, Inversion
 from .kinds import Kind, marked
 from .share import shared
-from .walk import Expr, substituted
+from .walk import Expr, all_substituted, substituted
 
 
 def gather(
@@ -36,7 +36,8 @@ def gather(
         te.reduce_axis((axis.low, axis.low + axis.extent), name=axis.var.name)
         for axis in inversion.loops
     ]
-    point_value = value_at(contribution.terms, contribution.axes, inversion)
+    total = fold(lambda a, b: a + b, (term.applied() for term in contribution.terms))
+    places = [axis.var for axis in contribution.axes]
 
     def body(*position: Any) -> Expr:
         renamed = [
@@ -47,16 +48,12 @@ def gather(
             replace(axis, var=var)
             for axis, (_, var) in zip([*element, *inversion.loops], renamed, strict=True)
         ]
-        value = shared(substituted(point_value, renamed), axes=around)
+        values = all_substituted(inversion.values, renamed)
+        guards = tuple((guard, True) for guard in all_substituted(inversion.guards, renamed))
+        here = substituted(total, [*renamed, *zip(places, values, strict=True)])
+        value = shared(Guarded(guards, here).applied(), axes=around)
         return te.sum(value, axis=loops) if loops else value
 
     kind = Kind.REDUCE if loops else Kind.MAP
     shape = tuple(axis.extent for axis in element)
     return te.compute(shape, body, name=name, attrs=marked(kind))
-
-
-def value_at(terms: Sequence[Guarded], axes: Sequence[Axis], inversion: Inversion) -> Expr:
-    """Return the terms of a contribution at the point of a solution, 0 where there is none."""
-    total = fold(lambda a, b: a + b, (term.applied() for term in terms))
-    total = substituted(total, zip([axis.var for axis in axes], inversion.values, strict=True))
-    return Guarded(tuple((guard, True) for guard in inversion.guards), total).applied()

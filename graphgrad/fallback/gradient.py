@@ -12,12 +12,12 @@ from tvm import te, tirx
 from ..errors import ArgumentError, MissingGradientError, NotDifferentiableError
 from . import externs
 from .assemble import assembled
-from .backprop import Guarded, is_float
+from .backprop import Guarded, is_float, widened
 from .contribution import Contribution, contributions
 from .cut import cut
 from .graph import Key, Operation, operations, outputs_of, sources
 from .kinds import Kind, marked
-from .reduce import OTHERS, Point, reduction_points, stage_axes, widened
+from .reduce import OTHERS, Point, reduction_points, stage_axes
 from .reduce_restated import restated_reduction
 from .scan import scan_parts
 from .scatter import scatter_of
@@ -177,7 +177,9 @@ def _of_restated(
             outputs.append(tensor)
             parts.setdefault(tensor_key(tensor), []).append(cotangent)
     read = [tensor for tensor in sources(op) if tensor_key(tensor) in active]
-    _propagated(operations(*outputs, above=read), {tensor_key(t) for t in read}, parts, pads)
+    # Above all that the stage reads: an integer may be of the same stage as a float.
+    order = operations(*outputs, above=sources(op))
+    _propagated(order, {tensor_key(tensor) for tensor in read}, parts, pads)
     # What is left are the parts of the tensors whose stages were left out.
     return [(tensor, part) for tensor in read for part in parts.get(tensor_key(tensor), [])]
 

@@ -19,6 +19,9 @@ Key = tuple[int, int]
 Operation = Any
 """A stage: what computes one tensor or several."""
 
+DETECT_ACCESS = {"tirx.script_parsing_detect_access": tirx.IntImm("int32", 3)}
+"""Asks TVM to find out what a block of statements reads and writes: schedules go by that."""
+
 
 def outputs_of(op: Operation) -> list[te.Tensor]:
     """Return the tensors that a stage computes."""
@@ -154,17 +157,19 @@ def with_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
     if isinstance(op, te.ExternOp):
         return _with_extern_inputs(op, replaced)
     if isinstance(op, te.ScanOp):
-        return _ffi_api.ScanOp(
-            op.name, op.tag, op.attrs, op.scan_axis,
-            [replaced(tensor) for tensor in op.init],
-            [replaced(tensor) for tensor in op.update],
-            op.state_placeholder,
-            [replaced(tensor) for tensor in op.inputs],
-        )  # fmt: skip
+        init, update = (list(map(replaced, tensors)) for tensors in (op.init, op.update))
+        return scan_with(op, init, update, op.state_placeholder)
     raise MissingGradientError(
         f"the stage {op.name} is a {type(op).__name__}, which is not known; write it as "
         "te.compute, te.scan or te.extern"
     )
+
+
+def scan_with(
+    op: Any, init: Sequence[te.Tensor], update: Sequence[te.Tensor], states: Sequence[te.Tensor]
+) -> Any:
+    """Return a scan over the same times from other initial states, by other updates."""
+    return _ffi_api.ScanOp(op.name, op.tag, op.attrs, op.scan_axis, init, update, states, [])
 
 
 def with_bodies(op: Any, bodies: Sequence[Expr]) -> Any:

@@ -21,7 +21,7 @@ from .conditions import add_conditions, is_true, nonnegative_form
 from .integer_rows import IntegerRows, integer_rows
 from .lattice import Form, Solutions, Symbol, solve
 from .linear_system import Axis, LinearSystem, NotAffineError
-from .walk import Expr, substituted
+from .walk import Expr, identity, substituted
 
 __all__ = ["Axis", "Inversion", "NotAffineError", "invert"]
 
@@ -81,12 +81,25 @@ def invert(
     NotAffineError
         An index is not affine in the axes' variables, or not seen to be.
     """
+    if position is None and not equations and _is_identity(indices, axes, element):
+        return Inversion([axis.var for axis in element], [], [], [])
     system = LinearSystem(axes, [axis.extent for axis in element])
     places = [axis.var for axis in element] if position is None else position
     for index, place in zip(indices, places, strict=True):
         system.add_index(index, place)
     add_conditions(system, equations)
     return _Rendering(system, integer_rows(system), element).inversion()
+
+
+def _is_identity(indices: Sequence[Expr], axes: Sequence[Axis], element: Sequence[Axis]) -> bool:
+    """Return whether each loop is over one dimension, in order: what long chains are made of."""
+    return len(indices) == len(axes) and all(
+        identity(index) == identity(axis.var)
+        and _constant(axis.low) == _constant(other.low) == 0
+        and axis.var.ty == other.var.ty
+        and tvm_ffi.structural_equal(axis.extent, other.extent)
+        for index, axis, other in zip(indices, axes, element, strict=True)
+    )
 
 
 class _Rendering:

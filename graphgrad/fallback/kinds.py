@@ -7,7 +7,7 @@ that the stage lowers to. No name is ever parsed.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
+from enum import Enum
 from typing import Any
 
 from tvm import te
@@ -17,7 +17,7 @@ _MODULI = "graphgrad.moduli"
 _DIGITS = "graphgrad.digits"
 
 
-class Kind(StrEnum):
+class Kind(Enum):
     """The kinds of derived stages.
 
     CONTRACTION is a sum over loops of the product of two loads with affine indices, nothing else.
@@ -48,7 +48,7 @@ def marked(
     digits : sequence of int, optional
         Of a phase: its residues, one per dimension.
     """
-    attributes: dict[str, str | list[int]] = {_KIND: str(kind)}
+    attributes: dict[str, str | list[int]] = {_KIND: kind.value}
     if moduli:
         attributes[_MODULI] = list(moduli)
     if digits:

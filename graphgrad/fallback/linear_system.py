@@ -149,8 +149,7 @@ class LinearSystem:
         ------
         NotAffineError
         """
-        if any(map(is_load, postorder(expr))):
-            raise NotAffineError(expr)  # TVM's simplifier fails on loads, which it cannot hash
+        _refuse_loads(expr)
         root = self.analyzer.simplify(expr)
         forms: dict[int, Form] = {}
         for node in postorder(root):
@@ -368,7 +367,7 @@ class LinearSystem:
 
 
 def _refuse_loads(*exprs: Expr) -> None:
-    """Raise an error if an expression reads a tensor, which TVM's analysis does not survive."""
+    """Raise an error if an expression reads a tensor: TVM's simplifier fails to hash it."""
     for node in postorder(*exprs):
         if is_load(node):
             raise NotAffineError(node)

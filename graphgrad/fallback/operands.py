@@ -105,7 +105,9 @@ class _Term:
         groups = self._grouped(found)
         if groups is None:
             return None
-        loads = [self._as_load(group) for group in groups]
+        loads = [
+            self._as_load(group, frozenset().union(*(f.needs for f in found))) for group in groups
+        ]
         if loads[0] is None or loads[1] is None:
             return None
         return loads[0], loads[1]
@@ -131,8 +133,11 @@ class _Term:
             groups[factor.needs if factor.needs in groups else fitting[0]].append(factor)
         return groups[widest[0]], groups[widest[1]]
 
-    def _as_load(self, group: Sequence[_Factor]) -> Expr | None:
-        """Return the product of a group as a load: its only factor, or an element of a stage."""
+    def _as_load(self, group: Sequence[_Factor], every: frozenset[int]) -> Expr | None:
+        """Return the product of a group as a load: its only factor, or an element of a stage.
+
+        None if it varies with all loops that matter: a stage would compute it no less often.
+        """
         values = [factor.value for factor in group if factor.value is not None]
         guards = [factor.guard for factor in group if factor.guard is not None]
         if not values:
@@ -140,8 +145,8 @@ class _Term:
         if len(group) == 1 and is_operand(values[0]):
             return values[0]
         needs = frozenset().union(*(factor.needs for factor in group))
-        if needs == frozenset(range(len(self.axes))):
-            return None  # not evaluated any less often than in the sum itself
+        if needs == every:
+            return None
         return self._mapped(Guarded(tuple(guards), product(values)), sorted(needs))
 
     def _mapped(self, term: Guarded, needs: Sequence[int]) -> Expr | None:
@@ -150,6 +155,8 @@ class _Term:
         value = Guarded((*((c, True) for c in own), *term.guards), term.value).applied()
         axes = [self.axes[i] for i in needs]
         if self.conditions and not self._is_safe(value, own):
+            return None
+        if any(self._needs(bound_of) for axis in axes for bound_of in (axis.low, axis.extent)):
             return None
         if any(self._needs(bound) for axis in axes for bound in (axis.low, axis.extent)):
             return None  # a loop inside another's bounds is no dimension of a tensor

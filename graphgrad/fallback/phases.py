@@ -213,9 +213,13 @@ def _thinned(
     def moved(exprs: Sequence[Expr]) -> list[Expr]:
         return [substituted(expr, pairs) for expr in exprs]
 
+    # The range of a loop may depend on one that was thinned.
+    bounds = [moved([axis.low, axis.extent]) for axis in axes]
     thinned = replace(
         contribution,
-        axes=axes,
+        axes=[
+            Axis(axis.var, low, extent) for axis, (low, extent) in zip(axes, bounds, strict=True)
+        ],
         indices=moved(contribution.indices),
         conditions=moved(contribution.conditions),
     )

@@ -19,6 +19,7 @@ from tvm.s_tir import SBlock
 from ..errors import ArgumentError
 from .accumulation import Accumulation, accumulated, accumulations, overwriting
 from .cut import cut_stage
+from .explicit_bindings import with_explicit_bindings
 from .explicit_reductions import explicit_reduction
 from .graph import Key, operations, rewritten, sources
 from .nested_guards import protected_guards
@@ -66,11 +67,13 @@ def create_prim_func(
     _check(args)
     pairs = accumulations(accumulate, args)
     tensors = [arg for arg in args if isinstance(arg, te.Tensor)]
-    _check_placeholders(tensors, [*tensors, *(output for output, _ in pairs)])
-    lowered = _lowerable([*tensors, *accumulated(pairs, tensors)])
+    sums = accumulated(pairs, tensors) if pairs else []
+    _check_placeholders(tensors, [*tensors, *sums])
+    lowered = _lowerable([*tensors, *sums])
     stages = iter(_distinct(lowered))
     parameters = [next(stages) if isinstance(arg, te.Tensor) else arg for arg in args]
     func = te.create_prim_func([*parameters, *stages], index_dtype_override=index_dtype_override)
+    func = with_explicit_bindings(func)
     _check_variables(func)
     if not pairs:
         return func

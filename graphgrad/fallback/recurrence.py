@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import te
 
+from .backprop import widened
 from .walk import Expr
 
 Combine = Callable[[list[Expr], list[Expr]], Sequence[Expr]]
@@ -15,6 +16,7 @@ Combine = Callable[[list[Expr], list[Expr]], Sequence[Expr]]
 
 def partial_results(
     elements: Sequence[te.Tensor],
+    dtypes: Sequence[str],
     start: Callable[..., Sequence[Expr]],
     combine: Combine,
     name: str,
@@ -25,6 +27,8 @@ def partial_results(
     ----------
     elements : sequence of Tensor of shape (n, ...)
         Components of what is folded, in the order of their first dimension.
+    dtypes : sequence of str
+        Of the components of a state, as `start` and `combine` compute them.
     start : callable
         Given a position in the other dimensions, returns the components of the first state.
     combine : callable
@@ -34,14 +38,15 @@ def partial_results(
     Returns
     -------
     list of Tensor of shape (n + 1, ...)
-        Components of the states: row t follows t elements.
+        Components of the states: row t follows t elements. In the dtype in which their cotangents
+        are summed, float32 at least.
     """
     # The loop variables that te.scan makes are int32, whatever the extents are.
     count, *kept = (extent.astype("int32") for extent in elements[0].shape)
     shape = (count + 1, *kept)
 
     def first(_: Any, *position: Any) -> tuple[Expr, ...]:
-        return tuple(start(*position))
+        return tuple(widened(value) for value in start(*position))
 
     begin = _listed(te.compute((1, *kept), first, name=f"{name}_start"))
     states = [
@@ -50,9 +55,12 @@ def partial_results(
     ]
 
     def update(time: Any, *position: Any) -> tuple[Expr, ...]:
-        before = [state(time - 1, *position) for state in states]
+        before = [
+            state(time - 1, *position).astype(dtype)
+            for state, dtype in zip(states, dtypes, strict=True)
+        ]
         element = [tensor(time - 1, *position) for tensor in elements]
-        return tuple(combine(before, element))
+        return tuple(widened(value) for value in combine(before, element))
 
     updates = _listed(te.compute(shape, update, name=f"{name}_update"))
     return _listed(te.scan(begin, updates, states, list(elements), name=name))

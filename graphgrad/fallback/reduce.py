@@ -2,6 +2,10 @@
 
 Sums, products, extremes and tuples of which one side is chosen have forms of their own here; every
 other combiner is restated as a recurrence (`reduce_restated`).
+
+Of equal extremes the first gets all, in row-major order of the loops; the first NaN, if there is
+one. That of a product is exact whatever its zeros are; where the product of what is not zero leaves
+the range of its dtype, so does its gradient.
 """
 
 from __future__ import annotations
@@ -16,7 +20,8 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ..errors import MissingGradientError
-from .backprop import Guard, Guarded, wide
+from . import kinds
+from .backprop import Guard, Guarded, widened
 from .combiner import Combiner, Kind
 from .index_system import Axis
 from .row_major import ravelled
@@ -68,11 +73,6 @@ def reduction_points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Po
 def stage_axes(op: Any) -> list[Axis]:
     """Return the loops of a stage: those over its elements, then those that it reduces."""
     return [Axis(i.var, i.dom.min, i.dom.extent) for i in [*op.axis, *op.reduce_axis]]
-
-
-def widened(value: Expr) -> Expr:
-    """Return a value in the dtype in which cotangents of it are computed."""
-    return value if str(value.ty) == wide(value.ty) else value.astype(wide(value.ty))
 
 
 class Reduction:
@@ -228,7 +228,8 @@ class Reduction:
 
         def choose(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, ...]:
             ahead = a[0] > b[0] if largest else a[0] < b[0]
-            a_nan, b_nan = tirx.isnan(a[0]), tirx.isnan(b[0])  # x != x would be folded to false
+            # x != x would be folded to false, and isnan takes no bfloat16.
+            a_nan, b_nan = tirx.isnan(widened(a[0])), tirx.isnan(widened(b[0]))
             level = tirx.any(tirx.EQ(a[0], b[0]), tirx.all(a_nan, b_nan))
             earlier = tirx.all(level, a[1] <= b[1])
             better = tirx.any(ahead, tirx.all(a_nan, tirx.Not(b_nan)), earlier)
@@ -310,8 +311,9 @@ class Reduction:
         # A stage of its own, because its gradient is not that of these expressions: the product of
         # others that are zero depends on them too.
         partial = te.compute(
-            (*self.shape, *self.extents()), others, name=f"{self.op.name}_others", tag=OTHERS
-        )
+            (*self.shape, *self.extents()), others, name=f"{self.op.name}_others", tag=OTHERS,
+            attrs=kinds.marked(kinds.Kind.MAP),
+        )  # fmt: skip
         offsets = [axis.var - axis.low for axis in self.reduced]
         return [
             self._point(i, (), cotangent * partial(*self.spatial, *offsets))
@@ -331,7 +333,8 @@ class Reduction:
             sources = tuple(substituted(value, renamed) for value in values)
             return combine(sources if len(sources) > 1 else sources[0], axis=loops)
 
-        result = te.compute(tuple(self.shape), body, name=f"{self.op.name}_{name}")
+        name, attributes = f"{self.op.name}_{name}", kinds.marked(kinds.Kind.REDUCE)
+        result = te.compute(tuple(self.shape), body, name=name, attrs=attributes)
         return [result] if isinstance(result, te.Tensor) else list(result)
 
 

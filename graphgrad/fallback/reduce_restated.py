@@ -85,13 +85,17 @@ def _folded(reduction: Reduction, group: Sequence[int]) -> dict[int, te.Tensor]:
     computed = te.compute((*extents, *reduction.shape), values, name=f"{name}_elements")
     elements = [computed] if isinstance(computed, te.Tensor) else list(computed)
     in_order = [_in_one_dimension(tensor, len(extents)) for tensor in elements]
-    states = partial_results(in_order, start, combine, f"{name}_fold")
-    return {i: _last_row(state, name) for i, state in zip(group, states, strict=True)}
+    dtypes = [str(reduction.sources[i].ty) for i in group]
+    states = partial_results(in_order, dtypes, start, combine, f"{name}_fold")
+    return {
+        i: _last_row(state, dtype, name)
+        for i, state, dtype in zip(group, states, dtypes, strict=True)
+    }
 
 
-def _last_row(tensor: te.Tensor, name: str) -> te.Tensor:
+def _last_row(tensor: te.Tensor, dtype: str, name: str) -> te.Tensor:
     count, *shape = tensor.shape
-    return te.compute(tuple(shape), lambda *at: tensor(count - 1, *at), name=name)
+    return te.compute(tuple(shape), lambda *at: tensor(count - 1, *at).astype(dtype), name=name)
 
 
 def _in_one_dimension(tensor: te.Tensor, count: int) -> te.Tensor:
@@ -130,7 +134,7 @@ def _products_of_others(op: Any) -> te.Tensor:
     kept = len(loaded(zeros)[1])
     shape, inner = op.output(0).shape[:kept], op.output(0).shape[kept:]
     axes = [axis.var for axis in op.axis]
-    count = product(inner)
+    count, dtype = product(inner), str(factor.ty)
 
     def factors(backwards: bool) -> te.Tensor:
         def element(place: Any, *at: Any) -> Expr:
@@ -142,7 +146,8 @@ def _products_of_others(op: Any) -> te.Tensor:
     def products(backwards: bool) -> te.Tensor:
         (states,) = partial_results(
             [factors(backwards)],
-            lambda *_: [tirx.const(1.0, str(factor.ty))],
+            [dtype],
+            lambda *_: [tirx.const(1.0, dtype)],
             lambda state, element: [state[0] * element[0]],
             f"{op.name}_products",
         )

@@ -132,7 +132,7 @@ class Placement:
         if any(map(is_load, postorder(*indices))):
             return False  # TVM's analysis fails on loads, which it cannot hash
         return bool(self.axes) and all(
-            self.analyzer.can_prove(0 <= index) and self.analyzer.can_prove(index < extent)
+            self.analyzer.can_prove(index >= 0) and self.analyzer.can_prove(index < extent)
             for index, extent in zip(indices, tensor.shape, strict=True)
         )
 
@@ -214,16 +214,14 @@ def _when(region: Region, arms: Mapping[int, Sequence[Region]], happens: set[int
     """Return when something happens in a region or in its arms; None if always."""
     inside: dict[int, Expr | None] = {}
     for part in _inner_first(region, arms, happens):
-        inside[id(part)] = (
-            None if id(part) in happens else _any_arm(arms[id(part)], inside)
-        )
+        inside[id(part)] = None if id(part) in happens else _any_arm(arms[id(part)], inside)
     return inside[id(region)]
 
 
 def _inner_first(
     region: Region, arms: Mapping[int, Sequence[Region]], happens: set[int]
 ) -> list[Region]:
-    """Return a region and the arms in it that decide whether something happens, inner ones first."""
+    """Return a region and the arms in it on which something depends, the inner ones first."""
     order, stack = [], [region]
     while stack:
         part = stack.pop()

@@ -58,6 +58,11 @@ class Stage(ABC):
         """Whether it only copies elements of another tensor."""
         return False
 
+    @property
+    def as_is(self) -> bool:
+        """Whether how its expressions are written says what its gradient is."""
+        return bool(self.op.tag == OTHERS)
+
     def changed(self: Some, change: Callable[[Expr], Expr]) -> Some:
         """Return the stage with its expressions and the bounds of its loops changed."""
         axes = [Axis(axis.var, change(axis.low), change(axis.extent)) for axis in self.axes]
@@ -81,7 +86,7 @@ class Stage(ABC):
 
     @abstractmethod
     def where(self, conditions: Sequence[Expr]) -> Stage:
-        """Return the stage with zeros where not all of some conditions hold."""
+        """Return the stage with zeros where not all of some conditions hold; never one `as_is`."""
 
     @abstractmethod
     def built(self, around: Sequence[Axis] = ()) -> list[te.Tensor]:
@@ -127,7 +132,7 @@ class _Compute(Stage):
         return len(self.axes) == self.spatial and len(self.roots) == 1 and is_load(self.roots[0])
 
     def at(self, place: Mapping[int, Expr], parameters: Sequence[Axis]) -> Stage:
-        values = [(self.axes[i].var, _like(self.axes[i].var, index)) for i, index in place.items()]
+        values = [(self.axes[i].var, like(self.axes[i].var, index)) for i, index in place.items()]
         kept = [axis for i, axis in enumerate(self.axes) if i not in place]
         spatial = self.spatial - len(place) + len(parameters)
         part = replace(self, axes=[*parameters, *kept], spatial=spatial)
@@ -139,11 +144,6 @@ class _Compute(Stage):
     def where(self, conditions: Sequence[Expr]) -> Stage:
         if not conditions:
             return self
-        if self.op.tag == OTHERS:
-            raise ArgumentError(
-                f"the stage {self.op.name} inside a scan is read outside its bounds, which is not "
-                "served for the gradient of a product; write the product as a product of two"
-            )
         body = self.op.body
         count = len(body[0].source if isinstance(body[0], tirx.Reduce) else body)
         values = [_guarded(conditions, root) for root in self.roots[:count]]
@@ -201,7 +201,9 @@ class _Scatter(Stage):
             part = part.changed(lambda root: substituted(root, [(axis.var, value)]))
             return part.where([value >= axis.low, value < axis.low + axis.extent])
         # Last, because the other guards may protect what this index reads.
-        return replace(self, roots=[*roots, tirx.EQ(target, index)], shape=shape)
+        distance = target - index
+        equal = tirx.EQ(distance, tirx.const(0, str(distance.ty)))
+        return replace(self, roots=[*roots, equal], shape=shape)
 
     def stacked(self, axis: Axis) -> Stage:
         return replace(
@@ -241,9 +243,9 @@ def _solved(target: Expr, axis: Axis, index: Expr) -> Expr | None:
     linear = tvm.sym.detect_linear_equation(target, [axis.var])
     if len(linear) != 2 or not isinstance(linear[0], tirx.IntImm) or abs(int(linear[0])) != 1:
         return None
-    return _like(axis.var, (index - linear[1]) * int(linear[0]))
+    return like(axis.var, (index - linear[1]) * int(linear[0]))
 
 
-def _like(var: Any, index: Expr) -> Expr:
+def like(var: Any, index: Expr) -> Expr:
     """Return an index in the dtype of the loop variable that it takes the place of."""
     return index if str(index.ty) == str(var.ty) else index.astype(str(var.ty))

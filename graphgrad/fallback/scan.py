@@ -117,6 +117,8 @@ def _without_externs(op: Any) -> list[te.Tensor]:
 
 def _check_past(stages: Sequence[Operation], states: Sequence[te.Tensor], time: Axis) -> None:
     """Raise if a stage of a step reads a state that no step before has computed."""
+    if _is_zero(time.extent):
+        return
     keys = {tensor_key(state) for state in states}
     analyzer = tvm.sym.Analyzer()
     analyzer.bind(time.var, tvm.ir.Range.from_min_extent(time.low, time.extent))
@@ -222,8 +224,9 @@ class _Reversal:
         state, head, name = self.states[i], self.heads.get(i), placeholder.op.name
         total = assembled(state, [*([] if head is None else [head]), *parts])
         zero = tirx.const(0.0, str(state.dtype))
+        one = tirx.const(1, str(self.last.ty))
         last = te.compute(
-            (1, *state.shape[1:]),
+            (one, *state.shape[1:]),
             lambda _, *rest: zero if head is None else head(self.last, *rest),
             name=f"{name}_last",
         )

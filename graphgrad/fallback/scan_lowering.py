@@ -15,16 +15,13 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 from tvm.te import _ffi_api
 
-from .graph import Key, Operation, operations, outputs_of, sources, with_inputs
+from .graph import DETECT_ACCESS, Key, Operation, operations, outputs_of, sources, with_inputs
 from .index_system import Axis
 from .let_statements import without_lets_in
 from .scan import step, step_time
 from .walk import Expr, identity, tensor_key
 
 Lowerable = Callable[[Sequence[te.Tensor]], Sequence[te.Tensor]]
-
-_DETECT = {"tirx.script_parsing_detect_access": tirx.IntImm("int32", 3)}
-"""Asks TVM to find out what a block reads and writes."""
 
 
 def without_scans(tensors: Sequence[te.Tensor], lowerable: Lowerable) -> list[te.Tensor]:
@@ -71,7 +68,7 @@ def _lowered(op: Any, lowerable: Lowerable) -> Operation:
     written = dict(zip(map(identity, function.params[-len(rows) :]), states, strict=True))
     loop = _loop(op.name, function.body.block, time, written)
     return _ffi_api.ExternOp(
-        op.name, "", _DETECT, inputs, list(function.params[: len(inputs)]), states,
+        op.name, "", DETECT_ACCESS, inputs, list(function.params[: len(inputs)]), states,
         tirx.SeqStmt([*first, loop]),
     )  # fmt: skip
 
@@ -104,8 +101,8 @@ def _loop(name: str, body: Any, time: Axis, states: Mapping[int, Any]) -> Any:
         if isinstance(node, s_tir.SBlock):
             # What it reads and writes is no longer so.
             return s_tir.SBlock(
-                node.iter_vars, [], [], node.name_hint, node.body, node.init,
-                node.alloc_buffers, node.match_buffers, {**node.annotations, **_DETECT},
+                node.iter_vars, [], [], f"{name}_{node.name_hint}", node.body, node.init,
+                node.alloc_buffers, node.match_buffers, {**node.annotations, **DETECT_ACCESS},
             )  # fmt: skip
         is_store = isinstance(node, tirx.BufferStore)
         state = states.get(identity(node.buffer if is_store else node.source))
@@ -126,7 +123,7 @@ def _loop(name: str, body: Any, time: Axis, states: Mapping[int, Any]) -> Any:
 
 def _block(name: str, axes: Sequence[Any], body: Any, buffers: Sequence[Any] = ()) -> Any:
     """Return a block inside serial loops over its axes."""
-    block = s_tir.SBlock(list(axes), [], [], name, body, None, list(buffers), [], _DETECT)
+    block = s_tir.SBlock(list(axes), [], [], name, body, None, list(buffers), [], DETECT_ACCESS)
     variables = [tirx.Var(axis.var.name, str(axis.var.ty)) for axis in axes]
     statement = s_tir.SBlockRealize(variables, True, block)
     for var, axis in reversed(list(zip(variables, axes, strict=True))):

@@ -15,14 +15,13 @@ from tvm.ir import prim
 from tvm.te import _ffi_api
 
 from .backprop import Guarded
+from .graph import DETECT_ACCESS
 from .index_system import Axis
+from .kinds import Kind, marked
 from .share import shared
 from .walk import Expr, is_load, loaded, postorder, substituted, tensor_key, without_lets
 
 _TAG = "graphgrad.scatter"
-
-_DETECT = {"tirx.script_parsing_detect_access": tirx.IntImm("int32", 3)}
-"""Asks TVM to find out what the block reads and writes; schedules move blocks by that."""
 
 
 @dataclass(frozen=True)
@@ -85,19 +84,24 @@ def scatter_add(
             def placed(expr: Expr) -> Expr:
                 return shared(substituted(expr, renamed), axes=around)
 
-            at = [placed(index) for index in indices]
+            # Placed twice: TVM takes each binding of a variable once.
+            before = tirx.BufferLoad(out, [placed(index) for index in indices])
             # Not by `+`, which leaves a zero out.
-            total = prim.Add(tirx.BufferLoad(out, at), placed(term.value))
-            statement = tirx.BufferStore(out, total, at)
+            total = prim.Add(before, placed(term.value))
+            statement = tirx.BufferStore(out, total, [placed(index) for index in indices])
             for guard in reversed(guards):
-                statement = tirx.IfThenElse(placed(guard), statement, None)
+                # TVM fails on a binding in a condition that its analysis looks into.
+                reads = any(map(is_load, postorder(guard)))
+                condition = placed(guard) if reads else substituted(guard, renamed)
+                statement = tirx.IfThenElse(condition, statement, None)
             return statement
 
         return tirx.SeqStmt([zero, _loops(axes, store)])
 
     return te.extern(
-        [tuple(shape)], sources, build, dtype=[dtype], name=name, tag=_TAG, attrs=_DETECT
-    )
+        [tuple(shape)], sources, build, dtype=[dtype], name=name, tag=_TAG,
+        attrs={**DETECT_ACCESS, **marked(Kind.SCATTER)},
+    )  # fmt: skip
 
 
 def scatter_of(op: Any) -> Scatter | None:

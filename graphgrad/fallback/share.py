@@ -25,9 +25,7 @@ Building = Generator[Any, Any, Expr]
 """A recursion without Python's stack (see `walk.unrolled`)."""
 
 
-def shared(
-    root: Expr, known: Mapping[int, Expr] | None = None, axes: Sequence[Axis] = ()
-) -> Expr:
+def shared(root: Expr, known: Mapping[int, Expr] | None = None, axes: Sequence[Axis] = ()) -> Expr:
     """Return an expression whose tree is as small as the graph of `root`.
 
     Parameters

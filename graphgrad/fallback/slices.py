@@ -6,7 +6,7 @@ time out of every stage gives the graph of a step, in which time is a parameter.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,9 +17,9 @@ from tvm.sym import ProofStrength
 
 from ..errors import ArgumentError
 from .backprop import is_float
-from .graph import Key, Operation, scan_body
+from .graph import Key, Operation, outputs_of, scan_body, scan_with
 from .index_system import Axis
-from .restage import Stage, stage_of
+from .restage import Stage, like, stage_of
 from .walk import (
     Expr,
     called,
@@ -53,6 +53,7 @@ class Slice:
         Those loops of the stage that reads it that occur in `place`: dimensions of the result.
     stage : Stage or None
         What it computes; of a scan or a placeholder, None.
+    read_by_it : list of Slice
     outputs : list of Tensor
         The result, once it is built.
     """
@@ -61,6 +62,7 @@ class Slice:
     place: dict[int, Expr]
     readers: list[Axis] = field(default_factory=list)
     stage: Stage | None = None
+    read_by_it: list[Slice] = field(default_factory=list)
     outputs: list[te.Tensor] = field(default_factory=list)
 
     def read(self, load: Expr) -> Expr:
@@ -70,7 +72,8 @@ class Slice:
         at = [*(axis.var - axis.low for axis in self.readers), *rest]
         if self.stage is not None and self.stage.is_view:
             variables = [axis.var for axis in self.stage.axes]
-            return substituted(self.stage.roots[0], zip(variables, at, strict=True))
+            places = [like(var, index) for var, index in zip(variables, at, strict=True)]
+            return substituted(self.stage.roots[0], zip(variables, places, strict=True))
         return self.outputs[tensor.value_index](*at)
 
 
@@ -96,8 +99,10 @@ class Slicing:
         self.outermost = {identity(op) for op in stages}
         self.made: list[Operation] = []
         """What was made for the results, each stage after those it reads; scans as one stage."""
-        self.order = [inner for op in stages for inner in _with_inside(op)]
-        self.slices: dict[int, list[Slice]] = {identity(op): [] for op in self.order}
+        self.slices: dict[int, list[Slice]] = {
+            identity(inner): [] for op in stages for inner in _with_inside(op)
+        }
+        self.demanded: list[Slice] = []
 
     def tensors(self, tensors: Sequence[te.Tensor], where: Expr) -> list[te.Tensor]:
         """Return some tensors where their first index has a value; zero outside their bounds.
@@ -114,15 +119,11 @@ class Slicing:
             A stage cannot be computed for one place; the error names it.
         """
         place = {0: self._analyzer([]).simplify(where)}
-        for tensor in tensors:
-            self._demand(tensor, place, [])
-        # Readers demand before what they read is placed; what is read is built before its readers.
-        for op in reversed(self.order):
-            for part in self.slices[identity(op)]:
-                self._put(part)
-        for op in self.order:
-            for part in self.slices[identity(op)]:
-                self._build(part)
+        wanted = [self._demand(tensor, place, []) for tensor in tensors]
+        while self.demanded:
+            self._put(self.demanded.pop())
+        for part in _readers_last(part for part in wanted if part is not None):
+            self._build(part)
         return [self._at(tensor, place) for tensor in tensors]
 
     def _demand(self, tensor: te.Tensor, place: Place, local: Sequence[Axis]) -> Slice | None:
@@ -138,6 +139,7 @@ class Slicing:
                 return part
         used = {identity(node) for node in postorder(*place.values())}
         known.append(Slice(tensor.op, dict(place), [a for a in local if identity(a.var) in used]))
+        self.demanded.append(known[-1])
         return known[-1]
 
     def _put(self, part: Slice) -> None:
@@ -151,37 +153,48 @@ class Slicing:
                     f"the scan {op.name} inside another is read at times of the outer one that "
                     "differ by element; give the outer time a dimension of its own"
                 )
-            for tensor in [*op.init, *op.update]:
-                self._demand(tensor, part.place, [])
-            return
-        stage = self._stage(part)
-        for node in postorder(*stage.expressions):
-            if is_load(node):
-                self._read(node, stage.axes)
-        part.stage = stage
+            read = [self._demand(tensor, part.place, []) for tensor in [*op.init, *op.update]]
+        else:
+            part.stage = self._stage(part)
+            read = [
+                self._read(node, part.stage.axes)
+                for node in postorder(*part.stage.expressions)
+                if is_load(node)
+            ]
+        part.read_by_it = [other for other in read if other is not None]
 
     def _stage(self, part: Slice) -> Stage:
         """Return a stage at its place, its conditions and indices simplified."""
         fresh = [from_zero(axis) for axis in part.readers]
         renamed = [
-            (axis.var, new.var + axis.low) for axis, new in zip(part.readers, fresh, strict=True)
+            (axis.var, like(axis.var, new.var + axis.low))
+            for axis, new in zip(part.readers, fresh, strict=True)
         ]
         place = {i: substituted(index, renamed) for i, index in part.place.items()}
-        stage = stage_of(part.op).at(place, fresh)
         shape = part.op.output(0).shape
-        inside = [c for i, at in place.items() for c in (at >= 0, at < shape[i])]
+        whole = stage_of(part.op)
+        if whole.as_is:
+            place = {i: tirx.max(tirx.min(at, shape[i] - 1), 0) for i, at in place.items()}
+        stage = whole.at(place, fresh)
         analyzer = self._analyzer(stage.axes)
-        stage = stage.where([c for c in inside if not _provable(analyzer, c)])
+        if not whole.as_is:
+            inside = [c for i, at in place.items() for c in (at >= 0, at < shape[i])]
+            stage = stage.where([c for c in inside if not _provable(analyzer, c)])
         return stage.changed(lambda root: _simplified(root, analyzer))
 
     def _read(self, load: Expr, local: Sequence[Axis]) -> Slice | None:
         """Return the slice that a load reads; None if it reads no stage that is sliced."""
         tensor, indices = loaded(load)
         place = {i: at for i, at in enumerate(indices) if self._depends(at)}
+        loops = {identity(axis.var) for axis in local}
+        fixed = {i: at for i, at in place.items() if not _uses(at, loops)}
+        if fixed:
+            # A gather within the row is no reason to compute an element anew for each reader.
+            place = {i: at for i, at in place.items() if i in fixed or not _reads(at)}
         return self._demand(tensor, place, local)
 
     def _depends(self, index: Expr) -> bool:
-        return any(identity(node) == identity(self.parameter.var) for node in postorder(index))
+        return _uses(index, {identity(self.parameter.var)})
 
     def _build(self, part: Slice) -> None:
         """Build a slice, unless it is a view, which its readers see through."""
@@ -241,8 +254,7 @@ class Slicing:
             [self._at(tensor, part.place) for tensor in tensors]
             for tensors in (op.init, op.update, op.state_placeholder)
         )
-        result = te.scan(init, update, states, name=op.name, tag=op.tag)
-        return [result] if isinstance(result, te.Tensor) else list(result)
+        return outputs_of(scan_with(op, init, update, states))
 
     def _at(self, tensor: te.Tensor, place: Place) -> te.Tensor:
         """Return a tensor at a place: its slice, or part of it if it is not one to be sliced."""
@@ -274,6 +286,8 @@ class Slicing:
     def _analyzer(self, axes: Sequence[Axis]) -> Any:
         analyzer = tvm.sym.Analyzer()
         for axis in [self.parameter, *axes]:
+            if _reads(axis.low) or _reads(axis.extent):
+                continue  # TVM's analysis fails on loads, which it cannot hash
             analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
         return analyzer
 
@@ -284,6 +298,22 @@ def _with_inside(op: Operation) -> list[Operation]:
         return [op]
     states = [state.op for state in op.state_placeholder]
     return [*states, *(inner for stage in scan_body(op) for inner in _with_inside(stage)), op]
+
+
+def _readers_last(wanted: Iterable[Slice]) -> list[Slice]:
+    """Return slices and all that they read, each once, after those it reads."""
+    order: list[Slice] = []
+    seen: set[int] = set()
+    stack = [(part, False) for part in wanted]
+    while stack:
+        part, expanded = stack.pop()
+        if expanded:
+            order.append(part)
+        elif id(part) not in seen:
+            seen.add(id(part))
+            stack.append((part, True))
+            stack.extend((other, False) for other in part.read_by_it)
+    return order
 
 
 def _same_place(a: Place, b: Place) -> bool:
@@ -327,6 +357,10 @@ def _choice(node: Expr) -> tuple[Any, Expr, list[Expr]] | None:
     if called(node) == "prim.if_then_else":
         return tirx.if_then_else, node.args[0], list(node.args[1:])
     return None
+
+
+def _uses(root: Expr, variables: set[int]) -> bool:
+    return any(identity(node) in variables for node in postorder(root))
 
 
 def _reads(root: Expr) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 
 from tvm import te
 
-from .graph import Key, Operation, outputs_of, scan_body, sources
+from .graph import Key, Operation, outputs_of, scan_body, scan_with, sources
 from .index_system import Axis
-from .restage import stage_of
+from .restage import like, stage_of
 from .slices import from_zero
 from .walk import Expr, identity, is_load, loaded, postorder, substituted, tensor_key, transformed
 
@@ -56,7 +56,7 @@ class Stacking:
         if isinstance(op, te.ScanOp):
             return self._scan(op)
         axis = from_zero(self.parameter)
-        renamed = [(self.parameter.var, axis.var + self.parameter.low)]
+        renamed = [(self.parameter.var, like(axis.var, axis.var + self.parameter.low))]
 
         def reading(node: Expr) -> Expr:
             if not is_load(node):
@@ -96,11 +96,10 @@ class Stacking:
         init, update = (
             [self._along(tensor, 1) for tensor in tensors] for tensors in (op.init, op.update)
         )
-        result = te.scan(init, update, states, name=op.name, tag=op.tag)
-        results = [result] if isinstance(result, te.Tensor) else list(result)
-        for tensor, stacked in zip(outputs_of(op), results, strict=True):
+        result = scan_with(op, init, update, states)
+        for tensor, stacked in zip(outputs_of(op), outputs_of(result), strict=True):
             self._record(tensor, stacked, 1)
-        return results[0].op
+        return result
 
     def _made(self, op: Operation) -> None:
         self.made[identity(op)] = op

@@ -47,6 +47,8 @@ def factors(value: Expr) -> tuple[list[Expr], list[Expr]]:
         elif (choice := _zero_unless(node)) is not None:
             conditions += conjuncts(choice[0])
             stack.append(choice[1])
+        elif (scaled := _scaled_if(node)) is not None:
+            stack += [scaled[1], scaled[0]]
         else:
             found.append(node)
         if len(found) + len(stack) > _MOST_FACTORS:
@@ -104,6 +106,16 @@ def _zero_unless(node: Expr) -> tuple[Expr, Expr] | None:
     if _is_zero(other):
         return condition, value
     return (tirx.Not(condition), other) if _is_zero(value) else None
+
+
+def _scaled_if(node: Expr) -> tuple[Expr, Expr] | None:
+    """Return a choice between a value and its half, say, as that value and a factor, else None."""
+    if not isinstance(node, prim.Select) or not isinstance(node.true_value, prim.Mul):
+        return None
+    by, value = node.true_value.a, node.true_value.b
+    if not isinstance(by, prim.FloatImm) or identity(value) != identity(node.false_value):
+        return None
+    return value, prim.Select(node.condition, by, tirx.const(1.0, str(node.ty)))
 
 
 def _is_zero(node: Expr) -> bool:

@@ -121,8 +121,9 @@ def einsum(spec: str, dtype: str = "float64", **extents: int) -> tuple[te.Tensor
 
     def body(*position):
         at = {**axes, **dict(zip(result, position, strict=True))}
+        pairs = zip(inputs, terms, strict=True)
         value = prod(
-            (tensor(*(at[letter] for letter in term)) for tensor, term in zip(inputs, terms)),
+            (tensor(*(at[letter] for letter in term)) for tensor, term in pairs),
             start=tirx.const(1.0, dtype),
         )
         return te.sum(value, axis=list(axes.values())) if axes else value

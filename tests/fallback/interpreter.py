@@ -55,6 +55,7 @@ _CALLS = {
     "fmod": np.fmod, "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "likely": lambda x: x,
     "exp10": lambda x: 10.0**x, "isnan": np.isnan, "isfinite": np.isfinite, "isinf": np.isinf,
     "fma": lambda a, b, c: a * b + c, "erf": np.vectorize(math.erf, otypes=[float]),
+    "ldexp": np.ldexp, "nextafter": np.nextafter, "nearbyint": np.rint,
     "shift_left": np.left_shift, "shift_right": np.right_shift,
 }  # fmt: skip
 

@@ -23,11 +23,12 @@ class Inputs:
         self.known: list[tuple[te.Tensor, np.ndarray]] = []
 
     def __call__(self, name: str, *shape: Any) -> te.Tensor:
-        """Return a placeholder of floats."""
+        """Return a placeholder of floats; it gets values if its shape is known."""
         tensor = te.placeholder(shape, self.dtype, name=name)
-        values = self.generator.uniform(-1.2, 1.2, [int(e) for e in shape])
         self.floats.append(tensor)
-        self.known.append((tensor, values.astype(self.dtype)))
+        if all(isinstance(extent, int) for extent in shape):
+            values = self.generator.uniform(-1.2, 1.2, shape).astype(self.dtype)
+            self.known.append((tensor, values))
         return tensor
 
     def integers(self, name: str, values: Any) -> te.Tensor:
@@ -221,6 +222,18 @@ def gathered_in_a_row(inputs: Inputs) -> list[te.Tensor]:
     return [te.scan(init, update, state, name="gathered")]
 
 
+def gathered_from_a_stage(inputs: Inputs) -> list[te.Tensor]:
+    """Each element reads one of a stage of the step that depends on data of that time."""
+    init, w, state = inputs("init", 1, 4), inputs("w", 4, 4), inputs.state(5, 4)
+    place = inputs.integers("place", inputs.generator.integers(0, 4, (5, 4)))
+    k = te.reduce_axis((0, 4), name="k")
+    mixed = te.compute((5, 4), lambda t, i: te.sum(w[i, k] * state[t - 1, k], axis=k), name="mixed")
+    update = te.compute(
+        (5, 4), lambda t, i: tirx.tanh(mixed[t, place[t, i]]) + 0.2 * mixed[t, i], name="update"
+    )
+    return [te.scan(init, update, state, name="chosen")]
+
+
 def gathered_time(inputs: Inputs) -> list[te.Tensor]:
     """Which of the rows before is read depends on data."""
     init, x, state = inputs("init", 1, 3), inputs("x", 6, 3), inputs.state(6, 3)
@@ -387,7 +400,8 @@ def two_layers(inputs: Inputs) -> list[te.Tensor]:
 
 ALL = [
     rnn, lstm, gru, cumulative_sum, no_dimension_but_time, lag_two, late_intermediate, two_states,
-    last_row, one_step, no_step, constant_start, gathered_in_a_row, gathered_time, half_the_time,
+    last_row, one_step, no_step, constant_start, gathered_in_a_row, gathered_from_a_stage,
+    gathered_time, half_the_time,
     all_rows_before, triangular, first_row, time_last, flattened, scan_in_a_step,
     extern_in_a_step, product_in_a_step, maximum_in_a_step, integer_state, no_recurrence,
     two_layers,

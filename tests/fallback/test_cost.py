@@ -1,7 +1,7 @@
 """Body evaluations are counted as they are stated."""
 
 import pytest
-from tvm import te
+from tvm import te, tirx
 
 from graphgrad.errors import ArgumentError
 from graphgrad.fallback.cost import Work, body_evaluations, contraction_points, loop_points
@@ -59,6 +59,7 @@ def test_symbolic_sizes_are_refused_or_estimated():
     B = te.compute((n,), lambda i: A[i] + 1.0, name="B")
     with pytest.raises(ArgumentError, match=r"the stage B has a loop of extent n"):
         body_evaluations(B)
-    axes = [Axis(te.var("i"), 0, n), Axis(te.var("j"), 0, 3)]
+    zero, three = tirx.const(0, "int32"), tirx.const(3, "int32")
+    axes = [Axis(te.var("i"), zero, n), Axis(te.var("j"), zero, three)]
     assert loop_points(axes) == 64 * 3
-    assert loop_points([Axis(te.var("i"), 0, (n + 1) // 2)]) == 32
+    assert loop_points([Axis(te.var("i"), zero, (n + 1) // 2)]) == 32

@@ -224,6 +224,22 @@ def test_bounds_are_not_read_where_there_is_no_loop():
         assert given == expected
 
 
+def test_bounds_may_depend_on_a_rewritten_tensor():
+    k = te.reduce_axis((0, 4), "k")
+    counts = te.compute((4,), lambda i: te.sum(FLAGS[k], axis=k, where=k < i), name="counts")
+
+    def body(i):
+        j = te.reduce_axis((0, counts[i]), "j")
+        return te.sum(X[i, j], axis=j)
+
+    output = te.compute((4,), body, name="y")
+    x, flags = ARRAYS[0], ARRAYS[2]
+    expected = [x[i, : flags[:i].sum()].sum() for i in range(4)]
+    np.testing.assert_allclose(compiled([output])[0], expected, rtol=1e-6)
+    text = str(create_prim_func([*INPUTS, output]))
+    assert text.count('T.sblock("counts') == 1
+
+
 def test_an_inner_range_is_guarded_by_an_outer_one():
     """All in one: rows up to i, columns up to the row, both empty for some."""
 

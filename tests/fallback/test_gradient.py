@@ -1,45 +1,126 @@
-"""Derived gradients against differences, both evaluated by the interpreter."""
+"""The entry point: what it takes, returns and refuses. What it derives is tested by random programs
+(test_random_programs.py), kernels (test_kernels.py) and all functions of topi (test_topi.py)."""
 
 import numpy as np
 import pytest
-from tvm import te
+from tvm import te, tirx
 
-from graphgrad.fallback.gradient import te_gradient
-from tests.fallback.expressions import random_program
+import graphgrad as gg
+from graphgrad.errors import ArgumentError, MissingGradientError, NotDifferentiableError
+from graphgrad.fallback.walk import tensor_key
 from tests.fallback.interpreter import evaluate
 
-STEP = 1e-6
+X = np.array([0.5, -1.0, 2.0])
 
 
-def differences(program, head, generator):
-    """Return, per input, a random direction and the derivative of ⟨head, output⟩ along it."""
-    found = []
-    for i, array in enumerate(program.arrays):
-        direction = generator.standard_normal(array.shape)
-        values = []
-        for sign in (1, -1):
-            moved = [a.copy() for a in program.arrays]
-            moved[i] = array + sign * STEP * direction
-            (value,) = evaluate([program.output], list(zip(program.inputs, moved, strict=True)))
-            values.append((value * head).sum())
-        found.append((direction, (values[0] - values[1]) / (2 * STEP)))
-    return found
+def placeholder(name, *shape, dtype="float64"):
+    return te.placeholder(shape, dtype, name=name)
 
 
-@pytest.mark.parametrize("block", range(8))
-def test_random_programs_agree_with_differences(block):
-    for seed in range(40 * block, 40 * (block + 1)):
-        program = random_program(seed)
-        generator = np.random.default_rng(seed)
-        shape = [int(e) for e in program.output.shape]
-        head_array = generator.standard_normal(shape)
-        head = te.placeholder(shape, "float64", name="head")
-        gradients = te_gradient(program.output, program.inputs, head)
-        known = [*zip(program.inputs, program.arrays, strict=True), (head, head_array)]
-        arrays = evaluate(gradients, known)
-        for (direction, expected), gradient in zip(
-            differences(program, head_array, generator), arrays, strict=True
-        ):
-            given = (gradient * direction).sum()
-            scale = max(abs(expected), np.abs(gradient).sum(), 1e-3)
-            assert abs(given - expected) < 1e-6 * scale, f"seed {seed}: {given} {expected}"
+def square(x, name="square"):
+    return te.compute(x.shape, lambda *at: x(*at) * x(*at), name=name)
+
+
+def test_heads_are_ones_if_left_out():
+    x = placeholder("x", 3)
+    (gradient,) = evaluate(gg.te_gradient(square(x), x), [(x, X)])
+    np.testing.assert_array_equal(gradient, 2 * X)
+
+
+def test_several_outputs_and_inputs_are_summed_over_all_paths():
+    x, y = placeholder("x", 3), placeholder("y", 3)
+    product = te.compute((3,), lambda i: x[i] * y[i])
+    heads = [placeholder(f"head{n}", 3) for n in range(2)]
+    gradients = gg.te_gradient([square(x), product], [x, y], heads)
+    arrays = [X + 1, X - 2, X * 3]
+    found = evaluate(gradients, [(x, X), *zip([y, *heads], arrays, strict=True)])
+    np.testing.assert_allclose(found[0], 2 * X * arrays[1] + arrays[0] * arrays[2])
+    np.testing.assert_allclose(found[1], X * arrays[2])
+
+
+def test_an_output_without_a_head_counts_for_nothing():
+    x, head = placeholder("x", 3), placeholder("head", 3)
+    gradients = gg.te_gradient([square(x), square(square(x))], x, [head, None])
+    (found,) = evaluate(gradients, [(x, X), (head, X)])
+    np.testing.assert_allclose(found, 2 * X * X)
+
+
+def test_integer_outputs_have_no_cotangent():
+    x = placeholder("x", 3)
+    rounded = te.compute((3,), lambda i: tirx.floor(x[i]).astype("int32"))
+    (found,) = evaluate(gg.te_gradient([rounded, square(x)], x), [(x, X)])
+    np.testing.assert_allclose(found, 2 * X)
+
+
+def test_one_tensor_as_two_outputs_gets_both_cotangents():
+    x, head = placeholder("x", 3), placeholder("head", 3)
+    y = square(x)
+    (found,) = evaluate(gg.te_gradient([y, y], x, [head, head]), [(x, X), (head, X)])
+    np.testing.assert_allclose(found, 4 * X * X)
+
+
+def test_an_input_that_is_the_output_gets_its_head():
+    x, head = placeholder("x", 3), placeholder("head", 3)
+    (gradient,) = gg.te_gradient(x, x, head)
+    assert tensor_key(gradient) == tensor_key(head)
+
+
+def test_an_intermediate_result_is_an_input_beside_what_it_depends_on():
+    x = placeholder("x", 3)
+    y = square(x)
+    of_y, of_x = evaluate(gg.te_gradient(square(y), [y, x]), [(x, X)])
+    np.testing.assert_allclose(of_y, 2 * X**2)
+    np.testing.assert_allclose(of_x, 4 * X**3)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_what_no_output_depends_on_gets_zeros(dtype):
+    x, other = placeholder("x", 3), placeholder("other", 2, 0, 4, dtype=dtype)
+    unused = square(x, "unused")
+    gradients = gg.te_gradient(square(x), [other, unused])
+    found = evaluate(gradients, [(x, X)])
+    assert [(a.shape, a.dtype) for a in found] == [((2, 0, 4), dtype), ((3,), "float64")]
+    assert not found[1].any()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_gradients_have_the_dtype_of_their_inputs(dtype):
+    x = placeholder("x", 3, dtype=dtype)
+    wide = te.compute((3,), lambda i: x[i].astype("float64") * x[i].astype("float64"))
+    (gradient,) = gg.te_gradient(wide, x)
+    assert str(gradient.dtype) == dtype
+
+
+@pytest.mark.parametrize(
+    "head, message",
+    [
+        (
+            placeholder("short", 2),
+            r"shape \[2\]; it must be as the output square: float64 of shape",
+        ),
+        (placeholder("single", 3, dtype="float32"), "the head is float32"),
+        (placeholder("matrix", 3, 1), r"shape \[3, 1\]"),
+        ([None, None], "1 outputs, but 2 heads"),
+    ],
+    ids=["extent", "dtype", "rank", "count"],
+)
+def test_heads_that_do_not_fit_are_refused(head, message):
+    x = placeholder("x", 3)
+    with pytest.raises(ArgumentError, match=message):
+        gg.te_gradient(square(x), x, head)
+
+
+def test_integers_have_no_gradient():
+    x, n = placeholder("x", 3), placeholder("n", 3, dtype="int32")
+    read = te.compute((3,), lambda i: x[n[i]])
+    with pytest.raises(NotDifferentiableError, match="the input n is int32"):
+        gg.te_gradient(read, [x, n])
+    with pytest.raises(NotDifferentiableError, match="floats"):
+        gg.te_gradient(te.compute((3,), lambda i: n[i] + 1), x)
+
+
+def test_an_unknown_function_is_refused_by_name():
+    x = placeholder("x", 3)
+    y = te.compute((3,), lambda i: tirx.call_pure_extern("float64", "mystery", x[i]), name="y")
+    with pytest.raises(MissingGradientError, match="mystery"):
+        gg.te_gradient(y, x)

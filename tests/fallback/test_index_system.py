@@ -8,6 +8,7 @@ import tvm
 from tvm import te, tirx
 
 from graphgrad.fallback.index_system import Axis, Inversion, NotAffineError, invert
+from graphgrad.fallback.reduce import stage_axes
 from graphgrad.fallback.walk import identity
 from tests.fallback.integers import integer, points, readers
 
@@ -227,6 +228,20 @@ def test_widths_of_integers_mix():
     for dtype in ("int32", "int64"):
         inversion = check([index], [i, j], [axis("x", 12, dtype=dtype)])
         assert [str(value.ty) for value in inversion.values] == ["int64", "int32"]
+
+
+def test_a_loop_of_long_integers_may_start_at_a_short_zero():
+    shape = (tirx.const(1, "int64"), tirx.const(4, "int64"))
+    stage = te.compute(shape, lambda i, j: (i + j).astype("float32"))
+    i, j = stage_axes(stage.op)
+    check([tirx.max(i.var, 0) + j.var], [i, j], [axis("x", 6, dtype="int64")])
+
+
+def test_a_range_that_is_read_from_a_tensor_is_refused():
+    counts = te.placeholder((4,), "int32", name="counts")
+    i = axis("i", 4)
+    with pytest.raises(NotAffineError):
+        invert([i.var], [i, axis("j", counts(i.var))], [axis("x", 4)])
 
 
 def test_shifts_and_masks_are_quotients_and_remainders():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tvm
 from tvm import te, tirx
 
 from graphgrad.fallback.contribution import Contribution
@@ -11,6 +12,7 @@ from graphgrad.fallback.graph import operations
 from graphgrad.fallback.index_system import Axis
 from graphgrad.fallback.kinds import Kind, digits_of, kind_of, moduli_of
 from graphgrad.fallback.phases import merged, phases
+from graphgrad.fallback.walk import substituted
 from tests.fallback.contractions import Convolution, check_values, gradients_of
 from tests.fallback.interpreter import evaluate
 
@@ -69,10 +71,6 @@ def test_phases_visit_each_point_that_reads_and_hardly_another(
 
 def at(expr, known):
     """Return the number that an expression is at some values of its variables."""
-    import tvm
-
-    from graphgrad.fallback.walk import substituted
-
     pairs = [(var, tirx.const(value, str(var.ty))) for var, value in known]
     return int(tvm.sym.Analyzer().simplify(substituted(expr, pairs)))
 

@@ -2,15 +2,19 @@
 
 import numpy as np
 import pytest
-from tvm import te, tirx
+from tvm import te, tirx, topi
 
+import graphgrad as gg
 from graphgrad.fallback.backprop import Guarded
 from graphgrad.fallback.contribution import Contribution
 from graphgrad.fallback.float_indices import without_floats
+from graphgrad.fallback.graph import operations
 from graphgrad.fallback.index_system import Axis, invert
 from graphgrad.fallback.pieces import affine_pieces
 from graphgrad.fallback.walk import identity, is_load, postorder
 from tests.fallback.integers import integer, points, readers
+from tests.fallback.interpreter import evaluate
+from tests.labels import label
 
 div, mod = tirx.floordiv, tirx.floormod
 
@@ -262,3 +266,50 @@ def test_a_scaled_clamped_index_is_inverted():
             )
         ]
         assert sorted(given) == list(np.flatnonzero(expected == point[identity(x.var)]))
+
+
+def replicate_pad(x):
+    def at(i):
+        return tirx.max(tirx.min(i - 2, 4), 0)
+
+    return te.compute((9, 9), lambda i, j: x[at(i), at(j)] * 2.0, name="y")
+
+
+def mirror_pad(x):
+    return topi.nn.mirror_pad(x, (1, 2), (2, 0))
+
+
+def resized(method, shape):
+    def build(x):
+        box = [0.0, 0.0, float(int(x.shape[1])), float(int(x.shape[2]))]
+        return topi.image.resize2d(x, box, shape, layout="NHWC", method=method, out_dtype="float64")
+
+    build.__name__ = f"{method} {shape}"
+    return build
+
+
+GRADIENTS = [
+    (replicate_pad, (5, 5)),
+    (mirror_pad, (5, 5)),
+    (resized("nearest_neighbor", (8, 12)), (1, 4, 4, 2)),
+    (resized("linear", (8, 8)), (1, 4, 4, 2)),
+    (resized("linear", (3, 3)), (1, 6, 6, 2)),
+]
+
+
+@pytest.mark.parametrize(("build", "shape"), GRADIENTS, ids=label)
+def test_gradients_are_sums_over_pieces_and_no_scatter(build, shape):
+    x = te.placeholder(shape, "float64", name="x")
+    y = build(x)
+    generator = np.random.default_rng(0)
+    weights = generator.standard_normal([int(e) for e in y.shape])
+    head = te.placeholder(y.shape, "float64", name="head")
+    (gradient,) = gg.te_gradient(y, x, head)
+    assert not any(isinstance(op, te.ExternOp) for op in operations(gradient))
+    array = generator.standard_normal(shape)
+    (given,) = evaluate([gradient], [(x, array), (head, weights)])
+    direction = generator.standard_normal(shape)
+    # The reads are linear, so a difference over any step is exact but for float32 inside.
+    above, below = (evaluate([y], [(x, array + s * direction)])[0] for s in (1.0, -1.0))
+    expected = ((above - below) * weights).sum() / 2
+    assert abs((given * direction).sum() - expected) < 1e-5 * np.abs(given).sum()

@@ -6,11 +6,13 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
+from graphgrad.fallback.linear_system import Axis
 from graphgrad.fallback.share import shared
 from graphgrad.fallback.walk import postorder
 from tests.fallback.interpreter import evaluate
 
 A = te.placeholder((6,), "float64", name="A")
+B = te.placeholder((6,), "float64", name="B")
 VALUES = np.array([0.5, -1.0, 2.0, -0.25, 1.5, 0.75])
 
 
@@ -79,6 +81,26 @@ def test_values_are_the_same_interpreted_and_compiled(shape):
     out = tvm.runtime.tensor(np.full(6, np.nan))
     run(tvm.runtime.tensor(VALUES), out)
     np.testing.assert_allclose(out.numpy(), expected, rtol=1e-12)
+
+
+def test_loads_that_are_always_inside_need_no_condition():
+    """Or two conditions would become a third, of which LLVM makes exponentially many."""
+
+    def choices(i):
+        value = tirx.exp(A(i))
+        first = tirx.if_then_else(B(i) > 0.0, value, 0.0)
+        return tirx.if_then_else(i < 4, first + tirx.if_then_else(B(i) > 1.0, value, 0.0), 0.0)
+
+    i = te.var("i")
+    inside, outside = (
+        str(shared(choices(i), axes=[Axis(i, tirx.const(0, "int32"), tirx.const(n, "int32"))]))
+        for n in (6, 9)
+    )
+    assert inside.count("if_then_else") == outside.count("if_then_else") == 3
+    shifted = str(
+        shared(choices(i), axes=[Axis(i, tirx.const(-1, "int32"), tirx.const(6, "int32"))])
+    )
+    assert shifted.count("if_then_else") > 3
 
 
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=lambda f: f.__name__)

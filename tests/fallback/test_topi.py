@@ -13,14 +13,7 @@ from tests.fallback.topi_cases import CASES, NO_FLOATS, REASONS, UNBUILDABLE
 
 DERIVED = [case for case in CASES if case.function not in REASONS]
 INTERPRETED = {
-    "image.crop_and_resize",
-    "image.grid_sample: 3-D",
-    "image.grid_sample: cubic, border",
     "image.grid_sample: reflection",
-    "nn.correlation_nchw: differences, strides 2",
-    "nn.deformable_conv2d_nchw",
-    "nn.lstm: backwards, other layout",
-    "nn.lstm: peepholes",
     "strided_set",
     "vision.roi_align_nchw",
     "vision.roi_align_nchw: max",

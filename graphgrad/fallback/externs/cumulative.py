@@ -54,6 +54,7 @@ def _along(
     )
     (states,) = partial_results(
         [elements],
+        [dtype],
         lambda *_: [tirx.const(neutral, dtype)],
         lambda state, element: [combine(state[0], element[0])],
         f"{data.op.name}_cumulative",
@@ -61,6 +62,6 @@ def _along(
 
     def result(*at: Any) -> Expr:
         row = at[axis] if exclusive else at[axis] + 1
-        return states(row, *at[:axis], *at[axis + 1 :])
+        return states(row, *at[:axis], *at[axis + 1 :]).astype(dtype)
 
     return te.compute(data.shape, result, name=f"{data.op.name}_partial")

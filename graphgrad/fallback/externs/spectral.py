@@ -15,9 +15,10 @@ from .match import nodes, same_stage
 
 def dft(op: Any) -> list[te.Tensor] | None:
     """y[n] = c · Σ x[k] · exp(∓ 2πi · n · k / N)"""
+    real, imaginary = op.inputs
     for inverse in (False, True):
-        if same_stage(op, topi.signal.dft(*op.inputs, inverse)):
-            return [_dft_part(*op.inputs, inverse, number) for number in range(2)]
+        if same_stage(op, topi.signal.dft(real, imaginary, inverse)):
+            return [_dft_part(real, imaginary, inverse, number) for number in range(2)]
     return None
 
 
@@ -39,7 +40,7 @@ def _dft_part(real: te.Tensor, imaginary: te.Tensor, inverse: bool, number: int)
 
 
 def stft(op: Any) -> list[te.Tensor] | None:
-    """y[r, c] = Σ window[j] · x[c · hop + j] · exp(- 2πi · r · j / length), over √n if normalized"""
+    """y[r, c] = Σ window[j] · x[c · hop + j] · exp(- 2πi · r · j / length), normalized by 1/√n"""
     data, window = op.inputs
     shape = op.output(0).shape
     length = nodes(op.body, tirx.For)[-1].extent

@@ -36,9 +36,10 @@ def register(tag: str, restate: Restatement) -> Restatement:
     tag : str
         Of the stage (``te.extern(..., tag=...)``).
     restate : callable
-        Given the stage (`te.ExternOp`), returns its outputs, of the same shapes and dtypes, computed
-        from ``op.inputs`` by other stages. They may read the stage's own integer outputs. None for
-        an output that depends on no float; None in all if the stage computes something else.
+        Given the stage (`te.ExternOp`), returns its outputs, of the same shapes and dtypes, as
+        other stages compute them from ``op.inputs``. They may read the stage's own integer
+        outputs. None for an output that depends on no float; None in all if the stage computes
+        something else.
 
     Returns
     -------
@@ -71,11 +72,15 @@ def restated(op: Any) -> Sequence[te.Tensor | None]:
         It is not known what the stage computes.
     """
     restate = _TABLE.get(str(op.tag))
-    outputs = restate(op) if restate else None
+    cause = None
+    try:
+        outputs = restate(op) if restate else None
+    except (IndexError, ValueError) as error:  # there are fewer inputs or loops than it has
+        outputs, cause = None, error
     if outputs is None:
         raise MissingGradientError(
             f"the stage {op.name} is an extern stage of tag {str(op.tag)!r}, whose gradient is not "
             "known; say what it computes by graphgrad.fallback.externs.register, or give the op a "
             "gradient by gg.register_gradient"
-        )
+        ) from cause
     return outputs

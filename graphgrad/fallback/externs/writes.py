@@ -10,14 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm import te, tirx, topi
 from tvm.ir import prim
 
-from ..backprop import Guarded
+from ..backprop import Guarded, widened
 from ..index_system import Axis
 from ..recurrence import partial_results
-from ..reduce import widened
 from ..row_major import product, ravelled, reshaped, unravelled
 from ..scatter import scatter_add
 from ..walk import Expr
@@ -28,10 +26,8 @@ _INDEX = "int64"
 _COMBINED: dict[str, Callable[[Expr, Expr], Expr]] = {
     "mul": lambda held, update: held * update,
     "mean": lambda held, update: (held + update) * 0.5,
-    # Of equal values the first counts, that of the data before all updates.
-    "min": lambda held, update: tirx.Select(held <= update, held, update),
-    "max": lambda held, update: tirx.Select(held >= update, held, update),
 }
+_EXTREMES = ("min", "max")
 
 
 @dataclass(frozen=True)
@@ -56,7 +52,7 @@ def scatter_elements(op: Any) -> list[te.Tensor] | None:
     """y = x, then y[.., indices[t], ..] = f(y[.., indices[t], ..], updates[t]) for each t"""
     data, indices, updates = op.inputs
     for axis in range(len(data.shape)):
-        for mode in ("update", "add", *_COMBINED):
+        for mode in ("update", "add", *_EXTREMES, *_COMBINED):
             if same_stage(op, topi.scatter_elements(data, indices, updates, axis, mode)):
                 return [_written(_along_axis(data, indices, updates, axis), mode)]
     return None
@@ -80,9 +76,7 @@ def index_put(op: Any) -> list[te.Tensor] | None:
     return None
 
 
-def _along_axis(
-    data: te.Tensor, indices: te.Tensor, updates: te.Tensor, axis: int
-) -> _Writes:
+def _along_axis(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, axis: int) -> _Writes:
     # Dimensions before the axis, and those after it, are counted together, as the loops do: the
     # indices may have fewer elements there than the data.
     shape, inner = data.shape, indices.shape
@@ -114,8 +108,10 @@ def _at_points(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> _Writ
 
 def _at_tuples(data: te.Tensor, indices: Sequence[te.Tensor], values: te.Tensor) -> _Writes:
     rank = max(len(index.shape) for index in indices)
-    shape = [_broadcast([t.shape[d - rank] for t in indices if len(t.shape) >= rank - d])
-             for d in range(rank)]
+    shape = [
+        _broadcast([t.shape[d - rank] for t in indices if len(t.shape) >= rank - d])
+        for d in range(rank)
+    ]
 
     def target(write: Expr) -> Expr:
         place = unravelled(write, shape)
@@ -154,6 +150,8 @@ def _written(writes: _Writes, mode: str) -> te.Tensor:
         return _added(writes)
     if mode == "update":
         return _replaced(writes, writes.updates, _last_writes(writes.data, writes.targets))
+    if mode in _EXTREMES:
+        return _replaced(writes, writes.updates, _first_extremes(writes, mode))
     return _combined(writes, _COMBINED[mode])
 
 
@@ -189,6 +187,36 @@ def _last_writes(data: te.Tensor, targets: te.Tensor) -> te.Tensor:
     return topi.scatter_elements(none, targets, numbers, 0, "update")
 
 
+def _first_extremes(writes: _Writes, mode: str) -> te.Tensor:
+    """Return the number of the write that a place's value is from, -1 if it is from the data.
+
+    Of equal values the first counts, that of the data before all updates.
+    """
+    (count,) = writes.targets.shape
+    data = reshaped(writes.data, [product(writes.data.shape)])
+    targets, updates = writes.targets, writes.updates
+    result = topi.scatter_elements(data, targets, updates, 0, mode)
+    none = te.compute(data.shape, lambda _: count.astype(_INDEX), name="none")
+
+    def number(t: Expr) -> Expr:
+        counts = _same_value(updates(t), result(targets(t)))
+        return tirx.Select(counts, t.astype(_INDEX), count.astype(_INDEX))
+
+    numbers = te.compute(targets.shape, number, name="numbers")
+    first = topi.scatter_elements(none, targets, numbers, 0, "min")
+
+    def chosen(place: Expr) -> Expr:
+        from_data = tirx.any(_same_value(data(place), result(place)), first(place) >= count)
+        return tirx.Select(from_data, tirx.const(-1, _INDEX), first(place))
+
+    return te.compute(data.shape, chosen, name="chosen")
+
+
+def _same_value(a: Expr, b: Expr) -> Expr:
+    both_nan = tirx.all(tirx.isnan(widened(a)), tirx.isnan(widened(b)))
+    return tirx.any(tirx.EQ(a, b), both_nan)
+
+
 def _combined(writes: _Writes, combine: Callable[[Expr, Expr], Expr]) -> te.Tensor:
     """Return the data after writes that depend on what is there.
 
@@ -212,7 +240,9 @@ def _combined(writes: _Writes, combine: Callable[[Expr, Expr], Expr]) -> te.Tens
         starts_anew, at_first, update = element
         return [combine(tirx.if_then_else(starts_anew, at_first, state[0]), update)]
 
-    zero = tirx.const(0.0, str(data.dtype))
-    (states,) = partial_results([first, before, updates], lambda: [zero], step, "writes")
-    after = te.compute(targets.shape, lambda t: states(t + 1), name="after")
+    dtype = str(data.dtype)
+    zero = tirx.const(0.0, dtype)
+    elements = [first, before, updates]
+    (states,) = partial_results(elements, [dtype], lambda: [zero], step, "writes")
+    after = te.compute(targets.shape, lambda t: states(t + 1).astype(dtype), name="after")
     return _replaced(writes, after, _last_writes(data, places))

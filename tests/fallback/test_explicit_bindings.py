@@ -1,0 +1,87 @@
+"""Functions without bindings compute the same, and compile where those with them do not."""
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import te, tirx
+from tvm.ir import prim
+
+from graphgrad.fallback.explicit_bindings import with_explicit_bindings
+
+VALUES = np.array([0.3, -0.7, 0.05, 0.9])
+
+STEPS = {
+    "product": (lambda v: v * v * 0.5 + 0.2, lambda v: v * v * 0.5 + 0.2),
+    "select": (
+        lambda v: tirx.Select(v > 0.1, v * 0.5, v + 1.0),
+        lambda v: np.where(v > 0.1, v * 0.5, v + 1.0),
+    ),
+    "choice": (
+        lambda v: tirx.if_then_else(v > 0.1, v * 0.5, v + 1.0),
+        lambda v: np.where(v > 0.1, v * 0.5, v + 1.0),
+    ),
+    "quotient": (lambda v: v / (v * v + 1.0), lambda v: v / (v * v + 1.0)),
+}
+
+
+def bound(start, step, depth, rest=lambda v: v):
+    """Bind each step to a variable of its own."""
+    variables = [tirx.Var(f"v{k}", "float64") for k in range(depth + 1)]
+    values = [start, *(step(v) for v in variables[:-1])]
+    result = rest(variables[-1])
+    for variable, value in reversed(list(zip(variables, values, strict=True))):
+        result = prim.Let(variable, value, result)
+    return result
+
+
+def run(body):
+    x = te.placeholder((4,), "float64", name="x")
+    y = te.compute((4,), lambda i: body(x, i), name="y")
+    func = with_explicit_bindings(te.create_prim_func([x, y]))
+    left = []
+    tvm_ffi.structural_walk(func.body, (prim.Let, left.append))
+    assert not left
+    result = tvm.runtime.tensor(np.full(4, np.nan))
+    tvm.compile(func, "llvm")(tvm.runtime.tensor(VALUES), result)
+    return result.numpy()
+
+
+@pytest.mark.parametrize("depth", [1, 60])
+@pytest.mark.parametrize("name", STEPS)
+def test_long_chains_compile(name, depth):
+    symbolic, numeric = STEPS[name]
+    expected = VALUES
+    for _ in range(depth):
+        expected = numeric(expected)
+    given = run(lambda x, i: bound(x(i), symbolic, depth))
+    np.testing.assert_allclose(given, expected, rtol=1e-12)
+
+
+def test_what_a_condition_protects_stays_protected():
+    symbolic, numeric = STEPS["product"]
+
+    def body(x, i):
+        inside = bound(x(i + 1), symbolic, 3)  # outside of the tensor at the last element
+        return tirx.if_then_else(i < 3, inside, bound(x(i), symbolic, 1))
+
+    ahead = VALUES[1:]
+    for _ in range(3):
+        ahead = numeric(ahead)
+    np.testing.assert_allclose(run(body), [*ahead, numeric(VALUES[3])], rtol=1e-12)
+
+
+def test_indices_read_bound_values():
+    def body(x, i):
+        return bound(x(i), STEPS["product"][0], 2, lambda v: x(tirx.Cast("int32", v > 0.1)))
+
+    expected = VALUES
+    for _ in range(2):
+        expected = STEPS["product"][1](expected)
+    np.testing.assert_array_equal(run(body), VALUES[(expected > 0.1).astype(int)])
+
+
+def test_functions_without_bindings_stay_as_they_are():
+    x = te.placeholder((4,), "float64", name="x")
+    func = te.create_prim_func([x, te.compute((4,), lambda i: x[i] * 2.0)])
+    assert tvm_ffi.structural_equal(with_explicit_bindings(func), func)
