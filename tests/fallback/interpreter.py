@@ -118,9 +118,7 @@ def _stage(op: Any, values: dict[Any, np.ndarray], sizes: dict[int, int]) -> lis
     ]
 
 
-def _scanned(
-    op: Any, values: dict[Any, np.ndarray], sizes: dict[int, int]
-) -> list[np.ndarray]:
+def _scanned(op: Any, values: dict[Any, np.ndarray], sizes: dict[int, int]) -> list[np.ndarray]:
     """Compute the updates of all times anew at each step, and keep the row of that time."""
     low, extent = (int(_expression(e, dict(sizes), {})) for e in _range(op.scan_axis))
     states = []
