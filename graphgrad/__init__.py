@@ -21,6 +21,7 @@ from .errors import (
     RuleError,
     TargetError,
 )
+from .fallback.forward import te_jvp
 from .fallback.gradient import te_gradient
 from .fallback.intrinsics import register_intrinsic_gradient
 from .frontend.model import Model
@@ -67,6 +68,7 @@ __all__ = [
     "schedule",
     "target",
     "te_gradient",
+    "te_jvp",
     "to_onnx",
     "train_step",
     "transform",

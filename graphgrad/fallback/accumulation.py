@@ -15,6 +15,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from ..errors import ArgumentError
 from .backprop import wide
 from .graph import operations, sources
+from .kinds import map_stage
 from .scatter import scatter_into, scatter_of
 from .walk import Expr, identity, is_load, loaded, substituted, tensor_key
 
@@ -122,7 +123,7 @@ def _sum(output: te.Tensor, buffer: te.Tensor) -> te.Tensor:
         before, more = (tensor(*position).astype(wide(dtype)) for tensor in (buffer, term))
         return (before + more).astype(dtype)
 
-    return te.compute(buffer.shape, total, name=f"{buffer.op.name}_sum")
+    return map_stage(buffer.shape, total, name=f"{buffer.op.name}_sum")
 
 
 def _before_rounding(output: te.Tensor) -> te.Tensor:
@@ -142,7 +143,7 @@ def _before_rounding(output: te.Tensor) -> te.Tensor:
     def value(*position: Any) -> Expr:
         return substituted(body.value, zip([a.var for a in op.axis], position, strict=True))
 
-    return te.compute(output.shape, value, name=f"{op.name}_{wide(dtype)}")
+    return map_stage(output.shape, value, name=f"{op.name}_{wide(dtype)}")
 
 
 def overwriting(func: tirx.PrimFunc, shared: Mapping[int, int]) -> tirx.PrimFunc:

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.ir import prim
 
 from .index_system import Axis
-from .walk import Expr, identity, postorder
+from .walk import Expr, depend, identity
 
 
 def coefficients(index: Expr, axes: Sequence[Axis]) -> tuple[list[int], Expr] | None:
@@ -68,7 +68,7 @@ def _form(expr: Expr, numbers: dict[int, int]) -> tuple[dict[int, int], Expr] | 
     """Return coefficients by number, and what depends on no variable; None if not affine."""
     if identity(expr) in numbers:
         return {numbers[identity(expr)]: 1}, tirx.const(0, str(expr.ty))
-    if not any(identity(node) in numbers for node in postorder(expr)):
+    if not depend([expr], numbers):
         return {}, expr
     if isinstance(expr, prim.Cast) and "int" in str(expr.ty) and "int" in str(expr.value.ty):
         return _form(expr.value, numbers)

@@ -8,9 +8,9 @@ from typing import Any
 
 from tvm import te
 
-from .backprop import Guarded, joined
 from .contribution import Contribution
 from .derive import derived
+from .guarded import Guarded, joined
 from .kinds import Kind, marked
 from .pieces import affine_pieces
 from .scatter import scatter_add

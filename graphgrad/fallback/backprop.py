@@ -7,9 +7,8 @@ pass guards stays guarded: a load outside its tensor never happens, and 0 · ∞
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 from tvm import tirx
@@ -17,33 +16,14 @@ from tvm.ir import StringImm, prim
 
 from ..errors import MissingGradientError, RuleError
 from . import intrinsics
-from .walk import Expr, called, children, excerpt, identity, is_load, loaded, postorder
+from .guarded import Guard, Guarded, GuardedSum, joined
+from .walk import Expr, called, children, choice_of, excerpt, identity, is_load, loaded, postorder
 
-_MOST_GUARDS = 4
+_MOST_TERMS = 4
 """Sets of guards that are kept apart at one node; more are joined into one condition."""
 
 _EXTERNS = ("tirx.call_pure_extern", "tirx.call_extern")
 """Calls of a function by its name, their first argument."""
-
-Guard = tuple[Expr, bool]
-"""A condition, and which way it must go."""
-
-
-@dataclass(frozen=True)
-class Guarded:
-    """A value that counts only where all its guards hold, outermost first; else it is 0."""
-
-    guards: tuple[Guard, ...]
-    value: Expr
-
-    def applied(self) -> Expr:
-        """Return the value inside its conditions."""
-        result = self.value
-        for condition, wanted in reversed(self.guards):
-            zero = tirx.const(0.0, str(result.ty))
-            branches = (result, zero) if wanted else (zero, result)
-            result = tirx.if_then_else(condition, *branches)
-        return result
 
 
 @dataclass
@@ -108,12 +88,14 @@ def backpropagate(
     """
     nodes = postorder(root)
     active = _active(nodes, is_active)
-    cotangents: dict[int, list[Guarded]] = {identity(root): [cotangent]}
+    cotangents: dict[int, GuardedSum] = {identity(root): GuardedSum()}
+    cotangents[identity(root)].add(cotangent)
     reads = []
     for node in reversed(nodes):
-        arrived = cotangents.pop(identity(node), [])
-        if not arrived or identity(node) not in active:
+        total = cotangents.pop(identity(node), None)
+        if total is None or identity(node) not in active:
             continue
+        arrived = few(total.terms())
         if is_load(node):
             reads.append(Read(node, arrived))
             continue
@@ -121,8 +103,13 @@ def backpropagate(
         for term in arrived:
             for child, passed in _passed_on(node, choices, term):
                 if identity(child) in active:
-                    _accumulate(cotangents.setdefault(identity(child), []), passed)
+                    cotangents.setdefault(identity(child), GuardedSum()).add(passed)
     return reads[::-1]
+
+
+def few(terms: list[Guarded]) -> list[Guarded]:
+    """Return the terms of a sum, joined into one if they are many."""
+    return terms if len(terms) <= _MOST_TERMS else [joined(terms)]
 
 
 def _active(nodes: Iterable[Expr], is_active: Callable[[Any], bool]) -> set[int]:
@@ -139,55 +126,31 @@ def _active(nodes: Iterable[Expr], is_active: Callable[[Any], bool]) -> set[int]
     return active
 
 
-def _accumulate(terms: list[Guarded], term: Guarded) -> None:
-    """Add a term to a sum; terms under the same guards become one."""
-    for i, other in enumerate(terms):
-        if _same_guards(other.guards, term.guards):
-            terms[i] = Guarded(term.guards, other.value + term.value)
-            return
-    terms.append(term)
-    if len(terms) > _MOST_GUARDS:
-        terms[:] = [joined(terms)]
-
-
-def _same_guards(a: Sequence[Guard], b: Sequence[Guard]) -> bool:
-    return len(a) == len(b) and all(
-        identity(c) == identity(d) and p == q for (c, p), (d, q) in zip(a, b, strict=True)
-    )
-
-
-def joined(terms: Sequence[Guarded]) -> Guarded:
-    """Return a sum of terms as one term, which counts where any of them does."""
-    value = reduce(lambda a, b: a + b, (term.applied() for term in terms))
-    if any(not term.guards for term in terms):
-        return Guarded((), value)
-    true, false = tirx.const(True), tirx.const(False)
-    conditions = []
-    for term in terms:
-        holds: Expr = true
-        for condition, wanted in reversed(term.guards):
-            # Nested, not joined by `and`: an inner condition may read what an outer one protects.
-            branches = (holds, false) if wanted else (false, holds)
-            holds = tirx.if_then_else(condition, *branches)
-        conditions.append(holds)
-    return Guarded(((reduce(tirx.any, conditions), True),), value)
-
-
 def _choices(node: Expr) -> list[tuple[Expr, Guard]]:
     """Return the children that a node chooses from and when; empty if it is no choice."""
-    if isinstance(node, prim.Select):
-        children_of = [node.condition, node.true_value, node.false_value]
-    elif called(node) == "prim.if_then_else":
-        children_of = list(node.args)
-    elif isinstance(node, prim.Max):
+    choice = choice_of(node)
+    if choice is not None:
+        condition, true_value, false_value = choice
+        return [(true_value, (condition, True)), (false_value, (condition, False))]
+    rectified = _rectified(node)
+    if rectified is not None:
+        zero = tirx.const(0.0, str(rectified.ty))
+        return [(rectified, (rectified <= zero, False))]
+    if isinstance(node, prim.Max):
         # Not `a >= b`: beside a NaN both operands get the cotangent, rather than none.
         return [(node.a, (node.a < node.b, False)), (node.b, (node.b < node.a, False))]
-    elif isinstance(node, prim.Min):
+    if isinstance(node, prim.Min):
         return [(node.a, (node.a > node.b, False)), (node.b, (node.b > node.a, False))]
-    else:
-        return []
-    condition, true_value, false_value = children_of
-    return [(true_value, (condition, True)), (false_value, (condition, False))]
+    return []
+
+
+def _rectified(node: Expr) -> Expr | None:
+    """Return x where a node is max(x, 0), which is relu: its derivative at 0 is 0."""
+    if isinstance(node, prim.Max):
+        for x, other in ((node.a, node.b), (node.b, node.a)):
+            if isinstance(other, prim.FloatImm) and float(other.value) == 0.0:
+                return x
+    return None
 
 
 def _passed_on(
@@ -203,7 +166,9 @@ def _passed_on(
         ]
     if isinstance(node, prim.Max | prim.Min):
         # Both operands' guards hold where they are equal: then each gets half.
-        h = tirx.Select(tirx.EQ(node.a, node.b), 0.5 * h, h)
+        dtype = str(h.ty)
+        half, one = tirx.const(0.5, dtype), tirx.const(1.0, dtype)
+        h = h * tirx.Select(tirx.EQ(node.a, node.b), half, one)
     return [(child, Guarded((*term.guards, guard), h)) for child, guard in choices]
 
 

@@ -9,11 +9,11 @@ from typing import Any
 import tvm_ffi
 from tvm.ir import prim
 
-from .backprop import Guard
-from .walk import Expr, called, identity, postorder, substituted, without_lets
+from .guarded import Guard
+from .walk import Expr, choice_of, identity, postorder, substituted, without_lets
 
 
-class Kind(Enum):
+class Combination(Enum):
     """How components are combined that depend on one another."""
 
     SUM = auto()
@@ -26,10 +26,10 @@ class Kind(Enum):
 
 
 _SINGLE = {
-    prim.Add: Kind.SUM,
-    prim.Max: Kind.LARGEST,
-    prim.Min: Kind.SMALLEST,
-    prim.Mul: Kind.PRODUCT,
+    prim.Add: Combination.SUM,
+    prim.Max: Combination.LARGEST,
+    prim.Min: Combination.SMALLEST,
+    prim.Mul: Combination.PRODUCT,
 }
 
 
@@ -67,15 +67,15 @@ class Combiner:
             groups = [*apart, together.union(*(group for group in groups if group & together))]
         return sorted(sorted(group) for group in groups)
 
-    def kind(self, group: Sequence[int]) -> Kind:
+    def combination(self, group: Sequence[int]) -> Combination:
         """Return how the components of a group are combined."""
         if len(group) == 1:
             result = self.results[group[0]]
-            kind = _SINGLE.get(type(result))
+            found = _SINGLE.get(type(result))
             operands = {identity(self.left[group[0]]), identity(self.right[group[0]])}
-            if kind and {identity(result.a), identity(result.b)} == operands:
-                return kind
-        return Kind.OTHER if self.choice(group) is None else Kind.CHOICE
+            if found and {identity(result.a), identity(result.b)} == operands:
+                return found
+        return Combination.OTHER if self.choice(group) is None else Combination.CHOICE
 
     def choice(self, group: Sequence[int]) -> Guard | None:
         """Return when all components of a group are taken from the left, None if they are not."""
@@ -112,13 +112,10 @@ class Combiner:
 
     def _chooses_left(self, component: int) -> Guard | None:
         """Return when a component is its left operand and otherwise its right one, or None."""
-        result = self.results[component]
-        if isinstance(result, prim.Select):
-            condition, one, other = result.condition, result.true_value, result.false_value
-        elif called(result) == "prim.if_then_else":
-            condition, one, other = result.args
-        else:
+        choice = choice_of(self.results[component])
+        if choice is None:
             return None
+        condition, one, other = choice
         sides = [identity(self.left[component]), identity(self.right[component])]
         if [identity(one), identity(other)] == sides:
             return condition, True

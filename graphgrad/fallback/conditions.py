@@ -10,6 +10,7 @@ from tvm import tirx
 from tvm.ir import prim
 
 from . import polynomial
+from .constants import integer_value, is_true
 from .linear_system import LinearSystem, NotAffineError
 from .polynomial import Form, plus, times
 from .walk import Expr, called
@@ -31,11 +32,6 @@ def add_conditions(system: LinearSystem, conditions: Sequence[Expr]) -> None:
         for condition in inequalities
         if not is_true(condition) and not _is_bound(system, condition)
     ]
-
-
-def is_true(condition: Expr) -> bool:
-    """Return whether a condition is the constant true."""
-    return isinstance(condition, prim.IntImm) and bool(condition.value)
 
 
 def conjuncts(condition: Expr, wanted: bool = True) -> list[Expr]:
@@ -114,7 +110,9 @@ def narrowed(system: LinearSystem, form: Form) -> bool:
 def _in_quotients(system: LinearSystem, form: Form) -> Form:
     """Return a form with a dividend replaced by its quotient, where it has no remainder."""
     zero = {
-        next(iter(row.form))[0] for row in system.rows if len(row.form) == 1 and _is_zero(row.right)
+        next(iter(row.form))[0]
+        for row in system.rows
+        if len(row.form) == 1 and integer_value(row.right) == 0
     }
     for division in system.divisions:
         if division.remainder not in zero:
@@ -125,7 +123,3 @@ def _in_quotients(system: LinearSystem, form: Form) -> Form:
             if not polynomial.unknowns_of(rest) and quotient is not None:
                 return plus(rest, quotient)
     return form
-
-
-def _is_zero(expr: Expr) -> bool:
-    return isinstance(expr, prim.IntImm) and int(expr.value) == 0

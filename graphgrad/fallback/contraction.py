@@ -18,9 +18,20 @@ from tvm.ir import prim
 
 from .affine import coefficients, written
 from .conditions import conjuncts
+from .constants import integer_value
 from .index_system import Axis, Inversion
-from .operands import bound
-from .walk import Expr, identity, is_load, loaded, postorder, rebuilt, substituted, transformed
+from .linear_system import analyzer_of
+from .walk import (
+    Expr,
+    depend,
+    identity,
+    is_load,
+    loaded,
+    postorder,
+    rebuilt,
+    substituted,
+    transformed,
+)
 
 
 @dataclass(frozen=True)
@@ -86,8 +97,8 @@ def with_load(operand: Expr, load: Expr) -> Expr:
 def is_affine(product: Product) -> bool:
     """Return whether all indices of both loads are affine in the loops, whose ranges are fixed."""
     variables = {identity(axis.var) for axis in product.axes}
-    bounds = [bound_of for axis in product.loops for bound_of in (axis.low, axis.extent)]
-    if any(identity(node) in variables for node in postorder(*bounds)):
+    ends = [end for axis in product.loops for end in (axis.low, axis.extent)]
+    if depend(ends, variables):
         return False
     return all(
         coefficients(index, product.axes) is not None
@@ -196,7 +207,7 @@ def _reduce_axis(product: Product, axis: Axis) -> Any:
     for operand in reversed(product.loads):
         tensor, indices = loaded(load_of(operand))
         for index, extent in zip(indices, tensor.shape, strict=True):
-            if any(identity(node) == identity(axis.var) for node in postorder(index)):
+            if depend([index], {identity(axis.var)}):
                 dtype = str(extent.ty)
     analyzer = tvm.sym.Analyzer()
     ends = [analyzer.simplify(e.astype(dtype)) for e in (axis.low, axis.low + axis.extent)]
@@ -205,14 +216,10 @@ def _reduce_axis(product: Product, axis: Axis) -> Any:
 
 def _simplified(product: Product) -> Product:
     """Return a product with simple indices, and without loops of one trip and what is provable."""
-    single = [
-        axis
-        for axis in product.loops
-        if isinstance(axis.extent, prim.IntImm) and int(axis.extent) == 1
-    ]
+    single = [axis for axis in product.loops if integer_value(axis.extent) == 1]
     values = [(axis.var, axis.low) for axis in single]
     loops = [axis for axis in product.loops if not any(axis is other for other in single)]
-    analyzer = bound([*product.element, *loops])
+    analyzer = analyzer_of([*product.element, *loops])
 
     def change(node: Expr) -> Expr:
         if not is_load(node):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tvm import te
 
 from ..errors import MissingGradientError
-from .backprop import Guarded, Read, backpropagate
+from .backprop import Read, backpropagate, few
+from .guarded import Guarded
 from .index_system import Axis
 from .reduce import Point
-from .walk import Expr, same, tensor_key
+from .walk import Classes, Expr, tensor_key
 
 
 @dataclass(frozen=True)
@@ -60,20 +61,18 @@ def contributions(
         found = backpropagate(point.root, point.seed, is_active)
     except MissingGradientError as error:
         raise MissingGradientError(f"in the stage {stage}: {error}") from error
-    reads: list[Read] = []
-    for read in found:
-        known = next((other for other in reads if _same_element(other, read)), None)
-        if known is None:
-            reads.append(read)
-        else:
-            known.terms.extend(read.terms)
     return [
-        Contribution(read.tensor, point.axes, read.indices, read.terms, stage=stage)
-        for read in reads
+        Contribution(load.tensor, point.axes, load.indices, few(terms), stage=stage)
+        for load, terms in _by_element(found)
     ]
 
 
-def _same_element(a: Read, b: Read) -> bool:
-    return tensor_key(a.tensor) == tensor_key(b.tensor) and all(
-        same(i, j) for i, j in zip(a.indices, b.indices, strict=True)
-    )
+def _by_element(reads: Sequence[Read]) -> list[tuple[Read, list[Guarded]]]:
+    """Return the first read of each element, and the terms of all of its reads."""
+    classes = Classes()
+    found: dict[tuple[int, ...], tuple[Read, list[Guarded]]] = {}
+    for read in reads:
+        key = (*tensor_key(read.tensor), *(classes.number(index) for index in read.indices))
+        _, terms = found.setdefault(key, (read, []))
+        terms.extend(read.terms)
+    return list(found.values())

@@ -22,6 +22,7 @@ from .kinds import Kind, kind_of
 from .walk import postorder, substituted
 
 _TYPICAL_SIZE = 64
+"""What a symbolic size counts as where forms are compared."""
 
 
 @dataclass(frozen=True)

@@ -15,14 +15,17 @@ those that it is small for, and saved once if it is not, so the work grows as th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx
-from tvm.ir import prim
 
+from .constants import is_true
 from .graph import Key, Operation, outputs_of, reduce_with, rewritten, with_bodies
+from .kinds import map_stage
+from .linear_system import Axis
+from .reduce import stage_axes
 from .regions import Placement, Region
 from .share import shared
 from .walk import Expr, called, children, identity, is_load, postorder, rebuilt, without_lets
@@ -60,10 +63,10 @@ def cut_stage(op: Operation) -> list[te.Tensor] | None:
         return None
     roots = [without_lets(root) for root in _roots(op)]
     condition = roots[0] if isinstance(op.body[0], tirx.Reduce) else tirx.const(True)
-    if not _is_true(condition):
+    if not is_true(condition):
         # What a reduction leaves out is protected by its condition.
         roots[1:] = [tirx.if_then_else(condition, root, _zero(root)) for root in roots[1:]]
-    placement = Placement(roots)
+    placement = Placement(roots, axes=stage_axes(op))
     if _nesting(placement) <= MOST_LEVELS:
         return None
     roots = _Pieces(op, roots, placement).rest()
@@ -152,7 +155,6 @@ class _Pieces:
         self.taken: dict[int, Expr | None] = {id(self.placement.top): None}
         self.guarded: dict[int, Expr] = {}
         self.bare: set[int] = set()
-        self.inside: dict[int, list[Expr]] = {}
         self.saved: dict[int, tuple[te.Tensor, list[Any]]] = {}
         self._choose()
 
@@ -161,7 +163,12 @@ class _Pieces:
         for node in postorder(*self.cuts.values(), parts=self._needed):
             self._save(node)
         variables = {key: axis.var for key, axis in self.axes.items()}
-        return [shared(self._reading(self._inside(root), variables)) for root in self.roots]
+        return [
+            shared(
+                self._reading(self._inside(root, self.saved), variables), axes=stage_axes(self.op)
+            )
+            for root in self.roots
+        ]
 
     def _choose(self) -> None:
         """Decide what is cut: from the leaves up, whenever a part gets too deep."""
@@ -261,24 +268,22 @@ class _Pieces:
         known = self.placement.parts.get(identity(node))
         return children(node) if known is None else known
 
-    def _inside(self, root: Expr, own: int | None = None) -> list[Expr]:
-        """Return the nodes under a root down to those that are saved; `own` counts as not."""
+    def _inside(self, root: Expr, ends: Container[int], own: int | None = None) -> list[Expr]:
+        """Return the nodes under a root down to some, by identity; `own` is not one of these."""
 
         def parts(node: Expr) -> list[Expr]:
             key = identity(node)
-            return self._parts(node) if key == own or key not in self.cuts else []
+            return self._parts(node) if key == own or key not in ends else []
 
         return postorder(root, parts=parts)
 
     def _needed(self, node: Expr) -> list[Expr]:
         """Return the parts that are saved before one, because it reads them."""
         own = identity(node)
-        inside = self.inside[own] = self._inside(self.guarded[own], own)
+        inside = self._inside(self.guarded[own], self.cuts, own)
         return [part for part in inside if identity(part) in self.cuts and identity(part) != own]
 
-    def _reading(
-        self, inside: Sequence[Expr], variables: Mapping[int, Expr], own: int | None = None
-    ) -> Expr:
+    def _reading(self, inside: Sequence[Expr], variables: Mapping[int, Expr]) -> Expr:
         """Return an expression, given by its nodes, that reads what is saved.
 
         Parameters
@@ -287,26 +292,28 @@ class _Pieces:
             See `_inside`.
         variables : mapping
             What the stage's loop variables become, by their identities.
-        own : int, optional
-            See `_inside`.
         """
         results: dict[int, Expr] = {}
         for node in inside:
             key = identity(node)
             if key in variables:
                 results[key] = variables[key]
-            elif key in self.cuts and key != own:
+            elif key in self.saved:
                 stage, axes = self.saved[key]
                 results[key] = stage(*(variables[identity(a.var)] - a.dom.min for a in axes))
             else:
                 before = self._parts(node)
-                results[key] = rebuilt(node, [results[identity(p)] for p in before], before)
+                parts = [results[identity(part)] for part in before]
+                is_decided = key in self.placement.decided
+                results[key] = parts[0] if is_decided else rebuilt(node, parts, before)
         return results[identity(inside[-1])]
 
     def _save(self, node: Expr) -> None:
         """Make a part a stage of its own, over the loops that it depends on."""
         own = identity(node)
-        inside = self.inside.pop(own)
+        # Of two parts that need one another, as a condition may need what it protects elsewhere,
+        # the one saved first contains the other.
+        inside = self._inside(self.guarded[own], self.saved, own)
         used = {identity(part) for part in inside}
         for key in used & self.saved.keys():
             used |= {identity(axis.var) for axis in self.saved[key][1]}
@@ -317,16 +324,16 @@ class _Pieces:
                 identity(axis.var): at + axis.dom.min
                 for axis, at in zip(axes, position, strict=True)
             }
-            return shared(self._reading(inside, variables, own))
+            loops = [
+                Axis(at, tirx.const(0, str(at.ty)), axis.dom.extent)
+                for axis, at in zip(axes, position, strict=True)
+            ]
+            return shared(self._reading(inside, variables), axes=loops)
 
         shape = tuple(axis.dom.extent for axis in axes)
-        stage = te.compute(shape, body, name=f"{self.op.name}_part{len(self.saved)}")
+        stage = map_stage(shape, body, f"{self.op.name}_part{len(self.saved)}")
         self.saved[own] = stage, axes
 
 
 def _zero(node: Expr) -> Expr:
     return tirx.const(0, str(node.ty))
-
-
-def _is_true(condition: Expr) -> bool:
-    return isinstance(condition, prim.IntImm) and bool(condition.value)

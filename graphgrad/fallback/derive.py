@@ -13,16 +13,18 @@ import tvm_ffi
 from tvm import te, tirx
 
 from .affine import coefficients
-from .backprop import Guarded, finite_product
+from .backprop import finite_product
 from .contraction import load_of, product_at
 from .contribution import Contribution
 from .cost import loop_points
 from .gather import gather
+from .guarded import Guarded
 from .index_system import Axis, NotAffineError, invert
 from .kinds import Kind, marked
+from .linear_system import analyzer_of
 from .narrow import block_read, narrowed, placed
 from .normal_form import contraction
-from .operands import bound, inside, is_operand, operands
+from .operands import inside, is_operand, operands
 from .phases import Phase, is_feasible, label, merged, moduli_of, phases, too_many, worthwhile
 from .share import shared
 from .terms import factors, finite_factors, hoisted, product
@@ -30,10 +32,11 @@ from .walk import (
     Expr,
     all_substituted,
     all_transformed,
+    depend,
     identity,
     is_load,
     loaded,
-    postorder,
+    reads,
     substituted,
 )
 
@@ -143,7 +146,7 @@ class _Derivation:
             inner = values
         guards = [guard for guard in term.guards if self._is_constant(guard[0])]
         others = [guard for guard in term.guards if not self._is_constant(guard[0])]
-        analyzer = bound(self.element)
+        analyzer = analyzer_of(self.element)
         if not (outer or guards) or not all(
             inside(expr, analyzer) for expr in [*outer, *(condition for condition, _ in guards)]
         ):
@@ -157,15 +160,13 @@ class _Derivation:
     def _is_constant(self, value: Expr) -> bool:
         """Return whether a value depends on nothing but the element."""
         own = {identity(axis.var) for axis in self.contribution.axes}
-        return not any(identity(node) in own for node in postorder(value)) and any(
-            is_load(node) for node in postorder(value)
-        )
+        return reads(value) and not depend([value], own)
 
     def _contraction(self, term: Guarded) -> te.Tensor | None:
         """Return the sum of a product of two loads; None if it is none, or has too many points."""
         part = self.contribution
         own = {identity(axis.var) for axis in self.element}
-        if any(identity(node) in own for node in postorder(term.applied())):
+        if depend([term.applied()], own):
             return None
         if term.guards and not self.pads:
             return None  # a guard would become a factor 0
@@ -212,7 +213,11 @@ class _Derivation:
                 nothing = tirx.all(tirx.EQ(total, zero), tirx.isnan(scaled))
                 scaled = tirx.Select(nothing, zero, scaled)
             value = Guarded(outer.guards, scaled).applied()
-            return shared(substituted(value, zip(variables, position, strict=True)))
+            around = [
+                replace(axis, var=var) for axis, var in zip(self.element, position, strict=True)
+            ]
+            here = substituted(value, zip(variables, position, strict=True))
+            return shared(here, axes=around)
 
         shape = tuple(axis.extent for axis in self.element)
         return te.compute(shape, body, name=f"{self.name}_scaled", attrs=marked(Kind.MAP))

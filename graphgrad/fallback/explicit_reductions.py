@@ -17,8 +17,10 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from .backprop import is_float
-from .graph import Operation, outputs_of, reduce_with, with_bodies
-from .walk import Expr, identity, is_load, postorder, substituted
+from .constants import is_true
+from .graph import Operation, listed, outputs_of, reduce_with, with_bodies
+from .kinds import map_stage
+from .walk import Expr, depend, identity, is_load, postorder, substituted
 
 
 def explicit_reduction(op: Operation) -> list[te.Tensor] | None:
@@ -44,14 +46,14 @@ def explicit_reduction(op: Operation) -> list[te.Tensor] | None:
     loops = _loops(op)
     components = [int(one.value_index) for one in op.body]
     if loops is None:
-        outputs = outputs_of(with_bodies(op, init or identities))
+        outputs = _filled(op, init or identities)
         return [outputs[component] for component in components]
     lengthened, not_empty = loops
-    where = [] if _is_true(body.condition) else [body.condition]
+    where = [] if is_true(body.condition) else [body.condition]
     in_order = components == list(range(len(identities)))
     if not (not_empty or where or len(body.init)) and in_order:
         return None
-    if _depend(not_empty, op.reduce_axis):
+    if depend(not_empty, {identity(axis.var) for axis in op.reduce_axis}):
         sources = _choices([*not_empty, *where], body.source, identities)
         reduced = reduce_with(body, sources, tirx.const(True), [], combiner, lengthened)
         not_empty = []
@@ -137,10 +139,15 @@ def _lengthened(axis: Any, conditions: Sequence[Expr]) -> Any:
     return tirx.IterVar(tvm.ir.Range.from_min_extent(low, extent), axis.var, axis.iter_type)
 
 
-def _depend(conditions: Sequence[Expr], loops: Sequence[Any]) -> bool:
-    """Return whether conditions depend on the variables of some loops."""
-    variables = {identity(axis.var) for axis in loops}
-    return any(identity(node) in variables for node in postorder(*conditions))
+def _filled(op: Any, values: Sequence[Expr]) -> list[te.Tensor]:
+    """Return tensors of some values, in terms of the loops over the elements of a reduction."""
+
+    def body(*position: Any) -> Any:
+        here = list(zip([axis.var for axis in op.axis], position, strict=True))
+        found = tuple(substituted(value, here) for value in values)
+        return found if len(found) > 1 else found[0]
+
+    return listed(map_stage([axis.dom.extent for axis in op.axis], body, op.name))
 
 
 def _completed(
@@ -178,9 +185,8 @@ def _completed(
         values = _choices(conditions, values, starts or list(combiner.identity_element))
         return tuple(values) if len(values) > 1 else values[0]
 
-    shape = tuple(axis.dom.extent for axis in op.axis)
-    result = te.compute(shape, body, name=f"{op.name}_complete")
-    return [result] if isinstance(result, te.Tensor) else list(result)
+    shape = [axis.dom.extent for axis in op.axis]
+    return listed(map_stage(shape, body, name=f"{op.name}_complete"))
 
 
 def _choices(
@@ -199,7 +205,3 @@ def _where(conditions: Sequence[Expr], value: Expr, otherwise: Expr) -> Expr:
 
 def _all(conditions: Sequence[Expr]) -> Expr:
     return tirx.all(*conditions) if conditions else tirx.const(True)
-
-
-def _is_true(condition: Expr) -> bool:
-    return isinstance(condition, prim.IntImm) and bool(condition.value)

@@ -17,6 +17,7 @@ from tvm import tirx
 from tvm.ir import prim
 
 from .backprop import is_float
+from .constants import integer_value
 from .linear_system import Axis
 from .walk import Expr, called, children, identity, postorder, transformed
 
@@ -24,6 +25,7 @@ _LONGEST = 1 << 14
 """Trips of a loop beyond which its values are not worked out."""
 
 _LARGEST_DIVISOR = 64
+"""Scales of images are ratios of small integers; each divisor is one more to be tried."""
 
 _ERROR = {
     "float64": (2.0**-50, 2.0**-1022),
@@ -77,10 +79,10 @@ def _as_division(node: Any, loops: Mapping[int, Axis]) -> Expr | None:
     if len(used) != 1:
         return None
     axis = loops.get(next(iter(used)))
-    if axis is None or not _is_constant(axis.low) or not _is_constant(axis.extent):
+    if axis is None or integer_value(axis.low) is None:
         return None
-    trips = int(axis.extent)
-    if not 0 < trips <= _LONGEST:
+    trips = integer_value(axis.extent)
+    if trips is None or not 0 < trips <= _LONGEST:
         return None
     try:
         with np.errstate(all="ignore"):
@@ -97,10 +99,6 @@ def _as_division(node: Any, loops: Mapping[int, Axis]) -> Expr | None:
 
 def _is_index(node: Expr) -> bool:
     return str(node.ty) in ("int32", "int64")
-
-
-def _is_constant(expr: Any) -> bool:
-    return isinstance(expr, prim.IntImm)
 
 
 def _integers(node: Any, axis: Axis, trips: int) -> Any:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from tvm import te, tirx
 
 from .gradient import te_gradient
+from .graph import listed
+from .kinds import map_stage
 
 
 def te_jvp(
@@ -44,7 +46,7 @@ def te_jvp(
     MissingGradientError
         A stage on the way has no known derivative; the error names it.
     """
-    outputs = [output] if isinstance(output, te.Tensor) else list(output)
+    outputs = listed(output)
     # Any cotangents do: the result does not depend on them.
     heads = [_ones(tensor) for tensor in outputs]
     return te_gradient(te_gradient(outputs, inputs, heads), heads, tangents)
@@ -52,4 +54,4 @@ def te_jvp(
 
 def _ones(tensor: te.Tensor) -> te.Tensor:
     one = tirx.const(1.0, str(tensor.dtype))
-    return te.compute(tensor.shape, lambda *_: one, name=f"{tensor.op.name}_head")
+    return map_stage(tensor.shape, lambda *_: one, name=f"{tensor.op.name}_head")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce as fold
 from typing import Any
 
 from tvm import te
 
-from .backprop import Guarded
 from .contribution import Contribution
+from .guarded import Guarded, total
 from .index_system import Axis, Inversion
 from .kinds import Kind, marked
 from .share import shared
@@ -36,7 +35,7 @@ def gather(
         te.reduce_axis((axis.low, axis.low + axis.extent), name=axis.var.name)
         for axis in inversion.loops
     ]
-    total = fold(lambda a, b: a + b, (term.applied() for term in contribution.terms))
+    value = total(contribution.terms)
     places = [axis.var for axis in contribution.axes]
 
     def body(*position: Any) -> Expr:
@@ -50,9 +49,9 @@ def gather(
         ]
         values = all_substituted(inversion.values, renamed)
         guards = tuple((guard, True) for guard in all_substituted(inversion.guards, renamed))
-        here = substituted(total, [*renamed, *zip(places, values, strict=True)])
-        value = shared(Guarded(guards, here).applied(), axes=around)
-        return te.sum(value, axis=loops) if loops else value
+        here = substituted(value, [*renamed, *zip(places, values, strict=True)])
+        summand = shared(Guarded(guards, here).applied(), axes=around)
+        return te.sum(summand, axis=loops) if loops else summand
 
     kind = Kind.REDUCE if loops else Kind.MAP
     shape = tuple(axis.extent for axis in element)

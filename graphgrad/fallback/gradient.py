@@ -12,15 +12,17 @@ from tvm import te, tirx
 from ..errors import ArgumentError, MissingGradientError, NotDifferentiableError
 from . import externs
 from .assemble import assembled
-from .backprop import Guarded, is_float, widened
+from .backprop import is_float, widened
 from .contribution import Contribution, contributions
 from .cut import cut
-from .graph import Key, Operation, operations, outputs_of, sources
+from .graph import STEPWISE, Key, Operation, operations, outputs_of, sources
+from .guarded import Guarded
 from .kinds import Kind, marked
 from .reduce import OTHERS, Point, reduction_points, stage_axes
 from .reduce_restated import restated_reduction
 from .scan import scan_parts
 from .scatter import scatter_of
+from .stepwise import stepwise_parts
 from .views import read_through
 from .walk import UnknownNodeError, tensor_key, without_lets
 
@@ -58,14 +60,13 @@ def te_gradient(
     Raises
     ------
     ArgumentError
-        A head does not fit its output.
+        An argument is no tensor, or a head does not fit its output.
     NotDifferentiableError
         An input is not of floats, or no output is.
     MissingGradientError
         A stage on the way has no known derivative; the error names it.
     """
-    outputs = [output] if isinstance(output, te.Tensor) else list(output)
-    inputs = [inputs] if isinstance(inputs, te.Tensor) else list(inputs)
+    outputs, inputs = _tensors("output", output), _tensors("input", inputs)
     heads = _heads(outputs, head)
     for tensor in inputs:
         if not is_float(tensor.dtype):
@@ -133,7 +134,8 @@ def _of_stage(
 ) -> list[Part]:
     """Return what one stage passes on: parts of the cotangents of the tensors that it reads."""
     if isinstance(op, te.ScanOp):
-        return scan_parts(op, cotangents, active, partial(_propagated, pads=pads))
+        parts_of = stepwise_parts if op.tag == STEPWISE else scan_parts
+        return parts_of(op, cotangents, active, partial(_propagated, pads=pads))
     try:
         points = _points(op, cotangents)
     except UnknownNodeError as error:
@@ -211,6 +213,21 @@ def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
     ]
 
 
+def _tensors(what: str, given: Any, optional: bool = False) -> list[Any]:
+    """Return a tensor or several as a list, after a check that they are such."""
+    several = isinstance(given, Sequence) and not isinstance(given, str)
+    tensors = list(given) if several else [given]
+    for tensor in tensors:
+        if not isinstance(tensor, te.Tensor) and not (optional and several and tensor is None):
+            raise ArgumentError(
+                f"a {type(tensor).__name__} was given as {what}; it must be a te.Tensor, such as "
+                "te.placeholder and te.compute return, or a list of them"
+            )
+    if not tensors:
+        raise ArgumentError(f"no {what} was given; give one te.Tensor at least")
+    return tensors
+
+
 def _heads(
     outputs: Sequence[te.Tensor], head: te.Tensor | Sequence[te.Tensor | None] | None
 ) -> list[te.Tensor | None]:
@@ -220,9 +237,12 @@ def _heads(
             names = ", ".join(tensor.op.name for tensor in outputs)
             raise NotDifferentiableError(f"no output is of floats: {names} has no gradient")
         return [_full(tensor, 1.0) if is_float(tensor.dtype) else None for tensor in outputs]
-    heads = [head] if isinstance(head, te.Tensor) else list(head)
+    heads = _tensors("head", head, optional=True)
     if len(heads) != len(outputs):
-        raise ArgumentError(f"there are {len(outputs)} outputs, but {len(heads)} heads")
+        raise ArgumentError(
+            f"there are {len(outputs)} outputs, but {len(heads)} heads; give one for each, None "
+            "for an output that has none"
+        )
     for tensor, cotangent in zip(outputs, heads, strict=True):
         if cotangent is not None and not _same_type(cotangent, tensor):
             raise ArgumentError(

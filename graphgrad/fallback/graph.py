@@ -11,6 +11,7 @@ from tvm import te, tirx
 from tvm.te import _ffi_api
 
 from ..errors import MissingGradientError
+from .kinds import map_stage
 from .walk import Expr, identity, is_load, loaded, postorder, tensor_key, transformed
 
 Key = tuple[int, int]
@@ -22,10 +23,23 @@ Operation = Any
 DETECT_ACCESS = {"tirx.script_parsing_detect_access": tirx.IntImm("int32", 3)}
 """Asks TVM to find out what a block of statements reads and writes: schedules go by that."""
 
+STEPWISE = "graphgrad.stepwise"
+"""Tag of a scan that keeps nothing of a step but the states.
+
+At each step it computes all stages between its `inputs` and its updates, also those that do not
+depend on the states; what they read of the steps' results is the row before alone. Its gradient
+does the same (see `stepwise`).
+"""
+
 
 def outputs_of(op: Operation) -> list[te.Tensor]:
     """Return the tensors that a stage computes."""
     return [op.output(number) for number in range(op.num_outputs)]
+
+
+def listed(tensors: te.Tensor | Sequence[te.Tensor]) -> list[te.Tensor]:
+    """Return a tensor or several as a list; functions of `te` return either."""
+    return [tensors] if isinstance(tensors, te.Tensor) else list(tensors)
 
 
 def operations(*tensors: te.Tensor, above: Sequence[te.Tensor] = ()) -> list[Operation]:
@@ -66,10 +80,10 @@ def sources(op: Operation) -> list[te.Tensor]:
 
 
 def scan_body(op: Any, updates: Sequence[te.Tensor] | None = None) -> list[Operation]:
-    """Return the stages of a scan's update that depend on its states, each after those it reads.
+    """Return the stages of a scan's update that are computed anew at every step, in order.
 
-    Only these are computed anew at every step. A scan among them is one stage: the stages of its
-    own update are left out.
+    They are those that depend on its states; of a `STEPWISE` scan, all that its inputs are not
+    computed by. A scan among them is one stage: the stages of its own update are left out.
 
     Parameters
     ----------
@@ -77,9 +91,11 @@ def scan_body(op: Any, updates: Sequence[te.Tensor] | None = None) -> list[Opera
     updates : sequence of Tensor, optional
         What it is updated by, if not by its own.
     """
+    stepwise = op.tag == STEPWISE
+    given = {identity(tensor.op) for tensor in op.inputs} if stepwise else set()
     order = postorder(
         *(update.op for update in (op.update if updates is None else updates)),
-        parts=lambda stage: [tensor.op for tensor in stage.input_tensors],
+        parts=lambda stage: [t.op for t in stage.input_tensors if identity(t.op) not in given],
     )
     scans = [op, *(stage for stage in order if isinstance(stage, te.ScanOp))]
     states = {identity(state.op) for scan in scans for state in scan.state_placeholder}
@@ -87,14 +103,14 @@ def scan_body(op: Any, updates: Sequence[te.Tensor] | None = None) -> list[Opera
     for stage in order:
         on[identity(stage)] = {identity(stage)} & states
         for tensor in stage.input_tensors:
-            on[identity(stage)] |= on[identity(tensor.op)]
+            on[identity(stage)] |= on.get(identity(tensor.op), set())
         if isinstance(stage, te.ScanOp):
             on[identity(stage)] -= {identity(state.op) for state in stage.state_placeholder}
     own = {identity(state.op) for state in op.state_placeholder}
     return [
         stage
         for stage in order
-        if on[identity(stage)]
+        if (stepwise or on[identity(stage)])
         and on[identity(stage)] <= own
         and not isinstance(stage, te.PlaceholderOp)
     ]
@@ -158,7 +174,7 @@ def with_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
         return _with_extern_inputs(op, replaced)
     if isinstance(op, te.ScanOp):
         init, update = (list(map(replaced, tensors)) for tensors in (op.init, op.update))
-        return scan_with(op, init, update, op.state_placeholder)
+        return scan_with(op, init, update, op.state_placeholder, list(map(replaced, op.inputs)))
     raise MissingGradientError(
         f"the stage {op.name} is a {type(op).__name__}, which is not known; write it as "
         "te.compute, te.scan or te.extern"
@@ -166,10 +182,18 @@ def with_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
 
 
 def scan_with(
-    op: Any, init: Sequence[te.Tensor], update: Sequence[te.Tensor], states: Sequence[te.Tensor]
+    op: Any,
+    init: Sequence[te.Tensor],
+    update: Sequence[te.Tensor],
+    states: Sequence[te.Tensor],
+    inputs: Sequence[te.Tensor] | None = None,
 ) -> Any:
-    """Return a scan over the same times from other initial states, by other updates."""
-    return _ffi_api.ScanOp(op.name, op.tag, op.attrs, op.scan_axis, init, update, states, [])
+    """Return a scan over the same times from other initial states, by other updates.
+
+    Without `inputs` a `STEPWISE` scan becomes one that is not.
+    """
+    tag = "" if inputs is None and op.tag == STEPWISE else op.tag
+    return _ffi_api.ScanOp(op.name, tag, op.attrs, op.scan_axis, init, update, states, inputs or [])
 
 
 def with_bodies(op: Any, bodies: Sequence[Expr]) -> Any:
@@ -251,7 +275,7 @@ def _of_shape(tensor: te.Tensor, shape: Sequence[Expr]) -> te.Tensor:
     """Return a tensor with these very extents as its shape: externs ask for the same objects."""
     if all(a.same_as(b) for a, b in zip(tensor.shape, shape, strict=True)):
         return tensor
-    return te.compute(tuple(shape), lambda *at: tensor[at], name=tensor.op.name)
+    return map_stage(shape, lambda *at: tensor[at], name=tensor.op.name)
 
 
 def _changed_bodies(bodies: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:

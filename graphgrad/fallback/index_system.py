@@ -14,13 +14,13 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import te, tirx
-from tvm.ir import prim
 
 from . import polynomial
-from .conditions import add_conditions, is_true, nonnegative_form
+from .conditions import add_conditions, nonnegative_form
+from .constants import integer_value, is_false, is_true
 from .integer_rows import IntegerRows, integer_rows
 from .lattice import Form, Solutions, Symbol, solve
-from .linear_system import Axis, LinearSystem, NotAffineError
+from .linear_system import Axis, LinearSystem, NotAffineError, analyzer_of
 from .walk import Expr, identity, substituted
 
 __all__ = ["Axis", "Inversion", "NotAffineError", "invert"]
@@ -95,7 +95,7 @@ def _is_identity(indices: Sequence[Expr], axes: Sequence[Axis], element: Sequenc
     """Return whether each loop is over one dimension, in order: what long chains are made of."""
     return len(indices) == len(axes) and all(
         identity(index) == identity(axis.var)
-        and _constant(axis.low) == _constant(other.low) == 0
+        and integer_value(axis.low) == integer_value(other.low) == 0
         and axis.var.ty == other.var.ty
         and tvm_ffi.structural_equal(axis.extent, other.extent)
         for index, axis, other in zip(indices, axes, element, strict=True)
@@ -112,7 +112,7 @@ class _Rendering:
         gone = {unknown for unknown, _ in self.eliminated}
         self.unknowns = [u for u in range(len(system.unknowns)) if u not in gone]
         self.solutions = self._solved(integer)
-        self.analyzer = _analyzer(element)
+        self.analyzer = analyzer_of(element)
         self.known: dict[Symbol, Expr] = {}
         for i, row in enumerate(integer.rows):
             self.known[Symbol("right", i)] = row.right
@@ -127,7 +127,7 @@ class _Rendering:
 
     def inversion(self) -> Inversion:
         """Return the inversion, with the values of the axes."""
-        if any(_constant(axis.extent) == 0 for _, axis in self.loops.values()):
+        if any(integer_value(axis.extent) == 0 for _, axis in self.loops.values()):
             return self._nothing()
         guards, residues = self._divisibility()
         values = self._values()
@@ -157,15 +157,15 @@ class _Rendering:
         start = self._start(number)
         extent = self.system.expression(unknown.extent, [])
         self.starts[number] = start
-        if _constant(start) is not None:
+        if integer_value(start) is not None:
             extent = extent - start
         trips = self.analyzer.simplify(tirx.floordiv(extent + (loop.step - 1), loop.step))
         dtype = self.system.dtype
         zero = tirx.const(0, dtype)
-        if _constant(trips) == 1:
+        if integer_value(trips) == 1:
             self.known[Symbol("loop", number)] = zero
             return
-        count = _constant(trips)
+        count = integer_value(trips)
         trips = trips if count is None else tirx.const(max(count, 0), dtype)
         axis = Axis(te.var(unknown.name, dtype), zero, trips)
         self.analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
@@ -181,7 +181,7 @@ class _Rendering:
         walked = {
             loop.unknown: number
             for number, loop in enumerate(self.solutions.loops)
-            if _constant(self.starts[number]) is not None
+            if integer_value(self.starts[number]) is not None
         }
         for place, form in enumerate(self.solutions.unknowns):
             if self.unknowns[place] >= len(self.system.axes) or place in walked:
@@ -207,7 +207,7 @@ class _Rendering:
             if symbol.kind == "quotient":
                 inner = self._signs(self.solutions.quotients[symbol.number].numerator)
                 found |= {(s, sign == (coefficient > 0)) for s, sign in inner}
-            elif symbol.kind == "loop" or _constant(self.known[symbol]) is None:
+            elif symbol.kind == "loop" or integer_value(self.known[symbol]) is None:
                 found.add((symbol, coefficient > 0))
         return found
 
@@ -232,14 +232,14 @@ class _Rendering:
 
     def _divisibility(self) -> tuple[list[Expr], list[tuple[Expr, int]]]:
         """Return the conditions for a solution to exist, and the remainders that are computed."""
-        guards = [_is_zero(self._value(form)) for form in self.solutions.equations]
+        guards = [_equals_zero(self._value(form)) for form in self.solutions.equations]
         residues = []
         for quotient in self.solutions.quotients:
             numerator = self._value(quotient.numerator)
             remainder = self.analyzer.simplify(tirx.floormod(numerator, quotient.divisor))
             if quotient.exact:
-                guards.append(_is_zero(remainder))
-            if _constant(remainder) is None:
+                guards.append(_equals_zero(remainder))
+            if integer_value(remainder) is None:
                 residues.append((numerator, quotient.divisor))
         return guards, residues
 
@@ -264,7 +264,7 @@ class _Rendering:
         never_above = {
             self.unknowns[loop.unknown]
             for number, loop in enumerate(self.solutions.loops)
-            if _constant(self.starts[number]) is not None
+            if integer_value(self.starts[number]) is not None
         }
         guards = []
         for number, (unknown, value) in enumerate(zip(self.system.unknowns, values, strict=True)):
@@ -284,7 +284,7 @@ class _Rendering:
             simple = self.analyzer.simplify(condition)
             if is_true(simple):
                 continue
-            if _constant(simple) == 0:
+            if is_false(simple):
                 return None
             if self.system.parameters:
                 bounded = bounded or LinearSystem([*self.element, *loops])
@@ -297,14 +297,6 @@ class _Rendering:
         return left
 
 
-def _analyzer(axes: Sequence[Axis]) -> tvm.sym.Analyzer:
-    """Return an analyzer that knows the ranges of some loops."""
-    analyzer = tvm.sym.Analyzer()
-    for axis in axes:
-        analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
-    return analyzer
-
-
 def _holds(system: LinearSystem, condition: Expr) -> bool:
     """Return whether an inequality holds throughout the ranges of a system's unknowns."""
     try:
@@ -314,10 +306,5 @@ def _holds(system: LinearSystem, condition: Expr) -> bool:
     return form is not None and system.is_nonnegative(form)
 
 
-def _constant(expr: Any) -> int | None:
-    """Return the value of a constant, None if it is symbolic."""
-    return int(expr) if isinstance(expr, int | prim.IntImm) else None
-
-
-def _is_zero(value: Expr) -> Expr:
+def _equals_zero(value: Expr) -> Expr:
     return tirx.EQ(value, tirx.const(0, str(value.ty)))

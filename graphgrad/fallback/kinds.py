@@ -6,7 +6,7 @@ that the stage lowers to. No name is ever parsed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -54,6 +54,11 @@ def marked(
     if digits:
         attributes[_DIGITS] = list(digits)
     return attributes
+
+
+def map_stage(shape: Sequence[Any], body: Callable[..., Any], name: str) -> Any:
+    """Return a stage of kind MAP: what `te.compute` returns."""
+    return te.compute(tuple(shape), body, name=name, attrs=marked(Kind.MAP))
 
 
 def kind_of(op: Any) -> Kind | None:

@@ -145,7 +145,7 @@ def hermite(matrix: Sequence[Sequence[int]], columns: int) -> tuple[Matrix, Matr
     pivots: list[int] = []
     for row in range(len(reduced)):
         column = len(pivots)
-        if column < columns and _gather(reduced[row], column, [reduced, transform]):
+        if column < columns and _eliminate(reduced[row], column, [reduced, transform]):
             pivots.append(row)
     return reduced, transform, pivots
 
@@ -158,7 +158,7 @@ def add(form: Form, other: Form, factor: int = 1) -> Form:
     return {symbol: coefficient for symbol, coefficient in total.items() if coefficient}
 
 
-def _gather(row: list[int], first: int, matrices: list[Matrix]) -> bool:
+def _eliminate(row: list[int], first: int, matrices: list[Matrix]) -> bool:
     """Make `row` zero right of column `first` by column operations; return whether it is not there.
 
     `row` is a row of one of the matrices, to all of which the operations are applied. What ends up
@@ -200,7 +200,7 @@ def _walk_kernel(solutions: Solutions, kernel: Matrix, extents: list[int | None]
             (unknown for unknown in range(len(extents)) if any(kernel[unknown][direction:])),
             key=lambda unknown: _cost(extents[unknown], kernel[unknown][direction:]),
         )
-        _gather(kernel[pivot], direction, [kernel])
+        _eliminate(kernel[pivot], direction, [kernel])
         step = kernel[pivot][direction]
         loop = Symbol("loop", len(solutions.loops))
         # u = p + step·t is the smallest value not below `low` where t = -floor((p - low) / step).

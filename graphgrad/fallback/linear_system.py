@@ -8,7 +8,7 @@ dividend of a quotient, until only integers are left.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,6 +39,14 @@ class Axis:
             bound = getattr(self, name)
             if str(bound.ty) != dtype:
                 object.__setattr__(self, name, bound.astype(dtype))
+
+
+def analyzer_of(axes: Iterable[Axis]) -> tvm.sym.Analyzer:
+    """Return an analyzer that knows the ranges of some loop variables."""
+    analyzer = tvm.sym.Analyzer()
+    for axis in axes:
+        analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
+    return analyzer
 
 
 class NotAffineError(Exception):
@@ -133,10 +141,12 @@ class LinearSystem:
         self.positive |= self.sizes
         for axis in self.axes:
             self.positive |= self._factors(axis.extent)
+        # The first unknowns are the axes: the parts of divisions in their bounds come behind all.
+        self.unknowns = [Unknown(str(axis.var.name), {}, {}, 0) for axis in self.axes]
         for i, axis in enumerate(self.axes):
             _refuse_loads(axis.low, axis.extent)
             self.analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
-            self.unknowns.append(self._axis_unknown(axis, i))
+            self.unknowns[i] = self._axis_unknown(axis, i)
 
     def add_index(self, index: Expr, place: Expr) -> None:
         """Add the equation that an index is at a place."""
@@ -190,7 +200,7 @@ class LinearSystem:
         return tirx.max(value, tirx.const(1, self.dtype))
 
     def _axis_unknown(self, axis: Axis, number: int) -> Unknown:
-        low, extent = self._bound_form(axis.low), self._bound_form(axis.extent)
+        low, extent = (self._bound_form(bound, number) for bound in (axis.low, axis.extent))
         last = plus(plus(low, extent), polynomial.constant(-1))
         name = str(axis.var.name)
         if not polynomial.unknowns_of(low) and not polynomial.unknowns_of(last):
@@ -202,8 +212,8 @@ class LinearSystem:
         self.conditions += [axis.var >= axis.low, axis.var < axis.low + axis.extent]
         return Unknown(name, found[0][0], found[1][1], number)
 
-    def _bound_form(self, expr: Expr) -> Form:
-        """Return one bound of a loop as a form.
+    def _bound_form(self, expr: Expr, axis: int) -> Form:
+        """Return one bound of the loop of a number as a form.
 
         Raises
         ------
@@ -213,7 +223,7 @@ class LinearSystem:
         if isinstance(expr, prim.IntImm):
             return polynomial.constant(int(expr.value))
         for node in postorder(expr):
-            if self.number.get(identity(node), -1) >= len(self.unknowns):
+            if self.number.get(identity(node), -1) >= axis:
                 raise NotAffineError(expr)
         return self.linear(expr)
 

@@ -11,17 +11,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm import te, tirx
 from tvm.ir import prim
 
-from .backprop import Guard, Guarded, is_float
+from .backprop import is_float
 from .cost import loop_points
+from .guarded import Guard, Guarded
 from .index_system import Axis
 from .kinds import Kind, marked
+from .linear_system import analyzer_of
 from .share import shared
 from .terms import factors, product
-from .walk import Expr, identity, is_load, loaded, postorder, substituted
+from .walk import Expr, identity, is_load, loaded, postorder, reads, substituted
 
 
 @dataclass(frozen=True)
@@ -68,17 +69,13 @@ def is_operand(value: Expr) -> bool:
     """Return whether a value is a load, or one in a wider float, at indices that read nothing."""
     if isinstance(value, prim.Cast) and is_float(value.value.ty):
         value = value.value
-    return (
-        is_load(value)
-        and is_float(value.ty)
-        and not any(is_load(node) for node in postorder(*loaded(value)[1]))
-    )
+    return is_load(value) and is_float(value.ty) and not reads(*loaded(value)[1])
 
 
 def inside(value: Expr, analyzer: Any) -> bool:
     """Return whether all loads of a value are provably inside their tensors."""
     loads = [node for node in postorder(value) if is_load(node)]
-    if any(is_load(node) for load in loads for node in postorder(*loaded(load)[1])):
+    if reads(*(index for load in loads for index in loaded(load)[1])):
         return False  # TVM's analysis does not take an index that is read
     return all(
         analyzer.can_prove(index >= 0) and analyzer.can_prove(index < extent)
@@ -156,15 +153,18 @@ class _Term:
         axes = [self.axes[i] for i in needs]
         if self.conditions and not self._is_safe(value, own):
             return None
-        if any(self._needs(bound_of) for axis in axes for bound_of in (axis.low, axis.extent)):
-            return None
-        if any(self._needs(bound) for axis in axes for bound in (axis.low, axis.extent)):
+        if any(self._needs(end) for axis in axes for end in (axis.low, axis.extent)):
             return None  # a loop inside another's bounds is no dimension of a tensor
         self.made += 1
 
         def body(*position: Any) -> Expr:
             places = [p + axis.low for p, axis in zip(position, axes, strict=True)]
-            return shared(substituted(value, zip([axis.var for axis in axes], places, strict=True)))
+            around = [
+                Axis(p, tirx.const(0, str(p.ty)), axis.extent)
+                for p, axis in zip(position, axes, strict=True)
+            ]
+            here = substituted(value, zip([axis.var for axis in axes], places, strict=True))
+            return shared(here, axes=around)
 
         stage = te.compute(
             tuple(axis.extent for axis in axes),
@@ -176,7 +176,7 @@ class _Term:
 
     def _is_safe(self, value: Expr, conditions: Sequence[Expr]) -> bool:
         """Return whether a value may be computed at every point that meets some conditions."""
-        analyzer = bound(self.axes)
+        analyzer = analyzer_of(self.axes)
         if not conditions:
             return inside(value, analyzer)
         with analyzer.constraint_scope(tirx.all(*conditions)):
@@ -189,11 +189,3 @@ class _Term:
 
     def _size(self, needs: Iterable[int]) -> int:
         return loop_points(self.axes[i] for i in needs)
-
-
-def bound(axes: Iterable[Axis]) -> Any:
-    """Return an analyzer that knows the ranges of some loop variables."""
-    analyzer = tvm.sym.Analyzer()
-    for axis in axes:
-        analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
-    return analyzer

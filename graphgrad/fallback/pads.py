@@ -22,7 +22,7 @@ from .affine import at_least_zero, coefficients
 from .contraction import Product, load_of, with_load
 from .index_system import Axis
 from .kinds import Kind, marked
-from .operands import bound
+from .linear_system import analyzer_of
 from .walk import Expr, loaded, tensor_key
 
 _LOWEST, _HIGHEST = -(1 << 62), 1 << 62
@@ -113,7 +113,7 @@ class _Reads:
 
     def __init__(self, product: Product):
         self.product = product
-        self.analyzer = bound(product.axes)
+        self.analyzer = analyzer_of(product.axes)
         self.tensors = [loaded(load_of(load))[0] for load in product.loads]
         self.indices = [loaded(load_of(load))[1] for load in product.loads]
         self.limits: dict[tuple[int, int], tuple[int, int]] = {}
@@ -208,7 +208,7 @@ def _pad(pads: list[_Pad], tensor: te.Tensor, ranges: _Ranges) -> _Pad | None:
 
 def _reading(product: Product, pads: Sequence[_Pad | None]) -> Product:
     """Return a product whose loads are from tensors with borders."""
-    analyzer = bound(product.axes)
+    analyzer = analyzer_of(product.axes)
     operands = []
     for operand, pad in zip(product.loads, pads, strict=True):
         if pad is None:

@@ -18,6 +18,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from .affine import coefficients
+from .constants import is_false
 from .contribution import Contribution
 from .cost import loop_points
 from .index_system import Axis, Inversion, invert
@@ -25,7 +26,11 @@ from .kinds import Kind, marked
 from .walk import Expr, substituted
 
 _MOST_CLASSES = 64
+"""Residue classes that are looked at; each is an inversion of its own."""
+
 _MOST_PHASES = 16
+"""Phases that a gradient may have; each is a stage of its own."""
+
 _ENOUGH = 0.9
 """A dimension is split if that leaves less than this part of the points."""
 
@@ -163,7 +168,7 @@ def phases(
         values = list(zip([axis.var for axis in reading.axes], inversion.values, strict=True))
         inversion = replace(inversion, values=[substituted(value, values) for value in old])
         phase = Phase(digits, axes, position, inversion)
-        if phase.points and not any(_is_zero(guard) for guard in inversion.guards):
+        if phase.points and not any(is_false(guard) for guard in inversion.guards):
             found.append(phase)
     return found
 
@@ -184,46 +189,63 @@ def _thinned(
     axes = list(contribution.axes)
     values: list[Expr] = [axis.var for axis in axes]
     for index, modulus, digit in zip(contribution.indices, moduli, digits, strict=True):
-        form = coefficients(index, contribution.axes)
-        if modulus == 1 or form is None or not isinstance(form[1], prim.IntImm):
+        deciding = _deciding(index, modulus, contribution.axes)
+        if deciding is None:
             continue
-        deciding = [number for number, factor in enumerate(form[0]) if factor % modulus]
-        if len(deciding) != 1:
-            continue
-        (number,) = deciding
-        factor, axis = form[0][number], contribution.axes[number]
-        common = gcd(factor, modulus)
-        if (digit - int(form[1])) % common:
+        number, factor, rest = deciding
+        class_of_loop = _residue_class(factor, digit - rest, modulus)
+        if class_of_loop is None:
             return None
-        step = modulus // common
-        if axes[number] is not axis or not isinstance(axis.low, prim.IntImm) or step == 1:
-            continue
-        residue = (digit - int(form[1])) // common * pow(factor // common, -1, step)
-        first = int(axis.low) + (residue - int(axis.low)) % step
-        count = tirx.floordiv(axis.low + axis.extent - first + (step - 1), step)
-        dtype = str(axis.var.ty)
-        axes[number] = Axis(
-            te.var(axis.var.name, dtype),
-            tirx.const(0, dtype),
-            tvm.sym.Analyzer().simplify(tirx.max(count, 0)),
-        )
-        values[number] = axes[number].var * step + first
+        axis = contribution.axes[number]
+        if axes[number] is axis and class_of_loop[1] > 1 and isinstance(axis.low, prim.IntImm):
+            axes[number], values[number] = _loop_over(axis, *class_of_loop)
+    return _in_loops(contribution, axes, values), values
+
+
+def _deciding(index: Expr, modulus: int, axes: Sequence[Axis]) -> tuple[int, int, int] | None:
+    """Return the one loop that decides an index's remainder, its factor, and what is added."""
+    form = coefficients(index, axes)
+    if modulus == 1 or form is None or not isinstance(form[1], prim.IntImm):
+        return None
+    deciding = [number for number, factor in enumerate(form[0]) if factor % modulus]
+    return (deciding[0], form[0][deciding[0]], int(form[1])) if len(deciding) == 1 else None
+
+
+def _residue_class(factor: int, wanted: int, modulus: int) -> tuple[int, int] | None:
+    """Return r and m such that `factor`·v ≡ `wanted` means v ≡ r (mod m); None if it never is."""
+    common = gcd(factor, modulus)
+    if wanted % common:
+        return None
+    step = modulus // common
+    return wanted // common * pow(factor // common, -1, step) % step, step
+
+
+def _loop_over(axis: Axis, residue: int, step: int) -> tuple[Axis, Expr]:
+    """Return a loop over the values of another's variable in a residue class, and the value."""
+    first = int(axis.low) + (residue - int(axis.low)) % step
+    count = tirx.floordiv(axis.low + axis.extent - first + (step - 1), step)
+    dtype = str(axis.var.ty)
+    extent = tvm.sym.Analyzer().simplify(tirx.max(count, 0))
+    loop = Axis(te.var(axis.var.name, dtype), tirx.const(0, dtype), extent)
+    return loop, loop.var * step + first
+
+
+def _in_loops(
+    contribution: Contribution, axes: Sequence[Axis], values: Sequence[Expr]
+) -> Contribution:
+    """Return a contribution in other loops, in which its loop variables have some values."""
     pairs = list(zip([axis.var for axis in contribution.axes], values, strict=True))
 
     def moved(exprs: Sequence[Expr]) -> list[Expr]:
         return [substituted(expr, pairs) for expr in exprs]
 
-    # The range of a loop may depend on one that was thinned.
-    bounds = [moved([axis.low, axis.extent]) for axis in axes]
-    thinned = replace(
+    return replace(
         contribution,
-        axes=[
-            Axis(axis.var, low, extent) for axis, (low, extent) in zip(axes, bounds, strict=True)
-        ],
+        # The range of a loop may depend on another one.
+        axes=[Axis(axis.var, *moved([axis.low, axis.extent])) for axis in axes],
         indices=moved(contribution.indices),
         conditions=moved(contribution.conditions),
     )
-    return thinned, values
 
 
 def too_many(found: Sequence[Phase]) -> bool:
@@ -275,7 +297,3 @@ def merged(
         return choice(())
 
     return te.compute(tuple(shape), body, name=name, attrs=marked(Kind.MERGE, moduli))
-
-
-def _is_zero(condition: Expr) -> bool:
-    return isinstance(condition, prim.IntImm) and not int(condition)

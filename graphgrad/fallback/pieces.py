@@ -17,13 +17,13 @@ from tvm.ir import prim
 
 from . import polynomial
 from .backprop import is_float
-from .conditions import conjuncts, is_true, narrowed, nonnegative_form
+from .conditions import conjuncts, narrowed, nonnegative_form
+from .constants import is_false, is_true
 from .contribution import Contribution
 from .float_indices import without_floats
-from .linear_system import Axis, LinearSystem, NotAffineError
-from .operands import bound
+from .linear_system import Axis, LinearSystem, NotAffineError, analyzer_of
 from .terms import hoisted
-from .walk import Expr, called, identity, is_load, postorder, transformed
+from .walk import Expr, choice_of, depend, identity, is_load, postorder, transformed
 
 _MOST_PIECES = 16
 """More are not worth it: each is a stage of its own."""
@@ -84,12 +84,8 @@ def affine_pieces(contribution: Contribution) -> list[Contribution]:
 
 def _is_choice(node: Expr, variables: set[int]) -> bool:
     """Return whether a node is one of several integers, by the values of some variables."""
-    chooses = isinstance(node, prim.Min | prim.Max | prim.Select)
-    return (
-        (chooses or called(node) == "prim.if_then_else")
-        and not is_float(node.ty)
-        and any(identity(part) in variables for part in postorder(node))
-    )
+    chooses = isinstance(node, prim.Min | prim.Max) or choice_of(node) is not None
+    return chooses and not is_float(node.ty) and depend([node], variables)
 
 
 def _check_affine(piece: _Piece) -> None:
@@ -101,11 +97,11 @@ def _check_affine(piece: _Piece) -> None:
 def _simplified(piece: _Piece) -> _Piece | None:
     """Return a piece with simple indices and narrow loops; None if it has no points."""
     axes, conditions = _narrowed(piece)
-    if any(_is_false(condition) for condition in conditions):
+    if any(is_false(condition) for condition in conditions):
         return None
     if any(isinstance(axis.extent, prim.IntImm) and int(axis.extent) <= 0 for axis in axes):
         return None
-    analyzer = bound(axes)
+    analyzer = analyzer_of(axes)
     with ExitStack() as stack:
         for condition in conditions:
             stack.enter_context(analyzer.constraint_scope(condition))
@@ -114,7 +110,7 @@ def _simplified(piece: _Piece) -> _Piece | None:
 
 def _narrowed(piece: _Piece) -> tuple[list[Axis], list[Expr]]:
     """Return the loops of a piece within the bounds that conditions are, and other conditions."""
-    analyzer = bound(piece.axes)
+    analyzer = analyzer_of(piece.axes)
     system = LinearSystem(piece.axes)
     fixed = [
         isinstance(axis.low, prim.IntImm) and isinstance(axis.extent, prim.IntImm)
@@ -145,10 +141,6 @@ def _bound_of_axis(system: LinearSystem, condition: Expr) -> polynomial.Form | N
         return None
     unknowns = polynomial.unknowns_of(form)
     return form if len(unknowns) == 1 and unknowns[0] < len(system.axes) else None
-
-
-def _is_false(condition: Expr) -> bool:
-    return isinstance(condition, prim.IntImm) and not condition.value
 
 
 def _like(axis: Axis, bound: polynomial.Form) -> Expr:

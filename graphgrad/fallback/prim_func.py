@@ -17,11 +17,13 @@ from tvm.ir import prim
 from tvm.s_tir import SBlock
 
 from ..errors import ArgumentError
+from ..lower.divisions import with_positive_dividends
 from .accumulation import Accumulation, accumulated, accumulations, overwriting
 from .cut import cut_stage
 from .explicit_bindings import with_explicit_bindings
 from .explicit_reductions import explicit_reduction
 from .graph import Key, operations, rewritten, sources
+from .kinds import map_stage
 from .nested_guards import protected_guards
 from .scan_lowering import without_scans
 from .walk import identity, tensor_key
@@ -73,7 +75,7 @@ def create_prim_func(
     stages = iter(_distinct(lowered))
     parameters = [next(stages) if isinstance(arg, te.Tensor) else arg for arg in args]
     func = te.create_prim_func([*parameters, *stages], index_dtype_override=index_dtype_override)
-    func = with_explicit_bindings(func)
+    func = with_positive_dividends(with_explicit_bindings(func))
     _check_variables(func)
     if not pairs:
         return func
@@ -100,7 +102,7 @@ def _distinct(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
 
 
 def _copy(tensor: te.Tensor) -> te.Tensor:
-    return te.compute(tensor.shape, lambda *at: tensor[at], name=f"{tensor.op.name}_copy")
+    return map_stage(tensor.shape, lambda *at: tensor[at], name=f"{tensor.op.name}_copy")
 
 
 def _position(buffer: te.Tensor, args: Sequence[Any]) -> int:
@@ -119,7 +121,9 @@ def _check(args: Sequence[Any]) -> None:
                 f"argument {number} is {arg!r}; it must be a tensor or a scalar variable (te.var)"
             )
         if any(arg.same_as(other) for other in seen):
-            raise ArgumentError(f"the variable {arg.name} is twice among the arguments")
+            raise ArgumentError(
+                f"the variable {arg.name} is twice among the arguments; give it once"
+            )
         seen.append(arg)
 
 

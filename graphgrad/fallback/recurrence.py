@@ -8,6 +8,8 @@ from typing import Any
 from tvm import te
 
 from .backprop import widened
+from .graph import listed
+from .kinds import map_stage
 from .walk import Expr
 
 Combine = Callable[[list[Expr], list[Expr]], Sequence[Expr]]
@@ -48,7 +50,7 @@ def partial_results(
     def first(_: Any, *position: Any) -> tuple[Expr, ...]:
         return tuple(widened(value) for value in start(*position))
 
-    begin = _listed(te.compute((1, *kept), first, name=f"{name}_start"))
+    begin = listed(map_stage((1, *kept), first, name=f"{name}_start"))
     states = [
         te.placeholder(shape, str(tensor.dtype), name=f"{name}_state{i}")
         for i, tensor in enumerate(begin)
@@ -62,9 +64,5 @@ def partial_results(
         element = [tensor(time - 1, *position) for tensor in elements]
         return tuple(widened(value) for value in combine(before, element))
 
-    updates = _listed(te.compute(shape, update, name=f"{name}_update"))
-    return _listed(te.scan(begin, updates, states, list(elements), name=name))
-
-
-def _listed(tensors: Any) -> list[te.Tensor]:
-    return [tensors] if isinstance(tensors, te.Tensor) else list(tensors)
+    updates = listed(map_stage(shape, update, name=f"{name}_update"))
+    return listed(te.scan(begin, updates, states, list(elements), name=name))

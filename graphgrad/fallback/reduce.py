@@ -17,15 +17,17 @@ from typing import Any
 
 import tvm
 from tvm import te, tirx
-from tvm.ir import prim
 
 from ..errors import MissingGradientError
-from . import kinds
-from .backprop import Guard, Guarded, widened
-from .combiner import Combiner, Kind
+from .backprop import widened
+from .combiner import Combination, Combiner
+from .constants import is_true
+from .graph import listed
+from .guarded import Guard, Guarded
 from .index_system import Axis
+from .kinds import Kind, marked
 from .row_major import ravelled
-from .walk import Expr, identity, postorder, substituted, without_lets
+from .walk import Expr, depend, identity, substituted, without_lets
 
 OTHERS = "graphgrad.product_of_others"
 """The tag of stages that hold, for each factor of a product, the product of all others."""
@@ -88,7 +90,7 @@ class Reduction:
         When an element counts; None if always.
     cotangents : dict
         Of the components that have one, by their numbers.
-    groups : list of (list of int, Kind)
+    groups : list of (list of int, Combination)
         The components that those depend on, and how they are combined.
     """
 
@@ -108,7 +110,7 @@ class Reduction:
                 body.init if self.has_init else self.combiner.identity, self.sources, strict=True
             )
         ]
-        self.condition = None if _is_true(body.condition) else body.condition
+        self.condition = None if is_true(body.condition) else body.condition
         # Outputs may name the components in any order, or only some of them.
         self.cotangents = {
             int(result.value_index): cotangent
@@ -116,22 +118,22 @@ class Reduction:
             if cotangent is not None
         }
         groups = self.combiner.groups(self.cotangents)
-        self.groups = [(group, self.combiner.kind(group)) for group in groups]
+        self.groups = [(group, self.combiner.combination(group)) for group in groups]
 
     def points(self) -> list[Point]:
         """Return the points of the components whose combination is known."""
         points = []
-        for group, kind in self.groups:
-            if kind is Kind.SUM:
+        for group, combination in self.groups:
+            if combination is Combination.SUM:
                 points += self._sum(group)
-            elif self.has_init or kind is Kind.OTHER:
+            elif self.has_init or combination is Combination.OTHER:
                 continue
-            elif kind is Kind.PRODUCT:
+            elif combination is Combination.PRODUCT:
                 points += self._product(group)
-            elif kind is Kind.CHOICE:
+            elif combination is Combination.CHOICE:
                 points += self._chosen(group)
             else:
-                points += self._extreme(group, kind)
+                points += self._extreme(group, combination)
         return points
 
     def extents(self) -> list[Expr]:
@@ -140,7 +142,7 @@ class Reduction:
         variables = {identity(axis.var) for axis in self.axes}
         extents = []
         for axis in self.axes:
-            if any(identity(node) in variables for node in postorder(axis.extent)):
+            if depend([axis.extent], variables):
                 most = analyzer.const_int_bound(axis.extent).max_value
                 if most > _WIDEST:
                     raise MissingGradientError(
@@ -218,13 +220,13 @@ class Reduction:
                 points.append(Point(over_results, self.starts[i], Guarded((), cotangent)))
         return points
 
-    def _extreme(self, group: Sequence[int], kind: Kind) -> list[Point]:
+    def _extreme(self, group: Sequence[int], combination: Combination) -> list[Point]:
         """All to the first of the largest elements, or smallest; to the first NaN if there is one.
 
         That one is found by a reduction of its own, of pairs (value, position).
         """
         (component,) = group
-        largest = kind is Kind.LARGEST
+        largest = combination is Combination.LARGEST
 
         def choose(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, ...]:
             ahead = a[0] > b[0] if largest else a[0] < b[0]
@@ -235,8 +237,9 @@ class Reduction:
             better = tirx.any(ahead, tirx.all(a_nan, tirx.Not(b_nan)), earlier)
             return tuple(tirx.Select(better, x, y) for x, y in zip(a, b, strict=True))
 
-        start = tirx.const(-math.inf if largest else math.inf, str(self.sources[component].ty))
-        return self._at_position(group, choose, [start])
+        value = self.sources[component]
+        start = tirx.const(-math.inf if largest else math.inf, str(value.ty))
+        return self._at_position(group, choose, [value], [start])
 
     def _chosen(self, group: Sequence[int]) -> list[Point]:
         """All to the element that the combiner chose, the first of equal ones.
@@ -260,17 +263,23 @@ class Reduction:
 
             return tuple(chosen(x, y) for x, y in zip(a, b, strict=True))
 
-        return self._at_position(group, choose, [self.combiner.identity[i] for i in group])
+        sources = [self.sources[i] for i in group]
+        starts = [self.combiner.identity[i] for i in group]
+        return self._at_position(group, choose, sources, starts)
 
     def _at_position(
-        self, group: Sequence[int], choose: Callable[..., Any], starts: Sequence[Expr]
+        self,
+        group: Sequence[int],
+        choose: Callable[..., Any],
+        sources: Sequence[Expr],
+        starts: Sequence[Expr],
     ) -> list[Point]:
         """Return points guarded by the position that a reduction of tuples ends with.
 
-        `choose` combines tuples whose last component is the position, from `starts`.
+        `choose` combines tuples of `sources` and, last, the position, from `starts`.
         """
         starts = [*starts, tirx.const(_NOWHERE, _POSITION)]
-        elements = self._counted([*(self.sources[i] for i in group), self._position()], starts)
+        elements = self._counted([*sources, self._position()], starts)
         combine = te.comm_reducer(choose, lambda *_: tuple(starts), name="choose")
         saved = self._reduced(combine, elements, "position")[-1]
         here = tirx.EQ(self._position(), saved(*self.spatial))
@@ -312,7 +321,7 @@ class Reduction:
         # others that are zero depends on them too.
         partial = te.compute(
             (*self.shape, *self.extents()), others, name=f"{self.op.name}_others", tag=OTHERS,
-            attrs=kinds.marked(kinds.Kind.MAP),
+            attrs=marked(Kind.MAP),
         )  # fmt: skip
         offsets = [axis.var - axis.low for axis in self.reduced]
         return [
@@ -333,9 +342,9 @@ class Reduction:
             sources = tuple(substituted(value, renamed) for value in values)
             return combine(sources if len(sources) > 1 else sources[0], axis=loops)
 
-        name, attributes = f"{self.op.name}_{name}", kinds.marked(kinds.Kind.REDUCE)
+        name, attributes = f"{self.op.name}_{name}", marked(Kind.REDUCE)
         result = te.compute(tuple(self.shape), body, name=name, attrs=attributes)
-        return [result] if isinstance(result, te.Tensor) else list(result)
+        return listed(result)
 
 
 def product_of_others(factor: Expr, zeros: Expr, product: Expr) -> Expr:
@@ -357,7 +366,3 @@ def product_of_others(factor: Expr, zeros: Expr, product: Expr) -> Expr:
         product / tirx.Select(is_zero, one, factor),
         tirx.Select(tirx.all(tirx.EQ(zeros, one), is_zero), product, zero),
     )
-
-
-def _is_true(condition: Any) -> bool:
-    return isinstance(condition, prim.IntImm) and bool(condition.value)

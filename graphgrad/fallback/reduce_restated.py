@@ -14,11 +14,12 @@ from typing import Any
 
 from tvm import te, tirx
 
-from .combiner import Kind
-from .graph import outputs_of, reduce_with, with_bodies
+from .combiner import Combination
+from .graph import listed, outputs_of, reduce_with, with_bodies
+from .kinds import map_stage
 from .recurrence import partial_results
 from .reduce import OTHERS, Reduction
-from .row_major import product, ravelled, unravelled
+from .row_major import element_count, ravelled, unravelled
 from .walk import Expr, loaded, substituted
 
 
@@ -45,10 +46,10 @@ def restated_reduction(
         return None
     reduction = Reduction(op, cotangents)
     components: dict[int, te.Tensor] = {}
-    for group, kind in reduction.groups:
-        if kind is Kind.OTHER:
+    for group, combination in reduction.groups:
+        if combination is Combination.OTHER:
             components.update(_folded(reduction, group))
-        elif reduction.has_init and kind is not Kind.SUM:
+        elif reduction.has_init and combination is not Combination.SUM:
             components.update(_from_init(reduction, group))
     restated = [
         components.get(int(body.value_index)) if cotangent is not None else None
@@ -82,8 +83,7 @@ def _folded(reduction: Reduction, group: Sequence[int]) -> dict[int, te.Tensor]:
         counts = element[-1] > 0
         return [tirx.if_then_else(counts, x, y) for x, y in zip(combined, state, strict=True)]
 
-    computed = te.compute((*extents, *reduction.shape), values, name=f"{name}_elements")
-    elements = [computed] if isinstance(computed, te.Tensor) else list(computed)
+    elements = listed(map_stage((*extents, *reduction.shape), values, name=f"{name}_elements"))
     in_order = [_in_one_dimension(tensor, len(extents)) for tensor in elements]
     dtypes = [str(reduction.sources[i].ty) for i in group]
     states = partial_results(in_order, dtypes, start, combine, f"{name}_fold")
@@ -95,7 +95,7 @@ def _folded(reduction: Reduction, group: Sequence[int]) -> dict[int, te.Tensor]:
 
 def _last_row(tensor: te.Tensor, dtype: str, name: str) -> te.Tensor:
     count, *shape = tensor.shape
-    return te.compute(tuple(shape), lambda *at: tensor(count - 1, *at).astype(dtype), name=name)
+    return map_stage(shape, lambda *at: tensor(count - 1, *at).astype(dtype), name=name)
 
 
 def _in_one_dimension(tensor: te.Tensor, count: int) -> te.Tensor:
@@ -103,8 +103,8 @@ def _in_one_dimension(tensor: te.Tensor, count: int) -> te.Tensor:
     if count == 1:
         return tensor
     inner, kept = tensor.shape[:count], tensor.shape[count:]
-    return te.compute(
-        (product(inner), *kept),
+    return map_stage(
+        (element_count(inner), *kept),
         lambda place, *at: tensor(*unravelled(place, inner), *at),
         name=f"{tensor.op.name}_in_order",
     )
@@ -122,7 +122,7 @@ def _from_init(reduction: Reduction, group: Sequence[int]) -> dict[int, te.Tenso
             right = [rest[i](*position) for i in group]
             return reduction.combiner.combined(group, left, right)[group.index(number)]
 
-        return te.compute(reduction.shape, body, name=f"{op.name}_with_init")
+        return map_stage(reduction.shape, body, name=f"{op.name}_with_init")
 
     return {i: component(i) for i in group}
 
@@ -134,14 +134,14 @@ def _products_of_others(op: Any) -> te.Tensor:
     kept = len(loaded(zeros)[1])
     shape, inner = op.output(0).shape[:kept], op.output(0).shape[kept:]
     axes = [axis.var for axis in op.axis]
-    count, dtype = product(inner), str(factor.ty)
+    count, dtype = element_count(inner), str(factor.ty)
 
     def factors(backwards: bool) -> te.Tensor:
         def element(place: Any, *at: Any) -> Expr:
             where = unravelled(count - 1 - place if backwards else place, inner)
             return substituted(factor, zip(axes, [*at, *where], strict=True))
 
-        return te.compute((count, *shape), element, name=f"{op.name}_factors")
+        return map_stage((count, *shape), element, name=f"{op.name}_factors")
 
     def products(backwards: bool) -> te.Tensor:
         (states,) = partial_results(
@@ -159,4 +159,4 @@ def _products_of_others(op: Any) -> te.Tensor:
         at, place = position[:kept], ravelled(position[kept:], inner)
         return before(place, *at) * after(count - 1 - place, *at)
 
-    return te.compute(op.output(0).shape, others, name=f"{op.name}_products")
+    return map_stage(op.output(0).shape, others, name=f"{op.name}_products")

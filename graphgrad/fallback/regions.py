@@ -7,22 +7,44 @@ evaluated where all of them see it, under the condition that one of them is take
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce as fold
+from typing import Any
 
 import tvm
 from tvm import tirx
 from tvm.ir import prim
 
-from .linear_system import Axis
-from .walk import Expr, called, children, identity, is_load, loaded, postorder
+from .backprop import is_float
+from .guarded import chosen, either
+from .linear_system import Axis, analyzer_of
+from .walk import (
+    Classes,
+    Expr,
+    called,
+    children,
+    identity,
+    is_load,
+    loaded,
+    postorder,
+    reads,
+    unrolled,
+)
+
+Building = Generator[Any, Any, Expr | None]
+"""A recursion without Python's stack (see `walk.unrolled`)."""
 
 _CHEAP = (
     prim.IntImm, prim.FloatImm, tvm.ir.Var, tvm.ir.StringImm,
     prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE, prim.And, prim.Or, prim.Not,
 )  # fmt: skip
+
+_NONE: frozenset[int] = frozenset()
+
+_FEW = 8
+"""More loads are not looked at again for each condition that may protect them."""
 
 _CONSTANT = prim.IntImm | prim.FloatImm
 _DIVISIONS = prim.Div | prim.Mod | prim.FloorDiv | prim.FloorMod
@@ -41,6 +63,8 @@ class Region:
         Which way the condition must go.
     depth : int
         Number of regions around it.
+    cases : frozenset of int
+        The condition as numbers of conditions of which one must hold.
     bound : list of Expr
         Nodes used more than once that are evaluated here, each after those that use it.
     """
@@ -49,11 +73,16 @@ class Region:
     condition: Expr | None = None
     wanted: bool = True
     depth: int = 0
+    cases: frozenset[int] = frozenset()
     bound: list[Expr] = field(default_factory=list)
 
-    def arm(self, condition: Expr, wanted: bool) -> Region:
-        """Return the part of this region that a condition decides on."""
-        return Region(self, condition, wanted, self.depth + 1)
+    def arm(self, condition: Expr, wanted: bool, cases: frozenset[int]) -> Region:
+        """Return the part of this region that a condition decides on; itself if it is all of it."""
+        if self.condition is not None and self.wanted == wanted:
+            implied = self.cases <= cases if wanted else cases <= self.cases
+            if implied:
+                return self
+        return Region(self, condition, wanted, self.depth + 1, cases)
 
 
 class Placement:
@@ -71,6 +100,9 @@ class Placement:
         The two regions of a conditional, by its identity and the way its condition goes.
     regions : dict
         By the identity of a node.
+    decided : set of int
+        The identities of conditionals whose way is known in their region. Their only part is what
+        they choose.
     guarded : dict
         The same for the nodes that are protected by more than the region in which they are bound:
         the region under the condition that one of their uses happens.
@@ -86,24 +118,24 @@ class Placement:
         self,
         roots: Sequence[Expr],
         known: Mapping[int, Expr] | None = None,
-        axes: Sequence[Axis] = (),
+        axes: Sequence[Axis] | None = None,
     ):
         known = known or {}
         self.known = known
         self.axes = axes
-        self.analyzer = tvm.sym.Analyzer()
-        for axis in axes:
-            self.analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
+        self.analyzer = analyzer_of(axes or ())
         self.parts: dict[int, list[Expr]] = {}
+        self._conditions = Conditions()
         self.nodes = [n for n in postorder(*roots, parts=self._parts) if identity(n) not in known]
         self.top = Region()
         self.arms: dict[tuple[int, bool], Region] = {}
         self.regions: dict[int, Region] = {}
+        self.decided: set[int] = set()
         self.guarded: dict[int, Region] = {}
         self.uses: dict[int, int] = {}
         self.shared: set[int] = set()
         with ExitStack() as around:
-            for condition in _outermost(roots) if axes else []:
+            for condition in _outermost(roots) if axes is not None else []:
                 around.enter_context(self.analyzer.constraint_scope(condition))
             self.fragile = self._fragile()
         self._used_in: dict[int, list[Region]] = {}
@@ -116,22 +148,41 @@ class Placement:
         return parts
 
     def _fragile(self) -> set[int]:
-        fragile: set[int] = set()
+        """Return the nodes that contain something dangerous outside of what protects it."""
+        exposed: dict[int, frozenset[int]] = {}
+        dangers: dict[int, Expr] = {}
         for node in self.nodes:
-            if (
-                (is_load(node) and not self._always_inside(node))
-                or (isinstance(node, _DIVISIONS) and not isinstance(node.b, prim.IntImm))
-                or any(identity(part) in fragile for part in self.parts[identity(node)])
-            ):
-                fragile.add(identity(node))
-        return fragile
+            key = identity(node)
+            below = [exposed.get(identity(part), _NONE) for part in self.parts[key]]
+            if called(node) == "prim.if_then_else":
+                condition = self.parts[key][0]
+                below[1] = self._unproven(below[1], dangers, condition)
+                below[2] = self._unproven(below[2], dangers, tirx.Not(condition))
+            if _is_dangerous(node) and not self._always_inside(node):
+                dangers[key] = node
+                below.append(frozenset((key,)))
+            exposed[key] = _union(below)
+        return {key for key, found in exposed.items() if found}
 
-    def _always_inside(self, load: Expr) -> bool:
-        """Return whether a load is inside its tensor wherever the roots' own guards hold."""
-        tensor, indices = loaded(load)
-        if any(map(is_load, postorder(*indices))):
+    def _unproven(
+        self, exposed: frozenset[int], dangers: Mapping[int, Expr], condition: Expr
+    ) -> frozenset[int]:
+        """Return what is still dangerous where a condition holds."""
+        if not exposed or self.axes is None or len(exposed) > _FEW:
+            return exposed
+        if any(is_load(node) or is_float(node.ty) for node in postorder(condition)):
+            return exposed
+        with self.analyzer.constraint_scope(condition):
+            return frozenset(k for k in exposed if not self._always_inside(dangers[k]))
+
+    def _always_inside(self, node: Expr) -> bool:
+        """Return whether a load is inside its tensor wherever what the analyzer knows holds."""
+        if self.axes is None or not is_load(node):
+            return False
+        tensor, indices = loaded(node)
+        if reads(*indices):
             return False  # TVM's analysis fails on loads, which it cannot hash
-        return bool(self.axes) and all(
+        return all(
             self.analyzer.can_prove(index >= 0) and self.analyzer.can_prove(index < extent)
             for index, extent in zip(indices, tensor.shape, strict=True)
         )
@@ -152,19 +203,136 @@ class Placement:
         if len(uses) > 1:
             self.shared.add(key)
             region.bound.append(node)
-            condition = _happening(region, uses) if key in self.fragile else None
+            condition = self._happening(region, uses) if key in self.fragile else None
             if condition is not None:
-                region = self.guarded[key] = region.arm(condition, True)
-        regions = [region] * len(parts)
+                inner = self._arm(region, condition, True)
+                if inner is not region:
+                    self._use_condition(condition, region)
+                    region = self.guarded[key] = inner
         if called(node) == "prim.if_then_else":
-            regions[1:] = [region.arm(parts[0], True), region.arm(parts[0], False)]
-            self.arms[key, True], self.arms[key, False] = regions[1:]
-        self._use(parts, regions)
+            self._place_choice(key, region)
+        else:
+            self._use(parts, [region] * len(parts))
+
+    def _place_choice(self, key: int, region: Region) -> None:
+        """Decide where the parts of a conditional are evaluated, given where itself is."""
+        condition, *branches = self.parts[key]
+        arms = [self._arm(region, condition, wanted) for wanted in (True, False)]
+        for branch, arm in zip(branches, arms, strict=True):
+            if arm is region:
+                self.decided.add(key)
+                self.parts[key] = [branch]
+                self._use([branch], [region])
+                return
+        self.arms[key, True], self.arms[key, False] = arms
+        self._use(self.parts[key], [region, *arms])
+
+    def _use_condition(self, root: Expr, region: Region) -> None:
+        """Note that what a condition is made of is evaluated in a region, too."""
+        stack = [(root, region)]
+        while stack:
+            node, around = stack.pop()
+            if identity(node) in self.parts:
+                self._use([node], [around])
+                continue
+            parts = children(node)
+            places = [around] * len(parts)
+            if called(node) == "prim.if_then_else":
+                places[1:] = [self._arm(around, parts[0], wanted) for wanted in (True, False)]
+            stack.extend(zip(parts, places, strict=True))
+
+    def _arm(self, region: Region, condition: Expr, wanted: bool) -> Region:
+        return region.arm(condition, wanted, self._conditions.cases(condition))
+
+    def _happening(self, region: Region, uses: Sequence[Region]) -> Expr | None:
+        """Return when a use happens, given that `region` is evaluated; None if always."""
+        happens = {id(use) for use in uses}
+        arms: dict[int, list[Region]] = {}
+        seen = {id(region)}
+        for use in uses:
+            inner = use
+            while id(inner) not in seen:
+                seen.add(id(inner))
+                assert inner.parent is not None
+                arms.setdefault(id(inner.parent), []).append(inner)
+                inner = inner.parent
+        return unrolled(self._when([region], arms, happens))
+
+    def _when(
+        self, same: Sequence[Region], arms: Mapping[int, Sequence[Region]], happens: set[int]
+    ) -> Building:
+        """Return when something happens in regions that are evaluated together, or in their arms.
+
+        None stands for always.
+        """
+        if any(id(region) in happens for region in same):
+            return None
+        choices: dict[frozenset[int], dict[bool, list[Region]]] = {}
+        for region in same:
+            for arm in arms[id(region)]:
+                choices.setdefault(arm.cases, {True: [], False: []})[arm.wanted].append(arm)
+        found = []
+        for ways in choices.values():
+            holds: list[Expr | bool] = []
+            for alike in ways.values():
+                when = (yield self._when(alike, arms, happens)) if alike else False
+                holds.append(True if when is None else when)
+            condition = (ways[True] or ways[False])[0].condition
+            found.append(self._conditions.chosen(condition, holds))
+        return None if any(case is None for case in found) else self._conditions.either(found)
 
     def _use(self, parts: Sequence[Expr], regions: Sequence[Region]) -> None:
         for part, region in zip(parts, regions, strict=True):
             if identity(part) not in self.known:
                 self._used_in.setdefault(identity(part), []).append(region)
+
+
+class Conditions:
+    """Conditions known by the cases of which one must hold: equal ones are one."""
+
+    def __init__(self) -> None:
+        self._classes = Classes()
+        self._known: dict[frozenset[int], Expr] = {}
+
+    def cases(self, condition: Expr) -> frozenset[int]:
+        """Return the numbers of a condition's cases."""
+        return frozenset(self._numbered([condition]))
+
+    def chosen(self, condition: Expr, holds: Sequence[Expr | bool]) -> Expr | None:
+        """Return whether what a condition chooses of two holds; None for always."""
+        first, second = holds
+        if isinstance(first, bool) or isinstance(second, bool):
+            return chosen(condition, holds)
+        return first if self.cases(first) == self.cases(second) else chosen(condition, holds)
+
+    def either(self, conditions: Sequence[Expr]) -> Expr:
+        """Return whether any of some conditions holds."""
+        cases = self._numbered(conditions)
+        return self._known.setdefault(frozenset(cases), either(list(cases.values())))
+
+    def _numbered(self, conditions: Sequence[Expr]) -> dict[int, Expr]:
+        cases: dict[int, Expr] = {}
+        stack = list(reversed(conditions))
+        while stack:
+            condition = stack.pop()
+            if isinstance(condition, prim.Or):
+                stack += [condition.b, condition.a]
+            else:
+                cases.setdefault(self._classes.number(condition), condition)
+        return cases
+
+
+def _is_dangerous(node: Expr) -> bool:
+    """Return whether a node may fail: loads, and divisions of integers but by constants."""
+    if isinstance(node, _DIVISIONS):
+        return not is_float(node.ty) and not isinstance(node.b, prim.IntImm)
+    return is_load(node)
+
+
+def _union(sets: Sequence[frozenset[int]]) -> frozenset[int]:
+    """Return the union of some sets; one of them if it contains the others."""
+    largest = max(sets, key=len, default=_NONE)
+    return largest if all(each <= largest for each in sets) else largest.union(*sets)
 
 
 def _outermost(roots: Sequence[Expr]) -> list[Expr]:
@@ -176,7 +344,7 @@ def _outermost(roots: Sequence[Expr]) -> list[Expr]:
     (node, *more) = roots
     while not more and called(node) == "prim.if_then_else":
         condition, node, otherwise = node.args
-        if not isinstance(otherwise, _CONSTANT) or any(map(is_load, postorder(condition))):
+        if not isinstance(otherwise, _CONSTANT) or reads(condition):
             break
         conditions.append(condition)
     return conditions
@@ -192,67 +360,3 @@ def _common(a: Region, b: Region) -> Region:
             assert b.parent is not None
             b = b.parent
     return a
-
-
-def _happening(region: Region, uses: Sequence[Region]) -> Expr | None:
-    """Return when a use happens, given that `region` is evaluated; None if always."""
-    happens = {id(use) for use in uses}
-    arms: dict[int, list[Region]] = {}
-    for use in uses:
-        inner = use
-        while inner is not region:
-            assert inner.parent is not None
-            siblings = arms.setdefault(id(inner.parent), [])
-            if any(sibling is inner for sibling in siblings):
-                break
-            siblings.append(inner)
-            inner = inner.parent
-    return _when(region, arms, happens)
-
-
-def _when(region: Region, arms: Mapping[int, Sequence[Region]], happens: set[int]) -> Expr | None:
-    """Return when something happens in a region or in its arms; None if always."""
-    inside: dict[int, Expr | None] = {}
-    for part in _inner_first(region, arms, happens):
-        inside[id(part)] = None if id(part) in happens else _any_arm(arms[id(part)], inside)
-    return inside[id(region)]
-
-
-def _inner_first(
-    region: Region, arms: Mapping[int, Sequence[Region]], happens: set[int]
-) -> list[Region]:
-    """Return a region and the arms in it on which something depends, the inner ones first."""
-    order, stack = [], [region]
-    while stack:
-        part = stack.pop()
-        order.append(part)
-        if id(part) not in happens:
-            stack.extend(arms[id(part)])
-    return order[::-1]
-
-
-def _any_arm(arms: Sequence[Region], inside: Mapping[int, Expr | None]) -> Expr | None:
-    """Return when one of some arms is taken and something happens inside it; None if always."""
-    always = {(identity(arm.condition), arm.wanted) for arm in arms if inside[id(arm)] is None}
-    if any((condition, not wanted) in always for condition, wanted in always):
-        return None
-    cases = []
-    for arm in arms:
-        when = inside[id(arm)]
-        if when is None and arm.wanted:
-            cases.append(arm.condition)
-            continue
-        holds = tirx.const(True) if when is None else when
-        fails = tirx.const(False)
-        # Nested, not joined by `and`: the inner condition may read what the outer one protects.
-        branches = (holds, fails) if arm.wanted else (fails, holds)
-        cases.append(tirx.if_then_else(arm.condition, *branches))
-    return _any(cases)
-
-
-def _any(cases: Sequence[Expr]) -> Expr:
-    """Return whether any of some conditions holds, as a shallow tree."""
-    if len(cases) == 1:
-        return cases[0]
-    middle = len(cases) // 2
-    return tirx.any(_any(cases[:middle]), _any(cases[middle:]))

@@ -12,11 +12,11 @@ from tvm import te, tirx
 from tvm.te import _ffi_api
 
 from ..errors import ArgumentError
-from .backprop import Guarded
 from .graph import Operation, outputs_of, reduce_with
+from .guarded import Guarded
 from .index_system import Axis
-from .kinds import Kind, kind_of
-from .reduce import OTHERS
+from .kinds import Kind, kind_of, marked
+from .reduce import OTHERS, stage_axes
 from .scatter import scatter_add, scatter_of
 from .share import shared
 from .walk import Expr, is_load, substituted, without_lets
@@ -110,14 +110,26 @@ def stage_of(op: Operation) -> Stage:
             f"the stage {op.name} inside a scan is a {type(op).__name__}, which cannot be computed "
             "one time at a time; put it before or after the scan, or write it as te.compute"
         )
-    axes = [Axis(i.var, i.dom.min, i.dom.extent) for i in [*op.axis, *op.reduce_axis]]
     body = op.body[0]
     if isinstance(body, tirx.Reduce):
         roots = [*body.source, body.condition, *body.init]
     else:
         roots = list(op.body)
-    attributes = dict(op.attrs) if kind_of(op) in _LASTING else {}
-    return _Compute(op, axes, [without_lets(root) for root in roots], len(op.axis), attributes)
+    roots = [without_lets(root) for root in roots]
+    return _Compute(op, stage_axes(op), roots, len(op.axis), _lasting_attributes(op))
+
+
+def _lasting_attributes(op: Any) -> Mapping[str, Any]:
+    """Return the attributes of a stage that hold for any part of it."""
+    kind = kind_of(op)
+    if kind is None or kind in _LASTING:
+        return {} if kind is None else dict(op.attrs)
+    return _general_attributes(op)
+
+
+def _general_attributes(op: Any) -> Mapping[str, Any]:
+    """Return the attributes of a derived stage of which no more is known than whether it sums."""
+    return marked(Kind.REDUCE if isinstance(op.body[0], tirx.Reduce) else Kind.MAP)
 
 
 @dataclass(frozen=True)
@@ -147,7 +159,8 @@ class _Compute(Stage):
         body = self.op.body
         count = len(body[0].source if isinstance(body[0], tirx.Reduce) else body)
         values = [_guarded(conditions, root) for root in self.roots[:count]]
-        return replace(self, roots=[*values, *self.roots[count:]], attributes={})
+        attributes = _general_attributes(self.op) if self.attributes else {}
+        return replace(self, roots=[*values, *self.roots[count:]], attributes=attributes)
 
     def built(self, around: Sequence[Axis] = ()) -> list[te.Tensor]:
         spatial, reduced = self.axes[: self.spatial], self.axes[self.spatial :]

@@ -9,10 +9,11 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
+from .kinds import map_stage
 from .walk import Expr
 
 
-def product(extents: Sequence[Expr]) -> Expr:
+def element_count(extents: Sequence[Expr]) -> Expr:
     """Return the number of elements of a shape; 1 for that of a scalar."""
     if not extents:
         return tirx.const(1, "int32")
@@ -31,7 +32,7 @@ def unravelled(place: Expr, shape: Sequence[Expr]) -> list[Expr]:
     """Return the indices of the element at a place."""
     position: list[Expr] = []
     for i in range(len(shape)):
-        index = tirx.floordiv(place, product(shape[i + 1 :])) if i + 1 < len(shape) else place
+        index = tirx.floordiv(place, element_count(shape[i + 1 :])) if i + 1 < len(shape) else place
         position.append(tirx.floormod(index, shape[i]) if i else index)
     return position
 
@@ -55,4 +56,4 @@ def reshaped(tensor: te.Tensor, shape: Sequence[Expr]) -> te.Tensor:
         place = analyzer.simplify(ravelled(position, shape))
         return tensor(*unravelled(place, tensor.shape))
 
-    return te.compute(tuple(shape), element, name=f"{tensor.op.name}_reshaped")
+    return map_stage(shape, element, name=f"{tensor.op.name}_reshaped")

@@ -19,9 +19,11 @@ from ..errors import ArgumentError, MissingGradientError
 from . import externs
 from .assemble import assembled
 from .backprop import is_float
+from .constants import integer_value
 from .contribution import Contribution
-from .graph import Key, Operation, outputs_of, rewritten, scan_body, sources
+from .graph import Key, Operation, listed, outputs_of, rewritten, scan_body, sources
 from .index_system import Axis
+from .kinds import map_stage
 from .restage import stage_of
 from .scatter import scatter_of
 from .slices import Slicing
@@ -89,7 +91,7 @@ def step(
         A stage cannot be computed one time at a time, or reads a state of the time that it
         computes or of a later one; the error names it.
     """
-    updates = _without_externs(op)
+    updates = without_externs(op)
     states = [known.get(tensor_key(state), state) for state in op.state_placeholder]
     slicing = Slicing(scan_body(op, updates), time, known)
     rows = slicing.tensors(updates, time.var)
@@ -97,7 +99,7 @@ def step(
     return rows, slicing.made
 
 
-def _without_externs(op: Any) -> list[te.Tensor]:
+def without_externs(op: Any) -> list[te.Tensor]:
     """Return the updates of a scan with its extern stages by others, as far as they are known."""
 
     def change(stage: Operation) -> list[te.Tensor] | None:
@@ -117,7 +119,7 @@ def _without_externs(op: Any) -> list[te.Tensor]:
 
 def _check_past(stages: Sequence[Operation], states: Sequence[te.Tensor], time: Axis) -> None:
     """Raise if a stage of a step reads a state that no step before has computed."""
-    if _is_zero(time.extent):
+    if integer_value(time.extent) == 0:
         return
     keys = {tensor_key(state) for state in states}
     analyzer = tvm.sym.Analyzer()
@@ -187,7 +189,7 @@ class _Reversal:
     def _cotangents(self) -> dict[int, Row]:
         """Return the cotangents of those states that have any."""
         heads: dict[int, Row] = dict(self.heads)
-        if _is_zero(self.time.extent):
+        if integer_value(self.time.extent) == 0:
             return heads
         floats = {tensor_key(s): i for i, s in enumerate(self.states) if is_float(s.dtype)}
         carried: dict[int, te.Tensor] = {}
@@ -214,8 +216,7 @@ class _Reversal:
             inits.append(init)
             updates.append(update)
         result = te.scan(inits, updates, list(carried.values()), name=f"{self.op.name}_ct")
-        results = [result] if isinstance(result, te.Tensor) else list(result)
-        return dict(zip(carried, results, strict=True))
+        return dict(zip(carried, listed(result), strict=True))
 
     def _last_and_before(
         self, i: int, placeholder: te.Tensor, parts: Sequence[Contribution | te.Tensor]
@@ -225,12 +226,12 @@ class _Reversal:
         total = assembled(state, [*([] if head is None else [head]), *parts])
         zero = tirx.const(0.0, str(state.dtype))
         one = tirx.const(1, str(self.last.ty))
-        last = te.compute(
+        last = map_stage(
             (one, *state.shape[1:]),
             lambda _, *rest: zero if head is None else head(self.last, *rest),
             name=f"{name}_last",
         )
-        before = te.compute(
+        before = map_stage(
             placeholder.shape,
             lambda step, *rest: total(self.last - step, *rest),
             name=f"{name}_before",
@@ -240,7 +241,8 @@ class _Reversal:
     def _carried(self, state: te.Tensor) -> te.Tensor:
         """Return the state of the scan in reverse: the last time first, as far as it is needed."""
         wants_init = any(tensor_key(init) in self.active for init in self.op.init)
-        first = 0 if wants_init or not _is_positive(self.time.extent) else self.time.low
+        runs = (integer_value(self.time.extent) or 0) > 0
+        first = self.time.low if runs and not wants_init else 0
         shape = [self.last + 1 - first, *state.shape[1:]]
         return te.placeholder(shape, str(state.dtype), name=f"{state.op.name}_ct")
 
@@ -250,16 +252,8 @@ class _Reversal:
 
 def _rows(like: te.Tensor, row: Row, low: Expr, extent: Expr) -> te.Tensor:
     """Return some of the rows of a cotangent, those of a tensor."""
-    return te.compute(
+    return map_stage(
         (extent, *like.shape[1:]),
         lambda i, *rest: row(i + low, *rest),
         name=f"{like.op.name}_ct",
     )
-
-
-def _is_zero(extent: Expr) -> bool:
-    return isinstance(extent, tirx.IntImm) and not int(extent)
-
-
-def _is_positive(extent: Expr) -> bool:
-    return isinstance(extent, tirx.IntImm) and int(extent) > 0

@@ -2,12 +2,14 @@
 
 The graph of one step becomes a function of its own, whose body is then the body of a loop. So each
 stage of a step stays a block, in a scope that holds the buffers of the step: a schedule can find
-and transform it there. Each state is kept for all times, for whoever reads it.
+and transform it there. Each state is kept for all times if somebody reads them, in a ring of a few
+rows (see `rings`) if not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -18,6 +20,7 @@ from tvm.te import _ffi_api
 from .graph import DETECT_ACCESS, Key, Operation, operations, outputs_of, sources, with_inputs
 from .index_system import Axis
 from .let_statements import without_lets_in
+from .rings import in_ring, looks_back, read_at_the_end, reading_rings, ring_rows
 from .scan import step, step_time
 from .walk import Expr, identity, tensor_key
 
@@ -39,15 +42,33 @@ def without_scans(tensors: Sequence[te.Tensor], lowerable: Lowerable) -> list[te
         A stage inside a scan cannot be computed one time at a time; the error names it.
     """
     table: dict[Key, te.Tensor] = {}
-    for op in operations(*tensors):
-        moved = with_inputs(_lowered(op, lowerable) if isinstance(op, te.ScanOp) else op, table)
-        if moved is not op:
-            table.update(zip(map(tensor_key, outputs_of(op)), outputs_of(moved), strict=True))
+    rings: dict[Key, te.Tensor] = {}
+    order = operations(*tensors)
+    at_the_end = read_at_the_end(order, tensors)
+    for op in order:
+        if isinstance(op, te.ScanOp):
+            lowered, short = _lowered(op, lowerable, at_the_end)
+        else:
+            lowered, short = reading_rings(op, rings), set()
+        moved = with_inputs(lowered, table)
+        for tensor, result in zip(outputs_of(op), outputs_of(moved), strict=True):
+            if tensor_key(tensor) in short:
+                rings[tensor_key(tensor)] = result
+            elif moved is not op:
+                table[tensor_key(tensor)] = result
     return [table.get(tensor_key(tensor), tensor) for tensor in tensors]
 
 
-def _lowered(op: Any, lowerable: Lowerable) -> Operation:
-    """Return an extern stage that computes the states of a scan, and reads what its steps read."""
+def _lowered(op: Any, lowerable: Lowerable, at_the_end: set[Key]) -> tuple[Operation, set[Key]]:
+    """Return an extern stage that computes the states of a scan, and those of them that are rings.
+
+    Parameters
+    ----------
+    op : ScanOp
+    lowerable : callable
+    at_the_end : set of Key
+        The states of which nobody but the steps reads more than the last rows.
+    """
     time = step_time(op)
     inputs = sources(op)
     placeholders = [te.placeholder(t.shape, str(t.dtype), name=t.op.name) for t in inputs]
@@ -55,36 +76,71 @@ def _lowered(op: Any, lowerable: Lowerable) -> Operation:
         tensor_key(tensor): placeholder
         for tensor, placeholder in zip(inputs, placeholders, strict=True)
     }
-    rows, _ = step(op, time, known)
+    rows, stages = step(op, time, known)
     function = te.create_prim_func(
         [*placeholders, *op.state_placeholder, time.var, *lowerable(rows)]
     )
     buffers = dict(zip(map(tensor_key, inputs), function.params, strict=False))
-    states = list(function.params[len(inputs) : len(inputs) + len(rows)])
+    parameters = list(function.params[len(inputs) : len(inputs) + len(rows)])
+    states = [_State(parameter, parameter, None) for parameter in parameters]
+    short = set()
+    for i, (state, result) in enumerate(zip(op.state_placeholder, outputs_of(op), strict=True)):
+        if tensor_key(result) in at_the_end and looks_back(stages, state, op, time):
+            states[i] = _ring(parameters[i], ring_rows(op))
+            short.add(tensor_key(result))
     first = [
         _copied_rows(buffers[tensor_key(init)], state, init.shape)
         for init, state in zip(op.init, states, strict=True)
     ]
     written = dict(zip(map(identity, function.params[-len(rows) :]), states, strict=True))
     loop = _loop(op.name, function.body.block, time, written)
-    return _ffi_api.ExternOp(
-        op.name, "", DETECT_ACCESS, inputs, list(function.params[: len(inputs)]), states,
-        tirx.SeqStmt([*first, loop]),
+    result = _ffi_api.ExternOp(
+        op.name, "", DETECT_ACCESS, inputs, list(function.params[: len(inputs)]),
+        [state.buffer for state in states], tirx.SeqStmt([*first, loop]),
     )  # fmt: skip
+    return result, short
 
 
-def _copied_rows(source: Any, state: Any, shape: Sequence[Expr]) -> Any:
+@dataclass(frozen=True)
+class _State:
+    """Where a state is kept.
+
+    Attributes
+    ----------
+    parameter : Buffer
+        What the function of a step reads as the state.
+    buffer : Buffer
+    rows : Expr or None
+        How many rows the buffer has if it is a ring.
+    """
+
+    parameter: Any
+    buffer: Any
+    rows: Expr | None
+
+    def at(self, indices: Sequence[Expr]) -> list[Expr]:
+        """Return the place of an element in the buffer."""
+        row, *rest = indices
+        return [row if self.rows is None else in_ring(row, self.rows), *rest]
+
+
+def _ring(parameter: Any, rows: Expr) -> _State:
+    shape = [rows, *parameter.ty.shape[1:]]
+    return _State(parameter, tirx.decl_buffer(shape, parameter.ty.dtype, parameter.name), rows)
+
+
+def _copied_rows(source: Any, state: _State, shape: Sequence[Expr]) -> Any:
     """Return loops that copy the first rows of a state from its initial values."""
     axes = [
         tirx.IterVar((0, extent), tirx.Var(f"i{i}", str(extent.ty)), tirx.IterVar.DataPar)
         for i, extent in enumerate(shape)
     ]
     at = [axis.var for axis in axes]
-    store = tirx.BufferStore(state, tirx.BufferLoad(source, at), at)
+    store = tirx.BufferStore(state.buffer, tirx.BufferLoad(source, at), state.at(at))
     return _block("init", axes, store)
 
 
-def _loop(name: str, body: Any, time: Axis, states: Mapping[int, Any]) -> Any:
+def _loop(name: str, body: Any, time: Axis, written: Mapping[int, _State]) -> Any:
     """Return a loop over time.
 
     Parameters
@@ -93,9 +149,10 @@ def _loop(name: str, body: Any, time: Axis, states: Mapping[int, Any]) -> Any:
     body : SBlock
         Of one step, in terms of the variable of `time`.
     time : Axis
-    states : mapping
+    written : mapping
         For the buffers that a step writes, the states that have a row for each time instead.
     """
+    read = {identity(state.parameter): state for state in written.values()}
 
     def change(node: Any) -> Any:
         if isinstance(node, s_tir.SBlock):
@@ -105,13 +162,16 @@ def _loop(name: str, body: Any, time: Axis, states: Mapping[int, Any]) -> Any:
                 node.alloc_buffers, node.match_buffers, {**node.annotations, **DETECT_ACCESS},
             )  # fmt: skip
         is_store = isinstance(node, tirx.BufferStore)
-        state = states.get(identity(node.buffer if is_store else node.source))
-        if state is None:
+        buffer = identity(node.buffer if is_store else node.source)
+        if buffer in written:
+            state, indices = written[buffer], [time.var, *node.indices]
+        elif buffer in read:
+            state, indices = read[buffer], list(node.indices)
+        else:
             return node
-        indices = [time.var, *node.indices]
         if is_store:
-            return tirx.BufferStore(state, node.value, indices)
-        return tirx.BufferLoad(state, indices)
+            return tirx.BufferStore(state.buffer, node.value, state.at(indices))
+        return tirx.BufferLoad(state.buffer, state.at(indices))
 
     kinds = (s_tir.SBlock, tirx.BufferStore, tvm.ir.TensorLoad)
     statement = tvm_ffi.structural_map(without_lets_in(body.body), (kinds, change))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import tvm_ffi
@@ -14,12 +15,12 @@ from tvm import te, tirx
 from tvm.ir import prim
 from tvm.te import _ffi_api
 
-from .backprop import Guarded
 from .graph import DETECT_ACCESS
+from .guarded import Guarded
 from .index_system import Axis
 from .kinds import Kind, marked
 from .share import shared
-from .walk import Expr, is_load, loaded, postorder, substituted, tensor_key, without_lets
+from .walk import Expr, is_load, loaded, postorder, reads, substituted, tensor_key, without_lets
 
 _TAG = "graphgrad.scatter"
 
@@ -67,40 +68,19 @@ def scatter_add(
     """
     guards = [c if wanted else _negated(c) for c, wanted in term.guards]
     guards += _not_among(guards, _bounds(indices, shape))
-    ranges = [bound for axis in axes for bound in (axis.low, axis.extent)]
-    sources = _tensors([*indices, term.value, *guards, *ranges])
+    scatter = Scatter(list(axes), list(indices), term.value, guards)
+    elements = [Axis(te.var("i", str(e.ty)), tirx.const(0, str(e.ty)), e) for e in shape]
+    ranges = [end for axis in axes for end in (axis.low, axis.extent)]
 
     def build(inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
         (out,) = outputs
-        zero = _loops(
-            [Axis(te.var("i", str(e.ty)), tirx.const(0, str(e.ty)), e) for e in shape],
-            lambda position: tirx.BufferStore(out, tirx.const(0.0, dtype), position),
-        )
-
-        def store(position: Sequence[Any]) -> Any:
-            renamed = list(zip([axis.var for axis in axes], position, strict=True))
-            around = [replace(axis, var=var) for axis, var in zip(axes, position, strict=True)]
-
-            def placed(expr: Expr) -> Expr:
-                return shared(substituted(expr, renamed), axes=around)
-
-            # Placed twice: TVM takes each binding of a variable once.
-            before = tirx.BufferLoad(out, [placed(index) for index in indices])
-            # Not by `+`, which leaves a zero out.
-            total = prim.Add(before, placed(term.value))
-            statement = tirx.BufferStore(out, total, [placed(index) for index in indices])
-            for guard in reversed(guards):
-                # TVM fails on a binding in a condition that its analysis looks into.
-                reads = any(map(is_load, postorder(guard)))
-                condition = placed(guard) if reads else substituted(guard, renamed)
-                statement = tirx.IfThenElse(condition, statement, None)
-            return statement
-
-        return tirx.SeqStmt([zero, _loops(axes, store)])
+        zero = tirx.const(0.0, dtype)
+        zeros = _loops(elements, lambda position: tirx.BufferStore(out, zero, position))
+        return tirx.SeqStmt([zeros, _loops(axes, partial(_added, scatter, out))])
 
     return te.extern(
-        [tuple(shape)], sources, build, dtype=[dtype], name=name, tag=_TAG,
-        attrs={**DETECT_ACCESS, **marked(Kind.SCATTER)},
+        [tuple(shape)], _tensors([*indices, term.value, *guards, *ranges]), build,
+        dtype=[dtype], name=name, tag=_TAG, attrs={**DETECT_ACCESS, **marked(Kind.SCATTER)},
     )  # fmt: skip
 
 
@@ -126,6 +106,26 @@ def scatter_into(op: Any) -> te.Tensor:
         op.name, "", op.attrs,
         op.inputs, op.input_placeholders, op.output_placeholders, op.body.seq[1],
     ).output(0)  # fmt: skip
+
+
+def _added(scatter: Scatter, out: Any, position: Sequence[Any]) -> Any:
+    """Return the statement that adds to a buffer at one point of a scatter's loops."""
+    renamed = list(zip([axis.var for axis in scatter.axes], position, strict=True))
+    around = [replace(axis, var=var) for axis, var in zip(scatter.axes, position, strict=True)]
+
+    def placed(expr: Expr) -> Expr:
+        return shared(substituted(expr, renamed), axes=around)
+
+    # Placed twice: TVM takes each binding of a variable once.
+    before = tirx.BufferLoad(out, [placed(index) for index in scatter.indices])
+    # Not by `+`, which leaves a zero out.
+    total = prim.Add(before, placed(scatter.value))
+    statement = tirx.BufferStore(out, total, [placed(index) for index in scatter.indices])
+    for guard in reversed(scatter.guards):
+        # TVM fails on a binding in a condition that its analysis looks into.
+        condition = placed(guard) if reads(guard) else substituted(guard, renamed)
+        statement = tirx.IfThenElse(condition, statement, None)
+    return statement
 
 
 def _loops(axes: Sequence[Axis], body: Callable[[list[Any]], Any]) -> Any:
@@ -155,7 +155,7 @@ def _bounds(indices: Sequence[Expr], shape: Sequence[Expr]) -> list[Expr]:
     return [
         condition
         for index, extent in zip(indices, shape, strict=True)
-        if any(map(is_load, postorder(index)))
+        if reads(index)
         for condition in (index >= 0, index < extent)
     ]
 

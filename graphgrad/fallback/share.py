@@ -11,21 +11,19 @@ both in a condition and in what the condition decides.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 from tvm import tirx
 from tvm.ir import prim
 
 from .linear_system import Axis
 from .regions import Placement, Region
-from .walk import Expr, called, identity, is_tree, rebuilt, unrolled
-
-Building = Generator[Any, Any, Expr]
-"""A recursion without Python's stack (see `walk.unrolled`)."""
+from .walk import Expr, Recursion, called, identity, is_tree, merged, rebuilt, unrolled
 
 
-def shared(root: Expr, known: Mapping[int, Expr] | None = None, axes: Sequence[Axis] = ()) -> Expr:
+def shared(
+    root: Expr, known: Mapping[int, Expr] | None = None, axes: Sequence[Axis] | None = None
+) -> Expr:
     """Return an expression whose tree is as small as the graph of `root`.
 
     Parameters
@@ -40,6 +38,7 @@ def shared(root: Expr, known: Mapping[int, Expr] | None = None, axes: Sequence[A
     """
     if not known and is_tree(root):
         return root
+    root = root if known else merged(root)
     placement = Placement([root], known, axes)
     return unrolled(_Sharing(placement, dict(known or {}), axes).inside_top(root))
 
@@ -47,16 +46,18 @@ def shared(root: Expr, known: Mapping[int, Expr] | None = None, axes: Sequence[A
 class _Sharing:
     """The bindings of one expression."""
 
-    def __init__(self, placement: Placement, variables: dict[int, Expr], axes: Sequence[Axis]):
+    def __init__(
+        self, placement: Placement, variables: dict[int, Expr], axes: Sequence[Axis] | None
+    ):
         self.placement = placement
         self.variables = variables
         self.axes = axes
 
-    def inside_top(self, root: Expr) -> Building:
+    def inside_top(self, root: Expr) -> Recursion:
         """Return the expression with its bindings."""
         return self._inside(self.placement.top, root)
 
-    def _inside(self, region: Region, node: Expr) -> Building:
+    def _inside(self, region: Region, node: Expr) -> Recursion:
         """Return a node in terms of variables, with those of its region bound around it."""
         bindings = []
         for shared_node in reversed(region.bound):
@@ -69,7 +70,7 @@ class _Sharing:
             body = prim.Let(var, value, body)
         return body
 
-    def _bound_value(self, node: Expr) -> Building:
+    def _bound_value(self, node: Expr) -> Recursion:
         region = self.placement.guarded.get(identity(node))
         if region is None:
             return (yield self._built(node))
@@ -78,7 +79,7 @@ class _Sharing:
         value = yield self._inside(region, node)
         return tirx.if_then_else(condition, value, tirx.const(0, str(node.ty)))
 
-    def _built(self, root: Expr) -> Building:
+    def _built(self, root: Expr) -> Recursion:
         """Return a node in terms of the variables of what is bound below it."""
         results: dict[int, Expr] = {}
         stack = [(root, False)]
@@ -91,13 +92,17 @@ class _Sharing:
                 results[key] = self.variables[key]
                 continue
             parts = self.placement.parts[key]
-            is_choice = called(node) == "prim.if_then_else"
+            is_decided = key in self.placement.decided
+            is_choice = called(node) == "prim.if_then_else" and not is_decided
             here = parts[:1] if is_choice else parts
             if not expanded:
                 stack.append((node, True))
                 stack.extend((part, False) for part in here)
                 continue
             done = [results[identity(part)] for part in here]
+            if is_decided:
+                results[key] = done[0]
+                continue
             if is_choice:
                 for taken, part in zip((True, False), parts[1:], strict=True):
                     done.append((yield self._inside(self.placement.arms[key, taken], part)))

@@ -17,8 +17,10 @@ from tvm.sym import ProofStrength
 
 from ..errors import ArgumentError
 from .backprop import is_float
+from .constants import integer_value
 from .graph import Key, Operation, outputs_of, scan_body, scan_with
 from .index_system import Axis
+from .kinds import map_stage
 from .restage import Stage, like, stage_of
 from .walk import (
     Expr,
@@ -89,12 +91,19 @@ class Slicing:
         Along its range.
     known : mapping
         What is to be read instead of some tensors of other stages.
+    around : sequence of Axis
+        Further parameters, which the range of the parameter and the place may depend on.
     """
 
     def __init__(
-        self, stages: Sequence[Operation], parameter: Axis, known: Mapping[Key, te.Tensor]
+        self,
+        stages: Sequence[Operation],
+        parameter: Axis,
+        known: Mapping[Key, te.Tensor],
+        around: Sequence[Axis] = (),
     ):
         self.parameter = parameter
+        self.parameters = [*around, parameter]
         self.known = known
         self.outermost = {identity(op) for op in stages}
         self.made: list[Operation] = []
@@ -190,7 +199,11 @@ class Slicing:
         fixed = {i: at for i, at in place.items() if not _uses(at, loops)}
         if fixed:
             # A gather within the row is no reason to compute an element anew for each reader.
-            place = {i: at for i, at in place.items() if i in fixed or not _reads(at)}
+            # A scan is not computed for some elements of its rows alone.
+            whole = isinstance(tensor.op, te.PlaceholderOp | te.ScanOp)
+            place = {
+                i: at for i, at in place.items() if not _reads(at) or (i in fixed and not whole)
+            }
         return self._demand(tensor, place, local)
 
     def _depends(self, index: Expr) -> bool:
@@ -227,7 +240,7 @@ class Slicing:
             shape = [extent for i, extent in enumerate(tensor.shape) if i not in part.place]
             return [te.placeholder(shape, str(tensor.dtype), name=tensor.op.name)]
         assert part.stage is not None
-        return part.stage.built([self.parameter])
+        return part.stage.built(self.parameters)
 
     def _reading(self, root: Expr, local: Sequence[Axis]) -> Expr:
         """Return an expression that reads slices, or what is known, instead of stages."""
@@ -276,7 +289,7 @@ class Slicing:
             return tensor(*(place[i] if i in place else next(rest) for i in dimensions))
 
         kept = tuple(tensor.shape[i] for i in dimensions if i not in place)
-        part = te.compute(kept, body, name=f"{tensor.op.name}_part")
+        part = map_stage(kept, body, name=f"{tensor.op.name}_part")
         self.made.append(part.op)
         return part
 
@@ -285,9 +298,15 @@ class Slicing:
 
     def _analyzer(self, axes: Sequence[Axis]) -> Any:
         analyzer = tvm.sym.Analyzer()
-        for axis in [self.parameter, *axes]:
+        for axis in [*self.parameters, *axes]:
             if _reads(axis.low) or _reads(axis.extent):
                 continue  # TVM's analysis fails on loads, which it cannot hash
+            low = integer_value(axis.low)
+            if axis is self.parameter and low is not None and integer_value(axis.extent) == 1:
+                # Bound to a range of one value, a parameter would be replaced by it, and what is
+                # read there would no longer seem to depend on the parameter.
+                analyzer.update(axis.var, tvm.sym.ConstIntBound(low, low))
+                continue
             analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
         return analyzer
 

@@ -9,9 +9,20 @@ from tvm import te
 
 from .graph import Key, Operation, outputs_of, scan_body, scan_with, sources
 from .index_system import Axis
+from .kinds import map_stage
 from .restage import like, stage_of
 from .slices import from_zero
-from .walk import Expr, identity, is_load, loaded, postorder, substituted, tensor_key, transformed
+from .walk import (
+    Expr,
+    depend,
+    identity,
+    is_load,
+    loaded,
+    postorder,
+    substituted,
+    tensor_key,
+    transformed,
+)
 
 
 class Stacking:
@@ -80,8 +91,7 @@ class Stacking:
             return True
         if isinstance(op, te.ScanOp):
             return any(self._depends(stage) for stage in scan_body(op))
-        nodes = postorder(*stage_of(op).expressions)
-        return any(identity(node) == identity(self.parameter.var) for node in nodes)
+        return depend(stage_of(op).expressions, {identity(self.parameter.var)})
 
     def _scan(self, op: Any) -> Operation:
         """Return a scan over states for all values of the parameter, behind its own time."""
@@ -124,6 +134,6 @@ class Stacking:
             at = self.dimensions[key]
             return stacked(*rest[:at], position[dimension], *rest[at:])
 
-        moved = te.compute(tuple(shape), body, name=f"{tensor.op.name}_times")
+        moved = map_stage(shape, body, name=f"{tensor.op.name}_times")
         self._made(moved.op)
         return moved

@@ -10,10 +10,11 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import prim
 
-from .backprop import Guard, Guarded, is_float
+from .backprop import is_float
 from .conditions import conjuncts
 from .contribution import Contribution
-from .walk import Expr, called, identity, is_load, postorder
+from .guarded import Guard, Guarded
+from .walk import Expr, choice_of, is_load, postorder
 
 _MOST_FACTORS = 8
 """A longer product is one factor: one that shares its parts would be exponentially long."""
@@ -47,8 +48,6 @@ def factors(value: Expr) -> tuple[list[Expr], list[Expr]]:
         elif (choice := _zero_unless(node)) is not None:
             conditions += conjuncts(choice[0])
             stack.append(choice[1])
-        elif (scaled := _scaled_if(node)) is not None:
-            stack += [scaled[1], scaled[0]]
         else:
             found.append(node)
         if len(found) + len(stack) > _MOST_FACTORS:
@@ -95,27 +94,13 @@ def _zero_unless(node: Expr) -> tuple[Expr, Expr] | None:
         if inner is None or not is_float(node.value.ty):
             return None
         return inner[0], prim.Cast(node.ty, inner[1])
-    if isinstance(node, prim.Select):
-        condition, value, other = node.condition, node.true_value, node.false_value
-    elif called(node) == "prim.if_then_else":
-        condition, value, other = node.args
-    else:
+    choice = choice_of(node)
+    if choice is None or not _is_static(choice[0]):
         return None
-    if not _is_static(condition):
-        return None
+    condition, value, other = choice
     if _is_zero(other):
         return condition, value
     return (tirx.Not(condition), other) if _is_zero(value) else None
-
-
-def _scaled_if(node: Expr) -> tuple[Expr, Expr] | None:
-    """Return a choice between a value and its half, say, as that value and a factor, else None."""
-    if not isinstance(node, prim.Select) or not isinstance(node.true_value, prim.Mul):
-        return None
-    by, value = node.true_value.a, node.true_value.b
-    if not isinstance(by, prim.FloatImm) or identity(value) != identity(node.false_value):
-        return None
-    return value, prim.Select(node.condition, by, tirx.const(1.0, str(node.ty)))
 
 
 def _is_zero(node: Expr) -> bool:

@@ -17,14 +17,15 @@ from tvm.ir import prim
 from .backprop import is_float
 from .conditions import conjuncts
 from .graph import Operation, with_expressions
-from .operands import bound
+from .linear_system import analyzer_of
 from .reduce import stage_axes
 from .walk import (
     Expr,
-    called,
+    choice_of,
     is_load,
     loaded,
     postorder,
+    reads,
     substituted,
     transformed,
     without_lets,
@@ -34,6 +35,7 @@ _MOST_VIEWS = 32
 """Views behind one another that are read through at once, so that a long chain costs no more."""
 
 _MOST_CHOICES = 64
+"""Choices in a body beyond which it is not looked at: no pad or concatenation has as many."""
 
 _AFFINE = prim.Add | prim.Sub | prim.Mul | prim.Cast | prim.IntImm | tvm.ir.Var
 
@@ -70,7 +72,7 @@ def read_through(op: Operation, may_be_left_out: Callable[[te.Tensor], bool]) ->
         return op
     if not any(may_be_left_out(t) and _may_be_view(t) for t in op.input_tensors):
         return op
-    analyzer = bound(stage_axes(op))
+    analyzer = analyzer_of(stage_axes(op))
     unchanged = True
 
     def change(node: Expr) -> Expr:
@@ -114,7 +116,7 @@ class _Reading:
         tensor, indices = loaded(self.value)
         if not self.may_be_left_out(tensor) or not _may_be_view(tensor):
             return False
-        if any(is_load(node) for node in postorder(*indices)):
+        if reads(*indices):
             return False
         axes = [axis.var for axis in tensor.op.axis]
         at = [i.astype(str(v.ty)) for i, v in zip(indices, axes, strict=True)]
@@ -141,7 +143,7 @@ class _Reading:
         while not is_load(body):
             if isinstance(body, prim.FloatImm):
                 return body, choices
-            parts = _choice_of(body)
+            parts = choice_of(body)
             if parts is None or not _is_of_loops(parts[0]):
                 return None
             condition = self.analyzer.simplify(parts[0])
@@ -185,7 +187,7 @@ def _may_be_view(tensor: te.Tensor) -> bool:
         if not waiting:
             return True
         node = waiting.pop()
-        choice = _choice_of(node)
+        choice = choice_of(node)
         if choice is not None and _is_of_loops(choice[0]):
             waiting += choice[1:]
         elif isinstance(node, prim.Let):
@@ -193,13 +195,6 @@ def _may_be_view(tensor: te.Tensor) -> bool:
         elif not is_load(node) and not isinstance(node, prim.FloatImm):
             return False
     return False
-
-
-def _choice_of(node: Any) -> tuple[Expr, Expr, Expr] | None:
-    """Return the condition and the values of a choice, None for any other node."""
-    if isinstance(node, prim.Select):
-        return node.condition, node.true_value, node.false_value
-    return tuple(node.args) if called(node) == "prim.if_then_else" else None
 
 
 def _is_of_loops(expr: Expr) -> bool:

@@ -1,4 +1,4 @@
-"""Tensor expressions as graphs: the only place that knows TVM's expression nodes.
+"""Tensor expressions as graphs: the only place that knows their parts.
 
 TVM walks expressions as trees: a node that is used twice is visited twice, and one nested n deep
 costs 2ⁿ or overflows the stack. Here each node is visited once, without recursion.
@@ -6,7 +6,7 @@ costs 2ⁿ or overflows the stack. Here each node is visited once, without recur
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -17,6 +17,9 @@ from ..errors import MissingGradientError
 
 Expr = Any
 """A scalar expression of TVM."""
+
+Recursion = Generator[Any, Any, Any]
+"""A recursion without Python's stack (see `unrolled`)."""
 
 _SYMBOLS = {
     prim.Add: "+", prim.Sub: "-", prim.Mul: "*", prim.Div: "/", prim.Mod: "%",
@@ -109,6 +112,13 @@ def rebuilt(node: Expr, parts: Sequence[Expr], before: Sequence[Expr] | None = N
     return tvm.ir.Call(node.op, arguments, attrs=node.attrs, span=node.span, ret_ty=node.ty)
 
 
+def choice_of(node: Expr) -> tuple[Expr, Expr, Expr] | None:
+    """Return the condition and both values of a choice, None for any other node."""
+    if isinstance(node, prim.Select):
+        return node.condition, node.true_value, node.false_value
+    return tuple(node.args) if called(node) == "prim.if_then_else" else None
+
+
 def postorder(*roots: Any, parts: Callable[[Any], Sequence[Any]] = children) -> list[Any]:
     """Return all nodes under some roots, each once, its parts before it."""
     return [node for node, _ in _with_parts(roots, parts)]
@@ -134,6 +144,16 @@ def _with_parts(
     return order
 
 
+def reads(*roots: Expr) -> bool:
+    """Return whether some expressions read an element of any tensor."""
+    return any(is_load(node) for node in postorder(*roots))
+
+
+def depend(roots: Sequence[Expr], variables: Container[int]) -> bool:
+    """Return whether any of some expressions depends on variables, given by their identities."""
+    return any(identity(node) in variables for node in postorder(*roots))
+
+
 def is_tree(root: Expr) -> bool:
     """Return whether each node of an expression, but for the leaves, is used once."""
     seen: set[int] = set()
@@ -150,7 +170,7 @@ def is_tree(root: Expr) -> bool:
     return True
 
 
-def unrolled(recursion: Generator[Any, Any, Any]) -> Any:
+def unrolled(recursion: Recursion) -> Any:
     """Return what a recursion returns, without Python's stack.
 
     Parameters
@@ -170,38 +190,56 @@ def unrolled(recursion: Generator[Any, Any, Any]) -> Any:
 
 
 def same(a: Expr, b: Expr) -> bool:
-    """Return whether two expressions, without `Let`, are equal node by node.
+    """Return whether two expressions, without `Let`, are equal node by node."""
+    classes = Classes()
+    return classes.number(a) == classes.number(b)
+
+
+class Classes:
+    """Numbers of expressions, without `Let`: two have the same if they are equal node by node.
 
     Reads are of the same tensor, which TVM's own comparison does not know how to tell.
     """
-    seen: set[tuple[int, int]] = set()
-    stack = [(a, b)]
-    while stack:
-        a, b = stack.pop()
-        if a.same_as(b) or (identity(a), identity(b)) in seen:
-            continue
-        seen.add((identity(a), identity(b)))
-        if not _alike(a, b):
-            return False
-        stack.extend(zip(children(a), children(b), strict=True))
-    return True
+
+    def __init__(self) -> None:
+        self._numbers: dict[int, int] = {}
+        self._table: dict[tuple[Any, ...], int] = {}
+        self._alive: list[Expr] = []
+
+    def number(self, root: Expr) -> int:
+        """Return the number of an expression."""
+        for node, below in _with_parts([root], self._unknown_parts):
+            if identity(node) not in self._numbers:
+                parts = tuple(self._numbers[identity(part)] for part in below)
+                key = (type(node), *_own(node), *parts)
+                self._numbers[identity(node)] = self._table.setdefault(key, len(self._table))
+                self._alive.append(node)
+        return self._numbers[identity(root)]
+
+    def _unknown_parts(self, node: Expr) -> list[Expr]:
+        return [] if identity(node) in self._numbers else children(node)
 
 
-def _alike(a: Expr, b: Expr) -> bool:
-    """Return whether two different nodes are equal but for their children."""
-    if type(a) is not type(b) or isinstance(a, tvm.ir.Var | prim.Let):
-        return False
-    if isinstance(a, tvm.ir.StringImm):
-        return bool(a.value == b.value)
-    if str(a.ty) != str(b.ty):
-        return False
-    if isinstance(a, prim.IntImm | prim.FloatImm):
-        return bool(a.value == b.value)
-    if not isinstance(a, tvm.ir.Call):
-        return True
-    if is_load(a) and is_load(b):
-        return tensor_key(a.args[0]) == tensor_key(b.args[0])
-    return a.op.same_as(b.op) and len(a.args) == len(b.args)
+def merged(root: Expr) -> Expr:
+    """Return an expression, without `Let`, in which equal nodes are one."""
+    classes = Classes()
+    first: dict[int, Expr] = {}
+    return transformed(root, lambda node: first.setdefault(classes.number(node), node))
+
+
+def _own(node: Expr) -> tuple[Any, ...]:
+    """Return what sets a node apart from others of its kind, but for its children."""
+    if isinstance(node, tvm.ir.Var | prim.Let):
+        return (identity(node),)
+    if isinstance(node, tvm.ir.StringImm):
+        return (str(node.value),)
+    if isinstance(node, prim.IntImm | prim.FloatImm):
+        return repr(node.value), str(node.ty)
+    if is_load(node):
+        return tensor_key(node.args[0])
+    if isinstance(node, tvm.ir.Call):
+        return identity(node.op), str(node.ty)
+    return (str(node.ty),) if isinstance(node, prim.Cast) else ()
 
 
 def transformed(root: Expr, change: Callable[[Expr], Expr]) -> Expr:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import tvm
 import tvm_ffi
-from tvm import relax
+from tvm import relax, tirx
 
 from ..errors import GraphGradError, LoweringError, TargetError
 from . import cpu
@@ -17,6 +17,7 @@ from .allocate import allocate_first
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda_schedule
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
+from .divisions import with_positive_dividends
 from .inplace import donate
 from .legalise import LEGALISATIONS
 from .target import is_generic, parse
@@ -151,6 +152,7 @@ def _lowering(
                 mod = cuda_schedule.schedule_module(mod, target, kernels)
             else:
                 mod = cpu.schedule_module(mod, target)
+            mod = _with_positive_dividends(mod)
             mod = donate(mod)
             mod = _to_virtual_machine(is_device=kind == "cuda")(mod)
         _refuse_unlowered(mod)
@@ -159,6 +161,15 @@ def _lowering(
         return mod
 
     return lower
+
+
+def _with_positive_dividends(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module with integer divisions that TVM keeps right; inlining makes wrong ones."""
+    changed = mod.clone()
+    for name, func in mod.functions.items():
+        if isinstance(func, tirx.PrimFunc):
+            changed.update_func(name, with_positive_dividends(func))
+    return changed
 
 
 def _to_kernels(fuse: bool) -> tvm.ir.transform.Pass:

@@ -105,7 +105,7 @@ def _stage(op: Any, values: dict[Any, np.ndarray], sizes: dict[int, int]) -> lis
     if isinstance(op, te.ScanOp):
         return _scanned(op, values, sizes)
     axes = [(axis.var, axis.dom.min, axis.dom.extent) for axis in [*op.axis, *op.reduce_axis]]
-    variables, extents, inside = _loops(axes, sizes)
+    variables, extents, inside = _loops(axes, sizes, values)
     spatial = extents[: len(op.axis)]
     if isinstance(op.body[0], tirx.Reduce):
         components = _reduction(op.body[0], variables, values, inside, len(spatial))
@@ -141,7 +141,7 @@ def _range(axis: Any) -> tuple[Any, Any]:
 
 
 def _loops(
-    axes: Sequence[tuple[Any, Any, Any]], sizes: dict[int, int]
+    axes: Sequence[tuple[Any, Any, Any]], sizes: dict[int, int], values: dict[Any, np.ndarray]
 ) -> tuple[dict[int, Any], list[int], np.ndarray]:
     """Return loop variables (of which each may bound those after it) as arrays, and their extents.
 
@@ -151,7 +151,7 @@ def _loops(
     counts = []
     inside = np.asarray(True)
     for place, (var, low, extent) in enumerate(axes):
-        first, count = (np.asarray(_expression(e, variables, {})) for e in (low, extent))
+        first, count = (np.asarray(_expression(e, variables, values)) for e in (low, extent))
         counts.append(int(np.max(count, initial=0)))
         offset = np.arange(counts[-1]).reshape(-1, *[1] * (len(axes) - place - 1))
         variables[identity(var)] = first + offset
@@ -166,7 +166,7 @@ def _scattered(
     shape = [int(_expression(e, sizes, {})) for e in op.output(0).shape]
     out = np.zeros(shape, numpy_dtype(op.output(0).dtype))
     axes = [(axis.var, axis.low, axis.extent) for axis in scatter.axes]
-    variables, extents, counts = _loops(axes, sizes)
+    variables, extents, counts = _loops(axes, sizes, values)
     counts = counts.copy()
     for guard in scatter.guards:
         counts &= np.asarray(_expression(guard, variables, values))

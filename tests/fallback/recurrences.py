@@ -43,6 +43,19 @@ class Inputs:
         return te.placeholder(shape, self.dtype, name=name)
 
 
+def last_rows(program: Program) -> Program:
+    """Return the last rows of a recurrence's states, as many as it looks back."""
+
+    def last(state: te.Tensor) -> te.Tensor:
+        lag = state.op.init[0].shape[0]
+        first = state.shape[0] - lag
+        return te.compute(
+            (lag, *state.shape[1:]), lambda i, *rest: state(first + i, *rest), name="last_rows"
+        )
+
+    return Program([last(state) for state in program.outputs], program.inputs, program.known)
+
+
 def program(build: Build, seed: int = 0, dtype: str = "float64") -> Program:
     """Return a recurrence with its inputs of floats and random values."""
     inputs = Inputs(seed, dtype)

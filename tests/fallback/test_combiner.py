@@ -3,7 +3,7 @@
 import pytest
 from tvm import te, tirx
 
-from graphgrad.fallback.combiner import Combiner, Kind
+from graphgrad.fallback.combiner import Combination, Combiner
 
 
 def combiner(combine, count):
@@ -22,21 +22,21 @@ def combiner(combine, count):
 @pytest.mark.parametrize(
     "combine, kind",
     [
-        (lambda a, b: a + b, Kind.SUM),
-        (lambda a, b: b + a, Kind.SUM),
-        (lambda a, b: a + a, Kind.OTHER),
-        (lambda a, b: a + b * 2.0, Kind.OTHER),
-        (lambda a, b: a * b, Kind.PRODUCT),
-        (lambda a, b: te.max(b, a), Kind.LARGEST),
-        (lambda a, b: te.min(b, a), Kind.SMALLEST),
-        (lambda a, b: tirx.Select(a > b, a, b), Kind.CHOICE),
-        (lambda a, b: tirx.if_then_else(a > b, b, a), Kind.CHOICE),
-        (lambda a, b: tirx.Select(a > b, a, a), Kind.OTHER),
-        (lambda a, b: tirx.Select(a > b, a, b + 1.0), Kind.OTHER),
+        (lambda a, b: a + b, Combination.SUM),
+        (lambda a, b: b + a, Combination.SUM),
+        (lambda a, b: a + a, Combination.OTHER),
+        (lambda a, b: a + b * 2.0, Combination.OTHER),
+        (lambda a, b: a * b, Combination.PRODUCT),
+        (lambda a, b: te.max(b, a), Combination.LARGEST),
+        (lambda a, b: te.min(b, a), Combination.SMALLEST),
+        (lambda a, b: tirx.Select(a > b, a, b), Combination.CHOICE),
+        (lambda a, b: tirx.if_then_else(a > b, b, a), Combination.CHOICE),
+        (lambda a, b: tirx.Select(a > b, a, a), Combination.OTHER),
+        (lambda a, b: tirx.Select(a > b, a, b + 1.0), Combination.OTHER),
     ],
 )
 def test_kinds_of_single_components(combine, kind):
-    assert combiner(combine, 1).kind([0]) is kind
+    assert combiner(combine, 1).combination([0]) is kind
 
 
 def test_a_choice_is_of_all_components_by_one_condition():
@@ -49,9 +49,9 @@ def test_a_choice_is_of_all_components_by_one_condition():
     def crossed(a, b):
         return tirx.Select(a[0] > b[0], a[0], b[0]), tirx.Select(a[0] > b[0], b[1], a[1])
 
-    assert combiner(one, 2).kind([0, 1]) is Kind.CHOICE
-    assert combiner(two, 2).kind([0, 1]) is Kind.OTHER
-    assert combiner(crossed, 2).kind([0, 1]) is Kind.OTHER
+    assert combiner(one, 2).combination([0, 1]) is Combination.CHOICE
+    assert combiner(two, 2).combination([0, 1]) is Combination.OTHER
+    assert combiner(crossed, 2).combination([0, 1]) is Combination.OTHER
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,10 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
 
+import graphgrad as gg
 from graphgrad.fallback.explicit_bindings import with_explicit_bindings
+from graphgrad.fallback.prim_func import create_prim_func
+from tests.fallback import running
 
 VALUES = np.array([0.3, -0.7, 0.05, 0.9])
 
@@ -79,6 +82,31 @@ def test_indices_read_bound_values():
     for _ in range(2):
         expected = STEPS["product"][1](expected)
     np.testing.assert_array_equal(run(body), VALUES[(expected > 0.1).astype(int)])
+
+
+def test_integers_read_inside_branches_compile():
+    def lookup(i):
+        row = te.floor(at[i]).astype("int32")
+        weight = at[i] - te.floor(at[i])
+        inside = tirx.all(row >= 0, row < 5)
+        return weight * tirx.if_then_else(inside, table[row], tirx.const(0.0, "float64"))
+
+    table = te.placeholder((5,), "float64", name="table")
+    at = te.placeholder((4,), "float64", name="at")
+    (gradient,) = gg.te_gradient(te.compute((4,), lookup, name="y"), table)
+    places = np.array([-0.5, 1.25, 4.5, 5.75])
+    (result,) = running.run(create_prim_func([at, gradient]), places, np.full(5, np.nan))[1:]
+    np.testing.assert_array_equal(result, [0.0, 0.25, 0.0, 0.0, 0.5])
+
+
+def test_short_indices_are_put_in_for_their_variables():
+    def body(x, i):
+        var = tirx.Var("at", "int32")
+        value = tirx.if_then_else(var >= 1, x(var) * x(var - 1), tirx.const(0.0, "float64"))
+        return prim.Let(var, 3 - i, value)
+
+    expected = [*(VALUES[1:] * VALUES[:-1])[::-1], 0.0]
+    np.testing.assert_array_equal(run(body), expected)
 
 
 def test_functions_without_bindings_stay_as_they_are():

@@ -124,3 +124,20 @@ def test_an_unknown_function_is_refused_by_name():
     y = te.compute((3,), lambda i: tirx.call_pure_extern("float64", "mystery", x[i]), name="y")
     with pytest.raises(MissingGradientError, match="mystery"):
         gg.te_gradient(y, x)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (lambda x, y: (None, x), "NoneType was given as output"),
+        (lambda x, y: (y, ["x"]), "str was given as input"),
+        (lambda x, y: (y, x, np.ones(3)), "ndarray was given as head"),
+        (lambda x, y: ([], x), "no output was given"),
+        (lambda x, y: (y, x, [y, y]), "1 outputs, but 2 heads"),
+    ],
+    ids=["output", "input", "head", "none", "heads"],
+)
+def test_arguments_that_are_no_tensors_are_refused(arguments, reason):
+    x = te.placeholder((3,), "float32", name="x")
+    with pytest.raises(ArgumentError, match=reason):
+        gg.te_gradient(*arguments(x, square(x)))

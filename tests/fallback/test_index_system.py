@@ -222,6 +222,14 @@ def test_a_range_that_depends_on_an_outer_loop():
         invert([j.var], [j, i], [axis("x", 6)])
 
 
+def test_a_range_that_starts_at_a_quotient_of_an_outer_loop():
+    i = axis("i", 5)
+    low = div(i.var, 2)
+    j = Axis(te.var("j", "int32"), low, i.var + 1 - low)
+    check([i.var, j.var], [i, j], [axis("x", 5), axis("y", 6)])
+    check([j.var - i.var + 5], [i, j], [axis("x", 6)])
+
+
 def test_widths_of_integers_mix():
     i, j = axis("i", 4, dtype="int64"), axis("j", 3)
     index = i.var * 3 + j.var.astype("int64")

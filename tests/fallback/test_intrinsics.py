@@ -99,6 +99,8 @@ CONVENTIONS = {
     "-2 to the 3": (lambda a: tirx.pow(a, tirx.const(3.0, "float64")), (-2.0,), [12.0]),
     "equal, max": (tirx.max, (2.0, 2.0), [0.5, 0.5]),
     "equal, min": (tirx.min, (2.0, 2.0), [0.5, 0.5]),
+    "relu at 0": (lambda a: tirx.max(a, tirx.const(0.0, "float64")), (0.0,), [0.0]),
+    "relu above 0": (lambda a: tirx.max(tirx.const(0.0, "float64"), a), (0.5,), [1.0]),
     "copysign of 0": (lambda a, b: call("copysign", a, b), (0.0, -1.0), [0.0, 0.0]),
     "NaN, max": (tirx.max, (math.nan, 2.0), [1.0, 1.0]),
     "NaN, abs": (tirx.abs, (math.nan,), [math.nan]),

@@ -5,10 +5,10 @@ import pytest
 from tvm import te, tirx, topi
 
 import graphgrad as gg
-from graphgrad.fallback.backprop import Guarded
 from graphgrad.fallback.contribution import Contribution
 from graphgrad.fallback.float_indices import without_floats
 from graphgrad.fallback.graph import operations
+from graphgrad.fallback.guarded import Guarded
 from graphgrad.fallback.index_system import Axis, invert
 from graphgrad.fallback.pieces import affine_pieces
 from graphgrad.fallback.walk import identity, is_load, postorder

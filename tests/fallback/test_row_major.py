@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from graphgrad.fallback.row_major import product, ravelled, reshaped, unravelled
+from graphgrad.fallback.row_major import element_count, ravelled, reshaped, unravelled
 from tests.fallback.interpreter import evaluate
 
 SHAPES = [(), (5,), (2, 3), (2, 1, 4), (3, 2, 2, 2)]
@@ -24,7 +24,7 @@ def test_places_are_those_of_numpy(shape, symbolic):
         shape, lambda *at: ravelled(unravelled(ravelled(at, sizes), sizes), sizes).astype("int64")
     )
     np.testing.assert_array_equal(evaluate([there_and_back], known)[0], given)
-    (given,) = evaluate([te.compute((), lambda: product(sizes).astype("int64"))], known)
+    (given,) = evaluate([te.compute((), lambda: element_count(sizes).astype("int64"))], known)
     assert given == count
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 from tvm import te, tirx, topi
 
+from ..kinds import map_stage
 from ..recurrence import partial_results
-from ..row_major import product, reshaped
+from ..row_major import element_count, reshaped
 from ..walk import Expr
 from .match import same_stage
 
@@ -32,7 +33,7 @@ def _accumulated(
     for axis in (None, *range(len(data.shape))):
         for exclusive in (False, True):
             if same_stage(op, function(data, axis, dtype, exclusive)):
-                flat = reshaped(data, [product(data.shape)]) if axis is None else data
+                flat = reshaped(data, [element_count(data.shape)]) if axis is None else data
                 return [_along(flat, axis or 0, dtype, exclusive, combine, neutral)]
     return None
 
@@ -47,7 +48,7 @@ def _along(
 ) -> te.Tensor:
     shape = list(data.shape)
     count = shape.pop(axis)
-    elements = te.compute(
+    elements = map_stage(
         (count, *shape),
         lambda k, *at: data(*at[:axis], k, *at[axis:]).astype(dtype),
         name=f"{data.op.name}_elements",
@@ -64,4 +65,4 @@ def _along(
         row = at[axis] if exclusive else at[axis] + 1
         return states(row, *at[:axis], *at[axis + 1 :]).astype(dtype)
 
-    return te.compute(data.shape, result, name=f"{data.op.name}_partial")
+    return map_stage(data.shape, result, name=f"{data.op.name}_partial")

@@ -7,6 +7,8 @@ from typing import Any
 import tvm
 from tvm import te, topi
 
+from ..graph import listed
+from ..kinds import map_stage
 from ..walk import Expr
 from .match import nodes, same_stage
 
@@ -30,7 +32,7 @@ def argsort(op: Any) -> list[te.Tensor] | None:
     if not same_stage(op, topi.argsort(data, None, axis, is_ascend, dtype)):
         return None
     order = topi.argsort(data, None, axis, is_ascend, _INDEX)
-    return [te.compute(order.shape, lambda *at: order(*at).astype(dtype), name="order")]
+    return [map_stage(order.shape, lambda *at: order(*at).astype(dtype), name="order")]
 
 
 def topk(op: Any) -> list[te.Tensor | None] | None:
@@ -41,10 +43,9 @@ def topk(op: Any) -> list[te.Tensor | None] | None:
     index_dtype = _INDEX if wanted == "values" else str(outputs[-1].dtype)
     if not same_stage(op, topi.topk(data, count, axis, wanted, is_ascend, index_dtype)):
         return None
-    indices = topi.topk(data, count, axis, "indices", is_ascend, _INDEX)
-    indices = indices if isinstance(indices, te.Tensor) else indices[0]
+    (indices,) = listed(topi.topk(data, count, axis, "indices", is_ascend, _INDEX))
     values = _taken(data, indices, axis)
-    as_held = te.compute(indices.shape, lambda *at: indices(*at).astype(index_dtype), name="order")
+    as_held = map_stage(indices.shape, lambda *at: indices(*at).astype(index_dtype), name="order")
     return {"values": [values], "indices": [as_held], "both": [values, as_held]}[wanted]
 
 
@@ -65,4 +66,4 @@ def _taken(data: te.Tensor, places: te.Tensor, axis: int) -> te.Tensor:
     def element(*at: Any) -> Expr:
         return data(*at[:axis], places(*at), *at[axis + 1 :])
 
-    return te.compute(places.shape, element, name=f"{data.op.name}_ordered")
+    return map_stage(places.shape, element, name=f"{data.op.name}_ordered")

@@ -8,6 +8,7 @@ import tvm
 from tvm import te, tirx, topi
 from tvm.ir import prim
 
+from ..kinds import map_stage
 from ..walk import Expr
 from .match import nodes, same_stage
 
@@ -30,4 +31,4 @@ def _compacted(data: te.Tensor, counts: te.Tensor, places: te.Tensor) -> te.Tens
         rest = tirx.const(-1.0, str(data.dtype))
         return tirx.if_then_else(j < counts[i], data(i, places(i, j), k), rest)
 
-    return te.compute(data.shape, body, name=f"{data.op.name}_valid")
+    return map_stage(data.shape, body, name=f"{data.op.name}_valid")

@@ -9,6 +9,7 @@ import tvm
 from tvm import te, tirx, topi
 from tvm.ir import prim
 
+from ..kinds import Kind, marked
 from ..walk import Expr, called
 from .match import nodes, same_stage
 
@@ -36,7 +37,7 @@ def _dft_part(real: te.Tensor, imaginary: te.Tensor, inverse: bool, number: int)
         term = x * sin + y * cos if number else x * cos - y * sin
         return te.sum(term / count if inverse else term, axis=k)
 
-    return te.compute(real.shape, body, name=f"dft_{number}")
+    return te.compute(real.shape, body, name=f"dft_{number}", attrs=marked(Kind.REDUCE))
 
 
 def stft(op: Any) -> list[te.Tensor] | None:
@@ -65,4 +66,4 @@ def _stft(
         wave = tirx.Select(tirx.EQ(part, 0), tirx.cos(angle), -tirx.sin(angle)) * scale
         return te.sum(window[j] * data[batch, column * hop + j] * wave, axis=j)
 
-    return te.compute(shape, body, name="stft_sum")
+    return te.compute(shape, body, name="stft_sum", attrs=marked(Kind.REDUCE))

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from tvm import te, tirx, topi
-from tvm.ir import prim
 
-from ..backprop import Guarded, widened
+from ..backprop import widened
+from ..constants import integer_value
+from ..guarded import Guarded
 from ..index_system import Axis
+from ..kinds import map_stage
 from ..recurrence import partial_results
-from ..row_major import product, ravelled, reshaped, unravelled
+from ..row_major import element_count, ravelled, reshaped, unravelled
 from ..scatter import scatter_add
 from ..walk import Expr
 from .match import same_stage
@@ -80,20 +82,20 @@ def _along_axis(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, axis: i
     # Dimensions before the axis, and those after it, are counted together, as the loops do: the
     # indices may have fewer elements there than the data.
     shape, inner = data.shape, indices.shape
-    parts = [product(inner[:axis]), inner[axis], product(inner[axis + 1 :])]
-    after = product(shape[axis + 1 :])
+    parts = [element_count(inner[:axis]), inner[axis], element_count(inner[axis + 1 :])]
+    after = element_count(shape[axis + 1 :])
 
     def target(write: Expr) -> Expr:
         before, _, behind = unravelled(write, parts)
         index = _not_negative(indices(*unravelled(write, inner)), shape[axis])
         return (before * shape[axis] + index) * after + behind
 
-    return _flat(data, product(inner), target, updates)
+    return _flat(data, element_count(inner), target, updates)
 
 
 def _at_points(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> _Writes:
     points = indices.shape[1:]
-    parts = [product(points), product(updates.shape[len(points) :])]
+    parts = [element_count(points), element_count(updates.shape[len(points) :])]
 
     def target(write: Expr) -> Expr:
         point, place = unravelled(write, parts)
@@ -103,7 +105,7 @@ def _at_points(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> _Writ
             stride = stride * data.shape[dimension]
         return place
 
-    return _flat(data, product(parts), target, updates)
+    return _flat(data, element_count(parts), target, updates)
 
 
 def _at_tuples(data: te.Tensor, indices: Sequence[te.Tensor], values: te.Tensor) -> _Writes:
@@ -118,19 +120,15 @@ def _at_tuples(data: te.Tensor, indices: Sequence[te.Tensor], values: te.Tensor)
         found = []
         for index, extent in zip(indices, data.shape, strict=True):
             own = place[rank - len(index.shape) :]
-            at = [0 if _is_one(e) else p for p, e in zip(own, index.shape, strict=True)]
+            at = [0 if integer_value(e) == 1 else p for p, e in zip(own, index.shape, strict=True)]
             found.append(_not_negative(index(*at), extent))
         return ravelled(found, data.shape)
 
-    return _flat(data, product(shape), target, values)
+    return _flat(data, element_count(shape), target, values)
 
 
 def _broadcast(extents: Sequence[Expr]) -> Expr:
-    return next((extent for extent in extents if not _is_one(extent)), extents[0])
-
-
-def _is_one(extent: Any) -> bool:
-    return isinstance(extent, prim.IntImm) and int(extent) == 1
+    return next((extent for extent in extents if integer_value(extent) != 1), extents[0])
 
 
 def _not_negative(index: Expr, extent: Expr) -> Expr:
@@ -140,7 +138,7 @@ def _not_negative(index: Expr, extent: Expr) -> Expr:
 def _flat(
     data: te.Tensor, count: Expr, target: Callable[[Expr], Expr], updates: te.Tensor
 ) -> _Writes:
-    targets = te.compute((count,), lambda t: target(t).astype(_INDEX), name="targets")
+    targets = map_stage((count,), lambda t: target(t).astype(_INDEX), name="targets")
     return _Writes(data, targets, reshaped(updates, [count]))
 
 
@@ -160,13 +158,13 @@ def _added(writes: _Writes) -> te.Tensor:
     axis = Axis(te.var("t", str(count.ty)), tirx.const(0, str(count.ty)), count)
     term = widened(writes.updates(axis.var))
     target = writes.targets(axis.var)
-    shape = [product(data.shape)]
+    shape = [element_count(data.shape)]
     total = scatter_add(shape, str(term.ty), [axis], [target], Guarded((), term), "added")
 
     def body(*at: Any) -> Expr:
         return data(*at) + total(ravelled(at, data.shape)).astype(str(data.dtype))
 
-    return te.compute(data.shape, body, name=f"{data.op.name}_added")
+    return map_stage(data.shape, body, name=f"{data.op.name}_added")
 
 
 def _replaced(writes: _Writes, values: te.Tensor, choice: te.Tensor) -> te.Tensor:
@@ -177,13 +175,13 @@ def _replaced(writes: _Writes, values: te.Tensor, choice: te.Tensor) -> te.Tenso
         chosen = choice(ravelled(at, data.shape))
         return tirx.if_then_else(chosen >= 0, values(chosen), data(*at))
 
-    return te.compute(data.shape, body, name=f"{data.op.name}_written")
+    return map_stage(data.shape, body, name=f"{data.op.name}_written")
 
 
 def _last_writes(data: te.Tensor, targets: te.Tensor) -> te.Tensor:
     """Return the number of the last write to each place, -1 where there is none."""
-    none = te.compute((product(data.shape),), lambda _: tirx.const(-1, _INDEX), name="none")
-    numbers = te.compute(targets.shape, lambda t: t.astype(_INDEX), name="numbers")
+    none = map_stage((element_count(data.shape),), lambda _: tirx.const(-1, _INDEX), name="none")
+    numbers = map_stage(targets.shape, lambda t: t.astype(_INDEX), name="numbers")
     return topi.scatter_elements(none, targets, numbers, 0, "update")
 
 
@@ -193,23 +191,23 @@ def _first_extremes(writes: _Writes, mode: str) -> te.Tensor:
     Of equal values the first counts, that of the data before all updates.
     """
     (count,) = writes.targets.shape
-    data = reshaped(writes.data, [product(writes.data.shape)])
+    data = reshaped(writes.data, [element_count(writes.data.shape)])
     targets, updates = writes.targets, writes.updates
     result = topi.scatter_elements(data, targets, updates, 0, mode)
-    none = te.compute(data.shape, lambda _: count.astype(_INDEX), name="none")
+    none = map_stage(data.shape, lambda _: count.astype(_INDEX), name="none")
 
     def number(t: Expr) -> Expr:
         counts = _same_value(updates(t), result(targets(t)))
         return tirx.Select(counts, t.astype(_INDEX), count.astype(_INDEX))
 
-    numbers = te.compute(targets.shape, number, name="numbers")
+    numbers = map_stage(targets.shape, number, name="numbers")
     first = topi.scatter_elements(none, targets, numbers, 0, "min")
 
     def chosen(place: Expr) -> Expr:
         from_data = tirx.any(_same_value(data(place), result(place)), first(place) >= count)
         return tirx.Select(from_data, tirx.const(-1, _INDEX), first(place))
 
-    return te.compute(data.shape, chosen, name="chosen")
+    return map_stage(data.shape, chosen, name="chosen")
 
 
 def _same_value(a: Expr, b: Expr) -> Expr:
@@ -225,16 +223,16 @@ def _combined(writes: _Writes, combine: Callable[[Expr, Expr], Expr]) -> te.Tens
     """
     data, targets = writes.data, writes.targets
     order = topi.argsort(targets, None, 0, True, _INDEX)
-    places = te.compute(targets.shape, lambda t: targets(order(t)), name="places")
-    updates = te.compute(targets.shape, lambda t: writes.updates(order(t)), name="updates")
-    before = te.compute(
+    places = map_stage(targets.shape, lambda t: targets(order(t)), name="places")
+    updates = map_stage(targets.shape, lambda t: writes.updates(order(t)), name="updates")
+    before = map_stage(
         targets.shape, lambda t: data(*unravelled(places(t), data.shape)), name="before"
     )
 
     def is_first(t: Expr) -> Expr:
         return tirx.if_then_else(t > 0, tirx.NE(places(t), places(t - 1)), tirx.const(True))
 
-    first = te.compute(targets.shape, is_first, name="first")
+    first = map_stage(targets.shape, is_first, name="first")
 
     def step(state: Sequence[Expr], element: Sequence[Expr]) -> list[Expr]:
         starts_anew, at_first, update = element
@@ -244,5 +242,5 @@ def _combined(writes: _Writes, combine: Callable[[Expr, Expr], Expr]) -> te.Tens
     zero = tirx.const(0.0, dtype)
     elements = [first, before, updates]
     (states,) = partial_results(elements, [dtype], lambda: [zero], step, "writes")
-    after = te.compute(targets.shape, lambda t: states(t + 1).astype(dtype), name="after")
+    after = map_stage(targets.shape, lambda t: states(t + 1).astype(dtype), name="after")
     return _replaced(writes, after, _last_writes(data, places))

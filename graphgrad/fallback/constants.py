@@ -1,0 +1,24 @@
+"""Constants among expressions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.ir import prim
+
+from .walk import Expr
+
+
+def integer_value(expr: Any) -> int | None:
+    """Return the value of a constant integer, None if it is symbolic."""
+    return int(expr) if isinstance(expr, int | prim.IntImm) else None
+
+
+def is_true(condition: Expr) -> bool:
+    """Return whether a condition is the constant true."""
+    return isinstance(condition, prim.IntImm) and bool(condition.value)
+
+
+def is_false(condition: Expr) -> bool:
+    """Return whether a condition is the constant false."""
+    return isinstance(condition, prim.IntImm) and not condition.value

@@ -1,0 +1,139 @@
+"""Values that count only under conditions, and sums of them.
+
+A condition never becomes a factor: it stands around the value, so that what is not needed is not
+evaluated. In a sum, conditions that several terms begin with stand around all of these at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tvm import tirx
+
+from .walk import Expr, Recursion, identity, unrolled
+
+Guard = tuple[Expr, bool]
+"""A condition, and which way it must go."""
+
+GuardsKey = tuple[tuple[int, bool], ...]
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """A value that counts only where all its guards hold, outermost first; else it is 0."""
+
+    guards: tuple[Guard, ...]
+    value: Expr
+
+    def applied(self) -> Expr:
+        """Return the value inside its conditions."""
+        result = self.value
+        zero = tirx.const(0.0, str(result.ty))
+        for condition, wanted in reversed(self.guards):
+            branches = (result, zero) if wanted else (zero, result)
+            result = tirx.if_then_else(condition, *branches)
+        return result
+
+
+class GuardedSum:
+    """A sum of guarded values; those under the same guards become one term."""
+
+    def __init__(self) -> None:
+        self._parts: dict[GuardsKey, list[Guarded]] = {}
+
+    def add(self, term: Guarded) -> None:
+        """Add a term."""
+        key = tuple((identity(condition), wanted) for condition, wanted in term.guards)
+        self._parts.setdefault(key, []).append(term)
+
+    def terms(self) -> list[Guarded]:
+        """Return the terms, each under other guards."""
+        return [
+            Guarded(same[0].guards, balanced([term.value for term in same]))
+            for same in self._parts.values()
+        ]
+
+
+def total(terms: Sequence[Guarded]) -> Expr:
+    """Return a sum of terms, each inside its conditions."""
+    value, _ = unrolled(_nested(terms, 0))
+    return value
+
+
+def joined(terms: Sequence[Guarded]) -> Guarded:
+    """Return a sum of terms as one term, which counts where any of them does."""
+    common = _common_guards(terms)
+    value, counts = unrolled(_nested(terms, len(common)))
+    return Guarded(common if counts is None else (*common, (counts, True)), value)
+
+
+def either(conditions: Sequence[Expr]) -> Expr:
+    """Return whether any of some conditions holds, as a shallow tree."""
+    if len(conditions) == 1:
+        return conditions[0]
+    middle = len(conditions) // 2
+    return tirx.any(either(conditions[:middle]), either(conditions[middle:]))
+
+
+def balanced(values: Sequence[Expr]) -> Expr:
+    """Return the sum of some values, as a shallow tree."""
+    if len(values) == 1:
+        return values[0]
+    middle = len(values) // 2
+    return balanced(values[:middle]) + balanced(values[middle:])
+
+
+def _common_guards(terms: Sequence[Guarded]) -> tuple[Guard, ...]:
+    """Return the guards that all terms begin with."""
+    first = terms[0].guards
+    count = min(len(term.guards) for term in terms)
+    for place, (condition, wanted) in enumerate(first[:count]):
+        others = (term.guards[place] for term in terms)
+        if not all(identity(c) == identity(condition) and w == wanted for c, w in others):
+            return first[:place]
+    return first[:count]
+
+
+def _nested(terms: Sequence[Guarded], depth: int) -> Recursion:
+    """Return a sum inside its conditions from some depth on, and when any term counts.
+
+    None stands for always.
+    """
+    values = [term.value for term in terms if len(term.guards) == depth]
+    always = bool(values)
+    choices: dict[int, tuple[Expr, dict[bool, list[Guarded]]]] = {}
+    for term in terms:
+        if len(term.guards) > depth:
+            condition, wanted = term.guards[depth]
+            _, ways = choices.setdefault(identity(condition), (condition, {True: [], False: []}))
+            ways[wanted].append(term)
+    zero = tirx.const(0.0, str(terms[0].value.ty))
+    cases = []
+    for condition, ways in choices.values():
+        branches: list[Expr] = []
+        holds: list[Expr | bool] = []
+        for wanted in (True, False):
+            if not ways[wanted]:
+                branches.append(zero)
+                holds.append(False)
+                continue
+            value, counts = yield _nested(ways[wanted], depth + 1)
+            branches.append(value)
+            holds.append(True if counts is None else counts)
+        values.append(tirx.if_then_else(condition, *branches))
+        cases.append(chosen(condition, holds))
+    always = always or any(case is None for case in cases)
+    return balanced(values), None if always else either(cases)
+
+
+def chosen(condition: Expr, holds: Sequence[Expr | bool]) -> Expr | None:
+    """Return whether what a condition chooses of two holds; None for always."""
+    first, second = holds
+    if first is True and second is True:
+        return None
+    if first is True and second is False:
+        return condition
+    branches = (tirx.const(each) if isinstance(each, bool) else each for each in holds)
+    # Not joined by `and`: an inner condition may read what an outer one protects.
+    return tirx.if_then_else(condition, *branches)
