@@ -101,7 +101,9 @@ def expressions_of(outputs: Any, inputs: Any) -> Expressions:
     for tensors, role in ((outputs, "output"), (inputs, "input")):
         if not any(is_float(str(tensor.dtype)) for tensor in tensors):
             names = ", ".join(tensor.op.name for tensor in tensors)
-            raise NotDifferentiableError(f"no {role} is of floats: {names}")
+            raise NotDifferentiableError(
+                f"no {role} is of floats: {names}; give one that is, other {role}s are constants"
+            )
     return subject
 
 

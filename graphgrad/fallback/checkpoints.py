@@ -13,12 +13,22 @@ from collections.abc import Sequence
 from math import isqrt
 from typing import Any
 
+import tvm
 from tvm import te, tirx
 from tvm.te import _ffi_api
 
 from ..errors import ArgumentError
 from .constants import integer_value
-from .graph import STEPWISE, listed, operations, outputs_of, rewritten, scan_body, sources
+from .graph import (
+    RECOMPUTED,
+    STEPWISE,
+    listed,
+    operations,
+    outputs_of,
+    rewritten,
+    scan_body,
+    sources,
+)
 from .index_system import Axis
 from .kinds import map_stage
 from .rings import reads_rows
@@ -49,7 +59,8 @@ def checkpointed(
         How many steps are between states that are kept: k; the root of their number if left out.
     inputs : sequence of Tensor, optional
         Intermediate results that the steps read and that are kept as a whole, as placeholders and
-        the results of scans and of extern stages are. Others are computed anew for each segment.
+        the results of scans and of extern stages are. Others are computed anew for each segment,
+        and there is no gradient by them.
 
     Returns
     -------
@@ -59,15 +70,16 @@ def checkpointed(
     Raises
     ------
     ArgumentError
-        The states are not those of one scan, the number of times is not a constant, or a step
-        reads a state of other times.
+        The states are not those of one scan, the number of times is not a constant, an input
+        depends on the states, or a step reads a state of other times.
     """
     states = listed(states)
     op = _scan_of(states)
-    steps = integer_value(op.scan_axis.dom.extent)
+    extent = tvm.sym.Analyzer().simplify(op.scan_axis.dom.extent)
+    steps = integer_value(extent)
     if steps is None:
         raise ArgumentError(
-            f"the scan {op.name} runs for {op.scan_axis.dom.extent} steps; to keep some of its "
+            f"the scan {op.name} runs for {extent} steps; to keep some of its "
             "states, their number must be a constant"
         )
     every = isqrt(max(steps - 1, 0)) + 1 if every is None else every
@@ -94,6 +106,23 @@ class _Segments:
         before = operations(*sources(op))
         kept = [stage for stage in before if isinstance(stage, te.ScanOp | te.ExternOp)]
         self.inputs = [*inputs, *op.inputs, *(t for stage in kept for t in outputs_of(stage))]
+        placeholders = {tensor_key(state) for state in op.state_placeholder}
+        for tensor in self.inputs:
+            read = [other for stage in operations(tensor) for other in outputs_of(stage)]
+            if any(tensor_key(other) in placeholders for other in read):
+                raise ArgumentError(
+                    f"the input {tensor.op.name} depends on a state of the scan {op.name}; what is "
+                    "kept as a whole must be computed before the scan"
+                )
+        copied = scan_body(self._stepwise(op.update))
+        self.attributes = {RECOMPUTED: [t for stage in copied for t in outputs_of(stage)]}
+
+    def _stepwise(self, updates: Sequence[te.Tensor]) -> Any:
+        """Return the scan as one of which all stages after the inputs are computed step by step."""
+        op = self.op
+        return _ffi_api.ScanOp(
+            op.name, STEPWISE, {}, op.scan_axis, op.init, updates, op.state_placeholder, self.inputs
+        )
 
     def last_rows(self, steps: int, every: int) -> list[te.Tensor]:
         """Return the rows of the last times of each state."""
@@ -120,6 +149,7 @@ class _Segments:
             inputs=self.inputs,
             name=f"{self.op.name}_segments",
             tag=STEPWISE,
+            attrs=self.attributes,
         )
         return [row_of(state, tirx.const(count)) for state in listed(kept)]
 
@@ -155,10 +185,7 @@ class _Segments:
             for whole, state in zip(op.state_placeholder, states, strict=True)
         }
         updates = rewritten(without_externs(op), lambda stage: None, shifted)
-        stepwise = _ffi_api.ScanOp(
-            op.name, STEPWISE, {}, op.scan_axis, op.init, updates, op.state_placeholder, self.inputs
-        )
-        slicing = Slicing(scan_body(stepwise), time, {}, around)
+        slicing = Slicing(scan_body(self._stepwise(updates)), time, {}, around)
         rows = slicing.tensors(updates, first + time.var)
         for state in states:
             if not reads_rows(
@@ -170,7 +197,7 @@ class _Segments:
                 )
         stacked = Stacking(time).tensors(rows, slicing.made)
         updates = [_later(rows, lag) for rows in stacked]
-        result = te.scan(list(begin), updates, states, name=op.name)
+        result = te.scan(list(begin), updates, states, name=op.name, attrs=self.attributes)
         return [_last(state, steps) for state in listed(result)]
 
 

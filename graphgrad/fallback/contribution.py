@@ -44,9 +44,7 @@ class Contribution:
 
 
 def contributions(
-    point: Point,
-    is_active: Callable[[te.Tensor], bool] = lambda tensor: True,
-    stage: str = "",
+    point: Point, is_active: Callable[[te.Tensor], bool], stage: str
 ) -> list[Contribution]:
     """Return what one expression, evaluated over some loops, adds to the tensors that it reads.
 

@@ -9,6 +9,9 @@ reduction, these are among them, and what the reduction summed on the fly is sav
 memory, but only a body that is too deep to be compiled at all is cut. What conditions protect in
 the body they protect in the stage too; where they do not hold, the stage is 0 and is not read.
 
+One kind of depth is left as it is: of some 20 remainders, one of the other, TVM's simplifier makes
+exponentially much, however few levels that are.
+
 What is cut off is kept small as a whole: a part that several others need is computed again by
 those that it is small for, and saved once if it is not, so the work grows as the body does.
 """
@@ -28,16 +31,13 @@ from .linear_system import Axis
 from .reduce import stage_axes
 from .regions import Placement, Region
 from .share import shared
-from .walk import Expr, called, children, identity, is_load, postorder, rebuilt, without_lets
+from .walk import Expr, children, identity, is_load, postorder, rebuilt, without_lets
 
 MOST_LEVELS = 600
 """Levels of nesting that a stage may have; TVM's stack ends at some 1,400 of the costliest kind."""
 
 _MOST_OF_PART = 400
 """Levels of nesting of what is saved; the rest is for the condition under which it is needed."""
-
-_LEVELS_OF_CHOICE = 8
-"""What one conditional counts as: TVM's analysis of nested ones takes far longer."""
 
 _MOST_AGAIN = 100
 """Levels, and a sixth of the nodes, of what is computed again for each stage that needs it."""
@@ -86,8 +86,7 @@ def _nesting(placement: Placement) -> int:
     depths: dict[int, int] = {}
     for node in placement.nodes:
         below = [depths[identity(part)] for part in placement.parts[identity(node)]]
-        step = _LEVELS_OF_CHOICE if called(node) == "prim.if_then_else" else 1
-        depths[identity(node)] = step + max(below, default=0)
+        depths[identity(node)] = 1 + max(below, default=0)
     return max(depths.values(), default=0) + len(placement.shared)
 
 
@@ -207,7 +206,6 @@ class _Pieces:
 
     def _cone(self, node: Expr, parts: Sequence[Expr]) -> _Cone:
         depth, own = 1, 1
-        step = _LEVELS_OF_CHOICE if called(node) == "prim.if_then_else" else 1
         bound: dict[int, int] = {}
         for part in parts:
             key = identity(part)
@@ -215,7 +213,7 @@ class _Pieces:
             if key in self.cuts:
                 continue
             cone = self.cones[key]
-            depth = max(depth, step + cone.depth)
+            depth = max(depth, 1 + cone.depth)
             bound = {**bound, **cone.bound} if bound else cone.bound
             if key in self.placement.shared:
                 bound = {**bound, key: cone.own}

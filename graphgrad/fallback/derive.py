@@ -41,8 +41,10 @@ from .walk import (
 )
 
 _OF_ANY_SUM = 2
+"""Points of a sum in parallel loops that one of a serial scatter is worth; chosen, not measured."""
+
 _OF_CONTRACTION = 8
-"""How many points of parallel loops, or of a contraction, one of a serial scatter is worth."""
+"""The same of a contraction, which schedules make fast; chosen, not measured."""
 
 
 def derived(contribution: Contribution, pads: bool = True) -> te.Tensor | None:

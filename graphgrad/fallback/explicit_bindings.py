@@ -8,7 +8,8 @@ aborts if it finds different bounds for a remainder in it. A load from local mem
 all, and LLVM and nvcc keep it in a register. Short indices are put in for their variables: their
 bounds differ with the conditions around each use.
 
-Small bindings of floats in the only statement of a block stay: schedules inline and vectorise such blocks.
+Small bindings of floats in the only statement of a block stay: schedules inline and vectorise such
+blocks.
 """
 
 from __future__ import annotations
@@ -34,8 +35,15 @@ _SHORT = 16
 """Of what, and how many, are the nodes of an index that takes the place of its variable."""
 
 
-def with_explicit_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the same function without bindings that TVM does not compile, or not in time."""
+def with_explicit_bindings(func: tirx.PrimFunc, small_stay: bool = True) -> tirx.PrimFunc:
+    """Return the same function without bindings that TVM does not compile, or not in time.
+
+    Parameters
+    ----------
+    func : PrimFunc
+    small_stay : bool
+        False if blocks of the function will share a loop.
+    """
     values: dict[int, Expr] = {}
     alone: set[int] = set()
 
@@ -46,7 +54,7 @@ def with_explicit_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
             alone.add(identity(node.body))
 
     tvm_ffi.structural_walk(func.body, ((prim.Let, SBlock), visit))
-    lowering = _Lowering(set() if _is_symbolic(func) else alone, values)
+    lowering = _Lowering(alone if small_stay and not _is_symbolic(func) else set(), values)
     changes = [
         (tirx.BufferStore, lowering.store),
         (tirx.Bind, lowering.bind),

@@ -15,7 +15,7 @@ from .assemble import assembled
 from .backprop import is_float, widened
 from .contribution import Contribution, contributions
 from .cut import cut
-from .graph import STEPWISE, Key, Operation, operations, outputs_of, sources
+from .graph import STEPWISE, Key, Operation, inside_scans, operations, outputs_of, sources
 from .guarded import Guarded
 from .kinds import Kind, marked
 from .reduce import OTHERS, Point, reduction_points, stage_axes
@@ -80,6 +80,7 @@ def te_gradient(
             parts.setdefault(tensor_key(tensor), []).append(cotangent)
     wanted = {tensor_key(tensor) for tensor in inputs}
     order = operations(*outputs)
+    _check_outside_scans(order, inputs)
     given = [tensor for op in order for tensor in outputs_of(op)]
     given += [cotangent for cotangent in heads if cotangent is not None]
     totals = _propagated(order, wanted, parts, pads)
@@ -89,6 +90,19 @@ def te_gradient(
         for tensor, total in zip(inputs, found, strict=True)
     ]
     return cut(gradients, {tensor_key(tensor): tensor for tensor in given})
+
+
+def _check_outside_scans(order: Sequence[Operation], inputs: Sequence[te.Tensor]) -> None:
+    """Raise if the cotangent of an input is one that scans compute step by step and do not keep."""
+    inside = inside_scans(order)
+    for tensor in inputs:
+        scan = inside.get(tensor_key(tensor))
+        if scan is not None:
+            raise ArgumentError(
+                f"the input {tensor.op.name} is inside the scan {scan.name}, which computes it at "
+                "each step; differentiate by what the scan starts from or reads from outside. What "
+                "does not depend on its states can be kept outside: see the inputs of checkpointed"
+            )
 
 
 def _propagated(
@@ -235,7 +249,10 @@ def _heads(
     if head is None:
         if not any(is_float(tensor.dtype) for tensor in outputs):
             names = ", ".join(tensor.op.name for tensor in outputs)
-            raise NotDifferentiableError(f"no output is of floats: {names} has no gradient")
+            raise NotDifferentiableError(
+                f"no output is of floats: {names} has no gradient; differentiate what is computed "
+                "before it is made an integer or a truth value"
+            )
         return [_full(tensor, 1.0) if is_float(tensor.dtype) else None for tensor in outputs]
     heads = _tensors("head", head, optional=True)
     if len(heads) != len(outputs):

@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.te import _ffi_api
 
-from ..errors import MissingGradientError
+from ..errors import ArgumentError
 from .kinds import map_stage
 from .walk import Expr, identity, is_load, loaded, postorder, tensor_key, transformed
 
@@ -30,6 +30,9 @@ At each step it computes all stages between its `inputs` and its updates, also t
 depend on the states; what they read of the steps' results is the row before alone. Its gradient
 does the same (see `stepwise`).
 """
+
+RECOMPUTED = "graphgrad.recomputed"
+"""Attribute of a scan: tensors of which it computes copies of its own."""
 
 
 def outputs_of(op: Operation) -> list[te.Tensor]:
@@ -160,6 +163,11 @@ def with_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
     """Return a stage that reads other tensors; the stage itself if they are the same.
 
     Its loop variables stay the same objects.
+
+    Raises
+    ------
+    ArgumentError
+        The stage is of a kind that is not known.
     """
 
     def replaced(tensor: te.Tensor) -> te.Tensor:
@@ -175,10 +183,23 @@ def with_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
     if isinstance(op, te.ScanOp):
         init, update = (list(map(replaced, tensors)) for tensors in (op.init, op.update))
         return scan_with(op, init, update, op.state_placeholder, list(map(replaced, op.inputs)))
-    raise MissingGradientError(
+    raise ArgumentError(
         f"the stage {op.name} is a {type(op).__name__}, which is not known; write it as "
         "te.compute, te.scan or te.extern"
     )
+
+
+def inside_scans(order: Sequence[Operation]) -> dict[Key, Operation]:
+    """Return the tensors that scans among some stages compute at each step, and which scan."""
+    found: dict[Key, Operation] = {}
+    for op in order:
+        if isinstance(op, te.ScanOp):
+            body = scan_body(op)
+            inner = [*op.state_placeholder, *(t for stage in body for t in outputs_of(stage))]
+            copied = op.attrs[RECOMPUTED] if op.attrs and RECOMPUTED in op.attrs else []
+            found |= {tensor_key(tensor): op for tensor in [*inner, *copied]}
+            found |= inside_scans(body)
+    return found
 
 
 def scan_with(

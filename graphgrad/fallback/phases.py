@@ -26,13 +26,13 @@ from .kinds import Kind, marked
 from .walk import Expr, substituted
 
 _MOST_CLASSES = 64
-"""Residue classes that are looked at; each is an inversion of its own."""
+"""Residue classes that are looked at, an inversion each: chosen, not measured."""
 
 _MOST_PHASES = 16
-"""Phases that a gradient may have; each is a stage of its own."""
+"""Phases that a gradient may have, a stage each: chosen, not measured."""
 
 _ENOUGH = 0.9
-"""A dimension is split if that leaves less than this part of the points."""
+"""Part of the points that a split of a dimension may leave at most; chosen, not measured."""
 
 Digits = tuple[int, ...]
 """A remainder for each dimension, 0 for those that are not split."""

@@ -26,7 +26,7 @@ from .terms import hoisted
 from .walk import Expr, choice_of, depend, identity, is_load, postorder, transformed
 
 _MOST_PIECES = 16
-"""More are not worth it: each is a stage of its own."""
+"""Pieces that a contribution may fall into, a stage each: chosen, not measured."""
 
 _OPPOSITE = {prim.LT: prim.GE, prim.LE: prim.GT, prim.GT: prim.LE, prim.GE: prim.LT}
 _COMPARISONS = (*_OPPOSITE, prim.EQ, prim.NE)

@@ -41,6 +41,8 @@ _CHEAP = (
     prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE, prim.And, prim.Or, prim.Not,
 )  # fmt: skip
 
+_CHOICE = "prim.if_then_else"
+
 _NONE: frozenset[int] = frozenset()
 
 _FEW = 8
@@ -149,12 +151,14 @@ class Placement:
 
     def _fragile(self) -> set[int]:
         """Return the nodes that contain something dangerous outside of what protects it."""
+        if not any(called(node) == _CHOICE for node in self.nodes):
+            return set()  # nothing is protected
         exposed: dict[int, frozenset[int]] = {}
         dangers: dict[int, Expr] = {}
         for node in self.nodes:
             key = identity(node)
             below = [exposed.get(identity(part), _NONE) for part in self.parts[key]]
-            if called(node) == "prim.if_then_else":
+            if called(node) == _CHOICE:
                 condition = self.parts[key][0]
                 below[1] = self._unproven(below[1], dangers, condition)
                 below[2] = self._unproven(below[2], dangers, tirx.Not(condition))
@@ -196,7 +200,7 @@ class Placement:
         parts = self.parts[key]
         self.uses[key] = len(uses)
         region = self.regions[key] = fold(_common, uses)
-        if isinstance(node, _CHEAP):
+        if type(node) in _CHEAP:
             for use in uses:
                 self._use(parts, [use] * len(parts))
             return
@@ -209,7 +213,7 @@ class Placement:
                 if inner is not region:
                     self._use_condition(condition, region)
                     region = self.guarded[key] = inner
-        if called(node) == "prim.if_then_else":
+        if called(node) == _CHOICE:
             self._place_choice(key, region)
         else:
             self._use(parts, [region] * len(parts))
@@ -237,7 +241,7 @@ class Placement:
                 continue
             parts = children(node)
             places = [around] * len(parts)
-            if called(node) == "prim.if_then_else":
+            if called(node) == _CHOICE:
                 places[1:] = [self._arm(around, parts[0], wanted) for wanted in (True, False)]
             stack.extend(zip(parts, places, strict=True))
 
@@ -342,7 +346,7 @@ def _outermost(roots: Sequence[Expr]) -> list[Expr]:
     """
     conditions: list[Expr] = []
     (node, *more) = roots
-    while not more and called(node) == "prim.if_then_else":
+    while not more and called(node) == _CHOICE:
         condition, node, otherwise = node.args
         if not isinstance(otherwise, _CONSTANT) or reads(condition):
             break

@@ -17,9 +17,9 @@ import tvm_ffi
 from tvm import s_tir, te, tirx
 from tvm.te import _ffi_api
 
+from .explicit_bindings import with_explicit_bindings
 from .graph import DETECT_ACCESS, Key, Operation, operations, outputs_of, sources, with_inputs
 from .index_system import Axis
-from .let_statements import without_lets_in
 from .rings import in_ring, looks_back, read_at_the_end, reading_rings, ring_rows
 from .scan import step, step_time
 from .walk import Expr, identity, tensor_key
@@ -80,6 +80,7 @@ def _lowered(op: Any, lowerable: Lowerable, at_the_end: set[Key]) -> tuple[Opera
     function = te.create_prim_func(
         [*placeholders, *op.state_placeholder, time.var, *lowerable(rows)]
     )
+    function = with_explicit_bindings(function, small_stay=False)
     buffers = dict(zip(map(tensor_key, inputs), function.params, strict=False))
     parameters = list(function.params[len(inputs) : len(inputs) + len(rows)])
     states = [_State(parameter, parameter, None) for parameter in parameters]
@@ -174,7 +175,7 @@ def _loop(name: str, body: Any, time: Axis, written: Mapping[int, _State]) -> An
         return tirx.BufferLoad(state.buffer, state.at(indices))
 
     kinds = (s_tir.SBlock, tirx.BufferStore, tvm.ir.TensorLoad)
-    statement = tvm_ffi.structural_map(without_lets_in(body.body), (kinds, change))
+    statement = tvm_ffi.structural_map(body.body, (kinds, change))
     axis = tirx.IterVar(
         tvm.ir.Range.from_min_extent(time.low, time.extent), time.var, tirx.IterVar.Opaque
     )

@@ -137,6 +137,7 @@ class _Backwards:
             inputs=[*self.step.given, *self.heads.values()],
             name=f"{self.op.name}_ct",
             tag=STEPWISE,
+            attrs=self.op.attrs,
         )
         found = listed(result)
         inits = [

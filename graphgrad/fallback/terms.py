@@ -17,7 +17,10 @@ from .guarded import Guard, Guarded
 from .walk import Expr, choice_of, is_load, postorder
 
 _MOST_FACTORS = 8
-"""A longer product is one factor: one that shares its parts would be exponentially long."""
+"""Factors of a product that is taken apart; chosen, not measured.
+
+A longer one stays one factor: with shared parts it would be exponentially long.
+"""
 
 
 def hoisted(contribution: Contribution) -> Contribution:

@@ -6,11 +6,13 @@ costs 2ⁿ or overflows the stack. Here each node is visited once, without recur
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
 from typing import Any
 
 import tvm
-from tvm import te
+import tvm_ffi
+from tvm import te, tirx
 from tvm.ir import prim
 
 from ..errors import MissingGradientError
@@ -40,7 +42,18 @@ _FIELDS: dict[type, tuple[str, ...]] = {
 }
 """Where each kind of node keeps the expressions that it is made of; calls apart."""
 
+_COMPARISONS = {
+    prim.EQ: operator.eq, prim.NE: operator.ne,
+    prim.LT: operator.lt, prim.LE: operator.le, prim.GT: operator.gt, prim.GE: operator.ge,
+}  # fmt: skip
+"""Comparisons, of numbers."""
+
 _LOAD = tvm.ir.Op.get("te.tensor_load")
+
+
+_SIZE = tvm_ffi.get_global_func("ffi.ArraySize")
+_ITEM = tvm_ffi.get_global_func("ffi.ArrayGetItem")
+"""Arrays, which Python's iteration is slow on: most time would be spent there."""
 
 
 class UnknownNodeError(MissingGradientError):
@@ -60,12 +73,12 @@ def tensor_key(tensor: te.Tensor) -> tuple[int, int]:
 
 def called(node: Expr) -> str:
     """Return the name of the operator that a node calls; empty if it is no call."""
-    return str(getattr(node.op, "name", "")) if isinstance(node, tvm.ir.Call) else ""
+    return str(getattr(node.op, "name", "")) if type(node) is tvm.ir.Call else ""
 
 
 def is_load(node: Expr) -> bool:
     """Return whether a node reads an element of a tensor."""
-    return isinstance(node, tvm.ir.Call) and node.op.same_as(_LOAD)
+    return type(node) is tvm.ir.Call and bool(node.op.same_as(_LOAD))
 
 
 def loaded(node: Expr) -> tuple[te.Tensor, list[Expr]]:
@@ -86,8 +99,8 @@ def children(node: Expr) -> list[Expr]:
     if fields is not None:
         return [getattr(node, field) for field in fields]
     if isinstance(node, tvm.ir.Call):
-        arguments = list(node.args)
-        return arguments[1:] if is_load(node) else arguments
+        arguments = node.args
+        return [_ITEM(arguments, i) for i in range(int(is_load(node)), _SIZE(arguments))]
     raise UnknownNodeError(
         f"the expression node {type(node).__name__} is not known; write the tensor "
         "expression without it, or give the op a gradient by gg.register_gradient"
@@ -100,7 +113,7 @@ def rebuilt(node: Expr, parts: Sequence[Expr], before: Sequence[Expr] | None = N
     `before` are its children, for callers that have them.
     """
     before = children(node) if before is None else before
-    if all(a.same_as(b) for a, b in zip(before, parts, strict=True)):
+    if all(a is b or a.same_as(b) for a, b in zip(before, parts, strict=True)):
         return node
     if isinstance(node, prim.Cast):
         return prim.Cast(node.ty, parts[0])
@@ -138,9 +151,11 @@ def _with_parts(
         elif (key := identity(node)) not in seen:
             seen.add(key)
             below = parts(node)
+            if not below:
+                order.append((node, below))
+                continue
             stack.append((node, below))
-            for part in reversed(below):
-                stack.append((part, None))
+            stack.extend((part, None) for part in reversed(below))
     return order
 
 
@@ -221,25 +236,52 @@ class Classes:
 
 
 def merged(root: Expr) -> Expr:
-    """Return an expression, without `Let`, in which equal nodes are one."""
-    classes = Classes()
-    first: dict[int, Expr] = {}
-    return transformed(root, lambda node: first.setdefault(classes.number(node), node))
+    """Return an expression, without `Let`, in which equal nodes are one.
+
+    Comparisons of constants are decided, and what they choose is chosen.
+    """
+    first: dict[tuple[Any, ...], Expr] = {}
+    results: dict[int, Expr] = {}
+    for node, before in _with_parts([root], children):
+        parts = [results[identity(part)] for part in before]
+        key = (type(node), *_own(node), *map(identity, parts))
+        if key not in first:
+            first[key] = _decided(rebuilt(node, parts, before))
+        results[identity(node)] = first[key]
+    return results[identity(root)]
+
+
+def _decided(node: Expr) -> Expr:
+    """Return a constant for a comparison of constants, and the way that a constant chooses."""
+    if type(node) in _COMPARISONS and _is_integer(node.a) and _is_integer(node.b):
+        return tirx.const(_COMPARISONS[type(node)](int(node.a.value), int(node.b.value)))
+    choice = choice_of(node)
+    if choice is not None and _is_integer(choice[0]):
+        return choice[1] if choice[0].value else choice[2]
+    return node
+
+
+def _is_integer(node: Expr) -> bool:
+    return isinstance(node, prim.IntImm)
 
 
 def _own(node: Expr) -> tuple[Any, ...]:
     """Return what sets a node apart from others of its kind, but for its children."""
-    if isinstance(node, tvm.ir.Var | prim.Let):
-        return (identity(node),)
-    if isinstance(node, tvm.ir.StringImm):
-        return (str(node.value),)
-    if isinstance(node, prim.IntImm | prim.FloatImm):
-        return repr(node.value), str(node.ty)
-    if is_load(node):
-        return tensor_key(node.args[0])
-    if isinstance(node, tvm.ir.Call):
+    kind = type(node)
+    if kind in _SYMBOLS:
+        return ()
+    if kind is tvm.ir.Call:
+        if is_load(node):
+            return tensor_key(node.args[0])
         return identity(node.op), str(node.ty)
-    return (str(node.ty),) if isinstance(node, prim.Cast) else ()
+    if kind is tvm.ir.StringImm:
+        return (str(node.value),)
+    if kind is prim.IntImm or kind is prim.FloatImm:
+        return repr(node.value), str(node.ty)
+    if kind is prim.Cast:
+        return (str(node.ty),)
+    is_variable = isinstance(node, tvm.ir.Var | prim.Let)
+    return (identity(node),) if is_variable else ()
 
 
 def transformed(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
@@ -284,9 +326,22 @@ def all_substituted(
 
 
 def without_lets(root: Expr) -> Expr:
-    """Return `root` with each `Let` variable replaced by its value, as a shared node."""
-    nodes = postorder(root)
-    bound = {identity(n.var): n.value for n in nodes if isinstance(n, prim.Let)}
+    """Return `root` with each `Let` variable replaced by its value, as a shared node.
+
+    Raises
+    ------
+    UnknownNodeError
+        A variable is bound twice, to different values.
+    """
+    bound: dict[int, Expr] = {}
+    for node in postorder(root):
+        if isinstance(node, prim.Let):
+            value = bound.setdefault(identity(node.var), node.value)
+            if not value.same_as(node.value):
+                raise UnknownNodeError(
+                    f"the variable {node.var.name} is bound twice, to {excerpt(value)} and to "
+                    f"{excerpt(node.value)}; use two variables"
+                )
     if not bound:
         return root
     results: dict[int, Expr] = {}

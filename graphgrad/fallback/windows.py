@@ -138,7 +138,7 @@ def _reads(op: Operation, tensor: te.Tensor) -> list[tuple[list[Expr], list[Axis
 
 
 def _moving(index: Expr, axes: Sequence[Axis], time: Axis) -> tuple[int, int, int] | None:
-    """Return by how much an index grows with the time, and its bounds at time 0; None if unknown."""
+    """Return how much an index grows with the time, and its bounds at time 0; None if unknown."""
     nodes = postorder(index)
     if any(is_load(node) for node in nodes):
         return None

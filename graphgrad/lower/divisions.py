@@ -56,7 +56,7 @@ def _positive(node: Any, fixed: list[Any]) -> Any:
     if divisor < 0:
         opposite = _positive(divide(_simple(-dividend), n), fixed)
         return opposite if is_quotient else -opposite
-    signs = _signs(dividend, 1, fixed)
+    signs = _signs(dividend, 1, fixed, abs(divisor))
     if not signs or max(signs) > 0:
         return node
     mirrored = divide(_simple(-1 - dividend), n)
@@ -67,15 +67,17 @@ def _simple(expr: Any) -> Any:
     return tvm.sym.Analyzer().canonical_simplify(expr)
 
 
-def _signs(expr: Any, sign: int, fixed: list[Any]) -> list[int]:
-    """Return the signs of the terms of a sum that are not the same everywhere."""
+def _signs(expr: Any, sign: int, fixed: list[Any], n: int) -> list[int]:
+    """Return the signs of the terms of a sum that are not the same everywhere, modulo n."""
     if isinstance(expr, prim.IntImm) or any(expr.same_as(var) for var in fixed):
         return []
     if isinstance(expr, prim.Add | prim.Sub):
         other = -sign if isinstance(expr, prim.Sub) else sign
-        return _signs(expr.a, sign, fixed) + _signs(expr.b, other, fixed)
+        return _signs(expr.a, sign, fixed, n) + _signs(expr.b, other, fixed, n)
     if isinstance(expr, prim.Mul):
         for factor, by in ((expr.a, expr.b), (expr.b, expr.a)):
             if isinstance(by, prim.IntImm):
-                return _signs(factor, sign if int(by) > 0 else -sign, fixed)
+                if int(by) % n == 0:
+                    return []  # TVM takes such a term out first
+                return _signs(factor, sign if int(by) > 0 else -sign, fixed, n)
     return [sign]

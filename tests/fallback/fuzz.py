@@ -2,8 +2,8 @@
 
     python -m tests.fallback.fuzz --programs 5000 --seed 0 [--order 2] [--compiled]
 
-Of each kind of failure, the first programs are made smaller and printed. The tests in
-test_random_programs.py do the same with a few hundred programs.
+A refusal is a failure too. Of each kind of failure, the first programs are made smaller and
+printed. The tests in test_random_programs.py do the same with a few hundred programs.
 """
 
 from __future__ import annotations
@@ -64,11 +64,11 @@ def check_compiled(choices: Choices) -> str:
 
 
 def outcome(check: Any, choices: Choices) -> tuple[str, Exception | None]:
-    """Return what a check says of a program, and the error if it fails."""
+    """Return what a check says of a program, and the error if it fails or is refused."""
     try:
         return check(choices), None
     except GraphGradError as error:
-        return f"{REFUSED}: {error}"[:100], None
+        return f"{REFUSED}: {error}"[:100], error
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__} in {Path(where.filename).name}:{where.lineno}", error

@@ -51,13 +51,17 @@ def test_second_order_agrees_with_differences(build):
     assert judge(gradients, generator) == SMOOTH
 
 
-@pytest.mark.parametrize("block", range(4))
-def test_random_steps_agree_with_differences(block):
+@pytest.mark.parametrize(("block", "of_its_shape"), [(0, 4), (1, 6), (2, 2), (3, 4)])
+def test_random_steps_agree_with_differences(block, of_its_shape):
     programs = [random_recurrence(seed) for seed in range(6 * block, 6 * (block + 1))]
     programs = [program for program in programs if program is not None]
-    assert programs
+    assert len(programs) == of_its_shape
     for program in programs:
         assert judge(program, np.random.default_rng(1)) in (SMOOTH, KINK)
+
+
+def test_a_loop_may_end_where_data_of_the_step_says():
+    assert judge(random_recurrence(298), np.random.default_rng(1)) == SMOOTH
 
 
 def test_forward_mode_is_the_gradient_by_the_head():
@@ -145,6 +149,44 @@ def test_the_lstm_of_topi_agrees_with_torch(backwards):
         parameters = [values[n] for n in "wvbc"]
         states.append(torch.lstm_cell(row, states[-1], *parameters))
     results = [torch.stack(column) for column in zip(*states[1:], strict=True)]
+    torch.autograd.backward(results, [torch.tensor(h, dtype=torch.float64) for _, h in heads])
+    expected = [*(r.detach() for r in results), *(value.grad for value in values.values())]
+    for a, b in zip(given, expected, strict=True):
+        np.testing.assert_allclose(a, b.numpy(), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("projected", [False, True], ids=["peepholes", "and-a-projection"])
+def test_the_lstm_of_topi_with_peepholes_agrees_with_torch(projected):
+    """Gates read the cells, too; the hidden state may be a product of fewer rows."""
+    torch = peer("torch")
+    generator = np.random.default_rng(6)
+    hidden = 3 if projected else 4
+    shapes = {
+        "x": (3, 2, 3), "w": (16, 3), "v": (16, hidden), "h0": (2, hidden), "c0": (2, 4),
+        "p_i": (2, 4), "p_f": (2, 4), "p_o": (2, 4), **({"proj": (3, 4)} if projected else {}),
+    }  # fmt: skip
+    arrays = {n: generator.uniform(-1, 1, s).astype("float32") for n, s in shapes.items()}
+    inputs = {n: te.placeholder(s, "float32", name=n) for n, s in shapes.items()}
+    others = {n: t for n, t in inputs.items() if n.startswith("p")}
+    x, w, v, h0, c0 = (inputs[n] for n in ("x", "w", "v", "h0", "c0"))
+    outputs = topi.nn.lstm(x, w, v, h_init=h0, c_init=c0, **others)
+    known = [(inputs[n], arrays[n]) for n in shapes]
+    heads, gradients = with_heads(Program(list(outputs), list(inputs.values()), known), generator)
+    given = compiled([*outputs, *gradients.outputs], gradients.known)
+    values = {
+        n: torch.tensor(a, dtype=torch.float64, requires_grad=True) for n, a in arrays.items()
+    }
+    h, c = values["h0"], values["c0"]
+    states = []
+    for row in values["x"]:
+        i, f, g, o = (row @ values["w"].T + h @ values["v"].T).chunk(4, dim=1)
+        c_before = c
+        c = torch.sigmoid(f + values["p_f"] * c_before) * c_before
+        c = c + torch.sigmoid(i + values["p_i"] * c_before) * torch.tanh(g)
+        h = torch.sigmoid(o + values["p_o"] * c) * torch.tanh(c)
+        h = h @ values["proj"].T if projected else h
+        states.append((h, c))
+    results = [torch.stack(column) for column in zip(*states, strict=True)]
     torch.autograd.backward(results, [torch.tensor(h, dtype=torch.float64) for _, h in heads])
     expected = [*(r.detach() for r in results), *(value.grad for value in values.values())]
     for a, b in zip(given, expected, strict=True):
@@ -244,6 +286,16 @@ def test_the_number_of_stages_grows_as_the_body_does():
 
 def _tanh(tensor):
     return te.compute(tensor.shape, lambda *at: tirx.tanh(tensor(*at)), name="tanh")
+
+
+@pytest.mark.parametrize("name", ["r", "S"], ids=["stage", "state"])
+def test_the_gradient_by_what_is_inside_a_scan_is_refused(name):
+    """The result does not depend on it as a whole: the gradient would be zero."""
+    (states,) = recurrences.rnn(recurrences.Inputs(0))
+    inside = [*states.op.state_placeholder, *states.op.update[0].op.input_tensors]
+    (tensor,) = [t for t in inside if t.op.name == name]
+    with pytest.raises(ArgumentError, match=f"{name} is inside the scan rnn"):
+        te_gradient(states, [tensor])
 
 
 def sorted_in_a_step():

@@ -83,6 +83,11 @@ def test_a_step_computes_only_what_depends_on_the_step_before():
     assert [[int(e) for e in b.ty.shape] for b in step.alloc_buffers] == [[2, 3]]
 
 
+def test_a_single_step_computes_its_own_row_alone():
+    step, _ = blocks_of_a_step(function(recurrences.program(recurrences.one_step)), "rnn_step")
+    assert [[int(e) for e in b.ty.shape] for b in step.alloc_buffers] == [[2, 3]]
+
+
 def test_a_gather_within_a_row_reads_what_is_computed_once():
     func = function(recurrences.program(recurrences.gathered_from_a_stage))
     _, inside = blocks_of_a_step(func, "chosen_step")

@@ -1,0 +1,170 @@
+"""What a derivation makes and visits grows as its program does: counted, not timed."""
+
+from types import SimpleNamespace
+
+import pytest
+from tvm import te, tirx
+
+from graphgrad.fallback import gradient, walk
+from graphgrad.fallback.gradient import te_gradient
+from graphgrad.fallback.graph import operations
+from graphgrad.fallback.share import shared
+
+X = te.placeholder((8,), "float32", name="x")
+
+
+def stage(body):
+    """Return a stage; TVM walks its body as a tree, so what is shared must be bound."""
+    return te.compute((8,), lambda i: shared(body(i)), name="y")
+
+
+def deep_body(n):
+    def body(i):
+        value = X[i]
+        for _ in range(n):
+            value = X[i] * value
+        return value
+
+    return stage(body)
+
+
+def quotients(n):
+    """Every derivative of which is guarded against 0 · ∞."""
+
+    def body(i):
+        value = X[i]
+        for _ in range(n):
+            value = 1.0 / (value + X[i])
+        return value
+
+    return stage(body)
+
+
+def long_chain(n):
+    tensor = X
+    for _ in range(n):
+        tensor = te.compute((8,), lambda i: tirx.exp(tensor[i]) * 0.5, name="y")  # noqa: B023
+    return tensor
+
+
+def diamonds_in_a_body(n):
+    def body(i):
+        value = X[i]
+        for _ in range(n):
+            value = value * value + 0.5
+        return value
+
+    return stage(body)
+
+
+def diamonds_of_stages(n):
+    tensor = X
+    for _ in range(n):
+        tensor = te.compute(
+            (8,),
+            lambda i: tensor[i] * tensor[7 - i] + 0.5,  # noqa: B023
+            name="y",
+        )
+    return tensor
+
+
+def choices_in_a_body(n):
+    """Both arms of each choice share what is below."""
+
+    def body(i):
+        value = X[i]
+        for k in range(n):
+            value = tirx.if_then_else(value > 0.1 * k, value * 0.5, value + 1.0)
+        return value
+
+    return stage(body)
+
+
+def neighbours(n):
+    """Loads that a condition keeps inside the tensor, at every level."""
+
+    def body(i):
+        value = X[i]
+        for _ in range(n):
+            value = value * tirx.if_then_else(i > 0, X[i - 1] * value, 0.0)
+        return value
+
+    return stage(body)
+
+
+FIRST = [
+    (deep_body, 25),
+    (quotients, 25),
+    (long_chain, 25),
+    (diamonds_in_a_body, 40),
+    (diamonds_of_stages, 40),
+    (choices_in_a_body, 20),
+    (neighbours, 15),
+]
+SECOND = [(long_chain, 10), (diamonds_in_a_body, 20), (quotients, 8)]
+
+
+@pytest.fixture
+def visits(monkeypatch):
+    """Count the nodes that are walked."""
+    counted = SimpleNamespace(nodes=0)
+    walked = walk._with_parts
+
+    def counting(roots, parts):
+        order = walked(roots, parts)
+        counted.nodes += len(order)
+        return order
+
+    monkeypatch.setattr(walk, "_with_parts", counting)
+    return counted
+
+
+def expressions(op):
+    first = op.body[0]
+    return list(first.source) if isinstance(first, tirx.Reduce) else list(op.body)
+
+
+def size(tensors):
+    """Return the number of nodes of all stages."""
+    stages = [op for op in operations(*tensors) if isinstance(op, te.ComputeOp)]
+    return sum(len(walk.postorder(*expressions(op))) for op in stages)
+
+
+def second_order(tensor):
+    (first,) = te_gradient(tensor, [X])
+    return te_gradient(first, [X])
+
+
+def growth(derive, make, n, visits):
+    """Return how sizes and visits grow from n to 2n and from 2n to 4n."""
+    sizes, walked = [], []
+    for count in (n, 2 * n, 4 * n):
+        tensor = make(count)
+        visits.nodes = 0
+        result = derive(tensor)
+        walked.append(visits.nodes)
+        sizes.append(size(result))
+    return [(counts[1] - counts[0], counts[2] - counts[1]) for counts in (sizes, walked)]
+
+
+@pytest.fixture
+def uncut(monkeypatch):
+    """Leave deep stages as they are: cutting adds to those beyond a threshold only."""
+    monkeypatch.setattr(gradient, "cut", lambda tensors, known: list(tensors))
+
+
+@pytest.mark.parametrize(("make", "n"), FIRST, ids=lambda p: getattr(p, "__name__", p))
+def test_first_order_is_linear(make, n, visits, uncut):
+    for near, far in growth(lambda y: te_gradient(y, [X]), make, n, visits):
+        assert far < 2.5 * near
+
+
+@pytest.mark.parametrize(("make", "n"), SECOND, ids=lambda p: getattr(p, "__name__", p))
+def test_second_order_is_linear(make, n, visits, uncut):
+    for near, far in growth(second_order, make, n, visits):
+        assert far < 2.6 * near
+
+
+def test_cutting_is_linear(visits):
+    for near, far in growth(lambda y: te_gradient(y, [X]), deep_body, 200, visits):
+        assert far < 2.5 * near
