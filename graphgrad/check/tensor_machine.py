@@ -12,7 +12,7 @@ from tvm import te
 
 from ..arrays import to_numpy
 from ..errors import LoweringError
-from ..fallback.prim_func import create_prim_func
+from ..fallback.lowering.prim_func import create_prim_func
 from ..fallback.walk import Expr, substituted
 from ..lower.arrays import to_tensor
 from .compare import Arrays

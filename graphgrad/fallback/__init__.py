@@ -1,6 +1,6 @@
 """Gradients of any tensor expression, synthesised from it."""
 
-from .checkpoints import checkpointed
-from .prim_func import create_prim_func
+from .lowering.prim_func import create_prim_func
+from .scans.checkpoints import checkpointed
 
 __all__ = ["checkpointed", "create_prim_func"]

@@ -10,8 +10,8 @@ from tvm import te
 from ..errors import MissingGradientError
 from .backprop import Read, backpropagate, few
 from .guarded import Guarded
-from .index_system import Axis
-from .reduce import Point
+from .indices.index_system import Axis
+from .reductions.reduce import Point
 from .walk import Classes, Expr, tensor_key
 
 

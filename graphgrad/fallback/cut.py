@@ -26,9 +26,9 @@ from tvm import te, tirx
 
 from .constants import is_true
 from .graph import Key, Operation, outputs_of, reduce_with, rewritten, with_bodies
+from .indices.linear_system import Axis
 from .kinds import map_stage
-from .linear_system import Axis
-from .reduce import stage_axes
+from .reductions.reduce import stage_axes
 from .regions import Placement, Region
 from .share import shared
 from .walk import Expr, children, identity, is_load, postorder, rebuilt, without_lets

@@ -11,18 +11,18 @@ from tvm import te, tirx
 
 from ..errors import ArgumentError, MissingGradientError, NotDifferentiableError
 from . import externs
-from .assemble import assembled
 from .backprop import is_float, widened
 from .contribution import Contribution, contributions
 from .cut import cut
+from .forms.assemble import assembled
 from .graph import STEPWISE, Key, Operation, inside_scans, operations, outputs_of, sources
 from .guarded import Guarded
 from .kinds import Kind, marked
-from .reduce import OTHERS, Point, reduction_points, stage_axes
-from .reduce_restated import restated_reduction
-from .scan import scan_parts
+from .reductions.reduce import OTHERS, Point, reduction_points, stage_axes
+from .reductions.reduce_restated import restated_reduction
+from .scans.scan import scan_parts
+from .scans.stepwise import stepwise_parts
 from .scatter import scatter_of
-from .stepwise import stepwise_parts
 from .views import read_through
 from .walk import UnknownNodeError, tensor_key, without_lets
 

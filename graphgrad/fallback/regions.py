@@ -19,7 +19,7 @@ from tvm.ir import prim
 
 from .backprop import is_float
 from .guarded import chosen, either
-from .linear_system import Axis, analyzer_of
+from .indices.linear_system import Axis, analyzer_of
 from .walk import (
     Classes,
     Expr,

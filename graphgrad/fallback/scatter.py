@@ -17,7 +17,7 @@ from tvm.te import _ffi_api
 
 from .graph import DETECT_ACCESS
 from .guarded import Guarded
-from .index_system import Axis
+from .indices.index_system import Axis
 from .kinds import Kind, marked
 from .share import shared
 from .walk import Expr, is_load, loaded, postorder, reads, substituted, tensor_key, without_lets

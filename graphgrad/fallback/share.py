@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from tvm import tirx
 from tvm.ir import prim
 
-from .linear_system import Axis
+from .indices.linear_system import Axis
 from .regions import Placement, Region
 from .walk import Expr, Recursion, called, identity, is_tree, merged, rebuilt, unrolled
 

@@ -15,10 +15,10 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from .backprop import is_float
-from .conditions import conjuncts
 from .graph import Operation, with_expressions
-from .linear_system import analyzer_of
-from .reduce import stage_axes
+from .indices.conditions import conjuncts
+from .indices.linear_system import analyzer_of
+from .reductions.reduce import stage_axes
 from .walk import (
     Expr,
     choice_of,

@@ -11,13 +11,13 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from ..divisions import with_positive_dividends
 from ..errors import GraphGradError, LoweringError, TargetError
 from . import cpu
 from .allocate import allocate_first
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda_schedule
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
-from .divisions import with_positive_dividends
 from .inplace import donate
 from .legalise import LEGALISATIONS
 from .target import is_generic, parse

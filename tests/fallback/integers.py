@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from tvm.ir import prim
 
-from graphgrad.fallback.index_system import Axis, Inversion
+from graphgrad.fallback.indices.index_system import Axis, Inversion
 from graphgrad.fallback.walk import called, children, identity, postorder
 
 _BINARY = {

@@ -8,8 +8,8 @@ import numpy as np
 from tvm import te, tirx
 
 from graphgrad.fallback.graph import operations, rewritten
-from graphgrad.fallback.index_system import Axis
-from graphgrad.fallback.stacks import Stacking
+from graphgrad.fallback.indices.index_system import Axis
+from graphgrad.fallback.scans.stacks import Stacking
 from graphgrad.fallback.walk import tensor_key
 from tests.fallback.choices import Choices
 from tests.fallback.programs import Program, Value, random_program

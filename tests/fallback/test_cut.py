@@ -8,7 +8,7 @@ from tvm.ir import prim
 from graphgrad.fallback.cut import MOST_LEVELS, cut
 from graphgrad.fallback.gradient import te_gradient
 from graphgrad.fallback.graph import operations
-from graphgrad.fallback.prim_func import create_prim_func
+from graphgrad.fallback.lowering.prim_func import create_prim_func
 from graphgrad.fallback.walk import children, identity, postorder, tensor_key
 from tests.fallback.interpreter import evaluate
 from tests.fallback.running import executable, run

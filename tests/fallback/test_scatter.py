@@ -7,7 +7,7 @@ from tvm import te, tirx
 from graphgrad.fallback import create_prim_func
 from graphgrad.fallback.gradient import te_gradient
 from graphgrad.fallback.guarded import Guarded
-from graphgrad.fallback.linear_system import Axis
+from graphgrad.fallback.indices.linear_system import Axis
 from graphgrad.fallback.scatter import scatter_add, scatter_of
 from tests.fallback.differences import check, compiled
 from tests.fallback.running import executable, unwritten

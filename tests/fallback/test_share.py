@@ -6,7 +6,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from graphgrad.fallback.linear_system import Axis
+from graphgrad.fallback.indices.linear_system import Axis
 from graphgrad.fallback.share import shared
 from graphgrad.fallback.walk import postorder
 from tests.fallback.interpreter import evaluate

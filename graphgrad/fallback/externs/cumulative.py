@@ -7,9 +7,9 @@ from typing import Any
 
 from tvm import te, tirx, topi
 
+from ..indices.row_major import element_count, reshaped
 from ..kinds import map_stage
-from ..recurrence import partial_results
-from ..row_major import element_count, reshaped
+from ..reductions.recurrence import partial_results
 from ..walk import Expr
 from .match import same_stage
 

@@ -15,10 +15,10 @@ from tvm import te, tirx, topi
 from ..backprop import widened
 from ..constants import integer_value
 from ..guarded import Guarded
-from ..index_system import Axis
+from ..indices.index_system import Axis
+from ..indices.row_major import element_count, ravelled, reshaped, unravelled
 from ..kinds import map_stage
-from ..recurrence import partial_results
-from ..row_major import element_count, ravelled, reshaped, unravelled
+from ..reductions.recurrence import partial_results
 from ..scatter import scatter_add
 from ..walk import Expr
 from .match import same_stage

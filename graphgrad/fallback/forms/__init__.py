@@ -1,0 +1,1 @@
+"""The forms in which a contribution is computed: contractions, phases, gathers, scatters."""

@@ -1,0 +1,61 @@
+"""The cotangent of a tensor from everything that is added to it: which form each part takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce as fold
+from typing import Any
+
+from tvm import te
+
+from ..contribution import Contribution
+from ..guarded import Guarded, joined
+from ..kinds import Kind, marked
+from ..scatter import scatter_add
+from ..walk import Expr
+from .derive import derived
+from .pieces import affine_pieces
+
+
+def assembled(
+    tensor: te.Tensor, parts: Sequence[Contribution | te.Tensor], pads: bool = True
+) -> te.Tensor:
+    """Return the cotangent of a tensor, of its shape and dtype.
+
+    Parameters
+    ----------
+    tensor : Tensor
+    parts : non-empty sequence of Contribution or Tensor
+        What is to be summed; tensors are of the tensor's shape.
+    pads : bool
+        Whether conditions of contractions may become borders of zeros, see `pads`.
+    """
+    name = f"{tensor.op.name}_ct"
+    stages: list[te.Tensor] = []
+    for part in parts:
+        if isinstance(part, te.Tensor):
+            stages.append(part)
+        else:
+            stages += [_stage(piece, pads) for piece in affine_pieces(part)]
+    if len(stages) == 1 and str(stages[0].dtype) == str(tensor.dtype):
+        return stages[0]
+
+    def total(*position: Any) -> Expr:
+        value = fold(lambda a, b: a + b, (stage(*position) for stage in stages))
+        return value.astype(str(tensor.dtype))
+
+    return te.compute(tensor.shape, total, name=name, attrs=marked(Kind.MAP))
+
+
+def _stage(part: Contribution, pads: bool) -> te.Tensor:
+    """Return one contribution as a tensor of its own, in the dtype of its terms."""
+    stage = derived(part, pads)
+    if stage is not None:
+        return stage
+    term = joined(part.terms) if len(part.terms) > 1 else part.terms[0]
+    guards = (*((condition, True) for condition in part.conditions), *term.guards)
+    dtype = str(term.value.ty)
+    name = f"{part.tensor.op.name}_scat"
+    return scatter_add(
+        part.tensor.shape, dtype, part.axes, part.indices, Guarded(guards, term.value), name
+    )

@@ -1,0 +1,286 @@
+"""One contribution as a stage: as a contraction, as a sum of another kind, or by phases of either.
+
+The forms are compared by how often they evaluate their bodies (see `cost`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import tvm_ffi
+from tvm import te, tirx
+
+from ..backprop import finite_product
+from ..contribution import Contribution
+from ..guarded import Guarded
+from ..indices.affine import coefficients
+from ..indices.index_system import Axis, NotAffineError, invert
+from ..indices.linear_system import analyzer_of
+from ..kinds import Kind, marked
+from ..share import shared
+from ..walk import (
+    Expr,
+    all_substituted,
+    all_transformed,
+    depend,
+    identity,
+    is_load,
+    loaded,
+    reads,
+    substituted,
+)
+from .contraction import load_of, product_at
+from .cost import loop_points
+from .gather import gather
+from .narrow import block_read, narrowed, placed
+from .normal_form import contraction
+from .operands import inside, is_operand, operands
+from .phases import Phase, is_feasible, label, merged, moduli_of, phases, too_many, worthwhile
+from .terms import factors, finite_factors, hoisted, product
+
+_OF_ANY_SUM = 2
+"""Points of a sum in parallel loops that one of a serial scatter is worth; chosen, not measured."""
+
+_OF_CONTRACTION = 8
+"""The same of a contraction, which schedules make fast; chosen, not measured."""
+
+
+def derived(contribution: Contribution, pads: bool = True) -> te.Tensor | None:
+    """Return a contribution as a tensor, in the dtype of its terms.
+
+    Parameters
+    ----------
+    contribution : Contribution
+    pads : bool
+        Whether conditions may become borders of zeros, see `pads`.
+
+    Returns
+    -------
+    Tensor or None
+        None if its indices cannot be inverted, or if to add it up where the forward pass read is
+        far less work.
+    """
+    bounded = _bounded(hoisted(contribution))
+    try:
+        return _Derivation(bounded, pads, loop_points(contribution.axes)).result()
+    except NotAffineError:
+        return None
+
+
+def element_axes(tensor: te.Tensor) -> list[Axis]:
+    """Return loops over the elements of a tensor."""
+    return [
+        Axis(te.var(f"x{i}", str(extent.ty)), tirx.const(0, str(extent.ty)), extent)
+        for i, extent in enumerate(tensor.shape)
+    ]
+
+
+class _Derivation:
+    """The forms of one contribution."""
+
+    def __init__(self, contribution: Contribution, pads: bool, scattered: int):
+        self.element = element_axes(contribution.tensor)
+        self.pads = pads
+        self.name = f"{contribution.stage}_{contribution.tensor.op.name}_g"
+        self.whole = invert(
+            contribution.indices, contribution.axes, self.element,
+            equations=contribution.conditions,
+        )  # fmt: skip
+        # Without a sum there is nothing that a constant could be taken out of.
+        is_sum = bool(self.whole.loops)
+        self.contribution = _at_element(contribution, self.element) if is_sum else contribution
+        self.points = loop_points([*self.element, *self.whole.loops])
+        self.scattered = scattered + loop_points(self.element)
+        self.moduli = moduli_of(contribution, self.whole, self.element)
+
+    def result(self) -> te.Tensor | None:
+        """Return the stage, or None if a scatter is better."""
+        part = self.contribution
+        terms = part.terms
+        if len(terms) == 1 and self.whole.loops:
+            inner, outer = self._separated(terms[0])
+            found = self._contraction(inner)
+            if found is not None:
+                return self._scaled(found, outer)
+        if self.points <= _OF_ANY_SUM * self.scattered:
+            return gather(self.contribution, self.whole, self.element, self.name)
+        classes = self._classes(self.moduli)
+        if not classes or self._exceed(classes, _OF_ANY_SUM):
+            return None
+        stages = {phase.digits: self._gathered(phase) for phase in classes}
+        dtype = str(next(iter(stages.values())).dtype)
+        return merged(stages, part.tensor.shape, self.moduli, dtype, self.name)
+
+    def _gathered(self, phase: Phase) -> te.Tensor:
+        places = list(zip([axis.var for axis in self.element], phase.position, strict=True))
+        here = _with_terms(self.contribution, lambda exprs: all_substituted(exprs, places))
+        return gather(here, phase.inversion, phase.element, f"{self.name}_ph{label(phase.digits)}")
+
+    def _classes(self, moduli: Sequence[int]) -> list[Phase]:
+        """Return the phases of some moduli; none if they are too many."""
+        if all(modulus == 1 for modulus in moduli):
+            variables = [axis.var for axis in self.element]
+            return [Phase((0,) * len(moduli), self.element, variables, self.whole)]
+        if not is_feasible(moduli):
+            return []
+        found = phases(self.contribution, self.element, moduli)
+        return [] if too_many(found) else found
+
+    def _exceed(self, classes: Sequence[Phase], factor: int) -> bool:
+        """Return whether phases are more work than a scatter."""
+        return sum(phase.points for phase in classes) > factor * self.scattered
+
+    # --- contractions
+
+    def _separated(self, term: Guarded) -> tuple[Guarded, Guarded | None]:
+        """Return a term as what is summed and what all of a sum is multiplied with, or None."""
+        value, outer = term.value, []
+        while (pair := finite_factors(value)) is not None and self._is_constant(pair[1]):
+            value = pair[0]
+            outer.append(pair[1])
+        _, values = factors(value)
+        inner = [value for value in values if not self._is_constant(value)]
+        if len(inner) > 1 and len(values) + len(term.guards) > 2:
+            outer += [value for value in values if self._is_constant(value)]
+        else:
+            inner = values
+        guards = [guard for guard in term.guards if self._is_constant(guard[0])]
+        others = [guard for guard in term.guards if not self._is_constant(guard[0])]
+        analyzer = analyzer_of(self.element)
+        if not (outer or guards) or not all(
+            inside(expr, analyzer) for expr in [*outer, *(condition for condition, _ in guards)]
+        ):
+            return term, None
+        one = tirx.const(1.0, str(value.ty))
+        return (
+            Guarded(tuple(others), product(inner)),
+            Guarded(tuple(guards), product(outer or [one])),
+        )
+
+    def _is_constant(self, value: Expr) -> bool:
+        """Return whether a value depends on nothing but the element."""
+        own = {identity(axis.var) for axis in self.contribution.axes}
+        return reads(value) and not depend([value], own)
+
+    def _contraction(self, term: Guarded) -> te.Tensor | None:
+        """Return the sum of a product of two loads; None if it is none, or has too many points."""
+        part = self.contribution
+        own = {identity(axis.var) for axis in self.element}
+        if depend([term.applied()], own):
+            return None
+        if term.guards and not self.pads:
+            return None  # a guard would become a factor 0
+        loads = operands(term, part.axes, part.conditions, self.name)
+        if loads is None:
+            return None
+        block = block_read(self.whole, self.element)
+        if block is None:
+            return self._summed(loads)
+        inner = _Derivation(narrowed(part, block), self.pads, self.scattered)
+        stage = inner._summed(loads)
+        return None if stage is None else placed(stage, block, part.tensor.shape)
+
+    def _summed(self, loads: tuple[Expr, Expr]) -> te.Tensor | None:
+        """Return the sum of a product of two loads, by phases where that saves points."""
+        part = self.contribution
+        some = worthwhile(part, self.element, self.moduli, self.points)
+        for moduli in [some] if some == self.moduli else [some, self.moduli]:
+            classes = self._classes(moduli)
+            if not classes or self._exceed(classes, _OF_CONTRACTION):
+                continue
+            products = {
+                phase.digits: product_at(loads, part.axes, phase.inversion, phase.element)
+                for phase in classes
+            }
+            stage = contraction(products, moduli, part.tensor.shape, self.name, self.pads)
+            if stage is not None:
+                return stage
+        return None
+
+    def _scaled(self, stage: te.Tensor, outer: Guarded | None) -> te.Tensor:
+        """Return a sum multiplied with what depends on its element only."""
+        if outer is None:
+            return stage
+        variables = [axis.var for axis in self.element]
+
+        def body(*position: Any) -> Expr:
+            total = stage(*variables)
+            scaled = finite_product(total, outer.value)
+            if self.whole.guards:
+                # Nothing may have read the element: then the factor may be NaN. Only then is it
+                # left out: the derivative by a sum that happens to be zero is the factor.
+                zero = tirx.const(0.0, str(total.ty))
+                nothing = tirx.all(tirx.EQ(total, zero), tirx.isnan(scaled))
+                scaled = tirx.Select(nothing, zero, scaled)
+            value = Guarded(outer.guards, scaled).applied()
+            around = [
+                replace(axis, var=var) for axis, var in zip(self.element, position, strict=True)
+            ]
+            here = substituted(value, zip(variables, position, strict=True))
+            return shared(here, axes=around)
+
+        shape = tuple(axis.extent for axis in self.element)
+        return te.compute(shape, body, name=f"{self.name}_scaled", attrs=marked(Kind.MAP))
+
+
+def _bounded(contribution: Contribution) -> Contribution:
+    """Return a contribution with further loops over indices of its operands, in their ranges.
+
+    What an operand is read at under the conditions is inside it. An index that stands for a
+    quotient, as the position in the data of a transposed convolution, has no other bound.
+    """
+    if len(contribution.terms) != 1 or not contribution.conditions:
+        return contribution
+    axes, equations = [], []
+    for value in factors(contribution.terms[0].value)[1]:
+        if not is_operand(value):
+            continue
+        tensor, indices = loaded(load_of(value))
+        for index, extent in zip(indices, tensor.shape, strict=True):
+            if coefficients(index, contribution.axes) is None:
+                dtype = str(index.ty)
+                var = te.var("at", dtype)
+                axes.append(Axis(var, tirx.const(0, dtype), extent.astype(dtype)))
+                equations.append(tirx.EQ(var, index))
+    return replace(
+        contribution,
+        axes=[*contribution.axes, *axes],
+        conditions=[*contribution.conditions, *equations],
+    )
+
+
+def _at_element(contribution: Contribution, element: Sequence[Axis]) -> Contribution:
+    """Return a contribution whose terms read at the element itself where they read at its indices.
+
+    What is read there is the same at all points that are summed.
+    """
+
+    def change(node: Expr) -> Expr:
+        if not is_load(node):
+            return node
+        tensor, indices = loaded(node)
+        same = len(indices) == len(element) and all(
+            tvm_ffi.structural_equal(a, b)
+            for a, b in zip(indices, contribution.indices, strict=True)
+        )
+        return tensor(*(axis.var for axis in element)) if same else node
+
+    return _with_terms(contribution, lambda exprs: all_transformed(exprs, change))
+
+
+def _with_terms(
+    contribution: Contribution, change: Callable[[list[Expr]], list[Expr]]
+) -> Contribution:
+    """Return a contribution with the expressions of its terms changed, all at once.
+
+    So what the terms share stays shared.
+    """
+    terms = contribution.terms
+    changed = iter(change([e for t in terms for e in (*(c for c, _ in t.guards), t.value)]))
+    terms = [
+        Guarded(tuple((next(changed), wanted) for _, wanted in term.guards), next(changed))
+        for term in terms
+    ]
+    return replace(contribution, terms=terms)

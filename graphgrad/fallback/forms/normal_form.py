@@ -1,0 +1,104 @@
+"""Contractions put together from their phases: affine, without conditions, one stage per phase."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import lcm
+from typing import Any
+
+from tvm import te, tirx
+
+from ..kinds import Kind, marked
+from ..walk import Expr
+from .contraction import Product, divisors, emitted, is_affine, split
+from .pads import padded
+from .phases import Digits, label, merged
+
+
+def contraction(
+    products: Mapping[Digits, Product],
+    moduli: Sequence[int],
+    shape: Sequence[Expr],
+    name: str,
+    pads: bool,
+) -> te.Tensor | None:
+    """Return the tensor whose phases are some products; None if they are not affine.
+
+    Parameters
+    ----------
+    products : mapping of Product
+        By the phases' digits; one under all zeros if nothing is split.
+    moduli : sequence of int
+        One per dimension.
+    shape : sequence of Expr
+        Of the tensor.
+    name : str
+    pads : bool
+        Whether conditions may become borders of zeros, see `pads`.
+    """
+    by = _quotients(products, moduli)
+    parts = {digits: _divided(product, by) for digits, product in products.items()}
+    if not all(is_affine(part) for part in parts.values()):
+        return None
+    if pads:
+        parts = dict(zip(parts, padded(list(parts.values())), strict=True))
+    if all(modulus == 1 for modulus in moduli):
+        (part,) = parts.values()
+        kind = Kind.REDUCE if part.conditions else Kind.CONTRACTION
+        return _folded(emitted(part, name, marked(kind)), by, shape)
+    inner = _spread(moduli, by, 1)
+    stages: dict[Digits, te.Tensor] = {}
+    for digits, part in parts.items():
+        kind = Kind.REDUCE if part.conditions else Kind.PHASE
+        places = _spread(digits, by, 0)
+        attributes = marked(kind, inner, places)
+        stages[places] = emitted(part, f"{name}_ph{label(digits)}", attributes)
+    extents: list[Expr] = []
+    for number, extent in enumerate(shape):
+        extents += [extent // by[number], by[number]] if number in by else [extent]
+    dtype = str(next(iter(stages.values())).dtype)
+    return _folded(merged(stages, extents, inner, dtype, name), by, shape)
+
+
+def _quotients(products: Mapping[Digits, Product], moduli: Sequence[int]) -> dict[int, int]:
+    """Return by what the tensor's dimensions are divided in any phase, but for those split."""
+    found: dict[int, int] = {}
+    for product in products.values():
+        for number, divisor in divisors(product).items():
+            if number < len(moduli) and moduli[number] == 1:
+                found[number] = lcm(found.get(number, 1), divisor)
+    return dict(sorted(found.items()))
+
+
+def _divided(product: Product, by: Mapping[int, int]) -> Product:
+    """Return a product with those dimensions, and its loops, as quotients and digits."""
+    loops = {n: d for n, d in divisors(product).items() if n >= len(product.element)}
+    return split(product, {**by, **loops}) if by or loops else product
+
+
+def _spread(values: Sequence[int], by: Mapping[int, int], digit: int) -> tuple[int, ...]:
+    """Return values per dimension as values per loop, where some dimensions are two loops."""
+    return tuple(
+        item
+        for number, value in enumerate(values)
+        for item in ([value, digit] if number in by else [value])
+    )
+
+
+def _folded(stage: te.Tensor, by: Mapping[int, int], shape: Sequence[Expr]) -> te.Tensor:
+    """Return a tensor of some shape from one with dimensions as quotients and digits."""
+    if not by:
+        return stage
+
+    def body(*position: Any) -> Expr:
+        places: list[Expr] = []
+        for number, place in enumerate(position):
+            divisor = by.get(number)
+            if divisor is None:
+                places.append(place)
+            else:
+                places += [tirx.floordiv(place, divisor), tirx.floormod(place, divisor)]
+        return stage(*places)
+
+    name = f"{stage.op.name}_folded"
+    return te.compute(tuple(shape), body, name=name, attrs=marked(Kind.MAP))

@@ -1,0 +1,299 @@
+"""Residue classes: elements of a strided read split by their remainders, each with its own loops.
+
+Of the points that a stride-2 convolution reads an element at, there are more for an even position
+than for an odd one. A loop nest for all of them visits points that add nothing; one per class does
+not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product as combinations
+from math import gcd, lcm, prod
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+from tvm.ir import prim
+
+from ..constants import is_false
+from ..contribution import Contribution
+from ..indices.affine import coefficients
+from ..indices.index_system import Axis, Inversion, invert
+from ..kinds import Kind, marked
+from ..walk import Expr, substituted
+from .cost import loop_points
+
+_MOST_CLASSES = 64
+"""Residue classes that are looked at, an inversion each: chosen, not measured."""
+
+_MOST_PHASES = 16
+"""Phases that a gradient may have, a stage each: chosen, not measured."""
+
+_ENOUGH = 0.9
+"""Part of the points that a split of a dimension may leave at most; chosen, not measured."""
+
+Digits = tuple[int, ...]
+"""A remainder for each dimension, 0 for those that are not split."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The elements whose positions have certain remainders, and the points that read them.
+
+    Attributes
+    ----------
+    digits : tuple of int
+    element : list of Axis
+        Over the quotients of the positions.
+    position : list of Expr
+        The indices of an element, in the variables of these loops.
+    inversion : Inversion
+    """
+
+    digits: Digits
+    element: list[Axis]
+    position: list[Expr]
+    inversion: Inversion
+
+    @property
+    def points(self) -> int:
+        """Body evaluations of a stage for them."""
+        return loop_points([*self.element, *self.inversion.loops])
+
+
+def moduli_of(
+    contribution: Contribution, inversion: Inversion, element: Sequence[Axis]
+) -> list[int]:
+    """Return, for each dimension, a modulus by which it may pay to split it.
+
+    It decides all remainders in the inversion. Where a point has conditions, it is a multiple of
+    the strides of the index as well: loops along another axis have no remainders, and visit points
+    that add nothing.
+
+    Parameters
+    ----------
+    contribution : Contribution
+    inversion : Inversion
+        Of its indices.
+    element : sequence of Axis
+        The loops that the inversion is in terms of.
+    """
+    moduli = [1] * len(element)
+    for numerator, divisor in inversion.residues:
+        form = coefficients(numerator, element)
+        if form is None:
+            continue
+        for number, factor in enumerate(form[0]):
+            moduli[number] = lcm(moduli[number], divisor // gcd(factor, divisor))
+    if not inversion.guards:
+        return moduli
+    for number, index in enumerate(contribution.indices):
+        form = coefficients(index, contribution.axes)
+        strides = [abs(factor) for factor in form[0] if factor] if form else []
+        modulus = lcm(moduli[number], *strides)
+        if len(strides) > 1 and modulus <= _MOST_CLASSES:
+            moduli[number] = modulus
+    return moduli
+
+
+def worthwhile(
+    contribution: Contribution, element: Sequence[Axis], moduli: Sequence[int], points: int
+) -> list[int]:
+    """Return the moduli of the dimensions whose split saves points, 1 for the others.
+
+    Parameters
+    ----------
+    contribution : Contribution
+    element : sequence of Axis
+        Loops over the elements.
+    moduli : sequence of int
+        All that could be split.
+    points : int
+        Body evaluations without a split.
+    """
+    gains = {}
+    for number, modulus in enumerate(moduli):
+        if not 1 < modulus <= _MOST_CLASSES:
+            continue
+        alone = [modulus if i == number else 1 for i in range(len(moduli))]
+        left = sum(phase.points for phase in phases(contribution, element, alone))
+        if left <= _ENOUGH * points:
+            gains[number] = left
+    chosen = [1] * len(moduli)
+    for number in sorted(gains, key=lambda n: gains[n]):
+        chosen[number] = moduli[number]
+        if not is_feasible(chosen):
+            chosen[number] = 1
+    return chosen
+
+
+def is_feasible(moduli: Sequence[int]) -> bool:
+    """Return whether so many classes are worth looking at."""
+    return prod(moduli) <= _MOST_CLASSES
+
+
+def phases(
+    contribution: Contribution, element: Sequence[Axis], moduli: Sequence[int]
+) -> list[Phase]:
+    """Return the classes of elements that are read at all, with the points that read them.
+
+    Parameters
+    ----------
+    contribution : Contribution
+        With affine indices.
+    element : sequence of Axis
+        Loops over the elements.
+    moduli : sequence of int
+        One per dimension.
+    """
+    analyzer = tvm.sym.Analyzer()
+    found = []
+    for digits in combinations(*(range(modulus) for modulus in moduli)):
+        axes, position = [], []
+        for axis, modulus, digit in zip(element, moduli, digits, strict=True):
+            if modulus == 1:
+                axes.append(axis)
+                position.append(axis.var)
+                continue
+            extent = analyzer.simplify(tirx.floordiv(axis.extent + (modulus - 1 - digit), modulus))
+            axes.append(Axis(te.var(axis.var.name, str(axis.var.ty)), axis.low, extent))
+            position.append(axes[-1].var * modulus + digit)
+        thinned = _thinned(contribution, moduli, digits)
+        if thinned is None:
+            continue
+        reading, old = thinned
+        inversion = invert(reading.indices, reading.axes, axes, position, reading.conditions)
+        values = list(zip([axis.var for axis in reading.axes], inversion.values, strict=True))
+        inversion = replace(inversion, values=[substituted(value, values) for value in old])
+        phase = Phase(digits, axes, position, inversion)
+        if phase.points and not any(is_false(guard) for guard in inversion.guards):
+            found.append(phase)
+    return found
+
+
+def _thinned(
+    contribution: Contribution, moduli: Sequence[int], digits: Digits
+) -> tuple[Contribution, list[Expr]] | None:
+    """Return a contribution with loops over only those values that its digits allow.
+
+    Where one loop variable alone decides the remainder of an index, each digit has its own values
+    of that variable.
+
+    Returns
+    -------
+    (Contribution, list of Expr) or None
+        With the values of the former loops in terms of the new ones; None if there are none.
+    """
+    axes = list(contribution.axes)
+    values: list[Expr] = [axis.var for axis in axes]
+    for index, modulus, digit in zip(contribution.indices, moduli, digits, strict=True):
+        deciding = _deciding(index, modulus, contribution.axes)
+        if deciding is None:
+            continue
+        number, factor, rest = deciding
+        class_of_loop = _residue_class(factor, digit - rest, modulus)
+        if class_of_loop is None:
+            return None
+        axis = contribution.axes[number]
+        if axes[number] is axis and class_of_loop[1] > 1 and isinstance(axis.low, prim.IntImm):
+            axes[number], values[number] = _loop_over(axis, *class_of_loop)
+    return _in_loops(contribution, axes, values), values
+
+
+def _deciding(index: Expr, modulus: int, axes: Sequence[Axis]) -> tuple[int, int, int] | None:
+    """Return the one loop that decides an index's remainder, its factor, and what is added."""
+    form = coefficients(index, axes)
+    if modulus == 1 or form is None or not isinstance(form[1], prim.IntImm):
+        return None
+    deciding = [number for number, factor in enumerate(form[0]) if factor % modulus]
+    return (deciding[0], form[0][deciding[0]], int(form[1])) if len(deciding) == 1 else None
+
+
+def _residue_class(factor: int, wanted: int, modulus: int) -> tuple[int, int] | None:
+    """Return r and m such that `factor`·v ≡ `wanted` means v ≡ r (mod m); None if it never is."""
+    common = gcd(factor, modulus)
+    if wanted % common:
+        return None
+    step = modulus // common
+    return wanted // common * pow(factor // common, -1, step) % step, step
+
+
+def _loop_over(axis: Axis, residue: int, step: int) -> tuple[Axis, Expr]:
+    """Return a loop over the values of another's variable in a residue class, and the value."""
+    first = int(axis.low) + (residue - int(axis.low)) % step
+    count = tirx.floordiv(axis.low + axis.extent - first + (step - 1), step)
+    dtype = str(axis.var.ty)
+    extent = tvm.sym.Analyzer().simplify(tirx.max(count, 0))
+    loop = Axis(te.var(axis.var.name, dtype), tirx.const(0, dtype), extent)
+    return loop, loop.var * step + first
+
+
+def _in_loops(
+    contribution: Contribution, axes: Sequence[Axis], values: Sequence[Expr]
+) -> Contribution:
+    """Return a contribution in other loops, in which its loop variables have some values."""
+    pairs = list(zip([axis.var for axis in contribution.axes], values, strict=True))
+
+    def moved(exprs: Sequence[Expr]) -> list[Expr]:
+        return [substituted(expr, pairs) for expr in exprs]
+
+    return replace(
+        contribution,
+        # The range of a loop may depend on another one.
+        axes=[Axis(axis.var, *moved([axis.low, axis.extent])) for axis in axes],
+        indices=moved(contribution.indices),
+        conditions=moved(contribution.conditions),
+    )
+
+
+def too_many(found: Sequence[Phase]) -> bool:
+    """Return whether there are more phases than stages should be."""
+    return len(found) > _MOST_PHASES
+
+
+def label(digits: Digits) -> str:
+    """Return the digits of a phase as they stand in its name."""
+    return "".join(str(digit) for digit in digits)
+
+
+def merged(
+    stages: Mapping[Digits, te.Tensor],
+    shape: Sequence[Expr],
+    moduli: Sequence[int],
+    dtype: str,
+    name: str,
+) -> te.Tensor:
+    """Return the tensor whose elements are those of the phases, 0 where there is none.
+
+    Parameters
+    ----------
+    stages : mapping of tensors, by their digits
+    shape : sequence of Expr
+    moduli : sequence of int
+        One per dimension.
+    dtype : str
+    name : str
+    """
+
+    def body(*position: Any) -> Expr:
+        places = [
+            p if modulus == 1 else tirx.floordiv(p, modulus)
+            for p, modulus in zip(position, moduli, strict=True)
+        ]
+
+        def choice(digits: Digits) -> Expr:
+            number = len(digits)
+            if number == len(moduli):
+                return stages[digits](*places) if digits in stages else tirx.const(0.0, dtype)
+            *others, value = (choice((*digits, digit)) for digit in range(moduli[number]))
+            remainder = tirx.floormod(position[number], moduli[number])
+            for digit, other in reversed(list(enumerate(others))):
+                here = tirx.EQ(remainder, tirx.const(digit, str(remainder.ty)))
+                value = tirx.if_then_else(here, other, value)
+            return value
+
+        return choice(())
+
+    return te.compute(tuple(shape), body, name=name, attrs=marked(Kind.MERGE, moduli))

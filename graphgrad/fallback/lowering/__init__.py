@@ -1,0 +1,1 @@
+"""Kernels of graphs of stages, with what TVM lowers wrongly rewritten before."""

@@ -1,0 +1,242 @@
+"""Bindings as stores to local memory, where TVM's passes stumble over them.
+
+Three of them do. The simplifier of LowerIntrin and of the code generator puts in for a variable
+what it stands for, and for the variables in that: a chain of n bindings, each used twice, costs 2ⁿ.
+CommonSubexprElim binds what statements have in common before the first of them, but overlooks uses
+inside a `Let`. The code generator simplifies what a `Bind` statement binds more than once, and
+aborts if it finds different bounds for a remainder in it. A load from local memory is left alone by
+all, and LLVM and nvcc keep it in a register. Short indices are put in for their variables: their
+bounds differ with the conditions around each use.
+
+Small bindings of floats in the only statement of a block stay: schedules inline and vectorise such
+blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import prim
+from tvm.s_tir import SBlock
+
+from ..backprop import is_float
+from ..walk import Expr, Recursion, called, children, identity, postorder, rebuilt, unrolled
+
+_LARGEST = 256
+"""Nodes of a value that the simplifier is to see, with what stands for its variables put in."""
+
+_DIVISIONS = (prim.FloorDiv, prim.FloorMod)
+_PLAIN = (tvm.ir.Var, prim.IntImm, prim.Add, prim.Sub, prim.Mul, prim.Cast)
+_SHORT = 16
+"""Of what, and how many, are the nodes of an index that takes the place of its variable."""
+
+
+def with_explicit_bindings(func: tirx.PrimFunc, small_stay: bool = True) -> tirx.PrimFunc:
+    """Return the same function without bindings that TVM does not compile, or not in time.
+
+    Parameters
+    ----------
+    func : PrimFunc
+    small_stay : bool
+        False if blocks of the function will share a loop.
+    """
+    values: dict[int, Expr] = {}
+    alone: set[int] = set()
+
+    def visit(node: Any) -> None:
+        if isinstance(node, prim.Let):
+            values[identity(node.var)] = node.value
+        elif isinstance(node.body, tirx.BufferStore):
+            alone.add(identity(node.body))
+
+    tvm_ffi.structural_walk(func.body, ((prim.Let, SBlock), visit))
+    lowering = _Lowering(alone if small_stay and not _is_symbolic(func) else set(), values)
+    changes = [
+        (tirx.BufferStore, lowering.store),
+        (tirx.Bind, lowering.bind),
+        (tirx.IfThenElse, lowering.branch),
+        (SBlock, lambda block: lowering.block(_without_regions_of(values, block))),
+    ]
+    return func.with_body(tvm_ffi.structural_map(func.body, changes))
+
+
+def _is_symbolic(func: tirx.PrimFunc) -> bool:
+    """Return whether statements of different stages may have an expression in common."""
+    return any(
+        not isinstance(param.ty, tirx.buffer.BufferType)
+        or not all(isinstance(extent, prim.IntImm) for extent in param.ty.shape)
+        for param in func.params
+    )
+
+
+def _is_small(nodes: Sequence[Expr], values: Mapping[int, Expr]) -> bool:
+    """Return whether the simplifier gets on with the bindings in some nodes, in postorder."""
+    bound = [node.value for node in nodes if isinstance(node, prim.Let)]
+    if not all(is_float(value.ty) or _is_plain(value) for value in bound):
+        return False
+    if any(_depends_on_place(node) for node in postorder(*bound, parts=_parts)):
+        return False
+    sizes: dict[int, int] = {}
+    for node in nodes:
+        if isinstance(node, prim.Let):
+            size = sizes[identity(node.body)]
+        elif identity(node) in values:
+            size = sizes[identity(values[identity(node)])]
+        else:
+            size = 1 + sum(sizes[identity(part)] for part in _parts(node))
+        sizes[identity(node)] = size
+    return max(sizes.values()) <= _LARGEST
+
+
+def _depends_on_place(node: Expr) -> bool:
+    """Return whether a node may be simplified to something else under other conditions."""
+    is_choice = isinstance(node, prim.Select) or called(node) == "prim.if_then_else"
+    if not is_choice:
+        return isinstance(node, _DIVISIONS)
+    condition = node.condition if isinstance(node, prim.Select) else node.args[0]
+    parts = postorder(condition, parts=lambda n: [] if _is_load(n) else children(n))
+    return not all(is_float(part.ty) or str(part.ty) == "bool" for part in parts)
+
+
+def _without_regions_of(bound: dict[int, Expr], block: Any) -> Any:
+    """Return a block that says what it accesses in terms that exist outside of it.
+
+    TVM writes bound variables there, and its passes then take them for undefined.
+    """
+
+    def whole(region: Any) -> Any:
+        bounds = [e for r in region.region for e in (r.min, r.extent)]
+        if not any(identity(node) in bound for node in postorder(*bounds, parts=_parts)):
+            return region
+        ranges = [tvm.ir.Range(0, extent) for extent in region.source.ty.shape]
+        return tvm.ir.TensorRegion(region.source, ranges, region.ty)
+
+    return SBlock(
+        block.iter_vars, *([whole(r) for r in regions] for regions in (block.reads, block.writes)),
+        block.name_hint, block.body, block.init, block.alloc_buffers, block.match_buffers,
+        block.annotations,
+    )  # fmt: skip
+
+
+def _with_body(block: Any, body: Any) -> Any:
+    return SBlock(
+        block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init,
+        block.alloc_buffers, block.match_buffers, block.annotations,
+    )  # fmt: skip
+
+
+class _Lowering:
+    """The bindings of expressions, as statements before those that evaluate them."""
+
+    def __init__(self, alone: Collection[int], values: Mapping[int, Expr]) -> None:
+        self.alone = alone
+        self.values = values
+        self.buffers: list[Any] = []
+        self.variables: dict[int, Expr] = {}
+        self.stay = False
+
+    def store(self, store: Any) -> Any:
+        """Return a store without bindings, or with small ones, behind what it needs."""
+        parts = [store.value, *store.indices]
+        nodes = postorder(*parts, parts=_parts)
+        self.stay = identity(store) in self.alone and _is_small(nodes, self.values)
+        before: list[Any] = []
+        value, *indices = (unrolled(self.expression(part, before)) for part in parts)
+        self.stay = False
+        return _sequence([*before, tirx.BufferStore(store.buffer, value, indices)])
+
+    def bind(self, bind: Any) -> Any:
+        """Return a statement that binds a value without bindings, behind what it needs."""
+        before: list[Any] = []
+        value = unrolled(self.expression(bind.value, before))
+        if not before and not _divides(value):
+            return tirx.Bind(bind.var, value)
+        self.variables[identity(bind.var)] = self._kept(value, bind.var.name, before)
+        return _sequence(before)
+
+    def branch(self, branch: Any) -> Any:
+        """Return a branch on a condition without bindings, behind what that needs."""
+        before: list[Any] = []
+        condition = unrolled(self.expression(branch.condition, before))
+        return _sequence([*before, tirx.IfThenElse(condition, branch.then_case, branch.else_case)])
+
+    def block(self, block: Any) -> Any:
+        """Return a block that has the local memory that its statements use."""
+        # TVM takes a store to memory that an inner block has allocated for one to an output.
+        declared = [tirx.AllocBuffer(buffer) for buffer in self.buffers]
+        self.buffers = []
+        return _with_body(block, _sequence([*declared, block.body])) if declared else block
+
+    def expression(self, node: Expr, statements: list[Any]) -> Recursion:
+        """Return an expression without bindings; what it needs is appended to the statements."""
+        if identity(node) in self.variables:
+            return self.variables[identity(node)]
+        if isinstance(node, prim.Let):
+            value = yield self.expression(node.value, statements)
+            if self.stay and is_float(value.ty):
+                return prim.Let(node.var, value, (yield self.expression(node.body, statements)))
+            is_plain = _is_plain(value)
+            held = value if is_plain else self._kept(value, node.var.name, statements)
+            self.variables[identity(node.var)] = held
+            return (yield self.expression(node.body, statements))
+        if called(node) == "prim.if_then_else":
+            return (yield self._choice(node, statements))
+        parts = []
+        for part in _parts(node):
+            parts.append((yield self.expression(part, statements)))
+        if _is_load(node):
+            return tirx.BufferLoad(node.source, parts)
+        return rebuilt(node, parts)
+
+    def _choice(self, node: Expr, statements: list[Any]) -> Recursion:
+        """Return a choice whose arms' bindings are evaluated only where the arm is."""
+        condition = yield self.expression(node.args[0], statements)
+        arms: list[Expr] = []
+        before: list[list[Any]] = [[], []]
+        for arm, needed in zip(node.args[1:], before, strict=True):
+            arms.append((yield self.expression(arm, needed)))
+        if any(before):
+            condition = self._kept(condition, "taken", statements)
+            for needed, holds in zip(before, (condition, tirx.Not(condition)), strict=True):
+                if needed:
+                    statements.append(tirx.IfThenElse(holds, _sequence(needed), None))
+        return tvm.ir.Call(
+            node.op, [condition, *arms], attrs=node.attrs, span=node.span, ret_ty=node.ty
+        )
+
+    def _kept(self, value: Expr, name: str, statements: list[Any]) -> Expr:
+        buffer = tirx.decl_buffer((1,), str(value.ty), name, scope="local")
+        self.buffers.append(buffer)
+        statements.append(tirx.BufferStore(buffer, value, [0]))
+        return tirx.BufferLoad(buffer, [0])
+
+
+def _is_plain(value: Expr) -> bool:
+    """Return whether a value is an index to compute at each use: of loop variables, and short."""
+    nodes = [value]
+    for node in nodes:
+        if not isinstance(node, _PLAIN) or is_float(node.ty) or len(nodes) > _SHORT:
+            return False
+        nodes += children(node)
+    return True
+
+
+def _sequence(statements: list[Any]) -> Any:
+    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
+
+
+def _divides(value: Expr) -> bool:
+    """Return whether a value has an integer quotient or remainder in it."""
+    return any(isinstance(node, _DIVISIONS) for node in postorder(value, parts=_parts))
+
+
+def _parts(node: Expr) -> list[Expr]:
+    return list(node.indices) if _is_load(node) else children(node)
+
+
+def _is_load(node: Expr) -> bool:
+    return isinstance(node, tvm.ir.TensorLoad)

@@ -1,0 +1,79 @@
+"""Conditions that protect other conditions, kept so through TVM's simplifier.
+
+TVM turns `a ? (b ? value : 0) : 0` into `(a and b) ? value : 0`, and evaluates both sides of an
+`and`. If b loads what only a allows to load, that reads outside a tensor. Written as
+`(a ? b : false) ? value : 0` it is left as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import te, tirx
+from tvm.ir import prim
+from tvm.te import _ffi_api
+
+from ..graph import Operation, outputs_of, with_expressions
+from ..walk import Expr, called, is_load
+
+_CHOICE = "prim.if_then_else"
+
+
+def protected_guards(op: Operation) -> list[te.Tensor] | None:
+    """Return the outputs of a stage with its conditions protected; None if all of them are.
+
+    Parameters
+    ----------
+    op : Operation
+        Made for `graph.rewritten`.
+    """
+    changed = False
+
+    def change(node: Any) -> Any:
+        nonlocal changed
+        result = tvm_ffi.structural_map(node, (tvm.ir.Call, _protected))
+        changed = changed or not result.same_as(node)
+        return result
+
+    if isinstance(op, te.ComputeOp):
+        other = with_expressions(op, change)
+    elif isinstance(op, te.ExternOp):
+        buffers = (op.input_placeholders, op.output_placeholders)
+        other = _ffi_api.ExternOp(op.name, op.tag, op.attrs, op.inputs, *buffers, change(op.body))
+    return outputs_of(other) if changed else None
+
+
+def _protected(node: Expr) -> Expr:
+    """Return a choice whose first branch is a choice as one choice, if TVM would join them."""
+    if called(node) != _CHOICE or called(node.args[1]) != _CHOICE:
+        return node
+    outer, inner, otherwise = node.args
+    condition, value, inner_otherwise = inner.args
+    constants = isinstance(otherwise, prim.IntImm | prim.FloatImm)
+    if not constants or not tvm_ffi.structural_equal(otherwise, inner_otherwise):
+        return node
+    return (
+        tirx.if_then_else(_both(outer, condition), value, otherwise) if _loads(condition) else node
+    )
+
+
+def _both(outer: Expr, inner: Expr) -> Expr:
+    """Return that two conditions hold; the second is evaluated only where the first does."""
+    false = tirx.const(False)
+    if called(inner) == _CHOICE and tvm_ffi.structural_equal(inner.args[2], false):
+        return tirx.if_then_else(_both(outer, inner.args[0]), inner.args[1], false)
+    return tirx.if_then_else(outer, inner, false)
+
+
+def _loads(condition: Expr) -> bool:
+    """Return whether an expression reads a tensor or, in an extern's body, a buffer."""
+    found = False
+
+    def visit(node: Any) -> None:
+        nonlocal found
+        found = found or isinstance(node, tvm.ir.TensorLoad) or is_load(node)
+
+    tvm_ffi.structural_walk(condition, ((tvm.ir.Call, tvm.ir.TensorLoad), visit))
+    return found

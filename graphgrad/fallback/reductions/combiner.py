@@ -1,0 +1,124 @@
+"""What the combiner of a reduction does with each component of its tuples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum, auto
+from typing import Any
+
+import tvm_ffi
+from tvm.ir import prim
+
+from ..guarded import Guard
+from ..walk import Expr, choice_of, identity, postorder, substituted, without_lets
+
+
+class Combination(Enum):
+    """How components are combined that depend on one another."""
+
+    SUM = auto()
+    LARGEST = auto()
+    SMALLEST = auto()
+    PRODUCT = auto()
+    CHOICE = auto()
+    """All components from the one side or from the other, by one condition."""
+    OTHER = auto()
+
+
+_SINGLE = {
+    prim.Add: Combination.SUM,
+    prim.Max: Combination.LARGEST,
+    prim.Min: Combination.SMALLEST,
+    prim.Mul: Combination.PRODUCT,
+}
+
+
+class Combiner:
+    """A combiner of tuples.
+
+    Attributes
+    ----------
+    results : list of Expr
+        Components of the combination, in terms of `left` and `right`.
+    left, right : list of Var
+    identity : list of Expr
+        What a reduction starts from.
+    """
+
+    def __init__(self, combiner: Any):
+        self.left = list(combiner.lhs)
+        self.right = list(combiner.rhs)
+        self.results = [without_lets(result) for result in combiner.result]
+        self.identity = list(combiner.identity_element)
+        self.needs = [self._read(result) for result in self.results]
+
+    def groups(self, wanted: Iterable[int]) -> list[list[int]]:
+        """Return the components that some depend on, in groups that do not depend on each other."""
+        groups: list[set[int]] = []
+        pending, seen = list(wanted), set()
+        while pending:
+            component = pending.pop()
+            if component in seen:
+                continue
+            seen.add(component)
+            pending.extend(self.needs[component])
+            together = {component, *self.needs[component]}
+            apart = [group for group in groups if not group & together]
+            groups = [*apart, together.union(*(group for group in groups if group & together))]
+        return sorted(sorted(group) for group in groups)
+
+    def combination(self, group: Sequence[int]) -> Combination:
+        """Return how the components of a group are combined."""
+        if len(group) == 1:
+            result = self.results[group[0]]
+            found = _SINGLE.get(type(result))
+            operands = {identity(self.left[group[0]]), identity(self.right[group[0]])}
+            if found and {identity(result.a), identity(result.b)} == operands:
+                return found
+        return Combination.OTHER if self.choice(group) is None else Combination.CHOICE
+
+    def choice(self, group: Sequence[int]) -> Guard | None:
+        """Return when all components of a group are taken from the left, None if they are not."""
+        choices = [self._chooses_left(i) for i in group]
+        first = choices[0]
+        if first is None:
+            return None
+        same = all(
+            choice and choice[1] == first[1] and tvm_ffi.structural_equal(choice[0], first[0])
+            for choice in choices
+        )
+        return first if same else None
+
+    def combined(
+        self, components: Sequence[int], left: Sequence[Expr], right: Sequence[Expr]
+    ) -> list[Expr]:
+        """Return some components of a combination, given these of both sides."""
+        bound = self.bound(components, left, right)
+        return [substituted(self.results[i], bound) for i in components]
+
+    def bound(
+        self, components: Sequence[int], left: Sequence[Expr], right: Sequence[Expr]
+    ) -> list[tuple[Any, Expr]]:
+        """Return what the combiner's variables stand for, given components of both sides."""
+        return [
+            *zip([self.left[i] for i in components], left, strict=True),
+            *zip([self.right[i] for i in components], right, strict=True),
+        ]
+
+    def _read(self, result: Expr) -> set[int]:
+        nodes = {identity(node) for node in postorder(result)}
+        pairs = enumerate(zip(self.left, self.right, strict=True))
+        return {i for i, (a, b) in pairs if identity(a) in nodes or identity(b) in nodes}
+
+    def _chooses_left(self, component: int) -> Guard | None:
+        """Return when a component is its left operand and otherwise its right one, or None."""
+        choice = choice_of(self.results[component])
+        if choice is None:
+            return None
+        condition, one, other = choice
+        sides = [identity(self.left[component]), identity(self.right[component])]
+        if [identity(one), identity(other)] == sides:
+            return condition, True
+        if [identity(other), identity(one)] == sides:
+            return condition, False
+        return None

@@ -1,0 +1,1 @@
+"""Gradients and kernels of loops in time."""

@@ -1,0 +1,145 @@
+"""States of scans of which only the last rows are read: kept in a ring of few rows.
+
+A step that looks back `lag` rows needs no more than these and the row that it computes. If nobody
+else reads earlier ones, row t is kept at t mod (lag + 1), for however many times the scan runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+
+from ..constants import integer_value
+from ..graph import Key, Operation, outputs_of, scan_body, sources, with_expressions
+from ..indices.index_system import Axis
+from ..walk import Expr, is_load, loaded, postorder, tensor_key, transformed
+from .restage import stage_of
+
+
+def ring_rows(op: Any) -> Expr:
+    """Return how many rows a state of a scan has if it is a ring."""
+    return op.init[0].shape[0] + 1
+
+
+def read_at_the_end(order: Sequence[Operation], results: Sequence[te.Tensor]) -> set[Key]:
+    """Return the states of scans of which only rows that a ring still has at the end are read.
+
+    Parameters
+    ----------
+    order : sequence of Operation
+        All stages.
+    results : sequence of Tensor
+        What is wanted as a whole.
+    """
+    scans = {
+        tensor_key(state): op
+        for op in order
+        if isinstance(op, te.ScanOp)
+        for state in outputs_of(op)
+        if not _is_short(op)
+    }
+    found = scans.keys() - {tensor_key(tensor) for tensor in results}
+    for op in order:
+        for tensor in sources(op):
+            key = tensor_key(tensor)
+            if key in found:
+                end = tensor.shape[0]
+                few = isinstance(op, te.ComputeOp) and reads_rows(
+                    [op], key, end - ring_rows(scans[key]), end
+                )
+                if not few:
+                    found.remove(key)
+    return found
+
+
+def looks_back(stages: Sequence[Operation], state: te.Tensor, op: Any, time: Axis) -> bool:
+    """Return whether the stages of a step read only the rows of a state that a ring has.
+
+    Parameters
+    ----------
+    stages : sequence of Operation
+    state : Tensor
+        As the stages read it.
+    op : ScanOp
+    time : Axis
+        Of the step.
+    """
+    return reads_rows(stages, tensor_key(state), time.var + 1 - ring_rows(op), time.var, [time])
+
+
+def reads_rows(
+    stages: Sequence[Operation], key: Key, low: Expr, end: Expr, around: Sequence[Axis] = ()
+) -> bool:
+    """Return whether all that stages read of a tensor are rows from `low` on and before `end`.
+
+    Parameters
+    ----------
+    stages : sequence of Operation
+        An extern stage that reads the tensor is taken to read all of it.
+    key : Key
+    low, end : Expr
+    around : sequence of Axis
+        Loops in terms of whose variables all this is.
+    """
+    for op in stages:
+        if not any(tensor_key(tensor) == key for tensor in sources(op)):
+            continue
+        if isinstance(op, te.ScanOp):
+            whole = any(tensor_key(tensor) == key for tensor in [*op.init, *op.update])
+            if whole or not reads_rows(scan_body(op), key, low, end, around):
+                return False
+            continue
+        if not isinstance(op, te.ComputeOp):
+            return False
+        stage = stage_of(op)
+        analyzer = tvm.sym.Analyzer()
+        for axis in [*around, *stage.axes]:
+            if not _loads(axis.low, axis.extent):
+                analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
+        for node in postorder(*stage.expressions):
+            if is_load(node) and tensor_key(loaded(node)[0]) == key:
+                row = loaded(node)[1][0]
+                if _loads(row) or not analyzer.can_prove(tirx.all(row >= low, row < end)):
+                    return False
+    return True
+
+
+def in_ring(row: Expr, rows: Expr) -> Expr:
+    """Return where a ring has a row."""
+    return tirx.floormod(row, rows.astype(str(row.ty)))
+
+
+def reading_rings(op: Operation, rings: Mapping[Key, te.Tensor]) -> Operation:
+    """Return a stage that reads states where they are kept.
+
+    Parameters
+    ----------
+    op : Operation
+    rings : mapping
+        From states to the rings that have their last rows.
+    """
+    if not any(tensor_key(tensor) in rings for tensor in sources(op)):
+        return op
+
+    def change(node: Expr) -> Expr:
+        ring = rings.get(tensor_key(loaded(node)[0])) if is_load(node) else None
+        if ring is None:
+            return node
+        row, *rest = loaded(node)[1]
+        return ring(in_ring(row, ring.shape[0]), *rest)
+
+    return with_expressions(op, lambda root: transformed(root, change))
+
+
+def _loads(*roots: Expr) -> bool:
+    return any(is_load(node) for node in postorder(*roots))
+
+
+def _is_short(op: Any) -> bool:
+    """Return whether a ring has no fewer rows than the states."""
+    spare = tvm.sym.Analyzer().simplify(op.update[0].shape[0] - ring_rows(op))
+    rows = integer_value(spare)
+    return rows is not None and rows <= 0

@@ -1,0 +1,259 @@
+"""Recurrences: the step of a scan, and its gradient as a scan backwards in time.
+
+With S the states at all times and U the updates of all times as a function of them, a scan solves
+S[t] = U(S)[t] for t ≥ lag. Its cotangents solve the transposed equation, S̄ = head + (∂U/∂S)ᵀ S̄,
+where row t depends on later rows alone: a scan in reverse, whose update is the derivative of the
+forward update. What the steps read from outside then gets the derivative of U by it at S̄, for all
+times at once. See Werbos, Backpropagation through time (1990).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+
+from ...errors import ArgumentError, MissingGradientError
+from .. import externs
+from ..backprop import is_float
+from ..constants import integer_value
+from ..contribution import Contribution
+from ..forms.assemble import assembled
+from ..graph import Key, Operation, listed, outputs_of, rewritten, scan_body, sources
+from ..indices.index_system import Axis
+from ..kinds import map_stage
+from ..scatter import scatter_of
+from ..walk import Expr, is_load, loaded, postorder, tensor_key
+from .restage import stage_of
+from .slices import Slicing
+from .stacks import Stacking
+
+Parts = dict[Key, list[Contribution | te.Tensor]]
+"""What is added to the cotangents of tensors, by their keys."""
+
+Propagate = Callable[[Sequence[Operation], set[Key], Parts], Any]
+"""Takes the parts of what stages compute through them, to those of what they read."""
+
+Row = Callable[..., Expr]
+"""The cotangent of a state as a function of the time and the position in it."""
+
+
+def scan_parts(
+    op: Any, cotangents: Sequence[te.Tensor | None], active: set[Key], propagate: Propagate
+) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
+    """Return what a scan adds to the cotangents of its initial states and of what its steps read.
+
+    Parameters
+    ----------
+    op : ScanOp
+    cotangents : sequence of Tensor or None
+        One per state.
+    active : set of Key
+        The tensors whose cotangents are asked for.
+    propagate : callable
+
+    Raises
+    ------
+    MissingGradientError
+        A stage of its update has no known derivative, or cannot be computed one time at a time.
+    """
+    try:
+        return _Reversal(op, cotangents, active, propagate).parts()
+    except ArgumentError as error:
+        raise MissingGradientError(str(error)) from error
+
+
+def step_time(op: Any) -> Axis:
+    """Return the times that a scan computes, as a loop over a new variable."""
+    low, extent = op.scan_axis.dom.min, op.scan_axis.dom.extent
+    dtype = str(extent.ty)
+    return Axis(te.var("t", dtype), low.astype(dtype), extent)
+
+
+def step(
+    op: Any, time: Axis, known: Mapping[Key, te.Tensor]
+) -> tuple[list[te.Tensor], list[Operation]]:
+    """Return the states that a scan computes at one time, and the stages of that.
+
+    Parameters
+    ----------
+    op : ScanOp
+    time : Axis
+        The parameter of the result.
+    known : mapping
+        What is to be read instead of its state placeholders and other tensors.
+
+    Raises
+    ------
+    ArgumentError
+        A stage cannot be computed one time at a time, or reads a state of the time that it
+        computes or of a later one; the error names it.
+    """
+    updates = without_externs(op)
+    states = [known.get(tensor_key(state), state) for state in op.state_placeholder]
+    slicing = Slicing(scan_body(op, updates), time, known)
+    rows = slicing.tensors(updates, time.var)
+    _check_past(slicing.made, states, time)
+    return rows, slicing.made
+
+
+def without_externs(op: Any) -> list[te.Tensor]:
+    """Return the updates of a scan with its extern stages by others, as far as they are known."""
+
+    def change(stage: Operation) -> list[te.Tensor] | None:
+        if not isinstance(stage, te.ExternOp) or scatter_of(stage) is not None:
+            return None
+        try:
+            outputs = externs.restated(stage)
+        except MissingGradientError:
+            return None
+        return [
+            own if new is None else new for new, own in zip(outputs, outputs_of(stage), strict=True)
+        ]
+
+    read = [*sources(op), *op.state_placeholder]
+    return rewritten(op.update, change, {tensor_key(tensor): tensor for tensor in read})
+
+
+def _check_past(stages: Sequence[Operation], states: Sequence[te.Tensor], time: Axis) -> None:
+    """Raise if a stage of a step reads a state that no step before has computed."""
+    if integer_value(time.extent) == 0:
+        return
+    keys = {tensor_key(state) for state in states}
+    analyzer = tvm.sym.Analyzer()
+    analyzer.bind(time.var, tvm.ir.Range.from_min_extent(time.low, time.extent))
+    for op in stages:
+        if isinstance(op, te.ScanOp):
+            continue
+        for node in postorder(*stage_of(op).expressions):
+            if is_load(node) and tensor_key(loaded(node)[0]) in keys:
+                row = loaded(node)[1][0]
+                if not any(is_load(part) for part in postorder(row)) and analyzer.can_prove(
+                    row >= time.var
+                ):
+                    raise ArgumentError(
+                        f"the stage {op.name} of a scan reads a state at the time that the step "
+                        "computes, or later; a step may read the states of steps before it"
+                    )
+
+
+class _Reversal:
+    """A scan, and the one that computes the cotangents of its states."""
+
+    def __init__(
+        self,
+        op: Any,
+        cotangents: Sequence[te.Tensor | None],
+        active: set[Key],
+        propagate: Propagate,
+    ):
+        self.op = op
+        self.heads = {i: c for i, c in enumerate(cotangents) if c is not None}
+        self.active = active
+        self.propagate = propagate
+        self.states = outputs_of(op)
+        self.time = step_time(op)
+        self.last = self.states[0].shape[0] - 1
+        known = {
+            tensor_key(placeholder): state
+            for placeholder, state in zip(op.state_placeholder, self.states, strict=True)
+        }
+        stacking = Stacking(self.time)
+        self.updates = stacking.tensors(*step(op, self.time, known))
+        self.order = stacking.stages(self.updates)
+
+    def parts(self) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
+        """Return the parts for the initial states and for what the steps read."""
+        cotangents = self._cotangents()
+        outside = {tensor_key(tensor): tensor for tensor in sources(self.op)}
+        arrived = self._arrived(outside.keys() & self.active, cotangents)
+        inits = [
+            (init, _rows(init, cotangents[i], 0, init.shape[0]))
+            for i, init in enumerate(self.op.init)
+            if i in cotangents and tensor_key(init) in self.active
+        ]
+        return [*inits, *((outside[key], p) for key, parts in arrived.items() for p in parts)]
+
+    def _arrived(self, wanted: set[Key], cotangents: Mapping[int, Row]) -> Parts:
+        """Return what the updates at all computed times add to the cotangents of some tensors."""
+        parts: Parts = {}
+        for i, row in cotangents.items():
+            stacked = _rows(self.updates[i], row, self.time.low, self.time.extent)
+            parts.setdefault(tensor_key(self.updates[i]), []).append(stacked)
+        self.propagate(self.order, wanted, parts)
+        assert parts.keys() <= wanted, "a cotangent reaches a stage that is not of the step"
+        return parts
+
+    def _cotangents(self) -> dict[int, Row]:
+        """Return the cotangents of those states that have any."""
+        heads: dict[int, Row] = dict(self.heads)
+        if integer_value(self.time.extent) == 0:
+            return heads
+        floats = {tensor_key(s): i for i, s in enumerate(self.states) if is_float(s.dtype)}
+        carried: dict[int, te.Tensor] = {}
+        due = list(self.heads)
+        while due:
+            carried |= {i: self._carried(self.states[i]) for i in due}
+            rows = {i: self._backwards(tensor) for i, tensor in carried.items()}
+            arrived = {floats[k]: p for k, p in self._arrived(set(floats), rows).items()}
+            due = [i for i in arrived if i not in carried]
+        if not arrived:  # no step reads the one before
+            return heads
+        results = self._reversed(carried, arrived)
+        return {i: self._backwards(result) for i, result in results.items()}
+
+    def _reversed(
+        self,
+        carried: Mapping[int, te.Tensor],
+        arrived: Mapping[int, list[Contribution | te.Tensor]],
+    ) -> dict[int, te.Tensor]:
+        """Return the cotangents of the states as a scan, from the last time to the first."""
+        inits, updates = [], []
+        for i, placeholder in carried.items():
+            init, update = self._last_and_before(i, placeholder, arrived.get(i, []))
+            inits.append(init)
+            updates.append(update)
+        result = te.scan(inits, updates, list(carried.values()), name=f"{self.op.name}_ct")
+        return dict(zip(carried, listed(result), strict=True))
+
+    def _last_and_before(
+        self, i: int, placeholder: te.Tensor, parts: Sequence[Contribution | te.Tensor]
+    ) -> tuple[te.Tensor, te.Tensor]:
+        """Return the cotangent of a state at the last time, and at all times from those behind."""
+        state, head, name = self.states[i], self.heads.get(i), placeholder.op.name
+        total = assembled(state, [*([] if head is None else [head]), *parts])
+        zero = tirx.const(0.0, str(state.dtype))
+        one = tirx.const(1, str(self.last.ty))
+        last = map_stage(
+            (one, *state.shape[1:]),
+            lambda _, *rest: zero if head is None else head(self.last, *rest),
+            name=f"{name}_last",
+        )
+        before = map_stage(
+            placeholder.shape,
+            lambda step, *rest: total(self.last - step, *rest),
+            name=f"{name}_before",
+        )
+        return last, before
+
+    def _carried(self, state: te.Tensor) -> te.Tensor:
+        """Return the state of the scan in reverse: the last time first, as far as it is needed."""
+        wants_init = any(tensor_key(init) in self.active for init in self.op.init)
+        runs = (integer_value(self.time.extent) or 0) > 0
+        first = self.time.low if runs and not wants_init else 0
+        shape = [self.last + 1 - first, *state.shape[1:]]
+        return te.placeholder(shape, str(state.dtype), name=f"{state.op.name}_ct")
+
+    def _backwards(self, tensor: te.Tensor) -> Row:
+        return lambda time, *rest: tensor(self.last - time, *rest)
+
+
+def _rows(like: te.Tensor, row: Row, low: Expr, extent: Expr) -> te.Tensor:
+    """Return some of the rows of a cotangent, those of a tensor."""
+    return map_stage(
+        (extent, *like.shape[1:]),
+        lambda i, *rest: row(i + low, *rest),
+        name=f"{like.op.name}_ct",
+    )

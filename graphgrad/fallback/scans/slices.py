@@ -1,0 +1,390 @@
+"""Graphs of stages at one place along some of their dimensions.
+
+A scan's update is a graph over all times, of which one time is computed at each step. Taking that
+time out of every stage gives the graph of a step, in which time is a parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+from tvm.ir import prim
+from tvm.sym import ProofStrength
+
+from ...errors import ArgumentError
+from ..backprop import is_float
+from ..constants import integer_value
+from ..graph import Key, Operation, outputs_of, scan_body, scan_with
+from ..indices.index_system import Axis
+from ..kinds import map_stage
+from ..walk import (
+    Expr,
+    called,
+    children,
+    identity,
+    is_load,
+    loaded,
+    postorder,
+    rebuilt,
+    same,
+    substituted,
+    tensor_key,
+    transformed,
+)
+from .restage import Stage, like, stage_of
+
+Place = Mapping[int, Expr]
+"""Where a tensor is read along some of its dimensions."""
+
+
+@dataclass
+class Slice:
+    """One stage at one place.
+
+    Attributes
+    ----------
+    op : Operation
+        The stage.
+    place : dict
+        Along which dimensions of it, and where, in terms of the stage that reads it.
+    readers : list of Axis
+        Those loops of the stage that reads it that occur in `place`: dimensions of the result.
+    stage : Stage or None
+        What it computes; of a scan or a placeholder, None.
+    read_by_it : list of Slice
+    outputs : list of Tensor
+        The result, once it is built.
+    """
+
+    op: Operation
+    place: dict[int, Expr]
+    readers: list[Axis] = field(default_factory=list)
+    stage: Stage | None = None
+    read_by_it: list[Slice] = field(default_factory=list)
+    outputs: list[te.Tensor] = field(default_factory=list)
+
+    def read(self, load: Expr) -> Expr:
+        """Return a load of the result for a load of the stage at this place."""
+        tensor, indices = loaded(load)
+        rest = [index for i, index in enumerate(indices) if i not in self.place]
+        at = [*(axis.var - axis.low for axis in self.readers), *rest]
+        if self.stage is not None and self.stage.is_view:
+            variables = [axis.var for axis in self.stage.axes]
+            places = [like(var, index) for var, index in zip(variables, at, strict=True)]
+            return substituted(self.stage.roots[0], zip(variables, places, strict=True))
+        return self.outputs[tensor.value_index](*at)
+
+
+class Slicing:
+    """Stages computed for one place only, which may depend on a parameter.
+
+    Parameters
+    ----------
+    stages : sequence of Operation
+        What is to be computed for one place, each after those it reads; what is read of any other
+        stage is read as it is.
+    parameter : Axis
+        Along its range.
+    known : mapping
+        What is to be read instead of some tensors of other stages.
+    around : sequence of Axis
+        Further parameters, which the range of the parameter and the place may depend on.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[Operation],
+        parameter: Axis,
+        known: Mapping[Key, te.Tensor],
+        around: Sequence[Axis] = (),
+    ):
+        self.parameter = parameter
+        self.parameters = [*around, parameter]
+        self.known = known
+        self.outermost = {identity(op) for op in stages}
+        self.made: list[Operation] = []
+        """What was made for the results, each stage after those it reads; scans as one stage."""
+        self.slices: dict[int, list[Slice]] = {
+            identity(inner): [] for op in stages for inner in _with_inside(op)
+        }
+        self.demanded: list[Slice] = []
+
+    def tensors(self, tensors: Sequence[te.Tensor], where: Expr) -> list[te.Tensor]:
+        """Return some tensors where their first index has a value; zero outside their bounds.
+
+        Parameters
+        ----------
+        tensors : sequence of Tensor
+        where : Expr
+            In terms of the parameter.
+
+        Raises
+        ------
+        ArgumentError
+            A stage cannot be computed for one place; the error names it.
+        """
+        place = {0: self._analyzer([]).simplify(where)}
+        wanted = [self._demand(tensor, place, []) for tensor in tensors]
+        while self.demanded:
+            self._put(self.demanded.pop())
+        for part in _readers_last(part for part in wanted if part is not None):
+            self._build(part)
+        return [self._at(tensor, place) for tensor in tensors]
+
+    def _demand(self, tensor: te.Tensor, place: Place, local: Sequence[Axis]) -> Slice | None:
+        """Return the slice of a tensor at a place, a new one if there is none yet."""
+        known = self.slices.get(identity(tensor.op))
+        if known is None:
+            return None
+        if isinstance(tensor.op, te.ScanOp):
+            # Its own time is no dimension to slice: each of its steps needs those before.
+            place = {i: at for i, at in place.items() if i > 0}
+        for part in known:
+            if _same_place(part.place, place):
+                return part
+        used = {identity(node) for node in postorder(*place.values())}
+        known.append(Slice(tensor.op, dict(place), [a for a in local if identity(a.var) in used]))
+        self.demanded.append(known[-1])
+        return known[-1]
+
+    def _put(self, part: Slice) -> None:
+        """Put a stage at its place, and demand what it reads there."""
+        op = part.op
+        if isinstance(op, te.PlaceholderOp):
+            return
+        if isinstance(op, te.ScanOp):
+            if part.readers:
+                raise ArgumentError(
+                    f"the scan {op.name} inside another is read at times of the outer one that "
+                    "differ by element; give the outer time a dimension of its own"
+                )
+            read = [self._demand(tensor, part.place, []) for tensor in [*op.init, *op.update]]
+        else:
+            part.stage = self._stage(part)
+            read = [
+                self._read(node, part.stage.axes)
+                for node in postorder(*part.stage.expressions)
+                if is_load(node)
+            ]
+        part.read_by_it = [other for other in read if other is not None]
+
+    def _stage(self, part: Slice) -> Stage:
+        """Return a stage at its place, its conditions and indices simplified."""
+        fresh = [from_zero(axis) for axis in part.readers]
+        renamed = [
+            (axis.var, like(axis.var, new.var + axis.low))
+            for axis, new in zip(part.readers, fresh, strict=True)
+        ]
+        place = {i: substituted(index, renamed) for i, index in part.place.items()}
+        shape = part.op.output(0).shape
+        whole = stage_of(part.op)
+        if whole.as_is:
+            place = {i: tirx.max(tirx.min(at, shape[i] - 1), 0) for i, at in place.items()}
+        stage = whole.at(place, fresh)
+        analyzer = self._analyzer(stage.axes)
+        if not whole.as_is:
+            inside = [c for i, at in place.items() for c in (at >= 0, at < shape[i])]
+            stage = stage.where([c for c in inside if not _provable(analyzer, c)])
+        return stage.changed(lambda root: _simplified(root, analyzer))
+
+    def _read(self, load: Expr, local: Sequence[Axis]) -> Slice | None:
+        """Return the slice that a load reads; None if it reads no stage that is sliced."""
+        tensor, indices = loaded(load)
+        place = {i: at for i, at in enumerate(indices) if self._depends(at)}
+        loops = {identity(axis.var) for axis in local}
+        fixed = {i: at for i, at in place.items() if not _uses(at, loops)}
+        if fixed:
+            # A gather within the row is no reason to compute an element anew for each reader.
+            # A scan is not computed for some elements of its rows alone.
+            whole = isinstance(tensor.op, te.PlaceholderOp | te.ScanOp)
+            place = {
+                i: at for i, at in place.items() if not _reads(at) or (i in fixed and not whole)
+            }
+        return self._demand(tensor, place, local)
+
+    def _depends(self, index: Expr) -> bool:
+        return _uses(index, {identity(self.parameter.var)})
+
+    def _build(self, part: Slice) -> None:
+        """Build a slice, unless it is a view, which its readers see through."""
+        if part.stage is not None:
+            local = part.stage.axes
+            part.stage = part.stage.changed(lambda root: self._reading(root, local))
+            if part.stage.is_view:
+                return
+        self._finish(part)
+
+    def _finish(self, part: Slice) -> None:
+        if part.stage is not None and part.stage.is_view:
+            tensor, indices = loaded(part.stage.roots[0])
+            whole = len(indices) == len(part.stage.axes) and all(
+                index.same_as(axis.var) and same(axis.extent, extent)
+                for index, axis, extent in zip(indices, part.stage.axes, tensor.shape, strict=True)
+            )
+            if whole and any(tensor.op.same_as(op) for op in self.made):
+                part.outputs = [tensor]
+                return
+        part.outputs = self._built(part)
+        if identity(part.op) in self.outermost:
+            self.made.append(part.outputs[0].op)
+
+    def _built(self, part: Slice) -> list[te.Tensor]:
+        if isinstance(part.op, te.ScanOp):
+            return self._scan(part)
+        if isinstance(part.op, te.PlaceholderOp):
+            tensor = part.op.output(0)
+            shape = [extent for i, extent in enumerate(tensor.shape) if i not in part.place]
+            return [te.placeholder(shape, str(tensor.dtype), name=tensor.op.name)]
+        assert part.stage is not None
+        return part.stage.built(self.parameters)
+
+    def _reading(self, root: Expr, local: Sequence[Axis]) -> Expr:
+        """Return an expression that reads slices, or what is known, instead of stages."""
+        results: dict[int, Expr] = {}
+        for node in postorder(root):
+            moved = rebuilt(node, [results[identity(child)] for child in children(node)])
+            if is_load(node):
+                part = self._read(node, local)
+                tensor, indices = loaded(moved)
+                moved = self._outside(tensor)(*indices) if part is None else part.read(moved)
+            results[identity(node)] = moved
+        return results[identity(root)]
+
+    def _scan(self, part: Slice) -> list[te.Tensor]:
+        """Return a scan inside the graph, at a place along dimensions other than its own time."""
+        op = part.op
+        for state in op.state_placeholder:
+            if any(not _same_place(o.place, part.place) for o in self.slices[identity(state.op)]):
+                raise ArgumentError(
+                    f"the scan {op.name} inside another reads its state {state.op.name} at another "
+                    "time of the outer scan than that of what it computes"
+                )
+        init, update, states = (
+            [self._at(tensor, part.place) for tensor in tensors]
+            for tensors in (op.init, op.update, op.state_placeholder)
+        )
+        return outputs_of(scan_with(op, init, update, states))
+
+    def _at(self, tensor: te.Tensor, place: Place) -> te.Tensor:
+        """Return a tensor at a place: its slice, or part of it if it is not one to be sliced."""
+        part = self._demand(tensor, place, [])
+        if part is None:
+            return self._part(self._outside(tensor), place)
+        if not part.outputs:  # a view, or a state that the updates of its scan do not read
+            self._finish(part)
+        result = part.outputs[tensor.value_index]
+        left = {i: at for i, at in place.items() if i not in part.place}
+        return self._part(result, left) if left else result
+
+    def _part(self, tensor: te.Tensor, place: Place) -> te.Tensor:
+        """Return a copy of a part of a tensor."""
+        dimensions = range(len(tensor.shape))
+
+        def body(*position: Any) -> Expr:
+            rest = iter(position)
+            return tensor(*(place[i] if i in place else next(rest) for i in dimensions))
+
+        kept = tuple(tensor.shape[i] for i in dimensions if i not in place)
+        part = map_stage(kept, body, name=f"{tensor.op.name}_part")
+        self.made.append(part.op)
+        return part
+
+    def _outside(self, tensor: te.Tensor) -> te.Tensor:
+        return self.known.get(tensor_key(tensor), tensor)
+
+    def _analyzer(self, axes: Sequence[Axis]) -> Any:
+        analyzer = tvm.sym.Analyzer()
+        for axis in [*self.parameters, *axes]:
+            if _reads(axis.low) or _reads(axis.extent):
+                continue  # TVM's analysis fails on loads, which it cannot hash
+            low = integer_value(axis.low)
+            if axis is self.parameter and low is not None and integer_value(axis.extent) == 1:
+                # Bound to a range of one value, a parameter would be replaced by it, and what is
+                # read there would no longer seem to depend on the parameter.
+                analyzer.update(axis.var, tvm.sym.ConstIntBound(low, low))
+                continue
+            analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
+        return analyzer
+
+
+def _with_inside(op: Operation) -> list[Operation]:
+    """Return a stage; a scan after its states and the stages of its body."""
+    if not isinstance(op, te.ScanOp):
+        return [op]
+    states = [state.op for state in op.state_placeholder]
+    return [*states, *(inner for stage in scan_body(op) for inner in _with_inside(stage)), op]
+
+
+def _readers_last(wanted: Iterable[Slice]) -> list[Slice]:
+    """Return slices and all that they read, each once, after those it reads."""
+    order: list[Slice] = []
+    seen: set[int] = set()
+    stack = [(part, False) for part in wanted]
+    while stack:
+        part, expanded = stack.pop()
+        if expanded:
+            order.append(part)
+        elif id(part) not in seen:
+            seen.add(id(part))
+            stack.append((part, True))
+            stack.extend((other, False) for other in part.read_by_it)
+    return order
+
+
+def _same_place(a: Place, b: Place) -> bool:
+    return a.keys() == b.keys() and all(same(a[i], b[i]) for i in a)
+
+
+def from_zero(axis: Axis) -> Axis:
+    """Return a new loop of the same extent, from 0."""
+    dtype = str(axis.var.ty)
+    return Axis(te.var(axis.var.name, dtype), tirx.const(0, dtype), axis.extent)
+
+
+def _simplified(root: Expr, analyzer: Any) -> Expr:
+    """Return an expression with its indices simplified, and the conditions on indices alone."""
+
+    def index(value: Expr) -> Expr:
+        return value if _reads(value) else analyzer.simplify(value)
+
+    def change(node: Expr) -> Expr:
+        if is_load(node):
+            tensor, indices = loaded(node)
+            return tensor(*map(index, indices))
+        chosen = _choice(node)
+        if chosen is None:
+            return node
+        build, condition, branches = chosen
+        if _provable(analyzer, condition):
+            return branches[0]
+        if _provable(analyzer, tirx.Not(condition)):
+            return branches[1]
+        return build(index(condition), *branches)
+
+    root = transformed(root, change)
+    return root if is_float(root.ty) else index(root)
+
+
+def _choice(node: Expr) -> tuple[Any, Expr, list[Expr]] | None:
+    """Return how a choice is built, what it depends on and its branches; None if it is none."""
+    if isinstance(node, prim.Select):
+        return tirx.Select, node.condition, [node.true_value, node.false_value]
+    if called(node) == "prim.if_then_else":
+        return tirx.if_then_else, node.args[0], list(node.args[1:])
+    return None
+
+
+def _uses(root: Expr, variables: set[int]) -> bool:
+    return any(identity(node) in variables for node in postorder(root))
+
+
+def _reads(root: Expr) -> bool:
+    return any(is_load(node) for node in postorder(root))
+
+
+def _provable(analyzer: Any, condition: Expr) -> bool:
+    return not _reads(condition) and analyzer.can_prove(condition, ProofStrength.SYMBOLIC_BOUND)
