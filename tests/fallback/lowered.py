@@ -13,9 +13,10 @@ from tvm import s_tir, tirx
 def buffers_of(func: tirx.PrimFunc) -> list[Any]:
     """Return all buffers that a function allocates."""
     buffers: list[Any] = []
-    tvm_ffi.structural_walk(
-        func.body, (s_tir.SBlock, lambda block: buffers.extend(block.alloc_buffers))
-    )
+    of_block = (s_tir.SBlock, lambda block: buffers.extend(block.alloc_buffers))
+    of_statement = (tirx.AllocBuffer, lambda statement: buffers.append(statement.buffer))
+    for callback in (of_block, of_statement):
+        tvm_ffi.structural_walk(func.body, callback)
     return buffers
 
 
@@ -30,7 +31,7 @@ def allocated_bytes(func: tirx.PrimFunc) -> int:
 def stores(statement: Any) -> int:
     """Return how many elements a statement writes, each as often as it does, without those of init.
 
-    A sum of n terms writes its element n times.
+    A sum of n terms writes its element n times. Values that are bound in local memory do not count.
     """
     if isinstance(statement, tirx.For):
         return int(statement.extent) * stores(statement.body)
@@ -42,7 +43,7 @@ def stores(statement: Any) -> int:
         branches = [statement.then_case, statement.else_case]
         return max(stores(branch) for branch in branches if branch is not None)
     if isinstance(statement, tirx.BufferStore):
-        return 1
-    if isinstance(statement, tirx.Bind):
+        return 0 if statement.buffer.ty.storage_scope == "local" else 1
+    if isinstance(statement, tirx.Bind | tirx.AllocBuffer):
         return 0
     raise TypeError(f"a {type(statement).__name__} is not among what is counted")
