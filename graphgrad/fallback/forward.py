@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tvm import te, tirx
+from tvm import te
 
-from .gradient import te_gradient
+from .gradient import filled, te_gradient
 from .graph import listed
-from .kinds import map_stage
 
 
 def te_jvp(
@@ -48,10 +47,5 @@ def te_jvp(
     """
     outputs = listed(output)
     # Any cotangents do: the result does not depend on them.
-    heads = [_ones(tensor) for tensor in outputs]
+    heads = [filled(tensor, 1.0, "head") for tensor in outputs]
     return te_gradient(te_gradient(outputs, inputs, heads), heads, tangents)
-
-
-def _ones(tensor: te.Tensor) -> te.Tensor:
-    one = tirx.const(1.0, str(tensor.dtype))
-    return map_stage(tensor.shape, lambda *_: one, name=f"{tensor.op.name}_head")

@@ -17,7 +17,7 @@ from .cut import cut
 from .forms.assemble import assembled
 from .graph import STEPWISE, Key, Operation, inside_scans, operations, outputs_of, sources
 from .guarded import Guarded
-from .kinds import Kind, marked
+from .kinds import map_stage
 from .reductions.reduce import OTHERS, Point, reduction_points, stage_axes
 from .reductions.reduce_restated import restated_reduction
 from .scans.scan import scan_parts
@@ -86,7 +86,7 @@ def te_gradient(
     totals = _propagated(order, wanted, parts, pads)
     found = [totals.get(tensor_key(tensor)) for tensor in inputs]
     gradients = [
-        _full(tensor, 0.0) if total is None else total
+        filled(tensor, 0.0) if total is None else total
         for tensor, total in zip(inputs, found, strict=True)
     ]
     return cut(gradients, {tensor_key(tensor): tensor for tensor in given})
@@ -253,7 +253,7 @@ def _heads(
                 f"no output is of floats: {names} has no gradient; differentiate what is computed "
                 "before it is made an integer or a truth value"
             )
-        return [_full(tensor, 1.0) if is_float(tensor.dtype) else None for tensor in outputs]
+        return [filled(tensor, 1.0) if is_float(tensor.dtype) else None for tensor in outputs]
     heads = _tensors("head", head, optional=True)
     if len(heads) != len(outputs):
         raise ArgumentError(
@@ -279,7 +279,7 @@ def _same_type(a: te.Tensor, b: te.Tensor) -> bool:
     )
 
 
-def _full(tensor: te.Tensor, value: float) -> te.Tensor:
+def filled(tensor: te.Tensor, value: float, suffix: str = "ct") -> te.Tensor:
+    """Return a tensor like another one, with one value everywhere."""
     constant = tirx.const(value, str(tensor.dtype))
-    name = f"{tensor.op.name}_ct"
-    return te.compute(tensor.shape, lambda *_: constant, name=name, attrs=marked(Kind.MAP))
+    return map_stage(tensor.shape, lambda *_: constant, name=f"{tensor.op.name}_{suffix}")

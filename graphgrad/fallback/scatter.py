@@ -17,7 +17,7 @@ from tvm.te import _ffi_api
 
 from .graph import DETECT_ACCESS
 from .guarded import Guarded
-from .indices.index_system import Axis
+from .indices.linear_system import Axis, element_axes
 from .kinds import Kind, marked
 from .share import shared
 from .walk import Expr, is_load, loaded, postorder, reads, substituted, tensor_key, without_lets
@@ -69,7 +69,7 @@ def scatter_add(
     guards = [c if wanted else _negated(c) for c, wanted in term.guards]
     guards += _not_among(guards, _bounds(indices, shape))
     scatter = Scatter(list(axes), list(indices), term.value, guards)
-    elements = [Axis(te.var("i", str(e.ty)), tirx.const(0, str(e.ty)), e) for e in shape]
+    elements = element_axes(shape, "i")
     ranges = [end for axis in axes for end in (axis.low, axis.extent)]
 
     def build(inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:

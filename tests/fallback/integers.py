@@ -10,16 +10,7 @@ from tvm.ir import prim
 
 from graphgrad.fallback.indices.index_system import Axis, Inversion
 from graphgrad.fallback.walk import called, children, identity, postorder
-
-_BINARY = {
-    prim.Add: np.add, prim.Sub: np.subtract, prim.Mul: np.multiply,
-    prim.FloorDiv: np.floor_divide, prim.FloorMod: np.mod, prim.Mod: np.fmod,
-    prim.Min: np.minimum, prim.Max: np.maximum,
-    prim.EQ: np.equal, prim.NE: np.not_equal,
-    prim.LT: np.less, prim.LE: np.less_equal, prim.GT: np.greater, prim.GE: np.greater_equal,
-    prim.And: np.logical_and, prim.Or: np.logical_or,
-    prim.LShift: np.left_shift, prim.RShift: np.right_shift, prim.BitwiseAnd: np.bitwise_and,
-}  # fmt: skip
+from tests.fallback.interpreter import BINARY
 
 Known = Mapping[int, Any]
 """Values of variables, by their identity."""
@@ -74,4 +65,4 @@ def _node(node: Any, parts: list[Any]) -> Any:
         return np.logical_not(parts[0])
     if isinstance(node, prim.Div):
         return np.trunc(parts[0] / parts[1]).astype("int64")
-    return _BINARY[type(node)](*parts)
+    return BINARY[type(node)](*parts)

@@ -33,7 +33,7 @@ from graphgrad.fallback.walk import (
 
 _ABSURD = -(10**9)
 
-_BINARY = {
+BINARY = {
     prim.Add: np.add, prim.Sub: np.subtract, prim.Mul: np.multiply,
     prim.FloorDiv: np.floor_divide, prim.FloorMod: np.mod, prim.Mod: np.fmod,
     prim.Min: np.minimum, prim.Max: np.maximum,
@@ -248,8 +248,8 @@ def _node(node: Any, parts: list[Any], values: dict[Any, np.ndarray]) -> Any:
     if isinstance(node, prim.Div):
         a, b = parts
         return np.divide(a, b) if dtype.kind not in "iu" else np.trunc(a / b).astype(dtype)
-    if type(node) in _BINARY:
-        return _BINARY[type(node)](*parts)
+    if type(node) in BINARY:
+        return BINARY[type(node)](*parts)
     return np.asarray(_CALLS[called(node).split(".")[-1]](*parts)).astype(dtype)
 
 

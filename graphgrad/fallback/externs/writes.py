@@ -15,7 +15,7 @@ from tvm import te, tirx, topi
 from ..backprop import widened
 from ..constants import integer_value
 from ..guarded import Guarded
-from ..indices.index_system import Axis
+from ..indices.linear_system import element_axes
 from ..indices.row_major import element_count, ravelled, reshaped, unravelled
 from ..kinds import map_stage
 from ..reductions.recurrence import partial_results
@@ -155,7 +155,7 @@ def _written(writes: _Writes, mode: str) -> te.Tensor:
 
 def _added(writes: _Writes) -> te.Tensor:
     data, (count,) = writes.data, writes.targets.shape
-    axis = Axis(te.var("t", str(count.ty)), tirx.const(0, str(count.ty)), count)
+    (axis,) = element_axes([count], "t")
     term = widened(writes.updates(axis.var))
     target = writes.targets(axis.var)
     shape = [element_count(data.shape)]

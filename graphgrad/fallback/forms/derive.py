@@ -17,7 +17,7 @@ from ..contribution import Contribution
 from ..guarded import Guarded
 from ..indices.affine import coefficients
 from ..indices.index_system import Axis, NotAffineError, invert
-from ..indices.linear_system import analyzer_of
+from ..indices.linear_system import analyzer_of, element_axes
 from ..kinds import Kind, marked
 from ..share import shared
 from ..walk import (
@@ -69,19 +69,11 @@ def derived(contribution: Contribution, pads: bool = True) -> te.Tensor | None:
         return None
 
 
-def element_axes(tensor: te.Tensor) -> list[Axis]:
-    """Return loops over the elements of a tensor."""
-    return [
-        Axis(te.var(f"x{i}", str(extent.ty)), tirx.const(0, str(extent.ty)), extent)
-        for i, extent in enumerate(tensor.shape)
-    ]
-
-
 class _Derivation:
     """The forms of one contribution."""
 
     def __init__(self, contribution: Contribution, pads: bool, scattered: int):
-        self.element = element_axes(contribution.tensor)
+        self.element = element_axes(contribution.tensor.shape)
         self.pads = pads
         self.name = f"{contribution.stage}_{contribution.tensor.op.name}_g"
         self.whole = invert(

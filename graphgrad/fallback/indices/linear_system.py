@@ -41,6 +41,14 @@ class Axis:
                 object.__setattr__(self, name, bound.astype(dtype))
 
 
+def element_axes(shape: Iterable[Expr], name: str = "x") -> list[Axis]:
+    """Return loops over the elements of a shape, from 0."""
+    return [
+        Axis(te.var(f"{name}{i}", str(extent.ty)), tirx.const(0, str(extent.ty)), extent)
+        for i, extent in enumerate(shape)
+    ]
+
+
 def analyzer_of(axes: Iterable[Axis]) -> tvm.sym.Analyzer:
     """Return an analyzer that knows the ranges of some loop variables."""
     analyzer = tvm.sym.Analyzer()

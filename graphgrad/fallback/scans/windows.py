@@ -14,7 +14,7 @@ from ..constants import integer_value
 from ..contribution import Contribution
 from ..graph import Operation
 from ..guarded import Guarded
-from ..indices.index_system import Axis
+from ..indices.linear_system import Axis, element_axes
 from ..kinds import map_stage
 from ..scatter import scatter_of
 from ..walk import Expr, identity, is_load, loaded, postorder, tensor_key
@@ -64,10 +64,7 @@ class Window:
         """
         one = tirx.const(1, str(self.time.extent.ty))
         back = Axis(te.var("r", str(one.ty)), one, self.time.extent)
-        loops = [
-            Axis(te.var(f"p{i}", str(extent.ty)), tirx.const(0, str(extent.ty)), extent)
-            for i, extent in enumerate(self._shape())
-        ]
+        loops = element_axes(self._shape(), "p")
         position = [loop.var for loop in loops]
         time = self.time.low + self.time.extent - back.var
         place, conditions = self._place(position, time)

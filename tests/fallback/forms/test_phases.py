@@ -7,10 +7,9 @@ from tvm import te, tirx
 
 from graphgrad.fallback.contribution import Contribution
 from graphgrad.fallback.forms.cost import body_evaluations, contraction_points
-from graphgrad.fallback.forms.derive import element_axes
 from graphgrad.fallback.forms.phases import merged, phases
 from graphgrad.fallback.graph import operations
-from graphgrad.fallback.indices.index_system import Axis
+from graphgrad.fallback.indices.linear_system import Axis, element_axes
 from graphgrad.fallback.kinds import Kind, digits_of, kind_of, moduli_of
 from graphgrad.fallback.walk import substituted
 from tests.fallback.contractions import Convolution, check_values, gradients_of
@@ -43,7 +42,7 @@ def test_phases_visit_each_point_that_reads_and_hardly_another(
     size, kernel, stride, padding, dilation
 ):
     contribution, output = windows(size, kernel, stride, padding, dilation)
-    found = phases(contribution, element_axes(contribution.tensor), [stride])
+    found = phases(contribution, element_axes(contribution.tensor.shape), [stride])
     pairs = {
         (stride * y + dilation * r - padding, y, r) for y in range(output) for r in range(kernel)
     }
