@@ -29,6 +29,7 @@ from .frontend.onnx_export import to_onnx
 from .frontend.onnx_import import from_onnx
 from .lower.pipeline import compile, pipeline
 from .lower.target import target
+from .ops.call_te import call_te
 from .registry.rule import nondifferentiable, register_gradient
 from .train.export import export_step
 from .train.step import train_step
@@ -53,6 +54,7 @@ __all__ = [
     "OutOfMemoryError",
     "RuleError",
     "TargetError",
+    "call_te",
     "check_grads",
     "compile",
     "coverage",

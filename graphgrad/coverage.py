@@ -31,8 +31,6 @@ Provenance = Literal["hand", "derived", "user", "nondifferentiable", "missing", 
 
 _PLACES_SHOWN = 3
 
-_KERNEL = "a kernel without a rule: gradients are not derived from kernels yet"
-_PACKED = "what a packed function computes is unknown, and no rule says its gradient"
 _OFF_PATH = "no gradient needed"
 _STOPS = "declared: its derivative is zero or undefined"
 
@@ -170,7 +168,8 @@ def _of_program(program: Program, wrt: Iterable[Any]) -> Coverage:
         if isinstance(value, relax.Call | relax.If):
             name = op_name(value)
             found[_provenance(activity, var, value), name].append(place(var, value))
-            reasons[name] = _reason(value)
+            if var in activity.missing:
+                reasons.setdefault(name, activity.reasons[var])
     order: Sequence[Provenance] = ("missing", "nondifferentiable", "user", "derived", "hand")
     return Coverage(
         [row for provenance in order for row in _rows(found, provenance, reasons)],
@@ -203,21 +202,6 @@ def _provenance(activity: Activity, var: Any, value: Any) -> Provenance:
 
 def _is_float_value(ty: Any) -> bool:
     return has_cotangent(ty) or (isinstance(ty, tvm.ir.PrimType) and is_float(str(ty)))
-
-
-def _reason(value: Any) -> str:
-    """Return why a call has no gradient, should that be so."""
-    if isinstance(value, relax.If):
-        return "control flow is not differentiated yet"
-    if isinstance(value.op, relax.ExternFunc):
-        return _PACKED
-    if not isinstance(value.op, tvm.ir.Op):
-        return "the function that is called is not known"
-    if value.op.name.startswith("relax.call_tir"):
-        return _KERNEL
-    if value.op.name.startswith("relax.call_") or value.op.name.startswith("relax.invoke"):
-        return _PACKED
-    return "no rule is registered"
 
 
 def _places_text(places: Sequence[str]) -> str:

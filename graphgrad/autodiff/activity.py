@@ -19,7 +19,9 @@ from ..errors import MissingGradientError
 from ..ops.tensor import is_float
 from ..provenance import read
 from ..registry.rule import Rule, find
-from .program import Program
+from .derive import derived_rule
+from .program import Program, callee, variables_in
+from .written_out import written_out
 
 
 def has_cotangent(ty: Any) -> bool:
@@ -46,32 +48,6 @@ def _can_depend(ty: Any) -> bool:
     return not isinstance(ty, relax.ShapeType)
 
 
-def variables_in(expr: Any) -> Iterable[Any]:
-    """Yield the variables that a binding's value reads as data."""
-    if isinstance(expr, relax.Var):
-        yield expr
-    elif isinstance(expr, relax.Call):
-        if isinstance(expr.op, relax.Var):
-            yield expr.op
-        for argument in expr.args:
-            yield from variables_in(argument)
-    elif isinstance(expr, relax.Tuple):
-        for item in expr.fields:
-            yield from variables_in(item)
-    elif isinstance(expr, relax.TupleGetItem):
-        yield from variables_in(expr.tuple_value)
-    elif isinstance(expr, relax.MatchCast):
-        yield from variables_in(expr.value)
-    elif isinstance(expr, (relax.If, relax.Function)):
-        yield from relax.analysis.free_vars(
-            expr if isinstance(expr, relax.Function) else _as_sequence(expr)
-        )
-
-
-def _as_sequence(expr: Any) -> relax.SeqExpr:
-    return relax.SeqExpr([], expr)
-
-
 def op_name(value: Any) -> str:
     """Return the name under which a binding's value is looked up and reported."""
     if isinstance(value, relax.If):
@@ -90,7 +66,7 @@ def stops_derivatives(value: Any) -> bool:
     """Whether a binding's value is a call of an op that was declared not differentiable."""
     if not isinstance(value, relax.Call):
         return False
-    rule = find(op_name(value))
+    rule = _registered(value)
     return rule is not None and rule.kind == "nondifferentiable"
 
 
@@ -108,12 +84,15 @@ class Activity:
         Rule of each active call, by the variable that it is bound to.
     missing : dict
         Name of the op of each active call that has no rule, by the variable that it is bound to.
+    reasons : dict
+        Why it has none.
     """
 
     varied: set[Any]
     needed: set[Any]
     rules: dict[Any, Rule]
     missing: dict[Any, str]
+    reasons: dict[Any, str]
 
 
 def analyse(program: Program, wrt: Iterable[Any]) -> Activity:
@@ -131,7 +110,7 @@ def analyse(program: Program, wrt: Iterable[Any]) -> Activity:
     """
     activity = survey(program, wrt)
     if activity.missing:
-        raise _missing_error(program, activity.missing)
+        raise _missing_error(program, activity)
     return activity
 
 
@@ -140,6 +119,7 @@ def survey(program: Program, wrt: Iterable[Any]) -> Activity:
     varied = _varied(program, set(wrt))
     rules: dict[Any, Rule] = {}
     missing: dict[Any, str] = {}
+    reasons: dict[Any, str] = {}
     needed = {v for v in variables_in(program.result) if v in varied and has_cotangent(v.ty)}
     for var, value in reversed(program.bindings):
         if var not in needed or stops_derivatives(value):
@@ -149,13 +129,53 @@ def survey(program: Program, wrt: Iterable[Any]) -> Activity:
             continue
         needed.update(reads)
         if isinstance(value, (relax.Call, relax.If)):
-            name = op_name(value)
-            rule = find(name)
-            if rule is None:
-                missing[var] = name
-            else:
-                rules[var] = rule
-    return Activity(varied, needed, rules, missing)
+            try:
+                rules[var] = _rule(program, var, value)
+            except MissingGradientError as error:
+                missing[var] = op_name(value)
+                reasons[var] = str(error)
+    return Activity(varied, needed, rules, missing, reasons)
+
+
+def _rule(program: Program, var: Any, value: Any) -> Rule:
+    """Return the rule of an active binding: a registered one, else one that is derived.
+
+    Raises
+    ------
+    MissingGradientError
+        There is none; the error says why.
+    """
+    rule = _registered(value, hand=program.rules != "derived")
+    if rule is not None:
+        return rule
+    if var not in program.derived:
+        if isinstance(value, relax.If):
+            raise MissingGradientError("control flow is not differentiated yet")
+        rule = derived_rule(value, program.kernels)
+        if rule.kind == "composite":
+            _check_inside(rule, var, value, program.rules)
+        program.derived[var] = rule
+    return program.derived[var]
+
+
+def _registered(value: Any, hand: bool = True) -> Rule | None:
+    """Return the registered rule for a binding's value: for what it calls, else for its op."""
+    name = callee(value) if isinstance(value, relax.Call) else ""
+    return (find(name) if name else None) or find(op_name(value), hand=hand)
+
+
+def _check_inside(rule: Rule, var: Any, value: Any, rules: str) -> None:
+    """Raise if an op of the form in which a derived rule writes out a call has no gradient."""
+    inside = written_out(rule, var, value)
+    params = list(dict.fromkeys(variables_in(value)))
+    form = Program(op_name(value), params, inside.bindings, var, rules=rules)
+    form.kernels = inside.kernels
+    for name, reason in _reasons(survey(form, [p for p in params if has_cotangent(p.ty)])):
+        raise MissingGradientError(f"{name}: {reason}")
+
+
+def _reasons(activity: Activity) -> list[tuple[str, str]]:
+    return [(name, activity.reasons[var]) for var, name in activity.missing.items()]
 
 
 def _varied(program: Program, varied: set[Any]) -> set[Any]:
@@ -172,13 +192,19 @@ def place(var: Any, value: Any) -> str:
     return read(value.span).node or str(var.name)
 
 
-def _missing_error(program: Program, missing: dict[Any, str]) -> MissingGradientError:
+def _missing_error(program: Program, activity: Activity) -> MissingGradientError:
     places: dict[str, list[str]] = defaultdict(list)
+    reasons: dict[str, str] = {}
     for var, value in program.bindings:
-        if var in missing:
-            places[missing[var]].append(place(var, value))
+        if var in activity.missing:
+            name = activity.missing[var]
+            places[name].append(place(var, value))
+            reasons.setdefault(name, activity.reasons[var])
     rows = sorted(places.items())
-    lines = [f"  {name} ×{len(places)}: {', '.join(places)}" for name, places in rows]
+    lines = [
+        f"  {name} ×{len(places)}: {', '.join(places)}\n    {reasons[name]}"
+        for name, places in rows
+    ]
     return MissingGradientError(
         f"{len(rows)} op(s) on the way from the differentiated values to the outputs of "
         f"{program.name!r} have no gradient:\n"

@@ -16,6 +16,7 @@ from ..ops import functional as op
 from ..ops.tensor import Emitter, Tensor, is_float
 from ..registry.attributes import Attributes
 from ..registry.rule import Rule
+from .program import data_of
 
 Cotangent = Any
 """A `Tensor`, a list of cotangents for a tuple, or None where nothing arrived."""
@@ -29,7 +30,7 @@ def apply_rule(
     cotangent: Cotangent,
     wanted: Sequence[bool],
 ) -> list[Cotangent]:
-    """Return the cotangents of a call's arguments.
+    """Return the cotangents of the data of a call (see `program.data_of`).
 
     Parameters
     ----------
@@ -42,14 +43,14 @@ def apply_rule(
     cotangent : Cotangent
         Of the output.
     wanted : sequence of bool
-        Which arguments need a cotangent; the others get None.
+        Which of them need a cotangent; the others get None.
 
     Raises
     ------
     RuleError
         The rule returned what does not fit the call's arguments.
     """
-    inputs = [emitter.lift(argument) for argument in call.args]
+    inputs = [emitter.lift(argument) for argument in data_of(call)]
     results = _answer(rule, inputs, emitter.lift(output), cotangent, Attributes(call.attrs))
     if len(results) != len(inputs):
         raise RuleError(

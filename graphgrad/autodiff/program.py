@@ -6,7 +6,7 @@ compute. Here they are inlined first, so the sweep never meets one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -40,6 +40,12 @@ class Program:
         The variables of the original function to those of this program.
     aliases : dict
         Names that the original function once had, to those of equal values that it has.
+    kernels : dict
+        The PrimFuncs that may be called, by GlobalVar.
+    rules : str
+        ``"auto"``, or ``"derived"``: graphgrad's own rules are left aside.
+    derived : dict
+        Rules that were derived, by the variable that the call is bound to.
     """
 
     name: str
@@ -50,6 +56,9 @@ class Program:
     dataflow: bool = True
     renamed: dict[Any, Any] = field(default_factory=dict)
     aliases: Mapping[str, str] = field(default_factory=dict)
+    kernels: dict[Any, Any] = field(default_factory=dict)
+    rules: str = "auto"
+    derived: dict[Any, Any] = field(default_factory=dict)
 
     def variable(self, key: Any) -> Any:
         """Return the variable that a name, or a variable of the original function, stands for.
@@ -123,6 +132,9 @@ def linearise(mod: tvm.IRModule, name: str) -> Program:
     pure = bool(function.is_pure)
     program = Program(name, list(copy.params), pure=pure, dataflow=pure)
     program.aliases = aliases_of(function)
+    program.kernels = {
+        gv: mod[gv] for gv in mod.get_global_vars() if isinstance(mod[gv], tvm.tirx.PrimFunc)
+    }
     program.renamed = dict(zip(_bound_variables(function), _bound_variables(copy), strict=True))
     program.result = _Inliner(mod, program, function).append(copy.body)
     return program
@@ -260,6 +272,10 @@ def replay(
     """
     values = program.params if arguments is None else arguments
     environment: dict[Any, Any] = dict(zip(program.params, values, strict=True))
+    known = set(builder.get().get_global_vars())
+    for variable, kernel in program.kernels.items():
+        if variable not in known:
+            environment[variable] = builder.add_func(kernel, variable.name_hint)
     for var, value in program.bindings:
         if isinstance(value, relax.MatchCast):
             source = substitute(value.value, environment)
@@ -284,7 +300,7 @@ def _emit_named(builder: relax.BlockBuilder, value: Any, name: str) -> Any:
 
 def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
     """Replace the variables in one binding's value."""
-    if isinstance(expr, relax.Var):
+    if isinstance(expr, relax.Var | tvm.ir.GlobalVar):
         return environment.get(expr, expr)
     if isinstance(expr, relax.Call):
         arguments = [substitute(argument, environment) for argument in expr.args]
@@ -298,3 +314,59 @@ def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
         rename = (tvm.ir.Var, lambda var: environment.get(var, var))
         return tvm_ffi.structural_map(expr, rename)
     return expr
+
+
+def variables_in(expr: Any) -> Iterable[Any]:
+    """Yield the variables that a binding's value reads as data."""
+    if isinstance(expr, relax.Var):
+        yield expr
+    elif isinstance(expr, relax.Call):
+        if isinstance(expr.op, relax.Var):
+            yield expr.op
+        for argument in expr.args:
+            yield from variables_in(argument)
+    elif isinstance(expr, relax.Tuple):
+        for item in expr.fields:
+            yield from variables_in(item)
+    elif isinstance(expr, relax.TupleGetItem):
+        yield from variables_in(expr.tuple_value)
+    elif isinstance(expr, relax.MatchCast):
+        yield from variables_in(expr.value)
+    elif isinstance(expr, (relax.If, relax.Function)):
+        yield from relax.analysis.free_vars(
+            expr if isinstance(expr, relax.Function) else _as_sequence(expr)
+        )
+
+
+def _as_sequence(expr: Any) -> relax.SeqExpr:
+    return relax.SeqExpr([], expr)
+
+
+_WITH_TUPLE = frozenset(
+    f"relax.{name}"
+    for name in ("call_tir", "call_tir_inplace", "call_tir_with_grad", "call_dps_packed")
+)
+"""Ops whose data are one tuple, behind what is called."""
+
+_WITH_CALLEE = frozenset(("relax.call_pure_packed", "relax.call_inplace_packed"))
+"""Ops whose first argument is what is called, and the others are its data."""
+
+
+def callee(call: Any) -> str:
+    """Return the name of the kernel or packed function that a call calls; empty for an op."""
+    if isinstance(call.op, relax.ExternFunc):
+        return str(call.op.global_symbol)
+    if not isinstance(call.op, tvm.ir.Op) or call.op.name not in _WITH_TUPLE | _WITH_CALLEE:
+        return ""
+    target = call.args[0]
+    return str(target.global_symbol if isinstance(target, relax.ExternFunc) else target.name_hint)
+
+
+def data_of(call: Any) -> list[Any]:
+    """Return the arguments of a call that a gradient rule speaks of: those that carry data."""
+    if isinstance(call.op, tvm.ir.Op) and call.op.name in _WITH_TUPLE:
+        data = call.args[1]
+        return list(data.fields) if isinstance(data, relax.Tuple) else [data]
+    if isinstance(call.op, tvm.ir.Op) and call.op.name in _WITH_CALLEE:
+        return list(call.args[1:])
+    return list(call.args)

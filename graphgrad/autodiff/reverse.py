@@ -14,9 +14,9 @@ from tvm import relax
 from ..errors import NotDifferentiableError
 from ..ops.tensor import Emitter, type_shape
 from ..provenance import with_origin
-from .activity import Activity, has_cotangent, variables_in
+from .activity import Activity, has_cotangent
 from .apply import Cotangent, apply_rule
-from .program import Program, substitute
+from .program import Program, data_of, substitute, variables_in
 
 
 def add(a: Cotangent, b: Cotangent) -> Cotangent:
@@ -108,12 +108,12 @@ class _Sweep:
         call = substitute(value, self.environment)
         wanted = [
             any(source in self.activity.varied for source in variables_in(argument))
-            for argument in value.args
+            for argument in data_of(value)
         ]
         with self.emitter.at(with_origin(value.span, rule.origin), f"{var.name}_ct"):
             output = self.environment[var]
             results = apply_rule(rule, self.emitter, call, output, cotangent, wanted)
-            for argument, result in zip(value.args, results, strict=True):
+            for argument, result in zip(data_of(value), results, strict=True):
                 self.send(argument, result)
 
     def result(self, var: Any) -> Any:

@@ -41,8 +41,9 @@ def vjp(
         name or as the Relax variable. Default: every float parameter, in order.
     grad_req : "write"
         Gradients are new values. Accumulation is not served yet.
-    rules : "auto"
-        The user's rules, then graphgrad's.
+    rules : "auto" or "derived"
+        The user's rules, then graphgrad's, then what is derived from an op's tensor expression; or
+        all but graphgrad's.
 
     Returns
     -------
@@ -66,8 +67,11 @@ def vjp(
     >>> mod2 = gg.vjp(mod, "main", wrt=["weight"])
     >>> ex = gg.compile(mod2)
     """
-    only_served(grad_req=(grad_req, "write"), rules=(rules, "auto"))
+    only_served(grad_req=(grad_req, "write"))
+    if rules not in ("auto", "derived"):
+        raise ArgumentError(f"rules={rules!r}: expected 'auto' or 'derived'")
     program = linearise(mod, func)
+    program.rules = rules
     targets = select(program, wrt)
 
     types = list(_float_types(program.result.ty))

@@ -43,7 +43,8 @@ def write_function(
     ArgumentError
         The module has a function of that name.
     """
-    if name in {gv.name_hint for gv in mod.get_global_vars()}:
+    known = {variable.name_hint for variable in mod.get_global_vars()}
+    if name in known:
         raise ArgumentError(f"the module has a function {name!r} already; rename or remove it")
     builder = relax.BlockBuilder(tvm.IRModule(mod.functions))
     emitter = Emitter(builder)
@@ -56,7 +57,9 @@ def write_function(
         builder.emit_func_output(result)
     written = relax.transform.DeadCodeElimination([name])(builder.finalize())
     extended = tvm.IRModule(mod.functions, attrs=mod.attrs)
-    extended.update_func(tvm.ir.GlobalVar(name), written[name])
+    for variable in written.get_global_vars():
+        if variable.name_hint == name or variable.name_hint not in known:
+            extended.update_func(variable, written[variable])
     return extended
 
 

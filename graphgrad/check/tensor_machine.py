@@ -56,7 +56,7 @@ class TensorMachine:
         Raises
         ------
         LoweringError
-            It leaves elements of a result unwritten.
+            It leaves elements of a result unwritten, or computes them from memory that is.
         """
         program = self._programs[name]
         extents = _extents(program.parameters, inputs)
@@ -66,7 +66,8 @@ class TensorMachine:
         for result, array in zip(program.results, arrays, strict=True):
             if _all_bits_set(array).any():
                 raise LoweringError(
-                    f"the kernel of {result.op.name} leaves elements of its result unwritten"
+                    f"the kernel of {result.op.name} leaves elements of its result unwritten, or "
+                    "computes them from memory that is: does a stage read outside of a tensor?"
                 )
         return arrays
 

@@ -17,7 +17,18 @@ from tvm.ir import StringImm, prim
 from ..errors import MissingGradientError, RuleError
 from . import intrinsics
 from .guarded import Guard, Guarded, GuardedSum, joined
-from .walk import Expr, called, children, choice_of, excerpt, identity, is_load, loaded, postorder
+from .walk import (
+    Expr,
+    called,
+    children,
+    choice_of,
+    dtype_name,
+    excerpt,
+    identity,
+    is_load,
+    loaded,
+    postorder,
+)
 
 _MOST_TERMS = 4
 """Sets of guards that are kept apart at one node; more are joined into one condition."""
@@ -53,13 +64,14 @@ class Read:
 
 def is_float(dtype: Any) -> bool:
     """Return whether a dtype is one of floats, which have cotangents."""
-    return "float" in str(dtype)
+    return "float" in dtype_name(dtype)
 
 
 def wide(dtype: Any) -> str:
     """Return the dtype in which floats of a dtype are summed: float32 at least."""
-    is_narrow = is_float(dtype) and str(dtype) not in ("float32", "float64")
-    return "float32" if is_narrow else str(dtype)
+    name = dtype_name(dtype)
+    is_narrow = is_float(name) and name not in ("float32", "float64")
+    return "float32" if is_narrow else name
 
 
 def backpropagate(
@@ -250,4 +262,5 @@ def widened(value: Expr) -> Expr:
 
 def _in(node: Expr, value: Expr) -> Expr:
     """Return a value in the dtype in which cotangents of `node` are computed."""
-    return value.astype(wide(node.ty))
+    dtype = wide(node.ty)
+    return value if dtype_name(value.ty) == dtype else value.astype(dtype)

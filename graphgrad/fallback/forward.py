@@ -11,14 +11,16 @@ from collections.abc import Sequence
 
 from tvm import te
 
+from .arguments import check_floats, tensors_like, tensors_of
 from .gradient import filled, te_gradient
-from .graph import listed
 
 
 def te_jvp(
     output: te.Tensor | Sequence[te.Tensor],
     inputs: te.Tensor | Sequence[te.Tensor],
     tangents: te.Tensor | Sequence[te.Tensor | None],
+    *,
+    pads: bool = True,
 ) -> list[te.Tensor]:
     """Return the Jacobian-vector product of tensor expressions.
 
@@ -30,6 +32,8 @@ def te_jvp(
         Placeholders or intermediate results, of floats.
     tangents : Tensor or sequence
         One for each input, of its shape and dtype; None for an input that stays as it is.
+    pads : bool
+        See `te_gradient`.
 
     Returns
     -------
@@ -39,13 +43,17 @@ def te_jvp(
     Raises
     ------
     ArgumentError
-        A tangent does not fit its input.
+        An argument is no tensor, or a tangent does not fit its input.
     NotDifferentiableError
         An output or an input is not of floats.
     MissingGradientError
         A stage on the way has no known derivative; the error names it.
     """
-    outputs = listed(output)
+    outputs, inputs = tensors_of("output", output), tensors_of("input", inputs)
+    check_floats("output", outputs)
+    check_floats("input", inputs)
+    tangents = tensors_like("tangent", tangents, "input", inputs)
     # Any cotangents do: the result does not depend on them.
     heads = [filled(tensor, 1.0, "head") for tensor in outputs]
-    return te_gradient(te_gradient(outputs, inputs, heads), heads, tangents)
+    gradients = te_gradient(outputs, inputs, heads, pads=pads)
+    return te_gradient(gradients, heads, tangents, pads=pads)

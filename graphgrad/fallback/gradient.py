@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import tvm
 from tvm import te, tirx
 
 from ..errors import ArgumentError, MissingGradientError, NotDifferentiableError
 from . import externs
+from .arguments import check_floats, tensors_like, tensors_of
 from .backprop import is_float, widened
 from .contribution import Contribution, contributions
 from .cut import cut
@@ -20,7 +20,7 @@ from .guarded import Guarded
 from .kinds import map_stage
 from .reductions.reduce import OTHERS, Point, reduction_points, stage_axes
 from .reductions.reduce_restated import restated_reduction
-from .scans.scan import scan_parts
+from .scans.scan import Sweep, scan_parts
 from .scans.stepwise import stepwise_parts
 from .scatter import scatter_of
 from .views import read_through
@@ -66,14 +66,9 @@ def te_gradient(
     MissingGradientError
         A stage on the way has no known derivative; the error names it.
     """
-    outputs, inputs = _tensors("output", output), _tensors("input", inputs)
+    outputs, inputs = tensors_of("output", output), tensors_of("input", inputs)
     heads = _heads(outputs, head)
-    for tensor in inputs:
-        if not is_float(tensor.dtype):
-            raise NotDifferentiableError(
-                f"the input {tensor.op.name} is {tensor.dtype}, not float: it has no gradient; "
-                "leave it out of the inputs"
-            )
+    check_floats("input", inputs)
     parts: dict[Key, list[Contribution | te.Tensor]] = {}
     for tensor, cotangent in zip(outputs, heads, strict=True):
         if cotangent is not None:
@@ -149,7 +144,7 @@ def _of_stage(
     """Return what one stage passes on: parts of the cotangents of the tensors that it reads."""
     if isinstance(op, te.ScanOp):
         parts_of = stepwise_parts if op.tag == STEPWISE else scan_parts
-        return parts_of(op, cotangents, active, partial(_propagated, pads=pads))
+        return parts_of(op, cotangents, Sweep(active, partial(_propagated, pads=pads), pads))
     try:
         points = _points(op, cotangents)
     except UnknownNodeError as error:
@@ -227,21 +222,6 @@ def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
     ]
 
 
-def _tensors(what: str, given: Any, optional: bool = False) -> list[Any]:
-    """Return a tensor or several as a list, after a check that they are such."""
-    several = isinstance(given, Sequence) and not isinstance(given, str)
-    tensors = list(given) if several else [given]
-    for tensor in tensors:
-        if not isinstance(tensor, te.Tensor) and not (optional and several and tensor is None):
-            raise ArgumentError(
-                f"a {type(tensor).__name__} was given as {what}; it must be a te.Tensor, such as "
-                "te.placeholder and te.compute return, or a list of them"
-            )
-    if not tensors:
-        raise ArgumentError(f"no {what} was given; give one te.Tensor at least")
-    return tensors
-
-
 def _heads(
     outputs: Sequence[te.Tensor], head: te.Tensor | Sequence[te.Tensor | None] | None
 ) -> list[te.Tensor | None]:
@@ -254,29 +234,7 @@ def _heads(
                 "before it is made an integer or a truth value"
             )
         return [filled(tensor, 1.0) if is_float(tensor.dtype) else None for tensor in outputs]
-    heads = _tensors("head", head, optional=True)
-    if len(heads) != len(outputs):
-        raise ArgumentError(
-            f"there are {len(outputs)} outputs, but {len(heads)} heads; give one for each, None "
-            "for an output that has none"
-        )
-    for tensor, cotangent in zip(outputs, heads, strict=True):
-        if cotangent is not None and not _same_type(cotangent, tensor):
-            raise ArgumentError(
-                f"the head is {cotangent.dtype} of shape {list(cotangent.shape)}; it must be as "
-                f"the output {tensor.op.name}: {tensor.dtype} of shape {list(tensor.shape)}"
-            )
-    return heads
-
-
-def _same_type(a: te.Tensor, b: te.Tensor) -> bool:
-    """Return whether the dtypes are equal and the shapes may be."""
-    analyzer = tvm.sym.Analyzer()
-    return (
-        str(a.dtype) == str(b.dtype)
-        and len(a.shape) == len(b.shape)
-        and not any(analyzer.can_prove(x != y) for x, y in zip(a.shape, b.shape, strict=True))
-    )
+    return tensors_like("head", head, "output", outputs)
 
 
 def filled(tensor: te.Tensor, value: float, suffix: str = "ct") -> te.Tensor:

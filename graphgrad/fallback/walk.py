@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Any
 
 import tvm
@@ -32,15 +33,15 @@ _SYMBOLS = {
     prim.LShift: "<<", prim.RShift: ">>",
 }  # fmt: skip
 
-_FIELDS: dict[type, tuple[str, ...]] = {
-    **dict.fromkeys(_SYMBOLS, ("a", "b")),
-    **dict.fromkeys((prim.Not, prim.BitwiseNot), ("a",)),
-    **dict.fromkeys((prim.IntImm, prim.FloatImm, tvm.ir.Var, tvm.ir.StringImm), ()),
-    prim.Cast: ("value",),
-    prim.Select: ("condition", "true_value", "false_value"),
-    prim.Let: ("value", "body"),
+_PARTS: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
+    **dict.fromkeys(_SYMBOLS, operator.attrgetter("a", "b")),
+    **dict.fromkeys((prim.Not, prim.BitwiseNot), lambda node: (node.a,)),
+    **dict.fromkeys((prim.IntImm, prim.FloatImm, tvm.ir.Var, tvm.ir.StringImm), lambda node: ()),
+    prim.Cast: lambda node: (node.value,),
+    prim.Select: operator.attrgetter("condition", "true_value", "false_value"),
+    prim.Let: operator.attrgetter("value", "body"),
 }
-"""Where each kind of node keeps the expressions that it is made of; calls apart."""
+"""The expressions that each kind of node is made of; calls apart."""
 
 _COMPARISONS = {
     prim.EQ: operator.eq, prim.NE: operator.ne,
@@ -49,26 +50,38 @@ _COMPARISONS = {
 """Comparisons, of numbers."""
 
 _LOAD = tvm.ir.Op.get("te.tensor_load")
-
+_CONDITIONAL = tvm.ir.Op.get("prim.if_then_else")
 
 _SIZE = tvm_ffi.get_global_func("ffi.ArraySize")
 _ITEM = tvm_ffi.get_global_func("ffi.ArrayGetItem")
-"""Arrays, which Python's iteration is slow on: most time would be spent there."""
+"""Of arrays, over which Python iterates slowly: most time would be spent there."""
+
+
+_DTYPE_NAMES: dict[int, tuple[str, Any]] = {}
+"""The names of dtypes, with these, whose identities they stay as long as they are alive."""
 
 
 class UnknownNodeError(MissingGradientError):
     """An expression has a node of a kind that is not known here."""
 
 
-def identity(node: Any) -> int:
-    """Return a number that two wrappers of one node share, while either is alive."""
-    handle: int = node.__chandle__()
-    return handle
+identity: Callable[[Any], int] = tvm_ffi.Object.__chandle__
+"""Returns a number that two wrappers of one node share, while either is alive."""
 
 
 def tensor_key(tensor: te.Tensor) -> tuple[int, int]:
     """Return what identifies a tensor; as dictionary keys, tensors compare elementwise."""
     return identity(tensor.op), int(tensor.value_index)
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return a dtype as text; TVM keeps one object of each, and takes long to make it a text."""
+    if type(dtype) is not tvm.ir.PrimType:
+        return str(dtype)
+    known = _DTYPE_NAMES.get(identity(dtype))
+    if known is None:
+        known = _DTYPE_NAMES[identity(dtype)] = str(dtype), dtype
+    return known[0]
 
 
 def called(node: Expr) -> str:
@@ -81,13 +94,22 @@ def is_load(node: Expr) -> bool:
     return type(node) is tvm.ir.Call and bool(node.op.same_as(_LOAD))
 
 
+def is_conditional(node: Expr) -> bool:
+    """Return whether a node is `if_then_else`, which evaluates one of its branches."""
+    return type(node) is tvm.ir.Call and bool(node.op.same_as(_CONDITIONAL))
+
+
 def loaded(node: Expr) -> tuple[te.Tensor, list[Expr]]:
     """Return the tensor and the indices of a load."""
-    tensor, *indices = node.args
+    tensor, *indices = _items(node.args)
     return tensor, indices
 
 
-def children(node: Expr) -> list[Expr]:
+def _items(array: Any) -> list[Any]:
+    return [_ITEM(array, i) for i in range(_SIZE(array))]
+
+
+def children(node: Expr) -> Sequence[Expr]:
     """Return the expressions that a node is made of; for a `Let`, its value and its body.
 
     Raises
@@ -95,12 +117,11 @@ def children(node: Expr) -> list[Expr]:
     UnknownNodeError
         The node is of a kind that is not known here.
     """
-    fields = _FIELDS.get(type(node))
-    if fields is not None:
-        return [getattr(node, field) for field in fields]
+    parts = _PARTS.get(type(node))
+    if parts is not None:
+        return parts(node)
     if isinstance(node, tvm.ir.Call):
-        arguments = node.args
-        return [_ITEM(arguments, i) for i in range(int(is_load(node)), _SIZE(arguments))]
+        return _items(node.args)[int(is_load(node)) :]
     raise UnknownNodeError(
         f"the expression node {type(node).__name__} is not known; write the tensor "
         "expression without it, or give the op a gradient by gg.register_gradient"
@@ -113,23 +134,22 @@ def rebuilt(node: Expr, parts: Sequence[Expr], before: Sequence[Expr] | None = N
     `before` are its children, for callers that have them.
     """
     before = children(node) if before is None else before
-    if all(a is b or a.same_as(b) for a, b in zip(before, parts, strict=True)):
+    if [*map(identity, before)] == [*map(identity, parts)]:
         return node
-    if isinstance(node, prim.Cast):
+    kind = type(node)
+    if kind is prim.Cast:
         return prim.Cast(node.ty, parts[0])
-    if isinstance(node, prim.Let):
+    if kind is prim.Let:
         return prim.Let(node.var, *parts)
-    if type(node) in _FIELDS:
-        return type(node)(*parts)
-    arguments = [node.args[0], *parts] if is_load(node) else list(parts)
+    if kind in _PARTS:
+        return kind(*parts)
+    arguments = [_ITEM(node.args, 0), *parts] if is_load(node) else list(parts)
     return tvm.ir.Call(node.op, arguments, attrs=node.attrs, span=node.span, ret_ty=node.ty)
 
 
 def choice_of(node: Expr) -> tuple[Expr, Expr, Expr] | None:
     """Return the condition and both values of a choice, None for any other node."""
-    if isinstance(node, prim.Select):
-        return node.condition, node.true_value, node.false_value
-    return tuple(node.args) if called(node) == "prim.if_then_else" else None
+    return tuple(children(node)) if type(node) is prim.Select or is_conditional(node) else None
 
 
 def postorder(*roots: Any, parts: Callable[[Any], Sequence[Any]] = children) -> list[Any]:
@@ -155,7 +175,7 @@ def _with_parts(
                 order.append((node, below))
                 continue
             stack.append((node, below))
-            stack.extend((part, None) for part in reversed(below))
+            stack.extend(zip(reversed(below), repeat(None)))
     return order
 
 
@@ -178,9 +198,10 @@ def is_tree(root: Expr) -> bool:
         parts = children(node)
         if not parts:
             continue
-        if identity(node) in seen:
+        key = identity(node)
+        if key in seen:
             return False
-        seen.add(identity(node))
+        seen.add(key)
         stack.extend(parts)
     return True
 
@@ -272,14 +293,14 @@ def _own(node: Expr) -> tuple[Any, ...]:
         return ()
     if kind is tvm.ir.Call:
         if is_load(node):
-            return tensor_key(node.args[0])
-        return identity(node.op), str(node.ty)
+            return tensor_key(_ITEM(node.args, 0))
+        return identity(node.op), dtype_name(node.ty)
     if kind is tvm.ir.StringImm:
         return (str(node.value),)
     if kind is prim.IntImm or kind is prim.FloatImm:
-        return repr(node.value), str(node.ty)
+        return repr(node.value), dtype_name(node.ty)
     if kind is prim.Cast:
-        return (str(node.ty),)
+        return (dtype_name(node.ty),)
     is_variable = isinstance(node, tvm.ir.Var | prim.Let)
     return (identity(node),) if is_variable else ()
 

@@ -20,6 +20,7 @@ from .cuda import schedule as cuda_schedule
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
 from .inplace import donate
 from .legalise import LEGALISATIONS
+from .static_kernels import with_static_kernels
 from .target import is_generic, parse
 from .target import target as resolve
 
@@ -147,7 +148,7 @@ def _lowering(
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")
     def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         with target:
-            mod = _to_kernels(fuse=not _fusion_fails(mod))(mod)
+            mod = _to_kernels(fuse=not _fusion_fails(mod))(with_static_kernels(mod))
             if kind == "cuda":
                 mod = cuda_schedule.schedule_module(mod, target, kernels)
             else:

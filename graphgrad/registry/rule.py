@@ -31,7 +31,7 @@ from ..errors import RuleError
 from .sample import Sample
 
 Kind = Literal["elementwise", "linear", "bilinear", "composite", "general", "nondifferentiable"]
-Origin = Literal["hand", "user"]
+Origin = Literal["hand", "user", "derived"]
 Function = Callable[..., Any]
 
 
@@ -48,7 +48,7 @@ class Rule:
         The mathematics, in the form that the kind says; None for ``nondifferentiable``.
     samples : tuple of Sample
         Calls of the op, on which the rule is checked.
-    origin : "hand" or "user"
+    origin : "hand", "user" or "derived"
     singular : bool
         The partial derivatives can be infinite or NaN: where the cotangent is zero, their product
         is zero. So a mask that excludes a point also excludes its derivative.
@@ -83,9 +83,14 @@ class Rule:
 _RULES: dict[str, dict[str, Rule]] = {"hand": {}, "user": {}}
 
 
-def find(op: str) -> Rule | None:
-    """Return the rule for an op; a user's rule goes before one of graphgrad's."""
-    return _RULES["user"].get(op) or _RULES["hand"].get(op)
+def find(op: str, hand: bool = True) -> Rule | None:
+    """Return the rule for an op; a user's rule goes before one of graphgrad's.
+
+    Without `hand`, graphgrad's own only say which ops are not differentiable.
+    """
+    rule = _RULES["user"].get(op) or _RULES["hand"].get(op)
+    given = rule is None or hand or rule.origin == "user" or rule.kind == "nondifferentiable"
+    return rule if given else None
 
 
 def all_rules() -> Iterator[Rule]:

@@ -24,7 +24,7 @@ from graphgrad.fallback import create_prim_func
 from tests.fallback.choices import Choices, smallest
 from tests.fallback.interpreter import evaluate
 from tests.fallback.judge import DisagreementError, judge, with_heads
-from tests.fallback.programs import random_program
+from tests.fallback.programs import Program, random_program
 from tests.fallback.source import source
 
 REFUSED = "refused"
@@ -47,6 +47,18 @@ def check_compiled(choices: Choices) -> str:
     """Compare a compiled program and its gradient with the interpreter; outputs begin as NaN."""
     program = random_program(choices)
     _, gradient = with_heads(program, np.random.default_rng(0))
+    return _compiled_as_interpreted(program, gradient)
+
+
+def check_second_order_compiled(choices: Choices) -> str:
+    """Compare a compiled gradient and its own gradient with the interpreter."""
+    generator = np.random.default_rng(0)
+    _, gradient = with_heads(random_program(choices), generator)
+    _, second = with_heads(gradient, generator)
+    return _compiled_as_interpreted(gradient, second)
+
+
+def _compiled_as_interpreted(program: Program, gradient: Program) -> str:
     results = [*program.outputs, *gradient.outputs]
     inputs = [tensor for tensor, _ in gradient.known]
     executable = tvm.compile(create_prim_func([*inputs, *results]), target="llvm")
@@ -83,8 +95,12 @@ def smallest_failure(check: Any, tape: Sequence[float], tries: int) -> Choices:
 
 def main() -> int:
     arguments = _arguments()
-    check = {1: check_first_order, 2: check_second_order}[arguments.order]
-    check = check_compiled if arguments.compiled else check
+    check = {
+        (1, False): check_first_order,
+        (2, False): check_second_order,
+        (1, True): check_compiled,
+        (2, True): check_second_order_compiled,
+    }[arguments.order, arguments.compiled]
     outcomes: Counter[str] = Counter()
     failures = 0
     for number in range(arguments.programs):

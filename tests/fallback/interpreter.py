@@ -248,6 +248,8 @@ def _node(node: Any, parts: list[Any], values: dict[Any, np.ndarray]) -> Any:
     if isinstance(node, prim.Div):
         a, b = parts
         return np.divide(a, b) if dtype.kind not in "iu" else np.trunc(a / b).astype(dtype)
+    if called(node) == "tirx.reinterpret":
+        return np.asarray(parts[0]).view(dtype)
     if type(node) in BINARY:
         return BINARY[type(node)](*parts)
     return np.asarray(_CALLS[called(node).split(".")[-1]](*parts)).astype(dtype)

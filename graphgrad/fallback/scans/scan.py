@@ -10,6 +10,7 @@ times at once. See Werbos, Backpropagation through time (1990).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -33,15 +34,31 @@ from .stacks import Stacking
 Parts = dict[Key, list[Contribution | te.Tensor]]
 """What is added to the cotangents of tensors, by their keys."""
 
-Propagate = Callable[[Sequence[Operation], set[Key], Parts], Any]
-"""Takes the parts of what stages compute through them, to those of what they read."""
-
 Row = Callable[..., Expr]
 """The cotangent of a state as a function of the time and the position in it."""
 
 
+@dataclass(frozen=True)
+class Sweep:
+    """The reverse sweep that comes to a scan.
+
+    Attributes
+    ----------
+    active : set of Key
+        The tensors whose cotangents are asked for.
+    propagate : callable
+        Takes the parts of what stages compute through them, to those of what they read.
+    pads : bool
+        See `te_gradient`.
+    """
+
+    active: set[Key]
+    propagate: Callable[[Sequence[Operation], set[Key], Parts], Any]
+    pads: bool
+
+
 def scan_parts(
-    op: Any, cotangents: Sequence[te.Tensor | None], active: set[Key], propagate: Propagate
+    op: Any, cotangents: Sequence[te.Tensor | None], sweep: Sweep
 ) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
     """Return what a scan adds to the cotangents of its initial states and of what its steps read.
 
@@ -50,9 +67,7 @@ def scan_parts(
     op : ScanOp
     cotangents : sequence of Tensor or None
         One per state.
-    active : set of Key
-        The tensors whose cotangents are asked for.
-    propagate : callable
+    sweep : Sweep
 
     Raises
     ------
@@ -60,7 +75,7 @@ def scan_parts(
         A stage of its update has no known derivative, or cannot be computed one time at a time.
     """
     try:
-        return _Reversal(op, cotangents, active, propagate).parts()
+        return _Reversal(op, cotangents, sweep).parts()
     except ArgumentError as error:
         raise MissingGradientError(str(error)) from error
 
@@ -142,17 +157,10 @@ def _check_past(stages: Sequence[Operation], states: Sequence[te.Tensor], time: 
 class _Reversal:
     """A scan, and the one that computes the cotangents of its states."""
 
-    def __init__(
-        self,
-        op: Any,
-        cotangents: Sequence[te.Tensor | None],
-        active: set[Key],
-        propagate: Propagate,
-    ):
+    def __init__(self, op: Any, cotangents: Sequence[te.Tensor | None], sweep: Sweep):
         self.op = op
         self.heads = {i: c for i, c in enumerate(cotangents) if c is not None}
-        self.active = active
-        self.propagate = propagate
+        self.sweep = sweep
         self.states = outputs_of(op)
         self.time = step_time(op)
         self.last = self.states[0].shape[0] - 1
@@ -168,11 +176,11 @@ class _Reversal:
         """Return the parts for the initial states and for what the steps read."""
         cotangents = self._cotangents()
         outside = {tensor_key(tensor): tensor for tensor in sources(self.op)}
-        arrived = self._arrived(outside.keys() & self.active, cotangents)
+        arrived = self._arrived(outside.keys() & self.sweep.active, cotangents)
         inits = [
             (init, _rows(init, cotangents[i], 0, init.shape[0]))
             for i, init in enumerate(self.op.init)
-            if i in cotangents and tensor_key(init) in self.active
+            if i in cotangents and tensor_key(init) in self.sweep.active
         ]
         return [*inits, *((outside[key], p) for key, parts in arrived.items() for p in parts)]
 
@@ -182,7 +190,7 @@ class _Reversal:
         for i, row in cotangents.items():
             stacked = _rows(self.updates[i], row, self.time.low, self.time.extent)
             parts.setdefault(tensor_key(self.updates[i]), []).append(stacked)
-        self.propagate(self.order, wanted, parts)
+        self.sweep.propagate(self.order, wanted, parts)
         assert parts.keys() <= wanted, "a cotangent reaches a stage that is not of the step"
         return parts
 
@@ -223,7 +231,7 @@ class _Reversal:
     ) -> tuple[te.Tensor, te.Tensor]:
         """Return the cotangent of a state at the last time, and at all times from those behind."""
         state, head, name = self.states[i], self.heads.get(i), placeholder.op.name
-        total = assembled(state, [*([] if head is None else [head]), *parts])
+        total = assembled(state, [*([] if head is None else [head]), *parts], self.sweep.pads)
         zero = tirx.const(0.0, str(state.dtype))
         one = tirx.const(1, str(self.last.ty))
         last = map_stage(
@@ -240,7 +248,7 @@ class _Reversal:
 
     def _carried(self, state: te.Tensor) -> te.Tensor:
         """Return the state of the scan in reverse: the last time first, as far as it is needed."""
-        wants_init = any(tensor_key(init) in self.active for init in self.op.init)
+        wants_init = any(tensor_key(init) in self.sweep.active for init in self.op.init)
         runs = (integer_value(self.time.extent) or 0) > 0
         first = self.time.low if runs and not wants_init else 0
         shape = [self.last + 1 - first, *state.shape[1:]]

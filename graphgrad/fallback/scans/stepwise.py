@@ -22,20 +22,20 @@ from ..kinds import map_stage
 from ..walk import Expr, is_load, loaded, postorder, tensor_key, transformed
 from .checkpoints import in_front, row_of
 from .restage import stage_of
-from .scan import Parts, Propagate, step, step_time
+from .scan import Parts, Sweep, step, step_time
 from .stacks import Stacking
 from .windows import window as window_of
 
 
 def stepwise_parts(
-    op: Any, cotangents: Sequence[te.Tensor | None], active: set[Key], propagate: Propagate
+    op: Any, cotangents: Sequence[te.Tensor | None], sweep: Sweep
 ) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
     """Return what a `STEPWISE` scan adds to the cotangents of its initial states and its inputs.
 
     Parameters and errors are those of `scan.scan_parts`.
     """
     try:
-        return _Backwards(op, cotangents, active, propagate).parts()
+        return _Backwards(op, cotangents, sweep).parts()
     except ArgumentError as error:
         raise MissingGradientError(str(error)) from error
 
@@ -103,18 +103,11 @@ class _Step:
 class _Backwards:
     """The scan backwards in time, and what it finds."""
 
-    def __init__(
-        self,
-        op: Any,
-        cotangents: Sequence[te.Tensor | None],
-        active: set[Key],
-        propagate: Propagate,
-    ):
+    def __init__(self, op: Any, cotangents: Sequence[te.Tensor | None], sweep: Sweep):
         self.op = op
         self.heads = {i: c for i, c in enumerate(cotangents) if c is not None}
-        self.active = active
-        self.propagate = propagate
-        self.outside = [tensor for tensor in sources(op) if tensor_key(tensor) in active]
+        self.sweep = sweep
+        self.outside = [tensor for tensor in sources(op) if tensor_key(tensor) in sweep.active]
         self.step = _Step(op, self.outside)
         self.steps = self.step.time.extent
         self.inits: list[te.Tensor] = []
@@ -143,7 +136,7 @@ class _Backwards:
         inits = [
             (self.op.init[i], in_front(row_of(rows, self.steps)))
             for i, rows in zip(carried, found, strict=False)
-            if tensor_key(self.op.init[i]) in self.active
+            if tensor_key(self.op.init[i]) in self.sweep.active
         ]
         sums = zip(added, found[len(carried) :], strict=True)
         return [*inits, *(self._of_outside(i, rows) for i, rows in sums)]
@@ -161,7 +154,7 @@ class _Backwards:
             for i, state in carried.items():
                 after = row_of(state, self.steps - self.step.time.var)
                 parts.setdefault(tensor_key(self.step.rows[i]), []).append(after)
-            totals = self.propagate(self.step.order, wanted, parts)
+            totals = self.sweep.propagate(self.step.order, wanted, parts)
             due = [
                 i for i, row in enumerate(before) if tensor_key(row) in totals and i not in carried
             ]

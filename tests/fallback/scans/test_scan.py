@@ -6,7 +6,7 @@ import tvm
 from tvm import te, tirx, topi
 
 from graphgrad.errors import ArgumentError, MissingGradientError
-from graphgrad.fallback import create_prim_func
+from graphgrad.fallback import checkpointed, create_prim_func
 from graphgrad.fallback.gradient import te_gradient
 from graphgrad.fallback.graph import operations, scan_body
 from graphgrad.fallback.kinds import Kind, kind_of
@@ -282,6 +282,28 @@ def test_the_number_of_stages_grows_as_the_body_does():
 
     few, more, most = stages(10), stages(20), stages(40)
     assert most - more == 2 * (more - few)
+
+
+@pytest.mark.parametrize("every", [None, 2], ids=["scan", "checkpointed"])
+@pytest.mark.parametrize("pads", [True, False])
+def test_pads_are_made_only_where_they_may_be(every, pads):
+    """The last element is read once at each step; beside it a border of zeros meets the ∞."""
+    weights, init = te.placeholder((2,), "float64"), te.placeholder((1, 3), "float64")
+    state, tap = te.placeholder((5, 3), "float64"), te.reduce_axis((0, 2))
+
+    def body(t, i):
+        before = tirx.if_then_else(i >= tap, state[t - 1, i - tap], 0.0)
+        return te.sum(before * weights[tap], tap)
+
+    states = te.scan(init, te.compute((5, 3), body, name="step"), state, inputs=[weights])
+    output = topi.strided_slice(states, [4, 0], [5, 3])
+    if every is not None:
+        (output,) = checkpointed(states, every)
+    gradient = te_gradient(output, [init], pads=pads)
+    known = [(weights, np.array([0.5, np.inf])), (init, np.ones((1, 3)))]
+    with np.errstate(invalid="ignore"):
+        (given,) = evaluate(gradient, known)
+    assert np.isnan(given[0, 2]) if pads else given[0, 2] == 0.5**4
 
 
 def _tanh(tensor):

@@ -83,7 +83,7 @@ _CONVOLUTIONS = [
          variant="differences, strides 2"),
     case("nn.conv2d_winograd_nchw",
          lambda x, w: nn.conv2d_winograd_nchw(x, w, 1, 1, 1, "float64"),
-         (1, 2, 6, 6), (2, 2, 3, 3)),
+         (1, 2, 4, 8), (2, 2, 3, 3)),
     case("image.dilation2d_nchw", lambda x, w: image.dilation2d_nchw(x, w, 2, 1, 1),
          spread(1, 2, 6, 5), spread(2, 3, 3)),
 ]  # fmt: skip

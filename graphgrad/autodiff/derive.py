@@ -1,0 +1,139 @@
+"""Rules for ops that have none: from their legalisation, and from the loops of their kernels.
+
+An op without a rule is written out as what it is lowered to, and a kernel's gradient is derived
+from its tensor expressions (`graphgrad.fallback`). A derived gradient is a kernel too, one for each
+input, so it can be differentiated again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from ..errors import MissingGradientError
+from ..fallback.kernels.gradient import GradientKernel, gradient_kernels
+from ..fallback.walk import identity
+from ..lower.legalise import LEGALISATIONS
+from ..ops.tensor import Tensor
+from ..registry.rule import Rule
+from .program import callee, data_of
+
+KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
+
+
+def derived_rule(call: Any, kernels: dict[Any, tirx.PrimFunc]) -> Rule:
+    """Return a rule for a call that no registered one is for.
+
+    Parameters
+    ----------
+    call : relax.Call
+    kernels : dict
+        The PrimFuncs that may be called, by GlobalVar.
+
+    Raises
+    ------
+    MissingGradientError
+        It cannot be derived; the error says why.
+    """
+    if isinstance(call.op, tvm.ir.Op):
+        if call.op.name in KERNEL_CALLS and call.args[0] in kernels:
+            return _kernel_rule(call, kernels[call.args[0]])
+        legalise = LEGALISATIONS.get(call.op.name) or call.op.get_attr("FLegalize")
+        if legalise is not None:
+            return _legalised_rule(call, legalise)
+    raise MissingGradientError(_unknown(call))
+
+
+def _unknown(call: Any) -> str:
+    """Return why nothing can be derived for a call."""
+    if isinstance(call.op, relax.Var):
+        return "the function that is called is not known"
+    if callee(call) or isinstance(call.op, relax.ExternFunc):
+        return "what a packed function computes is unknown, and no rule says its gradient"
+    return "no rule is registered, and it is lowered to nothing that one could be derived from"
+
+
+def _legalised_rule(call: Any, legalise: Callable[[Any, Any], Any]) -> Rule:
+    """Return a rule that writes a call out as what it is lowered to."""
+
+    def composite(*inputs: Any) -> Any:
+        emitter = next(_tensors(inputs)).emitter
+        arguments = [_expression(value) for value in inputs]
+        same = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
+        builder = emitter.builder
+        return emitter.emit(legalise(builder, builder.normalize(same)))
+
+    return Rule(str(call.op.name), "composite", composite, origin="derived")
+
+
+def _tensors(values: Sequence[Any]) -> Any:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list):
+            yield from _tensors(value)
+
+
+def _expression(value: Any) -> Any:
+    if isinstance(value, list):
+        return relax.Tuple([_expression(item) for item in value])
+    return value.expr if isinstance(value, Tensor) else value
+
+
+def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:
+    """Return a rule that calls the gradient kernels of a kernel."""
+    name = call.args[0].name_hint
+    types = _fields(call.ty_args[0])
+    kernels = gradient_kernels(func, len(data_of(call)), len(types))
+
+    def rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> list[Any]:
+        tensors = {"input": inputs, "output": outputs, "cotangent": cotangents}
+        sizes = _sizes(func, [*inputs, *outputs])
+        return [
+            kernel
+            and _called(
+                inputs[number],
+                kernel,
+                f"{name}_ct{number}",
+                [tensors[kind][place] for kind, place in kernel.arguments],
+                [sizes[identity(var)] for var in kernel.sizes],
+            )
+            for number, kernel in enumerate(kernels)
+        ]
+
+    return Rule(f"relax.call_tir({name})", "general", rule, origin="derived")
+
+
+def _called(
+    primal: Tensor, kernel: GradientKernel, name: str, arguments: Sequence[Tensor], sizes: Any
+) -> Tensor:
+    """Emit the call of a gradient kernel."""
+    emitter = primal.emitter
+    variable = emitter.builder.add_func(kernel.func, name)
+    return emitter.emit(
+        relax.call_tir(
+            variable,
+            relax.Tuple([*(argument.expr for argument in arguments), *sizes]),
+            relax.TensorType(primal.shape, primal.dtype),
+        )
+    )
+
+
+def _sizes(func: tirx.PrimFunc, arguments: Sequence[Any]) -> dict[int, Any]:
+    """Return what the symbolic extents and scalars of a kernel are in a call of it."""
+    known: dict[int, Any] = {}
+    for parameter, argument in zip(func.params, arguments, strict=True):
+        if not isinstance(argument, Tensor):
+            known[identity(parameter)] = argument
+            continue
+        for extent, actual in zip(parameter.shape, argument.shape, strict=True):
+            if isinstance(extent, tvm.ir.Var):
+                known.setdefault(identity(extent), actual)
+    return known
+
+
+def _fields(ty: Any) -> list[Any]:
+    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]

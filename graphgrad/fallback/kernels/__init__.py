@@ -1,0 +1,1 @@
+"""Kernels made of tensor expressions, and the kernels of their gradients."""

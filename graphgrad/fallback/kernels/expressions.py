@@ -1,0 +1,88 @@
+"""The tensor expressions of a kernel: those that it was made of, else read off its loops.
+
+A kernel that graphgrad makes carries the number under which its expressions are kept, so a scan, a
+scatter or a sort in it need not be recognised from loops. Another process, which has not made it,
+reads the loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import te, tirx
+
+from ..lowering.prim_func import create_prim_func
+from ..raising.prim_func import TensorProgram, raised
+from ..walk import identity
+
+_ATTRIBUTE = "graphgrad.expressions"
+
+_KEPT: dict[str, tuple[tirx.PrimFunc, TensorProgram]] = {}
+
+
+def kernel_of(parameters: Sequence[Any], outputs: Sequence[te.Tensor]) -> tirx.PrimFunc:
+    """Return a kernel that computes some tensors, and that knows of what it was made.
+
+    Parameters
+    ----------
+    parameters : sequence of Tensor or Var
+        Placeholders and scalar variables.
+    outputs : sequence of Tensor
+
+    Returns
+    -------
+    PrimFunc
+        Without a global symbol: a module gives it a name of its own. Kernels that are made of
+        equal expressions are equal.
+    """
+    func = create_prim_func([*parameters, *outputs], index_dtype_override="int64")
+    func = func.without_attr("global_symbol")
+    number = str(tvm_ffi.structural_hash(func))
+    program = TensorProgram([*parameters, *[None] * len(outputs)], list(outputs))
+    _KEPT.setdefault(number, (func, program))
+    return _with_own_extents(func, [*parameters, *outputs]).with_attr(_ATTRIBUTE, number)
+
+
+def expressions_of(func: tirx.PrimFunc, outputs: int) -> TensorProgram:
+    """Return the tensor expressions that a kernel in destination-passing style computes.
+
+    Parameters
+    ----------
+    func : PrimFunc
+    outputs : int
+        How many of its parameters, the last ones, are results.
+
+    Raises
+    ------
+    MissingGradientError
+        Its loops say more than tensor expressions can.
+    """
+    number = func.attrs.get(_ATTRIBUTE) if func.attrs else None
+    made, program = _KEPT.get(str(number), (None, None))
+    # A pass may have changed the loops and kept the attribute: then they count.
+    if program is not None and tvm_ffi.structural_equal(_code(made), _code(func)):
+        return program
+    count = len(func.params)
+    return raised(func, range(count - outputs, count))
+
+
+def _with_own_extents(func: tirx.PrimFunc, tensors: Sequence[Any]) -> tirx.PrimFunc:
+    """Return a function with symbolic extents of its own.
+
+    TVM's fusion takes an extent that two functions have in common for one and the same number.
+    """
+    extents = [e for t in tensors if isinstance(t, te.Tensor) for e in t.shape]
+    own = {
+        identity(var): tirx.Var(var.name, str(var.ty))
+        for extent in extents
+        for var in tirx.analysis.undefined_vars(extent)
+    }
+    return tvm_ffi.structural_map(func, (tvm.ir.Var, lambda var: own.get(identity(var), var)))
+
+
+def _code(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function without its attributes."""
+    return tirx.PrimFunc(func.params, func.body, func.ret_type)

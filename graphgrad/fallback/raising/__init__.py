@@ -1,0 +1,1 @@
+"""Kernels raised to tensor expressions: what loops over buffers compute, element by element."""

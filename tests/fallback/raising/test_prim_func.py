@@ -1,0 +1,155 @@
+"""Kernels raised to tensor expressions: the expressions compute what the kernels do."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, topi
+from tvm.script.parser import tirx as T
+
+from graphgrad.errors import MissingGradientError
+from graphgrad.fallback.raising.prim_func import raised
+from tests.fallback.interpreter import evaluate
+from tests.labels import label
+
+
+def _placeholder(name, *shape, dtype="float32"):
+    return te.placeholder(shape, dtype, name=name)
+
+
+A = _placeholder("A", 4, 6)
+B = _placeholder("B", 6, 3)
+X = _placeholder("X", 1, 3, 6, 6)
+W = _placeholder("W", 2, 3, 3, 3)
+
+EXPRESSIONS = {
+    "matmul": ([A, B], topi.matmul(A, B)),
+    "softmax": ([A], topi.nn.softmax(A, 1)),
+    "argmax": ([A], topi.argmax(A, axis=1)),
+    "max": ([A], topi.max(A, axis=0)),
+    "product": ([A], topi.prod(A, 1)),
+    "sum to a scalar": ([A], topi.sum(A)),
+    "convolution": ([X, W], topi.nn.conv2d_nchw(X, W, 2, 1, 1)),
+    "pool": ([X], topi.nn.pool2d(X, [3, 3], [2, 2], [1, 1], [1, 1, 1, 1], "max")),
+    "reshape": ([A], topi.reshape(A, (3, 8))),
+    "concatenate": ([A], topi.concatenate([A, A], 1)),
+    "transpose": ([X], topi.transpose(X, [0, 2, 3, 1])),
+}
+
+
+@T.prim_func(s_tir=True)
+def triangle(A: T.Buffer((4, 5), "float32"), B: T.Buffer((4,), "float32")):
+    for i in range(4):
+        B[i] = T.float32(0)
+        for k in range(5):
+            if k <= i:
+                B[i] = B[i] + A[i, k] * T.float32(2)
+
+
+@T.prim_func(s_tir=True)
+def interleaved(A: T.Buffer((8,), "float32"), B: T.Buffer((16,), "float32")):
+    for i in range(8):
+        with T.sblock("even"):
+            v = T.axis.spatial(8, i)
+            B[2 * v] = A[v]
+    for i in range(8):
+        with T.sblock("odd"):
+            v = T.axis.spatial(8, i)
+            B[2 * v + 1] = A[7 - v] * B[2 * v]
+
+
+@T.prim_func(s_tir=True)
+def split_loops(A: T.Buffer((8, 10), "float32"), B: T.Buffer((8,), "float32")):
+    for i0, k0, i1, k1 in T.grid(2, 4, 4, 3):
+        with T.sblock("sums"):
+            T.where(k0 * 3 + k1 < 10)
+            v = T.axis.spatial(8, i0 * 4 + i1)
+            k = T.axis.reduce(10, k0 * 3 + k1)
+            with T.init():
+                B[v] = T.float32(1)
+            B[v] = B[v] + A[v, k]
+
+
+@T.prim_func(s_tir=True)
+def accumulated(A: T.Buffer((4, 5), "float32"), B: T.Buffer((4, 5), "float32")):
+    for i, j in T.grid(4, 5):
+        with T.sblock("accumulate"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = B[vi, vj] + A[vi, vj] * A[vi, vj]
+
+
+@T.prim_func(s_tir=True)
+def both_ways(A: T.Buffer((6,), "float32"), B: T.Buffer((6,), "float32")):
+    for i in range(6):
+        if A[i] > T.float32(0):
+            B[i] = A[i] * T.float32(3)
+        else:
+            B[i] = A[i] * A[i]
+
+
+@T.prim_func(s_tir=True)
+def running_sum(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
+    for i in range(8):
+        B[i] = A[i]
+    for i in range(7):
+        B[i + 1] = B[i] + A[i]
+
+
+@T.prim_func(s_tir=True)
+def averaged(A: T.Buffer((8,), "float32"), B: T.Buffer((1,), "float32")):
+    B[0] = T.float32(0)
+    for i in range(8):
+        B[0] = B[0] * T.float32(0.5) + A[i]
+
+
+@T.prim_func(s_tir=True)
+def overwritten(A: T.Buffer((8,), "float32"), B: T.Buffer((1,), "float32")):
+    for i in range(8):
+        B[0] = A[i]
+
+
+def _agrees(func, inputs, inplace=()):
+    generator = np.random.default_rng(0)
+    arrays = [
+        generator.standard_normal([int(e) for e in param.shape]).astype(str(param.dtype))
+        for param in func.params
+    ]
+    program = raised(func, range(inputs, len(func.params)), inplace)
+    known = [
+        (placeholder, array.copy())
+        for placeholder, array in zip(program.parameters, arrays, strict=True)
+        if placeholder is not None
+    ]
+    values = evaluate(program.outputs, known)
+    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tvm.compile(func, "llvm")(*tensors)
+    for value, tensor in zip(values, tensors[inputs:], strict=True):
+        np.testing.assert_allclose(value, tensor.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", EXPRESSIONS, ids=label)
+def test_kernels_of_tensor_expressions(name):
+    inputs, output = EXPRESSIONS[name]
+    _agrees(te.create_prim_func([*inputs, output]), len(inputs))
+
+
+@pytest.mark.parametrize("func", [triangle, interleaved, split_loops, both_ways], ids=label)
+def test_kernels_written_by_hand(func):
+    _agrees(func, 1)
+
+
+def test_a_buffer_that_is_added_to_is_read_too():
+    _agrees(accumulated, 1, inplace=(1,))
+
+
+@pytest.mark.parametrize(
+    ("func", "reason"),
+    [
+        (running_sum, "which another iteration writes"),
+        (averaged, "each iteration goes on from the one before"),
+        (overwritten, "overwritten in every iteration"),
+    ],
+    ids=label,
+)
+def test_what_depends_on_the_order_is_refused(func, reason):
+    with pytest.raises(MissingGradientError, match=reason):
+        raised(func, [1])
