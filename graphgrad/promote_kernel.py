@@ -17,10 +17,13 @@ _OPERATIONS = (
 )  # fmt: skip
 
 _TYPED = (
-    "tirx.call_cpacked", "tirx.call_extern", "tirx.call_llvm_intrin", "tirx.call_llvm_pure_intrin",
-    "tirx.call_packed", "tirx.call_pure_extern", "tirx.reinterpret",
+    "tirx.call_extern", "tirx.call_llvm_intrin", "tirx.call_llvm_pure_intrin",
+    "tirx.call_pure_extern", "tirx.reinterpret", "tirx.tvm_call_cpacked", "tirx.tvm_call_packed",
 )  # fmt: skip
-"""Calls that mean something for the dtypes that they are written in alone."""
+"""Calls that mean something for the dtypes alone that they are written in."""
+
+_UNTYPED = "tvm.contrib.sort."
+"""Functions of this module go by the dtypes of the arrays that they are given."""
 
 
 def promote_kernel(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[str]]:
@@ -36,19 +39,29 @@ def promote_kernel(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[str]]:
     Returns
     -------
     promoted : PrimFunc
+        `func` itself if it has no lower float, or there are obstacles.
     obstacles : list of str
-        Calls whose dtypes are built in. Where there are any, `promoted` is no kernel to be used.
+        Calls that mean something in a lower float alone.
     """
-    promotion = _Promotion()
-    promoted = tvm_ffi.structural_map(func, promotion.changes)
-    return promoted, list(dict.fromkeys(promotion.obstacles))
+    is_low, obstacles = False, []
+
+    def visit(node: Any) -> None:
+        nonlocal is_low
+        is_low |= _is_low(node)
+        if isinstance(node, tvm.ir.Call) and _has_built_in_dtype(node):
+            obstacles.append(f"the call of {_called(node)} has its dtypes built in")
+
+    kinds = (tvm.ir.Var, tvm.ir.Call, prim.Cast, prim.FloatImm)
+    tvm_ffi.structural_walk(func, (kinds, visit))
+    if not is_low or obstacles:
+        return func, list(dict.fromkeys(obstacles)) if is_low else []
+    return tvm_ffi.structural_map(func, _Promotion().changes), []
 
 
 class _Promotion:
     """What becomes of the parts of one kernel; each is given with its own parts promoted."""
 
     def __init__(self) -> None:
-        self.obstacles: list[str] = []
         self.changes = [
             (tvm.ir.PrimType, promote_type),
             (tvm.ir.Var, self._variable),
@@ -58,22 +71,36 @@ class _Promotion:
             (prim.Let, lambda node: prim.Let(node.var, node.value, node.body)),
             (_OPERATIONS, lambda node: type(node)(node.a, node.b)),
             (tvm.ir.TensorLoad, lambda node: tirx.BufferLoad(node.source, list(node.indices))),
-            (tvm.ir.Call, self._call),
+            (tvm.ir.Call, _promoted_call),
         ]
         self._variables: dict[Any, Any] = {}
 
     def _variable(self, var: Any) -> Any:
-        if not isinstance(var.ty, tvm.ir.PrimType) or str(var.ty) not in LOW_FLOATS:
+        if not isinstance(var.ty, tvm.ir.PrimType) or not _is_low(var):
             return var
         if var not in self._variables:
-            self._variables[var] = tirx.Var(var.name, "float64")
+            self._variables[var] = tirx.Var(var.name, promote_type(var.ty))
         return self._variables[var]
 
-    def _call(self, node: Any) -> Any:
-        name = str(getattr(node.op, "name", node.op))
-        types = [str(part.ty) for part in (node, *node.args) if hasattr(part, "ty")]
-        if name in _TYPED and any(low in ty for ty in types for low in (*LOW_FLOATS, "float64")):
-            self.obstacles.append(f"{name.removeprefix('tirx.')} has its dtypes built in")
-        return tvm.ir.Call(
-            node.op, node.args, attrs=node.attrs, span=node.span, ret_ty=promote_type(node.ty)
-        )
+
+def _promoted_call(call: Any) -> Any:
+    ty = promote_type(call.ty)
+    return tvm.ir.Call(call.op, call.args, attrs=call.attrs, span=call.span, ret_ty=ty)
+
+
+def _called(call: Any) -> str:
+    """Return the name of what a call calls: a function that it names, or an operator."""
+    first = call.args[0] if len(call.args) else None
+    return str(first.value if isinstance(first, tvm.ir.StringImm) else getattr(call.op, "name", ""))
+
+
+def _has_built_in_dtype(call: Any) -> bool:
+    """Return whether a call might mean something else with wider numbers."""
+    if getattr(call.op, "name", "") not in _TYPED or _called(call).startswith(_UNTYPED):
+        return False
+    parts = [call, *(part for part in call.args if not isinstance(part, tvm.ir.StringImm))]
+    return any(_is_low(part) or not isinstance(part.ty, tvm.ir.PrimType) for part in parts)
+
+
+def _is_low(node: Any) -> bool:
+    return str(getattr(node.ty, "dtype", "")) in LOW_FLOATS

@@ -15,8 +15,8 @@ from tvm import relax, tirx
 
 from ..errors import MissingGradientError
 from ..fallback.kernels.gradient import GradientKernel, gradient_kernels
-from ..fallback.walk import identity
 from ..lower.legalise import LEGALISATIONS
+from ..ops.call_te import KernelBuilder
 from ..ops.tensor import Tensor
 from ..registry.rule import Rule
 from .program import callee, data_of
@@ -63,7 +63,7 @@ def _legalised_rule(call: Any, legalise: Callable[[Any, Any], Any]) -> Rule:
         emitter = next(_tensors(inputs)).emitter
         arguments = [_expression(value) for value in inputs]
         same = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
-        builder = emitter.builder
+        builder = KernelBuilder(emitter.builder)
         return emitter.emit(legalise(builder, builder.normalize(same)))
 
     return Rule(str(call.op.name), "composite", composite, origin="derived")
@@ -91,7 +91,6 @@ def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:
 
     def rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> list[Any]:
         tensors = {"input": inputs, "output": outputs, "cotangent": cotangents}
-        sizes = _sizes(func, [*inputs, *outputs])
         return [
             kernel
             and _called(
@@ -99,7 +98,7 @@ def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:
                 kernel,
                 f"{name}_ct{number}",
                 [tensors[kind][place] for kind, place in kernel.arguments],
-                [sizes[identity(var)] for var in kernel.sizes],
+                [_size([*inputs, *outputs], *place) for place in kernel.sizes],
             )
             for number, kernel in enumerate(kernels)
         ]
@@ -122,17 +121,9 @@ def _called(
     )
 
 
-def _sizes(func: tirx.PrimFunc, arguments: Sequence[Any]) -> dict[int, Any]:
-    """Return what the symbolic extents and scalars of a kernel are in a call of it."""
-    known: dict[int, Any] = {}
-    for parameter, argument in zip(func.params, arguments, strict=True):
-        if not isinstance(argument, Tensor):
-            known[identity(parameter)] = argument
-            continue
-        for extent, actual in zip(parameter.shape, argument.shape, strict=True):
-            if isinstance(extent, tvm.ir.Var):
-                known.setdefault(identity(extent), actual)
-    return known
+def _size(values: Sequence[Any], number: int, axis: int | None) -> Any:
+    """Return a scalar argument of a call, or an extent of a tensor."""
+    return values[number] if axis is None else values[number].shape[axis]
 
 
 def _fields(ty: Any) -> list[Any]:

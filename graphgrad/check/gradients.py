@@ -35,9 +35,9 @@ def check_grads(
 ) -> GradientCheck:
     """Check gradients against central differences along random directions.
 
-    Everything is promoted to float64 first. What cannot be is checked in its own precision, and
-    the result says so; tensor expressions are checked in the dtypes that they are written in, by
-    compiled kernels. A function and a model are checked part by part (each ONNX node, at the
+    Everything is promoted to float64 first, tensor expressions as the compiled kernels of the
+    stages that are derived from them. What cannot be is checked in its own precision, and the
+    result says so. A function and a model are checked part by part (each ONNX node, at the
     values that arise in the model), so that an error names the culprit, and then as a whole.
 
     Parameters

@@ -133,7 +133,7 @@ def programs_of(
 def check_expressions(
     subject: Expressions, arrays: Any, settings: Settings, backward: Backward | None = None
 ) -> GradientCheck:
-    """Check the gradients of tensor expressions by compiled kernels.
+    """Check the gradients of tensor expressions by compiled kernels, in float64 if that can be.
 
     Raises
     ------
@@ -141,22 +141,11 @@ def check_expressions(
     """
     point = _point(subject, arrays, np.random.default_rng(settings.seed))
     machine = TensorMachine(programs_of(subject, "main", settings.order, backward))
-    return GradientCheck([check_compiled(subject, machine, "main", point, settings)])
-
-
-def check_compiled(
-    subject: Expressions, machine: TensorMachine, name: str, point: Arrays, settings: Settings
-) -> PartCheck:
-    """Check compiled programs of some expressions at given values of their placeholders.
-
-    Raises
-    ------
-    GradientMismatch
-    """
+    point = machine.point(point)
     try:
         checks = check_orders(
             machine,
-            name,
+            "main",
             point,
             settings.order,
             np.random.default_rng(settings.seed),
@@ -170,8 +159,8 @@ def check_compiled(
         error.op = subject.label
         raise
     precision = precision_of([point[k] for k in subject.positions]).name
-    note = "" if precision == "float64" else f"the expressions compute in {precision}"
-    return PartCheck(subject.label, precision, checks, op=subject.label, note=note)
+    part = PartCheck(subject.label, precision, checks, op=subject.label, note=machine.note)
+    return GradientCheck([part])
 
 
 def _list(tensors: Any) -> list[te.Tensor]:

@@ -1,4 +1,4 @@
-"""Tensor expressions with their gradients, compiled, from numpy to numpy."""
+"""Tensor expressions with their gradients, compiled in float64, from numpy to numpy."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from tvm import te
 
 from ..arrays import to_numpy
 from ..errors import LoweringError
-from ..fallback.lowering.prim_func import create_prim_func
+from ..fallback.lowering.prim_func import lowered
 from ..fallback.walk import Expr, substituted
 from ..lower.arrays import to_tensor
+from ..promote import promote_array, promote_type
+from ..promote_kernel import promote_kernel
 from .compare import Arrays
 from .machine import UncompilableError, last_line
 
@@ -34,21 +36,39 @@ class TensorMachine:
     """Compiled programs ``<name>``, each beside ``<name>_vjp`` where that is asked for.
 
     The parameters of ``<name>_vjp`` are those of ``<name>`` and a cotangent for each of its
-    results.
+    results. All are promoted to float64 after the gradients are derived, so that what is compiled
+    are the stages of the expressions as they are written.
+
+    Attributes
+    ----------
+    promoted : bool
+        They compute in float64, whatever they are written in.
+    note : str
+        Why they do not.
 
     Raises
     ------
     UncompilableError
+        They cannot be compiled in any dtype.
     """
 
     def __init__(self, programs: Mapping[str, Program]):
         self._programs = programs
-        functions = {name: _function(program, name) for name, program in programs.items()}
-        try:
-            executable = tvm.compile(tvm.IRModule(functions), target=tvm.target.Target(_TARGET))
-        except Exception as error:  # lowering refuses in many ways
-            raise UncompilableError(f"cannot be compiled: {last_line(error)}") from error
-        self._module = executable.mod
+        wide = [promote_kernel(_function(each, rounded=False)) for each in programs.values()]
+        self.note = "; ".join(dict.fromkeys(text for _, texts in wide for text in texts))
+        self.promoted = not self.note
+        if self.promoted:
+            try:
+                functions = (function for function, _ in wide)
+                self._module = _compiled(dict(zip(programs, functions, strict=True)))
+                return
+            except UncompilableError as error:
+                self.promoted, self.note = False, f"in float64 it {error}"
+        self._module = _compiled({name: _function(each) for name, each in programs.items()})
+
+    def point(self, arrays: Arrays) -> Arrays:
+        """Return values of the expressions' placeholders in the dtypes that these programs take."""
+        return [promote_array(array) for array in arrays] if self.promoted else arrays
 
     def run(self, name: str, inputs: Arrays) -> Arrays:
         """Return the results of a program.
@@ -60,7 +80,7 @@ class TensorMachine:
         """
         program = self._programs[name]
         extents = _extents(program.parameters, inputs)
-        results = [_unwritten(result, extents) for result in program.results]
+        results = [self._unwritten(result, extents) for result in program.results]
         self._module[name](*map(to_tensor, inputs), *results)
         arrays = [to_numpy(result) for result in results]
         for result, array in zip(program.results, arrays, strict=True):
@@ -75,19 +95,26 @@ class TensorMachine:
         """Return the gradients of a program for given cotangents of its results."""
         return self.run(f"{name}_vjp", [*inputs, *cotangents])
 
+    def _unwritten(self, result: te.Tensor, extents: list[tuple[Any, Expr]]) -> tvm.runtime.Tensor:
+        """Return memory for a result in which every bit is set: a NaN that no arithmetic makes."""
+        analyzer = tvm.sym.Analyzer()
+        shape = [int(analyzer.simplify(substituted(extent, extents))) for extent in result.shape]
+        ty = tvm.ir.PrimType(str(result.dtype))
+        dtype = np.dtype(str(promote_type(ty) if self.promoted else ty))
+        filled = np.full([*shape, dtype.itemsize], 0xFF, "uint8").view(dtype)[..., 0]
+        return to_tensor(filled)
 
-def _function(program: Program, name: str) -> tvm.tirx.PrimFunc:
-    function = create_prim_func([*program.parameters, *program.results])
-    return function.with_attr("global_symbol", name)
+
+def _compiled(functions: Mapping[str, tvm.tirx.PrimFunc]) -> Any:
+    named = {name: f.with_attr("global_symbol", name) for name, f in functions.items()}
+    try:
+        return tvm.compile(tvm.IRModule(named), target=tvm.target.Target(_TARGET)).mod
+    except Exception as error:  # lowering refuses in many ways
+        raise UncompilableError(f"cannot be compiled: {last_line(error)}") from error
 
 
-def _unwritten(result: te.Tensor, extents: list[tuple[Any, Expr]]) -> tvm.runtime.Tensor:
-    """Return memory for a result in which every bit is set: a NaN that no arithmetic makes."""
-    analyzer = tvm.sym.Analyzer()
-    shape = [int(analyzer.simplify(substituted(extent, extents))) for extent in result.shape]
-    dtype = np.dtype(str(result.dtype))
-    filled = np.full([*shape, dtype.itemsize], 0xFF, "uint8").view(dtype)[..., 0]
-    return to_tensor(filled)
+def _function(program: Program, rounded: bool = True) -> tvm.tirx.PrimFunc:
+    return lowered([*program.parameters, *program.results], rounded=rounded)
 
 
 def _all_bits_set(array: np.ndarray) -> np.ndarray:

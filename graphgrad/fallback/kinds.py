@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
-from tvm import te
+import tvm
+from tvm import te, tirx
+from tvm.te import _ffi_api
 
 _KIND = "graphgrad.kind"
 _MODULI = "graphgrad.moduli"
@@ -59,6 +61,26 @@ def marked(
 def map_stage(shape: Sequence[Any], body: Callable[..., Any], name: str) -> Any:
     """Return a stage of kind MAP: what `te.compute` returns."""
     return te.compute(tuple(shape), body, name=name, attrs=marked(Kind.MAP))
+
+
+def stage_over(axes: Sequence[Any], body: Any, name: str, kind: Kind) -> Any:
+    """Return a stage of one output, over given loops in whose variables its body is.
+
+    Parameters
+    ----------
+    axes : sequence of Axis
+        From 0, the variables of no other stage.
+    body : Expr
+    name : str
+    kind : Kind
+    """
+    loops = [iteration(axis, tirx.IterVar.DataPar) for axis in axes]
+    return _ffi_api.ComputeOp(name, "", marked(kind), loops, [body]).output(0)
+
+
+def iteration(axis: Any, how: int) -> Any:
+    """Return a loop as TVM's stages have it, of its elements or of what it reduces."""
+    return tirx.IterVar(tvm.ir.Range.from_min_extent(axis.low, axis.extent), axis.var, how)
 
 
 def kind_of(op: Any) -> Kind | None:

@@ -23,9 +23,9 @@ from .indices.linear_system import Axis, analyzer_of
 from .walk import (
     Classes,
     Expr,
-    called,
     children,
     identity,
+    is_conditional,
     is_load,
     loaded,
     postorder,
@@ -40,8 +40,6 @@ _CHEAP = (
     prim.IntImm, prim.FloatImm, tvm.ir.Var, tvm.ir.StringImm,
     prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE, prim.And, prim.Or, prim.Not,
 )  # fmt: skip
-
-_CHOICE = "prim.if_then_else"
 
 _NONE: frozenset[int] = frozenset()
 
@@ -125,8 +123,7 @@ class Placement:
         known = known or {}
         self.known = known
         self.axes = axes
-        self.analyzer = analyzer_of(axes or ())
-        self.parts: dict[int, list[Expr]] = {}
+        self.parts: dict[int, Sequence[Expr]] = {}
         self._conditions = Conditions()
         self.nodes = [n for n in postorder(*roots, parts=self._parts) if identity(n) not in known]
         self.top = Region()
@@ -136,29 +133,35 @@ class Placement:
         self.guarded: dict[int, Region] = {}
         self.uses: dict[int, int] = {}
         self.shared: set[int] = set()
-        with ExitStack() as around:
-            for condition in _outermost(roots) if axes is not None else []:
-                around.enter_context(self.analyzer.constraint_scope(condition))
-            self.fragile = self._fragile()
+        self.fragile = self._fragile(roots)
         self._used_in: dict[int, list[Region]] = {}
         self._use(roots, [self.top] * len(roots))
         for node in reversed(self.nodes):
             self._place(node)
 
-    def _parts(self, node: Expr) -> list[Expr]:
+    def _parts(self, node: Expr) -> Sequence[Expr]:
         parts = self.parts[identity(node)] = children(node)
         return parts
 
-    def _fragile(self) -> set[int]:
+    def _fragile(self, roots: Sequence[Expr]) -> set[int]:
         """Return the nodes that contain something dangerous outside of what protects it."""
-        if not any(called(node) == _CHOICE for node in self.nodes):
+        if not any(map(is_conditional, self.nodes)):
             return set()  # nothing is protected
+        self.analyzer = analyzer_of(self.axes or ())
+        with ExitStack() as around:
+            for condition in _outermost(roots) if self.axes is not None else []:
+                around.enter_context(self.analyzer.constraint_scope(condition))
+            exposed = self._exposed()
+        return {key for key, found in exposed.items() if found}
+
+    def _exposed(self) -> dict[int, frozenset[int]]:
+        """Return, for each node, what is dangerous in it and not protected there."""
         exposed: dict[int, frozenset[int]] = {}
         dangers: dict[int, Expr] = {}
         for node in self.nodes:
             key = identity(node)
             below = [exposed.get(identity(part), _NONE) for part in self.parts[key]]
-            if called(node) == _CHOICE:
+            if is_conditional(node):
                 condition = self.parts[key][0]
                 below[1] = self._unproven(below[1], dangers, condition)
                 below[2] = self._unproven(below[2], dangers, tirx.Not(condition))
@@ -166,7 +169,7 @@ class Placement:
                 dangers[key] = node
                 below.append(frozenset((key,)))
             exposed[key] = _union(below)
-        return {key for key, found in exposed.items() if found}
+        return exposed
 
     def _unproven(
         self, exposed: frozenset[int], dangers: Mapping[int, Expr], condition: Expr
@@ -213,7 +216,7 @@ class Placement:
                 if inner is not region:
                     self._use_condition(condition, region)
                     region = self.guarded[key] = inner
-        if called(node) == _CHOICE:
+        if is_conditional(node):
             self._place_choice(key, region)
         else:
             self._use(parts, [region] * len(parts))
@@ -241,7 +244,7 @@ class Placement:
                 continue
             parts = children(node)
             places = [around] * len(parts)
-            if called(node) == _CHOICE:
+            if is_conditional(node):
                 places[1:] = [self._arm(around, parts[0], wanted) for wanted in (True, False)]
             stack.extend(zip(parts, places, strict=True))
 
@@ -346,7 +349,7 @@ def _outermost(roots: Sequence[Expr]) -> list[Expr]:
     """
     conditions: list[Expr] = []
     (node, *more) = roots
-    while not more and called(node) == _CHOICE:
+    while not more and is_conditional(node):
         condition, node, otherwise = node.args
         if not isinstance(otherwise, _CONSTANT) or reads(condition):
             break

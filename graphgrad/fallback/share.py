@@ -18,7 +18,7 @@ from tvm.ir import prim
 
 from .indices.linear_system import Axis
 from .regions import Placement, Region
-from .walk import Expr, Recursion, called, identity, is_tree, merged, rebuilt, unrolled
+from .walk import Expr, Recursion, identity, is_conditional, is_tree, merged, rebuilt, unrolled
 
 
 def shared(
@@ -93,7 +93,7 @@ class _Sharing:
                 continue
             parts = self.placement.parts[key]
             is_decided = key in self.placement.decided
-            is_choice = called(node) == "prim.if_then_else" and not is_decided
+            is_choice = is_conditional(node) and not is_decided
             here = parts[:1] if is_choice else parts
             if not expanded:
                 stack.append((node, True))

@@ -5,24 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import tvm
-import tvm_ffi
-from tvm import relax, te, tirx
+from tvm import relax
 
 from ..errors import ArgumentError
 from ..fallback.kernels.expressions import kernel_of
 from .tensor import Tensor
+from .traced import Traced
 
 
-def call_te(function: Callable[..., Any], *args: Any, name: str | None = None) -> Any:
+def call_te(
+    function: Callable[..., Any], *args: Any, name: str | None = None, **keywords: Any
+) -> Any:
     """Return a call of a kernel that is made of tensor expressions, scans included.
 
     Parameters
     ----------
     function : callable
         Maps te.Tensors to one, or to several. It is given a placeholder for each tensor among
-        `args`, in lists and tuples too, and everything else as it is.
-    args : `Tensor`, relax.Var, numbers, strings, lists
+        `args` and `keywords`, in lists, tuples and dicts too, and everything else as it is.
+    args, keywords : `Tensor`, relax.Var, numbers, strings, lists
         Symbolic extents (of dtype int64) among them are replaced like those in shapes.
     name : str, optional
         Of the kernel; the function's name by default.
@@ -36,74 +37,73 @@ def call_te(function: Callable[..., Any], *args: Any, name: str | None = None) -
     Raises
     ------
     ArgumentError
-        There is no builder to write into, or the function returned no tensor expression.
+        There is no builder to write into, an argument's shape is not known, or the function
+        returned no tensor expression.
 
     Examples
     --------
     >>> with builder.function("main", [x]):
     ...     y = builder.emit(gg.call_te(lambda a: te.compute(a.shape, lambda *i: a[i] * a[i]), x))
     """
-    call = _Call()
-    placeholders = [call.given(argument) for argument in args]
-    builder = call.emitter.builder if call.emitter else relax.BlockBuilder.current()
+    emitters = _emitters([*args, *keywords.values()])
+    builder = emitters[0].builder if emitters else relax.BlockBuilder.current()
     if builder is None:
         raise ArgumentError(
             "call_te writes into a BlockBuilder: call it inside `with builder.function(...)`"
         )
-    results = function(*placeholders)
-    outputs = [results] if isinstance(results, te.Tensor) else list(results)
-    if not outputs or not all(isinstance(output, te.Tensor) for output in outputs):
-        raise ArgumentError(
-            f"{function} returned {type(results).__name__}; call_te takes a function that returns "
-            "tensor expressions"
-        )
-    func = kernel_of(call.parameters, outputs)
-    variable = builder.add_func(func, name or _name(function))
-    types = [
-        relax.TensorType([call.outside(e) for e in output.shape], str(output.dtype))
-        for output in outputs
-    ]
-    result = relax.call_tir(variable, relax.Tuple(call.arguments), types)
-    return call.emitter.emit(result) if call.emitter else result
+    values = {key: _expression(value) for key, value in keywords.items()}
+    result = kernel_call(builder, function, _expression(args), values, name or _name(function))
+    return emitters[0].emit(result) if emitters else result
 
 
-class _Call:
-    """What is given for the arguments of a call."""
+def kernel_call(
+    builder: relax.BlockBuilder, function: Callable[..., Any], args: Any, keywords: Any, name: str
+) -> relax.Call:
+    """Return a call of the kernel of a function applied to Relax values; the builder has it."""
+    traced = Traced(function, args, keywords)
+    variable = builder.add_func(kernel_of(traced.parameters, traced.outputs), name)
+    return relax.call_tir(variable, relax.Tuple(traced.arguments), traced.types())
 
-    def __init__(self) -> None:
-        self.emitter: Any = None
-        self.parameters: list[Any] = []
-        self.arguments: list[Any] = []
-        self.inside: dict[Any, Any] = {}
 
-    def given(self, argument: Any) -> Any:
-        """Return what the function is given for an argument."""
-        if isinstance(argument, list | tuple):
-            return type(argument)(map(self.given, argument))
-        if isinstance(argument, Tensor):
-            self.emitter = self.emitter or argument.emitter
-            argument = argument.expr
-        if isinstance(argument, relax.Expr) and isinstance(argument.ty, relax.TensorType):
-            shape = [self._extent(extent) for extent in argument.ty.shape]
-            label = getattr(argument, "name", None) or f"x{len(self.parameters)}"
-            placeholder = te.placeholder(shape, str(argument.ty.dtype), name=label)
-            self.parameters.append(placeholder)
-            self.arguments.append(argument)
-            return placeholder
-        return self._extent(argument) if tvm.ir.is_prim_expr(argument) else argument
+class KernelBuilder:
+    """A BlockBuilder whose kernels remember the tensor expressions that they are made of.
 
-    def outside(self, extent: Any) -> Any:
-        """Return an extent of a result in terms of the caller's variables."""
-        back = {inner: outer for outer, inner in self.inside.items()}
-        return tvm_ffi.structural_map(extent, (tvm.ir.Var, lambda var: back.get(var, var)))
+    Lowerings of ops, TVM's too, are given it in the place of the one that it writes into.
+    """
 
-    def _extent(self, extent: Any) -> Any:
-        """Return an extent in terms of the kernel's own variables."""
+    def __init__(self, builder: relax.BlockBuilder):
+        self._builder = builder
 
-        def renamed(var: Any) -> Any:
-            return self.inside.setdefault(var, tirx.Var(var.name, str(var.ty)))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._builder, name)
 
-        return tvm_ffi.structural_map(extent, (tvm.ir.Var, renamed))
+    def call_te(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> relax.Call:
+        """Return a call of the kernel of a function, as BlockBuilder.call_te does."""
+        name = keywords.pop("primfunc_name_hint", None) or _name(function)
+        keywords.pop("primfunc_attrs", None)
+        return kernel_call(self._builder, function, args, keywords, name)
+
+    def emit_te(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> relax.Var:
+        """Emit such a call."""
+        return self._builder.emit(self.call_te(function, *args, **keywords))
+
+
+def _emitters(values: Any) -> list[Any]:
+    """Return what the `Tensor`s among some values write into."""
+    if isinstance(values, Tensor):
+        return [values.emitter]
+    if isinstance(values, dict):
+        values = list(values.values())
+    return [e for v in values for e in _emitters(v)] if isinstance(values, list | tuple) else []
+
+
+def _expression(value: Any) -> Any:
+    """Return a value with the Relax expression of each `Tensor` in it."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_expression, value))
+    if isinstance(value, dict):
+        return {name: _expression(item) for name, item in value.items()}
+    return value.expr if isinstance(value, Tensor) else value
 
 
 def _name(function: Any) -> str:

@@ -6,9 +6,9 @@ import math
 from typing import Any
 
 from ..ops import functional as op
+from ..ops.cumulative import reverse_cumsum
 from ..ops.index import scatter_recurrence
 from ..ops.indexing import Indexing
-from ..ops.scan import reverse_cumsum
 from ..ops.tensor import Tensor
 from .rule import linear, register_gradient
 from .sample import sample, tensor

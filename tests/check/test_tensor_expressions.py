@@ -64,9 +64,51 @@ def test_intermediate_results_are_inputs():
 @pytest.mark.parametrize("arrays", [None, np.ones((5, 3), "float32")], ids=["drawn", "given"])
 def test_symbolic_shapes(arrays):
     x = te.placeholder((te.var("n", "int64"), 3), "float32", name="x")
-    result = gg.check_grads((topi.nn.softmax(x), x), arrays)
+    gg.check_grads((topi.nn.softmax(x), x), arrays)
+
+
+def recurrence(x):
+    first = te.compute((1, 3), lambda _, i: x[0, i], name="first")
+    state = te.placeholder(x.shape, x.dtype, name="state")
+    step = te.compute(x.shape, lambda t, i: te.tanh(state[t - 1, i]) * x[t, i], name="step")
+    return te.scan(first, step, state, inputs=[x])
+
+
+@pytest.mark.parametrize(
+    ("function", "dtype"),
+    [
+        (topi.nn.softmax, "bfloat16"), (topi.sort, "float32"), (topi.cumsum, "float16"),
+        (recurrence, "float32"),
+    ],
+    ids=label,
+)  # fmt: skip
+def test_low_floats_are_promoted(function, dtype):
+    x = te.placeholder((2, 3), dtype, name="x")
+    result = gg.check_grads((function(x), x), order=2)
+    assert result.precision == "float64"
+    assert result.error < 1e-8
+
+
+def test_a_small_fault_of_a_narrow_gradient_is_seen():
+    x = te.placeholder((2, 3), "float32", name="x")
+
+    def almost(inputs, outputs, cotangents):
+        return topi.multiply(right(inputs, outputs, cotangents), tirx.const(1.0001, "float32"))
+
+    with pytest.raises(gg.GradientMismatch, match="finite differences"):
+        gg.check_grads((topi.sin(x), x), backward=almost)
+    gg.check_grads((topi.sin(x), x), backward=right)
+
+
+def test_what_has_its_dtype_built_in_is_checked_in_it():
+    x = te.placeholder((4,), "float32", name="x")
+    y = te.compute((4,), lambda i: tirx.call_pure_extern("float32", "fabsf", x[i]) + x[i] * x[i])
+    backward = lambda xs, ys, cts: te.compute(  # noqa: E731
+        (4,), lambda i: cts[0][i] * (2.0 * x[i] + tirx.if_then_else(x[i] > 0, 1.0, -1.0))
+    )
+    result = gg.check_grads((y, x), np.array([0.5, -1, 2, -0.25], "float32"), backward=backward)
     assert result.precision == "float32"
-    assert "compute in float32" in str(result)
+    assert "call of fabsf has its dtypes built in" in str(result)
 
 
 @pytest.mark.parametrize("order", [1, 2])

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
 
-from tvm import te
+from tvm import te, tirx
 
 from ..contribution import Contribution
 from ..guarded import Guarded, total
 from ..indices.index_system import Axis, Inversion
-from ..kinds import Kind, marked
+from ..kinds import Kind, iteration, stage_over
 from ..share import shared
-from ..walk import Expr, all_substituted, substituted
+from ..walk import substituted
 
 
 def gather(
@@ -26,33 +24,16 @@ def gather(
     contribution : Contribution
         Its conditions are those of the inversion.
     inversion : Inversion
-        Of its indices.
+        Of its indices. Its loops become those of the sum.
     element : sequence of Axis
-        The loops of the stage, in whose variables the inversion is.
+        In whose variables the inversion is. They become the loops of the stage.
     name : str
     """
-    loops = [
-        te.reduce_axis((axis.low, axis.low + axis.extent), name=axis.var.name)
-        for axis in inversion.loops
-    ]
-    value = total(contribution.terms)
-    places = [axis.var for axis in contribution.axes]
-
-    def body(*position: Any) -> Expr:
-        renamed = [
-            *zip([axis.var for axis in element], position, strict=True),
-            *zip([axis.var for axis in inversion.loops], [r.var for r in loops], strict=True),
-        ]
-        around = [
-            replace(axis, var=var)
-            for axis, (_, var) in zip([*element, *inversion.loops], renamed, strict=True)
-        ]
-        values = all_substituted(inversion.values, renamed)
-        guards = tuple((guard, True) for guard in all_substituted(inversion.guards, renamed))
-        here = substituted(value, [*renamed, *zip(places, values, strict=True)])
-        summand = shared(Guarded(guards, here).applied(), axes=around)
-        return te.sum(summand, axis=loops) if loops else summand
-
-    kind = Kind.REDUCE if loops else Kind.MAP
-    shape = tuple(axis.extent for axis in element)
-    return te.compute(shape, body, name=name, attrs=marked(kind))
+    places = zip((axis.var for axis in contribution.axes), inversion.values, strict=True)
+    here = substituted(total(contribution.terms), places)
+    guards = tuple((guard, True) for guard in inversion.guards)
+    value = shared(Guarded(guards, here).applied(), axes=[*element, *inversion.loops])
+    if not inversion.loops:
+        return stage_over(element, value, name, Kind.MAP)
+    loops = [iteration(axis, tirx.IterVar.CommReduce) for axis in inversion.loops]
+    return stage_over(element, te.sum(value, axis=loops), name, Kind.REDUCE)

@@ -153,13 +153,12 @@ def phases(
     for digits in combinations(*(range(modulus) for modulus in moduli)):
         axes, position = [], []
         for axis, modulus, digit in zip(element, moduli, digits, strict=True):
-            if modulus == 1:
-                axes.append(axis)
-                position.append(axis.var)
-                continue
-            extent = analyzer.simplify(tirx.floordiv(axis.extent + (modulus - 1 - digit), modulus))
-            axes.append(Axis(te.var(axis.var.name, str(axis.var.ty)), axis.low, extent))
-            position.append(axes[-1].var * modulus + digit)
+            extent = axis.extent
+            if modulus > 1:
+                extent = analyzer.simplify(tirx.floordiv(extent + (modulus - 1 - digit), modulus))
+            var = te.var(axis.var.name, str(axis.var.ty))
+            axes.append(Axis(var, axis.low, extent))
+            position.append(var if modulus == 1 else var * modulus + digit)
         thinned = _thinned(contribution, moduli, digits)
         if thinned is None:
             continue

@@ -14,6 +14,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
+from ..graph import operations, outputs_of
 from ..lowering.prim_func import create_prim_func
 from ..raising.prim_func import TensorProgram, raised
 from ..walk import identity
@@ -67,6 +68,26 @@ def expressions_of(func: tirx.PrimFunc, outputs: int) -> TensorProgram:
         return program
     count = len(func.params)
     return raised(func, range(count - outputs, count))
+
+
+def free_variables(*tensors: te.Tensor) -> list[tirx.Var]:
+    """Return the variables in a graph of stages that no loop of it binds: its symbolic extents."""
+    found: dict[int, tirx.Var] = {}
+    for op in operations(*tensors):
+        expressions = [extent for tensor in outputs_of(op) for extent in tensor.shape]
+        loops: list[Any] = []
+        if isinstance(op, te.ComputeOp):
+            loops = [axis.var for axis in (*op.axis, *op.reduce_axis)]
+            if isinstance(op.body[0], tirx.Reduce):
+                loops += [*op.body[0].combiner.lhs, *op.body[0].combiner.rhs]
+            expressions += op.body
+            expressions += [axis.dom.extent for axis in op.reduce_axis]
+        bound = {identity(var) for var in loops}
+        for expression in expressions:
+            for var in tirx.analysis.undefined_vars(expression):
+                if tvm.ir.is_prim_var(var) and identity(var) not in bound:
+                    found.setdefault(identity(var), var)
+    return list(found.values())
 
 
 def _with_own_extents(func: tirx.PrimFunc, tensors: Sequence[Any]) -> tirx.PrimFunc:

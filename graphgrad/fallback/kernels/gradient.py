@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import tvm
 from tvm import te, tirx
@@ -12,8 +11,9 @@ from tvm import te, tirx
 from ..backprop import is_float
 from ..gradient import te_gradient
 from ..graph import operations, outputs_of, rewritten
+from ..raising.prim_func import TensorProgram
 from ..walk import identity, tensor_key
-from .expressions import expressions_of, kernel_of
+from .expressions import expressions_of, free_variables, kernel_of
 
 Source = tuple[Literal["input", "output", "cotangent"], int]
 """A tensor of a call: an input, an output, or the cotangent of an output, by its number."""
@@ -29,14 +29,14 @@ class GradientKernel:
         In destination-passing style.
     arguments : list of Source
         The tensors that it takes before its result.
-    sizes : list of Var
-        Symbolic extents of the other kernel that it takes behind them, as int64 scalars: those that
-        no shape of an argument tells.
+    sizes : list of (int, int or None)
+        Scalars that it takes behind them: parameters of the other kernel, or extents of its
+        parameters (number and axis) that no shape of an argument tells.
     """
 
     func: tirx.PrimFunc
     arguments: list[Source]
-    sizes: list[Any]
+    sizes: list[tuple[int, int | None]]
 
 
 def gradient_kernels(func: tirx.PrimFunc, inputs: int, outputs: int) -> list[GradientKernel | None]:
@@ -62,7 +62,7 @@ def gradient_kernels(func: tirx.PrimFunc, inputs: int, outputs: int) -> list[Gra
     program = expressions_of(func, outputs)
     sources: dict[tuple[int, int], Source] = {}
     for number, parameter in enumerate(program.parameters[:inputs]):
-        if parameter is not None:
+        if isinstance(parameter, te.Tensor):
             sources[tensor_key(parameter)] = ("input", number)
     heads: list[te.Tensor | None] = []
     saved: dict[tuple[int, int], te.Tensor] = {}
@@ -78,22 +78,42 @@ def gradient_kernels(func: tirx.PrimFunc, inputs: int, outputs: int) -> list[Gra
     wanted = [
         (number, parameter)
         for number, parameter in enumerate(program.parameters[:inputs])
-        if parameter is not None and is_float(parameter.dtype)
+        if isinstance(parameter, te.Tensor) and is_float(parameter.dtype)
     ]
     gradients = te_gradient(program.outputs, [tensor for _, tensor in wanted], heads)
     kernels: list[GradientKernel | None] = [None] * inputs
     for (number, _), gradient in zip(
         wanted, rewritten(gradients, lambda op: None, saved), strict=True
     ):
-        kernels[number] = _kernel(gradient, sources)
+        kernels[number] = _kernel(gradient, sources, _places(program))
     return kernels
+
+
+def _places(program: TensorProgram) -> dict[int, tuple[int, int | None]]:
+    """Return where the caller of a kernel says what its scalars and symbolic extents are."""
+    places: dict[int, tuple[int, int | None]] = {}
+    results = iter(program.outputs)
+    first_result = len(program.parameters) - len(program.outputs)
+    for number, parameter in enumerate(program.parameters):
+        tensor = next(results) if number >= first_result else parameter
+        if isinstance(tensor, tvm.ir.Var):
+            places.setdefault(identity(tensor), (number, None))
+        elif tensor is not None:
+            for axis, extent in enumerate(tensor.shape):
+                if isinstance(extent, tvm.ir.Var):
+                    places.setdefault(identity(extent), (number, axis))
+    return places
 
 
 def _placeholder(tensor: te.Tensor, name: str) -> te.Tensor:
     return te.placeholder(tensor.shape, str(tensor.dtype), name=name)
 
 
-def _kernel(gradient: te.Tensor, sources: dict[tuple[int, int], Source]) -> GradientKernel:
+def _kernel(
+    gradient: te.Tensor,
+    sources: dict[tuple[int, int], Source],
+    places: dict[int, tuple[int, int | None]],
+) -> GradientKernel:
     """Return a gradient as a kernel that takes what it reads."""
     read = [
         tensor
@@ -102,16 +122,10 @@ def _kernel(gradient: te.Tensor, sources: dict[tuple[int, int], Source]) -> Grad
         if tensor_key(tensor) in sources
     ]
     told = {identity(e) for tensor in read for e in tensor.shape if isinstance(e, tvm.ir.Var)}
-    sizes = [var for var in _variables(gradient, read) if identity(var) not in told]
+    sizes = [var for var in free_variables(gradient) if identity(var) not in told]
     func = kernel_of([*read, *sizes], [gradient])
-    return GradientKernel(func, [sources[tensor_key(tensor)] for tensor in read], sizes)
-
-
-def _variables(gradient: te.Tensor, read: Sequence[te.Tensor]) -> list[Any]:
-    """Return the symbolic extents in the shapes of a gradient and of what it reads."""
-    found: dict[int, Any] = {}
-    for tensor in [gradient, *read]:
-        for extent in tensor.shape:
-            for var in tirx.analysis.undefined_vars(extent) if not isinstance(extent, int) else []:
-                found.setdefault(identity(var), var)
-    return list(found.values())
+    return GradientKernel(
+        func,
+        [sources[tensor_key(tensor)] for tensor in read],
+        [places[identity(var)] for var in sizes],
+    )

@@ -27,6 +27,8 @@ from .accumulation import Accumulation, accumulated, accumulations, overwriting
 from .explicit_bindings import with_explicit_bindings
 from .explicit_reductions import explicit_reduction
 from .nested_guards import protected_guards
+from .wide_floats import with_wide_floats
+from .wide_reductions import wide_reduction
 
 
 def create_prim_func(
@@ -65,17 +67,36 @@ def create_prim_func(
         An argument is no tensor or variable; a tensor or a variable that is needed is not among
         them; or an output does not fit the buffer to which it is to be added.
     """
+    return lowered(args, accumulate, index_dtype_override)
+
+
+def lowered(
+    args: Sequence[te.Tensor | tvm.ir.Var],
+    accumulate: Mapping[te.Tensor, te.Tensor] | Sequence[Accumulation] | None = None,
+    index_dtype_override: str | None = None,
+    rounded: bool = True,
+) -> tirx.PrimFunc:
+    """Return what `create_prim_func` does.
+
+    Parameters
+    ----------
+    args, accumulate, index_dtype_override
+        See there.
+    rounded : bool
+        Whether it says by bits how narrow floats are rounded. Without, it keeps their dtypes, to
+        be promoted; TVM compiles it wrongly as it is.
+    """
     args = list(args)
     _check(args)
     pairs = accumulations(accumulate, args)
     tensors = [arg for arg in args if isinstance(arg, te.Tensor)]
     sums = accumulated(pairs, tensors) if pairs else []
     _check_placeholders(tensors, [*tensors, *sums])
-    lowered = _lowerable([*tensors, *sums])
-    stages = iter(_distinct(lowered))
+    stages = iter(_distinct(_lowerable([*tensors, *sums], rounded)))
     parameters = [next(stages) if isinstance(arg, te.Tensor) else arg for arg in args]
     func = te.create_prim_func([*parameters, *stages], index_dtype_override=index_dtype_override)
-    func = with_positive_dividends(with_explicit_bindings(func))
+    func = with_explicit_bindings(with_wide_floats(func) if rounded else func)
+    func = with_positive_dividends(func)
     _check_variables(func)
     if not pairs:
         return func
@@ -83,10 +104,11 @@ def create_prim_func(
     return overwriting(func, {len(args) + i: position for i, position in enumerate(buffers)})
 
 
-def _lowerable(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
+def _lowerable(tensors: Sequence[te.Tensor], rounded: bool) -> list[te.Tensor]:
     """Return the same tensors by stages that TVM lowers rightly."""
-    tensors = without_scans(tensors, lambda rows: _distinct(_lowerable(rows)))
-    for change in (explicit_reduction, cut_stage, protected_guards):
+    tensors = without_scans(tensors, lambda rows: _distinct(_lowerable(rows, rounded)))
+    changes = (explicit_reduction, cut_stage, protected_guards)
+    for change in (wide_reduction, *changes) if rounded else changes:
         tensors = rewritten(tensors, change)
     return list(tensors)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...errors import ModelError
 from ...ops import functional as op
-from ...ops.scan import reverse_cumsum
+from ...ops.cumulative import reverse_cumsum
 from ...ops.tensor import Tensor
 from .node import Node, converter
 

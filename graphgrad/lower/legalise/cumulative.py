@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from tvm import relax, te, topi
 
+from ...ops.cumulative import cumulative
 from ...ops.define import OPAQUE
-from ...ops.scan import cumulative
 from .axis import checked_axis
 from .table import Legalisation, legalisation
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-import tvm
-from tvm import relax
+from tvm import relax, te, tirx
 
 from ...ops import functional as op
 from ...ops.einsum import einsum as written_out
@@ -29,15 +29,45 @@ def einsum(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 def matmul(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower matmul as TVM does, but add up half precision in float32.
 
-    A sum of no terms is a tensor of zeros: the pipeline takes the stock kernel, which reads
-    nothing, for a reshape of an empty operand, and fails.
+    A sum of no terms is a tensor of zeros: the pipeline takes a kernel that reads nothing for a
+    reshape of an empty operand, and fails.
     """
     dtype = str(call.ty.dtype)
     if any(extent == 0 for argument in call.args for extent in type_shape(argument.ty)):
         return relax.op.zeros(call.ty.shape, dtype)
     if accumulator_dtype(dtype) == dtype:
-        return tvm.ir.Op.get("relax.matmul").get_attr("FLegalize")(builder, call)
+        return builder.call_te(
+            _matmul, *call.args, call.ty.shape, dtype, primfunc_name_hint="matmul"
+        )
     emitter = Emitter(builder)
     with emitter.at(call.span, ""):
         a, b = op.same_dtype(*map(emitter.lift, call.args))
         return (a @ b).astype(dtype).expr
+
+
+def _matmul(a: te.Tensor, b: te.Tensor, shape: list[Any], dtype: str) -> te.Tensor:
+    """Return the product of two stacks of matrices; a vector is a row on the left, else a column.
+
+    The shapes of the stacks are broadcast, as NumPy's matmul does.
+    """
+    rows, columns = len(a.shape) > 1, len(b.shape) > 1
+    stack = len(shape) - rows - columns
+    k = te.reduce_axis((0, a.shape[-1]), name="k")
+
+    def within(lead: Sequence[Any], extents: Sequence[Any]) -> list[Any]:
+        """Return indices into a stack: 0 where it is broadcast."""
+        own = len(lead) - len(extents)
+        pairs = zip(lead[own:], extents, shape[own:stack], strict=True)
+        return [0 if _is_one(extent) and not _is_one(full) else i for i, extent, full in pairs]
+
+    def element(*indices: Any) -> Any:
+        lead, rest = indices[:stack], indices[stack:]
+        left = a(*within(lead, a.shape[:-2]), *rest[:rows], k)
+        right = b(*within(lead, b.shape[:-2]), k, *rest[len(rest) - columns :])
+        return te.sum(left.astype(dtype) * right.astype(dtype), axis=k)
+
+    return te.compute(shape, element, name="matmul")
+
+
+def _is_one(extent: Any) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) == 1

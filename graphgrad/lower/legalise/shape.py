@@ -19,6 +19,25 @@ def collapse_sum_like(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return relax.op.collapse_sum_to(call.args[0], call.args[1].ty.shape)
 
 
+@legalisation("relax.expand_dims")
+def expand_dims(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower new axes of extent 1; the stock form asks the builder for types, so it can be no other
+    object with a builder's methods.
+    """
+    rank = len(call.ty.shape.values)
+    new = {int(axis) % rank for axis in call.attrs.axis}
+
+    def expression(x: te.Tensor, shape: list[Any]) -> te.Tensor:
+        def element(*indices: Any) -> Any:
+            return x(*(index for axis, index in enumerate(indices) if axis not in new))
+
+        return te.compute(shape, element, name="expand_dims")
+
+    return builder.call_te(
+        expression, call.args[0], call.ty.shape, primfunc_name_hint="expand_dims"
+    )
+
+
 @legalisation("relax.nn.pad")
 def pad(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower padding so that a border may be longer than the axis.

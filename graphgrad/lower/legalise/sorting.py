@@ -6,10 +6,10 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
+from ...ops.cumulative import cumulative
 from ...ops.define import OPAQUE
 from ...ops.indexing import Indexing, gather, outside_value, within
 from ...ops.order import order
-from ...ops.scan import cumulative
 from ...ops.tensor import is_float
 from .axis import checked_axis
 from .table import legalisation

@@ -13,9 +13,9 @@ from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.cuda.lowering import check
 from graphgrad.lower.cuda.parallel import independent_loops, parallel_loops
 from graphgrad.lower.cuda.serial import one_thread
+from graphgrad.ops.cumulative import cumulative
 from graphgrad.ops.kernel import Nest, extern, fill, loop, sequence
 from graphgrad.ops.order import order
-from graphgrad.ops.scan import cumulative
 from tests.lower.cuda.running import on_host
 from tests.lower.cuda.sources import TARGET, cuda_source, program
 from tests.lower.kernels import HOST

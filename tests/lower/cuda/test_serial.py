@@ -3,7 +3,7 @@
 from tvm import te
 
 from graphgrad.lower.cuda.schedule import Kernel
-from graphgrad.ops.scan import cumulative
+from graphgrad.ops.cumulative import cumulative
 from tests.lower.cuda.sources import cuda_source, program
 
 

@@ -1,0 +1,284 @@
+"""Arithmetic of bfloat16 written in float32, before TVM does it.
+
+TVM lowers bfloat16 to float32 itself, but leaves out what a `Let` or a `Bind` statement binds: the
+dtypes of value and variable then contradict one another, or the bits of a number are taken for an
+integer. It has no remainder of bfloat16, keeps constants that bfloat16 does not have, and drops a
+cast to it that a cast back follows. Here only the elements of arguments are of bfloat16, each
+widened where it is read and rounded, to nearest even, where it is stored. Between stages values are
+kept in float32, as TVM keeps them; a cast to bfloat16 rounds wherever it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import ml_dtypes
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import prim
+from tvm.s_tir import SBlock
+from tvm.tirx.buffer import BufferType
+
+from ..walk import Expr, Recursion, called, children, identity, is_load, rebuilt, unrolled
+
+_NARROW = "bfloat16"
+_WIDE = "float32"
+_DROPPED = 16
+"""Bits of a float32 behind those of a bfloat16."""
+
+_EXACT = ("bool", "int8", "uint8")
+"""Of what a bfloat16 holds every value."""
+
+
+def with_wide_floats(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return the same function with all arithmetic of bfloat16 in float32.
+
+    It may be applied again, after stages of different functions have become one.
+
+    Parameters
+    ----------
+    func : PrimFunc
+    """
+    if not _mentions_narrow(func):
+        return func
+    widening = Widening(_NARROW, _inner_buffers(func.body))
+    changes = [
+        (tirx.BufferStore, widening.store),
+        (tirx.Bind, widening.bind),
+        (tirx.Evaluate, lambda statement, _: statement),
+        (tvm.ir.Expr, widening.mutated),
+    ]
+    return func.with_body(tvm_ffi.structural_mutate(func.body, changes))
+
+
+def _mentions_narrow(func: tirx.PrimFunc) -> bool:
+    found = any(_is_narrow_buffer(param) for param in func.params)
+
+    def visit(node: Any) -> None:
+        nonlocal found
+        found = found or str(node.ty) == _NARROW
+
+    tvm_ffi.structural_walk(func.body, ((prim.Cast, tvm.ir.TensorLoad), visit))
+    return found
+
+
+def _is_narrow_buffer(value: Any) -> bool:
+    return isinstance(value.ty, BufferType) and str(value.ty.dtype) == _NARROW
+
+
+def _inner_buffers(body: Any) -> dict[int, Any]:
+    """Return buffers of float32 to take the place of those of bfloat16 that a function allocates.
+
+    Those stay that are handed over to other functions, or have a second name.
+    """
+    allocated: list[Any] = []
+    opaque: set[int] = set()
+
+    def visit(node: Any) -> None:
+        if isinstance(node, SBlock):
+            allocated.extend(node.alloc_buffers)
+            opaque.update(identity(match.source.source) for match in node.match_buffers)
+        elif isinstance(node, tirx.AllocBuffer):
+            allocated.append(node.buffer)
+        else:
+            opaque.update(map(identity, node.args))
+
+    tvm_ffi.structural_walk(body, ((SBlock, tirx.AllocBuffer, tvm.ir.Call), visit))
+    return {
+        identity(buffer): tirx.decl_buffer(
+            buffer.ty.shape, _WIDE, buffer.name, scope=buffer.ty.storage_scope
+        )
+        for buffer in allocated
+        if _is_narrow_buffer(buffer) and identity(buffer) not in opaque
+    }
+
+
+class Widening:
+    """Expressions of a narrow dtype of floats as such of float32, with what they are part of.
+
+    Parameters
+    ----------
+    narrow : str
+        ``"float16"`` or ``"bfloat16"``.
+    buffers : mapping, optional
+        Buffers that take the place of others, by the identities of these.
+    variables : mapping, optional
+        What stands for variables, by their identities.
+    """
+
+    def __init__(
+        self,
+        narrow: str,
+        buffers: Mapping[int, Any] | None = None,
+        variables: Mapping[int, Expr] | None = None,
+    ) -> None:
+        self.narrow = narrow
+        self.buffers = dict(buffers or {})
+        self.variables = dict(variables or {})
+
+    def expression(self, node: Expr) -> Expr:
+        """Return an expression with the arithmetic of the narrow dtype in float32."""
+        return unrolled(self._wide(node))
+
+    def mutated(self, node: Any, mutator: Any) -> Any:
+        """Return what a statement is made of: an expression, or a buffer, or a part of one."""
+        if isinstance(node, tvm.ir.TensorRegion):
+            ranges = [mutator.mutate(each) for each in node.region]
+            return tvm.ir.TensorRegion(mutator.mutate(node.source), ranges, node.ty)
+        if isinstance(node.ty, tvm.ir.PrimType):
+            return self.expression(node)
+        return self.buffers.get(identity(node), node)
+
+    def store(self, store: Any, _: Any) -> Any:
+        """Return a store of the same element, rounded if its buffer is narrow."""
+        buffer = self.buffers.get(identity(store.buffer), store.buffer)
+        indices = [self.expression(index) for index in store.indices]
+        value = store.value
+        is_narrow = str(buffer.ty.dtype) == self.narrow
+        if is_narrow and _is_element(value) and identity(value.source) not in self.buffers:
+            at = [self.expression(index) for index in value.indices]
+            return tirx.BufferStore(buffer, tirx.BufferLoad(value.source, at), indices)
+        value = unrolled(self._wide(value, rounded_later=is_narrow))
+        if is_narrow:
+            value = prim.Cast(store.value.ty, value)
+        return tirx.BufferStore(buffer, value, indices)
+
+    def bind(self, bind: Any, _: Any) -> Any:
+        """Return a statement that binds the same value, wide."""
+        if not isinstance(bind.value.ty, tvm.ir.PrimType):
+            return bind
+        value = unrolled(self._wide(bind.value, bound=True))
+        return tirx.Bind(self._variable(bind.var), value)
+
+    def _variable(self, variable: Any) -> Any:
+        """Return a variable, or one of float32 in its place."""
+        if not self._is_narrow(variable):
+            return variable
+        wide = tirx.Var(variable.name, _WIDE)
+        self.variables[identity(variable)] = wide
+        return wide
+
+    def _is_narrow(self, node: Expr) -> bool:
+        return str(node.ty) == self.narrow
+
+    def _wide(self, node: Expr, bound: bool = False, rounded_later: bool = False) -> Recursion:
+        """Return an expression that is of float32 if it was narrow.
+
+        Parameters
+        ----------
+        node : Expr
+        bound : bool
+            It is part of what is bound to a variable, where TVM lowers no conversion.
+        rounded_later : bool
+            Its value is stored as it is.
+        """
+        if identity(node) in self.variables:
+            return self.variables[identity(node)]
+        if isinstance(node, prim.Let):
+            value = yield self._wide(node.value, bound=True)
+            variable = self._variable(node.var)
+            return prim.Let(variable, value, (yield self._wide(node.body, bound, rounded_later)))
+        if isinstance(node, prim.Cast) and self._is_narrow(node):
+            return (yield self._rounded(node, bound, rounded_later))
+        if called(node) == "tirx.reinterpret":
+            return (yield self._reinterpreted(node, bound))
+        is_choice = isinstance(node, prim.Select) or called(node) == "prim.if_then_else"
+        parts = []
+        for number, part in enumerate(_parts(node)):
+            is_arm = is_choice and number > 0
+            parts.append((yield self._wide(part, bound, rounded_later and is_arm)))
+        return self._with(node, parts, bound)
+
+    def _with(self, node: Expr, parts: list[Expr], bound: bool) -> Expr:
+        """Return a node, which is of float32 if it was narrow, of wide parts."""
+        if _is_element(node):
+            buffer = self.buffers.get(identity(node.source), node.source)
+            node = tirx.BufferLoad(buffer, parts)
+            if self._is_narrow(node) and bound:
+                return _of_bits(_bits_of(node))
+            return tirx.Cast(_WIDE, node) if self._is_narrow(node) else node
+        if isinstance(node, prim.Cast):  # to another dtype
+            (value,) = parts
+            return value if str(value.ty) == str(node.ty) else prim.Cast(node.ty, value)
+        if not self._is_narrow(node):
+            return rebuilt(node, parts)
+        if isinstance(node, prim.FloatImm):
+            return tirx.const(_nearest(float(node.value), self.narrow), _WIDE)
+        if isinstance(node, tvm.ir.Var) or is_load(node):
+            return tirx.Cast(_WIDE, rebuilt(node, parts))
+        if isinstance(node, tvm.ir.Call):
+            wide = tvm.ir.PrimType(_WIDE)
+            return tvm.ir.Call(node.op, parts, attrs=node.attrs, span=node.span, ret_ty=wide)
+        return rebuilt(node, parts)
+
+    def _rounded(self, cast: Expr, bound: bool, rounded_later: bool) -> Recursion:
+        """Return what is cast to the narrow dtype, in float32, with no more digits than that."""
+        exact = self._is_narrow(cast.value) or str(cast.value.ty) in _EXACT
+        bound = bound or not (exact or rounded_later)
+        value = yield self._wide(cast.value, bound, rounded_later)
+        if str(value.ty) != _WIDE:
+            value = tirx.Cast(_WIDE, value)
+        if exact or rounded_later:
+            return value
+        if self.narrow != _NARROW:
+            return tirx.Cast(_WIDE, tirx.Cast(self.narrow, value))
+        return _rounded(value)
+
+    def _reinterpreted(self, node: Expr, bound: bool) -> Recursion:
+        """Return a number of other bits, which are those of a bfloat16, or become those."""
+        (source,) = node.args
+        if _is_element(source) and identity(source.source) not in self.buffers:
+            at = []
+            for index in source.indices:
+                at.append((yield self._wide(index, bound)))
+            source = tirx.BufferLoad(source.source, at)
+        elif self._is_narrow(source):
+            source = _high_bits((yield self._wide(source, bound=True)))
+        else:
+            source = yield self._wide(source, bound)
+        if self._is_narrow(node):
+            return _of_bits(tirx.reinterpret("uint16", source))
+        return tirx.reinterpret(str(node.ty), source)
+
+
+def _is_element(node: Expr) -> bool:
+    return isinstance(node, tvm.ir.TensorLoad)
+
+
+def _parts(node: Expr) -> list[Expr]:
+    return list(node.indices) if _is_element(node) else children(node)
+
+
+def _nearest(value: float, dtype: str) -> float:
+    """Return a number as a narrow dtype has it."""
+    return float(ml_dtypes.bfloat16(value)) if dtype == _NARROW else value
+
+
+def _bits_of(element: Expr) -> Expr:
+    return tirx.reinterpret("uint16", element)
+
+
+def _of_bits(bits: Expr) -> Expr:
+    """Return the float32 that is the bfloat16 of some bits."""
+    return tirx.reinterpret(_WIDE, bits.astype("uint32") << _DROPPED)
+
+
+def _rounded(value: Expr) -> Expr:
+    """Return a float32 rounded to the nearest bfloat16, to the even one of two.
+
+    Half of the last place that is kept, less one bit, is added, and one bit if that place is odd.
+    """
+    given = tirx.Var("given", _WIDE)
+    bits = tirx.reinterpret("uint32", given)
+    half = tirx.const((1 << (_DROPPED - 1)) - 1, "uint32")
+    odd = (bits >> _DROPPED) & tirx.const(1, "uint32")
+    kept = ((bits + half + odd) >> _DROPPED) << _DROPPED
+    nearest = tirx.reinterpret(_WIDE, kept)
+    return prim.Let(given, value, tirx.Select(tirx.isnan(given), given, nearest))
+
+
+def _high_bits(value: Expr) -> Expr:
+    """Return the bits of the bfloat16 that a float32 is rounded to."""
+    return (tirx.reinterpret("uint32", _rounded(value)) >> _DROPPED).astype("uint16")

@@ -1,0 +1,97 @@
+"""Reductions of narrow floats in float32, rounded once.
+
+Reduced in its own dtype, a sum of ones ends at 2,048 in float16, at 256 in bfloat16.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+from tvm.ir import prim
+
+from ..backprop import wide
+from ..graph import Operation, outputs_of, reduce_with, with_bodies
+from ..kinds import map_stage
+from ..walk import Expr, called, identity
+from .wide_floats import Widening
+
+_ARITHMETIC = (prim.Add, prim.Sub, prim.Mul)
+
+
+def wide_reduction(op: Operation) -> list[te.Tensor] | None:
+    """Return what the outputs of a reduction become, or None for a stage that may stay as it is.
+
+    Parameters
+    ----------
+    op : Operation
+        Made for `graph.rewritten`.
+    """
+    if not isinstance(op, te.ComputeOp) or not isinstance(op.body[0], tirx.Reduce):
+        return None
+    body = op.body[0]
+    if not any(map(_is_narrow, body.source)) or _is_extreme(body.combiner):
+        return None
+    components = reduce_with(
+        body,
+        [_widened(source) for source in body.source],
+        init=[_in_wide(value) for value in body.init],
+        combiner=_wide_combiner(body.combiner),
+    )
+    reduced = outputs_of(with_bodies(op, components))
+    return [
+        _rounded(reduced[int(each.value_index)], str(op.output(number).dtype), str(op.name))
+        for number, each in enumerate(op.body)
+    ]
+
+
+def _is_narrow(value: Expr) -> bool:
+    return str(value.ty) != wide(value.ty)
+
+
+def _is_extreme(combiner: Any) -> bool:
+    """Return whether a reduction is the largest of its elements, or the smallest: one of them."""
+    results = combiner.result
+    return len(results) == 1 and isinstance(results[0], prim.Max | prim.Min)
+
+
+def _in_wide(value: Expr) -> Expr:
+    return value.astype(wide(value.ty)) if _is_narrow(value) else value
+
+
+def _widened(value: Expr) -> Expr:
+    """Return an element in float32, the products and sums in it too.
+
+    What they are of is computed as elsewhere, so that conditions turn out the same.
+    """
+    if not _is_narrow(value):
+        return value
+    if isinstance(value, _ARITHMETIC):
+        return type(value)(_widened(value.a), _widened(value.b))
+    if called(value) == "prim.if_then_else":
+        condition, *arms = value.args
+        return tirx.if_then_else(condition, *map(_widened, arms))
+    return _in_wide(value)
+
+
+def _wide_combiner(combiner: Any) -> Any:
+    """Return a combiner of the same operations in float32."""
+    dtypes = [str(each.ty) for each in combiner.identity_element]
+    sides = [
+        [tirx.Var(var.name, wide(var.ty)) for var in side] for side in (combiner.lhs, combiner.rhs)
+    ]
+    given = [*combiner.lhs, *combiner.rhs]
+    table = dict(zip(map(identity, given), [*sides[0], *sides[1]], strict=True))
+    results, identities = list(combiner.result), list(combiner.identity_element)
+    for narrow in sorted({dtype for dtype in dtypes if dtype != wide(dtype)}):
+        widening = Widening(narrow, variables=table)
+        results = [widening.expression(result) for result in results]
+        identities = [widening.expression(start) for start in identities]
+    return tirx.CommReducer(*sides, results, identities)
+
+
+def _rounded(result: te.Tensor, dtype: str, name: str) -> te.Tensor:
+    if str(result.dtype) == dtype:
+        return result
+    return map_stage(result.shape, lambda *at: result[at].astype(dtype), name=f"{name}_rounded")

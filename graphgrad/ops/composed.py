@@ -1,0 +1,194 @@
+"""Bindings of Relax as one graph of tensor expressions.
+
+Each op is lowered as it always is, by a builder that composes expressions in the place of kernels:
+what else would be a kernel is here a stage that reads those of other ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, te, tirx
+
+from ..errors import ArgumentError, MissingGradientError
+from ..fallback.graph import rewritten
+from ..fallback.kernels.expressions import expressions_of
+from ..fallback.walk import identity, tensor_key
+from ..lower.legalise import LEGALISATIONS
+
+Value = Any
+"""A te.Tensor; a list of values where Relax has a tuple."""
+
+
+class Composition:
+    """The tensor expressions of Relax values.
+
+    Parameters
+    ----------
+    values : mapping of relax.Var or constant to Value
+        Those that are given; constants of one element need not be.
+    sizes : mapping of Var to Var
+        The symbolic extents of the program, to the variables that stand for them.
+    module : IRModule
+        The kernels that may be called.
+    """
+
+    def __init__(self, values: Mapping[Any, Value], sizes: Mapping[Any, Any], module: tvm.IRModule):
+        self.values = dict(values)
+        self._inside = sizes
+        self._outside = {identity(own): outer for outer, own in sizes.items()}
+        self._module = module
+
+    def bind(self, var: Any, expression: Any) -> None:
+        """Add a binding.
+
+        Raises
+        ------
+        ArgumentError
+            Tensor expressions do not say what it computes; the error names the op.
+        """
+        self.values[var] = self.value(expression)
+
+    def value(self, expression: Any) -> Value:
+        """Return what an expression over bound variables is."""
+        if isinstance(expression, relax.Var | tvm.ir.GenericConst) and expression in self.values:
+            return self.values[expression]
+        if isinstance(expression, tvm.ir.GenericConst):
+            return _number(expression.value.numpy())
+        if isinstance(expression, relax.Tuple):
+            return [self.value(field) for field in expression.fields]
+        if isinstance(expression, relax.TupleGetItem):
+            return self.value(expression.tuple_value)[expression.index]
+        if isinstance(expression, relax.Call) and isinstance(expression.op, tvm.ir.Op):
+            return self._called(expression)
+        raise ArgumentError(
+            f"the body of a loop has a {type(expression).__name__}, which is no op with tensor "
+            "expressions; take it out of the loop, or write it with other ops"
+        )
+
+    def inside(self, extent: Any) -> Any:
+        """Return an extent of the program in terms of what stands for its symbolic extents."""
+        return _renamed(extent, lambda var: self._inside.get(var, var))
+
+    def outside(self, extent: Any) -> Any:
+        """Return an extent of a tensor expression in terms of the program's variables."""
+        return _renamed(extent, lambda var: self._outside.get(identity(var), var))
+
+    def _called(self, call: Any) -> Value:
+        name = str(call.op.name)
+        legalise = LEGALISATIONS.get(name) or call.op.get_attr("FLegalize")
+        if name != "relax.call_tir" and legalise is None:
+            raise ArgumentError(
+                f"the body of a loop calls {name}, which has no tensor expressions; take it out of "
+                "the loop, or write it with other ops"
+            )
+        try:
+            if legalise is None:
+                return self._of_kernel(call)
+            builder = StageBuilder(self)
+            return builder.value(legalise(builder, builder.normalize(call)))
+        except (ArgumentError, MissingGradientError) as error:
+            raise ArgumentError(f"in {name}, which the body of a loop calls: {error}") from error
+
+    def _of_kernel(self, call: Any) -> Value:
+        """Return what the kernel computes that is called."""
+        func = self._module[call.args[0]]
+        result = call.ty_args[0]
+        several = isinstance(result, relax.TupleType)
+        if any(isinstance(extent, tvm.ir.Var) for p in func.params for extent in p.shape):
+            raise ArgumentError("a kernel of symbolic extents; give the loop static shapes")
+        program = expressions_of(func, len(result.fields) if several else 1)
+        given = {
+            tensor_key(parameter): self.value(argument)
+            for parameter, argument in zip(program.parameters, call.args[1].fields, strict=False)
+            if parameter is not None
+        }
+        outputs = rewritten(program.outputs, lambda op: None, given)
+        return outputs if several else outputs[0]
+
+
+class StageBuilder:
+    """What a lowering is given for a BlockBuilder: its kernels become stages.
+
+    Parameters
+    ----------
+    composition : Composition
+        Has the tensor expressions of what the lowering reads.
+    """
+
+    def __init__(self, composition: Composition):
+        self._composition = composition
+        self._builder = relax.BlockBuilder()
+        self._builder._begin_binding_block()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._builder, name)
+
+    def call_te(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> relax.Var:
+        """Return a variable that stands for what a function of tensor expressions gives."""
+        named = {n: self._given(v) for n, v in keywords.items() if not n.startswith("primfunc_")}
+        result = function(*map(self._given, args), **named)
+        if isinstance(result, te.Tensor):
+            var = relax.Var("stage", self._type(result))
+        else:
+            result = list(result)
+            var = relax.Var("stages", relax.TupleType(list(map(self._type, result))))
+        self._composition.values[var] = result
+        return var
+
+    def emit_te(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> relax.Var:
+        """Return the same: a stage needs no binding."""
+        return self.call_te(function, *args, **keywords)
+
+    def value(self, expression: Any) -> Value:
+        """Return what an expression is that the lowering gave."""
+        expression = self._builder.normalize(expression)
+        for part in read_by(expression):
+            if isinstance(part, relax.Var) and part not in self._composition.values:
+                self._composition.values[part] = self.value(self._builder.lookup_binding(part))
+        return self._composition.value(expression)
+
+    def _given(self, argument: Any) -> Any:
+        """Return what a function of tensor expressions is given for an argument."""
+        if isinstance(argument, list | tuple | tvm_ffi.Array):
+            values = [self._given(item) for item in argument]
+            return tuple(values) if isinstance(argument, tuple) else values
+        if isinstance(argument, relax.ShapeExpr):
+            return [self._composition.inside(extent) for extent in argument.values]
+        if tvm.ir.is_prim_expr(argument):
+            return self._composition.inside(argument)
+        return self.value(argument) if isinstance(argument, relax.Expr) else argument
+
+    def _type(self, tensor: te.Tensor) -> relax.TensorType:
+        shape = [self._composition.outside(extent) for extent in tensor.shape]
+        return relax.TensorType(shape, str(tensor.dtype))
+
+
+def read_by(expression: Any) -> Iterator[Any]:
+    """Yield the variables and constants that an expression reads as data."""
+    if isinstance(expression, relax.Var | tvm.ir.GenericConst):
+        if not tvm.ir.is_prim_expr(expression):
+            yield expression
+    elif isinstance(expression, relax.TupleGetItem):
+        yield from read_by(expression.tuple_value)
+    elif isinstance(expression, relax.Tuple | relax.Call):
+        is_tuple = isinstance(expression, relax.Tuple)
+        for part in expression.fields if is_tuple else expression.args:
+            yield from read_by(part)
+    elif isinstance(expression, relax.If):
+        yield from relax.analysis.free_vars(relax.SeqExpr([], expression))
+
+
+def _number(array: Any) -> te.Tensor:
+    """Return a constant of one element as a stage."""
+    if array.size != 1:
+        raise ArgumentError(f"a constant of shape {array.shape}; make it an argument of the op")
+    value = tirx.const(array.item(), str(array.dtype))
+    return te.compute(array.shape, lambda *_: value, name="number")
+
+
+def _renamed(expression: Any, change: Callable[[Any], Any]) -> Any:
+    return tvm_ffi.structural_map(expression, (tvm.ir.Var, change))

@@ -1,0 +1,75 @@
+"""Cumulative sums and products, forwards and backwards along an axis."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from tvm import relax, te, tirx
+
+from .define import call_op, define_op
+from .kernel import Nest, Statement, extern
+from .tensor import Tensor, accumulator_dtype
+
+
+def reverse_cumsum(x: Tensor, axis: int, exclusive: bool) -> Tensor:
+    """Return the sums of the elements from each one to the last along an axis.
+
+    Parameters
+    ----------
+    x : Tensor
+    axis : int
+        Not negative.
+    exclusive : bool
+        The element itself does not count.
+    """
+    return x.emitter.emit(call_op(_REVERSE_CUMSUM, [x.expr], axis=axis, exclusive=exclusive))
+
+
+def cumulative(
+    x: te.Tensor,
+    axis: int,
+    combine: Literal["add", "mul"],
+    exclusive: bool,
+    reverse: bool = False,
+) -> te.Tensor:
+    """Return running sums or products along an axis; those of half precision run in float32."""
+    dtype = str(x.dtype)
+    wide = accumulator_dtype(dtype)
+    source = x if wide == dtype else _cast(x, wide)
+    extent = x.shape[axis]
+
+    def build(ins: list[Any], outs: list[Any]) -> Statement:
+        (values,), (out,) = ins, outs
+
+        def step(i: list[Any]) -> Statement:
+            here, before = i[axis], i[axis] + (1 if reverse else -1)
+            previous = (*i[:axis], before, *i[axis + 1 :])
+            first = here == (extent - 1 if reverse else 0)
+            new = values[previous if exclusive else tuple(i)]
+            total = out[previous] + new if combine == "add" else out[previous] * new
+            identity = tirx.const(0 if combine == "add" else 1, wide)
+            start = identity if exclusive else values[tuple(i)]
+            return tirx.BufferStore(out, tirx.if_then_else(first, start, total), i)
+
+        return Nest(list(x.shape), range(axis, axis + 1), reverse).build(step)
+
+    (result,) = extern("cumulative", [x.shape], [wide], [source], build)
+    return result if wide == dtype else _cast(result, dtype)
+
+
+def _cast(x: te.Tensor, dtype: str) -> te.Tensor:
+    return te.compute(x.shape, lambda *i: x(*i).astype(dtype), name="cast")
+
+
+def _reverse_cumsum_expression(call: relax.Call, x: te.Tensor) -> te.Tensor:
+    """y[i] = Σ of x[j] for j ≥ i, or j > i where exclusive."""
+    return cumulative(x, int(call.attrs["axis"]), "add", bool(call.attrs["exclusive"]), True)
+
+
+_REVERSE_CUMSUM = define_op(
+    "reverse_cumsum",
+    ["data"],
+    lambda call: call.args[0].ty,
+    _reverse_cumsum_expression,
+    opaque=True,
+)
