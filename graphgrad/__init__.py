@@ -30,6 +30,7 @@ from .frontend.onnx_import import from_onnx
 from .lower.pipeline import compile, pipeline
 from .lower.target import target
 from .ops.call_te import call_te
+from .ops.scan import scan
 from .registry.rule import nondifferentiable, register_gradient
 from .train.export import export_step
 from .train.step import train_step
@@ -67,6 +68,7 @@ __all__ = [
     "pipeline",
     "register_gradient",
     "register_intrinsic_gradient",
+    "scan",
     "schedule",
     "target",
     "te_gradient",

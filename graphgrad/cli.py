@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from . import __version__, cli_check, cli_coverage, cli_grad, cli_train
+from .autodiff.program import RULES
 from .cli_optimizer import DEFAULTS, SCHEDULES
 from .cli_train import Settings
 from .errors import GraphGradError
@@ -65,13 +66,14 @@ examples:
 
 COVERAGE = """\
 Show which ops of a model have which gradient, before anything runs: one of graphgrad's own rules
-(hand), one of the user's, or none (missing); and where the gradient ends by declaration.
+(hand), one of the user's or of a plug-in (user), one that is derived from the op's tensor
+expressions (derived), or none (missing, and why); and where the gradient ends by declaration.
 """
 
 COVERAGE_EXAMPLES = """\
 examples:
   graphgrad coverage model.onnx
-  graphgrad coverage model.onnx --json
+  graphgrad coverage model.onnx --rules derived --json
 
 """
 
@@ -181,6 +183,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
         const=True,
         help="train a twin whose convolutions do not train, and tell both results",
     )
+    _add_rules(command, default=None)
 
 
 def _add_grad(commands: argparse._SubParsersAction) -> None:
@@ -194,6 +197,7 @@ def _add_grad(commands: argparse._SubParsersAction) -> None:
         metavar="NAME",
         help="input or weight to differentiate with respect to; repeatable; default: all weights",
     )
+    _add_rules(command)
 
 
 def _add_coverage(commands: argparse._SubParsersAction) -> None:
@@ -201,6 +205,7 @@ def _add_coverage(commands: argparse._SubParsersAction) -> None:
     command = _add_command(commands, "coverage", summary, COVERAGE, COVERAGE_EXAMPLES)
     command.set_defaults(run=cli_coverage.run)
     command.add_argument("model", metavar="MODEL", help="ONNX file")
+    _add_rules(command)
 
 
 def _add_check(commands: argparse._SubParsersAction) -> None:
@@ -212,6 +217,16 @@ def _add_check(commands: argparse._SubParsersAction) -> None:
     add("--input", metavar="FILE.npz", help="values of the inputs; default: random ones")
     add("--order", type=int, choices=[1, 2], default=1, help="2: the gradient's gradient too")
     add("--seed", type=index, default=0, metavar="N", help="of what is drawn; default: %(default)s")
+
+
+def _add_rules(command: argparse.ArgumentParser, default: str | None = RULES[0]) -> None:
+    command.add_argument(
+        "--rules",
+        choices=RULES,
+        default=default,
+        help="auto: the rules of users, plug-ins and graphgrad, and what is derived; derived: all "
+        f"but graphgrad's, whose gradients are derived then; default: {RULES[0]}",
+    )
 
 
 def _add_command(

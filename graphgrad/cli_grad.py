@@ -7,6 +7,7 @@ from pathlib import Path
 
 from . import __version__
 from .autodiff.vjp import vjp
+from .coverage import Coverage, coverage
 from .errors import ArgumentError
 from .frontend.mode import specialise
 from .frontend.model import Model
@@ -17,8 +18,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Differentiate a model, write the result as text and return the exit code."""
     model = from_onnx(arguments.model)
     wrt = arguments.wrt or model.trainable()
-    module = vjp(specialise(model, training=None), wrt=wrt)
-    text = _header(arguments.model, model, wrt) + module.script() + "\n"
+    module = vjp(specialise(model, training=None), wrt=wrt, rules=arguments.rules)
+    found = coverage(model, wrt=wrt, rules=arguments.rules)
+    text = _header(arguments.model, model, wrt, found) + module.script() + "\n"
     if arguments.out is not None:
         _write(Path(arguments.out), text)
     if arguments.json:
@@ -27,6 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
             "inputs": model.inputs,
             "outputs": model.outputs,
             "gradients": list(wrt),
+            "rules": arguments.rules,
+            "provenance": found.facts()["rows"],
             "out": arguments.out,
         }
         print(json.dumps(summary if arguments.out else summary | {"module": text}))
@@ -35,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _header(path: str, model: Model, wrt: list[str]) -> str:
+def _header(path: str, model: Model, wrt: list[str], found: Coverage) -> str:
     inputs = [f"{name} {shape} {dtype}" for name, (shape, dtype) in model.input_types().items()]
     numbers = sum(array.size for array in model.params.values())
     lines = [
@@ -46,6 +50,8 @@ def _header(path: str, model: Model, wrt: list[str]) -> str:
         *model.notes,
         f"gradients of {len(wrt)} values, in this order:",
         *(f"  {name} {model.params[name].shape if name in model.params else ''}" for name in wrt),
+        "by rules that are graphgrad's (hand), the user's, or derived:",
+        *(f"  {line}" for line in found.table().splitlines()),
     ]
     return "".join(f"# {line}".rstrip() + "\n" for line in lines)
 

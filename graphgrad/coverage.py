@@ -21,6 +21,7 @@ from .autodiff.activity import (
     variables_in,
 )
 from .autodiff.program import Program, linearise
+from .autodiff.vjp import select
 from .errors import ArgumentError
 from .frontend.mode import specialise
 from .frontend.model import Model
@@ -100,16 +101,11 @@ class Coverage:
         }
 
     def __str__(self) -> str:
-        rows = [*self.rows, *self.off_path]
-        lines = [
-            [row.op, str(row.count), row.provenance, row.reason or _places_text(row.where)]
-            for row in rows
-        ]
-        for line, row in zip(lines, rows, strict=True):
-            if row.provenance == "missing":
-                line[3] = f"{_places_text(row.where)}: {row.reason}"
-        header = ["op", "count", "gradient", "where"]
-        return f"{table(header, lines, right=[1])}\n{self._summary()}"
+        return f"{_table([*self.rows, *self.off_path])}\n{self._summary()}"
+
+    def table(self) -> str:
+        """Return the ops that need a gradient as text, a line for each."""
+        return _table(self.rows)
 
     def _summary(self) -> str:
         if self.complete:
@@ -118,7 +114,12 @@ class Coverage:
         return f"missing: {len(self.missing)} op(s) in {calls} call(s)"
 
 
-def coverage(subject: Model | tvm.IRModule, func: str = "main") -> Coverage:
+def coverage(
+    subject: Model | tvm.IRModule,
+    func: str = "main",
+    wrt: Sequence[str] | None = None,
+    rules: str = "auto",
+) -> Coverage:
     """Say which ops of a model have which gradient.
 
     Nothing is compiled or run. Counted are the calls between the values that can be differentiated
@@ -130,6 +131,10 @@ def coverage(subject: Model | tvm.IRModule, func: str = "main") -> Coverage:
     subject : Model or IRModule
     func : str
         Name of the function of an IRModule.
+    wrt : sequence of str, optional
+        What is differentiated, by name; default: every float input and parameter that trains.
+    rules : "auto" or "derived"
+        As of `graphgrad.vjp`.
 
     Returns
     -------
@@ -140,36 +145,40 @@ def coverage(subject: Model | tvm.IRModule, func: str = "main") -> Coverage:
     Raises
     ------
     ArgumentError
-        `subject` is neither, or has no such function.
+        `subject` is neither, or has no such function or value; or `rules` is unknown.
+    NotDifferentiableError
+        A value in `wrt` is no float tensor.
 
     Examples
     --------
     >>> print(gg.coverage(gg.from_onnx("model.onnx")))
     """
     if isinstance(subject, Model):
-        program = linearise(specialise(subject, training=None), "main")
+        program = linearise(specialise(subject, training=None), "main", rules)
         names = {*subject.inputs, *subject.trainable()}
-        wrt = [param for param in program.params if param.name in names]
+        default = [param for param in program.params if param.name in names]
     elif isinstance(subject, tvm.IRModule):
-        program = linearise(subject, func)
-        wrt = list(program.params)
+        program = linearise(subject, func, rules)
+        default = list(program.params)
     else:
         raise ArgumentError(
             f"expected a graphgrad.Model or an IRModule, given a {type(subject).__name__}"
         )
-    return _of_program(program, [param for param in wrt if has_cotangent(param.ty)])
+    if wrt is not None:
+        return _of_program(program, select(program, wrt))
+    return _of_program(program, [param for param in default if has_cotangent(param.ty)])
 
 
 def _of_program(program: Program, wrt: Iterable[Any]) -> Coverage:
     activity = survey(program, wrt)
     found: dict[tuple[Provenance, str], list[str]] = defaultdict(list)
-    reasons: dict[str, str] = {}
+    reasons: dict[str, list[str]] = defaultdict(list)
     for var, value in program.bindings:
         if isinstance(value, relax.Call | relax.If):
             name = op_name(value)
             found[_provenance(activity, var, value), name].append(place(var, value))
             if var in activity.missing:
-                reasons.setdefault(name, activity.reasons[var])
+                reasons[name].append(activity.reasons[var])
     order: Sequence[Provenance] = ("missing", "nondifferentiable", "user", "derived", "hand")
     return Coverage(
         [row for provenance in order for row in _rows(found, provenance, reasons)],
@@ -178,13 +187,15 @@ def _of_program(program: Program, wrt: Iterable[Any]) -> Coverage:
 
 
 def _rows(
-    found: dict[tuple[Provenance, str], list[str]], provenance: Provenance, reasons: dict[str, str]
+    found: dict[tuple[Provenance, str], list[str]],
+    provenance: Provenance,
+    reasons: dict[str, list[str]],
 ) -> list[Row]:
     fixed = {"nondifferentiable": _STOPS, "not needed": _OFF_PATH}
     rows = []
     for (kind, op), places in sorted(found.items()):
         if kind == provenance:
-            reason = reasons[op] if kind == "missing" else fixed.get(kind, "")
+            reason = "; ".join(dict.fromkeys(reasons[op])) if kind == "missing" else fixed.get(kind, "")
             rows.append(Row(op, len(places), kind, reason, places))
     return rows
 
@@ -202,6 +213,16 @@ def _provenance(activity: Activity, var: Any, value: Any) -> Provenance:
 
 def _is_float_value(ty: Any) -> bool:
     return has_cotangent(ty) or (isinstance(ty, tvm.ir.PrimType) and is_float(str(ty)))
+
+
+def _table(rows: Sequence[Row]) -> str:
+    lines = [[row.op, str(row.count), row.provenance, _where_text(row)] for row in rows]
+    return table(["op", "count", "gradient", "where"], lines, right=[1])
+
+
+def _where_text(row: Row) -> str:
+    places = _places_text(row.where)
+    return f"{places}: {row.reason}" if row.provenance == "missing" else row.reason or places
 
 
 def _places_text(places: Sequence[str]) -> str:

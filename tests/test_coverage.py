@@ -3,15 +3,14 @@
 import json
 
 import pytest
-import tvm
 from tvm import relax
 from tvm.script.parser import ir as I
 from tvm.script.parser import relax as R
 
 import graphgrad as gg
 from graphgrad import models
-from graphgrad.ops.define import call_op, define_op
 from graphgrad.registry import unregister
+from tests import unknown_ops
 from tests.running import function
 
 op = relax.op
@@ -84,12 +83,12 @@ def test_frozen_parameters_start_no_path():
 @pytest.mark.parametrize(
     ("build", "name", "reason"),
     [
-        (lambda b, x: b.emit_te(tvm.topi.exp, x), "relax.call_tir(exp)", "kernel"),
+        (lambda b, x: b.emit_te(unknown_ops.calls_out, x), "relax.call_tir(calls_out)", "block"),
         (
             lambda b, x: b.emit(
                 relax.call_dps_packed("mine", x, out_ty=relax.TensorType((2, 3), "float32"))
             ),
-            "relax.call_dps_packed",
+            "relax.call_dps_packed(mine)",
             "packed function",
         ),
     ],
@@ -106,16 +105,13 @@ def test_missing(build, name, reason):
     assert provenances(found)["relax.exp"] == "hand"
 
 
-CUSTOM = define_op(
-    "covered_nowhere", ["x"], lambda call: call.args[0].ty, lambda call, x: tvm.topi.exp(x)
-)
-
-
 def test_op_of_someone_elses():
-    found = covered(lambda b, x: b.emit(call_op(CUSTOM, [x])))
-    assert [(row.op, row.reason) for row in found.missing] == [
-        ("graphgrad.covered_nowhere", "no rule is registered")
-    ]
+    found = covered(lambda b, x: b.emit(unknown_ops.erf(b.emit(unknown_ops.packed(x)))))
+    assert provenances(found) == {
+        "graphgrad.test_packed": "missing",
+        "graphgrad.test_erf": "derived",
+    }
+    assert "packed function" in found.missing[0].reason
 
 
 @I.ir_module

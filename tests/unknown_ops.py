@@ -1,4 +1,8 @@
-"""Ops that graphgrad has no rule for: missing gradients and users' rules are tried on them."""
+"""Ops that graphgrad has no rule for: missing gradients and users' rules are tried on them.
+
+The gradient of `erf` is derived from its tensor expression. `packed` is lowered to a packed
+function, and `unlowered` to nothing: their gradients are missing.
+"""
 
 import tvm
 from tvm import relax, te
@@ -15,21 +19,24 @@ def _erf(call, x):
     return te.compute(x.shape, lambda *i: te.erf(x(*i)), name="erf")
 
 
-def _tan(call, x):
-    """Y = tan x."""
-    return te.compute(x.shape, lambda *i: te.tan(x(*i)), name="tan")
-
-
 _ERF = define_op("test_erf", ["x"], _same_type, _erf)
-_TAN = define_op("test_tan", ["x"], _same_type, _tan)
+
+
+def call_packed(builder: relax.BlockBuilder, call: relax.Call) -> relax.Call:
+    """Legalise a call to one of a packed function."""
+    return relax.call_dps_packed("tests.unknown", relax.Tuple([call.args[0]]), call.ty)
+
+
+_PACKED = define_op("test_packed", ["x"], _same_type, _erf)
+tvm.ir.register_op_attr(_PACKED.name, "FLegalize", call_packed, level=11)
 
 
 def erf(x: relax.Expr) -> relax.Call:
     return call_op(_ERF, [x])
 
 
-def tan(x: relax.Expr) -> relax.Call:
-    return call_op(_TAN, [x])
+def packed(x: relax.Expr) -> relax.Call:
+    return call_op(_PACKED, [x])
 
 
 tvm.get_global_func("ir.RegisterOp")("graphgrad.test_unlowered", "")
@@ -42,3 +49,14 @@ tvm.ir.register_op_attr(_UNLOWERED.name, "FPurity", True)
 
 def unlowered(x: relax.Expr) -> relax.Call:
     return call_op(_UNLOWERED, [x])
+
+
+def calls_out(x: te.Tensor) -> te.Tensor:
+    """Y = what a packed function says: no derivative is known."""
+    return te.extern(
+        x.shape,
+        [x],
+        lambda ins, outs: tvm.tirx.call_packed("tests.unknown", ins[0], outs[0]),
+        name="calls_out",
+        dtype=str(x.dtype),
+    )

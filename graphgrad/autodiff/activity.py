@@ -16,11 +16,13 @@ import tvm
 from tvm import relax
 
 from ..errors import MissingGradientError
+from ..ops.calls import callee
 from ..ops.tensor import is_float
 from ..provenance import read
-from ..registry.rule import Rule, find
+from ..registry.rule import Rule, find, find_function
 from .derive import derived_rule
-from .program import Program, callee, variables_in
+from .program import Program, variables_in
+from .te_gradients import te_gradient_rule
 from .written_out import written_out
 
 
@@ -54,9 +56,8 @@ def op_name(value: Any) -> str:
         return "relax.If"
     operator = value.op
     if isinstance(operator, tvm.ir.Op):
-        if operator.name.startswith("relax.call_tir") and value.args:
-            return f"{operator.name}({value.args[0].name_hint})"
-        return str(operator.name)
+        called = callee(value)
+        return f"{operator.name}({called})" if called else str(operator.name)
     if isinstance(operator, relax.ExternFunc):
         return f"packed function {operator.global_symbol}"
     return f"call of {operator}"
@@ -145,7 +146,7 @@ def _rule(program: Program, var: Any, value: Any) -> Rule:
     MissingGradientError
         There is none; the error says why.
     """
-    rule = _registered(value, hand=program.rules != "derived")
+    rule = _registered(value, hand=program.rules != "derived") or te_gradient_rule(value)
     if rule is not None:
         return rule
     if var not in program.derived:
@@ -160,8 +161,19 @@ def _rule(program: Program, var: Any, value: Any) -> Rule:
 
 def _registered(value: Any, hand: bool = True) -> Rule | None:
     """Return the registered rule for a binding's value: for what it calls, else for its op."""
-    name = callee(value) if isinstance(value, relax.Call) else ""
-    return (find(name) if name else None) or find(op_name(value), hand=hand)
+    if not isinstance(value, relax.Call):
+        return None
+    name = callee(value)
+    rule = find_function(name) if name and not _is_own_kernel(value) else None
+    if rule is None and isinstance(value.op, tvm.ir.Op):
+        rule = find(value.op.name, hand=hand)
+    return rule
+
+
+def _is_own_kernel(call: Any) -> bool:
+    """Whether a call is of a kernel that graphgrad made: its name is not one that a user gave."""
+    is_kernel = any(isinstance(argument, tvm.ir.GlobalVar) for argument in call.args[:1])
+    return is_kernel and read(call.span).origin not in (None, "user")
 
 
 def _check_inside(rule: Rule, var: Any, value: Any, rules: str) -> None:
@@ -194,15 +206,17 @@ def place(var: Any, value: Any) -> str:
 
 def _missing_error(program: Program, activity: Activity) -> MissingGradientError:
     places: dict[str, list[str]] = defaultdict(list)
-    reasons: dict[str, str] = {}
+    reasons: dict[str, list[str]] = defaultdict(list)
     for var, value in program.bindings:
         if var in activity.missing:
             name = activity.missing[var]
             places[name].append(place(var, value))
-            reasons.setdefault(name, activity.reasons[var])
+            reasons[name].append(activity.reasons[var])
     rows = sorted(places.items())
     lines = [
-        f"  {name} ×{len(places)}: {', '.join(places)}\n    {reasons[name]}"
+        "\n    ".join(
+            [f"  {name} ×{len(places)}: {', '.join(places)}", *dict.fromkeys(reasons[name])]
+        )
         for name, places in rows
     ]
     return MissingGradientError(

@@ -13,10 +13,10 @@ from tvm import relax
 
 from ..errors import RuleError
 from ..ops import functional as op
+from ..ops.calls import data_of
 from ..ops.tensor import Emitter, Tensor, is_float
 from ..registry.attributes import Attributes
 from ..registry.rule import Rule
-from .program import data_of
 
 Cotangent = Any
 """A `Tensor`, a list of cotangents for a tuple, or None where nothing arrived."""
@@ -30,7 +30,7 @@ def apply_rule(
     cotangent: Cotangent,
     wanted: Sequence[bool],
 ) -> list[Cotangent]:
-    """Return the cotangents of the data of a call (see `program.data_of`).
+    """Return the cotangents of the data of a call (see `ops.calls.data_of`).
 
     Parameters
     ----------

@@ -17,9 +17,9 @@ from ..errors import MissingGradientError
 from ..fallback.kernels.gradient import GradientKernel, gradient_kernels
 from ..lower.legalise import LEGALISATIONS
 from ..ops.call_te import KernelBuilder
+from ..ops.calls import callee, data_of
 from ..ops.tensor import Tensor
 from ..registry.rule import Rule
-from .program import callee, data_of
 
 KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 

@@ -19,6 +19,10 @@ from ..aliases import aliases_of
 from ..errors import ArgumentError, NotDifferentiableError
 
 
+RULES = ("auto", "derived")
+"""All gradient rules, or all but graphgrad's own: these are derived then."""
+
+
 @dataclass
 class Program:
     """A function to be differentiated.
@@ -109,7 +113,7 @@ class Program:
         return by_name
 
 
-def linearise(mod: tvm.IRModule, name: str) -> Program:
+def linearise(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
     """Return a function of a module as a straight line.
 
     Parameters
@@ -117,20 +121,24 @@ def linearise(mod: tvm.IRModule, name: str) -> Program:
     mod : IRModule
     name : str
         Name of a Relax function in it.
+    rules : "auto" or "derived"
+        Which gradient rules it is differentiated by, see `Program`.
 
     Raises
     ------
     ArgumentError
-        There is no Relax function of that name.
+        There is no Relax function of that name, or `rules` is neither.
     NotDifferentiableError
         The function calls itself: the trip count depends on data.
     """
     if not isinstance(mod, tvm.IRModule):
         raise ArgumentError(f"expected an IRModule, given a {type(mod).__name__}")
+    if rules not in RULES:
+        raise ArgumentError(f"rules={rules!r}: expected {' or '.join(map(repr, RULES))}")
     function = _normal(_function(mod, name))
     copy = relax.utils.copy_with_new_vars(function)
     pure = bool(function.is_pure)
-    program = Program(name, list(copy.params), pure=pure, dataflow=pure)
+    program = Program(name, list(copy.params), pure=pure, dataflow=pure, rules=rules)
     program.aliases = aliases_of(function)
     program.kernels = {
         gv: mod[gv] for gv in mod.get_global_vars() if isinstance(mod[gv], tvm.tirx.PrimFunc)
@@ -340,33 +348,3 @@ def variables_in(expr: Any) -> Iterable[Any]:
 
 def _as_sequence(expr: Any) -> relax.SeqExpr:
     return relax.SeqExpr([], expr)
-
-
-_WITH_TUPLE = frozenset(
-    f"relax.{name}"
-    for name in ("call_tir", "call_tir_inplace", "call_tir_with_grad", "call_dps_packed")
-)
-"""Ops whose data are one tuple, behind what is called."""
-
-_WITH_CALLEE = frozenset(("relax.call_pure_packed", "relax.call_inplace_packed"))
-"""Ops whose first argument is what is called, and the others are its data."""
-
-
-def callee(call: Any) -> str:
-    """Return the name of the kernel or packed function that a call calls; empty for an op."""
-    if isinstance(call.op, relax.ExternFunc):
-        return str(call.op.global_symbol)
-    if not isinstance(call.op, tvm.ir.Op) or call.op.name not in _WITH_TUPLE | _WITH_CALLEE:
-        return ""
-    target = call.args[0]
-    return str(target.global_symbol if isinstance(target, relax.ExternFunc) else target.name_hint)
-
-
-def data_of(call: Any) -> list[Any]:
-    """Return the arguments of a call that a gradient rule speaks of: those that carry data."""
-    if isinstance(call.op, tvm.ir.Op) and call.op.name in _WITH_TUPLE:
-        data = call.args[1]
-        return list(data.fields) if isinstance(data, relax.Tuple) else [data]
-    if isinstance(call.op, tvm.ir.Op) and call.op.name in _WITH_CALLEE:
-        return list(call.args[1:])
-    return list(call.args)

@@ -12,11 +12,13 @@ from typing import Any
 from tvm import relax
 
 from ..errors import NotDifferentiableError
+from ..ops.calls import data_of
 from ..ops.tensor import Emitter, type_shape
-from ..provenance import with_origin
+from ..provenance import read, with_origin
+from ..registry.rule import Rule
 from .activity import Activity, has_cotangent
 from .apply import Cotangent, apply_rule
-from .program import Program, data_of, substitute, variables_in
+from .program import Program, substitute, variables_in
 
 
 def add(a: Cotangent, b: Cotangent) -> Cotangent:
@@ -110,7 +112,7 @@ class _Sweep:
             any(source in self.activity.varied for source in variables_in(argument))
             for argument in data_of(value)
         ]
-        with self.emitter.at(with_origin(value.span, rule.origin), f"{var.name}_ct"):
+        with self.emitter.at(_span(value, rule), f"{var.name}_ct"):
             output = self.environment[var]
             results = apply_rule(rule, self.emitter, call, output, cotangent, wanted)
             for argument, result in zip(data_of(value), results, strict=True):
@@ -127,6 +129,14 @@ class _Sweep:
         if cotangent is not None:
             return cotangent
         return self.emitter.full(0.0, type_shape(ty), str(ty.dtype))
+
+
+def _span(value: Any, rule: Rule) -> Any:
+    """Return the span of a gradient; graphgrad's rules for what a call was written out as count as
+    those who wrote it out.
+    """
+    origin = read(value.span).origin if rule.origin == "hand" else None
+    return with_origin(value.span, origin or rule.origin)
 
 
 def is_differentiable(ty: Any) -> bool:

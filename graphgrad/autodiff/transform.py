@@ -19,7 +19,10 @@ from .write import write_function
 
 
 def Gradient(
-    func_name: str, require_grads: Any | Sequence[Any] | None = None, target_index: int = 0
+    func_name: str,
+    require_grads: Any | Sequence[Any] | None = None,
+    target_index: int = 0,
+    rules: str = "auto",
 ) -> tvm.ir.transform.Pass:
     """Return a drop-in for ``relax.transform.Gradient``.
 
@@ -35,6 +38,8 @@ def Gradient(
         no float tensor gets zeros, as from TVM's pass.
     target_index : int
         Which result is differentiated, where the function returns a tuple.
+    rules : "auto" or "derived"
+        See `graphgrad.vjp`.
 
     Raises
     ------
@@ -44,15 +49,15 @@ def Gradient(
     """
 
     def transform(mod: tvm.IRModule, _: Any) -> tvm.IRModule:
-        return _add_adjoint(mod, func_name, require_grads, target_index)
+        return _add_adjoint(mod, func_name, require_grads, target_index, rules)
 
     return tvm.transform.module_pass(opt_level=0, name="graphgrad.Gradient")(transform)
 
 
 def _add_adjoint(
-    mod: tvm.IRModule, name: str, require_grads: Any, target_index: int
+    mod: tvm.IRModule, name: str, require_grads: Any, target_index: int, rules: str
 ) -> tvm.IRModule:
-    program = linearise(mod, name)
+    program = linearise(mod, name, rules)
     wanted = list(program.params) if require_grads is None else None
     targets = select(program, _differentiable(wanted) if wanted is not None else require_grads)
     _check_target(program, target_index)

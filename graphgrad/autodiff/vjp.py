@@ -68,10 +68,7 @@ def vjp(
     >>> ex = gg.compile(mod2)
     """
     only_served(grad_req=(grad_req, "write"))
-    if rules not in ("auto", "derived"):
-        raise ArgumentError(f"rules={rules!r}: expected 'auto' or 'derived'")
-    program = linearise(mod, func)
-    program.rules = rules
+    program = linearise(mod, func, rules)
     targets = select(program, wrt)
 
     types = list(_float_types(program.result.ty))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +11,12 @@ from tvm import relax, tirx
 
 from ..errors import RuleError
 from ..exclusive import BLOCK_BUILDER
+from ..ops.calls import data_of
 from ..ops.tensor import Emitter, Tensor, same_shape
+from ..provenance import with_origin
 from ..registry.attributes import Attributes
 from ..registry.rule import Rule
-from .program import data_of, variables_in
+from .program import variables_in
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,9 @@ def written_out(rule: Rule, var: Any, call: Any) -> WrittenOut:
     builder = relax.BlockBuilder()
     emitter = Emitter(builder)
     sources = list(dict.fromkeys(variables_in(call)))
+    span = call.span if rule.origin == "hand" else with_origin(call.span, rule.origin)
     with BLOCK_BUILDER, builder.function("composite", sources):
-        with emitter.at(call.span, var.name):
+        with emitter.at(span, var.name):
             inputs = [emitter.lift(argument) for argument in data_of(call)]
             keyword = {"attrs": Attributes(call.attrs)} if rule.takes_attributes else {}
             assert rule.function is not None
@@ -56,11 +60,17 @@ def written_out(rule: Rule, var: Any, call: Any) -> WrittenOut:
     kernels = {
         gv: module[gv] for gv in module.get_global_vars() if isinstance(module[gv], tirx.PrimFunc)
     }
-    return WrittenOut([*((b.var, _bound(b)) for b in bindings), (var, body.body)], kernels)
+    return WrittenOut([*((b.var, _bound(b, span)) for b in bindings), (var, body.body)], kernels)
 
 
-def _bound(binding: Any) -> Any:
-    return binding if isinstance(binding, relax.MatchCast) else binding.value
+def _bound(binding: Any, span: Any) -> Any:
+    """Return what is bound; a call that a legalisation has emitted itself gets a span too."""
+    if isinstance(binding, relax.MatchCast):
+        return binding
+    value = binding.value
+    if not isinstance(value, relax.Call) or value.span is not None:
+        return value
+    return relax.Call(value.op, value.args, value.attrs, value.ty_args, span)
 
 
 def _expression(rule: Rule, ty: Any, value: Any) -> Any:
@@ -81,9 +91,25 @@ def _expression(rule: Rule, ty: Any, value: Any) -> Any:
             "output is a Tensor"
         )
     expected = [int(d) if isinstance(d, tvm.tirx.IntImm) else d for d in ty.shape]
+    if value.dtype == str(ty.dtype) and _may_agree(rule, value.shape, expected):
+        return value.emitter.builder.match_cast(value.expr, ty)
     if not same_shape(value.shape, expected) or value.dtype != str(ty.dtype):
         raise RuleError(
             f"{rule.location}: the composite of {rule.op} returned {value.dtype} of shape "
             f"{value.shape} for an output {ty.dtype} of shape {expected}"
         )
     return value.expr
+
+
+def _may_agree(rule: Rule, shape: Sequence[Any], expected: Sequence[Any]) -> bool:
+    """Whether only a run can tell if a legalisation's symbolic extents are those of its op."""
+    return (
+        rule.origin == "derived"
+        and len(shape) == len(expected)
+        and not same_shape(shape, expected)
+        and all(
+            a == b
+            for a, b in zip(shape, expected, strict=True)
+            if isinstance(a, int) and isinstance(b, int)
+        )
+    )

@@ -9,7 +9,7 @@ import tvm
 from tvm import te
 
 from ..errors import ArgumentError, NotDifferentiableError
-from .backprop import is_float
+from .backprop import is_float, wide
 
 
 def tensors_of(what: str, given: Any, optional: bool = False) -> list[Any]:
@@ -67,7 +67,7 @@ def tensors_like(
 
 
 def check_floats(role: str, tensors: Sequence[te.Tensor]) -> None:
-    """Raise if a tensor is not of floats.
+    """Raise if a tensor is not of floats that have gradients.
 
     Raises
     ------
@@ -79,6 +79,10 @@ def check_floats(role: str, tensors: Sequence[te.Tensor]) -> None:
                 f"the {role} {tensor.op.name} is {tensor.dtype}, not float: it has no gradient; "
                 f"leave it out of the {role}s"
             )
+        try:
+            wide(tensor.dtype)
+        except NotDifferentiableError as error:
+            raise NotDifferentiableError(f"the {role} {tensor.op.name}: {error}") from error
 
 
 def _same_type(a: te.Tensor, b: te.Tensor) -> bool:

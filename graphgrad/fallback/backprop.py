@@ -7,27 +7,27 @@ pass guards stays guarded: a load outside its tensor never happens, and 0 · ∞
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import StringImm, prim
 
-from ..errors import MissingGradientError, RuleError
+from ..errors import MissingGradientError, NotDifferentiableError, RuleError
 from . import intrinsics
 from .guarded import Guard, Guarded, GuardedSum, joined
 from .walk import (
     Expr,
+    Graph,
     called,
-    children,
     choice_of,
     dtype_name,
     excerpt,
     identity,
     is_load,
     loaded,
-    postorder,
+    with_parts,
 )
 
 _MOST_TERMS = 4
@@ -68,10 +68,22 @@ def is_float(dtype: Any) -> bool:
 
 
 def wide(dtype: Any) -> str:
-    """Return the dtype in which floats of a dtype are summed: float32 at least."""
+    """Return the dtype in which floats of a dtype are summed: float32 at least.
+
+    Raises
+    ------
+    NotDifferentiableError
+        They have fewer than 16 bits.
+    """
     name = dtype_name(dtype)
-    is_narrow = is_float(name) and name not in ("float32", "float64")
-    return "float32" if is_narrow else name
+    if not is_float(name) or name in ("float32", "float64"):
+        return name
+    if name not in ("float16", "bfloat16"):
+        raise NotDifferentiableError(
+            f"{name} holds quantised numbers, which have no gradient; differentiate before values "
+            "are cast to it, or behind where they are cast from it"
+        )
+    return "float32"
 
 
 def backpropagate(
@@ -98,12 +110,12 @@ def backpropagate(
     MissingGradientError
         On the way is a function or a node whose derivative is not known.
     """
-    nodes = postorder(root)
-    active = _active(nodes, is_active)
+    graph = with_parts([root])
+    active = _active(graph, is_active)
     cotangents: dict[int, GuardedSum] = {identity(root): GuardedSum()}
     cotangents[identity(root)].add(cotangent)
     reads = []
-    for node in reversed(nodes):
+    for node, _ in reversed(graph):
         total = cotangents.pop(identity(node), None)
         if total is None or identity(node) not in active:
             continue
@@ -124,16 +136,16 @@ def few(terms: list[Guarded]) -> list[Guarded]:
     return terms if len(terms) <= _MOST_TERMS else [joined(terms)]
 
 
-def _active(nodes: Iterable[Expr], is_active: Callable[[Any], bool]) -> set[int]:
+def _active(graph: Graph, is_active: Callable[[Any], bool]) -> set[int]:
     """Return the float nodes that depend on a load of an active tensor."""
     active: set[int] = set()
-    for node in nodes:
+    for node, parts in graph:
         if not is_float(node.ty):
             continue
         if is_load(node):
             if is_active(loaded(node)[0]):
                 active.add(identity(node))
-        elif any(identity(child) in active for child in children(node)):
+        elif any(identity(part) in active for part in parts):
             active.add(identity(node))
     return active
 
@@ -146,19 +158,19 @@ def _choices(node: Expr) -> list[tuple[Expr, Guard]]:
         return [(true_value, (condition, True)), (false_value, (condition, False))]
     rectified = _rectified(node)
     if rectified is not None:
-        zero = tirx.const(0.0, str(rectified.ty))
+        zero = tirx.const(0.0, dtype_name(rectified.ty))
         return [(rectified, (rectified <= zero, False))]
-    if isinstance(node, prim.Max):
+    if type(node) is prim.Max:
         # Not `a >= b`: beside a NaN both operands get the cotangent, rather than none.
         return [(node.a, (node.a < node.b, False)), (node.b, (node.b < node.a, False))]
-    if isinstance(node, prim.Min):
+    if type(node) is prim.Min:
         return [(node.a, (node.a > node.b, False)), (node.b, (node.b > node.a, False))]
     return []
 
 
 def _rectified(node: Expr) -> Expr | None:
     """Return x where a node is max(x, 0), which is relu: its derivative at 0 is 0."""
-    if isinstance(node, prim.Max):
+    if type(node) is prim.Max:
         for x, other in ((node.a, node.b), (node.b, node.a)):
             if isinstance(other, prim.FloatImm) and float(other.value) == 0.0:
                 return x
@@ -173,10 +185,10 @@ def _passed_on(
     if not choices:
         return [
             (child, Guarded(term.guards, _in(child, value)))
-            for child, value in _partial_products(node, h)
+            for child, value in _PRODUCTS.get(type(node), _of_intrinsic)(node, h)
             if is_float(child.ty)
         ]
-    if isinstance(node, prim.Max | prim.Min):
+    if type(node) in (prim.Max, prim.Min):
         # Both operands' guards hold where they are equal: then each gets half.
         dtype = str(h.ty)
         half, one = tirx.const(0.5, dtype), tirx.const(1.0, dtype)
@@ -184,26 +196,28 @@ def _passed_on(
     return [(child, Guarded((*term.guards, guard), h)) for child, guard in choices]
 
 
-def _partial_products(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
-    """Return the product of a cotangent with the derivative by each child."""
-    if isinstance(node, prim.Add):
-        return [(node.a, h), (node.b, h)]
-    if isinstance(node, prim.Sub):
-        return [(node.a, h), (node.b, -h)]
-    if isinstance(node, prim.Mul):
-        return [(node.a, h * _in(node, node.b)), (node.b, h * _in(node, node.a))]
-    if isinstance(node, prim.Div):
-        inverse = finite_product(h, 1.0 / _in(node, node.b))
-        return [(node.a, inverse), (node.b, -finite_product(inverse, _in(node, node)))]
-    if isinstance(node, prim.Mod | prim.FloorMod):
-        whole = tirx.trunc if isinstance(node, prim.Mod) else tirx.floor
-        quotient = whole(_in(node, node.a) / _in(node, node.b))
-        return [(node.a, h), (node.b, -finite_product(h, quotient))]
-    if isinstance(node, prim.FloorDiv):
-        return []
-    if isinstance(node, prim.Cast):
-        return [(node.value, h)]
-    return _of_intrinsic(node, h)
+def _of_quotient(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
+    inverse = finite_product(h, 1.0 / _in(node, node.b))
+    return [(node.a, inverse), (node.b, -finite_product(inverse, _in(node, node)))]
+
+
+def _of_remainder(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
+    whole = tirx.trunc if type(node) is prim.Mod else tirx.floor
+    quotient = whole(_in(node, node.a) / _in(node, node.b))
+    return [(node.a, h), (node.b, -finite_product(h, quotient))]
+
+
+_PRODUCTS: dict[type, Callable[[Expr, Expr], list[tuple[Expr, Expr]]]] = {
+    prim.Add: lambda node, h: [(node.a, h), (node.b, h)],
+    prim.Sub: lambda node, h: [(node.a, h), (node.b, -h)],
+    prim.Mul: lambda node, h: [(node.a, h * _in(node, node.b)), (node.b, h * _in(node, node.a))],
+    prim.Div: _of_quotient,
+    prim.Mod: _of_remainder,
+    prim.FloorMod: _of_remainder,
+    prim.FloorDiv: lambda node, h: [],
+    prim.Cast: lambda node, h: [(node.value, h)],
+}
+"""The products of a node's cotangent with its derivatives by the operands; calls apart."""
 
 
 def _of_intrinsic(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
@@ -239,7 +253,8 @@ def _of_intrinsic(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
 def _product(h: Expr, partial: Any, singular: bool) -> Expr:
     if isinstance(partial, int | float):
         return h * partial
-    partial = partial.astype(str(h.ty)) if str(partial.ty) != str(h.ty) else partial
+    dtype = dtype_name(h.ty)
+    partial = partial.astype(dtype) if dtype_name(partial.ty) != dtype else partial
     return finite_product(h, partial) if singular else h * partial
 
 
@@ -249,7 +264,7 @@ def finite_product(h: Expr, partial: Any) -> Expr:
     It is the product wherever that exists: a cotangent that happens to be 0 still has a
     derivative, which second order and forward mode ask for.
     """
-    dtype = str(h.ty)
+    dtype = dtype_name(h.ty)
     infinite = tirx.EQ(tirx.abs(partial), tirx.infinity(dtype))
     zero = tirx.const(0.0, dtype)
     return tirx.Select(tirx.all(tirx.EQ(h, zero), infinite), zero, h * partial)

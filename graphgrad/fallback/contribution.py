@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tvm import te
 
-from ..errors import MissingGradientError
+from ..errors import MissingGradientError, NotDifferentiableError
 from .backprop import Read, backpropagate, few
 from .guarded import Guarded
 from .indices.index_system import Axis
@@ -54,11 +54,13 @@ def contributions(
     ------
     MissingGradientError
         The expression has a part whose derivative is not known.
+    NotDifferentiableError
+        It depends on what is read by quantised numbers.
     """
     try:
         found = backpropagate(point.root, point.seed, is_active)
-    except MissingGradientError as error:
-        raise MissingGradientError(f"in the stage {stage}: {error}") from error
+    except (MissingGradientError, NotDifferentiableError) as error:
+        raise type(error)(f"in the stage {stage}: {error}") from error
     return [
         Contribution(load.tensor, point.axes, load.indices, few(terms), stage=stage)
         for load, terms in _by_element(found)

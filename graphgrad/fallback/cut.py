@@ -31,7 +31,17 @@ from .kinds import map_stage
 from .reductions.reduce import stage_axes
 from .regions import Placement, Region
 from .share import shared
-from .walk import Expr, children, identity, is_load, postorder, rebuilt, without_lets
+from .walk import (
+    Expr,
+    children,
+    contain,
+    identity,
+    is_load,
+    postorder,
+    rebuilt,
+    with_parts,
+    without_lets,
+)
 
 MOST_LEVELS = 600
 """Levels of nesting that a stage may have; TVM's stack ends at some 1,400 of the costliest kind."""
@@ -66,7 +76,7 @@ def cut_stage(op: Operation) -> list[te.Tensor] | None:
     if not is_true(condition):
         # What a reduction leaves out is protected by its condition.
         roots[1:] = [tirx.if_then_else(condition, root, _zero(root)) for root in roots[1:]]
-    placement = Placement(roots, axes=stage_axes(op))
+    placement = Placement(roots, with_parts(roots), axes=stage_axes(op))
     if _nesting(placement) <= MOST_LEVELS:
         return None
     roots = _Pieces(op, roots, placement).rest()
@@ -103,7 +113,7 @@ def _has_ragged_loops(op: Any) -> bool:
     """
     loops = {identity(axis.var) for axis in [*op.axis, *op.reduce_axis]}
     bounds = [bound for axis in op.reduce_axis for bound in (axis.dom.min, axis.dom.extent)]
-    return any(is_load(node) or identity(node) in loops for node in postorder(*bounds))
+    return contain(bounds, lambda node: is_load(node) or identity(node) in loops)
 
 
 @dataclass(frozen=True)
@@ -254,7 +264,7 @@ class _Pieces:
         There, what is outside protects what is inside.
         """
 
-        def unvisited(node: Expr) -> list[Expr]:
+        def unvisited(node: Expr) -> Sequence[Expr]:
             return [part for part in children(node) if identity(part) not in self.cones]
 
         new = postorder(root, parts=unvisited) if identity(root) not in self.cones else []
@@ -262,14 +272,14 @@ class _Pieces:
         for node in new:
             self._visit(node)
 
-    def _parts(self, node: Expr) -> list[Expr]:
+    def _parts(self, node: Expr) -> Sequence[Expr]:
         known = self.placement.parts.get(identity(node))
         return children(node) if known is None else known
 
     def _inside(self, root: Expr, ends: Container[int], own: int | None = None) -> list[Expr]:
         """Return the nodes under a root down to some, by identity; `own` is not one of these."""
 
-        def parts(node: Expr) -> list[Expr]:
+        def parts(node: Expr) -> Sequence[Expr]:
             key = identity(node)
             return self._parts(node) if key == own or key not in ends else []
 

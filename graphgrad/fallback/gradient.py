@@ -22,9 +22,9 @@ from .reductions.reduce import OTHERS, Point, reduction_points, stage_axes
 from .reductions.reduce_restated import restated_reduction
 from .scans.scan import Sweep, scan_parts
 from .scans.stepwise import stepwise_parts
-from .scatter import scatter_of
+from .scatter import Scatter, scatters_of
 from .views import read_through
-from .walk import UnknownNodeError, tensor_key, without_lets
+from .walk import UnknownNodeError, identity, tensor_key, without_lets
 
 Part = tuple[te.Tensor, Contribution | te.Tensor]
 """A tensor, and something that is added to its cotangent."""
@@ -62,7 +62,7 @@ def te_gradient(
     ArgumentError
         An argument is no tensor, or a head does not fit its output.
     NotDifferentiableError
-        An input is not of floats, or no output is.
+        An input is not of floats, or no output is; or floats on the way have less than 16 bits.
     MissingGradientError
         A stage on the way has no known derivative; the error names it.
     """
@@ -107,7 +107,7 @@ def _propagated(
     pads: bool = True,
 ) -> dict[Key, te.Tensor]:
     """Return the cotangents of all tensors on the way from the wanted ones, by their keys."""
-    active = _active(order, wanted)
+    active, reading = _active(order, wanted)
     kept = wanted | set(parts)
     inside = {tensor_key(tensor) for op in order for tensor in outputs_of(op)} - kept
     totals: dict[Key, te.Tensor] = {}
@@ -118,24 +118,24 @@ def _propagated(
             cotangents.append(assembled(tensor, arrived, pads) if arrived else None)
             if cotangents[-1] is not None:
                 totals[tensor_key(tensor)] = cotangents[-1]
-        if any(c is not None for c in cotangents) and _reads_active(op, active):
-            reading = read_through(op, lambda tensor: tensor_key(tensor) in inside)
-            for tensor, part in _of_stage(reading, cotangents, active, pads):
+        if any(c is not None for c in cotangents) and identity(op) in reading:
+            seen_through = read_through(op, lambda tensor: tensor_key(tensor) in inside)
+            for tensor, part in _of_stage(seen_through, cotangents, active, pads):
                 parts.setdefault(tensor_key(tensor), []).append(part)
     return totals
 
 
-def _active(order: Sequence[Operation], wanted: set[Key]) -> set[Key]:
-    """Return the float tensors that depend on a wanted one, or are one."""
-    active = set(wanted)
+def _active(order: Sequence[Operation], wanted: set[Key]) -> tuple[set[Key], set[int]]:
+    """Return the float tensors that depend on a wanted one, or are one, and which stages read them.
+
+    The stages are given by their identities.
+    """
+    active, reading = set(wanted), set()
     for op in order:
-        if _reads_active(op, active):
+        if any(tensor_key(tensor) in active for tensor in sources(op)):
+            reading.add(identity(op))
             active |= {tensor_key(tensor) for tensor in outputs_of(op) if is_float(tensor.dtype)}
-    return active
-
-
-def _reads_active(op: Operation, active: set[Key]) -> bool:
-    return any(tensor_key(tensor) in active for tensor in sources(op))
+    return active, reading
 
 
 def _of_stage(
@@ -149,6 +149,8 @@ def _of_stage(
         points = _points(op, cotangents)
     except UnknownNodeError as error:
         raise MissingGradientError(f"in the stage {op.name}: {error}") from error
+    except NotDifferentiableError as error:
+        raise NotDifferentiableError(f"in the stage {op.name}: {error}") from error
     parts = [
         (contribution.tensor, contribution)
         for point in points
@@ -168,7 +170,7 @@ def _restated(
     """Return outputs of a stage by other stages, for those whose gradient is known only so."""
     if isinstance(op, te.ComputeOp):
         return restated_reduction(op, cotangents)
-    if isinstance(op, te.ExternOp) and scatter_of(op) is None:
+    if isinstance(op, te.ExternOp) and not scatters_of(op):
         return externs.restated(op)
     return None
 
@@ -197,13 +199,11 @@ def _of_restated(
 
 def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
     """Return what a stage evaluates, for each of its outputs that has a cotangent."""
-    scatter = scatter_of(op)
-    if scatter is not None:
+    scatters = scatters_of(op)
+    if scatters:
         (cotangent,) = cotangents
         assert cotangent is not None
-        guards = tuple((guard, True) for guard in scatter.guards)
-        seed = Guarded(guards, widened(cotangent(*scatter.indices)))
-        return [Point(scatter.axes, scatter.value, seed)]
+        return [_of_scatter(scatter, cotangent) for scatter in scatters]
     if isinstance(op, te.ExternOp) or op.tag == OTHERS:
         return []
     if not isinstance(op, te.ComputeOp):
@@ -220,6 +220,13 @@ def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
         for body, c in zip(op.body, cotangents, strict=True)
         if c is not None
     ]
+
+
+def _of_scatter(scatter: Scatter, cotangent: te.Tensor) -> Point:
+    """Return what a scatter evaluates, whose cotangent is gathered where it was added."""
+    guards = tuple((guard, True) for guard in scatter.guards)
+    seed = Guarded(guards, widened(cotangent(*scatter.indices)))
+    return Point(scatter.axes, scatter.value, seed)
 
 
 def _heads(

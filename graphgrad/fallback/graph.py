@@ -12,7 +12,7 @@ from tvm.te import _ffi_api
 
 from ..errors import ArgumentError
 from .kinds import map_stage
-from .walk import Expr, identity, is_load, loaded, postorder, tensor_key, transformed
+from .walk import Expr, identity, is_load, items, loaded, postorder, tensor_key, transformed
 
 Key = tuple[int, int]
 """What identifies a tensor (see `walk.tensor_key`)."""
@@ -71,7 +71,7 @@ def sources(op: Operation) -> list[te.Tensor]:
     not depend on its states.
     """
     if not isinstance(op, te.ScanOp):
-        return _once(op.input_tensors)
+        return _once(items(op.input_tensors))
     body = scan_body(op)
     read = [*op.update, *(tensor for stage in body for tensor in sources(stage))]
     inside = {

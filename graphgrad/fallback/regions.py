@@ -7,7 +7,7 @@ evaluated where all of them see it, under the condition that one of them is take
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Container, Generator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce as fold
@@ -23,12 +23,13 @@ from .indices.linear_system import Axis, analyzer_of
 from .walk import (
     Classes,
     Expr,
+    Graph,
     children,
+    contain,
     identity,
     is_conditional,
     is_load,
     loaded,
-    postorder,
     reads,
     unrolled,
 )
@@ -88,6 +89,16 @@ class Region:
 class Placement:
     """The region in which each node of an expression is evaluated.
 
+    Parameters
+    ----------
+    roots : sequence of Expr
+    graph : Graph
+        Of them.
+    known : container of int
+        The identities of nodes that are evaluated already, elsewhere.
+    axes : sequence of Axis, optional
+        The loops around the roots.
+
     Attributes
     ----------
     nodes : list of Expr
@@ -106,8 +117,6 @@ class Placement:
     guarded : dict
         The same for the nodes that are protected by more than the region in which they are bound:
         the region under the condition that one of their uses happens.
-    uses : dict
-        How often each node is used, by its identity.
     shared : set of int
         The identities of nodes that are worth a variable: used more than once, and not cheap.
     fragile : set of int
@@ -117,31 +126,26 @@ class Placement:
     def __init__(
         self,
         roots: Sequence[Expr],
-        known: Mapping[int, Expr] | None = None,
+        graph: Graph,
+        known: Container[int] = (),
         axes: Sequence[Axis] | None = None,
     ):
-        known = known or {}
         self.known = known
         self.axes = axes
-        self.parts: dict[int, Sequence[Expr]] = {}
         self._conditions = Conditions()
-        self.nodes = [n for n in postorder(*roots, parts=self._parts) if identity(n) not in known]
+        self.nodes = [node for node, _ in graph if identity(node) not in known]
+        self.parts = {identity(node): parts for node, parts in graph}
         self.top = Region()
         self.arms: dict[tuple[int, bool], Region] = {}
         self.regions: dict[int, Region] = {}
         self.decided: set[int] = set()
         self.guarded: dict[int, Region] = {}
-        self.uses: dict[int, int] = {}
         self.shared: set[int] = set()
         self.fragile = self._fragile(roots)
         self._used_in: dict[int, list[Region]] = {}
         self._use(roots, [self.top] * len(roots))
         for node in reversed(self.nodes):
             self._place(node)
-
-    def _parts(self, node: Expr) -> Sequence[Expr]:
-        parts = self.parts[identity(node)] = children(node)
-        return parts
 
     def _fragile(self, roots: Sequence[Expr]) -> set[int]:
         """Return the nodes that contain something dangerous outside of what protects it."""
@@ -177,7 +181,7 @@ class Placement:
         """Return what is still dangerous where a condition holds."""
         if not exposed or self.axes is None or len(exposed) > _FEW:
             return exposed
-        if any(is_load(node) or is_float(node.ty) for node in postorder(condition)):
+        if contain([condition], lambda node: is_load(node) or is_float(node.ty)):
             return exposed
         with self.analyzer.constraint_scope(condition):
             return frozenset(k for k in exposed if not self._always_inside(dangers[k]))
@@ -201,8 +205,7 @@ class Placement:
         if uses is None:
             return  # only below what is known
         parts = self.parts[key]
-        self.uses[key] = len(uses)
-        region = self.regions[key] = fold(_common, uses)
+        region = self.regions[key] = uses[0] if len(uses) == 1 else fold(_common, uses)
         if type(node) in _CHEAP:
             for use in uses:
                 self._use(parts, [use] * len(parts))
@@ -289,9 +292,9 @@ class Placement:
         return None if any(case is None for case in found) else self._conditions.either(found)
 
     def _use(self, parts: Sequence[Expr], regions: Sequence[Region]) -> None:
-        for part, region in zip(parts, regions, strict=True):
-            if identity(part) not in self.known:
-                self._used_in.setdefault(identity(part), []).append(region)
+        for key, region in zip(map(identity, parts), regions, strict=True):
+            if key not in self.known:
+                self._used_in.setdefault(key, []).append(region)
 
 
 class Conditions:

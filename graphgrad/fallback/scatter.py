@@ -16,9 +16,9 @@ from tvm.ir import prim
 from tvm.te import _ffi_api
 
 from .graph import DETECT_ACCESS
-from .guarded import Guarded
+from .guarded import Guarded, balanced
 from .indices.linear_system import Axis, element_axes
-from .kinds import Kind, marked
+from .kinds import Kind, map_stage, marked
 from .share import shared
 from .walk import Expr, is_load, loaded, postorder, reads, substituted, tensor_key, without_lets
 
@@ -43,52 +43,81 @@ class Scatter:
     value: Expr
     guards: list[Expr]
 
+    @classmethod
+    def of(cls, axes: Sequence[Axis], indices: Sequence[Expr], term: Guarded) -> Scatter:
+        """Return what adds a term at each point of some loops, in whose variables all is."""
+        guards = [c if wanted else _negated(c) for c, wanted in term.guards]
+        return cls(list(axes), list(indices), term.value, guards)
+
+    @property
+    def expressions(self) -> list[Expr]:
+        """All that it evaluates."""
+        ranges = [end for axis in self.axes for end in (axis.low, axis.extent)]
+        return [*self.indices, self.value, *self.guards, *ranges]
+
 
 def scatter_add(
-    shape: Sequence[Expr],
-    dtype: str,
-    axes: Sequence[Axis],
-    indices: Sequence[Expr],
-    term: Guarded,
-    name: str,
+    shape: Sequence[Expr], dtype: str, scatters: Sequence[Scatter], name: str
 ) -> te.Tensor:
-    """Return a tensor of zeros to which a term is added at the indices that it read.
+    """Return a tensor of zeros to which values are added, those of each scatter after another's.
 
     Parameters
     ----------
     shape : sequence of Expr
     dtype : str
-        Of the sum; the term is in it.
-    axes : sequence of Axis
-        The loops in whose variables the term and the indices are.
-    indices : sequence of Expr
-    term : Guarded
+        Of the sum; the values are in it.
+    scatters : sequence of Scatter
     name : str
         Of the stage.
     """
-    guards = [c if wanted else _negated(c) for c, wanted in term.guards]
-    guards += _not_among(guards, _bounds(indices, shape))
-    scatter = Scatter(list(axes), list(indices), term.value, guards)
+    scatters = [_inside(scatter, shape) for scatter in scatters]
     elements = element_axes(shape, "i")
-    ranges = [end for axis in axes for end in (axis.low, axis.extent)]
 
     def build(inputs: Sequence[Any], outputs: Sequence[Any]) -> Any:
         (out,) = outputs
         zero = tirx.const(0.0, dtype)
         zeros = _loops(elements, lambda position: tirx.BufferStore(out, zero, position))
-        return tirx.SeqStmt([zeros, _loops(axes, partial(_added, scatter, out))])
+        added = [_loops(scatter.axes, partial(_added, scatter, out)) for scatter in scatters]
+        return tirx.SeqStmt([zeros, *added])
 
+    read = _tensors([expr for scatter in scatters for expr in scatter.expressions])
     return te.extern(
-        [tuple(shape)], _tensors([*indices, term.value, *guards, *ranges]), build,
+        [tuple(shape)], read, build,
         dtype=[dtype], name=name, tag=_TAG, attrs={**DETECT_ACCESS, **marked(Kind.SCATTER)},
     )  # fmt: skip
 
 
-def scatter_of(op: Any) -> Scatter | None:
-    """Return what a scatter stage does, read off its loops; None for any other stage."""
+def scatters_of(op: Any) -> list[Scatter]:
+    """Return what a scatter stage does, read off its loops; nothing for any other stage."""
     if not isinstance(op, te.ExternOp) or op.tag != _TAG:
+        return []
+    return [_read_off(statement) for statement in list(op.body.seq)[1:]]
+
+
+def separated(op: Any) -> list[te.Tensor] | None:
+    """Return the output of a stage of several scatters as a sum of stages of one; None for others.
+
+    Made for `graph.rewritten`.
+    """
+    scatters = scatters_of(op)
+    if len(scatters) < 2:
         return None
-    statement = op.body.seq[1]
+    out = op.output(0)
+    parts = [scatter_add(out.shape, str(out.dtype), [each], op.name) for each in scatters]
+    return [map_stage(out.shape, lambda *at: balanced([p(*at) for p in parts]), name=op.name)]
+
+
+def scatter_into(op: Any) -> te.Tensor:
+    """Return a scatter stage without its zeros: it adds to what its output holds already."""
+    added = list(op.body.seq)[1:]
+    return _ffi_api.ExternOp(
+        op.name, "", op.attrs, op.inputs, op.input_placeholders, op.output_placeholders,
+        added[0] if len(added) == 1 else tirx.SeqStmt(added),
+    ).output(0)  # fmt: skip
+
+
+def _read_off(statement: Any) -> Scatter:
+    """Return what the loops of one scatter do."""
     axes, guards = [], []
     while isinstance(statement, tirx.For):
         axes.append(Axis(statement.loop_var, statement.min, statement.extent))
@@ -100,12 +129,10 @@ def scatter_of(op: Any) -> Scatter | None:
     return Scatter(axes, indices, without_lets(statement.value.b), guards)
 
 
-def scatter_into(op: Any) -> te.Tensor:
-    """Return a scatter stage without its zeros: it adds to what its output holds already."""
-    return _ffi_api.ExternOp(
-        op.name, "", op.attrs,
-        op.inputs, op.input_placeholders, op.output_placeholders, op.body.seq[1],
-    ).output(0)  # fmt: skip
+def _inside(scatter: Scatter, shape: Sequence[Expr]) -> Scatter:
+    """Return a scatter that adds nothing outside of a shape."""
+    bounds = _not_among(scatter.guards, _bounds(scatter.indices, shape))
+    return replace(scatter, guards=[*scatter.guards, *bounds])
 
 
 def _added(scatter: Scatter, out: Any, position: Sequence[Any]) -> Any:

@@ -11,18 +11,31 @@ both in a condition and in what the condition decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from tvm import tirx
 from tvm.ir import prim
 
 from .indices.linear_system import Axis
 from .regions import Placement, Region
-from .walk import Expr, Recursion, identity, is_conditional, is_tree, merged, rebuilt, unrolled
+from .walk import (
+    Expr,
+    Graph,
+    Recursion,
+    children,
+    identity,
+    is_tree,
+    merged,
+    rebuilt,
+    substituted,
+    unrolled,
+    with_parts,
+)
 
 
 def shared(
-    root: Expr, known: Mapping[int, Expr] | None = None, axes: Sequence[Axis] | None = None
+    root: Expr, axes: Sequence[Axis] | None = None, values: Sequence[tuple[Any, Expr]] = ()
 ) -> Expr:
     """Return an expression whose tree is as small as the graph of `root`.
 
@@ -30,17 +43,26 @@ def shared(
     ----------
     root : Expr
         Without `Let`.
-    known : mapping, optional
-        Variables that already hold the value of some nodes, by the nodes' identity.
     axes : sequence of Axis, optional
-        The loops around the expression: a load that is inside its tensor in all of them needs no
+        The loops around the result: a load that is inside its tensor in all of them needs no
         condition.
+    values : sequence of (Var, Expr)
+        What variables of `root` are in the result.
     """
-    if not known and is_tree(root):
-        return root
-    root = root if known else merged(root)
-    placement = Placement([root], known, axes)
-    return unrolled(_Sharing(placement, dict(known or {}), axes).inside_top(root))
+    if any(children(value) for _, value in values):
+        root, values = substituted(root, values), ()
+    graph = with_parts([root])
+    if is_tree(graph):
+        return substituted(root, values)
+    return _bound(*merged(graph, values), {}, axes)
+
+
+def _bound(
+    root: Expr, graph: Graph, variables: dict[int, Expr], axes: Sequence[Axis] | None
+) -> Expr:
+    """Return an expression with its bindings, given variables that hold nodes of it already."""
+    placement = Placement([root], graph, variables, axes)
+    return unrolled(_Sharing(placement, dict(variables), axes).inside_top(root))
 
 
 class _Sharing:
@@ -75,7 +97,8 @@ class _Sharing:
         if region is None:
             return (yield self._built(node))
         # The condition is made of nodes that are bound further in: it gets its own bindings.
-        condition = shared(region.condition, self.variables, self.axes)
+        inner = with_parts([region.condition])
+        condition = _bound(region.condition, inner, self.variables, self.axes)
         value = yield self._inside(region, node)
         return tirx.if_then_else(condition, value, tirx.const(0, str(node.ty)))
 
@@ -93,7 +116,7 @@ class _Sharing:
                 continue
             parts = self.placement.parts[key]
             is_decided = key in self.placement.decided
-            is_choice = is_conditional(node) and not is_decided
+            is_choice = (key, True) in self.placement.arms
             here = parts[:1] if is_choice else parts
             if not expanded:
                 stack.append((node, True))

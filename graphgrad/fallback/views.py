@@ -22,6 +22,7 @@ from .reductions.reduce import stage_axes
 from .walk import (
     Expr,
     choice_of,
+    contain,
     is_load,
     loaded,
     postorder,
@@ -199,7 +200,7 @@ def _may_be_view(tensor: te.Tensor) -> bool:
 
 def _is_of_loops(expr: Expr) -> bool:
     """Return whether an expression is of integers alone and reads no tensor."""
-    return not any(is_load(node) or is_float(node.ty) for node in postorder(expr))
+    return not contain([expr], lambda node: is_load(node) or is_float(node.ty))
 
 
 def _exact_divisions(choice: _Choice) -> list[Any]:

@@ -21,6 +21,9 @@ from ..errors import MissingGradientError
 Expr = Any
 """A scalar expression of TVM."""
 
+Graph = list[tuple[Expr, Sequence[Expr]]]
+"""The nodes of an expression, each once, with the nodes that it is made of, which come before."""
+
 Recursion = Generator[Any, Any, Any]
 """A recursion without Python's stack (see `unrolled`)."""
 
@@ -101,11 +104,12 @@ def is_conditional(node: Expr) -> bool:
 
 def loaded(node: Expr) -> tuple[te.Tensor, list[Expr]]:
     """Return the tensor and the indices of a load."""
-    tensor, *indices = _items(node.args)
+    tensor, *indices = items(node.args)
     return tensor, indices
 
 
-def _items(array: Any) -> list[Any]:
+def items(array: Any) -> list[Any]:
+    """Return an array of TVM's as a list."""
     return [_ITEM(array, i) for i in range(_SIZE(array))]
 
 
@@ -121,7 +125,7 @@ def children(node: Expr) -> Sequence[Expr]:
     if parts is not None:
         return parts(node)
     if isinstance(node, tvm.ir.Call):
-        return _items(node.args)[int(is_load(node)) :]
+        return items(node.args)[int(is_load(node)) :]
     raise UnknownNodeError(
         f"the expression node {type(node).__name__} is not known; write the tensor "
         "expression without it, or give the op a gradient by gg.register_gradient"
@@ -134,7 +138,7 @@ def rebuilt(node: Expr, parts: Sequence[Expr], before: Sequence[Expr] | None = N
     `before` are its children, for callers that have them.
     """
     before = children(node) if before is None else before
-    if [*map(identity, before)] == [*map(identity, parts)]:
+    if not before or [*map(identity, before)] == [*map(identity, parts)]:
         return node
     kind = type(node)
     if kind is prim.Cast:
@@ -143,8 +147,9 @@ def rebuilt(node: Expr, parts: Sequence[Expr], before: Sequence[Expr] | None = N
         return prim.Let(node.var, *parts)
     if kind in _PARTS:
         return kind(*parts)
-    arguments = [_ITEM(node.args, 0), *parts] if is_load(node) else list(parts)
-    return tvm.ir.Call(node.op, arguments, attrs=node.attrs, span=node.span, ret_ty=node.ty)
+    if is_load(node):
+        return _ITEM(node.args, 0)(*parts)
+    return tvm.ir.Call(node.op, parts, attrs=node.attrs, span=node.span, ret_ty=node.ty)
 
 
 def choice_of(node: Expr) -> tuple[Expr, Expr, Expr] | None:
@@ -154,16 +159,15 @@ def choice_of(node: Expr) -> tuple[Expr, Expr, Expr] | None:
 
 def postorder(*roots: Any, parts: Callable[[Any], Sequence[Any]] = children) -> list[Any]:
     """Return all nodes under some roots, each once, its parts before it."""
-    return [node for node, _ in _with_parts(roots, parts)]
+    return [node for node, _ in with_parts(roots, parts)]
 
 
-def _with_parts(
-    roots: Sequence[Any], parts: Callable[[Any], Sequence[Any]]
-) -> list[tuple[Any, Sequence[Any]]]:
+def with_parts(roots: Iterable[Any], parts: Callable[[Any], Sequence[Any]] = children) -> Graph:
     """Return the nodes of a `postorder`, each with its parts."""
-    order: list[tuple[Any, Sequence[Any]]] = []
+    order: Graph = []
     seen: set[int] = set()
-    stack: list[tuple[Any, Sequence[Any] | None]] = [(root, None) for root in reversed(roots)]
+    stack: list[tuple[Any, Sequence[Any] | None]] = [(root, None) for root in roots]
+    stack.reverse()
     while stack:
         node, below = stack.pop()
         if below is not None:
@@ -179,31 +183,35 @@ def _with_parts(
     return order
 
 
+def contain(roots: Iterable[Expr], test: Callable[[Expr], bool]) -> bool:
+    """Return whether a node under some roots passes a test."""
+    stack = list(roots)
+    seen: set[int] = set()
+    while stack:
+        node = stack.pop()
+        if test(node):
+            return True
+        if (key := identity(node)) not in seen:
+            seen.add(key)
+            stack.extend(children(node))
+    return False
+
+
 def reads(*roots: Expr) -> bool:
     """Return whether some expressions read an element of any tensor."""
-    return any(is_load(node) for node in postorder(*roots))
+    return contain(roots, is_load)
 
 
 def depend(roots: Sequence[Expr], variables: Container[int]) -> bool:
     """Return whether any of some expressions depends on variables, given by their identities."""
-    return any(identity(node) in variables for node in postorder(*roots))
+    return contain(roots, lambda node: identity(node) in variables)
 
 
-def is_tree(root: Expr) -> bool:
+def is_tree(graph: Graph) -> bool:
     """Return whether each node of an expression, but for the leaves, is used once."""
-    seen: set[int] = set()
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        parts = children(node)
-        if not parts:
-            continue
-        key = identity(node)
-        if key in seen:
-            return False
-        seen.add(key)
-        stack.extend(parts)
-    return True
+    leaves = {identity(node) for node, parts in graph if not parts}
+    used = [key for _, parts in graph for key in map(identity, parts) if key not in leaves]
+    return len(used) == len(set(used))
 
 
 def unrolled(recursion: Recursion) -> Any:
@@ -244,7 +252,7 @@ class Classes:
 
     def number(self, root: Expr) -> int:
         """Return the number of an expression."""
-        for node, below in _with_parts([root], self._unknown_parts):
+        for node, below in with_parts([root], self._unknown_parts):
             if identity(node) not in self._numbers:
                 parts = tuple(self._numbers[identity(part)] for part in below)
                 key = (type(node), *_own(node), *parts)
@@ -252,24 +260,42 @@ class Classes:
                 self._alive.append(node)
         return self._numbers[identity(root)]
 
-    def _unknown_parts(self, node: Expr) -> list[Expr]:
+    def _unknown_parts(self, node: Expr) -> Sequence[Expr]:
         return [] if identity(node) in self._numbers else children(node)
 
 
-def merged(root: Expr) -> Expr:
+def merged(graph: Graph, renamed: Iterable[tuple[Any, Expr]] = ()) -> tuple[Expr, Graph]:
     """Return an expression, without `Let`, in which equal nodes are one.
 
     Comparisons of constants are decided, and what they choose is chosen.
+
+    Parameters
+    ----------
+    graph : Graph
+        Of the expression.
+    renamed : pairs of (Var, Var)
+        Variables that are replaced.
+
+    Returns
+    -------
+    Expr
+    Graph
+        Of it; nodes that are not chosen may be left.
     """
+    results = {identity(old): new for old, new in renamed}
+    order: Graph = [(new, ()) for new in results.values()]
     first: dict[tuple[Any, ...], Expr] = {}
-    results: dict[int, Expr] = {}
-    for node, before in _with_parts([root], children):
+    for node, before in graph:
+        if identity(node) in results:
+            continue
         parts = [results[identity(part)] for part in before]
         key = (type(node), *_own(node), *map(identity, parts))
         if key not in first:
-            first[key] = _decided(rebuilt(node, parts, before))
+            whole = rebuilt(node, parts, before)
+            first[key] = _decided(whole)
+            order.append((first[key], parts if first[key] is whole else children(first[key])))
         results[identity(node)] = first[key]
-    return results[identity(root)]
+    return results[identity(graph[-1][0])], order
 
 
 def _decided(node: Expr) -> Expr:
@@ -317,7 +343,7 @@ def transformed(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
 def all_transformed(roots: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:
     """Return `roots`, each `transformed`; what they share with one another stays shared, too."""
     results: dict[int, Expr] = {}
-    for node, before in _with_parts(roots, children):
+    for node, before in with_parts(roots):
         parts = [results[identity(child)] for child in before]
         results[identity(node)] = change(rebuilt(node, parts, before))
     return [results[identity(root)] for root in roots]

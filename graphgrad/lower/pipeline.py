@@ -11,7 +11,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ..divisions import with_positive_dividends
+from ..divisions import with_exact_divisions
 from ..errors import GraphGradError, LoweringError, TargetError
 from . import cpu
 from .allocate import allocate_first
@@ -153,7 +153,7 @@ def _lowering(
                 mod = cuda_schedule.schedule_module(mod, target, kernels)
             else:
                 mod = cpu.schedule_module(mod, target)
-            mod = _with_positive_dividends(mod)
+            mod = _with_exact_divisions(mod)
             mod = donate(mod)
             mod = _to_virtual_machine(is_device=kind == "cuda")(mod)
         _refuse_unlowered(mod)
@@ -164,12 +164,12 @@ def _lowering(
     return lower
 
 
-def _with_positive_dividends(mod: tvm.IRModule) -> tvm.IRModule:
+def _with_exact_divisions(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module with integer divisions that TVM keeps right; inlining makes wrong ones."""
     changed = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
-            changed.update_func(name, with_positive_dividends(func))
+            changed.update_func(name, with_exact_divisions(func))
     return changed
 
 

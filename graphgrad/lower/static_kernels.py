@@ -13,8 +13,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ..autodiff.program import data_of
 from ..fallback.walk import identity
+from ..ops.calls import data_of
 
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 

@@ -6,7 +6,7 @@ what else would be a kernel is here a stage that reads those of other ops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tvm
@@ -16,7 +16,7 @@ from tvm import relax, te, tirx
 from ..errors import ArgumentError, MissingGradientError
 from ..fallback.graph import rewritten
 from ..fallback.kernels.expressions import expressions_of
-from ..fallback.walk import identity, tensor_key
+from ..fallback.walk import children, identity, postorder, rebuilt, tensor_key
 from ..lower.legalise import LEGALISATIONS
 
 Value = Any
@@ -28,19 +28,30 @@ class Composition:
 
     Parameters
     ----------
-    values : mapping of relax.Var or constant to Value
-        Those that are given; constants of one element need not be.
-    sizes : mapping of Var to Var
-        The symbolic extents of the program, to the variables that stand for them.
     module : IRModule
         The kernels that may be called.
+    dtype : str
+        Of the extents; those of Relax are int64.
+
+    Attributes
+    ----------
+    values : dict
+        From variables, and constants of more than one element.
     """
 
-    def __init__(self, values: Mapping[Any, Value], sizes: Mapping[Any, Any], module: tvm.IRModule):
-        self.values = dict(values)
-        self._inside = sizes
-        self._outside = {identity(own): outer for outer, own in sizes.items()}
+    def __init__(self, module: tvm.IRModule, dtype: str):
+        self.values: dict[Any, Value] = {}
         self._module = module
+        self._dtype = dtype
+        self._inside: dict[int, Any] = {}
+        self._outside: dict[int, Any] = {}
+
+    def placeholder(self, value: Any) -> te.Tensor:
+        """Return a placeholder for a Relax variable or constant, which it now stands for."""
+        shape = [self.inside(extent) for extent in value.ty.shape.values]
+        name = value.name if isinstance(value, relax.Var) else "constant"
+        self.values[value] = te.placeholder(shape, str(value.ty.dtype), name=name)
+        return self.values[value]
 
     def bind(self, var: Any, expression: Any) -> None:
         """Add a binding.
@@ -70,12 +81,20 @@ class Composition:
         )
 
     def inside(self, extent: Any) -> Any:
-        """Return an extent of the program in terms of what stands for its symbolic extents."""
-        return _renamed(extent, lambda var: self._inside.get(var, var))
+        """Return an extent of the program in terms of variables of its own."""
+
+        def own(var: Any) -> Any:
+            if identity(var) not in self._inside:
+                new = tirx.Var(var.name, self._dtype)
+                self._inside[identity(var)] = new
+                self._outside[identity(new)] = var
+            return self._inside[identity(var)]
+
+        return _extent(extent, self._dtype, own)
 
     def outside(self, extent: Any) -> Any:
         """Return an extent of a tensor expression in terms of the program's variables."""
-        return _renamed(extent, lambda var: self._outside.get(identity(var), var))
+        return _extent(extent, "int64", lambda var: self._outside[identity(var)])
 
     def _called(self, call: Any) -> Value:
         name = str(call.op.name)
@@ -88,8 +107,8 @@ class Composition:
         try:
             if legalise is None:
                 return self._of_kernel(call)
-            builder = StageBuilder(self)
-            return builder.value(legalise(builder, builder.normalize(call)))
+            with StageBuilder(self) as builder:
+                return builder.value(legalise(builder, builder.normalize(call)))
         except (ArgumentError, MissingGradientError) as error:
             raise ArgumentError(f"in {name}, which the body of a loop calls: {error}") from error
 
@@ -122,7 +141,13 @@ class StageBuilder:
     def __init__(self, composition: Composition):
         self._composition = composition
         self._builder = relax.BlockBuilder()
+
+    def __enter__(self) -> StageBuilder:
         self._builder._begin_binding_block()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._builder._end_block()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._builder, name)
@@ -190,5 +215,17 @@ def _number(array: Any) -> te.Tensor:
     return te.compute(array.shape, lambda *_: value, name="number")
 
 
-def _renamed(expression: Any, change: Callable[[Any], Any]) -> Any:
-    return tvm_ffi.structural_map(expression, (tvm.ir.Var, change))
+def _extent(extent: Any, dtype: str, variable: Callable[[Any], Any]) -> Any:
+    """Return an extent in another dtype and other variables."""
+    if isinstance(extent, int):
+        return tirx.const(extent, dtype)
+    results: dict[int, Any] = {}
+    for node in postorder(extent):
+        if isinstance(node, tirx.IntImm):
+            new = tirx.const(int(node), dtype)
+        elif isinstance(node, tvm.ir.Var):
+            new = variable(node)
+        else:
+            new = rebuilt(node, [results[identity(part)] for part in children(node)])
+        results[identity(node)] = new
+    return results[identity(extent)]

@@ -6,8 +6,10 @@ from typing import Any, Literal
 
 from tvm import relax, te, tirx
 
+from ..fallback.externs import register
+from ..fallback.externs.cumulative import running
 from .define import call_op, define_op
-from .kernel import Nest, Statement, extern
+from .kernel import KERNEL, Nest, Statement, extern
 from .tensor import Tensor, accumulator_dtype
 
 
@@ -53,8 +55,29 @@ def cumulative(
 
         return Nest(list(x.shape), range(axis, axis + 1), reverse).build(step)
 
-    (result,) = extern("cumulative", [x.shape], [wide], [source], build)
+    attributes = {"axis": axis, "combine": combine, "exclusive": exclusive, "reverse": reverse}
+    (result,) = extern("cumulative", [x.shape], [wide], [source], build, attributes)
     return result if wide == dtype else _cast(result, dtype)
+
+
+def _restated(op: Any) -> list[te.Tensor]:
+    """Return a kernel of running sums or products as the recurrence that it is."""
+    (x,), attributes = op.inputs, op.attrs
+    adds = attributes["combine"] == "add"
+    return [
+        running(
+            x,
+            int(attributes["axis"]),
+            str(x.dtype),
+            bool(attributes["exclusive"]),
+            (lambda folded, new: folded + new) if adds else (lambda folded, new: folded * new),
+            0.0 if adds else 1.0,
+            bool(attributes["reverse"]),
+        )
+    ]
+
+
+register(f"{KERNEL}cumulative", _restated)
 
 
 def _cast(x: te.Tensor, dtype: str) -> te.Tensor:

@@ -15,6 +15,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from .define import call_op, define_op
+from .index_restated import register_kernels
 from .indexing import Indexing, gather, scatter_nest, within
 from .kernel import Indices, Statement, extern, fill, sequence
 from .tensor import Dimension, Tensor, accumulator_dtype, is_float, type_shape
@@ -119,7 +120,8 @@ def scatter(
         nest = scatter_nest(indexing, over, len(index.shape))
         return sequence(fill(out, initial), nest.build(step))
 
-    (result,) = extern(f"scatter_{reduction}", [shape], [wide], inputs, build)
+    attributes = {**indexing.attributes(), "reduction": reduction}
+    (result,) = extern(f"scatter_{reduction}", [shape], [wide], inputs, build, attributes)
     return _as(result, dtype)
 
 
@@ -167,7 +169,8 @@ def _walk(call: relax.Call, initial: te.Tensor, *rest: te.Tensor) -> list[te.Ten
         return sequence(fill(left, lambda i: start[tuple(i)]), nest.build(step))
 
     shapes = [list(values[0].shape), list(initial.shape)]
-    results = extern("walk", shapes, [wide, wide], inputs, build)
+    attributes = {**indexing.attributes(), "reverse": bool(call.attrs["reverse"])}
+    results = extern("walk", shapes, [wide, wide], inputs, build, attributes)
     return [_as(result, dtype) for result in results]
 
 
@@ -217,3 +220,5 @@ _SWAP = define_op("scatter_swap", ["initial", "values", "index"], _infer_walk, _
 _RECURRENCE = define_op(
     "scatter_recurrence", ["initial", "factors", "terms", "index"], _infer_walk, _walk, opaque=True
 )
+
+register_kernels()

@@ -8,7 +8,7 @@ few with much work each for a processor, one for each independent point for a GP
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,9 @@ import tvm
 from tvm import te, tirx
 
 from .tensor import Dimension
+
+KERNEL = "graphgrad.kernel."
+"""How the tags of these stages begin."""
 
 Indices = Sequence[Any]
 Statement = Any
@@ -58,14 +61,22 @@ def extern(
     dtypes: Sequence[str],
     inputs: Sequence[te.Tensor],
     build: Callable[[list[Any], list[Any]], Statement],
+    attributes: Mapping[str, Any] | None = None,
 ) -> list[te.Tensor]:
-    """Return the outputs of a kernel; `build(inputs, outputs)` writes it, on buffers."""
+    """Return the outputs of a kernel; `build(inputs, outputs)` writes it, on buffers.
+
+    Where it is to be differentiated as a tensor expression, a restatement is registered for its
+    tag, `KERNEL` and the name (`graphgrad.fallback.externs.register`); it is told by `attributes`,
+    numbers and strings, what the kernel does.
+    """
     outputs = te.extern(
         [tuple(shape) for shape in shapes],
         list(inputs),
         lambda ins, outs: build(list(ins), list(outs)),
         dtype=list(dtypes),
         name=name,
+        tag=f"{KERNEL}{name}",
+        attrs=dict(attributes or {}),
     )
     return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
 

@@ -6,26 +6,23 @@ the rest becomes the step of a `te.scan`, whose gradient is known (`graphgrad.fa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import tvm
 from tvm import relax, te, tirx
 
 from ..errors import ArgumentError
-from ..fallback.graph import operations
+from ..fallback.gradient import filled
+from ..fallback.graph import listed, operations
 from ..fallback.indices.linear_system import Axis
+from ..fallback.kernels.expressions import kernel_of
 from ..fallback.kinds import map_stage
+from ..fallback.scans.checkpoints import in_front, row_of
 from ..fallback.scans.stacks import Stacking
-from ..fallback.walk import tensor_key
 from . import functional as op
-from .call_te import kernel_call
-from .composed import Composition
-from .tensor import Emitter, Tensor, dimension_text, same_dimension, same_shape
-
-Tree = Any
-"""A tensor, or None, or a list or tuple of trees."""
+from .composed import Composition, read_by
+from .step import Step, Tree, leaves_of, like, traced_step
+from .tensor import Dimension, Emitter, Tensor, dimension_text, same_dimension, type_shape
 
 
 def scan(
@@ -72,41 +69,125 @@ def scan(
     ...         return h, h
     ...     last, all_steps = gg.scan(step, h, x)
     """
-    target, is_tensor = _target([*_leaves(init), *_leaves(xs)])
-    step = _traced(target, body, (init, xs), is_tensor)
+    target, as_tensors = _target([*leaves_of(init), *leaves_of(xs)])
+    step = traced_step(target, body, init, xs, as_tensors)
     steps = _length(step.rows, length)
-    states = _states(target, step, steps)
-    last, ys = _results(target, step, states, steps)
-    given = (lambda tensor: tensor) if is_tensor else (lambda tensor: tensor.expr)
-    return _like(init, map(given, last)), _like(step.y, map(given, ys))
+    if isinstance(steps, int) and steps == 0:
+        last = [target.lift(first) for first in step.start]
+        ys = [target.full(0.0, [0, *type_shape(r.ty)], str(r.ty.dtype)) for r in step.results]
+    else:
+        last, ys = _emitted(target, step, steps)
+    carry, results = like(init, last), like(step.y, ys)
+    return (carry, results) if as_tensors else (_expressions(carry), _expressions(results))
 
 
-@dataclass(frozen=True)
-class _Step:
-    """One step of a loop, and what the loop starts from.
+def _emitted(target: Emitter, step: Step, steps: Dimension) -> tuple[list[Tensor], list[Tensor]]:
+    """Emit a loop; return the last carry and the results of all steps."""
+    places = [_place(result, step.following) for result in step.results]
+    own = [result for result, at in zip(step.results, places, strict=True) if at is None]
+    states = _states(target, step, steps, own)
+    count = len(step.start)
+    last = [_part(state, steps, steps + 1) for state in states[:count]]
+    last = [
+        op.reshape(row, type_shape(first.ty)) for row, first in zip(last, step.start, strict=True)
+    ]
+    apart = iter(states[count:])
+    ys = [states[at] if at is not None else next(apart) for at in places]
+    return last, [_part(state, 1, steps + 1) for state in ys]
 
-    Attributes
-    ----------
-    start, rows : list
-        Relax values: the first carry, and what has a row for each step.
-    carry, x : list of relax.Var
-        The carry before the step, and its rows.
-    bindings : list of (Var, expression)
-        What it computes from these.
-    following, results : list
-        Relax values: the carry behind the step, and what it adds to the results.
-    y : tree
-        The form of the results.
+
+def _place(value: Any, values: Sequence[Any]) -> int | None:
+    """Return where a Relax value is among some."""
+    return next((i for i, other in enumerate(values) if value.same_as(other)), None)
+
+
+def _part(state: Tensor, begin: Dimension, end: Dimension) -> Tensor:
+    """Return some rows."""
+    return op.strided_slice(state, [0], [begin], [end], assume_inbound=True)
+
+
+def _states(target: Emitter, step: Step, steps: Dimension, own: Sequence[Any]) -> list[Tensor]:
+    """Emit the kernel of a loop: the carry before each step and behind the last, and its results.
+
+    All have a row for each step behind a first one.
     """
+    if not step.start and not own:
+        return []
+    local = {*step.carry, *step.x, *(var for var, _ in step.bindings)}
+    parts = [*(part for _, value in step.bindings for part in read_by(value)), *step.following]
+    outside = dict.fromkeys(part for part in [*parts, *own] if part not in local)
+    # A constant of one element is a number in the kernel.
+    read = [part for part in outside if isinstance(part, relax.Var) or type_shape(part.ty)]
+    # What te.scan makes for its dimensions are int32 variables, whatever the extents are.
+    composition = Composition(target.builder.get(), "int32")
+    start, rows, _ = given = [
+        [composition.placeholder(value) for value in values]
+        for values in (step.start, step.rows, read)
+    ]
 
-    start: list[Any]
-    rows: list[Any]
-    carry: list[Any]
-    x: list[Any]
-    bindings: list[tuple[Any, Any]]
-    following: list[Any]
-    results: list[Any]
-    y: Tree
+    def values(carry: Sequence[te.Tensor], x: Sequence[te.Tensor]) -> list[te.Tensor]:
+        here = zip([*step.carry, *step.x], [*carry, *x], strict=True)
+        composition.values.update(here)
+        for var, value in step.bindings:
+            composition.bind(var, value)
+        return [composition.value(value) for value in [*step.following, *own]]
+
+    states = _recurrence(values, start, rows, composition.inside(steps))
+    types = [
+        relax.TensorType([composition.outside(e) for e in state.shape], str(state.dtype))
+        for state in states
+    ]
+    kernel = kernel_of([placeholder for some in given for placeholder in some], states)
+    variable = target.builder.add_func(kernel, "scan")
+    arguments = relax.Tuple([*step.start, *step.rows, *read])
+    result = target.emit(relax.call_tir(variable, arguments, types))
+    return result if isinstance(result, list) else [result]
+
+
+def _recurrence(
+    step: Callable[[Sequence[te.Tensor], Sequence[te.Tensor]], Sequence[te.Tensor]],
+    start: Sequence[te.Tensor],
+    rows: Sequence[te.Tensor],
+    count: Any,
+) -> list[te.Tensor]:
+    """Return a scan: the states at all times, from the first, and behind zeros the results.
+
+    Parameters
+    ----------
+    step : callable
+        Maps a carry and a row of each tensor to the next carry and results.
+    start : sequence of Tensor
+        The first carry.
+    rows : sequence of Tensor
+    count : Expr
+        The number of steps.
+    """
+    time = Axis(te.var("t"), tirx.const(1), count)
+    carries = [_state(first, count) for first in start]
+    here = [row_of(tensor, time.var - 1) for tensor in [*carries, *rows]]
+    values = list(step(here[: len(start)], here[len(start) :]))
+    stages = [s for s in operations(*values) if not isinstance(s, te.PlaceholderOp)]
+    stacked = Stacking(time).tensors(values, stages)
+    results = values[len(start) :]
+    states = [*carries, *(_state(result, count) for result in results)]
+    first = [*start, *(filled(result, 0.0, "before") for result in results)]
+    inits = [in_front(tensor) for tensor in first]
+    updates = [_later(tensor) for tensor in stacked]
+    return listed(te.scan(inits, updates, states, name="scan"))
+
+
+def _state(tensor: te.Tensor, count: Any) -> te.Tensor:
+    return te.placeholder((count + 1, *tensor.shape), str(tensor.dtype), name="state")
+
+
+def _later(tensor: te.Tensor) -> te.Tensor:
+    """Return the rows of a tensor one row later."""
+    shape = (tensor.shape[0] + 1, *tensor.shape[1:])
+    return map_stage(shape, lambda t, *at: tensor(t - 1, *at), name="next")
+
+
+def _expressions(tree: Tree) -> Tree:
+    return like(tree, [leaf.expr for leaf in leaves_of(tree)])
 
 
 def _target(leaves: Sequence[Any]) -> tuple[Emitter, bool]:
@@ -122,55 +203,9 @@ def _target(leaves: Sequence[Any]) -> tuple[Emitter, bool]:
     return Emitter(builder), False
 
 
-def _traced(target: Emitter, body: Callable[..., Any], given: Sequence[Tree], wrap: bool) -> _Step:
-    """Return a body as bindings; those that no step changes are written before the loop."""
-    builder = target.builder
-    start, rows = ([_bound(target, leaf) for leaf in _leaves(tree)] for tree in given)
-    carry = [relax.Var(f"carry{i}", leaf.ty) for i, leaf in enumerate(start)]
-    x = [relax.Var(f"x{i}", _row_type(leaf.ty)) for i, leaf in enumerate(rows)]
-    inside = [
-        _like(tree, map(target.lift, leaves) if wrap else iter(leaves))
-        for tree, leaves in zip(given, (carry, x), strict=True)
-    ]
-    in_dataflow = builder.current_block_is_dataflow()
-    begin = builder._begin_dataflow_block if in_dataflow else builder._begin_binding_block
-    begin()
-    try:
-        following, y = _checked(body(*inside), given[0])
-        after, results = ([_bound(target, leaf) for leaf in _leaves(t)] for t in (following, y))
-    finally:
-        block = builder._end_block()
-    _check_carry(carry, after)
-    changing = {*carry, *x}
-    bindings = []
-    for binding in block.bindings:
-        if any(part in changing for part in read_by(binding.value)):
-            changing.add(binding.var)
-            bindings.append((binding.var, _value(binding)))
-        else:
-            builder.emit_normalized(binding)
-    return _Step(start, rows, carry, x, bindings, after, results, y)
-
-
-def _value(binding: Any) -> Any:
-    if isinstance(binding, relax.MatchCast):
-        raise ArgumentError(
-            "the body of a loop casts to a shape that is checked at run time (match_cast); do so "
-            "before the loop"
-        )
-    return binding.value
-
-
-def _row_type(ty: relax.TensorType) -> relax.TensorType:
-    shape = type_shape(ty)
-    if not shape:
-        raise ArgumentError("xs has a tensor of rank 0; each has a row for each step")
-    return relax.TensorType(shape[1:], str(ty.dtype))
-
-
 def _length(rows: Sequence[Any], length: int | None) -> Dimension:
     """Return the number of steps."""
-    found = [type_shape(leaf.ty)[0] for leaf in rows] + ([] if length is None else [length])
+    found = [type_shape(row.ty)[0] for row in rows] + ([] if length is None else [length])
     if not found:
         raise ArgumentError("scan needs a length where xs has no tensor")
     for other in found[1:]:
@@ -178,64 +213,3 @@ def _length(rows: Sequence[Any], length: int | None) -> Dimension:
             texts = ", ".join(map(dimension_text, found))
             raise ArgumentError(f"xs and length disagree about how many steps there are: {texts}")
     return found[0]
-
-
-def _checked(result: Any, init: Tree) -> tuple[Tree, Tree]:
-    """Return what a body returned, if it is a carry like the first one, and results."""
-    if not isinstance(result, tuple) or len(result) != 2:
-        raise ArgumentError(f"the body of scan returned {result!r}; it returns (carry, y)")
-    if _form(result[0]) != _form(init):
-        raise ArgumentError(
-            f"the body of scan returned a carry of the form {_form(result[0])}, and was given one "
-            f"of the form {_form(init)}"
-        )
-    return result
-
-
-def _check_carry(before: Sequence[Any], after: Sequence[Any]) -> None:
-    """Raise unless a step leaves the types of the carry as they are."""
-    for number, (old, new) in enumerate(zip(before, after, strict=True)):
-        same = same_shape(type_shape(old.ty), type_shape(new.ty))
-        if not same or str(old.ty.dtype) != str(new.ty.dtype):
-            raise ArgumentError(
-                f"the body of scan changes the type of tensor {number} of the carry from {old.ty} "
-                f"to {new.ty}; it must stay the same"
-            )
-
-
-def _states(target: Emitter, step: _Step, steps: Dimension) -> list[Tensor]:
-    """Emit the loop; return the carry at all times and the new results, each behind a first row.
-
-    Results that are the carry behind the step have no state of their own.
-    """
-    own = [result for result in step.results if _place(result, step.following) is None]
-    if isinstance(steps, int) and steps == 0 or not (step.start or own):
-        return []
-    local = {*step.carry, *step.x, *(var for var, _ in step.bindings)}
-    parts = [part for _, value in step.bindings for part in read_by(value)]
-    outside = {part: None for part in [*parts, *step.following, *own] if part not in local}
-    read = [part for part in outside if isinstance(part, relax.Var) or type_shape(part.ty)]
-    sizes = _sizes([*step.start, *step.rows, *local, *read])
-
-    def expressions(start: Any, rows: Any, captured: Any, inside: Any) -> list[te.Tensor]:
-        count = rows[0].shape[0] if rows else tirx.const(steps, "int64")
-        time = Axis(te.var("t", "int64"), tirx.const(1, "int64"), count)
-        states = [_state(time, shape_of_te(first), first.dtype, "carry") for first in start]
-        composition = Composition(
-            {
-                **dict(zip(step.carry, (_row(time, state) for state in states), strict=True)),
-                **dict(zip(step.x, (_row(time, row) for row in rows), strict=True)),
-                **dict(zip(read, captured, strict=True)),
-            },
-            dict(zip(sizes, inside, strict=True)),
-            target.builder.get(),
-        )
-        for var, value in step.bindings:
-            composition.bind(var, value)
-        return _loop(time, states, start, [composition.value(v) for v in [*step.following, *own]])
-
-    call = kernel_call(
-        target.builder, expressions, (step.start, step.rows, read, sizes), {}, "scan"
-    )
-    result = target.emit(call)
-    return result if isinstance(result, list) else [result]

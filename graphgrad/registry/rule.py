@@ -16,10 +16,14 @@ general        ``f(inputs, outputs, cotangents, attrs)``      anything else
 
 A function with a parameter named ``attrs`` is given the op's attributes. ``None`` in place of a
 cotangent says *not differentiable in this input*.
+
+A rule is for a Relax op, or for a packed function or a PrimFunc by its name. Rules of users go
+before those of plug-ins (`plugins`), and these before graphgrad's own.
 """
 
 from __future__ import annotations
 
+import difflib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,7 +31,9 @@ from typing import Any, Literal
 
 import tvm
 
+from ..callables import location_of
 from ..errors import RuleError
+from .plugins import PLUGINS, is_loading
 from .sample import Sample
 
 Kind = Literal["elementwise", "linear", "bilinear", "composite", "general", "nondifferentiable"]
@@ -42,7 +48,7 @@ class Rule:
     Attributes
     ----------
     op : str
-        Full op name, such as ``relax.nn.conv2d``.
+        Full op name, such as ``relax.nn.conv2d``, or the name of a packed function or PrimFunc.
     kind : Kind
     function : callable or None
         The mathematics, in the form that the kind says; None for ``nondifferentiable``.
@@ -52,6 +58,10 @@ class Rule:
     singular : bool
         The partial derivatives can be infinite or NaN: where the cotangent is zero, their product
         is zero. So a mask that excludes a point also excludes its derivative.
+    takes_attributes : bool
+        The function has a parameter ``attrs``.
+    written : str
+        Where the rule is written, if that is not where `function` is.
     """
 
     op: str
@@ -61,6 +71,7 @@ class Rule:
     origin: Origin = "hand"
     singular: bool = False
     takes_attributes: bool = False
+    written: str = ""
 
     @property
     def formula(self) -> str:
@@ -73,43 +84,69 @@ class Rule:
         """Where the rule is written, as ``file:line``."""
         if self.function is None:
             return "declared not differentiable"
-        code = self.function.__code__
-        return f"{code.co_filename}:{code.co_firstlineno}"
+        return self.written or location_of(self.function)
 
     def __str__(self) -> str:
         return self.op
 
 
-_RULES: dict[str, dict[str, Rule]] = {"hand": {}, "user": {}}
+_RULES: dict[str, dict[str, Rule]] = {"hand": {}, "plug-in": {}, "user": {}}
+"""Rules of Relax ops, by who brought them and by op."""
 
+_FUNCTION_RULES: dict[str, dict[str, Rule]] = {"plug-in": {}, "user": {}}
+"""Rules of packed functions and PrimFuncs, by who brought them and by name."""
 
 def find(op: str, hand: bool = True) -> Rule | None:
-    """Return the rule for an op; a user's rule goes before one of graphgrad's.
+    """Return the rule for a Relax op: the user's, else a plug-in's, else graphgrad's.
 
     Without `hand`, graphgrad's own only say which ops are not differentiable.
+
+    Raises
+    ------
+    RuleError
+        A plug-in cannot be loaded.
     """
-    rule = _RULES["user"].get(op) or _RULES["hand"].get(op)
+    PLUGINS.load()
+    rule = _first(_RULES, op)
     given = rule is None or hand or rule.origin == "user" or rule.kind == "nondifferentiable"
     return rule if given else None
 
 
+def find_function(name: str) -> Rule | None:
+    """Return the rule for a packed function or PrimFunc: the user's, else a plug-in's.
+
+    Raises
+    ------
+    RuleError
+        A plug-in cannot be loaded.
+    """
+    PLUGINS.load()
+    return _first(_FUNCTION_RULES, name)
+
+
+def _first(tables: dict[str, dict[str, Rule]], name: str) -> Rule | None:
+    return next((rules[name] for rules in reversed(tables.values()) if name in rules), None)
+
+
 def all_rules() -> Iterator[Rule]:
-    """Yield every registered rule, graphgrad's first, in the order of registration."""
+    """Yield every registered rule of a Relax op, graphgrad's first, in order of registration."""
     for rules in _RULES.values():
         yield from rules.values()
 
 
 def unregister(op: str) -> None:
-    """Take back the user's rule for an op.
+    """Take back the user's rule for an op, a packed function or a PrimFunc.
 
     Raises
     ------
     RuleError
         The user has registered none.
     """
-    if op not in _RULES["user"]:
-        raise RuleError(f"no rule of yours is registered for {op}")
-    del _RULES["user"][op]
+    for tables in (_RULES, _FUNCTION_RULES):
+        if op in tables["user"]:
+            del tables["user"][op]
+            return
+    raise RuleError(f"no rule of yours is registered for {op}")
 
 
 def _origin(module: str) -> Origin:
@@ -117,18 +154,50 @@ def _origin(module: str) -> Origin:
 
 
 def _add(rule: Rule) -> None:
-    if rule.op not in tvm.ir.Op.list_op_names():
-        raise RuleError(
-            f"{rule.location}: there is no Relax op named {rule.op!r}; give the full name, such "
-            "as 'relax.nn.gelu'"
-        )
-    known = _RULES[rule.origin].get(rule.op)
+    if rule.op in _op_names():
+        tables = _RULES
+    else:
+        _check_function(rule)
+        tables = _FUNCTION_RULES
+    rules = tables["plug-in" if is_loading() else rule.origin]
+    known = rules.get(rule.op)
     if known is not None and known.location != rule.location:
         raise RuleError(
             f"{rule.location}: {rule.op} has a rule already, at {known.location}; take it back "
             f"with graphgrad.registry.unregister({rule.op!r}) first"
         )
-    _RULES[rule.origin][rule.op] = rule
+    rules[rule.op] = rule
+
+
+def _check_function(rule: Rule) -> None:
+    """Raise unless a name that is no op's may be that of a packed function or a PrimFunc."""
+    if rule.origin == "hand" or _is_meant_as_op(rule.op):
+        close = difflib.get_close_matches(rule.op, _op_names(), n=3) or ["relax.nn.gelu"]
+        raise RuleError(
+            f"{rule.location}: there is no Relax op named {rule.op!r}; give the full name, such "
+            f"as {close}, or the name of a packed function or PrimFunc"
+        )
+    if rule.op.startswith("tirx."):
+        raise RuleError(
+            f"{rule.location}: {rule.op} is a scalar intrinsic; give its derivative by "
+            "graphgrad.register_intrinsic_gradient"
+        )
+    if rule.samples:
+        raise RuleError(
+            f"{rule.location}: samples are calls of a Relax op, and {rule.op!r} is none; check the "
+            "rule with graphgrad.check_grads(module), on a module that calls the function"
+        )
+
+
+def _op_names() -> list[str]:
+    return [name for name in tvm.ir.Op.list_op_names() if not name.startswith("tirx.")]
+
+
+def _is_meant_as_op(name: str) -> bool:
+    if tvm.get_global_func(name, allow_missing=True) is not None:
+        return False
+    is_part = "." in name and f"relax.{name}" in _op_names()
+    return is_part or name.startswith(("relax.", "graphgrad."))
 
 
 def _decorator(
@@ -149,15 +218,17 @@ def register_gradient(op: str, *, samples: Sequence[Sample] = ()) -> Callable[[F
     Parameters
     ----------
     op : str
-        Full op name, such as ``"relax.nn.gelu"``.
+        Full op name, such as ``"relax.nn.gelu"``. Any other name is that of a packed function,
+        called by ``call_dps_packed``, ``call_pure_packed`` or directly, or of a PrimFunc of the
+        module, called by ``call_tir``.
     samples : sequence of Sample
-        Calls on which the rule is to be checked, see `graphgrad.registry.sample`.
+        Calls of an op on which the rule is to be checked, see `graphgrad.registry.sample`.
 
     Returns
     -------
     decorator
         For ``def rule(inputs, outputs, cotangents, attrs)``. ``inputs`` has one entry per argument
-        of the op: a `Tensor`, a list of them for a tuple, or the Relax value of a shape or number.
+        of the op, or of the function that is called: a `Tensor`, a list of them for a tuple, or the Relax value of a shape or number.
         ``outputs`` and ``cotangents`` have one `Tensor` per output; an output that nothing reads
         has a zero cotangent. The rule returns one cotangent per input (`Tensor` or Relax
         expression, in the input's shape or one broadcast from it); ``None`` means *not
@@ -166,7 +237,8 @@ def register_gradient(op: str, *, samples: Sequence[Sample] = ()) -> Callable[[F
     Raises
     ------
     RuleError
-        The op does not exist, or has a rule of the same origin already.
+        The op does not exist, or has a rule of the same origin already; or samples are given for
+        a function.
 
     Examples
     --------
@@ -206,6 +278,11 @@ def composite(op: str, *, samples: Sequence[Sample]) -> Callable[[Function], Fun
 
 def nondifferentiable(*ops: str) -> None:
     """Declare that the derivative of ops is zero or undefined on an open set: no cotangent.
+
+    Parameters
+    ----------
+    ops : str
+        Names as of `register_gradient`.
 
     Raises
     ------

@@ -51,6 +51,7 @@ def export_step(
     shapes: InputShapes | Sequence[InputShapes] | None = None,
     weights: bool = True,
     seed: int = 0,
+    rules: str = "auto",
 ) -> None:
     """Write a training step that has made no step yet, for a target that need not be here.
 
@@ -58,7 +59,7 @@ def export_step(
 
     Parameters
     ----------
-    model, loss, optimizer, wrt, target, seed
+    model, loss, optimizer, wrt, target, seed, rules
         As of `train_step`.
     path : path
         The folder to write. An export that stands there is replaced, anything else is left alone.
@@ -83,7 +84,7 @@ def export_step(
     >>> cuda = {"kind": "cuda", "arch": "sm_90"}
     >>> gg.export_step(model, "resnet", target=cuda, shapes={"x": (64, 3, 224, 224)})
     """
-    made = recipe(model, loss, optimizer, wrt, target, seed)
+    made = recipe(model, loss, optimizer, wrt, target, seed, rules)
     chosen = chosen_shapes(made.model, shapes, [])
     start = {
         "optimizer": made.method,

@@ -129,10 +129,10 @@ class LossFunction:
         bound.function = _bind(tvm.IRModule({_LOSS: self.function}), _LOSS, extents)[_LOSS]
         return bound
 
-    def check_gradient(self) -> None:
+    def check_gradient(self, rules: str) -> None:
         """Raise `MissingGradientError` if ops of a Relax function have no gradient."""
         if self.function is not None:
-            program = linearise(tvm.IRModule({_LOSS: self.function}), _LOSS)
+            program = linearise(tvm.IRModule({_LOSS: self.function}), _LOSS, rules)
             analyse(program, [param for param in program.params if has_cotangent(param.ty)])
 
     def target_type(self, outputs: Sequence[Any]) -> relax.TensorType | None:
@@ -184,23 +184,27 @@ def _check_scalar(what: str, ty: Any) -> None:
 
 
 def differentiated(
-    model: Model, loss: LossFunction, training: bool | None, wrt: Sequence[str]
+    model: Model,
+    loss: LossFunction,
+    training: bool | None,
+    wrt: Sequence[str],
+    rules: str,
 ) -> list[str]:
     """Return the names in the model's function of the values that `wrt` names.
 
     Raises
     ------
     ArgumentError
-        A name is unknown.
+        A name is unknown, or `rules` is.
     NotDifferentiableError
         A value is no float tensor.
     MissingGradientError
         Some ops of the model or of its loss have no gradient; all of the model's are listed.
     """
-    main = linearise(specialise(model, training), "main")
+    main = linearise(specialise(model, training), "main", rules)
     targets = select(main, wrt)
     analyse(main, targets)
-    loss.check_gradient()
+    loss.check_gradient(rules)
     return [var.name for var in targets]
 
 

@@ -33,6 +33,8 @@ class Recipe:
         Names of the parameters that train, in the model's order.
     target : Target
     seed : int
+    rules : "auto" or "derived"
+        Which gradient rules it is differentiated by.
     """
 
     model: Model
@@ -41,6 +43,7 @@ class Recipe:
     trained: list[str]
     target: tvm.target.Target
     seed: int
+    rules: str
 
     @property
     def method(self) -> str:
@@ -55,7 +58,7 @@ class Recipe:
 
     def step(self, forward: Forward) -> tvm.IRModule:
         """Return the whole step on top of a forward pass."""
-        return build_step(self.model, forward, self.trained, self.optimizer)
+        return build_step(self.model, forward, self.trained, self.optimizer, self.rules)
 
     def evaluation(self, extents: Mapping[Any, int]) -> tvm.IRModule:
         """Return the forward pass in inference form, without a loss, for concrete shapes."""
@@ -69,6 +72,7 @@ def recipe(
     wrt: str | Sequence[str] | None,
     target: Any,
     seed: int,
+    rules: str,
 ) -> Recipe:
     """Check the arguments of `train_step`, which says what they are.
 
@@ -84,11 +88,11 @@ def recipe(
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
     trained = _trained(model, wrt)
-    differentiated(model, function, True, trained)
+    differentiated(model, function, True, trained, rules)
     by_parameter(optimizer, {name: model.params[name].ndim for name in trained})
     # They may have been replaced since the model was made.
     check_types({**model.params, **model.state}, owned_types(model), "parameter")
-    return Recipe(model, function, optimizer, trained, resolve_target(target), seed)
+    return Recipe(model, function, optimizer, trained, resolve_target(target), seed, rules)
 
 
 def _trained(model: Model, wrt: str | Sequence[str] | None) -> list[str]:

@@ -33,6 +33,7 @@ def train_step(
     precision: str = "float32",
     memory: int | None = None,
     seed: int = 0,
+    rules: str = "auto",
 ) -> TrainStep:
     """Return a callable that trains a model, one step a call.
 
@@ -57,6 +58,8 @@ def train_step(
         A memory budget is not served yet.
     seed : int
         Decides, with the number of the step, what dropouts drop; from 0, below 2³¹.
+    rules : "auto" or "derived"
+        As of `graphgrad.vjp`.
 
     Returns
     -------
@@ -79,7 +82,7 @@ def train_step(
     >>> loss = step(images, labels)
     """
     only_served(accumulate=(accumulate, 1), precision=(precision, "float32"), memory=(memory, None))
-    return TrainStep(model, loss, optimizer, wrt, target, seed)
+    return TrainStep(model, loss, optimizer, wrt, target, seed, rules)
 
 
 class TrainStep(ModelOnDevice):
@@ -109,8 +112,9 @@ class TrainStep(ModelOnDevice):
         wrt: str | Sequence[str] | None,
         target: Any,
         seed: int,
+        rules: str,
     ):
-        self._recipe = recipe(model, loss, optimizer, wrt, target, seed)
+        self._recipe = recipe(model, loss, optimizer, wrt, target, seed, rules)
         super().__init__(model, loss, target)
         trained, self._seed = self._recipe.trained, self._recipe.seed
         self._tensors = TrainState(

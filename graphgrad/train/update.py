@@ -25,7 +25,11 @@ STEP = "train_step"
 
 
 def build_step(
-    model: Model, forward: Forward, trained: Sequence[str], optimizer: Optimizer
+    model: Model,
+    forward: Forward,
+    trained: Sequence[str],
+    optimizer: Optimizer,
+    rules: str = "auto",
 ) -> tvm.IRModule:
     """Write the training step of a model.
 
@@ -37,6 +41,8 @@ def build_step(
     trained : sequence of str
         Names of the parameters that the optimiser moves.
     optimizer : Optimizer
+    rules : "auto" or "derived"
+        Which gradient rules it is differentiated by.
 
     Returns
     -------
@@ -53,7 +59,7 @@ def build_step(
     ------
     MissingGradientError
     """
-    program = linearise(forward.mod, FORWARD)
+    program = linearise(forward.mod, FORWARD, rules)
     count = len(model.inputs) + (forward.targets is not None)
     arguments, owned = program.params[:count], program.params[count:]
     seed = [owned.pop()] if forward.seeded else []

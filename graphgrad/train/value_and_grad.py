@@ -9,7 +9,7 @@ import numpy as np
 
 from ..autodiff.activity import has_cotangent
 from ..autodiff.vjp import vjp
-from ..errors import ArgumentError, InputError, only_served
+from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
 from ..ops.tensor import type_shape
 from .forward import FORWARD, Forward, LossChoice, differentiated
@@ -42,7 +42,8 @@ def value_and_grad(
         is one more output named ``loss``, and that is what is differentiated.
     training : bool, optional
         The mode of batch norms; by default the file's.
-    rules : "auto"
+    rules : "auto" or "derived"
+        As of `graphgrad.vjp`.
     target : str, dict or Target
 
     Returns
@@ -84,18 +85,18 @@ class ValueAndGrad(ModelOnDevice):
         rules: str,
         target: Any,
     ):
-        only_served(rules=(rules, "auto"))
         super().__init__(model, loss, target)
         self._wrt = model.trainable() if wrt is None else names_in(wrt)
         if not self._wrt:
             raise ArgumentError("wrt: the model has no parameter that can train; name some values")
-        self._differentiated = differentiated(model, self._loss, training, self._wrt)
+        self._differentiated = differentiated(model, self._loss, training, self._wrt, rules)
         if LOSS in model.outputs and loss is not None and self._loss.output is None:
             raise ArgumentError(
                 f"the model has an output {LOSS!r} of its own, so the value of another loss has no "
                 "name; differentiate that output, or give no loss and a cotangent"
             )
         self._training = training
+        self._rules = rules
         self._compiled: dict[Shapes, Callable[..., Any]] = {}
 
     def __call__(
@@ -148,7 +149,7 @@ class ValueAndGrad(ModelOnDevice):
         return as_arrays(outputs), as_arrays(dict(zip(self._wrt, gradients, strict=True)))
 
     def _compile_gradient(self, forward: Forward) -> Callable[..., Any]:
-        mod = vjp(forward.mod, FORWARD, self._differentiated)
+        mod = vjp(forward.mod, FORWARD, self._differentiated, rules=self._rules)
         del mod[FORWARD]
         return self._compile(mod, f"{FORWARD}_vjp", "a gradient")
 

@@ -19,7 +19,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from graphgrad.fallback.graph import outputs_of, sources, with_inputs
-from graphgrad.fallback.scatter import Scatter, scatter_of
+from graphgrad.fallback.scatter import Scatter, scatters_of
 from graphgrad.fallback.walk import (
     called,
     children,
@@ -97,9 +97,9 @@ def _tensor(tensor: te.Tensor, values: dict[Any, np.ndarray], sizes: dict[int, i
 
 
 def _stage(op: Any, values: dict[Any, np.ndarray], sizes: dict[int, int]) -> list[np.ndarray]:
-    scatter = scatter_of(op)
-    if scatter is not None:
-        return [_scattered(op, scatter, values, sizes)]
+    scatters = scatters_of(op)
+    if scatters:
+        return [_scattered(op, scatters, values, sizes)]
     if isinstance(op, te.ExternOp):
         return _compiled(op, values)
     if isinstance(op, te.ScanOp):
@@ -160,22 +160,23 @@ def _loops(
 
 
 def _scattered(
-    op: Any, scatter: Scatter, values: dict[Any, np.ndarray], sizes: dict[int, int]
+    op: Any, scatters: Sequence[Scatter], values: dict[Any, np.ndarray], sizes: dict[int, int]
 ) -> np.ndarray:
     """Add in any order: numpy's `add.at` takes repeated indices."""
     shape = [int(_expression(e, sizes, {})) for e in op.output(0).shape]
     out = np.zeros(shape, numpy_dtype(op.output(0).dtype))
-    axes = [(axis.var, axis.low, axis.extent) for axis in scatter.axes]
-    variables, extents, counts = _loops(axes, sizes, values)
-    counts = counts.copy()
-    for guard in scatter.guards:
-        counts &= np.asarray(_expression(guard, variables, values))
-    at = [
-        np.broadcast_to(_expression(index, variables, values), extents)[counts]
-        for index in scatter.indices
-    ]
-    value = np.broadcast_to(_expression(scatter.value, variables, values), extents)[counts]
-    np.add.at(out, tuple(at), value if at else value.sum())
+    for scatter in scatters:
+        axes = [(axis.var, axis.low, axis.extent) for axis in scatter.axes]
+        variables, extents, counts = _loops(axes, sizes, values)
+        counts = counts.copy()
+        for guard in scatter.guards:
+            counts &= np.asarray(_expression(guard, variables, values))
+        at = [
+            np.broadcast_to(_expression(index, variables, values), extents)[counts]
+            for index in scatter.indices
+        ]
+        value = np.broadcast_to(_expression(scatter.value, variables, values), extents)[counts]
+        np.add.at(out, tuple(at), value if at else value.sum())
     return out
 
 

@@ -1,5 +1,6 @@
 """What a derivation makes and visits grows as its program does: counted, not timed."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -108,14 +109,16 @@ SECOND = [(long_chain, 10), (diamonds_in_a_body, 20), (quotients, 8)]
 def visits(monkeypatch):
     """Count the nodes that are walked."""
     counted = SimpleNamespace(nodes=0)
-    walked = walk._with_parts
+    walked = walk.with_parts
 
-    def counting(roots, parts):
-        order = walked(roots, parts)
+    def counting(*arguments):
+        order = walked(*arguments)
         counted.nodes += len(order)
         return order
 
-    monkeypatch.setattr(walk, "_with_parts", counting)
+    for module in list(sys.modules.values()):
+        if getattr(module, "with_parts", None) is walked:
+            monkeypatch.setattr(module, "with_parts", counting)
     return counted
 
 

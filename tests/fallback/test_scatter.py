@@ -4,14 +4,20 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from graphgrad.fallback import create_prim_func
+import graphgrad as gg
+from graphgrad.fallback import checkpointed, create_prim_func
+from graphgrad.fallback.forms.cost import body_evaluations
 from graphgrad.fallback.gradient import te_gradient
+from graphgrad.fallback.graph import operations
 from graphgrad.fallback.guarded import Guarded
 from graphgrad.fallback.indices.linear_system import Axis
-from graphgrad.fallback.scatter import scatter_add, scatter_of
+from graphgrad.fallback.kinds import Kind, kind_of
+from graphgrad.fallback.scatter import Scatter, scatter_add, scatters_of, separated
 from tests.fallback.differences import check, compiled
+from tests.fallback.interpreter import evaluate
 from tests.fallback.running import executable, unwritten
 
+STEPS = (1e-6, -1e-6)
 X = te.placeholder((5, 2), "float64", name="x")
 PLACES = te.placeholder((7,), "int32", name="places")
 VALUES = np.random.default_rng(3).standard_normal((5, 2))
@@ -48,7 +54,8 @@ def test_conditions_on_nan(wanted):
     axis = loop("i", 3)
     condition = values(axis.var) < 1.0
     term = Guarded(((condition, wanted),), tirx.const(2.0, "float64"))
-    total = scatter_add([tirx.const(3, "int32")], "float64", [axis], [axis.var], term, "total")
+    scatter = Scatter.of([axis], [axis.var], term)
+    total = scatter_add([tirx.const(3, "int32")], "float64", [scatter], "total")
     (given,) = compiled([total], [values])([np.array([0.0, np.nan, 2.0])])
     assert given.tolist() == ([2.0, 0.0, 0.0] if wanted else [0.0, 2.0, 2.0])
 
@@ -64,10 +71,9 @@ def test_nothing_is_written_outside():
 
 def test_terms_that_are_zero():
     axis = loop("i", 3)
-    term = Guarded((), tirx.const(0.0, "float64"))
-    total = scatter_add([tirx.const(3, "int32")], "float64", [axis], [axis.var], term, "total")
-    scatter = scatter_of(total.op)
-    assert scatter is not None
+    zero = Scatter([axis], [axis.var], tirx.const(0.0, "float64"), [])
+    total = scatter_add([tirx.const(3, "int32")], "float64", [zero], "total")
+    (scatter,) = scatters_of(total.op)
     assert float(scatter.value.value) == 0.0
 
 
@@ -93,3 +99,68 @@ def test_symbolic_sizes_that_may_be_empty():
         *_, given = call(values, np.array(reads, "int64"), *unwritten(gradient, n=count))
         expected = [2 * value * reads.count(i) for i, value in enumerate(values)]
         assert given.tolist() == expected
+
+
+def read_at_four_places(places=PLACES):
+    """As images are sampled between their points."""
+    at = [places(0), places(0) + 1, places(1) + 2, places(1)]
+
+    def body(i, j):
+        values = [X((place + i) % 5, j) for place in at]
+        return values[0] * values[1] + values[2] * te.sin(values[3])
+
+    return te.compute((3, 2), body, name="output")
+
+
+FOUR = np.array([0, 3, 3, 1, 0, 3, 4], "int32")
+
+
+def test_all_that_is_scattered_to_one_tensor_is_one_stage():
+    """Which writes each element once, and adds what four loops over the points do."""
+    (gradient,) = te_gradient(read_at_four_places(), [X])
+    (scatter,) = [op for op in operations(gradient) if kind_of(op) is Kind.SCATTER]
+    assert gradient.op.same_as(scatter)
+    assert len(scatters_of(scatter)) == 4
+    (work,) = (w for w in body_evaluations(gradient) if w.kind is Kind.SCATTER)
+    assert work.points == 5 * 2 + 4 * 3 * 2
+
+
+def test_several_scatters_have_gradients_of_every_order():
+    check([read_at_four_places()], [(X, VALUES)], [(PLACES, FOUR)], order=2)
+
+
+def test_several_scatters_have_tangents():
+    output, tangent = read_at_four_places(), te.placeholder(X.shape, "float64", name="tangent")
+    direction = np.random.default_rng(4).standard_normal(VALUES.shape)
+    values = compiled(gg.te_jvp(output, X, tangent), [X, PLACES, tangent])
+    (given,) = values([VALUES, FOUR, direction])
+    ends = (evaluate([output], [(X, VALUES + s * direction), (PLACES, FOUR)]) for s in STEPS)
+    ((ahead,), (behind,)) = ends
+    np.testing.assert_allclose(given, (ahead - behind) / 2e-6, rtol=1e-6, atol=1e-8)
+
+
+def test_several_scatters_in_a_scan_have_gradients():
+    """Those of a step become stages of their own, which can be computed for one time."""
+    state, weights = te.placeholder((4, 5), "float64"), te.placeholder((5,), "float64")
+
+    def body(t, i):
+        return (state(t - 1, PLACES(i)) + state(t - 1, PLACES(i + 1))) * weights(i)
+
+    init = te.placeholder((1, 5), "float64", name="init")
+    states = te.scan(init, te.compute((4, 5), body, name="step"), state, inputs=[PLACES, weights])
+    generator = np.random.default_rng(5)
+    known = [(init, generator.standard_normal((1, 5))), (weights, generator.standard_normal(5))]
+    check([states], known, [(PLACES, FOUR)], order=2)
+    (last,) = checkpointed(states, 2)
+    check([last], known, [(PLACES, FOUR)])
+
+
+def test_several_scatters_are_separated_into_stages_of_one():
+    (gradient,) = te_gradient(read_at_four_places(), [X])
+    (total,) = separated(gradient.op)
+    assert [len(scatters_of(part.op)) for part in total.op.input_tensors] == [1] * 4
+    known = [(X, VALUES), (PLACES, FOUR)]
+    given, expected = evaluate([total, gradient], known)
+    np.testing.assert_allclose(given, expected, rtol=1e-12)
+    assert separated(total.op.input_tensors[0].op) is None
+    assert separated(total.op) is None

@@ -34,23 +34,45 @@ def _accumulated(
         for exclusive in (False, True):
             if same_stage(op, function(data, axis, dtype, exclusive)):
                 flat = reshaped(data, [element_count(data.shape)]) if axis is None else data
-                return [_along(flat, axis or 0, dtype, exclusive, combine, neutral)]
+                return [running(flat, axis or 0, dtype, exclusive, combine, neutral)]
     return None
 
 
-def _along(
+def running(
     data: te.Tensor,
     axis: int,
     dtype: str,
     exclusive: bool,
     combine: Callable[[Expr, Expr], Expr],
     neutral: float,
+    reverse: bool = False,
 ) -> te.Tensor:
+    """Return what folding the elements along an axis gives, up to each of them.
+
+    Parameters
+    ----------
+    data : Tensor
+    axis : int
+    dtype : str
+        Of the result.
+    exclusive : bool
+        The element itself does not count.
+    combine : callable
+        Of what was folded and the next element.
+    neutral : float
+        What nothing folds to.
+    reverse : bool
+        The last element goes first.
+    """
     shape = list(data.shape)
     count = shape.pop(axis)
+
+    def row(k: Expr) -> Expr:
+        return count - 1 - k if reverse else k
+
     elements = map_stage(
         (count, *shape),
-        lambda k, *at: data(*at[:axis], k, *at[axis:]).astype(dtype),
+        lambda k, *at: data(*at[:axis], row(k), *at[axis:]).astype(dtype),
         name=f"{data.op.name}_elements",
     )
     (states,) = partial_results(
@@ -62,7 +84,7 @@ def _along(
     )
 
     def result(*at: Any) -> Expr:
-        row = at[axis] if exclusive else at[axis] + 1
-        return states(row, *at[:axis], *at[axis + 1 :]).astype(dtype)
+        folded = row(at[axis]) if exclusive else row(at[axis]) + 1
+        return states(folded, *at[:axis], *at[axis + 1 :]).astype(dtype)
 
     return map_stage(data.shape, result, name=f"{data.op.name}_partial")

@@ -14,12 +14,11 @@ from tvm import te, tirx, topi
 
 from ..backprop import widened
 from ..constants import integer_value
-from ..guarded import Guarded
 from ..indices.linear_system import element_axes
 from ..indices.row_major import element_count, ravelled, reshaped, unravelled
 from ..kinds import map_stage
 from ..reductions.recurrence import partial_results
-from ..scatter import scatter_add
+from ..scatter import Scatter, scatter_add
 from ..walk import Expr
 from .match import same_stage
 
@@ -33,8 +32,8 @@ _EXTREMES = ("min", "max")
 
 
 @dataclass(frozen=True)
-class _Writes:
-    """What is written into a tensor.
+class Writes:
+    """What is written into a tensor, one update after another.
 
     Attributes
     ----------
@@ -56,7 +55,7 @@ def scatter_elements(op: Any) -> list[te.Tensor] | None:
     for axis in range(len(data.shape)):
         for mode in ("update", "add", *_EXTREMES, *_COMBINED):
             if same_stage(op, topi.scatter_elements(data, indices, updates, axis, mode)):
-                return [_written(_along_axis(data, indices, updates, axis), mode)]
+                return [written(_along_axis(data, indices, updates, axis), mode)]
     return None
 
 
@@ -65,7 +64,7 @@ def scatter_nd(op: Any) -> list[te.Tensor] | None:
     data, indices, updates = op.inputs
     for mode in ("update", "add", "mul", "min", "max"):
         if same_stage(op, topi.scatter_nd(data, indices, updates, mode)):
-            return [_written(_at_points(data, indices, updates), mode)]
+            return [written(_at_points(data, indices, updates), mode)]
     return None
 
 
@@ -74,11 +73,11 @@ def index_put(op: Any) -> list[te.Tensor] | None:
     data, *indices, values = op.inputs
     for mode, accumulate in (("update", False), ("add", True)):
         if same_stage(op, topi.index_put(data, indices, values, accumulate)):
-            return [_written(_at_tuples(data, indices, values), mode)]
+            return [written(_at_tuples(data, indices, values), mode)]
     return None
 
 
-def _along_axis(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, axis: int) -> _Writes:
+def _along_axis(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, axis: int) -> Writes:
     # Dimensions before the axis, and those after it, are counted together, as the loops do: the
     # indices may have fewer elements there than the data.
     shape, inner = data.shape, indices.shape
@@ -93,7 +92,7 @@ def _along_axis(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, axis: i
     return _flat(data, element_count(inner), target, updates)
 
 
-def _at_points(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> _Writes:
+def _at_points(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> Writes:
     points = indices.shape[1:]
     parts = [element_count(points), element_count(updates.shape[len(points) :])]
 
@@ -108,7 +107,7 @@ def _at_points(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> _Writ
     return _flat(data, element_count(parts), target, updates)
 
 
-def _at_tuples(data: te.Tensor, indices: Sequence[te.Tensor], values: te.Tensor) -> _Writes:
+def _at_tuples(data: te.Tensor, indices: Sequence[te.Tensor], values: te.Tensor) -> Writes:
     rank = max(len(index.shape) for index in indices)
     shape = [
         _broadcast([t.shape[d - rank] for t in indices if len(t.shape) >= rank - d])
@@ -137,13 +136,20 @@ def _not_negative(index: Expr, extent: Expr) -> Expr:
 
 def _flat(
     data: te.Tensor, count: Expr, target: Callable[[Expr], Expr], updates: te.Tensor
-) -> _Writes:
+) -> Writes:
     targets = map_stage((count,), lambda t: target(t).astype(_INDEX), name="targets")
-    return _Writes(data, targets, reshaped(updates, [count]))
+    return Writes(data, targets, reshaped(updates, [count]))
 
 
-def _written(writes: _Writes, mode: str) -> te.Tensor:
-    """Return the data after all writes."""
+def written(writes: Writes, mode: str) -> te.Tensor:
+    """Return the data after all writes.
+
+    Parameters
+    ----------
+    writes : Writes
+    mode : "update", "add", "mul", "mean", "min" or "max"
+        How an update is combined with what is there.
+    """
     if mode == "add":
         return _added(writes)
     if mode == "update":
@@ -153,13 +159,13 @@ def _written(writes: _Writes, mode: str) -> te.Tensor:
     return _combined(writes, _COMBINED[mode])
 
 
-def _added(writes: _Writes) -> te.Tensor:
+def _added(writes: Writes) -> te.Tensor:
     data, (count,) = writes.data, writes.targets.shape
     (axis,) = element_axes([count], "t")
     term = widened(writes.updates(axis.var))
     target = writes.targets(axis.var)
     shape = [element_count(data.shape)]
-    total = scatter_add(shape, str(term.ty), [axis], [target], Guarded((), term), "added")
+    total = scatter_add(shape, str(term.ty), [Scatter([axis], [target], term, [])], "added")
 
     def body(*at: Any) -> Expr:
         return data(*at) + total(ravelled(at, data.shape)).astype(str(data.dtype))
@@ -167,7 +173,7 @@ def _added(writes: _Writes) -> te.Tensor:
     return map_stage(data.shape, body, name=f"{data.op.name}_added")
 
 
-def _replaced(writes: _Writes, values: te.Tensor, choice: te.Tensor) -> te.Tensor:
+def _replaced(writes: Writes, values: te.Tensor, choice: te.Tensor) -> te.Tensor:
     """Return the data with `values[choice[p]]` at the places p whose choice is not negative."""
     data = writes.data
 
@@ -185,7 +191,7 @@ def _last_writes(data: te.Tensor, targets: te.Tensor) -> te.Tensor:
     return topi.scatter_elements(none, targets, numbers, 0, "update")
 
 
-def _first_extremes(writes: _Writes, mode: str) -> te.Tensor:
+def _first_extremes(writes: Writes, mode: str) -> te.Tensor:
     """Return the number of the write that a place's value is from, -1 if it is from the data.
 
     Of equal values the first counts, that of the data before all updates.
@@ -215,16 +221,53 @@ def _same_value(a: Expr, b: Expr) -> Expr:
     return tirx.any(tirx.EQ(a, b), both_nan)
 
 
-def _combined(writes: _Writes, combine: Callable[[Expr, Expr], Expr]) -> te.Tensor:
-    """Return the data after writes that depend on what is there.
+def _combined(writes: Writes, combine: Callable[[Expr, Expr], Expr]) -> te.Tensor:
+    """Return the data after writes that depend on what is there."""
+    visits = visited(
+        writes.data, writes.targets, [writes.updates], lambda held, new: combine(held, new[0])
+    )
+    return visits.left
 
-    Those to one place follow each other once they are sorted by it, which keeps their order: a
-    recurrence, that starts anew from the data at each place.
+
+@dataclass(frozen=True)
+class Visits:
+    """What updates of a tensor, one after another, find and leave.
+
+    Attributes
+    ----------
+    found : Tensor of shape (n,)
+        What each update finds at its place.
+    left : Tensor
+        The data after all updates.
     """
-    data, targets = writes.data, writes.targets
+
+    found: te.Tensor
+    left: te.Tensor
+
+
+def visited(
+    data: te.Tensor,
+    targets: te.Tensor,
+    updates: Sequence[te.Tensor],
+    combine: Callable[[Expr, Sequence[Expr]], Expr],
+) -> Visits:
+    """Replace what is at a place by its combination with the parts of an update, for each update.
+
+    Those of one place follow each other once they are sorted by it, which keeps their order: a
+    recurrence, that starts anew from the data at each place.
+
+    Parameters
+    ----------
+    data : Tensor
+    targets : Tensor of shape (n,)
+        Places in the data, in row-major order.
+    updates : sequence of Tensor of shape (n,)
+    combine : callable
+        Of what is found and the parts of an update.
+    """
     order = topi.argsort(targets, None, 0, True, _INDEX)
     places = map_stage(targets.shape, lambda t: targets(order(t)), name="places")
-    updates = map_stage(targets.shape, lambda t: writes.updates(order(t)), name="updates")
+    parts = [_in_order(part, order) for part in updates]
     before = map_stage(
         targets.shape, lambda t: data(*unravelled(places(t), data.shape)), name="before"
     )
@@ -235,12 +278,24 @@ def _combined(writes: _Writes, combine: Callable[[Expr, Expr], Expr]) -> te.Tens
     first = map_stage(targets.shape, is_first, name="first")
 
     def step(state: Sequence[Expr], element: Sequence[Expr]) -> list[Expr]:
-        starts_anew, at_first, update = element
+        starts_anew, at_first, *update = element
         return [combine(tirx.if_then_else(starts_anew, at_first, state[0]), update)]
 
     dtype = str(data.dtype)
     zero = tirx.const(0.0, dtype)
-    elements = [first, before, updates]
+    elements = [first, before, *parts]
     (states,) = partial_results(elements, [dtype], lambda: [zero], step, "writes")
     after = map_stage(targets.shape, lambda t: states(t + 1).astype(dtype), name="after")
-    return _replaced(writes, after, _last_writes(data, places))
+    sorted_found = map_stage(
+        targets.shape,
+        lambda t: tirx.if_then_else(first(t), before(t), states(t).astype(dtype)),
+        name="sorted_found",
+    )
+    places_in_order = topi.argsort(order, None, 0, True, _INDEX)
+    found = map_stage(targets.shape, lambda t: sorted_found(places_in_order(t)), name="found")
+    writes = Writes(data, targets, after)
+    return Visits(found, _replaced(writes, after, _last_writes(data, places)))
+
+
+def _in_order(part: te.Tensor, order: te.Tensor) -> te.Tensor:
+    return map_stage(part.shape, lambda t: part(order(t)), name="updates")

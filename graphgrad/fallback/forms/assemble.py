@@ -11,7 +11,7 @@ from tvm import te
 from ..contribution import Contribution
 from ..guarded import Guarded, joined
 from ..kinds import Kind, marked
-from ..scatter import scatter_add
+from ..scatter import Scatter, scatter_add
 from ..walk import Expr
 from .derive import derived
 from .pieces import affine_pieces
@@ -32,11 +32,21 @@ def assembled(
     """
     name = f"{tensor.op.name}_ct"
     stages: list[te.Tensor] = []
+    scatters: list[Scatter] = []
     for part in parts:
         if isinstance(part, te.Tensor):
             stages.append(part)
-        else:
-            stages += [_stage(piece, pads) for piece in affine_pieces(part)]
+            continue
+        for piece in affine_pieces(part):
+            stage = derived(piece, pads)
+            if stage is None:
+                scatters.append(_scatter(piece))
+            else:
+                stages.append(stage)
+    if scatters:
+        # All into one: each tensor of its own would be filled with zeros, and summed.
+        dtype = str(scatters[0].value.ty)
+        stages.append(scatter_add(tensor.shape, dtype, scatters, f"{tensor.op.name}_scat"))
     if len(stages) == 1 and str(stages[0].dtype) == str(tensor.dtype):
         return stages[0]
 
@@ -47,15 +57,8 @@ def assembled(
     return te.compute(tensor.shape, total, name=name, attrs=marked(Kind.MAP))
 
 
-def _stage(part: Contribution, pads: bool) -> te.Tensor:
-    """Return one contribution as a tensor of its own, in the dtype of its terms."""
-    stage = derived(part, pads)
-    if stage is not None:
-        return stage
+def _scatter(part: Contribution) -> Scatter:
+    """Return what adds one contribution where it was read from."""
     term = joined(part.terms) if len(part.terms) > 1 else part.terms[0]
     guards = (*((condition, True) for condition in part.conditions), *term.guards)
-    dtype = str(term.value.ty)
-    name = f"{part.tensor.op.name}_scat"
-    return scatter_add(
-        part.tensor.shape, dtype, part.axes, part.indices, Guarded(guards, term.value), name
-    )
+    return Scatter.of(part.axes, part.indices, Guarded(guards, term.value))

@@ -11,7 +11,6 @@ from ..guarded import Guarded, total
 from ..indices.index_system import Axis, Inversion
 from ..kinds import Kind, iteration, stage_over
 from ..share import shared
-from ..walk import substituted
 
 
 def gather(
@@ -29,10 +28,12 @@ def gather(
         In whose variables the inversion is. They become the loops of the stage.
     name : str
     """
-    places = zip((axis.var for axis in contribution.axes), inversion.values, strict=True)
-    here = substituted(total(contribution.terms), places)
     guards = tuple((guard, True) for guard in inversion.guards)
-    value = shared(Guarded(guards, here).applied(), axes=[*element, *inversion.loops])
+    value = shared(
+        Guarded(guards, total(contribution.terms)).applied(),
+        axes=[*element, *inversion.loops],
+        values=[*zip((axis.var for axis in contribution.axes), inversion.values, strict=True)],
+    )
     if not inversion.loops:
         return stage_over(element, value, name, Kind.MAP)
     loops = [iteration(axis, tirx.IterVar.CommReduce) for axis in inversion.loops]

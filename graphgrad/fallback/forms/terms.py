@@ -14,7 +14,7 @@ from ..backprop import is_float
 from ..contribution import Contribution
 from ..guarded import Guard, Guarded
 from ..indices.conditions import conjuncts
-from ..walk import Expr, choice_of, is_load, postorder
+from ..walk import Expr, choice_of, contain, is_load
 
 _MOST_FACTORS = 8
 """Factors of a product that is taken apart; chosen, not measured.
@@ -113,11 +113,13 @@ def _is_zero(node: Expr) -> bool:
 def _is_static(condition: Expr) -> bool:
     """Return whether a condition reads no tensor and may be evaluated anywhere."""
     divisions = prim.Div | prim.Mod | prim.FloorDiv | prim.FloorMod
-    return not any(
-        is_load(node)
-        or is_float(node.ty)
-        or (isinstance(node, divisions) and not isinstance(node.b, prim.IntImm))
-        for node in postorder(condition)
+    return not contain(
+        [condition],
+        lambda node: (
+            is_load(node)
+            or is_float(node.ty)
+            or (isinstance(node, divisions) and not isinstance(node.b, prim.IntImm))
+        ),
     )
 
 

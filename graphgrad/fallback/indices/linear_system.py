@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
 
-from ..walk import Expr, children, identity, is_load, postorder
+from ..walk import Expr, dtype_name, identity, is_load, postorder, with_parts
 from . import polynomial
 from .polynomial import ONE, Form, Term, plus, times
 
@@ -34,19 +34,19 @@ class Axis:
 
     def __post_init__(self) -> None:
         # A stage's loops of int64 start at an int32 0, on which TVM's analysis fails.
-        dtype = str(self.var.ty)
-        for name in ("low", "extent"):
-            bound = getattr(self, name)
-            if str(bound.ty) != dtype:
+        dtype = dtype_name(self.var.ty)
+        for name, bound in (("low", self.low), ("extent", self.extent)):
+            if dtype_name(bound.ty) != dtype:
                 object.__setattr__(self, name, bound.astype(dtype))
 
 
 def element_axes(shape: Iterable[Expr], name: str = "x") -> list[Axis]:
     """Return loops over the elements of a shape, from 0."""
-    return [
-        Axis(te.var(f"{name}{i}", str(extent.ty)), tirx.const(0, str(extent.ty)), extent)
-        for i, extent in enumerate(shape)
-    ]
+    axes = []
+    for i, extent in enumerate(shape):
+        dtype = dtype_name(extent.ty)
+        axes.append(Axis(te.var(f"{name}{i}", dtype), tirx.const(0, dtype), extent))
+    return axes
 
 
 def analyzer_of(axes: Iterable[Axis]) -> tvm.sym.Analyzer:
@@ -170,9 +170,8 @@ class LinearSystem:
         _refuse_loads(expr)
         root = self.analyzer.simplify(expr)
         forms: dict[int, Form] = {}
-        for node in postorder(root):
-            parts = [forms[identity(child)] for child in children(node)]
-            forms[identity(node)] = self._form(node, parts)
+        for node, below in with_parts([root]):
+            forms[identity(node)] = self._form(node, [forms[identity(part)] for part in below])
         return forms[identity(root)]
 
     def expression(self, form: Form, values: Sequence[Expr]) -> Expr:

@@ -21,6 +21,9 @@ from ..walk import identity
 
 _ATTRIBUTE = "graphgrad.expressions"
 
+_OPAQUE = 8
+"""TVM's number for kernels that are not to be fused with their neighbours."""
+
 _KEPT: dict[str, tuple[tirx.PrimFunc, TensorProgram]] = {}
 
 
@@ -44,7 +47,12 @@ def kernel_of(parameters: Sequence[Any], outputs: Sequence[te.Tensor]) -> tirx.P
     number = str(tvm_ffi.structural_hash(func))
     program = TensorProgram([*parameters, *[None] * len(outputs)], list(outputs))
     _KEPT.setdefault(number, (func, program))
-    return _with_own_extents(func, [*parameters, *outputs]).with_attr(_ATTRIBUTE, number)
+    func = _with_own_extents(func, [*parameters, *outputs]).with_attr(_ATTRIBUTE, number)
+    stages = operations(*outputs)
+    if any(isinstance(op, te.ExternOp | te.ScanOp) for op in stages):
+        # TVM takes a scan for an elementwise map by the look of its loops, and fuses it.
+        func = func.with_attr("op_pattern", _OPAQUE)
+    return func
 
 
 def expressions_of(func: tirx.PrimFunc, outputs: int) -> TensorProgram:

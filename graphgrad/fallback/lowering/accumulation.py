@@ -16,7 +16,7 @@ from ...errors import ArgumentError
 from ..backprop import wide
 from ..graph import operations, sources
 from ..kinds import map_stage
-from ..scatter import scatter_into, scatter_of
+from ..scatter import scatter_into, scatters_of
 from ..walk import Expr, identity, is_load, loaded, substituted, tensor_key
 
 Accumulation = tuple[te.Tensor, te.Tensor]
@@ -103,7 +103,7 @@ def accumulated(pairs: Sequence[Accumulation], others: Sequence[te.Tensor]) -> l
 
     def stage(output: te.Tensor, buffer: te.Tensor) -> te.Tensor:
         reads_buffer = any(tensor_key(tensor) in buffers for tensor in sources(output.op))
-        if scatter_of(output.op) and not reads_buffer and uses[tensor_key(output)] == 1:
+        if scatters_of(output.op) and not reads_buffer and uses[tensor_key(output)] == 1:
             return scatter_into(output.op)
         return _sum(output, buffer)
 

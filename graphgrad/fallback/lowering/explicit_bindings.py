@@ -234,7 +234,7 @@ def _divides(value: Expr) -> bool:
     return any(isinstance(node, _DIVISIONS) for node in postorder(value, parts=_parts))
 
 
-def _parts(node: Expr) -> list[Expr]:
+def _parts(node: Expr) -> Sequence[Expr]:
     return list(node.indices) if _is_load(node) else children(node)
 
 

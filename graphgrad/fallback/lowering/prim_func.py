@@ -1,8 +1,8 @@
 """Graphs of stages as functions of TVM: a drop-in for `te.create_prim_func`.
 
 TVM's own gets reductions wrong (see `explicit_reductions`), joins conditions that protect one
-another (see `nested_guards`), and takes an argument that is both input and output, or is named
-twice, for a function that writes nothing.
+another (see `nested_guards`), computes bfloat16 wrongly (see `wide_floats`), and takes an argument
+that is both input and output, or is named twice, for a function that writes nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock
 
-from ...divisions import with_positive_dividends
+from ...divisions import with_exact_divisions
 from ...errors import ArgumentError
 from ..cut import cut_stage
 from ..graph import Key, operations, rewritten, sources
@@ -27,6 +27,7 @@ from .accumulation import Accumulation, accumulated, accumulations, overwriting
 from .explicit_bindings import with_explicit_bindings
 from .explicit_reductions import explicit_reduction
 from .nested_guards import protected_guards
+from .wide_arrays import wide_arrays
 from .wide_floats import with_wide_floats
 from .wide_reductions import wide_reduction
 
@@ -39,7 +40,8 @@ def create_prim_func(
     """Return a function that computes some tensors from others.
 
     Reductions mean what they say: with `where` and `init`, over ranges that are empty, or turn
-    out to be at run time, and with components in any order.
+    out to be at run time, and with components in any order. Those of float16 and bfloat16 are
+    computed in float32, as is all arithmetic of bfloat16, and rounded once.
 
     Parameters
     ----------
@@ -65,7 +67,8 @@ def create_prim_func(
     ------
     ArgumentError
         An argument is no tensor or variable; a tensor or a variable that is needed is not among
-        them; or an output does not fit the buffer to which it is to be added.
+        them; an output does not fit the buffer to which it is to be added; or something is of
+        floats of fewer than 16 bits.
     """
     return lowered(args, accumulate, index_dtype_override)
 
@@ -96,7 +99,7 @@ def lowered(
     parameters = [next(stages) if isinstance(arg, te.Tensor) else arg for arg in args]
     func = te.create_prim_func([*parameters, *stages], index_dtype_override=index_dtype_override)
     func = with_explicit_bindings(with_wide_floats(func) if rounded else func)
-    func = with_positive_dividends(func)
+    func = with_exact_divisions(func)
     _check_variables(func)
     if not pairs:
         return func
@@ -108,7 +111,7 @@ def _lowerable(tensors: Sequence[te.Tensor], rounded: bool) -> list[te.Tensor]:
     """Return the same tensors by stages that TVM lowers rightly."""
     tensors = without_scans(tensors, lambda rows: _distinct(_lowerable(rows, rounded)))
     changes = (explicit_reduction, cut_stage, protected_guards)
-    for change in (wide_reduction, *changes) if rounded else changes:
+    for change in (wide_arrays, wide_reduction, *changes) if rounded else changes:
         tensors = rewritten(tensors, change)
     return list(tensors)
 

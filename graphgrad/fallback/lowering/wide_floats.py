@@ -21,12 +21,15 @@ from tvm.ir import prim
 from tvm.s_tir import SBlock
 from tvm.tirx.buffer import BufferType
 
+from ...errors import ArgumentError
 from ..walk import Expr, Recursion, called, children, identity, is_load, rebuilt, unrolled
 
 _NARROW = "bfloat16"
 _WIDE = "float32"
 _DROPPED = 16
 """Bits of a float32 behind those of a bfloat16."""
+
+_TINY = ("float4_", "float6_", "float8_")
 
 _EXACT = ("bool", "int8", "uint8")
 """Of what a bfloat16 holds every value."""
@@ -40,8 +43,20 @@ def with_wide_floats(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Parameters
     ----------
     func : PrimFunc
+
+    Raises
+    ------
+    ArgumentError
+        There are floats of fewer than 16 bits, which TVM converts wrongly: 0 becomes 2⁻⁷.
     """
-    if not _mentions_narrow(func):
+    dtypes = _dtypes(func)
+    for dtype in sorted(dtypes):
+        if dtype.startswith(_TINY):
+            raise ArgumentError(
+                f"{dtype} is not served, because TVM converts its numbers wrongly; give the "
+                "function float16, cast outside of it"
+            )
+    if _NARROW not in dtypes:
         return func
     widening = Widening(_NARROW, _inner_buffers(func.body))
     changes = [
@@ -53,19 +68,23 @@ def with_wide_floats(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return func.with_body(tvm_ffi.structural_mutate(func.body, changes))
 
 
-def _mentions_narrow(func: tirx.PrimFunc) -> bool:
-    found = any(_is_narrow_buffer(param) for param in func.params)
+def _dtypes(func: tirx.PrimFunc) -> set[str]:
+    """Return the dtypes that a function reads, writes, and casts to."""
+    found = {str(_element_type(param)) for param in func.params}
 
     def visit(node: Any) -> None:
-        nonlocal found
-        found = found or str(node.ty) == _NARROW
+        found.add(str(node.ty))
 
     tvm_ffi.structural_walk(func.body, ((prim.Cast, tvm.ir.TensorLoad), visit))
     return found
 
 
+def _element_type(value: Any) -> Any:
+    return value.ty.dtype if isinstance(value.ty, BufferType) else value.ty
+
+
 def _is_narrow_buffer(value: Any) -> bool:
-    return isinstance(value.ty, BufferType) and str(value.ty.dtype) == _NARROW
+    return isinstance(value.ty, BufferType) and str(_element_type(value)) == _NARROW
 
 
 def _inner_buffers(body: Any) -> dict[int, Any]:
@@ -248,7 +267,7 @@ def _is_element(node: Expr) -> bool:
 
 
 def _parts(node: Expr) -> list[Expr]:
-    return list(node.indices) if _is_element(node) else children(node)
+    return list(node.indices) if _is_element(node) else list(children(node))
 
 
 def _nearest(value: float, dtype: str) -> float:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import tvm
 from tvm import te, tirx
 from tvm.ir import prim
 
@@ -47,7 +46,7 @@ def wide_reduction(op: Operation) -> list[te.Tensor] | None:
 
 
 def _is_narrow(value: Expr) -> bool:
-    return str(value.ty) != wide(value.ty)
+    return str(value.ty) in ("float16", "bfloat16")
 
 
 def _is_extreme(combiner: Any) -> bool:

@@ -11,10 +11,16 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
 
-from ..indices.linear_system import NotAffineError
 from ..walk import Expr, called, children, rebuilt, substituted
+from .laws import is_associative, is_identity
 
 Load = tvm.ir.TensorLoad
+
+
+class NoCombinationError(Exception):
+    """Values are not combined in a way that is known to be associative; the text says how."""
+
+
 Combine = Callable[[Sequence[Expr], Sequence[Expr]], list[Expr]]
 
 
@@ -49,20 +55,23 @@ class Combination:
 
         Raises
         ------
-        NotAffineError
+        NoCombinationError
             A value does not depend on the old one: it is overwritten in every iteration. Or it
             does, but not by a combination that is known to be associative.
         """
         for store in stores:
             if not any(_is_old(load, stores) for load in _loads(store.value)):
-                raise NotAffineError(f"{store.buffer.name} is overwritten in every iteration")
+                raise NoCombinationError(f"{store.buffer.name} is overwritten in every iteration")
         known = _known(stores[0]) if len(stores) == 1 else None
-        if known is None and not in_any_order:
-            raise NotAffineError(
-                "each iteration goes on from the one before, by no sum, product or extremum; a "
-                "block with a reduce axis says that the order does not matter"
+        if known is not None:
+            return known
+        found = _general(stores) if in_any_order else None
+        if found is None or not is_associative(found):
+            raise NoCombinationError(
+                "each iteration goes on from the one before, by no sum, product, extremum or "
+                "associative combination in a block with a reduce axis"
             )
-        return known or _general(stores)
+        return found
 
     def apply(self, a: Sequence[Expr], b: Sequence[Expr]) -> Any:
         """Return the combination of two tuples; one expression if they have one component."""
@@ -74,13 +83,16 @@ class Combination:
 
         Raises
         ------
-        NotAffineError
+        NoCombinationError
             It is not known.
         """
         if self.identity_of is not None:
             return [self.identity_of(str(source.ty)) for source in self.sources]
-        if starts is None:
-            raise NotAffineError("its reduction begins with values that are no constants")
+        if starts is None or not is_identity(self, starts):
+            raise NoCombinationError(
+                "its reduction does not begin with constants that change nothing they are "
+                "combined with"
+            )
         return list(starts)
 
     def reduce(self, values: Sequence[Expr], identities: Sequence[Expr], axes: Any) -> Any:
@@ -157,7 +169,7 @@ def _general(stores: Sequence[Any]) -> Combination:
 
     results = [abstract(store.value) for store in stores]
     if len(new) != len(stores):
-        raise NotAffineError(
+        raise NoCombinationError(
             f"it combines {len(stores)} value(s) with {len(new)}, so it is no reduction of tuples"
         )
     ordered = _matched(new, stores)
@@ -189,7 +201,7 @@ def _matched(new: list[tuple[Expr, Any]], stores: Sequence[Any]) -> list[tuple[E
             next((p for p in left if str(p[1].ty) == str(store.buffer.dtype)), None),
         )
         if found is None or str(found[1].ty) != str(store.buffer.dtype):
-            raise NotAffineError("the values it combines do not match its buffers")
+            raise NoCombinationError("the values it combines do not match its buffers")
         left.remove(found)
         ordered.append(found)
     return ordered

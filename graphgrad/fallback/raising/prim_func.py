@@ -1,34 +1,49 @@
 """Functions of TIR as tensor expressions, where their loops say no more than those can.
 
-A store in a loop nest gives each element that it reaches a new value. Inverting its index map tells
-in which iteration that was: what is stored there is the body of a stage, and loops that the element
-does not determine are a reduction (`raise_update`). A buffer that is written several times is
-several stages, each made of the one before.
+Statements are gone through in order, each for all iterations of the loops around it: it becomes a
+stage (see `update`) that is made of those before. That is right where iterations do not affect one
+another. Where they use a buffer again, or hand it on, it gets a dimension for them (see
+`expansion`); what of that is needed is found by trying.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import te, tirx
-from tvm.s_tir import SBlockRealize
 
 from ...errors import MissingGradientError
-from ..graph import operations
+from ..graph import operations, rewritten
 from ..guarded import Guard
-from ..indices.index_system import invert
-from ..indices.linear_system import Axis, NotAffineError, element_axes
-from ..walk import Expr, identity
-from .update import Store, Update, depends, updated
+from ..indices.linear_system import Axis, analyzer_of
+from ..walk import Expr, identity, tensor_key
+from .expansion import Expansion, expanded, scanned
+from .order import conflicting, rows_of, shares_elements
+from .reading import statements_of
+from .statements import (
+    Access,
+    Branch,
+    Loop,
+    RefusedError,
+    Statement,
+    Write,
+    accesses,
+    expressions,
+    loads,
+    written,
+)
+from .update import OrderError, Update, updated
 
-Load = tvm.ir.TensorLoad
+_PRIVATE, _STATE = 1, 2
+"""What a buffer is to a loop: each iteration has its own; each goes on from the one before."""
 
-_REDUCE = 2
-"""The kind of a block's axis that is reduced over, as TVM numbers them."""
+Use = tuple[int, int]
+"""A loop and a buffer, by the identities of their variables in the function."""
 
 
 @dataclass(frozen=True)
@@ -73,15 +88,10 @@ def raised(
         else None
         for number, param in enumerate(func.params)
     ]
-    raising = _Raising(
-        {
-            identity(param): placeholder
-            for param, placeholder in zip(func.params, placeholders, strict=True)
-            if placeholder is not None
-        }
-    )
-    raising.visit(func.body, _Place())
-    results = [raising.held(func.params[number]) for number in outputs]
+    try:
+        results = _results(func, placeholders, outputs)
+    except RefusedError as refused:
+        raise MissingGradientError(_message(func, refused)) from None
     read = {identity(op) for op in operations(*results)}
     parameters: list[Any] = []
     for param, placeholder in zip(func.params, placeholders, strict=True):
@@ -93,273 +103,279 @@ def raised(
     return TensorProgram(parameters, results)
 
 
+def _results(func: tirx.PrimFunc, placeholders: Sequence[Any], outputs: Sequence[int]) -> Any:
+    """Return the tensors that the results of a function hold after it."""
+    statements = statements_of(func)
+    uses: dict[Use, int] = {}
+    while True:
+        raising = _Raising(uses)
+        for param, placeholder in zip(func.params, placeholders, strict=True):
+            if placeholder is not None:
+                raising.tensors[identity(param)] = placeholder
+        try:
+            raising.visit(statements, _Place())
+            return [raising.held(func.params[number]) for number in outputs]
+        except _StateError as error:
+            if uses.get(error.use) == _STATE:
+                raise error.refused from None
+            uses[error.use] = _STATE
+
+
+def _message(func: tirx.PrimFunc, refused: RefusedError) -> str:
+    name = str(func.attrs["global_symbol"]) if func.attrs and "global_symbol" in func.attrs else ""
+    function = f" of {name}" if name else ""
+    return (
+        f"the block {refused.block or 'main'}{function} cannot be written as tensor expressions: "
+        f"{refused}; register a gradient for the function by gg.register_gradient"
+    )
+
+
+class _StateError(Exception):
+    """Iterations of a loop turn out to go on from what those before left in a buffer."""
+
+    def __init__(self, use: Use, refused: RefusedError):
+        super().__init__(str(refused))
+        self.use = use
+        self.refused = refused
+
+
 @dataclass(frozen=True)
 class _Place:
-    """Where a statement stands.
+    """Where a statement stands: the loops around it, outermost first, and the conditions."""
 
-    Attributes
-    ----------
-    axes : tuple of Axis
-        The loops around it, outermost first.
-    guards : tuple of Guard
-        The conditions around it.
-    bound : tuple of (Var, Expr)
-        What variables stand for, in terms of the loops.
-    block : str
-        The name of the innermost block.
-    reduces : bool
-        That block has a reduce axis: its iterations may happen in any order.
-    """
-
-    axes: tuple[Axis, ...] = ()
+    loops: tuple[Loop, ...] = ()
     guards: tuple[Guard, ...] = ()
-    bound: tuple[tuple[Any, Expr], ...] = ()
-    block: str = "main"
-    reduces: bool = False
 
-    def value(self, expr: Expr) -> Expr:
-        """Return an expression in terms of the loops, and of buffers."""
-        table = {identity(var): value for var, value in self.bound}
-        return tvm_ffi.structural_map(expr, (tvm.ir.Var, lambda v: table.get(identity(v), v)))
+    @property
+    def axes(self) -> tuple[Axis, ...]:
+        return tuple(loop.axis for loop in self.loops)
+
+
+@dataclass
+class _Private:
+    """A buffer inside a loop each of whose iterations has its own, and what was written of it."""
+
+    use: Use
+    regions: list[tuple[list[Axis], list[Expr]]] = field(default_factory=list)
 
 
 class _Raising:
     """The tensor that each buffer holds, as statements are gone through in order."""
 
-    def __init__(self, versions: dict[int, te.Tensor]):
-        self.versions = versions
+    def __init__(self, uses: dict[Use, int]):
+        self.uses = uses
+        self.tensors: dict[int, te.Tensor] = {}
+        self.private: dict[int, _Private] = {}
+        self.lost: dict[int, Use] = {}
+        self.origins: dict[int, int] = {}
+        self.alive: list[Any] = []
 
-    def visit(self, statement: Any, place: _Place) -> None:
-        """Take in a statement."""
-        if isinstance(statement, tirx.For):
-            axis = Axis(
-                statement.loop_var, place.value(statement.min), place.value(statement.extent)
-            )
-            inner = replace(place, axes=(*place.axes, axis))
-            _check_order(statement, inner)
-            self.visit(statement.body, inner)
-        elif isinstance(statement, SBlockRealize):
-            self._visit_block(statement, place)
-        elif isinstance(statement, tirx.IfThenElse):
-            condition = place.value(statement.condition)
-            self.visit(
-                statement.then_case, replace(place, guards=(*place.guards, (condition, True)))
-            )
-            if statement.else_case is not None:
-                guards = (*place.guards, (condition, False))
-                self.visit(statement.else_case, replace(place, guards=guards))
-        elif isinstance(statement, tirx.SeqStmt | tirx.BufferStore | tirx.Bind):
-            self._visit_sequence(statement, place)
-        elif not _has_no_effect(statement):
-            raise _refusal(place, f"a {type(statement).__name__} has no tensor expression")
-
-    def _visit_block(self, realize: Any, place: _Place) -> None:
-        block = realize.block
-        if block.match_buffers:
-            raise _refusal(place, f"the block {block.name_hint} looks at a part of a buffer")
-        bound = [
-            (axis.var, place.value(value))
-            for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
-        ]
-        guards = place.guards
-        if not _is_true(realize.predicate):
-            guards = (*guards, (place.value(realize.predicate), True))
-        name = str(block.name_hint) or place.block
-        reduces = any(int(axis.iter_type) == _REDUCE for axis in block.iter_vars)
-        inner = _Place(place.axes, guards, (*place.bound, *bound), name, reduces)
-        if block.init is not None:
-            self._visit_init(block, inner)
-        self.visit(block.body, inner)
-
-    def _visit_init(self, block: Any, place: _Place) -> None:
-        """Take in what a block stores first: in loops that its elements determine, once."""
-        for store in _statements(block.init):
-            if not isinstance(store, tirx.BufferStore):
-                raise _refusal(place, f"its init has a {type(store).__name__}")
-            self._update([store], place, initial=True)
-
-    def _visit_sequence(self, statement: Any, place: _Place) -> None:
-        """Take in statements in order; stores of bound values happen at once."""
-        waiting: list[Any] = []
-        bound = False
-        for part in _statements(statement):
-            if isinstance(part, tirx.Bind):
-                self._flush(waiting, place)
-                waiting = []
-                place = replace(place, bound=(*place.bound, (part.var, place.value(part.value))))
-                bound = True
-            elif isinstance(part, tirx.BufferStore):
-                waiting.append(part)
-                if not bound:
-                    self._flush(waiting, place)
-                    waiting = []
+    def visit(self, statements: Sequence[Statement], place: _Place) -> None:
+        """Take in statements."""
+        for statement in statements:
+            if isinstance(statement, Loop):
+                self._loop(statement, place)
+            elif isinstance(statement, Branch):
+                inner = replace(place, guards=(*place.guards, statement.guard))
+                self.visit(statement.body, inner)
             else:
-                self._flush(waiting, place)
-                waiting = []
-                if bound and _stores(part):
-                    raise _refusal(place, "a value is bound before the buffers it reads change")
-                self.visit(part, place)
-        self._flush(waiting, place)
-
-    def _flush(self, stores: Sequence[Any], place: _Place) -> None:
-        if stores:
-            self._update(stores, place)
-
-    def _update(self, stores: Sequence[Any], place: _Place, initial: bool = False) -> None:
-        """Give the buffers of some stores, which happen at once, their new tensors."""
-        update = Update(
-            [
-                Store(
-                    store.buffer, [place.value(i) for i in store.indices], place.value(store.value)
-                )
-                for store in stores
-            ],
-            list(place.axes),
-            list(place.guards),
-            initial,
-            place.reduces,
-        )
-        try:
-            results = updated(update, self.held)
-        except NotAffineError as error:
-            raise _refusal(place, str(error)) from None
-        for store, tensor in zip(stores, results, strict=True):
-            self.versions[identity(store.buffer)] = tensor
+                self._write(statement, place)
 
     def held(self, buffer: Any) -> te.Tensor:
         """Return the tensor that a buffer holds; zeros where nothing was written yet."""
         key = identity(buffer)
-        if key not in self.versions:
+        if key in self.lost:
+            reason = f"what an iteration leaves in {buffer.name} is read behind the loop"
+            raise _StateError(self.lost[key], RefusedError(reason))
+        if key not in self.tensors:
             zero = tirx.const(0, str(buffer.dtype))
-            self.versions[key] = te.compute(buffer.shape, lambda *_: zero, name=buffer.name)
-        return self.versions[key]
+            self.tensors[key] = te.compute(buffer.shape, lambda *_: zero, name=buffer.name)
+            self.alive.append(buffer)
+        return self.tensors[key]
+
+    # Loops
+
+    def _loop(self, loop: Loop, place: _Place) -> None:
+        inner = replace(place, loops=(*place.loops, loop))
+        expansions = self._expansions(loop, inner)
+        if not expansions:
+            self.visit(loop.body, inner)
+            return
+        before = {identity(e.buffer): self._before(e) for e in expansions}
+        placeholders = {identity(e.buffer): e.placeholder() for e in expansions if e.is_state}
+        for expansion in expansions:
+            self._begin(expansion, before, placeholders)
+        self.visit(expanded(loop, expansions), inner)
+        states = self._scan([e for e in expansions if e.is_state], before, placeholders)
+        for expansion in expansions:
+            self._end(expansion, before, states)
+
+    def _expansions(self, loop: Loop, inner: _Place) -> list[Expansion]:
+        """Return the buffers that a loop uses again or hands on."""
+        touched: dict[int, list[Access]] = {}
+        for access in accesses(loop.body, inner.axes):
+            touched.setdefault(identity(access.buffer), []).append(access)
+        buffers = written(loop.body)
+        uses = {key: self._use(loop, touched[key], buffers[key]) for key in buffers}
+        around = inner.axes[:-1]
+        found = []
+        for key, use in uses.items():
+            rows = rows_of(touched[key], loop.axis) if use != _PRIVATE else None
+            if use == _STATE or use == _PRIVATE:
+                is_state = use == _STATE and (rows is None or rows.lag > 0)
+                found.append(Expansion.of(buffers[key], loop.axis, around, is_state, rows))
+            elif (
+                _STATE in uses.values()
+                and rows is not None
+                and rows.lag == 0
+                and _is_read(touched[key])
+            ):
+                found.append(Expansion.of(buffers[key], loop.axis, around, False, rows))
+        return found
+
+    def _use(self, loop: Loop, touched: Sequence[Access], buffer: Any) -> int:
+        known = self.uses.get((identity(loop.axis.var), self._origin(buffer)), 0)
+        return known or (_PRIVATE if conflicting(touched, loop) else 0)
+
+    def _origin(self, buffer: Any) -> int:
+        return self.origins.get(identity(buffer), identity(buffer))
+
+    def _before(self, expansion: Expansion) -> te.Tensor | None:
+        """Return what a buffer holds before a loop, if that matters."""
+        is_private = not expansion.is_state and expansion.rows is None
+        return None if is_private else self.held(expansion.buffer)
+
+    def _begin(self, expansion: Expansion, before: Any, placeholders: Any) -> None:
+        """Give the buffers inside a loop what they hold when the iterations begin."""
+        key, inside = identity(expansion.buffer), identity(expansion.inside)
+        self.alive += [expansion.inside, expansion.past]
+        self.origins[inside] = self._origin(expansion.buffer)
+        if before[key] is None:
+            use = (identity(expansion.axis.var), self._origin(expansion.buffer))
+            self.private[inside] = _Private(use)
+            return
+        if expansion.is_state:
+            self.tensors[identity(expansion.past)] = placeholders[key]
+        self.tensors[inside] = expansion.beginning(placeholders.get(key), before[key])
+
+    def _scan(
+        self, states: Sequence[Expansion], before: Any, placeholders: Any
+    ) -> dict[int, te.Tensor]:
+        """Return what all iterations have left, and let all else be made of that."""
+        if not states:
+            return {}
+        keys = [identity(state.buffer) for state in states]
+        results = scanned(
+            states,
+            [placeholders[key] for key in keys],
+            [state.first(before[key]) for state, key in zip(states, keys, strict=True)],
+            [self.held(state.inside) for state in states],
+        )
+        known = {
+            tensor_key(placeholders[key]): result for key, result in zip(keys, results, strict=True)
+        }
+        names, tensors = list(self.tensors), list(self.tensors.values())
+        self.tensors = dict(zip(names, rewritten(tensors, lambda op: None, known), strict=True))
+        return dict(zip(keys, results, strict=True))
+
+    def _end(self, expansion: Expansion, before: Any, states: dict[int, te.Tensor]) -> None:
+        """Give a buffer what a loop leaves in it."""
+        key = identity(expansion.buffer)
+        self.lost.pop(key, None)
+        if before[key] is None:
+            self.lost[key] = self.private[identity(expansion.inside)].use
+        else:
+            inside = self.held(expansion.inside)
+            self.tensors[key] = expansion.after(inside, states.get(key), before[key])
+            self.alive.append(expansion.buffer)
+
+    # Writes
+
+    def _write(self, write: Write, place: _Place) -> None:
+        """Give the buffers of stores that happen at once their new tensors."""
+        update = Update(write.stores, list(place.axes), list(place.guards), write.in_any_order)
+        try:
+            for load in loads([*expressions(write), *(guard for guard, _ in place.guards)]):
+                self._check_written(load, place)
+            results = updated(update, self.held, self._is_fresh)
+        except OrderError as error:
+            error.block = write.block
+            raise self._state(error, write, place) from None
+        except RefusedError as error:
+            error.block = error.block or write.block
+            raise
+        for store, result in zip(write.stores, results, strict=True):
+            key = identity(store.buffer)
+            self.lost.pop(key, None)
+            self.tensors[key] = result.tensor
+            self.alive.append(store.buffer)
+            if key in self.private:
+                self.private[key].regions.append((result.element, result.conditions))
+
+    def _is_fresh(self, buffer: Any) -> bool:
+        return identity(buffer) not in self.tensors
+
+    def _state(self, error: OrderError, write: Write, place: _Place) -> Exception:
+        """Return how to go on where the order of iterations counts: the outermost loop is a scan."""
+        mine = [
+            access
+            for access in accesses(self._alone(write, place), place.axes)
+            if access.buffer.same_as(error.buffer)
+        ]
+        for loop in place.loops:
+            if shares_elements(mine, loop.axis):
+                if loop.lanes:
+                    break
+                return _StateError((identity(loop.axis.var), self._origin(error.buffer)), error)
+        return error
+
+    def _alone(self, write: Write, place: _Place) -> list[Statement]:
+        statements: list[Statement] = [write]
+        for guard in reversed(place.guards):
+            statements = [Branch(guard, statements)]
+        return statements
+
+    def _check_written(self, load: Any, place: _Place) -> None:
+        """Raise if an iteration may read, from its own buffer, what it has not written."""
+        private = self.private.get(identity(load.source))
+        if private is None:
+            return
+        analyzer = analyzer_of(place.axes)
+        given = [c if way else tirx.Not(c) for c, way in place.guards if not loads([c])]
+        cases = []
+        for element, conditions in private.regions:
+            at = list(zip([axis.var for axis in element], load.indices, strict=bool(element)))
+            cases.append([_at(condition, at) for condition in conditions])
+        if any(_follows(analyzer, given, case) for case in cases):
+            return
+        plain = [tirx.all(*case) for case in cases if case and not loads(case)]
+        if plain and _follows(analyzer, given, [tirx.any(*plain)]):
+            return
+        raise _StateError(
+            private.use,
+            RefusedError(f"an iteration reads what another one wrote to {load.source.name}"),
+        )
 
 
-def _check_order(loop: Any, place: _Place) -> None:
-    """Raise if the statements of a loop cannot each be done for all its iterations in turn.
+def _at(condition: Expr, at: Sequence[tuple[Any, Expr]]) -> Expr:
+    table = {identity(var): index for var, index in at}
 
-    They can if every access to a buffer that is written there tells the iteration by the element:
-    then no iteration touches what another one does.
-    """
-    accesses = list(_accesses(loop.body, place))
-    written = {identity(access.buffer) for access in accesses if access.stores}
-    if _updates(loop.body) < 2:
-        return
-    elements: dict[int, list[Axis]] = {}
-    owners: dict[int, Expr | None] = {}
-    for access in accesses:
-        key = identity(access.buffer)
-        if key not in written:
-            continue
-        element = elements.setdefault(key, element_axes(access.buffer.shape))
-        owner = _iteration(access, loop, element)
-        known = owners.setdefault(key, owner)
-        if owner is None or not tvm_ffi.structural_equal(known, owner):
-            raise _refusal(
-                access.place,
-                f"iterations of the loop {loop.loop_var.name} share elements of "
-                f"{access.buffer.name}, so their order matters",
-            )
+    def value(var: Any) -> Any:
+        found = table.get(identity(var))
+        return var if found is None else found.astype(str(var.ty))
+
+    return tvm_ffi.structural_map(condition, (tvm.ir.Var, value))
 
 
-@dataclass(frozen=True)
-class _Access:
-    buffer: Any
-    indices: list[Expr]
-    place: _Place
-    stores: bool
+def _follows(analyzer: Any, given: Sequence[Expr], conditions: Sequence[Expr]) -> bool:
+    """Return whether conditions hold wherever others do, provably."""
+    if loads(conditions):
+        return False
+    with ExitStack() as scopes:
+        for condition in given:
+            scopes.enter_context(analyzer.constraint_scope(condition))
+        return all(analyzer.can_prove(condition) for condition in conditions)
 
 
-def _iteration(access: _Access, loop: Any, element: list[Axis]) -> Expr | None:
-    """Return the loop's variable as the accessed element determines it; None if it does not."""
-    axes = list(access.place.axes)
-    try:
-        inversion = invert(access.indices, axes, element)
-    except NotAffineError:
-        return None
-    number = next(i for i, axis in enumerate(axes) if axis.var.same_as(loop.loop_var))
-    value = inversion.values[number]
-    return None if depends(value, [axis.var for axis in inversion.loops]) else value
-
-
-def _accesses(statement: Any, place: _Place) -> Iterator[_Access]:
-    """Yield the loads and stores of a statement, inside its own loops too."""
-    if isinstance(statement, tirx.For):
-        axis = Axis(statement.loop_var, place.value(statement.min), place.value(statement.extent))
-        yield from _accesses(statement.body, replace(place, axes=(*place.axes, axis)))
-    elif isinstance(statement, SBlockRealize):
-        pairs = zip(statement.block.iter_vars, statement.iter_values, strict=True)
-        bound = [(axis.var, place.value(value)) for axis, value in pairs]
-        name = str(statement.block.name_hint)
-        inner = replace(place, bound=(*place.bound, *bound), block=name)
-        # The init of a reduction touches what its body touches.
-        yield from _accesses(statement.block.body, inner)
-    elif isinstance(statement, tirx.IfThenElse):
-        yield from _loads(statement.condition, place)
-        for part in (statement.then_case, statement.else_case):
-            if part is not None:
-                yield from _accesses(part, place)
-    elif isinstance(statement, tirx.SeqStmt):
-        for part in statement.seq:
-            yield from _accesses(part, place)
-    elif isinstance(statement, tirx.Bind):
-        yield from _loads(statement.value, place)
-    elif isinstance(statement, tirx.BufferStore):
-        yield from _loads(statement.value, place)
-        indices = [place.value(index) for index in statement.indices]
-        yield _Access(statement.buffer, indices, place, True)
-
-
-def _loads(expr: Expr, place: _Place) -> list[_Access]:
-    found: list[_Access] = []
-
-    def visit(load: Any) -> None:
-        indices = [place.value(index) for index in load.indices]
-        found.append(_Access(load.source, indices, place, False))
-
-    tvm_ffi.structural_walk(expr, (Load, visit))
-    return found
-
-
-def _statements(statement: Any) -> list[Any]:
-    return list(statement.seq) if isinstance(statement, tirx.SeqStmt) else [statement]
-
-
-def _stores(statement: Any) -> bool:
-    """Return whether a statement writes to a buffer."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(statement, (tirx.BufferStore, found.append))
-    return bool(found)
-
-
-def _updates(statement: Any) -> int:
-    """Return how many of the stores in a statement do not happen at once; 2 stands for more."""
-    if isinstance(statement, tirx.SeqStmt) and isinstance(statement.seq[0], tirx.Bind):
-        return 1 if all(isinstance(s, tirx.Bind | tirx.BufferStore) for s in statement.seq) else 2
-    if isinstance(statement, tirx.SeqStmt):
-        return sum(map(_updates, statement.seq))
-    if isinstance(statement, tirx.For):
-        return _updates(statement.body)
-    if isinstance(statement, SBlockRealize):
-        return _updates(statement.block.body)
-    if isinstance(statement, tirx.IfThenElse):
-        arms = [statement.then_case, statement.else_case]
-        return sum(_updates(arm) for arm in arms if arm is not None)
-    return int(isinstance(statement, tirx.BufferStore))
-
-
-def _has_no_effect(statement: Any) -> bool:
-    return isinstance(statement, tirx.AllocBuffer) or (
-        isinstance(statement, tirx.Evaluate) and isinstance(statement.value, tirx.IntImm)
-    )
-
-
-def _is_true(condition: Any) -> bool:
-    return isinstance(condition, tirx.IntImm) and bool(condition.value)
-
-
-def _refusal(place: _Place, reason: str) -> MissingGradientError:
-    return MissingGradientError(
-        f"the block {place.block} cannot be written as tensor expressions: {reason}; register a "
-        "gradient for the function by gg.register_gradient"
-    )
+def _is_read(touched: Sequence[Access]) -> bool:
+    return not all(access.stores for access in touched)

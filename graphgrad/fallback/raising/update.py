@@ -1,9 +1,15 @@
-"""Stores in a loop nest as stages: what each element of the buffers holds afterwards."""
+"""Stores in a loop nest as stages: what each element of the buffers holds afterwards.
+
+The index map of a store is inverted: in terms of an element, it says in which iterations that was
+written. Where this is one, the stored value is the stage's body. Where it is several, they all store
+the same, or combine the element with a value each: a reduction. Places that are read from data are
+not inverted: what is added there is a scatter.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -11,24 +17,31 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
 
-from ..guarded import Guard
-from ..indices.index_system import Inversion, invert
+from ..guarded import Guard, Guarded
+from ..indices.index_system import Inversion
 from ..indices.linear_system import Axis, NotAffineError, analyzer_of, element_axes
+from ..scatter import scatter_add
 from ..walk import Expr, identity, substituted
-from .combination import Combination
+from .combination import Combination, NoCombinationError
+from .order import inverted
+from .statements import Load, RefusedError, Store, depends, equal, loads
 
-Load = tvm.ir.TensorLoad
 Held = Callable[[Any], te.Tensor]
 """The tensor that a buffer holds before."""
 
 
-@dataclass(frozen=True)
-class Store:
-    """`buffer[indices] = value`, in terms of loops and of loads from buffers."""
+class OrderError(RefusedError):
+    """What an update computes depends on the order of its iterations.
 
-    buffer: Any
-    indices: list[Expr]
-    value: Expr
+    Attributes
+    ----------
+    buffer : Var
+        The one through which they depend on one another.
+    """
+
+    def __init__(self, buffer: Any, reason: str):
+        super().__init__(reason)
+        self.buffer = buffer
 
 
 @dataclass(frozen=True)
@@ -41,8 +54,6 @@ class Update:
     axes : list of Axis
     guards : list of Guard
         They happen only where all of these hold, outermost first.
-    initial : bool
-        They happen once per element, however often the loops reach it.
     in_any_order : bool
         The block says that its iterations may happen in any order.
     """
@@ -50,77 +61,181 @@ class Update:
     stores: list[Store]
     axes: list[Axis]
     guards: list[Guard]
-    initial: bool
     in_any_order: bool
 
 
-def updated(update: Update, held: Held) -> list[te.Tensor]:
+@dataclass(frozen=True)
+class Result:
+    """What a buffer holds after an update.
+
+    Attributes
+    ----------
+    tensor : Tensor
+    element : list of Axis
+        The loops over its elements in whose variables the conditions are.
+    conditions : list of Expr
+        The update writes the elements for which all of these hold.
+    """
+
+    tensor: te.Tensor
+    element: list[Axis]
+    conditions: list[Expr]
+
+
+def updated(update: Update, held: Held, is_fresh: Callable[[Any], bool]) -> list[Result]:
     """Return what the buffers of an update's stores hold after it.
 
     Parameters
     ----------
     update : Update
     held : callable
+    is_fresh : callable
+        Says whether nothing that counts was written to a buffer before.
 
     Raises
     ------
-    NotAffineError
-        It is not a map, nor a reduction; the text says why.
+    OrderError
+        It is neither a map, nor a reduction, nor a scatter, because the order counts.
+    RefusedError
+        It is none of them for another reason.
     """
     first, *others = update.stores
     element = element_axes(first.buffer.shape)
     for other in others:
         if not (
-            _equal(first.indices, other.indices) and _equal(first.buffer.shape, other.buffer.shape)
+            equal(first.indices, other.indices) and equal(first.buffer.shape, other.buffer.shape)
         ):
-            raise NotAffineError("it stores to several buffers at different elements")
-    inversion = invert(first.indices, update.axes, element)
+            raise RefusedError("it stores to several buffers at different elements")
     _check_own_reads(update)
-    nest = _Nest(update, held, element, inversion)
-    if update.initial or not inversion.loops:
+    inverted = _inverted(first.indices, update, element)
+    if inverted is None:
+        return [_scattered(update, held)]
+    inversion, equations = inverted
+    nest = _Nest(update, held, element, inversion, equations)
+    if not inversion.loops:
         return [nest.stored(store) for store in update.stores]
-    return nest.reduced()
+    if not any(_is_written(load.source, update) for load in _all_loads(update)):
+        return nest.overwritten(all(is_fresh(store.buffer) for store in update.stores))
+    return [_scattered(update, held)] if equations else nest.reduced()
 
 
-def depends(expr: Expr, variables: Sequence[Any]) -> bool:
-    """Return whether an expression contains one of some variables."""
-    wanted = {identity(var) for var in variables}
-    return any(identity(var) in wanted for var in tirx.analysis.undefined_vars(expr))
+def _inverted(
+    indices: Sequence[Expr], update: Update, element: Sequence[Axis]
+) -> tuple[Inversion, list[Expr]] | None:
+    """Return the iterations that reach an element, by those indices that can be inverted.
+
+    The other indices are conditions for an element. None if no iterations can be told, since it is
+    read from data how many there are.
+    """
+    affine = [n for n, index in enumerate(indices) if _is_affine(index, update.axes, element[n])]
+    try:
+        inversion = inverted(
+            [indices[n] for n in affine],
+            update.axes,
+            element,
+            position=[element[n].var for n in affine] if len(affine) < len(indices) else None,
+        )
+    except NotAffineError:
+        return None
+    equations = [
+        element[n].var.equal(index.astype(str(element[n].var.ty)))
+        for n, index in enumerate(indices)
+        if n not in affine
+    ]
+    return inversion, equations
+
+
+def _is_affine(index: Expr, axes: Sequence[Axis], element: Axis) -> bool:
+    if loads([index]):
+        return False
+    try:
+        inverted([index], axes, [element])
+    except NotAffineError:
+        return False
+    return True
+
+
+def _is_written(buffer: Any, update: Update) -> bool:
+    return any(buffer.same_as(store.buffer) for store in update.stores)
+
+
+def _all_loads(update: Update) -> list[Any]:
+    values = [expr for store in update.stores for expr in (store.value, *store.indices)]
+    return loads([*values, *(guard for guard, _ in update.guards)])
 
 
 def _check_own_reads(update: Update) -> None:
     """Raise if an iteration reads, from a buffer that it writes, what another one writes."""
-    for load in _loads([store.value for store in update.stores] + [g for g, _ in update.guards]):
+    for load in _all_loads(update):
         for store in update.stores:
             if load.source.same_as(store.buffer) and not (
-                _equal(load.indices, store.indices) or _never_written(load, store, update)
+                equal(list(load.indices), store.indices) or _never_written(load, store, update)
             ):
-                raise NotAffineError(
+                raise OrderError(
+                    store.buffer,
                     f"{store.buffer.name}[{_text(store.indices)}] is computed from "
-                    f"{store.buffer.name}[{_text(load.indices)}], which another iteration writes"
+                    f"{store.buffer.name}[{_text(load.indices)}], which another iteration writes",
                 )
 
 
 def _never_written(load: Any, store: Store, update: Update) -> bool:
     """Return whether no iteration writes the element that a load reads, provably."""
-    inversion = invert(store.indices, update.axes, update.axes, position=list(load.indices))
+    try:
+        inversion = inverted(store.indices, update.axes, update.axes, position=list(load.indices))
+    except NotAffineError:
+        return False
     analyzer = analyzer_of([*update.axes, *inversion.loops])
     return any(analyzer.can_prove(tirx.Not(guard)) for guard in inversion.guards)
 
 
-def _equal(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
-    return len(a) == len(b) and all(map(tvm_ffi.structural_equal, a, b))
+def _scattered(update: Update, held: Held) -> Result:
+    """Return a buffer after values were added to it at places that are read from data.
+
+    Raises
+    ------
+    OrderError
+        It changes otherwise than by a sum.
+    """
+    first = update.stores[0]
+    own = [load for load in _all_loads(update) if load.source.same_as(first.buffer)]
+    try:
+        combination = Combination.of(update.stores, update.in_any_order)
+    except NoCombinationError:
+        combination = None
+    if combination is None or combination.name != "sum" or len(own) != 1:
+        raise OrderError(
+            first.buffer,
+            f"{first.buffer.name} changes at places that are read from data, and not by a sum",
+        )
+    axes = _renamed(update.axes)
+    renamed = [(a.var, b.var) for a, b in zip(update.axes, axes, strict=True)]
+
+    def seen(expr: Expr) -> Expr:
+        return substituted(_on_tensors(expr, held), renamed)
+
+    before = held(first.buffer)
+    guards = tuple((seen(condition), wanted) for condition, wanted in update.guards)
+    added = scatter_add(
+        before.shape, str(before.dtype), [Axis(a.var, seen(a.low), seen(a.extent)) for a in axes],
+        [seen(index) for index in first.indices],
+        Guarded(guards, seen(combination.sources[0])), f"{first.buffer.name}_scat",
+    )  # fmt: skip
+    (total,) = _combined(combination, [before], [added])
+    return Result(total, [], [tirx.const(False)])
 
 
-def _loads(exprs: Sequence[Expr]) -> list[Any]:
-    found: list[Any] = []
-    for expr in exprs:
-        tvm_ffi.structural_walk(expr, (Load, found.append))
-    return found
+def _renamed(axes: Sequence[Axis]) -> list[Axis]:
+    """Return loops over new variables: a loop of a stage belongs to that stage alone."""
+    return [replace(axis, var=tirx.Var(axis.var.name, str(axis.var.ty))) for axis in axes]
 
 
 def _text(indices: Sequence[Expr]) -> str:
     return ", ".join(map(str, indices))
+
+
+def _on_tensors(expr: Expr, held: Held) -> Expr:
+    """Return an expression that reads from the tensors that buffers hold."""
+    return tvm_ffi.structural_map(expr, (Load, lambda load: held(load.source)(*load.indices)))
 
 
 @dataclass
@@ -131,36 +246,76 @@ class _Nest:
     held: Held
     element: list[Axis]
     inversion: Inversion
+    equations: list[Expr]
 
-    def stored(self, store: Store) -> te.Tensor:
+    def stored(self, store: Store) -> Result:
         """Return the buffer after a store that reaches each element at most once."""
-        # What comes before a reduction happens in the first iteration of its loops.
-        first = [(axis.var, axis.low) for axis in self.inversion.loops]
-        guards = [(substituted(guard, first), wanted) for guard, wanted in self._guards()]
-        value = substituted(self._seen(store.value), first)
+        return self._result(store, self._seen(store.value), self._guards())
+
+    def overwritten(self, fresh: bool) -> list[Result]:
+        """Return the buffers after stores that reach elements repeatedly.
+
+        Where every time stores the same, and nothing was there before, elements that are not
+        reached may hold anything: it does not matter which iteration is looked at.
+
+        Raises
+        ------
+        OrderError
+        """
+        variables = [axis.var for axis in self.inversion.loops]
+        guards = self._guards()
+        free = [guard for guard, _ in guards if depends(guard, variables)]
+        values = [self._seen(store.value) for store in self.update.stores]
+        if any(depends(value, variables) for value in values) or (free and not fresh):
+            store = self.update.stores[0]
+            raise OrderError(store.buffer, f"{store.buffer.name} is overwritten in every iteration")
+        kept = [guard for guard in guards if not depends(guard[0], variables)]
+        results = []
+        for store, value in zip(self.update.stores, values, strict=True):
+            inside = _inside(value, self.element) if free else []
+            results.append(self._result(store, value, [*kept, *((c, True) for c in inside)]))
+            if free:
+                results[-1] = replace(results[-1], conditions=[tirx.const(False)])
+        return results
+
+    def _result(self, store: Store, value: Expr, guards: Sequence[Guard]) -> Result:
+        """Return the buffer with a value, in terms of an element, where some guards hold."""
         before = self.held(store.buffer) if guards else None
+        loaded = _on_tensors(value, self.held)
+        conditions = [(_on_tensors(condition, self.held), way) for condition, way in guards]
 
         def body(*position: Any) -> Expr:
             at = list(zip([axis.var for axis in self.element], position, strict=True))
-            result = substituted(value, at)
-            for condition, wanted in reversed(guards):
+            result = substituted(loaded, at)
+            for condition, wanted in reversed(conditions):
                 assert before is not None
                 other = before(*position)
                 branches = (result, other) if wanted else (other, result)
                 result = tirx.if_then_else(substituted(condition, at), *branches)
             return result
 
-        return te.compute(tuple(store.buffer.shape), body, name=store.buffer.name)
+        tensor = te.compute(tuple(store.buffer.shape), body, name=store.buffer.name)
+        reached = [guard if way else tirx.Not(guard) for guard, way in guards]
+        return Result(tensor, self.element, reached)
 
-    def reduced(self) -> list[te.Tensor]:
-        """Return the buffers after stores that combine each element with several values."""
+    def reduced(self) -> list[Result]:
+        """Return the buffers after stores that combine each element with several values.
+
+        Raises
+        ------
+        OrderError
+            They do not combine by what is known to be associative.
+        """
         stores = self.update.stores
         before = [self.held(store.buffer) for store in stores]
-        combination = Combination.of(stores, self.update.in_any_order)
-        guards = self._guards()
-        sources = [self._seen(source) for source in combination.sources]
         starts = _constants(before)
-        identities = combination.identities(starts)
+        try:
+            combination = Combination.of(stores, self.update.in_any_order)
+            identities = combination.identities(starts)
+        except NoCombinationError as error:
+            raise OrderError(stores[0].buffer, str(error)) from None
+        guards = [(_on_tensors(guard, self.held), way) for guard, way in self._guards()]
+        sources = [_on_tensors(self._seen(s), self.held) for s in combination.sources]
         first = stores[0].buffer
         loops = [
             te.reduce_axis((a.low, a.low + a.extent), a.var.name) for a in self.inversion.loops
@@ -180,25 +335,43 @@ class _Nest:
 
         result = te.compute(tuple(first.shape), body, name=f"{first.name}_{combination.name}")
         tensors = [result] if isinstance(result, te.Tensor) else list(result)
-        if starts is not None and all(map(tvm_ffi.structural_equal, starts, identities)):
-            return tensors
-        return _combined(combination, before, tensors)
+        if starts is None or not all(map(tvm_ffi.structural_equal, starts, identities)):
+            tensors = _combined(combination, before, tensors)
+        return [Result(tensor, self.element, [tirx.const(False)]) for tensor in tensors]
 
     def _guards(self) -> list[Guard]:
         """Return the conditions in terms of the element: to be an iteration, then the update's."""
-        seen = [(self._seen(condition), wanted) for condition, wanted in self.update.guards]
+        own = [*self.update.guards, *((equation, True) for equation in self.equations)]
+        seen = [(self._seen(condition), wanted) for condition, wanted in own]
         return [*((guard, True) for guard in self.inversion.guards), *seen]
 
     def _seen(self, expr: Expr) -> Expr:
-        """Return an expression at the iteration that reaches an element, loading from tensors."""
+        """Return an expression at the iteration that reaches an element."""
         values = zip([axis.var for axis in self.update.axes], self.inversion.values, strict=True)
         table = {identity(var): value for var, value in values}
+        analyzer = analyzer_of([*self.element, *self.inversion.loops])
+        changes = [
+            (tvm.ir.Var, lambda var: table.get(identity(var), var)),
+            (Load, lambda load: _simplified(load, analyzer)),
+        ]
+        return tvm_ffi.structural_map(expr, changes)
 
-        def change(load: Any) -> Any:
-            return self.held(load.source)(*load.indices)
 
-        loaded = tvm_ffi.structural_map(expr, (Load, change))
-        return substituted(loaded, [(a.var, table[identity(a.var)]) for a in self.update.axes])
+def _simplified(load: Any, analyzer: tvm.sym.Analyzer) -> Any:
+    """Return a load at the same place, told as simply as can be."""
+    return tirx.BufferLoad(load.source, [analyzer.simplify(index) for index in load.indices])
+
+
+def _inside(value: Expr, element: Sequence[Axis]) -> list[Expr]:
+    """Return conditions for what a value reads to be inside its buffers."""
+    analyzer = analyzer_of(element)
+    found = []
+    for load in loads([value]):
+        for index, extent in zip(load.indices, load.source.shape, strict=True):
+            for condition in (index >= 0, index < extent.astype(str(index.ty))):
+                if not analyzer.can_prove(condition):
+                    found.append(condition)
+    return found
 
 
 def _guarded(value: Expr, guards: Sequence[Guard], otherwise: Expr) -> Expr:

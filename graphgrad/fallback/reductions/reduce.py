@@ -26,7 +26,7 @@ from ..guarded import Guard, Guarded
 from ..indices.index_system import Axis
 from ..indices.row_major import ravelled
 from ..kinds import Kind, marked
-from ..walk import Expr, depend, identity, substituted, without_lets
+from ..walk import Expr, depend, identity, items, substituted, without_lets
 from .combiner import Combination, Combiner
 
 OTHERS = "graphgrad.product_of_others"
@@ -74,7 +74,7 @@ def reduction_points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Po
 
 def stage_axes(op: Any) -> list[Axis]:
     """Return the loops of a stage: those over its elements, then those that it reduces."""
-    return [Axis(i.var, i.dom.min, i.dom.extent) for i in [*op.axis, *op.reduce_axis]]
+    return [Axis(i.var, i.dom.min, i.dom.extent) for i in items(op.axis) + items(op.reduce_axis)]
 
 
 class Reduction:

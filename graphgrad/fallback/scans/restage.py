@@ -13,11 +13,10 @@ from tvm.te import _ffi_api
 
 from ...errors import ArgumentError
 from ..graph import Operation, outputs_of, reduce_with
-from ..guarded import Guarded
 from ..indices.index_system import Axis
 from ..kinds import Kind, kind_of, marked
 from ..reductions.reduce import OTHERS, stage_axes
-from ..scatter import scatter_add, scatter_of
+from ..scatter import Scatter, scatter_add, scatters_of
 from ..share import shared
 from ..walk import Expr, is_load, substituted, without_lets
 
@@ -94,15 +93,16 @@ class Stage(ABC):
 
 
 def stage_of(op: Operation) -> Stage:
-    """Return a stage of a graph, taken apart.
+    """Return a stage of a graph, taken apart; one of several scatters must be `separated` first.
 
     Raises
     ------
     ArgumentError
         It is neither a compute stage nor a scatter.
     """
-    scatter = scatter_of(op)
-    if scatter is not None:
+    scatters = scatters_of(op)
+    if scatters:
+        (scatter,) = scatters
         roots = [*scatter.indices, scatter.value, *scatter.guards]
         return _Scatter(op, list(scatter.axes), roots, list(op.output(0).shape))
     if not isinstance(op, te.ComputeOp):
@@ -233,9 +233,8 @@ class _Scatter(Stage):
     def built(self, around: Sequence[Axis] = ()) -> list[te.Tensor]:
         rank = len(self.shape)
         indices, value, guards = self.roots[:rank], self.roots[rank], self.roots[rank + 1 :]
-        term = Guarded(tuple((guard, True) for guard in guards), value)
-        dtype = str(self.op.output(0).dtype)
-        return [scatter_add(self.shape, dtype, self.axes, indices, term, self.op.name)]
+        scatter = Scatter(self.axes, indices, value, guards)
+        return [scatter_add(self.shape, str(self.op.output(0).dtype), [scatter], self.op.name)]
 
 
 def _guarded(conditions: Sequence[Expr], root: Expr) -> Expr:

@@ -25,7 +25,7 @@ from ..forms.assemble import assembled
 from ..graph import Key, Operation, listed, outputs_of, rewritten, scan_body, sources
 from ..indices.index_system import Axis
 from ..kinds import map_stage
-from ..scatter import scatter_of
+from ..scatter import scatters_of, separated
 from ..walk import Expr, is_load, loaded, postorder, tensor_key
 from .restage import stage_of
 from .slices import Slicing
@@ -115,11 +115,14 @@ def step(
 
 
 def without_externs(op: Any) -> list[te.Tensor]:
-    """Return the updates of a scan with its extern stages by others, as far as they are known."""
+    """Return the updates of a scan with its extern stages by others, as far as they are known.
+
+    What is left of them are scatters, each of its own.
+    """
 
     def change(stage: Operation) -> list[te.Tensor] | None:
-        if not isinstance(stage, te.ExternOp) or scatter_of(stage) is not None:
-            return None
+        if not isinstance(stage, te.ExternOp) or scatters_of(stage):
+            return separated(stage)
         try:
             outputs = externs.restated(stage)
         except MissingGradientError:

@@ -19,6 +19,7 @@ from ..backprop import is_float, wide
 from ..contribution import Contribution
 from ..graph import STEPWISE, Key, Operation, listed, operations, outputs_of, rewritten, sources
 from ..kinds import map_stage
+from ..scatter import separated
 from ..walk import Expr, is_load, loaded, postorder, tensor_key, transformed
 from .checkpoints import in_front, row_of
 from .restage import stage_of
@@ -167,7 +168,8 @@ class _Backwards:
         self, carried: dict[int, te.Tensor], totals: dict[Key, te.Tensor]
     ) -> dict[Key, te.Tensor]:
         """Return cotangents with a row for each step."""
-        tensors = list(totals.values())
+        given = {tensor_key(tensor): tensor for tensor in self.step.given}
+        tensors = rewritten(list(totals.values()), separated, given)
         stages = self.step.stages(tensors)
         return dict(zip(totals, Stacking(self.step.time).tensors(tensors, stages), strict=True))
 

@@ -16,7 +16,7 @@ from ..graph import Operation
 from ..guarded import Guarded
 from ..indices.linear_system import Axis, element_axes
 from ..kinds import map_stage
-from ..scatter import scatter_of
+from ..scatter import scatters_of
 from ..walk import Expr, identity, is_load, loaded, postorder, tensor_key
 from .restage import stage_of
 
@@ -124,7 +124,7 @@ def window(tensor: te.Tensor, stages: Sequence[Operation], time: Axis) -> Window
 
 def _reads(op: Operation, tensor: te.Tensor) -> list[tuple[list[Expr], list[Axis]]]:
     """Return the indices at which a stage reads a tensor, and its loops."""
-    if not isinstance(op, te.ComputeOp) and scatter_of(op) is None:
+    if not isinstance(op, te.ComputeOp) and not scatters_of(op):
         return []
     stage = stage_of(op)
     return [

@@ -16,13 +16,13 @@ from .node import Node, converter
 def celu(node: Node) -> Tensor:
     """x where x > 0, else α (exp(x / α) − 1)."""
     x, alpha = node.tensor(0), node.attribute("alpha", 1.0)
-    return _exponential_below_zero(x, alpha, 1.0 / alpha)
+    return exponential_below_zero(x, alpha, 1.0 / alpha)
 
 
 @converter("Elu")
 def elu(node: Node) -> Tensor:
     """x where x > 0, else α (exp x − 1); the slope at 0 is α."""
-    return _exponential_below_zero(node.tensor(0), node.attribute("alpha", 1.0), 1.0)
+    return exponential_below_zero(node.tensor(0), node.attribute("alpha", 1.0), 1.0)
 
 
 @converter("Selu")
@@ -30,10 +30,11 @@ def selu(node: Node) -> Tensor:
     """γ x where x > 0, else γ α (exp x − 1); the slope at 0 is γ α."""
     alpha = node.attribute("alpha", 1.67326319217681884765625)
     gamma = node.attribute("gamma", 1.05070102214813232421875)
-    return gamma * _exponential_below_zero(node.tensor(0), alpha, 1.0)
+    return gamma * exponential_below_zero(node.tensor(0), alpha, 1.0)
 
 
-def _exponential_below_zero(x: Tensor, alpha: float, scale: float) -> Tensor:
+def exponential_below_zero(x: Tensor, alpha: float, scale: float) -> Tensor:
+    """Return x where x > 0, else α (exp(scale · x) − 1)."""
     positive = op.greater(x, 0.0)
     # The exponential is kept from the positive side, where it may overflow.
     negative = op.exp(scale * op.where(positive, 0.0, x)) - 1.0
@@ -58,7 +59,7 @@ def hard_swish(node: Node) -> Tensor:
 def mish(node: Node) -> Tensor:
     """x · tanh(log(1 + exp x))."""
     x = node.tensor(0)
-    return x * op.tanh(_softplus(x))
+    return x * op.tanh(softplus_of(x))
 
 
 @converter("PRelu")
@@ -80,10 +81,11 @@ def shrink(node: Node) -> Tensor:
 @converter("Softplus")
 def softplus(node: Node) -> Tensor:
     """log(1 + exp x), without overflow."""
-    return _softplus(node.tensor(0))
+    return softplus_of(node.tensor(0))
 
 
-def _softplus(x: Tensor) -> Tensor:
+def softplus_of(x: Tensor) -> Tensor:
+    """Return log(1 + exp x), without overflow."""
     # Above 40 the logarithm is x to the last digit of float64.
     return op.softplus(x, beta=1.0, threshold=40.0)
 

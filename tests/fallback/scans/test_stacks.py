@@ -5,11 +5,11 @@ import pytest
 from tvm import te, tirx
 
 from graphgrad.errors import ArgumentError
-from graphgrad.fallback.graph import operations
+from graphgrad.fallback.graph import operations, rewritten
 from graphgrad.fallback.indices.index_system import Axis
 from graphgrad.fallback.scans.slices import Slicing
 from graphgrad.fallback.scans.stacks import Stacking
-from graphgrad.fallback.scatter import scatter_of
+from graphgrad.fallback.scatter import scatters_of, separated
 from tests.fallback.choices import Choices
 from tests.fallback.interpreter import evaluate
 from tests.fallback.judge import with_heads
@@ -18,12 +18,13 @@ from tests.fallback.programs import random_program
 
 def rows_of(tensor):
     """Return the loop over a tensor's rows, one row and the stages of that."""
+    (tensor,) = rewritten([tensor], separated)
     dtype = str(tensor.shape[0].ty)
     loop = Axis(te.var("row", dtype), tirx.const(0, dtype), tensor.shape[0])
     stages = [
         op
         for op in operations(tensor)
-        if isinstance(op, te.ComputeOp | te.ScanOp) or scatter_of(op) is not None
+        if isinstance(op, te.ComputeOp | te.ScanOp) or scatters_of(op)
     ]
     slicing = Slicing(stages, loop, {})
     (row,) = slicing.tensors([tensor], loop.var)

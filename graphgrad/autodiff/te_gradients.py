@@ -1,0 +1,64 @@
+"""Gradients that a ``call_tir_with_grad`` names, as TVM's own gradient pass takes them.
+
+They are registered by ``tvm.relax.training.utils.register_te_gradient`` as functions of the
+cotangent and the arguments, in tensor expressions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..errors import MissingGradientError
+from ..ops.tensor import Tensor, is_float
+from ..registry.rule import Rule
+
+_OP = tvm.ir.Op.get("relax.call_tir_with_grad")
+_PREFIX = "tvm.relax.te_grad._register."
+
+
+def te_gradient_rule(value: Any) -> Rule | None:
+    """Return the rule that a value names; None if it is no ``call_tir_with_grad``.
+
+    Raises
+    ------
+    MissingGradientError
+        Nothing is registered under the name.
+    """
+    if not isinstance(value, relax.Call) or value.op != _OP:
+        return None
+    name = str(value.attrs.te_grad_name)
+    write = tvm.get_global_func(_PREFIX + name, allow_missing=True)
+    if write is None:
+        raise MissingGradientError(
+            f"its te_grad_name {name!r} is not registered: register a function of that name by "
+            "tvm.relax.training.utils.register_te_gradient, or use call_tir, whose gradient is "
+            "derived"
+        )
+
+    def rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> list[Any]:
+        emitter = outputs[0].emitter
+        arguments = relax.Tuple([_expression(argument) for argument in inputs])
+        call = relax.Call(_OP, [value.args[0], arguments, *value.args[2:]], value.attrs)
+        cts = [_expression(ct or _zero(y)) for ct, y in zip(cotangents, outputs, strict=True)]
+        ct = cts[0] if len(cts) == 1 else relax.Tuple(cts)
+        gradients = emitter.lift(write(outputs[0].expr, call, ct, emitter.builder))
+        given = gradients if isinstance(gradients, list) else [gradients]
+        return [_of_float(*pair) for pair in zip(inputs, given, strict=False)] + given[len(inputs) :]
+
+    return Rule(name, "general", rule, origin="user", written=f"te gradient {name!r}")
+
+
+def _expression(value: Any) -> Any:
+    return value.expr if isinstance(value, Tensor) else value
+
+
+def _zero(output: Tensor) -> Tensor:
+    return output.emitter.full(0.0, output.shape, output.dtype)
+
+
+def _of_float(value: Any, gradient: Any) -> Any:
+    """Return the gradient for an argument; TVM's functions give integers a gradient too."""
+    return gradient if isinstance(value, Tensor) and is_float(value.dtype) else None

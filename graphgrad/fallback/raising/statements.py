@@ -1,0 +1,184 @@
+"""What a kernel does, as few kinds of statements: loops, branches and writes.
+
+All that is another way of saying the same is gone: blocks and their bindings, parts of buffers that
+have names of their own, vectors, steps, threads launched by attributes, values bound to names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+from ..guarded import Guard
+from ..indices.linear_system import Axis
+from ..walk import Expr, identity
+
+Load = tvm.ir.TensorLoad
+
+
+class RefusedError(Exception):
+    """A statement has no tensor expression; the text says why."""
+
+    def __init__(self, reason: str, block: str = ""):
+        super().__init__(reason)
+        self.block = block
+
+
+@dataclass(frozen=True)
+class Store:
+    """`buffer[indices] = value`, in terms of loops and of loads from buffers."""
+
+    buffer: Any
+    indices: list[Expr]
+    value: Expr
+
+
+@dataclass(frozen=True)
+class Write:
+    """Stores that happen at once.
+
+    Attributes
+    ----------
+    stores : list of Store
+    block : str
+        The name of the block that they stand in.
+    in_any_order : bool
+        The block has a reduce axis: its iterations may happen in any order.
+    initial : bool
+        They come before a reduction, for each element before all that is combined with it.
+    """
+
+    stores: list[Store]
+    block: str
+    in_any_order: bool = False
+    initial: bool = False
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Statements that are done for each value of a variable, in order.
+
+    Attributes
+    ----------
+    axis : Axis
+    body : list of statements
+    lanes : bool
+        Its iterations are the lanes of a vector: they happen at once.
+    threads : bool
+        They are threads, which wait for one another before they read what others wrote.
+    """
+
+    axis: Axis
+    body: list[Any]
+    lanes: bool = False
+    threads: bool = False
+
+
+@dataclass(frozen=True)
+class Branch:
+    """Statements that are done where a condition goes the way it must."""
+
+    guard: Guard
+    body: list[Any]
+
+
+Statement = Loop | Branch | Write
+
+
+@dataclass(frozen=True)
+class Access:
+    """A read or a write of an element, with what stands around it.
+
+    Attributes
+    ----------
+    buffer : Var
+    indices : list of Expr
+    write : Write
+        The statement that it is a part of; a condition is a part of all that it stands around.
+    axes : tuple of Axis
+        The loops around it, inside the statement that was asked for.
+    stores : bool
+    """
+
+    buffer: Any
+    indices: list[Expr]
+    write: Write
+    axes: tuple[Axis, ...]
+    stores: bool
+
+
+def accesses(
+    statements: Sequence[Statement], axes: tuple[Axis, ...] = (), conditions: tuple[Expr, ...] = ()
+) -> Iterator[Access]:
+    """Yield the reads and writes of some statements."""
+    for statement in statements:
+        if isinstance(statement, Loop):
+            yield from accesses(statement.body, (*axes, statement.axis), conditions)
+        elif isinstance(statement, Branch):
+            yield from accesses(statement.body, axes, (*conditions, statement.guard[0]))
+        else:
+            for load in loads([*conditions, *expressions(statement)]):
+                yield Access(load.source, list(load.indices), statement, axes, False)
+            for store in statement.stores:
+                yield Access(store.buffer, store.indices, statement, axes, True)
+
+
+def expressions(write: Write) -> list[Expr]:
+    """Return the values and the indices of a write."""
+    return [e for store in write.stores for e in (store.value, *store.indices)]
+
+
+def loads(exprs: Sequence[Expr]) -> list[Any]:
+    """Return the loads in some expressions."""
+    found: list[Any] = []
+    for expr in exprs:
+        tvm_ffi.structural_walk(expr, (Load, found.append))
+    return found
+
+
+def written(statements: Sequence[Statement]) -> dict[int, Any]:
+    """Return the buffers that some statements write, by their identities."""
+    return {identity(a.buffer): a.buffer for a in accesses(statements) if a.stores}
+
+
+def changed(
+    statements: Sequence[Statement],
+    expression: Callable[[Expr], Expr],
+    store: Callable[[Store], Store],
+) -> list[Statement]:
+    """Return statements with their conditions and writes changed.
+
+    Parameters
+    ----------
+    statements : sequence of Statement
+    expression, store : callable
+        What becomes of a condition, and of a store.
+    """
+    result: list[Statement] = []
+    for statement in statements:
+        if isinstance(statement, Write):
+            result.append(replace(statement, stores=[store(s) for s in statement.stores]))
+            continue
+        body = changed(statement.body, expression, store)
+        if isinstance(statement, Branch):
+            condition, wanted = statement.guard
+            result.append(Branch((expression(condition), wanted), body))
+        else:
+            result.append(replace(statement, body=body))
+    return result
+
+
+def depends(expr: Expr, variables: Sequence[Any]) -> bool:
+    """Return whether an expression contains one of some variables."""
+    wanted = {identity(var) for var in variables}
+    return any(identity(var) in wanted for var in tirx.analysis.undefined_vars(expr))
+
+
+def equal(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
+    """Return whether some expressions are the same as others."""
+    return len(a) == len(b) and all(map(tvm_ffi.structural_equal, a, b))

@@ -1,0 +1,94 @@
+"""The activation functions that recurrent layers name in their attributes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ...errors import ModelError
+from ...ops import functional as op
+from ...ops.tensor import Tensor
+from .activation import exponential_below_zero, softplus_of
+from .node import Node
+
+Activation = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A function of x, α and β.
+
+    Attributes
+    ----------
+    function : callable
+    alpha, beta : float or None
+        Their defaults; None where the function has no such parameter.
+    """
+
+    function: Callable[[Tensor, float, float], Tensor]
+    alpha: float | None = None
+    beta: float | None = None
+
+
+_KINDS = {
+    "affine": _Kind(lambda x, alpha, beta: alpha * x + beta, 1.0, 0.0),
+    "elu": _Kind(lambda x, alpha, _: exponential_below_zero(x, alpha, 1.0), 1.0),
+    "hardsigmoid": _Kind(lambda x, alpha, beta: op.clip(alpha * x + beta, 0.0, 1.0), 0.2, 0.5),
+    "leakyrelu": _Kind(lambda x, alpha, _: op.where(op.greater(x, 0.0), x, alpha * x), 0.01),
+    "relu": _Kind(lambda x, *_: op.relu(x)),
+    "scaledtanh": _Kind(lambda x, alpha, beta: alpha * op.tanh(beta * x), 1.0, 1.0),
+    "sigmoid": _Kind(lambda x, *_: op.sigmoid(x)),
+    "softplus": _Kind(lambda x, *_: softplus_of(x)),
+    "softsign": _Kind(lambda x, *_: x / (1.0 + op.abs(x))),
+    "tanh": _Kind(lambda x, *_: op.tanh(x)),
+    "thresholdedrelu": _Kind(lambda x, alpha, _: op.where(op.greater(x, alpha), x, 0.0), 1.0),
+}
+
+
+def activations_of(node: Node, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
+    """Return the functions of each direction; those of gates with `clip` on their arguments.
+
+    As in onnxruntime, `clip` is not for the third, which an LSTM applies to its cell state.
+
+    Parameters
+    ----------
+    node : Node
+    defaults : sequence of str
+        Of one direction.
+    directions : int
+
+    Raises
+    ------
+    ModelError
+        Their number is wrong, or one is unknown.
+    """
+    names = [str(name, "utf-8") for name in node.attribute("activations", ())]
+    names = names or [*defaults] * directions
+    if len(names) != len(defaults) * directions:
+        raise ModelError(
+            f"it names {len(names)} activations: {len(defaults)} for each of its {directions} "
+            "direction(s) are needed"
+        )
+    alphas, betas = (iter(node.attribute(f"activation_{p}", ())) for p in ("alpha", "beta"))
+    bound = node.attribute("clip", None)
+    functions = [_function(name, alphas, betas) for name in names]
+    if bound is not None:
+        functions = [
+            _clipped(function, bound) if number % len(defaults) < 2 else function
+            for number, function in enumerate(functions)
+        ]
+    return [functions[i : i + len(defaults)] for i in range(0, len(functions), len(defaults))]
+
+
+def _function(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Activation:
+    """Return a function by name; it takes the next parameters if it has any."""
+    kind = _KINDS.get(name.lower())
+    if kind is None:
+        raise ModelError(f"its activation {name!r} is unknown; there are {sorted(_KINDS)}")
+    alpha = 0.0 if kind.alpha is None else next(alphas, kind.alpha)
+    beta = 0.0 if kind.beta is None else next(betas, kind.beta)
+    return lambda x: kind.function(x, alpha, beta)
+
+
+def _clipped(function: Activation, bound: float) -> Activation:
+    return lambda x: function(op.clip(x, -bound, bound))

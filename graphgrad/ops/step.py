@@ -1,0 +1,177 @@
+"""One step of a loop, traced: what its body computes from the carry and one row of each tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax
+
+from ..errors import ArgumentError
+from .composed import read_by
+from .tensor import Emitter, Tensor, same_shape, type_shape
+
+Tree = Any
+"""A tensor, or None, or a list or tuple of trees."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a loop, and what the loop starts from.
+
+    Attributes
+    ----------
+    start, rows : list of relax expression
+        The first carry, and what has a row for each step.
+    carry, x : list of relax.Var
+        The carry before the step, and its rows.
+    bindings : list of (Var, expression)
+        What it computes from these.
+    following, results : list of relax expression
+        The carry behind the step, and what it adds to the results.
+    y : tree
+        The results as the body gave them.
+    """
+
+    start: list[Any]
+    rows: list[Any]
+    carry: list[Any]
+    x: list[Any]
+    bindings: list[tuple[Any, Any]]
+    following: list[Any]
+    results: list[Any]
+    y: Tree
+
+
+def traced_step(
+    target: Emitter, body: Callable[..., Any], init: Tree, xs: Tree, as_tensors: bool
+) -> Step:
+    """Return the body of a loop as bindings.
+
+    What it computes from neither carry nor rows is written before the loop.
+
+    Parameters
+    ----------
+    target : Emitter
+        Writes before the loop.
+    body : callable
+        See `scan`.
+    init, xs : trees
+    as_tensors : bool
+        The body is given `Tensor`s, else Relax variables.
+
+    Raises
+    ------
+    ArgumentError
+        The body returns no carry of the types that it was given.
+    """
+    builder = target.builder
+    start, rows = (
+        [_bound(target, leaf) for leaf in leaves_of(init)],
+        [_bound(target, leaf) for leaf in leaves_of(xs)],
+    )
+    carry = [relax.Var(f"carry{i}", leaf.ty) for i, leaf in enumerate(start)]
+    x = [relax.Var(f"x{i}", _row_type(leaf.ty)) for i, leaf in enumerate(rows)]
+    given = [
+        like(tree, [target.lift(var) if as_tensors else var for var in variables])
+        for tree, variables in ((init, carry), (xs, x))
+    ]
+    if builder.current_block_is_dataflow():
+        builder._begin_dataflow_block()
+    else:
+        builder._begin_binding_block()
+    try:
+        after, y = _checked(body(*given), init)
+        following = [_bound(target, leaf) for leaf in leaves_of(after)]
+        results = [_bound(target, leaf) for leaf in leaves_of(y)]
+    finally:
+        block = builder._end_block()
+    _check_types(carry, following)
+    changing = {*carry, *x}
+    bindings = []
+    for binding in block.bindings:
+        if any(part in changing for part in read_by(binding.value)):
+            changing.add(binding.var)
+            bindings.append((binding.var, _value(binding)))
+        else:
+            builder.emit_normalized(binding)
+    return Step(start, rows, carry, x, bindings, following, results, y)
+
+
+def leaves_of(tree: Tree) -> Iterator[Any]:
+    """Yield the tensors of a tree."""
+    if isinstance(tree, list | tuple):
+        for part in tree:
+            yield from leaves_of(part)
+    elif tree is not None:
+        yield tree
+
+
+def like(tree: Tree, leaves: Iterable[Any]) -> Tree:
+    """Return a tree of the same form with other tensors."""
+    remaining = iter(leaves)
+
+    def part(item: Tree) -> Tree:
+        if isinstance(item, list | tuple):
+            return type(item)([part(inner) for inner in item])
+        return None if item is None else next(remaining)
+
+    return part(tree)
+
+
+def _bound(target: Emitter, leaf: Any) -> Any:
+    """Return a tensor as a Relax variable or constant."""
+    value = leaf.expr if isinstance(leaf, Tensor) else leaf
+    if isinstance(value, relax.Call | relax.TupleGetItem):
+        value = target.builder.emit(value)
+    if not isinstance(value, relax.Expr) or not isinstance(value.ty, relax.TensorType):
+        raise ArgumentError(f"{leaf!r} is no tensor; scan takes nested lists and tuples of those")
+    type_shape(value.ty)
+    return value
+
+
+def _row_type(ty: relax.TensorType) -> relax.TensorType:
+    shape = type_shape(ty)
+    if not shape:
+        raise ArgumentError("xs has a tensor of rank 0; each has a row for each step")
+    return relax.TensorType(shape[1:], str(ty.dtype))
+
+
+def _checked(result: Any, init: Tree) -> tuple[Tree, Tree]:
+    """Return what a body returned, if it is a carry like the first one, and results."""
+    if not isinstance(result, tuple | list) or len(result) != 2:
+        raise ArgumentError(f"the body of scan returned {result!r}; it returns (carry, y)")
+    carry, y = result
+    if _form(carry) != _form(init):
+        raise ArgumentError(
+            f"the body of scan returned a carry of the form {_form(carry)}, and was given one of "
+            f"the form {_form(init)}"
+        )
+    return carry, y
+
+
+def _form(tree: Tree) -> str:
+    """Return a tree as text, with a star for each tensor."""
+    if isinstance(tree, list | tuple):
+        return f"({', '.join(map(_form, tree))})"
+    return "None" if tree is None else "*"
+
+
+def _check_types(before: Sequence[Any], after: Sequence[Any]) -> None:
+    """Raise unless a step leaves the types of the carry as they are."""
+    for number, (old, new) in enumerate(zip(before, after, strict=True)):
+        same = same_shape(type_shape(old.ty), type_shape(new.ty))
+        if not same or str(old.ty.dtype) != str(new.ty.dtype):
+            raise ArgumentError(
+                f"the body of scan changes tensor {number} of the carry from {old.ty} to {new.ty}; "
+                "its type must stay the same"
+            )
+
+
+def _value(binding: Any) -> Any:
+    if isinstance(binding, relax.MatchCast):
+        raise ArgumentError(
+            "the body of scan has a match_cast, which is checked at run time; cast before the loop"
+        )
+    return binding.value
