@@ -52,6 +52,7 @@ class Settings:
     freeze: list[str] = field(default_factory=list)
     seed: int = 0
     target: str = "llvm"
+    rules: str = "auto"
     compare_frozen: bool = False
 
 
@@ -289,5 +290,10 @@ def _without_convolutions(model: Model) -> Model:
 def _training_step(job: Job, model: Model) -> TrainStep:
     settings = job.settings
     return train_step(
-        model, settings.loss, build_optimizer(settings), target=settings.target, seed=settings.seed
+        model,
+        settings.loss,
+        build_optimizer(settings),
+        target=settings.target,
+        seed=settings.seed,
+        rules=settings.rules,
     )

@@ -207,6 +207,8 @@ class _Places:
             return True
         if not self._is_padded(node.a, n):
             return False
+        if _divisions_in(node.a):
+            return True
         outside = [self._loops(index, without=node) for index in indices]
         return not self._loops(node.a).isdisjoint(set().union(*outside))
 

@@ -4,7 +4,7 @@ Every float16, bfloat16 and float32 becomes float64: parameters, constants, the 
 the attributes that name a dtype. A cast to a lower float becomes a cast to float64, so the promoted
 function is the mathematics that the model means, without its rounding.
 
-What has its dtype built in (a kernel with typed buffers, a packed function, an op that takes no
+What has its dtype built in (a kernel of unknown expressions, a packed function, an op that takes no
 float64) is left as it is, between casts, and reported: a gradient behind it is checked in float32.
 """
 
@@ -20,6 +20,7 @@ from tvm import relax
 
 from .autodiff.activity import op_name, place
 from .errors import ArgumentError
+from .fallback.kernels.expressions import retyped_kernel
 from .frontend.model import Model
 
 LOW_FLOATS = frozenset({"float16", "bfloat16", "float32"})
@@ -87,6 +88,10 @@ def promote_array(array: np.ndarray) -> np.ndarray:
     return array.astype(_WIDE) if str(array.dtype) in LOW_FLOATS else array
 
 
+def _promoted_dtype(dtype: str) -> str:
+    return _WIDE if dtype in LOW_FLOATS else dtype
+
+
 def promote_type(ty: Any) -> Any:
     """Return a type with float64 in the place of every lower float."""
     return tvm_ffi.structural_map(ty, (tvm.ir.PrimType, _promote_prim_type))
@@ -111,16 +116,20 @@ class _Promotion:
         self._bindings: list[Any] = []
         self._bound_kind: type = relax.Var
         self._functions: dict[Any, Any] = {}
+        self._kernels: dict[Any, Any] = {}
         for var, function in mod.functions.items():
             if isinstance(function, relax.Function):
                 renamed = tvm.ir.GlobalVar(var.name_hint)
                 relax.expr._update_type(renamed, promote_type(function.ty))
                 self._functions[var] = renamed
+            elif (kernel := retyped_kernel(function, _promoted_dtype)) is not None:
+                self._kernels[var] = kernel
+                self._functions[var] = tvm.ir.GlobalVar(var.name_hint)
 
     def module(self) -> tvm.IRModule:
         """Return the promoted module."""
         functions = {
-            self._functions.get(var, var): self._promoted(function)
+            self._functions.get(var, var): self._kernels.get(var) or self._promoted(function)
             for var, function in self._mod.functions.items()
         }
         promoted = tvm.IRModule(functions, attrs=self._mod.attrs)
@@ -204,7 +213,7 @@ class _Promotion:
         types = [call.ty, *(a.ty for a in call.args if not isinstance(a, tvm.ir.GlobalVar))]
         if not any(map(_is_low, types)):
             return self._rebuilt(call, call.attrs, call.ty_args)
-        reason = _built_in_dtype(call)
+        reason = None if self._calls_promoted(call) else _built_in_dtype(call)
         if reason is None:
             attributes = _promote_attributes(call.attrs)
             types = [promote_type(ty) for ty in call.ty_args]
@@ -218,6 +227,10 @@ class _Promotion:
                 reason = "its result is never float64"
         self.obstacles.append(f"{op_name(call)} at {place(var, call)}: {reason}")
         return self._kept(var, call)
+
+    def _calls_promoted(self, call: relax.Call) -> bool:
+        """Whether a call is of a kernel that there is in float64."""
+        return bool(call.args) and call.args[0] in self._kernels
 
     def _rebuilt(self, call: relax.Call, attributes: Any, types: Any) -> Any:
         arguments = [self._expr(argument) for argument in call.args]

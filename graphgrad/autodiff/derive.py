@@ -41,10 +41,15 @@ def derived_rule(call: Any, kernels: dict[Any, tirx.PrimFunc]) -> Rule:
     if isinstance(call.op, tvm.ir.Op):
         if call.op.name in KERNEL_CALLS and call.args[0] in kernels:
             return _kernel_rule(call, kernels[call.args[0]])
-        legalise = LEGALISATIONS.get(call.op.name) or call.op.get_attr("FLegalize")
+        legalise = legalisation_of(call) or call.op.get_attr("FLegalize")
         if legalise is not None:
             return _legalised_rule(call, legalise)
     raise MissingGradientError(_unknown(call))
+
+
+def legalisation_of(call: Any) -> Callable[[Any, Any], Any] | None:
+    """Return graphgrad's own lowering of an op, if there is one."""
+    return LEGALISATIONS.get(call.op.name)
 
 
 def _unknown(call: Any) -> str:
@@ -90,40 +95,38 @@ def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     kernels = gradient_kernels(func, len(data_of(call)), len(types))
 
     def rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> list[Any]:
-        tensors = {"input": inputs, "output": outputs, "cotangent": cotangents}
+        shared: list[Tensor] = []
+        tensors = {"input": inputs, "output": outputs, "cotangent": cotangents, "shared": shared}
+
+        def called(kernel: GradientKernel, label: str) -> list[Tensor]:
+            arguments = [tensors[kind][place] for kind, place in kernel.arguments]
+            return _called(kernel, f"{name}_{label}", arguments, [*inputs, *outputs])
+
+        for number, kernel in enumerate(kernels.shared):
+            shared += called(kernel, f"ct_shared{number}")
         return [
-            kernel
-            and _called(
-                inputs[number],
-                kernel,
-                f"{name}_ct{number}",
-                [tensors[kind][place] for kind, place in kernel.arguments],
-                [_size([*inputs, *outputs], *place) for place in kernel.sizes],
-            )
-            for number, kernel in enumerate(kernels)
+            None if kernel is None else called(kernel, f"ct{number}")[0]
+            for number, kernel in enumerate(kernels.cotangents)
         ]
 
     return Rule(f"relax.call_tir({name})", "general", rule, origin="derived")
 
 
 def _called(
-    primal: Tensor, kernel: GradientKernel, name: str, arguments: Sequence[Tensor], sizes: Any
-) -> Tensor:
-    """Emit the call of a gradient kernel."""
-    emitter = primal.emitter
+    kernel: GradientKernel, name: str, arguments: Sequence[Tensor], values: Sequence[Any]
+) -> list[Tensor]:
+    """Emit the call of a gradient kernel; `values` are what the other kernel takes and gives."""
+    emitter = next(_tensors(values)).emitter
+
+    def size(number: int, axis: int | None) -> Any:
+        return values[number] if axis is None else values[number].shape[axis]
+
     variable = emitter.builder.add_func(kernel.func, name)
-    return emitter.emit(
-        relax.call_tir(
-            variable,
-            relax.Tuple([*(argument.expr for argument in arguments), *sizes]),
-            relax.TensorType(primal.shape, primal.dtype),
-        )
-    )
-
-
-def _size(values: Sequence[Any], number: int, axis: int | None) -> Any:
-    """Return a scalar argument of a call, or an extent of a tensor."""
-    return values[number] if axis is None else values[number].shape[axis]
+    sizes = [size(*place) for place in kernel.sizes]
+    data = relax.Tuple([*(argument.expr for argument in arguments), *map(relax.prim_value, sizes)])
+    types = [relax.TensorType(shape, dtype) for shape, dtype in kernel.types(size)]
+    results = emitter.emit(relax.call_tir(variable, data, types))
+    return results if isinstance(results, list) else [results]
 
 
 def _fields(ty: Any) -> list[Any]:

@@ -12,10 +12,10 @@ import tvm
 from tvm import relax
 
 from ..errors import MissingGradientError
+from ..ops.calls import WITH_TE_GRADIENT
 from ..ops.tensor import Tensor, is_float
 from ..registry.rule import Rule
 
-_OP = tvm.ir.Op.get("relax.call_tir_with_grad")
 _PREFIX = "tvm.relax.te_grad._register."
 
 
@@ -27,7 +27,7 @@ def te_gradient_rule(value: Any) -> Rule | None:
     MissingGradientError
         Nothing is registered under the name.
     """
-    if not isinstance(value, relax.Call) or value.op != _OP:
+    if not isinstance(value, relax.Call) or value.op != WITH_TE_GRADIENT:
         return None
     name = str(value.attrs.te_grad_name)
     write = tvm.get_global_func(_PREFIX + name, allow_missing=True)
@@ -41,7 +41,7 @@ def te_gradient_rule(value: Any) -> Rule | None:
     def rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> list[Any]:
         emitter = outputs[0].emitter
         arguments = relax.Tuple([_expression(argument) for argument in inputs])
-        call = relax.Call(_OP, [value.args[0], arguments, *value.args[2:]], value.attrs)
+        call = relax.Call(WITH_TE_GRADIENT, [value.args[0], arguments, *value.args[2:]], value.attrs)
         cts = [_expression(ct or _zero(y)) for ct, y in zip(cotangents, outputs, strict=True)]
         ct = cts[0] if len(cts) == 1 else relax.Tuple(cts)
         gradients = emitter.lift(write(outputs[0].expr, call, ct, emitter.builder))

@@ -9,6 +9,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
+from ..ops.calls import without_te_gradients
 from ..ops.tensor import Emitter, type_shape
 from .activity import has_cotangent
 from .expand import expand
@@ -27,7 +28,8 @@ def Gradient(
     """Return a drop-in for ``relax.transform.Gradient``.
 
     It adds ``<func_name>_adjoint(*params) -> (original result, gradients)`` to a module: the
-    gradients of one scalar result, by graphgrad's rules. TVM's limits are lifted: several blocks,
+    gradients of one scalar result, by graphgrad's rules; ``call_tir_with_grad`` become ``call_tir``,
+    as by TVM's pass. TVM's limits are lifted: several blocks,
     calls of other Relax functions, symbolic shapes, and a result that is any nested tuple.
 
     Parameters
@@ -76,7 +78,7 @@ def _add_adjoint(
         gradients = [found[v] if v in found else _zeros(emitter, v) for v in wanted or targets]
         return (substitute(program.result, environment), tuple(gradients))
 
-    return write_function(
+    adjoint = write_function(
         mod,
         f"{name}_adjoint",
         program.params,
@@ -84,6 +86,7 @@ def _add_adjoint(
         pure=program.pure,
         dataflow=program.dataflow,
     )
+    return without_te_gradients(adjoint)
 
 
 def _differentiable(params: list[Any]) -> list[Any]:

@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax, tirx
 
 from ..errors import RuleError
 from ..exclusive import BLOCK_BUILDER
+from ..fallback.memo import Memo
 from ..ops.calls import data_of
 from ..ops.tensor import Emitter, Tensor, same_shape
 from ..provenance import with_origin
 from ..registry.attributes import Attributes
 from ..registry.rule import Rule
+from .derive import legalisation_of
 from .program import variables_in
 
 
@@ -35,18 +38,47 @@ class WrittenOut:
     kernels: dict[Any, Any]
 
 
+@dataclass(frozen=True)
+class _Kept:
+    """A form and the variables that it reads: values, and symbolic extents."""
+
+    form: WrittenOut
+    sources: list[Any]
+    symbols: list[Any]
+
+
+_WRITTEN_OUT: Memo[_Kept] = Memo()
+"""The forms of derived composites: to lower an op takes time."""
+
+
 def written_out(rule: Rule, var: Any, call: Any) -> WrittenOut:
     """Return a call's composite form.
+
+    Calls of an op that differ in nothing but their variables are written out once, if the form is
+    derived.
 
     Raises
     ------
     RuleError
         The rule returned values that are not those of its op.
     """
+    sources = list(dict.fromkeys(variables_in(call)))
+    if rule.origin != "derived":
+        return _written_out(rule, var, call, sources)
+    key = _structure(var, call, sources)
+    symbols: list[Any] = []
+    tvm_ffi.structural_walk(tvm_ffi.convert(key), (tvm.ir.Var, symbols.append))
+    kept = _WRITTEN_OUT.get(
+        key, lambda: _Kept(_written_out(rule, var, call, sources), sources, symbols)
+    )
+    given = zip([*kept.sources, *kept.symbols], [*sources, *symbols], strict=True)
+    return _renamed(kept.form, dict(given), var, _span(rule, call))
+
+
+def _written_out(rule: Rule, var: Any, call: Any, sources: list[Any]) -> WrittenOut:
     builder = relax.BlockBuilder()
     emitter = Emitter(builder)
-    sources = list(dict.fromkeys(variables_in(call)))
-    span = call.span if rule.origin == "hand" else with_origin(call.span, rule.origin)
+    span = _span(rule, call)
     with BLOCK_BUILDER, builder.function("composite", sources):
         with emitter.at(span, var.name):
             inputs = [emitter.lift(argument) for argument in data_of(call)]
@@ -61,6 +93,45 @@ def written_out(rule: Rule, var: Any, call: Any) -> WrittenOut:
         gv: module[gv] for gv in module.get_global_vars() if isinstance(module[gv], tirx.PrimFunc)
     }
     return WrittenOut([*((b.var, _bound(b, span)) for b in bindings), (var, body.body)], kernels)
+
+
+def _span(rule: Rule, call: Any) -> Any:
+    return call.span if rule.origin == "hand" else with_origin(call.span, rule.origin)
+
+
+def _structure(var: Any, call: Any, sources: list[Any]) -> list[Any]:
+    """Return what the form of a call depends on.
+
+    TVM's own lowering of an op is taken to be the same as long as the process lives.
+    """
+    numbers = {source: number for number, source in enumerate(sources)}
+
+    def structure(expr: Any) -> Any:
+        if isinstance(expr, relax.Var):
+            return [numbers[expr], expr.ty]
+        return [structure(e) for e in expr.fields] if isinstance(expr, relax.Tuple) else expr
+
+    lowering = id(legalisation_of(call))
+    return [call.op, lowering, call.attrs, call.ty_args, var.ty, *map(structure, call.args)]
+
+
+def _renamed(form: WrittenOut, renamed: dict[Any, Any], var: Any, span: Any) -> WrittenOut:
+    """Return a form with other variables, in the place of another call."""
+    rename = (tvm.ir.Var, lambda known: renamed.get(known, known))
+    bindings: list[tuple[Any, Any]] = []
+    for bound, value in form.bindings:
+        is_last = bound is form.bindings[-1][0]
+        own = var if is_last else relax.Var(var.name, tvm_ffi.structural_map(bound.ty, rename))
+        if isinstance(value, relax.MatchCast):
+            source, ty = (tvm_ffi.structural_map(part, rename) for part in (value.value, value.ty))
+            value = relax.MatchCast(own, source, ty)
+        else:
+            value = tvm_ffi.structural_map(value, rename)
+        if isinstance(value, relax.Call):
+            value = relax.Call(value.op, value.args, value.attrs, value.ty_args, span)
+        bindings.append((own, value))
+        renamed[bound] = own
+    return WrittenOut(bindings, form.kernels)
 
 
 def _bound(binding: Any, span: Any) -> Any:

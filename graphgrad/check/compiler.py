@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,10 +64,10 @@ def compile_function(
     note = "; ".join(obstacles)
     if not obstacles:
         try:
-            return Compiled(Machine(_differentiated(wide, name, positions, order)), name)
+            return Compiled(Machine(_differentiated(wide, {name: positions}, order)), name)
         except UncompilableError as error:
             note = f"in float64 it {error}"
-    return Compiled(Machine(_differentiated(mod, name, positions, order)), name, False, note)
+    return Compiled(Machine(_differentiated(mod, {name: positions}, order)), name, False, note)
 
 
 class PartCompiler:
@@ -92,16 +92,16 @@ class PartCompiler:
     def _compile(self, parts: dict[Any, Part]) -> None:
         promoted = {key: promote_to_float64(part.mod) for key, part in parts.items()}
         exact = [key for key, (_, obstacles) in promoted.items() if not obstacles]
-        together = tvm.IRModule()
-        for key in exact:
-            part = parts[key]
-            wide = promoted[key][0]
-            together.update(_differentiated(wide, part.name, part.positions, self._order))
-        try:
-            machine = Machine(together)
-            self._compiled |= {key: Compiled(machine, parts[key].name) for key in exact}
-        except UncompilableError:  # of one of them: it shows which when each stands alone
-            exact = []
+        if exact:
+            together = tvm.IRModule()
+            for key in exact:
+                together.update(promoted[key][0])
+            positions = {parts[key].name: parts[key].positions for key in exact}
+            try:
+                machine = Machine(_differentiated(together, positions, self._order))
+                self._compiled |= {key: Compiled(machine, parts[key].name) for key in exact}
+            except UncompilableError:  # of one of them: it shows which when each stands alone
+                exact = []
         for key, part in parts.items():
             if key not in exact:
                 self._compiled[key] = compile_function(
@@ -114,14 +114,20 @@ def _key(part: Part) -> Any:
 
 
 def _differentiated(
-    mod: tvm.IRModule, name: str, positions: Sequence[int], order: int
+    mod: tvm.IRModule, positions: Mapping[str, Sequence[int]], order: int
 ) -> tvm.IRModule:
-    params = mod[name].params
-    mod = vjp(mod, name, wrt=[params[k] for k in positions])
-    names = [name, f"{name}_vjp"]
-    if order == 2:
-        extended = mod[names[-1]].params
-        wrt = [*(extended[k] for k in positions), *extended[len(params) :]]
-        mod = vjp(mod, names[-1], wrt=wrt)
-        names.append(f"{names[-1]}_vjp")
+    """Return some functions of a module with their gradients, each by the positions given for it.
+
+    They are added to one module one after another, so that no two kernels get the same name.
+    """
+    names = []
+    for name, chosen in positions.items():
+        params = mod[name].params
+        mod = vjp(mod, name, wrt=[params[k] for k in chosen])
+        names += [name, f"{name}_vjp"]
+        if order == 2:
+            extended = mod[names[-1]].params
+            wrt = [*(extended[k] for k in chosen), *extended[len(params) :]]
+            mod = vjp(mod, names[-1], wrt=wrt)
+            names.append(f"{names[-1]}_vjp")
     return relax.transform.DeadCodeElimination(names)(mod)

@@ -11,7 +11,7 @@ from tvm import te, tirx
 from tvm.te import _ffi_api
 
 from ..errors import ArgumentError
-from .kinds import map_stage
+from .kinds import copied
 from .walk import Expr, identity, is_load, items, loaded, postorder, tensor_key, transformed
 
 Key = tuple[int, int]
@@ -141,7 +141,7 @@ def rewritten(
         order = postorder(
             root,
             parts=lambda op: [
-                tensor.op for tensor in op.input_tensors if tensor_key(tensor) not in table
+                tensor.op for tensor in items(op.input_tensors) if tensor_key(tensor) not in table
             ],
         )
         for op in order:
@@ -173,7 +173,7 @@ def with_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
     def replaced(tensor: te.Tensor) -> te.Tensor:
         return table.get(tensor_key(tensor), tensor)
 
-    before = list(op.input_tensors)
+    before = items(op.input_tensors)
     if all(tensor_key(replaced(tensor)) == tensor_key(tensor) for tensor in before):
         return op
     if isinstance(op, te.ComputeOp):
@@ -296,7 +296,7 @@ def _of_shape(tensor: te.Tensor, shape: Sequence[Expr]) -> te.Tensor:
     """Return a tensor with these very extents as its shape: externs ask for the same objects."""
     if all(a.same_as(b) for a, b in zip(tensor.shape, shape, strict=True)):
         return tensor
-    return map_stage(shape, lambda *at: tensor[at], name=tensor.op.name)
+    return copied(tensor, tensor.op.name, shape)
 
 
 def _changed_bodies(bodies: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:

@@ -28,12 +28,7 @@ class Guarded:
 
     def applied(self) -> Expr:
         """Return the value inside its conditions."""
-        result = self.value
-        zero = tirx.const(0.0, str(result.ty))
-        for condition, wanted in reversed(self.guards):
-            branches = (result, zero) if wanted else (zero, result)
-            result = tirx.if_then_else(condition, *branches)
-        return result
+        return within(self.guards, self.value, tirx.const(0.0, str(self.value.ty)))
 
 
 class GuardedSum:
@@ -53,6 +48,14 @@ class GuardedSum:
             Guarded(same[0].guards, balanced([term.value for term in same]))
             for same in self._parts.values()
         ]
+
+
+def within(guards: Sequence[Guard], value: Expr, otherwise: Expr) -> Expr:
+    """Return a value where all guards hold, outermost first: none is evaluated unless needed."""
+    for condition, wanted in reversed(guards):
+        branches = (value, otherwise) if wanted else (otherwise, value)
+        value = tirx.if_then_else(condition, *branches)
+    return value
 
 
 def total(terms: Sequence[Guarded]) -> Expr:

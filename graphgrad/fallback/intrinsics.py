@@ -10,6 +10,7 @@ from typing import Any
 from tvm import tirx
 
 from ..errors import RuleError
+from .memo import DERIVED
 from .walk import Expr
 
 Partials = Callable[..., Any]
@@ -74,6 +75,7 @@ def register_intrinsic_gradient(
             f"register_intrinsic_gradient takes a name and a function, got {name!r}, {partials!r}"
         )
     _TABLE[name] = Intrinsic(partials, singular)
+    DERIVED.clear()
     return partials
 
 

@@ -83,6 +83,11 @@ def iteration(axis: Any, how: int) -> Any:
     return tirx.IterVar(tvm.ir.Range.from_min_extent(axis.low, axis.extent), axis.var, how)
 
 
+def copied(tensor: te.Tensor, name: str, shape: Sequence[Any] | None = None) -> te.Tensor:
+    """Return a copy of a tensor, as a stage; of its shape written with other objects, if given."""
+    return map_stage(tensor.shape if shape is None else shape, lambda *at: tensor[at], name)
+
+
 def kind_of(op: Any) -> Kind | None:
     """Return the kind of a derived stage; None if it carries none."""
     attributes = op.attrs if isinstance(op, te.ComputeOp | te.ExternOp) else None

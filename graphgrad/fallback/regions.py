@@ -206,7 +206,7 @@ class Placement:
             return  # only below what is known
         parts = self.parts[key]
         region = self.regions[key] = uses[0] if len(uses) == 1 else fold(_common, uses)
-        if type(node) in _CHEAP:
+        if is_cheap(node):
             for use in uses:
                 self._use(parts, [use] * len(parts))
             return
@@ -330,6 +330,11 @@ class Conditions:
             else:
                 cases.setdefault(self._classes.number(condition), condition)
         return cases
+
+
+def is_cheap(node: Expr) -> bool:
+    """Return whether a node is better evaluated for each use than kept in a variable."""
+    return type(node) in _CHEAP
 
 
 def _is_dangerous(node: Expr) -> bool:

@@ -11,6 +11,7 @@ both in a condition and in what the condition decides.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,13 +19,15 @@ from tvm import tirx
 from tvm.ir import prim
 
 from .indices.linear_system import Axis
-from .regions import Placement, Region
+from .regions import Placement, Region, is_cheap
 from .walk import (
     Expr,
     Graph,
     Recursion,
     children,
+    dtype_name,
     identity,
+    is_conditional,
     is_tree,
     merged,
     rebuilt,
@@ -54,7 +57,32 @@ def shared(
     graph = with_parts([root])
     if is_tree(graph):
         return substituted(root, values)
-    return _bound(*merged(graph, values), {}, axes)
+    root, graph = merged(graph, values)
+    if any(is_conditional(node) for node, _ in graph):
+        return _bound(root, graph, {}, axes)
+    return _bound_around(root, graph)
+
+
+def _bound_around(root: Expr, graph: Graph) -> Expr:
+    """Return an expression without conditions with its bindings: all of them are around it."""
+    uses = Counter({identity(root): 1})
+    for node, parts in reversed(graph):
+        count = uses[identity(node)]
+        for part in parts:
+            uses[identity(part)] += count if is_cheap(node) else min(count, 1)
+    results: dict[int, Expr] = {}
+    bindings = []
+    for node, parts in graph:
+        value = rebuilt(node, [results[identity(part)] for part in parts], parts)
+        if parts and uses[identity(node)] > 1 and not is_cheap(node):
+            var = tirx.Var(f"v{len(bindings)}", dtype_name(node.ty))
+            bindings.append((var, value))
+            value = var
+        results[identity(node)] = value
+    body = results[identity(root)]
+    for var, value in reversed(bindings):
+        body = prim.Let(var, value, body)
+    return body
 
 
 def _bound(

@@ -24,6 +24,7 @@ from .walk import (
     choice_of,
     contain,
     is_load,
+    items,
     loaded,
     postorder,
     reads,
@@ -71,7 +72,7 @@ def read_through(op: Operation, may_be_left_out: Callable[[te.Tensor], bool]) ->
     """
     if not isinstance(op, te.ComputeOp):
         return op
-    if not any(may_be_left_out(t) and _may_be_view(t) for t in op.input_tensors):
+    if not any(may_be_left_out(t) and _may_be_view(t) for t in items(op.input_tensors)):
         return op
     analyzer = analyzer_of(stage_axes(op))
     unchanged = True

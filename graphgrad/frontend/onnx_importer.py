@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from ..provenance import span_of
 from . import converters, stock_operators
 from .exact_arithmetic import ExactArithmetic, symbols
 from .known_values import LARGEST, KnownValue
-from .onnx_graph import STANDARD_DOMAINS, opset
+from .onnx_graph import STANDARD_DOMAINS, all_nodes, opset
 from .relax_main import with_spans
 from .shape_arithmetic import Folding, fold, shape_value, size_value
 
@@ -114,7 +115,7 @@ class _Importer:
     def translate(self) -> IRModule:
         """Build the module; see `import_graph`."""
         graph = self._proto.graph
-        has_branches = any(node.op_type == "If" for node in graph.node)
+        has_branches = any(node.op_type == "If" for node in all_nodes(graph))
         # A branch cannot be bound inside a dataflow block.
         block = contextlib.nullcontext() if has_branches else self._builder.dataflow()
         with self._builder.function("main", params=self._parameters):
@@ -226,6 +227,7 @@ class _Importer:
                 emitter=emitter,
                 known=[self._known.get(name) for name in node.input],
                 stock=lambda: self._translated(node),
+                inline=partial(self._inlined, emitter),
             )
             outputs = converter(translated)
         outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
@@ -273,15 +275,36 @@ class _Importer:
             result = self._builder.emit(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
         return relax.SeqExpr([self._builder._end_block()], result)
 
+    def _inlined(
+        self, emitter: Emitter, graph: onnx.GraphProto, inputs: Sequence[Tensor | KnownValue]
+    ) -> tuple[list[Tensor], list[KnownValue | None]]:
+        """Translate the body of a loop here; return its outputs, and which of them are known."""
+        names = [value.name for value in graph.input]
+        with self._scope(graph, dict(zip(names, inputs, strict=True))):
+            outputs = [value.name for value in graph.output]
+            known = [self._known.get(name) for name in outputs]
+            return [emitter.lift(self._translated_output(name)) for name in outputs], known
+
     @contextlib.contextmanager
-    def _scope(self, graph: onnx.GraphProto) -> Iterator[None]:
-        """Translate a branch; what it computes is forgotten at the end of the ``with`` block."""
+    def _scope(
+        self, graph: onnx.GraphProto, inputs: Mapping[str, Tensor | KnownValue] | None = None
+    ) -> Iterator[None]:
+        """Translate an inner graph; what it computes is forgotten at the end of the block."""
         outer = dict(self._values), dict(self._known)
+        for name, value in (inputs or {}).items():
+            self._known.pop(name, None)
+            self._values.pop(name, None)
+            if isinstance(value, KnownValue):
+                self._known[name] = value
+            else:
+                self._values[name] = value.expr
         for tensor in graph.initializer:
             self._add_constant(tensor.name, numpy_helper.to_array(tensor))
         self._translate_nodes(graph)
-        yield
-        self._values, self._known = outer
+        try:
+            yield
+        finally:
+            self._values, self._known = outer
 
     def _translated_output(self, name: str) -> relax.Expr:
         value = self._tensor(name)

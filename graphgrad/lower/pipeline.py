@@ -13,6 +13,7 @@ from tvm import relax, tirx
 
 from ..divisions import with_exact_divisions
 from ..errors import GraphGradError, LoweringError, TargetError
+from ..ops.calls import without_te_gradients
 from . import cpu
 from .allocate import allocate_first
 from .cuda import lowering as cuda_lowering
@@ -148,7 +149,8 @@ def _lowering(
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")
     def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         with target:
-            mod = _to_kernels(fuse=not _fusion_fails(mod))(with_static_kernels(mod))
+            mod = with_static_kernels(without_te_gradients(mod))
+            mod = _to_kernels(fuse=not _fusion_fails(mod))(mod)
             if kind == "cuda":
                 mod = cuda_schedule.schedule_module(mod, target, kernels)
             else:

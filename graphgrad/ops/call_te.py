@@ -52,15 +52,22 @@ def call_te(
             "call_te writes into a BlockBuilder: call it inside `with builder.function(...)`"
         )
     values = {key: _expression(value) for key, value in keywords.items()}
-    result = kernel_call(builder, function, _expression(args), values, name or _name(function))
+    result = kernel_call(
+        builder, function, _expression(args), values, name or _name(function), True
+    )
     return emitters[0].emit(result) if emitters else result
 
 
 def kernel_call(
-    builder: relax.BlockBuilder, function: Callable[..., Any], args: Any, keywords: Any, name: str
+    builder: relax.BlockBuilder,
+    function: Callable[..., Any],
+    args: Any,
+    keywords: Any,
+    name: str,
+    narrow: bool = False,
 ) -> relax.Call:
     """Return a call of the kernel of a function applied to Relax values; the builder has it."""
-    traced = Traced(function, args, keywords)
+    traced = Traced(function, args, keywords, narrow)
     variable = builder.add_func(kernel_of(traced.parameters, traced.outputs), name)
     return relax.call_tir(variable, relax.Tuple(traced.arguments), traced.types())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import relax
 
 _WITH_TUPLE = frozenset(
@@ -12,6 +13,9 @@ _WITH_TUPLE = frozenset(
     for name in ("call_tir", "call_tir_inplace", "call_tir_with_grad", "call_dps_packed")
 )
 """Ops whose data are one tuple, behind what is called."""
+
+WITH_TE_GRADIENT = tvm.ir.Op.get("relax.call_tir_with_grad")
+"""A ``call_tir`` that names its gradient, see `graphgrad.autodiff.te_gradients`."""
 
 _WITH_CALLEE = frozenset(("relax.call_pure_packed", "relax.call_inplace_packed"))
 """Ops whose first argument is what is called, and the others are its data."""
@@ -35,3 +39,34 @@ def data_of(call: Any) -> list[Any]:
     if isinstance(call.op, tvm.ir.Op) and call.op.name in _WITH_CALLEE:
         return list(call.args[1:])
     return list(call.args)
+
+
+def without_te_gradients(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module whose ``call_tir_with_grad`` are ``call_tir``, which is what they compute."""
+    changed = mod.clone()
+    for variable, function in mod.functions_items():
+        if isinstance(function, relax.Function) and _names_te_gradients(function):
+            changed.update_func(variable, _ToCallTir(mod).visit_expr(function))
+    return changed
+
+
+def _names_te_gradients(function: relax.Function) -> bool:
+    found: list[Any] = []
+
+    def visit(call: Any) -> None:
+        if call.op == WITH_TE_GRADIENT:
+            found.append(call)
+
+    tvm_ffi.structural_walk(function, (tvm.ir.Call, visit))
+    return bool(found)
+
+
+@relax.expr_functor.mutator
+class _ToCallTir(relax.PyExprMutator):
+    def visit_call_(self, call: Any) -> Any:
+        """Replace one call."""
+        call = self.visit_expr_post_order(call)
+        if call.op != WITH_TE_GRADIENT:
+            return call
+        kernel, arguments, *extents = call.args
+        return relax.call_tir(kernel, arguments, list(call.ty_args), *extents)

@@ -16,7 +16,8 @@ from tvm import relax, te, tirx
 from ..errors import ArgumentError, MissingGradientError
 from ..fallback.graph import rewritten
 from ..fallback.kernels.expressions import expressions_of
-from ..fallback.walk import children, identity, postorder, rebuilt, tensor_key
+from ..fallback.kernels.extents import renamed_extent
+from ..fallback.walk import identity, tensor_key
 from ..lower.legalise import LEGALISATIONS
 
 Value = Any
@@ -90,11 +91,11 @@ class Composition:
                 self._outside[identity(new)] = var
             return self._inside[identity(var)]
 
-        return _extent(extent, self._dtype, own)
+        return renamed_extent(extent, self._dtype, own)
 
     def outside(self, extent: Any) -> Any:
         """Return an extent of a tensor expression in terms of the program's variables."""
-        return _extent(extent, "int64", lambda var: self._outside[identity(var)])
+        return renamed_extent(extent, "int64", lambda var: self._outside[identity(var)])
 
     def _called(self, call: Any) -> Value:
         name = str(call.op.name)
@@ -213,19 +214,3 @@ def _number(array: Any) -> te.Tensor:
         raise ArgumentError(f"a constant of shape {array.shape}; make it an argument of the op")
     value = tirx.const(array.item(), str(array.dtype))
     return te.compute(array.shape, lambda *_: value, name="number")
-
-
-def _extent(extent: Any, dtype: str, variable: Callable[[Any], Any]) -> Any:
-    """Return an extent in another dtype and other variables."""
-    if isinstance(extent, int):
-        return tirx.const(extent, dtype)
-    results: dict[int, Any] = {}
-    for node in postorder(extent):
-        if isinstance(node, tirx.IntImm):
-            new = tirx.const(int(node), dtype)
-        elif isinstance(node, tvm.ir.Var):
-            new = variable(node)
-        else:
-            new = rebuilt(node, [results[identity(part)] for part in children(node)])
-        results[identity(node)] = new
-    return results[identity(extent)]

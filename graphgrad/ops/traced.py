@@ -26,11 +26,19 @@ class Traced:
     arguments : list
         The Relax values that these stand for.
     outputs : list of Tensor
+
+    With `narrow`, extents that are numbers are of int32, as te.placeholder makes them of Python's:
+    te.scan takes no others.
     """
 
     def __init__(
-        self, function: Callable[..., Any], args: tuple[Any, ...], keywords: Mapping[str, Any]
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        keywords: Mapping[str, Any],
+        narrow: bool = False,
     ):
+        self._narrow = narrow
         self.parameters: list[Any] = []
         self.arguments: list[Any] = []
         self._own: dict[Any, Any] = {}
@@ -48,7 +56,7 @@ class Traced:
     def types(self) -> list[relax.TensorType]:
         """Return the types of the results, in terms of the caller's variables."""
         return [
-            relax.TensorType([self._outside(e) for e in output.shape], str(output.dtype))
+            relax.TensorType(list(map(self._outside, output.shape)), str(output.dtype))
             for output in self.outputs
         ]
 
@@ -90,6 +98,9 @@ class Traced:
     def _extent(self, extent: Any) -> Any:
         """Return an extent in terms of variables of its own."""
 
+        if isinstance(extent, tirx.IntImm) and self._narrow and int(extent) < 2**31:
+            return tirx.IntImm("int32", int(extent))
+
         def renamed(var: Any) -> Any:
             return self._own.setdefault(var, tirx.Var(var.name, str(var.ty)))
 
@@ -97,6 +108,8 @@ class Traced:
 
     def _outside(self, extent: Any) -> Any:
         """Return an extent of a result in terms of the caller's variables."""
+        if isinstance(extent, tirx.IntImm):
+            return int(extent)
         back = {identity(own): outer for outer, own in self._own.items()}
         return tvm_ffi.structural_map(
             extent, (tvm.ir.Var, lambda var: back.get(identity(var), var))

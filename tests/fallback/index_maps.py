@@ -156,3 +156,9 @@ def _mirrored(choices: Choices, index: Index, extent: int) -> Fit:
     period = max(2 * (extent - 1), 1)
     place = tirx.floormod(index.expr - choices.integer(0, 2), period)
     return tirx.Select(place < extent, place, period - place), None
+
+
+def scaled(index: Any, scale: float, offset: float = 0.0, dtype: str = "float32") -> Any:
+    """Return an index computed with floats, as that of an image which is resized."""
+    value = (index.astype(dtype) + tirx.const(offset, dtype)) * tirx.const(scale, dtype)
+    return tirx.floor(value - tirx.const(offset, dtype)).astype("int32")

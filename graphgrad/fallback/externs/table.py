@@ -8,6 +8,7 @@ from typing import Any
 from tvm import te
 
 from ...errors import MissingGradientError, RuleError
+from ..memo import DERIVED
 from . import cumulative, ordering, selection, spectral, writes
 
 Restatement = Callable[[Any], Sequence[te.Tensor | None] | None]
@@ -60,6 +61,7 @@ def register(tag: str, restate: Restatement) -> Restatement:
     if not isinstance(tag, str) or not tag or not callable(restate):
         raise RuleError(f"register takes a tag and a function, got {tag!r}, {restate!r}")
     _TABLE[tag] = restate
+    DERIVED.clear()
     return restate
 
 

@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
 
-from ..walk import Expr, dtype_name, identity, is_load, postorder, with_parts
+from ..walk import Expr, dtype_name, identity, is_load, postorder, reads, with_parts
 from . import polynomial
 from .polynomial import ONE, Form, Term, plus, times
 
@@ -50,10 +50,14 @@ def element_axes(shape: Iterable[Expr], name: str = "x") -> list[Axis]:
 
 
 def analyzer_of(axes: Iterable[Axis]) -> tvm.sym.Analyzer:
-    """Return an analyzer that knows the ranges of some loop variables."""
+    """Return an analyzer that knows the ranges of some loop variables.
+
+    Ranges that are read are left out: TVM's analysis fails on loads, which it cannot hash.
+    """
     analyzer = tvm.sym.Analyzer()
     for axis in axes:
-        analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
+        if not reads(axis.low, axis.extent):
+            analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
     return analyzer
 
 

@@ -14,10 +14,12 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
+from ...errors import ArgumentError
 from ..graph import operations, outputs_of
 from ..lowering.prim_func import create_prim_func
 from ..raising.prim_func import TensorProgram, raised
 from ..walk import identity
+from .retyped import Retype, Retyping
 
 _ATTRIBUTE = "graphgrad.expressions"
 
@@ -69,13 +71,44 @@ def expressions_of(func: tirx.PrimFunc, outputs: int) -> TensorProgram:
     MissingGradientError
         Its loops say more than tensor expressions can.
     """
+    program = _kept(func)
+    count = len(func.params)
+    return raised(func, range(count - outputs, count)) if program is None else program
+
+
+def retyped_kernel(func: tirx.PrimFunc, retype: Retype) -> tirx.PrimFunc | None:
+    """Return a kernel that computes the same in other dtypes.
+
+    Parameters
+    ----------
+    func : PrimFunc
+    retype : callable
+        Maps the name of a dtype to that of the dtype in its place.
+
+    Returns
+    -------
+    PrimFunc or None
+        None if it was not made of tensor expressions here, or of some that have dtypes built in.
+    """
+    program = _kept(func)
+    if program is None:
+        return None
+    retyping = Retyping(retype)
+    try:
+        outputs = retyping.tensors(program.outputs)
+    except ArgumentError:
+        return None
+    given = program.parameters[: len(program.parameters) - len(outputs)]
+    return kernel_of([retyping.parameter(parameter) for parameter in given], outputs)
+
+
+def _kept(func: tirx.PrimFunc) -> TensorProgram | None:
+    """Return the expressions that a kernel was made of here."""
     number = func.attrs.get(_ATTRIBUTE) if func.attrs else None
     made, program = _KEPT.get(str(number), (None, None))
     # A pass may have changed the loops and kept the attribute: then they count.
-    if program is not None and tvm_ffi.structural_equal(_code(made), _code(func)):
-        return program
-    count = len(func.params)
-    return raised(func, range(count - outputs, count))
+    same = program is not None and tvm_ffi.structural_equal(_code(made), _code(func))
+    return program if same else None
 
 
 def free_variables(*tensors: te.Tensor) -> list[tirx.Var]:

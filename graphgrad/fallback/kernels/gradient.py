@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import tvm
 from tvm import te, tirx
@@ -11,17 +12,24 @@ from tvm import te, tirx
 from ..backprop import is_float
 from ..gradient import te_gradient
 from ..graph import operations, outputs_of, rewritten
+from ..memo import DERIVED
 from ..raising.prim_func import TensorProgram
 from ..walk import identity, tensor_key
 from .expressions import expressions_of, free_variables, kernel_of
+from .extents import renamed_extent
+from .shared import shared_stages
 
-Source = tuple[Literal["input", "output", "cotangent"], int]
-"""A tensor of a call: an input, an output, or the cotangent of an output, by its number."""
+Source = tuple[Literal["input", "output", "cotangent", "shared"], int]
+"""A tensor by its number: an input of a call, an output, the cotangent of an output, or what was
+computed for several cotangents."""
+
+Place = tuple[int, int | None]
+"""A scalar parameter of a kernel by its number, or the extent of a parameter's axis."""
 
 
 @dataclass(frozen=True)
 class GradientKernel:
-    """A kernel for the cotangent of one input of another kernel.
+    """A kernel for the cotangent of one input of another kernel, or for what several need.
 
     Attributes
     ----------
@@ -29,18 +37,53 @@ class GradientKernel:
         In destination-passing style.
     arguments : list of Source
         The tensors that it takes before its result.
-    sizes : list of (int, int or None)
-        Scalars that it takes behind them: parameters of the other kernel, or extents of its
-        parameters (number and axis) that no shape of an argument tells.
+    sizes : list of Place
+        Scalars of the other kernel that it takes behind them, those that no shape of an argument
+        tells.
+    results : list of Tensor
+        What it computes; of these the shapes and dtypes count.
+    places : dict
+        Where the other kernel has the variables of those shapes, by their identities.
     """
 
     func: tirx.PrimFunc
     arguments: list[Source]
-    sizes: list[tuple[int, int | None]]
+    sizes: list[Place]
+    results: list[te.Tensor]
+    places: dict[int, Place]
+
+    def types(self, size: Callable[[int, int | None], Any]) -> list[tuple[list[Any], str]]:
+        """Return the shapes and dtypes of the results, given what is at a place."""
+
+        def known(var: Any) -> Any:
+            return size(*self.places[identity(var)])
+
+        return [
+            ([renamed_extent(extent, "int64", known) for extent in tensor.shape], str(tensor.dtype))
+            for tensor in self.results
+        ]
 
 
-def gradient_kernels(func: tirx.PrimFunc, inputs: int, outputs: int) -> list[GradientKernel | None]:
+@dataclass(frozen=True)
+class GradientKernels:
+    """The kernels of a gradient.
+
+    Attributes
+    ----------
+    shared : list of GradientKernel
+        What several of the others read, in order. Their results are numbered through.
+    cotangents : list of GradientKernel or None
+        One per input; None for one that is not of floats, or that is not read.
+    """
+
+    shared: list[GradientKernel]
+    cotangents: list[GradientKernel | None]
+
+
+def gradient_kernels(func: tirx.PrimFunc, inputs: int, outputs: int) -> GradientKernels:
     """Return the kernels that compute the cotangents of a kernel's inputs.
+
+    Those of equal kernels are derived once.
 
     Parameters
     ----------
@@ -49,16 +92,16 @@ def gradient_kernels(func: tirx.PrimFunc, inputs: int, outputs: int) -> list[Gra
     inputs, outputs : int
         How many tensors it takes, and how many it computes; scalars may stand between them.
 
-    Returns
-    -------
-    list of GradientKernel or None
-        One per input; None for one that is not of floats, or that is not read.
-
     Raises
     ------
     MissingGradientError
         Its loops are not those of tensor expressions, or a derivative is not known.
     """
+    key = [func.without_attr("global_symbol"), inputs, outputs]
+    return DERIVED.get(key, lambda: _derived(func, inputs, outputs))
+
+
+def _derived(func: tirx.PrimFunc, inputs: int, outputs: int) -> GradientKernels:
     program = expressions_of(func, outputs)
     sources: dict[tuple[int, int], Source] = {}
     for number, parameter in enumerate(program.parameters[:inputs]):
@@ -81,17 +124,28 @@ def gradient_kernels(func: tirx.PrimFunc, inputs: int, outputs: int) -> list[Gra
         if isinstance(parameter, te.Tensor) and is_float(parameter.dtype)
     ]
     gradients = te_gradient(program.outputs, [tensor for _, tensor in wanted], heads)
-    kernels: list[GradientKernel | None] = [None] * inputs
+    gradients = rewritten(gradients, lambda op: None, saved)
+    places = _places(program)
+    shared: list[GradientKernel] = []
+    kept: dict[tuple[int, int], te.Tensor] = {}
+    for stage in shared_stages(gradients):
+        results = outputs_of(stage)
+        shared.append(_kernel(rewritten(results, lambda op: None, kept), sources, places))
+        for result in results:
+            value = _placeholder(result, result.op.name)
+            sources[tensor_key(value)] = ("shared", len(kept))
+            kept[tensor_key(result)] = value
+    cotangents: list[GradientKernel | None] = [None] * inputs
     for (number, _), gradient in zip(
-        wanted, rewritten(gradients, lambda op: None, saved), strict=True
+        wanted, rewritten(gradients, lambda op: None, kept), strict=True
     ):
-        kernels[number] = _kernel(gradient, sources, _places(program))
-    return kernels
+        cotangents[number] = _kernel([gradient], sources, places)
+    return GradientKernels(shared, cotangents)
 
 
-def _places(program: TensorProgram) -> dict[int, tuple[int, int | None]]:
+def _places(program: TensorProgram) -> dict[int, Place]:
     """Return where the caller of a kernel says what its scalars and symbolic extents are."""
-    places: dict[int, tuple[int, int | None]] = {}
+    places: dict[int, Place] = {}
     results = iter(program.outputs)
     first_result = len(program.parameters) - len(program.outputs)
     for number, parameter in enumerate(program.parameters):
@@ -110,22 +164,21 @@ def _placeholder(tensor: te.Tensor, name: str) -> te.Tensor:
 
 
 def _kernel(
-    gradient: te.Tensor,
-    sources: dict[tuple[int, int], Source],
-    places: dict[int, tuple[int, int | None]],
+    results: list[te.Tensor], sources: dict[tuple[int, int], Source], places: dict[int, Place]
 ) -> GradientKernel:
-    """Return a gradient as a kernel that takes what it reads."""
+    """Return some tensors as a kernel that takes what they are computed from."""
     read = [
         tensor
-        for op in operations(gradient)
+        for op in operations(*results)
         for tensor in outputs_of(op)
         if tensor_key(tensor) in sources
     ]
     told = {identity(e) for tensor in read for e in tensor.shape if isinstance(e, tvm.ir.Var)}
-    sizes = [var for var in free_variables(gradient) if identity(var) not in told]
-    func = kernel_of([*read, *sizes], [gradient])
+    sizes = [var for var in free_variables(*results) if identity(var) not in told]
     return GradientKernel(
-        func,
+        kernel_of([*read, *sizes], results),
         [sources[tensor_key(tensor)] for tensor in read],
         [places[identity(var)] for var in sizes],
+        results,
+        places,
     )

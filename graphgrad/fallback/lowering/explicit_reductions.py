@@ -19,8 +19,9 @@ from tvm.ir import prim
 from ..backprop import is_float
 from ..constants import is_true
 from ..graph import Operation, listed, outputs_of, reduce_with, with_bodies
+from ..guarded import within
 from ..kinds import map_stage
-from ..walk import Expr, depend, identity, is_load, postorder, substituted
+from ..walk import Expr, depend, identity, reads, substituted
 
 
 def explicit_reduction(op: Operation) -> list[te.Tensor] | None:
@@ -113,13 +114,13 @@ def _loops(op: Any) -> tuple[list[Any], list[Expr]] | None:
         for axis in op.axis:
             analyzer.bind(axis.var, axis.dom)
         for axis in op.reduce_axis:
-            bounds = postorder(axis.dom.min, axis.dom.extent)
-            loads = any(map(is_load, bounds))  # which TVM's analyzer does not take
+            bounds = [axis.dom.min, axis.dom.extent]
+            loads = reads(*bounds)  # which TVM's analyzer does not take
             if not loads and analyzer.can_prove(axis.dom.extent < 1):
                 return None
             sure = not loads and analyzer.can_prove(axis.dom.extent >= 1)
             # What depends on the variable of an empty loop may not even be evaluated.
-            depends = any(identity(node) in lengthened for node in bounds)
+            depends = depend(bounds, lengthened)
             loop = axis if sure and not depends else _lengthened(axis, not_empty if depends else [])
             if not sure:
                 not_empty.append(axis.dom.extent >= 1)
@@ -197,10 +198,7 @@ def _choices(
 
 
 def _where(conditions: Sequence[Expr], value: Expr, otherwise: Expr) -> Expr:
-    """Return a value inside conditions, outermost first: none is evaluated unless needed."""
-    for condition in reversed(conditions):
-        value = tirx.if_then_else(condition, value, otherwise)
-    return value
+    return within([(condition, True) for condition in conditions], value, otherwise)
 
 
 def _all(conditions: Sequence[Expr]) -> Expr:

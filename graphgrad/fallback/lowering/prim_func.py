@@ -20,7 +20,7 @@ from ...divisions import with_exact_divisions
 from ...errors import ArgumentError
 from ..cut import cut_stage
 from ..graph import Key, operations, rewritten, sources
-from ..kinds import map_stage
+from ..kinds import copied
 from ..scans.scan_lowering import without_scans
 from ..walk import identity, tensor_key
 from .accumulation import Accumulation, accumulated, accumulations, overwriting
@@ -121,13 +121,11 @@ def _distinct(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
     seen: set[Key] = set()
     result = []
     for tensor in tensors:
-        result.append(_copy(tensor) if tensor_key(tensor) in seen else tensor)
+        result.append(
+            copied(tensor, f"{tensor.op.name}_copy") if tensor_key(tensor) in seen else tensor
+        )
         seen.add(tensor_key(tensor))
     return result
-
-
-def _copy(tensor: te.Tensor) -> te.Tensor:
-    return map_stage(tensor.shape, lambda *at: tensor[at], name=f"{tensor.op.name}_copy")
 
 
 def _position(buffer: te.Tensor, args: Sequence[Any]) -> int:

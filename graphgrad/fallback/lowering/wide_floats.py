@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import ml_dtypes
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
@@ -30,6 +31,7 @@ _DROPPED = 16
 """Bits of a float32 behind those of a bfloat16."""
 
 _TINY = ("float4_", "float6_", "float8_")
+"""How the dtypes begin that are not served."""
 
 _EXACT = ("bool", "int8", "uint8")
 """Of what a bfloat16 holds every value."""
@@ -90,7 +92,7 @@ def _is_narrow_buffer(value: Any) -> bool:
 def _inner_buffers(body: Any) -> dict[int, Any]:
     """Return buffers of float32 to take the place of those of bfloat16 that a function allocates.
 
-    Those stay that are handed over to other functions, or have a second name.
+    Those stay that other functions get, or elements of them, and those that have a second name.
     """
     allocated: list[Any] = []
     opaque: set[int] = set()
@@ -101,10 +103,14 @@ def _inner_buffers(body: Any) -> dict[int, Any]:
             opaque.update(identity(match.source.source) for match in node.match_buffers)
         elif isinstance(node, tirx.AllocBuffer):
             allocated.append(node.buffer)
+        elif isinstance(node, tirx.Evaluate):
+            hide = (tvm.ir.TensorLoad, lambda load: opaque.add(identity(load.source)))
+            tvm_ffi.structural_walk(node, hide)
         else:
             opaque.update(map(identity, node.args))
 
-    tvm_ffi.structural_walk(body, ((SBlock, tirx.AllocBuffer, tvm.ir.Call), visit))
+    kinds = (SBlock, tirx.AllocBuffer, tirx.Evaluate, tvm.ir.Call)
+    tvm_ffi.structural_walk(body, (kinds, visit))
     return {
         identity(buffer): tirx.decl_buffer(
             buffer.ty.shape, _WIDE, buffer.name, scope=buffer.ty.storage_scope
@@ -216,8 +222,8 @@ class Widening:
             buffer = self.buffers.get(identity(node.source), node.source)
             node = tirx.BufferLoad(buffer, parts)
             if self._is_narrow(node) and bound:
-                return _of_bits(_bits_of(node))
-            return tirx.Cast(_WIDE, node) if self._is_narrow(node) else node
+                return _of_bits(tirx.reinterpret("uint16", node), self.narrow)
+            return prim.Cast(_WIDE, node) if self._is_narrow(node) else node
         if isinstance(node, prim.Cast):  # to another dtype
             (value,) = parts
             return value if str(value.ty) == str(node.ty) else prim.Cast(node.ty, value)
@@ -226,7 +232,7 @@ class Widening:
         if isinstance(node, prim.FloatImm):
             return tirx.const(_nearest(float(node.value), self.narrow), _WIDE)
         if isinstance(node, tvm.ir.Var) or is_load(node):
-            return tirx.Cast(_WIDE, rebuilt(node, parts))
+            return prim.Cast(_WIDE, rebuilt(node, parts))
         if isinstance(node, tvm.ir.Call):
             wide = tvm.ir.PrimType(_WIDE)
             return tvm.ir.Call(node.op, parts, attrs=node.attrs, span=node.span, ret_ty=wide)
@@ -235,18 +241,13 @@ class Widening:
     def _rounded(self, cast: Expr, bound: bool, rounded_later: bool) -> Recursion:
         """Return what is cast to the narrow dtype, in float32, with no more digits than that."""
         exact = self._is_narrow(cast.value) or str(cast.value.ty) in _EXACT
-        bound = bound or not (exact or rounded_later)
-        value = yield self._wide(cast.value, bound, rounded_later)
+        value = yield self._wide(cast.value, bound or not (exact or rounded_later), rounded_later)
         if str(value.ty) != _WIDE:
-            value = tirx.Cast(_WIDE, value)
-        if exact or rounded_later:
-            return value
-        if self.narrow != _NARROW:
-            return tirx.Cast(_WIDE, tirx.Cast(self.narrow, value))
-        return _rounded(value)
+            value = prim.Cast(_WIDE, value)
+        return value if exact or rounded_later else _rounded(value, self.narrow)
 
     def _reinterpreted(self, node: Expr, bound: bool) -> Recursion:
-        """Return a number of other bits, which are those of a bfloat16, or become those."""
+        """Return a number of other bits, which are those of a narrow one, or become those."""
         (source,) = node.args
         if _is_element(source) and identity(source.source) not in self.buffers:
             at = []
@@ -254,11 +255,11 @@ class Widening:
                 at.append((yield self._wide(index, bound)))
             source = tirx.BufferLoad(source.source, at)
         elif self._is_narrow(source):
-            source = _high_bits((yield self._wide(source, bound=True)))
+            source = _bits_of((yield self._wide(source, bound=True)), self.narrow)
         else:
             source = yield self._wide(source, bound)
         if self._is_narrow(node):
-            return _of_bits(tirx.reinterpret("uint16", source))
+            return _of_bits(tirx.reinterpret("uint16", source), self.narrow)
         return tirx.reinterpret(str(node.ty), source)
 
 
@@ -270,25 +271,33 @@ def _parts(node: Expr) -> list[Expr]:
     return list(node.indices) if _is_element(node) else list(children(node))
 
 
-def _nearest(value: float, dtype: str) -> float:
-    """Return a number as a narrow dtype has it."""
-    return float(ml_dtypes.bfloat16(value)) if dtype == _NARROW else value
+def _nearest(value: float, narrow: str) -> float:
+    """Return the number of a narrow dtype that is nearest to another one."""
+    return float(np.dtype(getattr(ml_dtypes, narrow, narrow)).type(value))
 
 
-def _bits_of(element: Expr) -> Expr:
-    return tirx.reinterpret("uint16", element)
-
-
-def _of_bits(bits: Expr) -> Expr:
-    """Return the float32 that is the bfloat16 of some bits."""
+def _of_bits(bits: Expr, narrow: str) -> Expr:
+    """Return the float32 that is the narrow number of some bits."""
+    if narrow != _NARROW:
+        return prim.Cast(_WIDE, tirx.reinterpret(narrow, bits))
     return tirx.reinterpret(_WIDE, bits.astype("uint32") << _DROPPED)
 
 
-def _rounded(value: Expr) -> Expr:
-    """Return a float32 rounded to the nearest bfloat16, to the even one of two.
+def _bits_of(value: Expr, narrow: str) -> Expr:
+    """Return the bits of the narrow number that a float32 is rounded to."""
+    if narrow != _NARROW:
+        return tirx.reinterpret("uint16", prim.Cast(narrow, value))
+    return (tirx.reinterpret("uint32", _rounded(value, narrow)) >> _DROPPED).astype("uint16")
 
-    Half of the last place that is kept, less one bit, is added, and one bit if that place is odd.
+
+def _rounded(value: Expr, narrow: str) -> Expr:
+    """Return a float32 rounded to the nearest narrow number, to the even one of two.
+
+    For bfloat16, half of the last place that is kept, less one bit, is added to the bits, and one
+    bit if that place is odd.
     """
+    if narrow != _NARROW:
+        return prim.Cast(_WIDE, prim.Cast(narrow, value))
     given = tirx.Var("given", _WIDE)
     bits = tirx.reinterpret("uint32", given)
     half = tirx.const((1 << (_DROPPED - 1)) - 1, "uint32")
@@ -296,8 +305,3 @@ def _rounded(value: Expr) -> Expr:
     kept = ((bits + half + odd) >> _DROPPED) << _DROPPED
     nearest = tirx.reinterpret(_WIDE, kept)
     return prim.Let(given, value, tirx.Select(tirx.isnan(given), given, nearest))
-
-
-def _high_bits(value: Expr) -> Expr:
-    """Return the bits of the bfloat16 that a float32 is rounded to."""
-    return (tirx.reinterpret("uint32", _rounded(value)) >> _DROPPED).astype("uint16")

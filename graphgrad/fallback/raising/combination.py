@@ -13,6 +13,7 @@ from tvm.ir import prim
 
 from ..walk import Expr, called, children, rebuilt, substituted
 from .laws import is_associative, is_identity
+from .statements import equal, loads
 
 Load = tvm.ir.TensorLoad
 
@@ -60,7 +61,7 @@ class Combination:
             does, but not by a combination that is known to be associative.
         """
         for store in stores:
-            if not any(_is_old(load, stores) for load in _loads(store.value)):
+            if not any(_is_old(load, stores) for load in loads([store.value])):
                 raise NoCombinationError(f"{store.buffer.name} is overwritten in every iteration")
         known = _known(stores[0]) if len(stores) == 1 else None
         if known is not None:
@@ -216,15 +217,12 @@ def _beside(value: Expr, stores: Sequence[Any]) -> list[Expr]:
     return [child for child in children(value) if not _reads_old(child, stores)]
 
 
-def _loads(expr: Expr) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (Load, found.append))
-    return found
-
-
 def _is_old(node: Expr, stores: Sequence[Any]) -> bool:
-    return isinstance(node, Load) and any(node.source.same_as(s.buffer) for s in stores)
+    """Return whether a node is an element that the stores write; others of a buffer do not change."""
+    return isinstance(node, Load) and any(
+        node.source.same_as(s.buffer) and equal(list(node.indices), s.indices) for s in stores
+    )
 
 
 def _reads_old(node: Expr, stores: Sequence[Any]) -> bool:
-    return any(_is_old(load, stores) for load in _loads(node))
+    return any(_is_old(load, stores) for load in loads([node]))

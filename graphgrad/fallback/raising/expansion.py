@@ -66,12 +66,13 @@ class Expansion:
         RefusedError
             It cannot be told how large the buffer inside is.
         """
-        dtype = str(buffer.shape[0].ty) if len(buffer.shape) else "int64"
-        trips = _most(axis, around).astype(dtype)
+        trips = _most(axis, around)
         shape = list(buffer.shape)
         if rows is not None:
             del shape[rows.dimension]
         _check_size([trips, *shape], buffer, axis)
+        if is_state:
+            trips, *shape = map(_narrow, [trips, *shape])
         name, scope = f"{buffer.name}_{axis.var.name}", buffer.scope()
         inside = tirx.decl_buffer([trips, *shape], str(buffer.dtype), name, scope=scope)
         lag = 1 if rows is None else rows.lag
@@ -117,8 +118,7 @@ class Expansion:
         """Return what the buffer inside holds when the iterations begin."""
         if self.rows is None:
             assert state is not None
-            past = state  # a function's argument may be no default, and no None
-            return self._staged(lambda t, *rest: past(t, *rest), self.trips)
+            return self._staged(state, self.trips)
         return self._staged(lambda t, *rest: self._before(before, t, rest), self.trips)
 
     def first(self, before: te.Tensor) -> te.Tensor:
@@ -200,9 +200,8 @@ def scanned(
 ) -> list[te.Tensor]:
     """Return what all iterations have left, each from what those before have."""
     updates = [state.update(tensor) for state, tensor in zip(states, inside, strict=True)]
-    name = "_".join(str(state.buffer.name) for state in states[:2])
-    result = te.scan(list(firsts), updates, list(placeholders), name=f"{name}_scan")
-    return listed(result)
+    name = "_".join(str(state.buffer.name) for state in states[:2]) + "_scan"
+    return listed(te.scan(list(firsts), updates, list(placeholders), name=name))
 
 
 def _most(axis: Axis, around: Sequence[Axis]) -> Expr:
@@ -213,6 +212,12 @@ def _most(axis: Axis, around: Sequence[Axis]) -> Expr:
     if int(bound) >= _LARGEST:
         raise RefusedError(f"how often the loop {axis.var.name} runs depends on loops around it")
     return tirx.const(max(int(bound), 0), str(axis.extent.ty))
+
+
+def _narrow(extent: Expr) -> Expr:
+    """Return an extent as TVM's scans have it: they take no other dtype than int32."""
+    value = integer_value(extent)
+    return extent.astype("int32") if value is None else tirx.const(value, "int32")
 
 
 def _contains(expr: Expr, var: Any) -> bool:

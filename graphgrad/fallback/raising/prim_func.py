@@ -342,6 +342,8 @@ class _Raising:
             return
         analyzer = analyzer_of(place.axes)
         given = [c if way else tirx.Not(c) for c, way in place.guards if not loads([c])]
+        # TVM's analysis does not cancel what the low end and the extent of a loop have in common.
+        given += [axis.var < analyzer.simplify(axis.low + axis.extent) for axis in place.axes]
         cases = []
         for element, conditions in private.regions:
             at = list(zip([axis.var for axis in element], load.indices, strict=bool(element)))

@@ -114,7 +114,7 @@ def updated(update: Update, held: Held, is_fresh: Callable[[Any], bool]) -> list
     nest = _Nest(update, held, element, inversion, equations)
     if not inversion.loops:
         return [nest.stored(store) for store in update.stores]
-    if not any(_is_written(load.source, update) for load in _all_loads(update)):
+    if not any(_is_own(load, update) for load in _all_loads(update)):
         return nest.overwritten(all(is_fresh(store.buffer) for store in update.stores))
     return [_scattered(update, held)] if equations else nest.reduced()
 
@@ -155,8 +155,12 @@ def _is_affine(index: Expr, axes: Sequence[Axis], element: Axis) -> bool:
     return True
 
 
-def _is_written(buffer: Any, update: Update) -> bool:
-    return any(buffer.same_as(store.buffer) for store in update.stores)
+def _is_own(load: Any, update: Update) -> bool:
+    """Return whether an iteration reads the very element that it writes."""
+    return any(
+        load.source.same_as(store.buffer) and equal(list(load.indices), store.indices)
+        for store in update.stores
+    )
 
 
 def _all_loads(update: Update) -> list[Any]:
@@ -185,7 +189,18 @@ def _never_written(load: Any, store: Store, update: Update) -> bool:
     except NotAffineError:
         return False
     analyzer = analyzer_of([*update.axes, *inversion.loops])
-    return any(analyzer.can_prove(tirx.Not(guard)) for guard in inversion.guards)
+    return any(_never_holds(guard, analyzer) for guard in inversion.guards)
+
+
+def _never_holds(guard: Expr, analyzer: tvm.sym.Analyzer) -> bool:
+    if analyzer.can_prove(tirx.Not(guard)):
+        return True
+    # TVM sees that j < i for a loop j up to i, but not that j - i is not 0.
+    difference = analyzer.simplify(guard.a - guard.b) if isinstance(guard, prim.EQ) else None
+    return isinstance(difference, prim.Sub) and any(
+        analyzer.can_prove(order)
+        for order in (difference.a < difference.b, difference.a > difference.b)
+    )
 
 
 def _scattered(update: Update, held: Held) -> Result:
@@ -197,7 +212,7 @@ def _scattered(update: Update, held: Held) -> Result:
         It changes otherwise than by a sum.
     """
     first = update.stores[0]
-    own = [load for load in _all_loads(update) if load.source.same_as(first.buffer)]
+    own = [load for load in _all_loads(update) if _is_own(load, update)]
     try:
         combination = Combination.of(update.stores, update.in_any_order)
     except NoCombinationError:
@@ -307,6 +322,9 @@ class _Nest:
             They do not combine by what is known to be associative.
         """
         stores = self.update.stores
+        if any(_is_own(load, self.update) for load in loads([g for g, _ in self.update.guards])):
+            reason = f"whether {stores[0].buffer.name} changes depends on what it holds"
+            raise OrderError(stores[0].buffer, reason)
         before = [self.held(store.buffer) for store in stores]
         starts = _constants(before)
         try:

@@ -13,6 +13,7 @@ from tvm.te import _ffi_api
 
 from ...errors import ArgumentError
 from ..graph import Operation, outputs_of, reduce_with
+from ..guarded import within
 from ..indices.index_system import Axis
 from ..kinds import Kind, kind_of, marked
 from ..reductions.reduce import OTHERS, stage_axes
@@ -158,7 +159,8 @@ class _Compute(Stage):
             return self
         body = self.op.body
         count = len(body[0].source if isinstance(body[0], tirx.Reduce) else body)
-        values = [_guarded(conditions, root) for root in self.roots[:count]]
+        guards = [(condition, True) for condition in conditions]
+        values = [within(guards, r, tirx.const(0, str(r.ty))) for r in self.roots[:count]]
         attributes = _general_attributes(self.op) if self.attributes else {}
         return replace(self, roots=[*values, *self.roots[count:]], attributes=attributes)
 
@@ -235,14 +237,6 @@ class _Scatter(Stage):
         indices, value, guards = self.roots[:rank], self.roots[rank], self.roots[rank + 1 :]
         scatter = Scatter(self.axes, indices, value, guards)
         return [scatter_add(self.shape, str(self.op.output(0).dtype), [scatter], self.op.name)]
-
-
-def _guarded(conditions: Sequence[Expr], root: Expr) -> Expr:
-    """Return an expression inside conditions, zero elsewhere."""
-    zero = tirx.const(0, str(root.ty))
-    for condition in reversed(conditions):
-        root = tirx.if_then_else(condition, root, zero)
-    return root
 
 
 def _loop(axis: Axis, kind: int) -> Any:

@@ -14,8 +14,8 @@ from tvm import te, tirx
 
 from ..constants import integer_value
 from ..graph import Key, Operation, outputs_of, scan_body, sources, with_expressions
-from ..indices.index_system import Axis
-from ..walk import Expr, is_load, loaded, postorder, tensor_key, transformed
+from ..indices.linear_system import Axis, analyzer_of
+from ..walk import Expr, is_load, loaded, postorder, reads, tensor_key, transformed
 from .restage import stage_of
 
 
@@ -95,14 +95,11 @@ def reads_rows(
         if not isinstance(op, te.ComputeOp):
             return False
         stage = stage_of(op)
-        analyzer = tvm.sym.Analyzer()
-        for axis in [*around, *stage.axes]:
-            if not _loads(axis.low, axis.extent):
-                analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
+        analyzer = analyzer_of([*around, *stage.axes])
         for node in postorder(*stage.expressions):
             if is_load(node) and tensor_key(loaded(node)[0]) == key:
                 row = loaded(node)[1][0]
-                if _loads(row) or not analyzer.can_prove(tirx.all(row >= low, row < end)):
+                if reads(row) or not analyzer.can_prove(tirx.all(row >= low, row < end)):
                     return False
     return True
 
@@ -132,10 +129,6 @@ def reading_rings(op: Operation, rings: Mapping[Key, te.Tensor]) -> Operation:
         return ring(in_ring(row, ring.shape[0]), *rest)
 
     return with_expressions(op, lambda root: transformed(root, change))
-
-
-def _loads(*roots: Expr) -> bool:
-    return any(is_load(node) for node in postorder(*roots))
 
 
 def _is_short(op: Any) -> bool:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm import te, tirx
 
 from ...errors import ArgumentError, MissingGradientError
@@ -23,10 +22,10 @@ from ..constants import integer_value
 from ..contribution import Contribution
 from ..forms.assemble import assembled
 from ..graph import Key, Operation, listed, outputs_of, rewritten, scan_body, sources
-from ..indices.index_system import Axis
+from ..indices.linear_system import Axis, analyzer_of
 from ..kinds import map_stage
 from ..scatter import scatters_of, separated
-from ..walk import Expr, is_load, loaded, postorder, tensor_key
+from ..walk import Expr, is_load, loaded, postorder, reads, tensor_key
 from .restage import stage_of
 from .slices import Slicing
 from .stacks import Stacking
@@ -140,17 +139,14 @@ def _check_past(stages: Sequence[Operation], states: Sequence[te.Tensor], time: 
     if integer_value(time.extent) == 0:
         return
     keys = {tensor_key(state) for state in states}
-    analyzer = tvm.sym.Analyzer()
-    analyzer.bind(time.var, tvm.ir.Range.from_min_extent(time.low, time.extent))
+    analyzer = analyzer_of([time])
     for op in stages:
         if isinstance(op, te.ScanOp):
             continue
         for node in postorder(*stage_of(op).expressions):
             if is_load(node) and tensor_key(loaded(node)[0]) in keys:
                 row = loaded(node)[1][0]
-                if not any(is_load(part) for part in postorder(row)) and analyzer.can_prove(
-                    row >= time.var
-                ):
+                if not reads(row) and analyzer.can_prove(row >= time.var):
                     raise ArgumentError(
                         f"the stage {op.name} of a scan reads a state at the time that the step "
                         "computes, or later; a step may read the states of steps before it"

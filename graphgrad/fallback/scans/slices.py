@@ -19,16 +19,18 @@ from ...errors import ArgumentError
 from ..backprop import is_float
 from ..constants import integer_value
 from ..graph import Key, Operation, outputs_of, scan_body, scan_with
-from ..indices.index_system import Axis
+from ..indices.linear_system import Axis, analyzer_of
 from ..kinds import map_stage
 from ..walk import (
     Expr,
     called,
     children,
+    depend,
     identity,
     is_load,
     loaded,
     postorder,
+    reads,
     rebuilt,
     same,
     substituted,
@@ -196,18 +198,18 @@ class Slicing:
         tensor, indices = loaded(load)
         place = {i: at for i, at in enumerate(indices) if self._depends(at)}
         loops = {identity(axis.var) for axis in local}
-        fixed = {i: at for i, at in place.items() if not _uses(at, loops)}
+        fixed = {i: at for i, at in place.items() if not depend([at], loops)}
         if fixed:
             # A gather within the row is no reason to compute an element anew for each reader.
             # A scan is not computed for some elements of its rows alone.
             whole = isinstance(tensor.op, te.PlaceholderOp | te.ScanOp)
             place = {
-                i: at for i, at in place.items() if not _reads(at) or (i in fixed and not whole)
+                i: at for i, at in place.items() if not reads(at) or (i in fixed and not whole)
             }
         return self._demand(tensor, place, local)
 
     def _depends(self, index: Expr) -> bool:
-        return _uses(index, {identity(self.parameter.var)})
+        return depend([index], {identity(self.parameter.var)})
 
     def _build(self, part: Slice) -> None:
         """Build a slice, unless it is a view, which its readers see through."""
@@ -297,17 +299,13 @@ class Slicing:
         return self.known.get(tensor_key(tensor), tensor)
 
     def _analyzer(self, axes: Sequence[Axis]) -> Any:
-        analyzer = tvm.sym.Analyzer()
-        for axis in [*self.parameters, *axes]:
-            if _reads(axis.low) or _reads(axis.extent):
-                continue  # TVM's analysis fails on loads, which it cannot hash
-            low = integer_value(axis.low)
-            if axis is self.parameter and low is not None and integer_value(axis.extent) == 1:
-                # Bound to a range of one value, a parameter would be replaced by it, and what is
-                # read there would no longer seem to depend on the parameter.
-                analyzer.update(axis.var, tvm.sym.ConstIntBound(low, low))
-                continue
-            analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
+        low = integer_value(self.parameter.low)
+        if low is None or integer_value(self.parameter.extent) != 1:
+            return analyzer_of([*self.parameters, *axes])
+        # Bound to a range of one value, a parameter would be replaced by it, and what is read
+        # there would no longer seem to depend on the parameter.
+        analyzer = analyzer_of([*self.parameters[:-1], *axes])
+        analyzer.update(self.parameter.var, tvm.sym.ConstIntBound(low, low))
         return analyzer
 
 
@@ -349,7 +347,7 @@ def _simplified(root: Expr, analyzer: Any) -> Expr:
     """Return an expression with its indices simplified, and the conditions on indices alone."""
 
     def index(value: Expr) -> Expr:
-        return value if _reads(value) else analyzer.simplify(value)
+        return value if reads(value) else analyzer.simplify(value)
 
     def change(node: Expr) -> Expr:
         if is_load(node):
@@ -378,13 +376,5 @@ def _choice(node: Expr) -> tuple[Any, Expr, list[Expr]] | None:
     return None
 
 
-def _uses(root: Expr, variables: set[int]) -> bool:
-    return any(identity(node) in variables for node in postorder(root))
-
-
-def _reads(root: Expr) -> bool:
-    return any(is_load(node) for node in postorder(root))
-
-
 def _provable(analyzer: Any, condition: Expr) -> bool:
-    return not _reads(condition) and analyzer.can_prove(condition, ProofStrength.SYMBOLIC_BOUND)
+    return not reads(condition) and analyzer.can_prove(condition, ProofStrength.SYMBOLIC_BOUND)

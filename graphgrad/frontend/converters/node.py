@@ -23,6 +23,10 @@ _CONVERTERS: dict[tuple[str, str], Converter] = {}
 _REQUIRED = object()
 
 
+def _no_graph(graph: Any, inputs: Sequence[Any]) -> tuple[list[Tensor], list[KnownValue | None]]:
+    raise ModelError("the graphs that it holds cannot be translated here")
+
+
 @dataclass(frozen=True)
 class Node:
     """One ONNX node, with its inputs translated.
@@ -44,6 +48,9 @@ class Node:
         symbolic dimensions.
     stock : callable
         Translates the node as TVM's importer does.
+    inline : callable
+        Translates a graph that an attribute holds, given a `Tensor` or a KnownValue for each of its
+        inputs. Returns its outputs as tensors, and for each the value if that is known at import.
     """
 
     name: str
@@ -56,6 +63,7 @@ class Node:
     emitter: Emitter
     known: Sequence[KnownValue | None] = ()
     stock: Callable[[], Sequence[Any]] = tuple
+    inline: Callable[[Any, Sequence[Any]], tuple[list[Tensor], list[KnownValue | None]]] = _no_graph
 
     def attribute(self, name: str, default: Any = _REQUIRED) -> Any:
         """Return an attribute; its default where the node does not give it.

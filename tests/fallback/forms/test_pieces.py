@@ -1,4 +1,4 @@
-"""Indices that choose: the pieces are affine, disjoint and complete; floats give what they do."""
+"""Indices that choose: the pieces are affine, disjoint and complete."""
 
 import numpy as np
 import pytest
@@ -9,9 +9,9 @@ from graphgrad.fallback.contribution import Contribution
 from graphgrad.fallback.forms.pieces import affine_pieces
 from graphgrad.fallback.graph import operations
 from graphgrad.fallback.guarded import Guarded
-from graphgrad.fallback.indices.float_indices import without_floats
 from graphgrad.fallback.indices.index_system import Axis, invert
-from graphgrad.fallback.walk import identity, is_load, postorder
+from graphgrad.fallback.walk import identity
+from tests.fallback.index_maps import scaled
 from tests.fallback.integers import integer, points, readers
 from tests.fallback.interpreter import evaluate
 from tests.labels import label
@@ -190,61 +190,6 @@ def test_what_is_not_split_is_left_as_it_is(index):
     part = contribution([i], [index(i.var)])
     (same,) = affine_pieces(part)
     assert same is part
-
-
-def scaled(i, scale, offset=0.0, dtype="float32"):
-    value = (i.astype(dtype) + tirx.const(offset, dtype)) * tirx.const(scale, dtype)
-    return tirx.floor(value - tirx.const(offset, dtype)).astype("int32")
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize(
-    ("scale", "offset"),
-    [
-        (0.5, 0.0),
-        (0.5, 0.5),
-        (2.0, 0.0),
-        (2.0, 0.5),
-        (0.25, 0.5),
-        (4.0, 0.5),
-        (1.0, 0.0),
-        (0.75, 0.0),
-    ],
-)
-def test_floors_of_floats_become_integer_divisions(scale, offset, dtype):
-    i = axis("i", 40, 3)
-    index = without_floats(scaled(i.var, scale, offset, dtype), [i])
-    assert all("float" not in str(node.ty) for node in postorder(index))
-    for value in range(3, 43):
-        expected = int(np.floor((value + offset) * scale - offset))
-        assert integer(index, {identity(i.var): value}) == expected
-
-
-@pytest.mark.parametrize(
-    "index",
-    [
-        pytest.param(lambda i: scaled(i, 1 / 3), id="a multiple of three may round either way"),
-        pytest.param(lambda i: tirx.floor(tirx.exp(i.astype("float32"))).astype("int32"), id="exp"),
-        pytest.param(
-            lambda i: tirx.floor(i.astype("float32") * i.astype("float32")).astype("int32"),
-            id="not linear",
-        ),
-        pytest.param(
-            lambda i: tirx.round(i.astype("float32") * 0.5).astype("int32"), id="ties"
-        ),
-        pytest.param(
-            lambda i: tirx.floor(i.astype("float32") * tirx.const(1e-44, "float32") * -0.01)
-            .astype("int32"),
-            id="underflow",
-        ),
-        pytest.param(lambda i: scaled(i + te.var("n"), 0.5), id="a size"),
-    ],
-)  # fmt: skip
-def test_floats_that_are_not_certain_stay(index):
-    i = axis("i", 40)
-    before = index(i.var)
-    assert without_floats(before, [i]).same_as(before)
-    assert not any(is_load(node) for node in postorder(before))
 
 
 def test_a_scaled_clamped_index_is_inverted():

@@ -19,10 +19,10 @@ WIDE = VALUES.astype("float32")
 @pytest.mark.parametrize("largest_first", [False, True])
 def test_sorting(inner, largest_first):
     """TVM's own reads behind the end of the array, and writes there."""
-    data = te.compute(X.shape, lambda i, j: X(i, j) * 2.0, name="double") if inner else X
-    ordered = topi.sort(data, 1, not largest_first)
-    ordered = te.compute(X.shape, lambda i, j: ordered(i, j) * 0.5) if inner else ordered
-    *_, given = run(create_prim_func([X, ordered]), VALUES, *unwritten(ordered))
+    data = te.compute(X.shape, lambda i, j: X(i, j) * 2, name="doubled") if inner else X
+    y = topi.sort(data, 1, not largest_first)
+    y = te.compute(X.shape, lambda i, j: y(i, j) / 2, name="halved") if inner else y
+    *_, given = run(create_prim_func([X, y]), VALUES, *unwritten(y))
     expected = np.sort(WIDE, 1)[:, ::-1] if largest_first else np.sort(WIDE, 1)
     assert given.dtype == NARROW
     np.testing.assert_array_equal(given, expected)

@@ -6,11 +6,13 @@ import pytest
 import tvm
 from tvm import s_tir, te, tirx
 from tvm.ir import prim
+from tvm.script import tirx as T
 
 from graphgrad.errors import ArgumentError
 from graphgrad.fallback import create_prim_func
 from graphgrad.fallback.lowering.wide_floats import with_wide_floats
 from tests.fallback.interpreter import numpy_dtype
+from tests.fallback.lowered import buffers_of
 from tests.fallback.running import executable, run, unwritten
 from tests.labels import label
 
@@ -215,6 +217,41 @@ def test_stages_that_were_put_into_one_another():
     *_, at, given = run(func, ROWS, *unwritten(places, values))
     np.testing.assert_array_equal(at, [1, 0, 2, 1])
     np.testing.assert_array_equal(given, [1.5, -2.5, 0.5, -4])
+
+
+@T.prim_func(s_tir=True)
+def named_twice(x: T.Buffer((4,), "bfloat16"), y: T.Buffer((4,), "bfloat16")):
+    """Memory with a second name, memory of which elements are handed over, and other."""
+    twice = T.sblock_alloc_buffer((4,), "bfloat16")
+    given = T.sblock_alloc_buffer((4,), "bfloat16")
+    other = T.sblock_alloc_buffer((4,), "bfloat16")
+    for i in range(4):
+        with T.sblock("first"):
+            v = T.axis.spatial(4, i)
+            twice[v] = x[v] * T.bfloat16(3.0)
+            given[v] = x[v]
+            T.evaluate(T.Cast("int32", given[v]))
+    for i in range(4):
+        with T.sblock("second"):
+            v = T.axis.spatial(4, i)
+            T.reads(twice[v])
+            T.writes(other[v])
+            name = T.match_buffer(twice[v], (1,), "bfloat16", offset_factor=1)
+            other[v] = name[0] * name[0]
+    for i in range(4):
+        with T.sblock("third"):
+            v = T.axis.spatial(4, i)
+            bound: T.let[T.float32] = T.Cast("float32", other[v])
+            y[v] = T.Cast("bfloat16", bound) + given[v]
+
+
+def test_memory_between():
+    func = with_wide_floats(named_twice)
+    dtypes = {buffer.name: str(buffer.ty.dtype) for buffer in buffers_of(func)}
+    assert dtypes == {"twice": "bfloat16", "given": "bfloat16", "other": "float32"}
+    values = rounded([1, -2, 0.5, 3])
+    _, given = run(func, values, np.zeros(4, NARROW))
+    np.testing.assert_array_equal(given, rounded([10, 34, 2.75, 84]))
 
 
 def test_functions_without_bfloat16_stay():

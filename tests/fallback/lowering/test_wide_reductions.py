@@ -54,6 +54,23 @@ def test_other_combiners(dtype):
 
 
 @pytest.mark.parametrize("dtype", NARROW)
+def test_a_combiner_of_bits(dtype):
+    """It drops the last bits of each sum as the narrow dtype has it."""
+
+    def cut(a, b):
+        bits = tirx.reinterpret("uint16", a + b)
+        return tirx.reinterpret(dtype, bits & tirx.const(0xFFFC, "uint16"))
+
+    narrow = numpy_dtype(dtype)
+    values = np.random.default_rng(0).uniform(0.5, 1.5, 20).astype(narrow)
+    total = np.float32(0)
+    for value in values:
+        total = np.float32(total + np.float32(value)).astype(narrow)
+        total = (total.view("uint16") & np.uint16(0xFFFC)).view(narrow).astype("float32")
+    assert reduced(combiner(cut, 0.0), dtype, values.astype("float64")) == total
+
+
+@pytest.mark.parametrize("dtype", NARROW)
 def test_products_that_are_summed(dtype):
     """Neither the product leaves the range, nor does a condition around it hide it."""
     x, y = (te.placeholder((4,), dtype, name=name) for name in "xy")

@@ -26,7 +26,6 @@ def overwritten(A: T.Buffer((8,), "float64"), B: T.Buffer((1,), "float64")):
 
 @T.prim_func(s_tir=True)
 def filtered(A: T.Buffer((3, 9), "float64"), B: T.Buffer((3, 9), "float64")):
-    """An IIR filter of second order, along rows."""
     for r, i in T.grid(3, 9):
         if i < 2:
             B[r, i] = A[r, i]
@@ -45,18 +44,16 @@ def backwards(A: T.Buffer((6,), "float64"), B: T.Buffer((6,), "float64")):
 @T.prim_func(s_tir=True)
 def welford(A: T.Buffer((4, 7), "float64"), M: T.Buffer((4,), "float64"), V: T.Buffer((4,), "float64")):
     for r in range(4):
-        with T.sblock("welford"):
-            vr = T.axis.spatial(4, r)
-            mean = T.alloc_local((1,), "float64")
-            square = T.alloc_local((1,), "float64")
-            mean[0] = T.float64(0)
-            square[0] = T.float64(0)
-            for k in range(7):
-                delta = A[vr, k] - mean[0]
-                mean[0] = mean[0] + delta / T.Cast("float64", k + 1)
-                square[0] = square[0] + delta * (A[vr, k] - mean[0])
-            M[vr] = mean[0]
-            V[vr] = square[0] / T.float64(7)
+        mean = T.alloc_local((1,), "float64")
+        square = T.alloc_local((1,), "float64")
+        mean[0] = T.float64(0)
+        square[0] = T.float64(0)
+        for k in range(7):
+            delta = A[r, k] - mean[0]
+            mean[0] = mean[0] + delta / T.Cast("float64", k + 1)
+            square[0] = square[0] + delta * (A[r, k] - mean[0])
+        M[r] = mean[0]
+        V[r] = square[0] / T.float64(7)
 
 
 @T.prim_func(s_tir=True)
@@ -97,7 +94,6 @@ def recurrent_cell(
 
 @T.prim_func(s_tir=True)
 def two_dimensions(A: T.Buffer((4, 5), "float64"), B: T.Buffer((4, 5), "float64")):
-    """Each element from its neighbours above and to the left, as in dynamic programming."""
     for i, j in T.grid(4, 5):
         B[i, j] = A[i, j]
         if i > 0:
@@ -108,7 +104,6 @@ def two_dimensions(A: T.Buffer((4, 5), "float64"), B: T.Buffer((4, 5), "float64"
 
 @T.prim_func(s_tir=True)
 def smoothed_in_place(A: T.Buffer((6,), "float64"), B: T.Buffer((6,), "float64")):
-    """Three Gauss-Seidel sweeps."""
     for i in range(6):
         B[i] = A[i]
     for sweep in range(3):
@@ -118,7 +113,6 @@ def smoothed_in_place(A: T.Buffer((6,), "float64"), B: T.Buffer((6,), "float64")
 
 @T.prim_func(s_tir=True)
 def iterated(A: T.Buffer((4,), "float64"), B: T.Buffer((4,), "float64")):
-    """Newton's method for a square root, a fixed number of times."""
     for i in range(4):
         x = T.alloc_local((1,), "float64")
         x[0] = T.float64(1)

@@ -1,0 +1,56 @@
+"""What was made, kept by the structure of what it was made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import tvm_ffi
+
+Made = TypeVar("Made")
+
+
+class Memo(Generic[Made]):
+    """Results by structurally equal keys: those of equal kernels, of ops that are called alike.
+
+    Parameters
+    ----------
+    limit : int
+        Results that are kept; with more, all are forgotten.
+    """
+
+    def __init__(self, limit: int = 4096):
+        self._limit = limit
+        self._made: dict[int, list[tuple[Any, Made]]] = {}
+        self._count = 0
+
+    def get(self, key: Sequence[Any], make: Callable[[], Made]) -> Made:
+        """Return what was made for a key, or make it.
+
+        Parameters
+        ----------
+        key : sequence of TVM objects, numbers and strings
+            Equal to another one if it differs in free variables alone.
+        make : callable
+            What it raises is not kept.
+        """
+        structure = tvm_ffi.convert(list(key))
+        number = tvm_ffi.structural_hash(structure, map_free_vars=True)
+        for known, made in self._made.get(number, []):
+            if tvm_ffi.structural_equal(known, structure, map_free_vars=True):
+                return made
+        made = make()
+        if self._count >= self._limit:
+            self.clear()
+        self._made.setdefault(number, []).append((structure, made))
+        self._count += 1
+        return made
+
+    def clear(self) -> None:
+        """Forget everything: what it follows from has changed."""
+        self._made.clear()
+        self._count = 0
+
+
+DERIVED: Memo[Any] = Memo()
+"""Gradients of kernels; they follow from what is registered of intrinsics and extern stages."""

@@ -1,0 +1,269 @@
+"""Rules of what a Relax program calls by name: packed functions, PrimFuncs, te gradients."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, te
+from tvm.relax.training.utils import register_te_gradient
+
+import graphgrad as gg
+from graphgrad.provenance import read
+from graphgrad.registry import find, sample, unregister
+from graphgrad.registry.rule import composite, elementwise, find_function
+from tests.running import F64, function, run
+
+PACKED = "tests.registry.cube"
+KERNEL = "cube_kernel"
+X = np.linspace(0.5, 2.0, 6).reshape(2, 3)
+ONES = np.ones((2, 3))
+TYPE = relax.TensorType((2, 3), F64)
+
+
+@tvm.register_global_func(PACKED, override=True)
+def _cube(x, out=None):
+    if out is None:
+        return tvm.runtime.tensor(x.numpy() ** 3)
+    return out.copyfrom(x.numpy() ** 3)
+
+
+def dps(builder, x):
+    return builder.emit(relax.call_dps_packed(PACKED, relax.Tuple([x]), TYPE))
+
+
+def pure(builder, x):
+    return builder.emit(relax.call_pure_packed(PACKED, x, ty_args=[TYPE]))
+
+
+def direct(builder, x):
+    return builder.emit(relax.Call(relax.ExternFunc(PACKED), [x], ty_args=[TYPE]))
+
+
+def kernel(builder, x):
+    return builder.emit_te(_scaled, x, primfunc_name_hint=KERNEL)
+
+
+def _scaled(x):
+    return te.compute(x.shape, lambda *i: x(*i) * 5.0, name="scaled")
+
+
+CALLS = [(dps, PACKED), (pure, PACKED), (kernel, KERNEL)]
+calls = pytest.mark.parametrize(("call", "name"), CALLS, ids=["dps", "pure", "kernel"])
+
+
+@pytest.fixture
+def registered():
+    """Register a rule until the test ends."""
+    names = []
+
+    def register(rule, name=PACKED):
+        gg.register_gradient(name)(rule)
+        names.append(name)
+
+    yield register
+    for name in filter(find_function, names):
+        unregister(name)
+
+
+def slope(inputs, outputs, cotangents, attrs):
+    """x̄ = ȳ · 3x²"""
+    (x,), (ct,) = inputs, cotangents
+    return [ct * (3.0 * x * x)]
+
+
+@calls
+def test_rule_by_the_name_of_what_is_called(call, name, registered):
+    registered(slope, name)
+    mod = function(call, ((2, 3), F64))
+    (row,) = gg.coverage(mod).rows
+    assert row.provenance == "user"
+    assert row.op.endswith(f"({name})")
+    _, gradient = run(gg.vjp(mod), "main_vjp", X, ONES)
+    np.testing.assert_allclose(gradient, 3 * X**2)
+
+
+def test_an_impure_call(registered):
+    registered(slope)
+    x = relax.Var("x", TYPE)
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x], pure=False):
+        builder.emit_func_output(direct(builder, x))
+    _, gradient = run(gg.vjp(builder.get()), "main_vjp", X, ONES)
+    np.testing.assert_allclose(gradient, 3 * X**2)
+
+
+def test_a_users_rule_stays_where_others_are_derived(registered):
+    registered(slope, KERNEL)
+    mod = gg.vjp(function(kernel, ((2, 3), F64)), rules="derived")
+    np.testing.assert_allclose(run(mod, "main_vjp", X, ONES)[1], 3 * X**2)
+
+
+def test_without_a_rule_a_packed_function_is_missing_and_a_kernel_derived():
+    with pytest.raises(gg.MissingGradientError, match=rf"call_dps_packed\({PACKED}\)"):
+        gg.vjp(function(dps, ((2, 3), F64)))
+    mod = gg.vjp(function(kernel, ((2, 3), F64)))
+    np.testing.assert_allclose(run(mod, "main_vjp", X, ONES)[1], 5 * ONES)
+
+
+def test_other_kinds_of_rules():
+    elementwise(PACKED, samples=[])(lambda x, y: 3.0 * y / x)
+    try:
+        mod = gg.vjp(function(dps, ((2, 3), F64)))
+        np.testing.assert_allclose(run(mod, "main_vjp", X, ONES)[1], 3 * X**2)
+        unregister(PACKED)
+        composite(PACKED, samples=[])(lambda x: x * x * x)
+        mod = gg.vjp(gg.vjp(function(dps, ((2, 3), F64))), "main_vjp", wrt="x0")
+        *_, second = run(mod, "main_vjp_vjp", X, ONES, 0 * ONES, ONES)
+        np.testing.assert_allclose(second, 6 * X)
+    finally:
+        unregister(PACKED)
+
+
+def test_declared_nondifferentiable():
+    gg.nondifferentiable(PACKED)
+    try:
+        mod = function(dps, ((2, 3), F64))
+        assert gg.coverage(mod).rows[0].provenance == "nondifferentiable"
+        assert not run(gg.vjp(mod), "main_vjp", X, ONES)[1].any()
+    finally:
+        unregister(PACKED)
+
+
+def results(ct):
+    return {
+        "arity": ([ct, ct], "returned 2 cotangent.s. for 1 input"),
+        "shape": ([relax.op.permute_dims(ct)], r"shape \[3, 2\] for input 0 of shape \[2, 3\]"),
+        "dtype": ([relax.op.astype(ct, "int32")], "dtype int32 for input 0 of dtype float64"),
+        "type": ([1.0], "returned float for input 0"),
+    }
+
+
+@calls
+@pytest.mark.parametrize("case", ["arity", "shape", "dtype", "type"])
+def test_what_a_rule_returns_is_checked(call, name, case, registered):
+    messages = {}
+
+    def wrong(inputs, outputs, cotangents, attrs):
+        result, messages[case] = results(cotangents[0])[case]
+        return result
+
+    registered(wrong, name)
+    with pytest.raises(gg.RuleError) as caught:
+        gg.vjp(function(call, ((2, 3), F64)))
+    assert caught.match(messages[case])
+    assert caught.match(rf"test_functions\.py:\d+: the rule for {name}")
+
+
+def test_an_integer_argument_has_no_cotangent(registered):
+    def both(inputs, outputs, cotangents, attrs):
+        return [cotangents[0], cotangents[0]]
+
+    def build(builder, x, i):
+        return builder.emit(relax.call_dps_packed(PACKED, relax.Tuple([x, i]), TYPE))
+
+    mod = function(build, ((2, 3), F64), ((2, 3), "int32"))
+    registered(both)
+    gg.vjp(mod)  # nobody asks for the second
+    unregister(PACKED)
+    registered(lambda i, o, c, a: c)
+    with pytest.raises(gg.RuleError, match=r"returned 1 cotangent\(s\) for 2 input"):
+        gg.vjp(mod)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("relax.gelu", r"no Relax op named 'relax\.gelu'.*relax\.nn\.gelu"),
+        ("nn.gelu", r"no Relax op named 'nn\.gelu'.*relax\.nn\.gelu"),
+        ("graphgrad.none", "no Relax op named"),
+        ("tirx.erf", r"scalar intrinsic.*register_intrinsic_gradient"),
+    ],
+)
+def test_names_that_must_be_meant_otherwise(name, message):
+    with pytest.raises(gg.RuleError, match=message):
+        gg.register_gradient(name)(slope)
+
+
+def test_samples_are_of_ops():
+    with pytest.raises(gg.RuleError, match="samples are calls of a Relax op"):
+        gg.register_gradient(PACKED, samples=[sample((2, 3))])(slope)
+
+
+def test_registering_twice_and_taking_back(registered):
+    registered(slope)
+    with pytest.raises(gg.RuleError, match="has a rule already, at .*test_functions.py"):
+        gg.register_gradient(PACKED)(lambda i, o, c, a: c)
+    assert find_function(PACKED).function is slope
+    assert find(PACKED) is None
+
+
+def test_kernels_of_derivations_are_not_meant_by_a_users_name(registered):
+    """An op's own kernel may have the name of a kernel of the user's."""
+    mod = function(lambda b, x: b.emit(relax.op.exp(x)), ((2, 3), F64))
+    derived = gg.vjp(mod, rules="derived")
+    names = {gv.name_hint for gv in derived.get_global_vars()} - {"main", "main_vjp"}
+    assert names
+    for name in names:
+        registered(lambda i, o, c, a: [c[0] * 100.0 for _ in i], name)
+    again = gg.vjp(mod, rules="derived")
+    np.testing.assert_allclose(run(again, "main_vjp", X, ONES)[1], np.exp(X))
+
+
+# call_tir_with_grad
+
+
+def square(x, y):
+    return te.compute(x.shape, lambda *i: x(*i) * y(*i) * 2.0, name="product")
+
+
+def with_te_gradient(name, **settings):
+    def build(builder, x, y):
+        call = builder.call_te_with_grad(
+            square, x, y, te_grad_name=name, te_grad_kwargs=settings or None
+        )
+        return builder.emit(call)
+
+    return function(build, ((2, 3), F64), ((2, 3), F64))
+
+
+def test_the_te_gradient_that_a_call_names():
+    def gradient(ct, x, y, factor):
+        def scaled(other):
+            return te.compute(x.shape, lambda *i: ct(*i) * other(*i) * factor)
+
+        return [scaled(y), scaled(x)]
+
+    register_te_gradient("tests.registry.product", gradient)
+    mod = with_te_gradient("tests.registry.product", factor=7.0)
+    assert [row.provenance for row in gg.coverage(mod).rows] == ["user"]
+    differentiated = gg.vjp(mod)
+    _, x_bar, y_bar = run(differentiated, "main_vjp", X, X + 1, ONES)
+    np.testing.assert_allclose(x_bar, 7 * (X + 1))
+    np.testing.assert_allclose(y_bar, 7 * X)
+
+
+def test_a_te_gradient_of_wrong_arity():
+    def gradient(ct, x, y):
+        return te.compute(x.shape, lambda *i: ct(*i))
+
+    register_te_gradient("tests.registry.half", gradient)
+    with pytest.raises(gg.RuleError, match=r"te gradient 'tests\.registry\.half'.*1 cotangent"):
+        gg.vjp(with_te_gradient("tests.registry.half"))
+
+
+def test_a_te_gradient_that_is_not_registered():
+    with pytest.raises(gg.MissingGradientError, match="te_grad_name 'tests.none' is not reg"):
+        gg.vjp(with_te_gradient("tests.none"))
+
+
+def test_bindings_know_who_wrote_their_gradient(registered):
+    registered(slope)
+
+    def build(builder, x):
+        return builder.emit_te(_scaled, dps(builder, builder.emit(relax.op.exp(x))))
+
+    mod = gg.vjp(function(build, ((2, 3), F64)))
+    bindings = [b for block in mod["main_vjp"].body.blocks for b in block.bindings]
+    calls = [b.value for b in bindings if isinstance(b.value, relax.Call)]
+    origins = [read(call.span).origin for call in calls]
+    assert list(dict.fromkeys(origins)) == [None, "derived", "user", "hand"]
+    assert read(calls[-1].span).origin == "hand"
