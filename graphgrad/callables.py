@@ -14,7 +14,7 @@ def location_of(function: Callable[..., Any]) -> str:
     ``__call__`` by what they call.
     """
     inner = inspect.unwrap(getattr(function, "func", function))
-    code = getattr(inner, "__code__", None) or getattr(
-        getattr(type(inner), "__call__", None), "__code__", None
-    )
+    if not hasattr(inner, "__code__"):
+        inner = type(inner).__call__
+    code = getattr(inner, "__code__", None)
     return repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"

@@ -195,7 +195,9 @@ def _rows(
     rows = []
     for (kind, op), places in sorted(found.items()):
         if kind == provenance:
-            reason = "; ".join(dict.fromkeys(reasons[op])) if kind == "missing" else fixed.get(kind, "")
+            reason = (
+                "; ".join(dict.fromkeys(reasons[op])) if kind == "missing" else fixed.get(kind, "")
+            )
             rows.append(Row(op, len(places), kind, reason, places))
     return rows
 

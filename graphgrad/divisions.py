@@ -173,7 +173,9 @@ class _Places:
         if not any(divided):
             return None
         placed = [self.analyzer.simplify(index) for index in placed]
-        if not any(self._is_risky(node, placed) for index in placed for node in _divisions_in(index)):
+        if not any(
+            self._is_risky(node, placed) for index in placed for node in _divisions_in(index)
+        ):
             return None
         return [
             _unknown(index) if divides else index
@@ -186,13 +188,13 @@ class _Places:
         )
 
     def _loops(self, expr: Any, without: Any = None) -> set[int]:
-        """Return the loops on which an expression depends, outside of some part."""
+        """Return the loops on which an expression depends, outside of divisions as a given one."""
         found: set[int] = set()
 
         def visit(node: Any) -> Any:
             if isinstance(node, tvm.ir.Var):
                 found.update(self.sources.get(_identity(node), {_identity(node)}))
-            elif without is not None and tvm_ffi.structural_equal(node, without):
+            elif without is not None and _are_alike(node, without):
                 return tvm_ffi.WalkResult.SKIP
             return None
 
@@ -221,6 +223,11 @@ class _Places:
             elif not self._loops(term) or _identity(term) in self.sources:
                 return True
         return offset != 0 if n == 0 else offset % n != 0
+
+
+def _are_alike(a: Any, b: Any) -> bool:
+    """Return whether TVM pads the dividends of two divisions in the same way."""
+    return bool(tvm_ffi.structural_equal(a.a, b.a) and tvm_ffi.structural_equal(a.b, b.b))
 
 
 def _divisions_in(expr: Any) -> list[Any]:

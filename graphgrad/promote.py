@@ -125,6 +125,7 @@ class _Promotion:
             elif (kernel := retyped_kernel(function, _promoted_dtype)) is not None:
                 self._kernels[var] = kernel
                 self._functions[var] = tvm.ir.GlobalVar(var.name_hint)
+                relax.expr._update_type(self._functions[var], kernel.ty)
 
     def module(self) -> tvm.IRModule:
         """Return the promoted module."""

@@ -334,6 +334,27 @@ def test_grad_to_a_file_in_json(task, tmp_path, capsys):
     assert "def main_vjp(" in out.read_text()
 
 
+@pytest.mark.parametrize("rules", ["auto", "derived"])
+def test_grad_tells_where_the_gradients_come_from(task, capsys, rules):
+    assert main(["grad", task[0], "--wrt", "fc1.weight", "--rules", rules]) == 0
+    text = capsys.readouterr().out
+    origin = {"auto": "hand", "derived": "derived"}[rules]
+    assert re.search(rf"#   relax.nn.relu +1  {origin} +activation1\n", text)
+    assert ("call_tir" in text) == (rules == "derived")
+    assert main(["grad", task[0], "--rules", rules, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["rules"] == rules
+    assert {row["provenance"] for row in facts["provenance"]} == {origin}
+
+
+def test_training_by_derived_gradients(task, tmp_path):
+    assert train(*task, *TINY, "--rules", "derived", out=tmp_path / "derived") == 0
+    assert train(*task, *TINY, out=tmp_path / "auto") == 0
+    losses = [record(tmp_path / rules)["loss"] for rules in ("derived", "auto")]
+    np.testing.assert_allclose(*losses, rtol=1e-4)
+    assert record(tmp_path / "derived")["settings"]["rules"] == "derived"
+
+
 @pytest.mark.parametrize(
     "arguments, message",
     [(["--wrt", "fc9.weight"], "fc9.weight"), (["--out", os.devnull + "/x"], "cannot write")],

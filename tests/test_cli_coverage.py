@@ -31,6 +31,13 @@ def test_json(path, capsys):
     assert {row["op"]: row["count"] for row in facts["rows"]}["relax.matmul"] == 2
 
 
+def test_derived_rules(path, capsys):
+    assert main(["coverage", path, "--rules", "derived", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["rules"] == "derived"
+    assert {row["provenance"] for row in facts["rows"]} == {"derived"}
+
+
 @pytest.mark.parametrize("option", [[], ["--json"]])
 def test_something_missing(path, option, capsys, monkeypatch):
     monkeypatch.delitem(rule._RULES["hand"], "relax.nn.relu")

@@ -114,6 +114,30 @@ def test_op_of_someone_elses():
     assert "packed function" in found.missing[0].reason
 
 
+def test_chosen_values_and_rules():
+    model = gg.from_onnx(models.mlp((4, 5, 3)))
+    last = gg.coverage(model, wrt=["fc2.weight"])
+    assert "relax.nn.relu" not in provenances(last)
+    derived = gg.coverage(model, rules="derived")
+    assert set(provenances(derived).values()) == {"derived"}
+    with pytest.raises(gg.ArgumentError, match="no value 'fc9'"):
+        gg.coverage(model, wrt=["fc9"])
+
+
+def test_all_reasons_of_an_op_are_told():
+    def build(builder, x):
+        y = builder.emit(relax.Call(relax.ExternFunc("mine"), [x], ty_args=[x.ty]))
+        return builder.emit(unknown_ops.unlowered(y))
+
+    x = relax.Var("x", relax.TensorType((2, 3), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x], pure=False):
+        builder.emit_func_output(build(builder, x))
+    rows = {row.op: row.reason for row in gg.coverage(builder.get()).missing}
+    assert "packed function" in rows["packed function mine"]
+    assert "lowered to nothing" in rows["graphgrad.test_unlowered"]
+
+
 @I.ir_module
 class Branches:
     @R.function

@@ -1,7 +1,8 @@
 """Ops that graphgrad has no rule for: missing gradients and users' rules are tried on them.
 
-The gradient of `erf` is derived from its tensor expression. `packed` is lowered to a packed
-function, and `unlowered` to nothing: their gradients are missing.
+The gradient of `erf` is derived from its tensor expression; `swish` is lowered to Relax ops, and
+differentiated through these. `packed` is lowered to a packed function, and `unlowered` to nothing:
+their gradients are missing.
 """
 
 import tvm
@@ -31,8 +32,21 @@ _PACKED = define_op("test_packed", ["x"], _same_type, _erf)
 tvm.ir.register_op_attr(_PACKED.name, "FLegalize", call_packed, level=11)
 
 
+def _write_out(builder: relax.BlockBuilder, call: relax.Call) -> relax.Call:
+    (x,) = call.args
+    return relax.op.multiply(x, builder.emit(relax.op.sigmoid(x)))
+
+
+_SWISH = define_op("test_swish", ["x"], _same_type, _erf)
+tvm.ir.register_op_attr(_SWISH.name, "FLegalize", _write_out, level=11)
+
+
 def erf(x: relax.Expr) -> relax.Call:
     return call_op(_ERF, [x])
+
+
+def swish(x: relax.Expr) -> relax.Call:
+    return call_op(_SWISH, [x])
 
 
 def packed(x: relax.Expr) -> relax.Call:

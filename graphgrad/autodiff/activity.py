@@ -20,6 +20,7 @@ from ..ops.calls import callee
 from ..ops.tensor import is_float
 from ..provenance import read
 from ..registry.rule import Rule, find, find_function
+from .branches import branch_programs
 from .derive import derived_rule
 from .program import Program, variables_in
 from .te_gradients import te_gradient_rule
@@ -151,7 +152,8 @@ def _rule(program: Program, var: Any, value: Any) -> Rule:
         return rule
     if var not in program.derived:
         if isinstance(value, relax.If):
-            raise MissingGradientError("control flow is not differentiated yet")
+            program.derived[var] = _rule_of_branches(program, value)
+            return program.derived[var]
         rule = derived_rule(value, program.kernels)
         if rule.kind == "composite":
             _check_inside(rule, var, value, program.rules)
@@ -176,18 +178,31 @@ def _is_own_kernel(call: Any) -> bool:
     return is_kernel and read(call.span).origin not in (None, "user")
 
 
+def _rule_of_branches(program: Program, value: relax.If) -> Rule:
+    """Return the rule of an If, once the ops in its branches are known to have gradients.
+
+    The sweep knows what to do with it, so it has no function.
+    """
+    for branch in branch_programs(program, value):
+        wrt = [param for param in branch.params if has_cotangent(param.ty)]
+        _refuse_missing(survey(branch, wrt), "in a branch, ")
+    return Rule("relax.If", "general", None, origin="hand")
+
+
 def _check_inside(rule: Rule, var: Any, value: Any, rules: str) -> None:
     """Raise if an op of the form in which a derived rule writes out a call has no gradient."""
     inside = written_out(rule, var, value)
     params = list(dict.fromkeys(variables_in(value)))
     form = Program(op_name(value), params, inside.bindings, var, rules=rules)
     form.kernels = inside.kernels
-    for name, reason in _reasons(survey(form, [p for p in params if has_cotangent(p.ty)])):
-        raise MissingGradientError(f"{name}: {reason}")
+    _refuse_missing(survey(form, [p for p in params if has_cotangent(p.ty)]))
 
 
-def _reasons(activity: Activity) -> list[tuple[str, str]]:
-    return [(name, activity.reasons[var]) for var, name in activity.missing.items()]
+def _refuse_missing(activity: Activity, where: str = "") -> None:
+    """Raise if ops inside another have no gradient; the error names all of them."""
+    reasons = [f"{name}: {activity.reasons[var]}" for var, name in activity.missing.items()]
+    if reasons:
+        raise MissingGradientError(where + "; ".join(dict.fromkeys(reasons)))
 
 
 def _varied(program: Program, varied: set[Any]) -> set[Any]:

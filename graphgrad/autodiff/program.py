@@ -18,7 +18,6 @@ from tvm import relax
 from ..aliases import aliases_of
 from ..errors import ArgumentError, NotDifferentiableError
 
-
 RULES = ("auto", "derived")
 """All gradient rules, or all but graphgrad's own: these are derived then."""
 
@@ -221,11 +220,32 @@ class _Inliner:
             callee, label = self._callee(value.op)
             if callee is not None:
                 value = self._inline(callee, value.args, label)
+        elif isinstance(value, relax.If):
+            value = self._with_inlined_branches(value)
         if isinstance(value, relax.Var) and value in self.local_functions:
             self.local_functions[var] = self.local_functions[value]
         if not _fits_dataflow(value):
             self.program.dataflow = False
         self.program.bindings.append((var, value))
+
+    def _with_inlined_branches(self, value: relax.If) -> relax.If:
+        branches = [self._branch(branch) for branch in (value.true_branch, value.false_branch)]
+        inlined = relax.If(value.cond, *branches, value.span)
+        relax.expr._update_type(inlined, value.ty)
+        return inlined
+
+    def _branch(self, body: relax.SeqExpr) -> relax.SeqExpr:
+        """Return a branch with every call of a Relax function inlined."""
+        outer, self.program.bindings = self.program.bindings, []
+        result = self.append(body)
+        bindings, self.program.bindings = self.program.bindings, outer
+        bound = [
+            value if isinstance(value, relax.MatchCast) else relax.VarBinding(var, value)
+            for var, value in bindings
+        ]
+        branch = relax.SeqExpr([relax.BindingBlock(bound)], result)
+        relax.expr._update_type(branch, body.ty)
+        return branch
 
     def _callee(self, op: Any) -> tuple[relax.Function | None, str]:
         if isinstance(op, tvm.ir.GlobalVar):
@@ -319,9 +339,21 @@ def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
     if isinstance(expr, relax.TupleGetItem):
         return relax.TupleGetItem(substitute(expr.tuple_value, environment), expr.index)
     if isinstance(expr, (relax.If, relax.Function)):
-        rename = (tvm.ir.Var, lambda var: environment.get(var, var))
-        return tvm_ffi.structural_map(expr, rename)
+        own = {var: type(var)(var.name, var.ty) for var in _bound_in_branches(expr)}
+        renamed = {**environment, **own}
+        return tvm_ffi.structural_map(expr, (tvm.ir.Var, lambda var: renamed.get(var, var)))
     return expr
+
+
+def _bound_in_branches(expr: Any) -> Iterable[Any]:
+    """Yield the variables that the branches of an If bind: a function binds none twice."""
+    if not isinstance(expr, relax.If):
+        return
+    for branch in (expr.true_branch, expr.false_branch):
+        for block in branch.blocks:
+            for binding in block.bindings:
+                yield binding.var
+                yield from _bound_in_branches(binding.value)
 
 
 def variables_in(expr: Any) -> Iterable[Any]:

@@ -18,6 +18,8 @@ from ..provenance import read, with_origin
 from ..registry.rule import Rule
 from .activity import Activity, has_cotangent
 from .apply import Cotangent, apply_rule
+from .branches import branch_programs, emitted_branch, materialised
+from .expand import expand
 from .program import Program, substitute, variables_in
 
 
@@ -61,7 +63,7 @@ def backward(
     list of Tensor, or nested tuples of them
         One per entry of `wrt`, in its shape and dtype; zeros where no output depends on it.
     """
-    sweep = _Sweep(emitter, environment, activity)
+    sweep = _Sweep(emitter, program, environment, activity)
     sweep.send(program.result, seed)
     targets = set(wrt)
     for var, value in reversed(program.bindings):
@@ -75,8 +77,15 @@ def backward(
 
 
 class _Sweep:
-    def __init__(self, emitter: Emitter, environment: dict[Any, Any], activity: Activity):
+    def __init__(
+        self,
+        emitter: Emitter,
+        program: Program,
+        environment: dict[Any, Any],
+        activity: Activity,
+    ):
         self.emitter = emitter
+        self.program = program
         self.environment = environment
         self.activity = activity
         self.cotangents: dict[Any, Cotangent] = {}
@@ -107,6 +116,9 @@ class _Sweep:
         if rule is None:
             self.send(value, cotangent)
             return
+        if isinstance(value, relax.If):
+            self._visit_branches(var, value, cotangent)
+            return
         call = substitute(value, self.environment)
         wanted = [
             any(source in self.activity.varied for source in variables_in(argument))
@@ -117,6 +129,31 @@ class _Sweep:
             results = apply_rule(rule, self.emitter, call, output, cotangent, wanted)
             for argument, result in zip(data_of(value), results, strict=True):
                 self.send(argument, result)
+
+    def _visit_branches(self, var: Any, value: Any, cotangent: Cotangent) -> None:
+        """Send the cotangent of an If on to what its branches read."""
+        read = [
+            source
+            for source in dict.fromkeys(variables_in(value))
+            if source in self.activity.varied and has_cotangent(source.ty)
+        ]
+        emitter = self.emitter
+        with emitter.at(_span(value, self.activity.rules[var]), f"{var.name}_ct"):
+            seed = materialised(cotangent)
+
+            def branch(program: Program) -> Any:
+                expanded, activity = expand(program, read)
+
+                def sweep(environment: dict[Any, Any]) -> list[Any]:
+                    return backward(emitter, expanded, environment, activity, seed, read)
+
+                return emitted_branch(emitter, expanded, self.environment, sweep)
+
+            branches = map(branch, branch_programs(self.program, value))
+            condition = substitute(value.cond, self.environment)
+            results = emitter.emit(relax.If(condition, *branches, value.span))
+            for source, result in zip(read, results, strict=True):
+                self.send(source, result)
 
     def result(self, var: Any) -> Any:
         """Return a variable's cotangent, zeros where none arrived; a tuple where it is one."""

@@ -41,12 +41,16 @@ def te_gradient_rule(value: Any) -> Rule | None:
     def rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> list[Any]:
         emitter = outputs[0].emitter
         arguments = relax.Tuple([_expression(argument) for argument in inputs])
-        call = relax.Call(WITH_TE_GRADIENT, [value.args[0], arguments, *value.args[2:]], value.attrs)
+        call = relax.Call(
+            WITH_TE_GRADIENT, [value.args[0], arguments, *value.args[2:]], value.attrs
+        )
         cts = [_expression(ct or _zero(y)) for ct, y in zip(cotangents, outputs, strict=True)]
-        ct = cts[0] if len(cts) == 1 else relax.Tuple(cts)
+        ct = cts[0] if len(cts) == 1 else cts
         gradients = emitter.lift(write(outputs[0].expr, call, ct, emitter.builder))
         given = gradients if isinstance(gradients, list) else [gradients]
-        return [_of_float(*pair) for pair in zip(inputs, given, strict=False)] + given[len(inputs) :]
+        return [_of_float(*pair) for pair in zip(inputs, given, strict=False)] + given[
+            len(inputs) :
+        ]
 
     return Rule(name, "general", rule, origin="user", written=f"te gradient {name!r}")
 

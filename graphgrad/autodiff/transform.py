@@ -28,9 +28,9 @@ def Gradient(
     """Return a drop-in for ``relax.transform.Gradient``.
 
     It adds ``<func_name>_adjoint(*params) -> (original result, gradients)`` to a module: the
-    gradients of one scalar result, by graphgrad's rules; ``call_tir_with_grad`` become ``call_tir``,
-    as by TVM's pass. TVM's limits are lifted: several blocks,
-    calls of other Relax functions, symbolic shapes, and a result that is any nested tuple.
+    gradients of one scalar result, by graphgrad's rules. Each ``call_tir_with_grad`` becomes a
+    ``call_tir``, as by TVM's pass, whose limits are lifted: several blocks, calls of other Relax
+    functions, symbolic shapes, and a result that is any nested tuple.
 
     Parameters
     ----------

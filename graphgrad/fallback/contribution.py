@@ -9,10 +9,11 @@ from tvm import te
 
 from ..errors import MissingGradientError, NotDifferentiableError
 from .backprop import Read, backpropagate, few
+from .equality import Classes
 from .guarded import Guarded
 from .indices.index_system import Axis
 from .reductions.reduce import Point
-from .walk import Classes, Expr, tensor_key
+from .walk import Expr, tensor_key
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ from tvm import tirx
 from tvm.ir import prim
 
 from .backprop import is_float
+from .equality import Classes
 from .guarded import chosen, either
 from .indices.linear_system import Axis, analyzer_of
 from .walk import (
-    Classes,
     Expr,
     Graph,
     children,

@@ -18,6 +18,7 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import prim
 
+from .equality import merged
 from .indices.linear_system import Axis
 from .regions import Placement, Region, is_cheap
 from .walk import (
@@ -29,7 +30,6 @@ from .walk import (
     identity,
     is_conditional,
     is_tree,
-    merged,
     rebuilt,
     substituted,
     unrolled,
@@ -59,11 +59,11 @@ def shared(
         return substituted(root, values)
     root, graph = merged(graph, values)
     if any(is_conditional(node) for node, _ in graph):
-        return _bound(root, graph, {}, axes)
-    return _bound_around(root, graph)
+        return bound_in_regions(root, graph, {}, axes)
+    return bound_around(root, graph)
 
 
-def _bound_around(root: Expr, graph: Graph) -> Expr:
+def bound_around(root: Expr, graph: Graph) -> Expr:
     """Return an expression without conditions with its bindings: all of them are around it."""
     uses = Counter({identity(root): 1})
     for node, parts in reversed(graph):
@@ -71,10 +71,10 @@ def _bound_around(root: Expr, graph: Graph) -> Expr:
         for part in parts:
             uses[identity(part)] += count if is_cheap(node) else min(count, 1)
     results: dict[int, Expr] = {}
-    bindings = []
+    bindings: list[tuple[Any, Expr]] = []
     for node, parts in graph:
         value = rebuilt(node, [results[identity(part)] for part in parts], parts)
-        if parts and uses[identity(node)] > 1 and not is_cheap(node):
+        if uses[identity(node)] > 1 and not is_cheap(node):
             var = tirx.Var(f"v{len(bindings)}", dtype_name(node.ty))
             bindings.append((var, value))
             value = var
@@ -85,7 +85,7 @@ def _bound_around(root: Expr, graph: Graph) -> Expr:
     return body
 
 
-def _bound(
+def bound_in_regions(
     root: Expr, graph: Graph, variables: dict[int, Expr], axes: Sequence[Axis] | None
 ) -> Expr:
     """Return an expression with its bindings, given variables that hold nodes of it already."""
@@ -126,7 +126,7 @@ class _Sharing:
             return (yield self._built(node))
         # The condition is made of nodes that are bound further in: it gets its own bindings.
         inner = with_parts([region.condition])
-        condition = _bound(region.condition, inner, self.variables, self.axes)
+        condition = bound_in_regions(region.condition, inner, self.variables, self.axes)
         value = yield self._inside(region, node)
         return tirx.if_then_else(condition, value, tirx.const(0, str(node.ty)))
 

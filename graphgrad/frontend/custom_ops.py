@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import onnx
 from onnx import numpy_helper
 from tvm import relax
 
+from ..callables import location_of
 from ..errors import ArgumentError, ModelError
 from ..ops.tensor import Tensor
 from .converters import Converter, Node
@@ -108,6 +108,5 @@ def _plain(value: Any) -> Any:
 
 def _place(function: Callable[..., Any]) -> str:
     """Return a function's name, file and line."""
-    name = getattr(function, "__qualname__", repr(function))
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{name} ({location_of(function)})"

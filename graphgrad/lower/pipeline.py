@@ -230,7 +230,7 @@ def _to_virtual_machine(is_device: bool) -> tvm.ir.transform.Pass:
             relax.transform.ToNonDataflow(),
             relax.transform.RemovePurityChecking(),
             relax.transform.CallTIRRewrite(),
-            relax.transform.StaticPlanBlockMemory(),
+            _plan_memory,
             relax.transform.LowerAllocTensor(),
             *([_allocate_first] if is_device else []),
             relax.transform.KillAfterLastUse(),
@@ -240,6 +240,25 @@ def _to_virtual_machine(is_device: bool) -> tvm.ir.transform.Pass:
             relax.transform.AttachGlobalSymbol(),
         ]
     )
+
+
+@tvm.transform.module_pass(opt_level=0, name="graphgrad.plan_memory")
+def _plan_memory(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    """Plan the memory of functions without branches.
+
+    TVM's plan gives what is allocated in one branch to another, where it does not exist.
+    """
+    planned = relax.transform.StaticPlanBlockMemory()(mod)
+    for variable, function in mod.functions.items():
+        if isinstance(function, relax.Function) and _has_branches(function):
+            planned.update_func(variable, function)
+    return planned
+
+
+def _has_branches(function: relax.Function) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (relax.If, found.append))
+    return bool(found)
 
 
 @tvm.transform.module_pass(opt_level=0, name="graphgrad.allocate_first")

@@ -69,4 +69,6 @@ class _ToCallTir(relax.PyExprMutator):
         if call.op != WITH_TE_GRADIENT:
             return call
         kernel, arguments, *extents = call.args
-        return relax.call_tir(kernel, arguments, list(call.ty_args), *extents)
+        (ty,) = call.ty_args
+        types = list(ty.fields) if isinstance(ty, relax.TupleType) else ty
+        return relax.call_tir(kernel, arguments, types, *extents)

@@ -96,6 +96,7 @@ _RULES: dict[str, dict[str, Rule]] = {"hand": {}, "plug-in": {}, "user": {}}
 _FUNCTION_RULES: dict[str, dict[str, Rule]] = {"plug-in": {}, "user": {}}
 """Rules of packed functions and PrimFuncs, by who brought them and by name."""
 
+
 def find(op: str, hand: bool = True) -> Rule | None:
     """Return the rule for a Relax op: the user's, else a plug-in's, else graphgrad's.
 
@@ -228,8 +229,8 @@ def register_gradient(op: str, *, samples: Sequence[Sample] = ()) -> Callable[[F
     -------
     decorator
         For ``def rule(inputs, outputs, cotangents, attrs)``. ``inputs`` has one entry per argument
-        of the op, or of the function that is called: a `Tensor`, a list of them for a tuple, or the Relax value of a shape or number.
-        ``outputs`` and ``cotangents`` have one `Tensor` per output; an output that nothing reads
+        of the op, or of the function that is called: a `Tensor`, a list of them for a tuple, or the
+        Relax value of a shape or number. ``outputs`` and ``cotangents`` have one `Tensor` per output; an output that nothing reads
         has a zero cotangent. The rule returns one cotangent per input (`Tensor` or Relax
         expression, in the input's shape or one broadcast from it); ``None`` means *not
         differentiable there*.

@@ -6,8 +6,9 @@ from tvm.script.parser import ir as I
 from tvm.script.parser import relax as R
 
 import graphgrad as gg
-from graphgrad.provenance import read
+from graphgrad.provenance import Provenance, read, span_of
 from tests import unknown_ops
+from tests.labels import label
 from tests.running import F64, function, run
 
 
@@ -342,6 +343,24 @@ def test_each_gradient_binding_knows_its_rule():
     bindings = mod["main_vjp"].body.blocks[0].bindings
     origins = {b.var.name: read(b.value.span).origin for b in bindings if hasattr(b.value, "op")}
     assert origins == {"lv": None, "lv_ct": "hand"}
+
+
+@pytest.mark.parametrize("op", [unknown_ops.erf, unknown_ops.swish], ids=label)
+def test_bindings_of_a_derived_gradient_are_told(op):
+    """Also where graphgrad has rules for what an op is written out as, and to second order."""
+
+    def located(call):
+        return relax.Call(call.op, call.args, call.attrs, [], span_of("node 7", "Mine"))
+
+    mod = function(lambda builder, x: builder.emit(located(op(x))), ((2,), F64))
+    name = "main"
+    for _ in range(2):
+        mod = gg.vjp(mod, name, wrt="x0")
+        name = f"{name}_vjp"
+        bindings = [b for block in mod[name].body.blocks for b in block.bindings]
+        calls = [b.value for b in bindings if isinstance(b.value, relax.Call)]
+        facts = {read(call.span) for call in calls}
+        assert facts == {Provenance("node 7", "Mine", "derived")}
 
 
 def test_a_cast_of_a_tuples_field():

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, te
 
 import graphgrad as gg
 from graphgrad import models
@@ -158,6 +158,22 @@ def test_kernels_off_the_way_stay_as_they_are():
     result = gg.check_grads(function(build, ((2, 3), "float32"), ((4,), "int64")))
     assert [part.op for part in result.parts] == ["relax.take", "relax.exp", None]
     assert result.precision == "float64"
+
+
+def test_parts_whose_kernels_have_the_same_name():
+    def powers(call, x):
+        return te.compute(x.shape, lambda *i: te.power(x(*i), float(call.attrs["power"])))
+
+    power = define_op("test_power", ["x"], lambda call: call.args[0].ty, powers)
+    result = gg.check_grads(
+        chain(*(lambda x, k=k: call_op(power, [x], power=k) for k in (2, 3)), dtype=F64), X
+    )
+    assert [part.op for part in result.parts] == ["graphgrad.test_power"] * 2 + [None]
+
+
+def test_kernels_alone():
+    mod = function(lambda b, x: b.emit_te(tvm.topi.exp, x), ((2, 3), "float32"))
+    assert [part.op for part in gg.check_grads(mod).parts] == ["relax.call_tir(exp)", None]
 
 
 def test_function_without_calls():

@@ -12,8 +12,8 @@ from graphgrad.fallback.reductions.reduce import Point
 X = te.placeholder((9,), "float64", name="x")
 Z = te.placeholder((9,), "float64", name="z")
 PLACES = te.placeholder((9,), "int32", name="places")
-I = te.var("i")
-AXIS = Axis(I, tirx.const(0, "int32"), tirx.const(4, "int32"))
+K = te.var("k")
+AXIS = Axis(K, tirx.const(0, "int32"), tirx.const(4, "int32"))
 
 
 def found(root, active=(X, Z)):
@@ -24,13 +24,13 @@ def found(root, active=(X, Z)):
 @pytest.mark.parametrize(
     ("root", "elements"),
     [
-        (X(I) * X(I), 1),
-        (X(2 * I + 1) * te.sin(X(2 * I + 1)), 1),
-        (X(PLACES(I)) + te.exp(X(PLACES(I))), 1),
-        (X(I) * X(I + 1), 2),
-        (X(PLACES(I)) * X(PLACES(I + 1)), 2),
-        (X(I) * Z(I), 2),
-        (tirx.if_then_else(I > 1, X(I), 2.0 * X(I)), 1),
+        (X(K) * X(K), 1),
+        (X(2 * K + 1) * te.sin(X(2 * K + 1)), 1),
+        (X(PLACES(K)) + te.exp(X(PLACES(K))), 1),
+        (X(K) * X(K + 1), 2),
+        (X(PLACES(K)) * X(PLACES(K + 1)), 2),
+        (X(K) * Z(K), 2),
+        (tirx.if_then_else(K > 1, X(K), 2.0 * X(K)), 1),
     ],
     ids=["square", "affine", "read", "neighbour", "other place", "other tensor", "both arms"],
 )
@@ -39,11 +39,11 @@ def test_reads_of_one_element_are_one_contribution(root, elements):
 
 
 def test_what_is_not_asked_for_gets_nothing():
-    (part,) = found(X(I) * Z(I), [X])
+    (part,) = found(X(K) * Z(K), [X])
     assert part.tensor.same_as(X)
     assert part.stage == "stage"
 
 
 def test_what_is_missing_is_told_with_its_stage():
     with pytest.raises(MissingGradientError, match="in the stage stage: the derivative of secret"):
-        found(tirx.call_pure_extern("float64", "secret", X(I)))
+        found(tirx.call_pure_extern("float64", "secret", X(K)))

@@ -11,12 +11,13 @@ from graphgrad.fallback.gradient import te_gradient
 from graphgrad.fallback.graph import operations
 from graphgrad.fallback.share import shared
 
-X = te.placeholder((8,), "float32", name="x")
+SIZE = 64
+X = te.placeholder((SIZE,), "float32", name="x")
 
 
 def stage(body):
     """Return a stage; TVM walks its body as a tree, so what is shared must be bound."""
-    return te.compute((8,), lambda i: shared(body(i)), name="y")
+    return te.compute((SIZE,), lambda i: shared(body(i)), name="y")
 
 
 def deep_body(n):
@@ -44,7 +45,7 @@ def quotients(n):
 def long_chain(n):
     tensor = X
     for _ in range(n):
-        tensor = te.compute((8,), lambda i: tirx.exp(tensor[i]) * 0.5, name="y")  # noqa: B023
+        tensor = te.compute((SIZE,), lambda i: tirx.exp(tensor[i]) * 0.5, name="y")  # noqa: B023
     return tensor
 
 
@@ -62,8 +63,8 @@ def diamonds_of_stages(n):
     tensor = X
     for _ in range(n):
         tensor = te.compute(
-            (8,),
-            lambda i: tensor[i] * tensor[7 - i] + 0.5,  # noqa: B023
+            (SIZE,),
+            lambda i: tensor[i] * tensor[SIZE - 1 - i] + 0.5,  # noqa: B023
             name="y",
         )
     return tensor
@@ -93,6 +94,18 @@ def neighbours(n):
     return stage(body)
 
 
+def wrapped(n):
+    """As many reads as terms, each an index map of its own."""
+
+    def body(i):
+        value = X[i]
+        for k in range(1, n):
+            value = value + X[(i + k) % SIZE] * float(k)
+        return value
+
+    return stage(body)
+
+
 FIRST = [
     (deep_body, 25),
     (quotients, 25),
@@ -101,8 +114,9 @@ FIRST = [
     (diamonds_of_stages, 40),
     (choices_in_a_body, 20),
     (neighbours, 15),
+    (wrapped, SIZE // 4),
 ]
-SECOND = [(long_chain, 10), (diamonds_in_a_body, 20), (quotients, 8)]
+SECOND = [(long_chain, 10), (diamonds_in_a_body, 20), (quotients, 8), (deep_body, 75)]
 
 
 @pytest.fixture

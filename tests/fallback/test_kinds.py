@@ -7,14 +7,17 @@ from tvm import te, tirx
 from tvm.s_tir import SBlock
 
 from graphgrad.fallback import create_prim_func
+from graphgrad.fallback.indices.linear_system import element_axes
 from graphgrad.fallback.kinds import (
     Kind,
     copied,
     digits_of,
+    iteration,
     kind_of,
     map_stage,
     marked,
     moduli_of,
+    stage_over,
 )
 from tests.fallback.interpreter import evaluate
 
@@ -73,3 +76,13 @@ def test_a_copy_of_a_single_number():
     single = te.placeholder((), "float32", name="single")
     (given,) = evaluate([copied(single, "copy")], [(single, np.float32(3.0))])
     assert given == 3.0
+
+
+def test_a_stage_over_given_loops():
+    rows, columns = element_axes(X.shape)
+    loops = [iteration(columns, tirx.IterVar.CommReduce)]
+    total = te.sum(X(rows.var, columns.var), axis=loops)
+    summed = stage_over([rows], total, "summed", Kind.REDUCE)
+    values = np.arange(6, dtype="float32").reshape(2, 3)
+    assert kind_of(summed.op) is Kind.REDUCE
+    np.testing.assert_array_equal(evaluate([summed], [(X, values)])[0], values.sum(1))

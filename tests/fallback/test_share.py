@@ -6,9 +6,10 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
+from graphgrad.fallback.equality import merged
 from graphgrad.fallback.indices.linear_system import Axis
-from graphgrad.fallback.share import shared
-from graphgrad.fallback.walk import postorder
+from graphgrad.fallback.share import bound_in_regions, shared
+from graphgrad.fallback.walk import postorder, with_parts
 from tests.fallback.interpreter import evaluate
 
 A = te.placeholder((6,), "float64", name="A")
@@ -113,3 +114,18 @@ def test_the_tree_grows_as_the_graph_does(shape):
         sizes.append(tree_size(result) / len(postorder(root)))
     assert max(sizes) < 6
     assert sizes[2] < 1.5 * sizes[0]
+
+
+def comparisons(i, depth):
+    """What is compared and chosen from at every level, without a condition around a load."""
+    value = A(i)
+    for level in range(depth):
+        value = tirx.Select(value < B(i) * level, value * value, value + tirx.exp(value))
+    return value
+
+
+@pytest.mark.parametrize("shape", [chain, comparisons], ids=lambda p: p.__name__)
+def test_without_conditions_all_is_bound_around(shape):
+    root = shape(te.var("i"), 5)
+    regions = bound_in_regions(*merged(with_parts([root])), {}, None)
+    assert tvm_ffi.structural_equal(shared(root), regions, map_free_vars=True)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 from onnx import TensorProto, helper
-from tvm import relax
+from tvm import relax, te
 
 import graphgrad as gg
 from graphgrad.errors import ArgumentError, ModelError
@@ -42,6 +42,26 @@ def test_an_operator_of_the_users_own_is_trained_through():
     np.testing.assert_allclose(outputs["y"], h * gate, rtol=1e-5)
     slope = gate + 2 * h * gate * (1 - gate)
     np.testing.assert_allclose(gradients["w"], (cotangent * slope * x).sum(0), rtol=1e-5)
+
+
+def test_an_operator_given_by_a_tensor_expression():
+    def te_swish(x, beta):
+        return te.compute(x.shape, lambda *i: x(*i) / (1.0 + te.exp(-beta * x(*i))), name="swish")
+
+    by_te = {(DOMAIN, "Swish"): lambda xs, attributes: gg.call_te(te_swish, *xs, **attributes)}
+    models = [
+        from_onnx(swish_model(beta=2.0), custom_ops=ops)
+        for ops in (by_te, {(DOMAIN, "Swish"): swish})
+    ]
+    assert {row.op: row.provenance for row in gg.coverage(models[0]).rows} == {
+        "relax.call_tir(te_swish)": "derived",
+        "relax.multiply": "hand",
+    }
+    x, cotangent = random(2, 3), random(2, 3, seed=2)
+    results = [gg.value_and_grad(model)({"x": x}, cotangent) for model in models]
+    for given, expected in zip(*results, strict=True):
+        for name, array in expected.items():
+            np.testing.assert_allclose(given[name], array, rtol=1e-5, atol=1e-6)
 
 
 def test_bindings_of_a_custom_operator_know_their_node():

@@ -1,10 +1,9 @@
-"""Rules of what a Relax program calls by name: packed functions, PrimFuncs, te gradients."""
+"""Rules of what a Relax program calls by name: packed functions and PrimFuncs."""
 
 import numpy as np
 import pytest
 import tvm
 from tvm import relax, te
-from tvm.relax.training.utils import register_te_gradient
 
 import graphgrad as gg
 from graphgrad.provenance import read
@@ -190,7 +189,7 @@ def test_samples_are_of_ops():
 
 def test_registering_twice_and_taking_back(registered):
     registered(slope)
-    with pytest.raises(gg.RuleError, match="has a rule already, at .*test_functions.py"):
+    with pytest.raises(gg.RuleError, match=r"has a rule already, at .*test_functions\.py"):
         gg.register_gradient(PACKED)(lambda i, o, c, a: c)
     assert find_function(PACKED).function is slope
     assert find(PACKED) is None
@@ -206,53 +205,6 @@ def test_kernels_of_derivations_are_not_meant_by_a_users_name(registered):
         registered(lambda i, o, c, a: [c[0] * 100.0 for _ in i], name)
     again = gg.vjp(mod, rules="derived")
     np.testing.assert_allclose(run(again, "main_vjp", X, ONES)[1], np.exp(X))
-
-
-# call_tir_with_grad
-
-
-def square(x, y):
-    return te.compute(x.shape, lambda *i: x(*i) * y(*i) * 2.0, name="product")
-
-
-def with_te_gradient(name, **settings):
-    def build(builder, x, y):
-        call = builder.call_te_with_grad(
-            square, x, y, te_grad_name=name, te_grad_kwargs=settings or None
-        )
-        return builder.emit(call)
-
-    return function(build, ((2, 3), F64), ((2, 3), F64))
-
-
-def test_the_te_gradient_that_a_call_names():
-    def gradient(ct, x, y, factor):
-        def scaled(other):
-            return te.compute(x.shape, lambda *i: ct(*i) * other(*i) * factor)
-
-        return [scaled(y), scaled(x)]
-
-    register_te_gradient("tests.registry.product", gradient)
-    mod = with_te_gradient("tests.registry.product", factor=7.0)
-    assert [row.provenance for row in gg.coverage(mod).rows] == ["user"]
-    differentiated = gg.vjp(mod)
-    _, x_bar, y_bar = run(differentiated, "main_vjp", X, X + 1, ONES)
-    np.testing.assert_allclose(x_bar, 7 * (X + 1))
-    np.testing.assert_allclose(y_bar, 7 * X)
-
-
-def test_a_te_gradient_of_wrong_arity():
-    def gradient(ct, x, y):
-        return te.compute(x.shape, lambda *i: ct(*i))
-
-    register_te_gradient("tests.registry.half", gradient)
-    with pytest.raises(gg.RuleError, match=r"te gradient 'tests\.registry\.half'.*1 cotangent"):
-        gg.vjp(with_te_gradient("tests.registry.half"))
-
-
-def test_a_te_gradient_that_is_not_registered():
-    with pytest.raises(gg.MissingGradientError, match="te_grad_name 'tests.none' is not reg"):
-        gg.vjp(with_te_gradient("tests.none"))
 
 
 def test_bindings_know_who_wrote_their_gradient(registered):

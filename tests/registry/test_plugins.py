@@ -101,7 +101,9 @@ def test_two_plug_ins_for_one_op(installed):
 def test_a_broken_one_is_named_with_its_distribution(installed, source, reason):
     path = installed(source, "broken_module")
     for _ in range(2):  # it stays broken: its rules would silently be missing
-        with pytest.raises(gg.RuleError, match=r"'tangents'.* of broken_module 1\.5 cannot") as error:
+        with pytest.raises(
+            gg.RuleError, match=r"'tangents'.* of broken_module 1\.5 cannot"
+        ) as error:
             find("relax.exp")
         assert reason in str(error.value)
     path.write_text("", encoding="utf-8")

@@ -228,7 +228,7 @@ def test_results_are_the_callers_own(everything):
     ({"wrt": []}, ArgumentError, "no parameter that can train"),
     ({"loss": "hinge"}, ArgumentError, "loss='hinge' is unknown"),
     ({"training": "yes"}, ArgumentError, "training: expected True, False or None"),
-    ({"rules": "hand"}, ArgumentError, "rules='hand' is not served yet"),
+    ({"rules": "hand"}, ArgumentError, "rules='hand': expected 'auto' or 'derived'"),
 ])  # fmt: skip
 def test_bad_arguments(options, error, message):
     with pytest.raises(error, match=message):

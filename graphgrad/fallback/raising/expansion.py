@@ -18,8 +18,8 @@ from ..constants import integer_value
 from ..graph import listed
 from ..indices.linear_system import Axis, analyzer_of
 from ..walk import Expr, identity
-from .order import Rows
-from .statements import Load, Loop, RefusedError, Statement, Store, changed
+from .order import Rows, known_ranges
+from .statements import Load, Loop, RefusedError, Statement, Store, changed, loads
 
 _LARGEST = 1 << 28
 """Elements that a buffer kept for all iterations may have."""
@@ -206,9 +206,11 @@ def scanned(
 
 def _most(axis: Axis, around: Sequence[Axis]) -> Expr:
     """Return how many iterations a loop has at most."""
+    if loads([axis.extent]):
+        raise RefusedError(f"how often the loop {axis.var.name} runs is read from data")
     if not any(_contains(axis.extent, other.var) for other in around):
         return axis.extent
-    bound = analyzer_of(around).const_int_bound(axis.extent).max_value
+    bound = analyzer_of(known_ranges(around)).const_int_bound(axis.extent).max_value
     if int(bound) >= _LARGEST:
         raise RefusedError(f"how often the loop {axis.var.name} runs depends on loops around it")
     return tirx.const(max(int(bound), 0), str(axis.extent.ty))

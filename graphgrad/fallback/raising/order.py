@@ -66,17 +66,28 @@ def inverted(
     return invert(indices, axes, element, position)
 
 
+def known_ranges(axes: Sequence[Axis]) -> list[Axis]:
+    """Return those of some loops whose ranges are not read from data."""
+    return [axis for axis in axes if not loads([axis.low, axis.extent])]
+
+
 def _iteration(access: Access, axis: Axis, element: list[Axis]) -> Expr | None:
     """Return the loop's variable as the accessed element determines it; None if it does not."""
-    plain = [n for n, index in enumerate(access.indices) if not loads([index])]
+    axes = known_ranges(access.axes)
+    others = [own.var for own in access.axes if not any(own is known for known in axes)]
+    plain = [
+        n
+        for n, index in enumerate(access.indices)
+        if not loads([index]) and not depends(index, others)
+    ]
     position = [element[n].var for n in plain]
+    number = next((i for i, own in enumerate(axes) if own.var.same_as(axis.var)), None)
+    if number is None:
+        return None
     try:
-        inversion = inverted(
-            [access.indices[n] for n in plain], access.axes, element, position=position
-        )
+        inversion = inverted([access.indices[n] for n in plain], axes, element, position=position)
     except NotAffineError:
         return None
-    number = next(i for i, own in enumerate(access.axes) if own.var.same_as(axis.var))
     value = inversion.values[number]
     return None if depends(value, [own.var for own in inversion.loops]) else value
 

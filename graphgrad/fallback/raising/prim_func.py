@@ -23,7 +23,7 @@ from ..guarded import Guard
 from ..indices.linear_system import Axis, analyzer_of
 from ..walk import Expr, identity, tensor_key
 from .expansion import Expansion, expanded, scanned
-from .order import conflicting, rows_of, shares_elements
+from .order import conflicting, known_ranges, rows_of, shares_elements
 from .reading import statements_of
 from .statements import (
     Access,
@@ -220,17 +220,16 @@ class _Raising:
         around = inner.axes[:-1]
         found = []
         for key, use in uses.items():
+            buffer = buffers[key]
+            if use == _STATE and (loop.threads or loop.lanes):
+                kind = "threads" if loop.threads else "lanes of a vector"
+                raise RefusedError(f"{kind} go on from what others leave in {buffer.name}")
             rows = rows_of(touched[key], loop.axis) if use != _PRIVATE else None
-            if use == _STATE or use == _PRIVATE:
+            # What is handed on is made of what has the iteration as a dimension.
+            is_row = _STATE in uses.values() and rows is not None and rows.lag == 0
+            if use or (is_row and _is_read(touched[key])):
                 is_state = use == _STATE and (rows is None or rows.lag > 0)
-                found.append(Expansion.of(buffers[key], loop.axis, around, is_state, rows))
-            elif (
-                _STATE in uses.values()
-                and rows is not None
-                and rows.lag == 0
-                and _is_read(touched[key])
-            ):
-                found.append(Expansion.of(buffers[key], loop.axis, around, False, rows))
+                found.append(Expansion.of(buffer, loop.axis, around, is_state, rows))
         return found
 
     def _use(self, loop: Loop, touched: Sequence[Access], buffer: Any) -> int:
@@ -324,8 +323,6 @@ class _Raising:
         ]
         for loop in place.loops:
             if shares_elements(mine, loop.axis):
-                if loop.lanes:
-                    break
                 return _StateError((identity(loop.axis.var), self._origin(error.buffer)), error)
         return error
 
@@ -340,10 +337,11 @@ class _Raising:
         private = self.private.get(identity(load.source))
         if private is None:
             return
-        analyzer = analyzer_of(place.axes)
+        axes = known_ranges(place.axes)
+        analyzer = analyzer_of(axes)
         given = [c if way else tirx.Not(c) for c, way in place.guards if not loads([c])]
         # TVM's analysis does not cancel what the low end and the extent of a loop have in common.
-        given += [axis.var < analyzer.simplify(axis.low + axis.extent) for axis in place.axes]
+        given += [axis.var < analyzer.simplify(axis.low + axis.extent) for axis in axes]
         cases = []
         for element, conditions in private.regions:
             at = list(zip([axis.var for axis in element], load.indices, strict=bool(element)))

@@ -97,12 +97,11 @@ class _Reader:
             (Load, change),
         ]
         found = tvm_ffi.structural_map(expr, changes)
-        tvm_ffi.structural_walk(found, (tvm.ir.Call, self._check_call))
-        return found
-
-    def _check_call(self, call: Any) -> None:
-        if called(call) in _POINTERS:
+        calls: list[Any] = []
+        tvm_ffi.structural_walk(found, (tvm.ir.Call, calls.append))
+        if any(called(call) in _POINTERS for call in calls):
             raise self._refused("it takes the address of an element, to do what is not seen")
+        return found
 
     def _refused(self, reason: str) -> RefusedError:
         return RefusedError(reason, self.block)
@@ -214,7 +213,7 @@ class _Reader:
 
     def _add_part(self, part: Any) -> None:
         """Take in the name of a part of a buffer."""
-        source = part.source.buffer
+        source = part.source.source
         offsets = [self.expression(extent.min) for extent in part.source.region]
         if identity(source) in self.parts:
             source, around = self.parts[identity(source)]
@@ -351,7 +350,7 @@ def _stored_in(parts: Sequence[Any], views: dict[int, tuple[Any, list[Expr]]]) -
 
     def block(node: Any) -> None:
         for part in node.match_buffers:
-            source = part.source.buffer
+            source = part.source.source
             found[identity(source)] = source
 
     for part in parts:

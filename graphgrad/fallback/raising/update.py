@@ -9,6 +9,7 @@ not inverted: what is added there is a scatter.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +21,7 @@ from tvm.ir import prim
 from ..guarded import Guard, Guarded
 from ..indices.index_system import Inversion
 from ..indices.linear_system import Axis, NotAffineError, analyzer_of, element_axes
-from ..scatter import scatter_add
+from ..scatter import Scatter, scatter_add
 from ..walk import Expr, identity, substituted
 from .combination import Combination, NoCombinationError
 from .order import inverted
@@ -189,7 +190,17 @@ def _never_written(load: Any, store: Store, update: Update) -> bool:
     except NotAffineError:
         return False
     analyzer = analyzer_of([*update.axes, *inversion.loops])
-    return any(_never_holds(guard, analyzer) for guard in inversion.guards)
+    writer = zip([axis.var for axis in update.axes], inversion.values, strict=True)
+    at = {identity(var): value for var, value in writer}
+    plain = [guard if way else tirx.Not(guard) for guard, way in update.guards if not loads([guard])]
+    elsewhere = [
+        tvm_ffi.structural_map(guard, (tvm.ir.Var, lambda var: at.get(identity(var), var)))
+        for guard in plain
+    ]
+    with ExitStack() as scopes:
+        for guard in plain:
+            scopes.enter_context(analyzer.constraint_scope(guard))
+        return any(_never_holds(guard, analyzer) for guard in [*inversion.guards, *elsewhere])
 
 
 def _never_holds(guard: Expr, analyzer: tvm.sym.Analyzer) -> bool:
@@ -230,11 +241,13 @@ def _scattered(update: Update, held: Held) -> Result:
 
     before = held(first.buffer)
     guards = tuple((seen(condition), wanted) for condition, wanted in update.guards)
-    added = scatter_add(
-        before.shape, str(before.dtype), [Axis(a.var, seen(a.low), seen(a.extent)) for a in axes],
+    scatter = Scatter.of(
+        [Axis(axis.var, seen(axis.low), seen(axis.extent)) for axis in axes],
         [seen(index) for index in first.indices],
-        Guarded(guards, seen(combination.sources[0])), f"{first.buffer.name}_scat",
-    )  # fmt: skip
+        Guarded(guards, seen(combination.sources[0])),
+    )
+    name = f"{first.buffer.name}_scat"
+    added = scatter_add(before.shape, str(before.dtype), [scatter], name)
     (total,) = _combined(combination, [before], [added])
     return Result(total, [], [tirx.const(False)])
 
@@ -250,6 +263,8 @@ def _text(indices: Sequence[Expr]) -> str:
 
 def _on_tensors(expr: Expr, held: Held) -> Expr:
     """Return an expression that reads from the tensors that buffers hold."""
+    for load in loads([expr]):
+        held(load.source)  # an error that is raised inside TVM loses its type
     return tvm_ffi.structural_map(expr, (Load, lambda load: held(load.source)(*load.indices)))
 
 

@@ -18,6 +18,7 @@ from tvm.sym import ProofStrength
 from ...errors import ArgumentError
 from ..backprop import is_float
 from ..constants import integer_value
+from ..equality import same
 from ..graph import Key, Operation, outputs_of, scan_body, scan_with
 from ..indices.linear_system import Axis, analyzer_of
 from ..kinds import map_stage
@@ -32,7 +33,6 @@ from ..walk import (
     postorder,
     reads,
     rebuilt,
-    same,
     substituted,
     tensor_key,
     transformed,

@@ -25,6 +25,21 @@ def take(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return _gather(builder, x, index, Indexing("take", axis, str(call.attrs.mode)), "take")
 
 
+@legalisation("relax.grad.take_backward")
+def take_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower the sum of what was taken at each place, with indices read as in `take`."""
+    updates, data, index = call.args
+    axis = 0 if call.attrs.axis is None else int(call.attrs.axis) % len(data.ty.shape)
+    indexing = Indexing("take", axis)
+
+    def expression(updates: te.Tensor, data: te.Tensor, index: te.Tensor) -> te.Tensor:
+        return scatter(indexing, None, index, updates, "add", data.shape)
+
+    return builder.call_te(
+        expression, updates, data, index, primfunc_name_hint="take_backward", primfunc_attrs=OPAQUE
+    )
+
+
 @legalisation("relax.gather_elements")
 def gather_elements(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower gather_elements; the stock one reads outside for negative indices."""

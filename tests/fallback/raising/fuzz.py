@@ -29,6 +29,7 @@ from tests.fallback.interpreter import evaluate
 from tests.fallback.judge import DisagreementError
 from tests.fallback.programs import Program, random_program
 from tests.fallback.raising.schedules import scheduled
+from tests.fallback.source import source
 
 EQUAL, SKIPPED = "equal", "not what TVM lowers rightly"
 
@@ -122,10 +123,14 @@ def main() -> int:
 
 
 def _shown(choices: Choices, arguments: Any) -> str:
-    """Return the kernel that some choices lead to."""
+    """Return the program that some choices lead to, and how its kernel is scheduled."""
     again = Choices(tape=choices.tape)
-    func = kernel(random_program(again), arguments.stock)
-    return str(scheduled(func, again)[0] if arguments.scheduled else func)
+    program = random_program(again)
+    text = source(program.outputs)
+    if not arguments.scheduled:
+        return text
+    func, steps = scheduled(kernel(program, arguments.stock), again)
+    return f"{text}\n{', '.join(steps)}\n{func}"
 
 
 def _arguments() -> argparse.Namespace:

@@ -42,7 +42,9 @@ def backwards(A: T.Buffer((6,), "float64"), B: T.Buffer((6,), "float64")):
 
 
 @T.prim_func(s_tir=True)
-def welford(A: T.Buffer((4, 7), "float64"), M: T.Buffer((4,), "float64"), V: T.Buffer((4,), "float64")):
+def welford(
+    A: T.Buffer((4, 7), "float64"), M: T.Buffer((4,), "float64"), V: T.Buffer((4,), "float64")
+):
     for r in range(4):
         mean = T.alloc_local((1,), "float64")
         square = T.alloc_local((1,), "float64")
@@ -133,7 +135,9 @@ def triangular_solve(
 
 
 @T.prim_func(s_tir=True)
-def last_written(A: T.Buffer((6,), "float64"), I: T.Buffer((6,), "int32"), B: T.Buffer((4,), "float64")):
+def last_written(
+    A: T.Buffer((6,), "float64"), I: T.Buffer((6,), "int32"), B: T.Buffer((4,), "float64")
+):
     for i in range(4):
         B[i] = T.float64(0)
     for i in range(6):

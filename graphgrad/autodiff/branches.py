@@ -1,0 +1,80 @@
+"""Branches: the gradient of an If is an If of the gradients of what it chooses between.
+
+A branch that was taken is computed again, in the branch of the gradient that is then taken, so that
+neither keeps values that the other has not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from ..ops.tensor import Emitter, Tensor
+from .program import Program, replay, variables_in
+
+
+def branch_programs(program: Program, value: relax.If) -> list[Program]:
+    """Return both branches of an If as programs; what they read from outside are their parameters.
+
+    Parameters
+    ----------
+    program : Program
+        That the If is part of.
+    value : relax.If
+    """
+    read = list(dict.fromkeys(variables_in(value)))
+    return [
+        Program(
+            program.name,
+            read,
+            [(b.var, _bound(b)) for block in branch.blocks for b in block.bindings],
+            branch.body,
+            kernels=program.kernels,
+            rules=program.rules,
+        )
+        for branch in (value.true_branch, value.false_branch)
+    ]
+
+
+def _bound(binding: Any) -> Any:
+    return binding if isinstance(binding, relax.MatchCast) else binding.value
+
+
+def emitted_branch(emitter: Emitter, program: Program, environment: Any, sweep: Any) -> Any:
+    """Return a branch as a sequence of its own: the bindings of a program, and what follows them.
+
+    Parameters
+    ----------
+    emitter : Emitter
+    program : Program
+    environment : dict
+        The variables of the outer program to their emitted values.
+    sweep : callable
+        Emits what follows, given the branch's environment; returns what the sequence is worth, as
+        a list of `Tensor`.
+    """
+    builder = emitter.builder
+    builder._begin_binding_block()
+    try:
+        arguments = [environment.get(var, var) for var in program.params]
+        values = sweep({**environment, **replay(program, builder, arguments)})
+        result = builder.emit(relax.Tuple([_expression(value) for value in values]))
+    finally:
+        block = builder._end_block()
+    return relax.SeqExpr([block], result)
+
+
+def _expression(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return relax.Tuple([_expression(item) for item in value])
+    return value.expr if isinstance(value, Tensor) else value
+
+
+def materialised(cotangent: Any) -> Any:
+    """Return a cotangent whose parts are emitted: not to be first in one branch, unseen outside."""
+    if isinstance(cotangent, list):
+        return [materialised(part) for part in cotangent]
+    if cotangent is None:
+        return None
+    return cotangent.emitter.lift(cotangent.expr)

@@ -1,0 +1,122 @@
+"""`call_te` puts tensor expressions into Relax programs, as BlockBuilder.call_te takes them."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, te, tirx
+
+import graphgrad as gg
+from graphgrad.ops.tensor import Emitter
+from tests.running import F64, function, run
+
+X = np.linspace(-1, 1, 6).reshape(2, 3)
+ONES = np.ones((2, 3))
+
+
+def square(x):
+    return te.compute(x.shape, lambda *i: x(*i) * x(*i), name="square")
+
+
+def emitted(*args, shape=(2, 3), **keywords):
+    """Return a module whose main calls a function of its parameter x and of further arguments."""
+    return function(lambda b, x: b.emit(gg.call_te(args[0], x, *args[1:], **keywords)), (shape, F64))
+
+
+def test_kernel_is_named_by_the_function_or_by_the_caller():
+    names = [
+        {gv.name_hint for gv in mod.get_global_vars()} - {"main"}
+        for mod in (emitted(square), emitted(square, name="mine"), emitted(lambda x: square(x)))
+    ]
+    assert names == [{"square"}, {"mine"}, {"kernel"}]
+
+
+def test_it_is_differentiated():
+    value, gradient = run(gg.vjp(emitted(square)), "main_vjp", X, ONES)
+    np.testing.assert_allclose(value, X * X)
+    np.testing.assert_allclose(gradient, 2 * X)
+
+
+def weighted(x, factors, axes, *, shift, mode):
+    first, (second,) = factors
+    assert (axes, mode) == ((0, 1), "wide")
+    return te.compute(x.shape, lambda *i: x(*i) * first + second[i[1]] + shift, name="weighted")
+
+
+def test_nested_and_named_arguments():
+    def build(builder, x, y):
+        return builder.emit(
+            gg.call_te(weighted, x, [2.0, (y,)], (0, 1), shift=tirx.const(0.5, F64), mode="wide")
+        )
+
+    mod = gg.vjp(function(build, ((2, 3), F64), ((3,), F64)))
+    y = np.arange(3.0)
+    value, x_bar, y_bar = run(mod, "main_vjp", X, y, ONES)
+    np.testing.assert_allclose(value, 2 * X + y + 0.5)
+    np.testing.assert_allclose(x_bar, 2 * ONES)
+    np.testing.assert_allclose(y_bar, [2, 2, 2])
+
+
+def test_several_outputs():
+    def both(x):
+        return square(x), te.compute(x.shape, lambda *i: x(*i) * 3.0, name="triple")
+
+    def build(builder, x):
+        pair = builder.emit(gg.call_te(both, x))
+        return builder.emit(relax.op.add(relax.TupleGetItem(pair, 0), relax.TupleGetItem(pair, 1)))
+
+    value, gradient = run(gg.vjp(function(build, ((2, 3), F64))), "main_vjp", X, ONES)
+    np.testing.assert_allclose(value, X * X + 3 * X)
+    np.testing.assert_allclose(gradient, 2 * X + 3)
+
+
+def test_shapes_and_extents():
+    """A reshape whose target is a ShapeExpr, and a scale by an extent that no tensor has."""
+    n = tirx.Var("n", "int64")
+
+    def reshaped(x, shape, count):
+        rows, columns = shape
+        flat = tvm.topi.reshape(x, [rows, columns])
+        return te.compute(flat.shape, lambda *i: flat(*i) * tirx.Cast(F64, count), name="scaled")
+
+    x = relax.Var("x", relax.TensorType([n, 3], F64))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        y = builder.emit(gg.call_te(reshaped, x, relax.ShapeExpr([3, n]), n))
+        builder.emit_func_output(y)
+    mod = builder.get()
+    assert [str(extent) for extent in mod["main"].ret_ty.shape] == ["T.int64(3)", "n"]
+    value, gradient = run(gg.vjp(mod), "main_vjp", X, np.ones((3, 2)))
+    np.testing.assert_allclose(value, 2 * X.reshape(3, 2))
+    np.testing.assert_allclose(gradient, 2 * ONES)
+
+
+def test_in_a_rule_it_takes_and_gives_tensors():
+    x = relax.Var("x", relax.TensorType([2, 3], F64))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        doubled = Emitter(builder).lift(x) * 2.0
+        result = gg.call_te(square, doubled)
+        builder.emit_func_output((result + 1.0).expr)
+    np.testing.assert_allclose(run(builder.get(), "main", X)[0], 4 * X * X + 1)
+
+
+def test_without_a_builder():
+    x = relax.Var("x", relax.TensorType([2, 3], F64))
+    with pytest.raises(gg.ArgumentError, match=r"inside `with builder\.function"):
+        gg.call_te(square, x)
+
+
+@pytest.mark.parametrize(
+    ("result", "named"), [(None, "NoneType"), (3.0, "float"), ([], "list"), ([1], "list")], ids=str
+)
+def test_what_is_no_tensor_expression(result, named):
+    with pytest.raises(gg.ArgumentError, match=rf"returned {named}.*returns one te\.Tensor"):
+        emitted(lambda x: result)
+
+
+def test_a_tensor_of_unknown_shape():
+    with pytest.raises(gg.ArgumentError, match="known rank and shape.*match_cast"):
+        x = relax.Var("x", relax.TensorType(ndim=2, dtype=F64))
+        builder = relax.BlockBuilder()
+        with builder.function("main", [x]):
+            gg.call_te(square, x)
