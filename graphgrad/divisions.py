@@ -147,7 +147,9 @@ class _Places:
         self.values: dict[int, Any] = {}
         """Of the variables of blocks, in terms of loops."""
         self.sources: dict[int, set[int]] = {}
-        """The loops on which a variable depends that is bound to a value."""
+        """The loops on which a variable depends: itself, or those of what it is bound to."""
+        self.shifted: set[int] = set()
+        """Variables that may start elsewhere than at 0."""
         self.guarded = False
         """Whether conditions may narrow the range of a loop."""
         kinds = (tirx.For, SBlockRealize, tirx.Bind, prim.Let, tirx.IfThenElse, tvm.ir.Call)
@@ -155,13 +157,18 @@ class _Places:
 
     def _note(self, node: Any) -> None:
         if isinstance(node, tirx.For):
+            loop = _identity(node.loop_var)
             self.analyzer.bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
+            self.sources[loop] = {loop}
+            if not isinstance(node.min, prim.IntImm) or int(node.min) != 0:
+                self.shifted.add(loop)
         elif isinstance(node, SBlockRealize):
             for axis, value in zip(node.block.iter_vars, node.iter_values, strict=True):
                 self.values[_identity(axis.var)] = self._in_loops(value)
             self.guarded = self.guarded or not isinstance(node.predicate, prim.IntImm)
         elif isinstance(node, tirx.Bind | prim.Let):
             self.sources[_identity(node.var)] = self._loops(node.value)
+            self.shifted.add(_identity(node.var))
         else:
             is_choice = isinstance(node, tirx.IfThenElse) or node.op.same_as(_CHOICE)
             self.guarded = self.guarded or is_choice
@@ -193,7 +200,7 @@ class _Places:
 
         def visit(node: Any) -> Any:
             if isinstance(node, tvm.ir.Var):
-                found.update(self.sources.get(_identity(node), {_identity(node)}))
+                found.update(self.sources.get(_identity(node), ()))
             elif without is not None and _are_alike(node, without):
                 return tvm_ffi.WalkResult.SKIP
             return None
@@ -220,9 +227,14 @@ class _Places:
         for term, factor in _terms(dividend):
             if isinstance(term, prim.IntImm):
                 offset += int(term) * factor
-            elif not self._loops(term) or _identity(term) in self.sources:
+            elif not self._loops(term) or self._is_shifted(term):
                 return True
         return offset != 0 if n == 0 else offset % n != 0
+
+    def _is_shifted(self, expr: Any) -> bool:
+        variables: list[Any] = []
+        tvm_ffi.structural_walk(expr, (tvm.ir.Var, variables.append))
+        return any(_identity(var) in self.shifted for var in variables)
 
 
 def _are_alike(a: Any, b: Any) -> bool:

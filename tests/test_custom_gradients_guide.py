@@ -15,7 +15,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"),
 @pytest.mark.parametrize("index", range(len(EXAMPLES)))
 def test_example_runs(index, monkeypatch):
     # What an example registers is gone after it.
-    monkeypatch.setattr(intrinsics, "_TABLE", dict(intrinsics._TABLE))
+    monkeypatch.setattr(intrinsics, "_OF_USERS", {})
     for tables in (rule._RULES, rule._FUNCTION_RULES):
         monkeypatch.setitem(tables, "user", {})
     exec(compile(EXAMPLES[index], str(GUIDE), "exec"), {"__name__": "example"})

@@ -14,7 +14,7 @@ EXAMPLES = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"),
 @pytest.mark.parametrize("index", range(len(EXAMPLES)))
 def test_example_runs(index, monkeypatch):
     # What an example registers is gone after it.
-    monkeypatch.setattr(intrinsics, "_TABLE", dict(intrinsics._TABLE))
+    monkeypatch.setattr(intrinsics, "_OF_USERS", {})
     exec(compile(EXAMPLES[index], str(GUIDE), "exec"), {})
 
 

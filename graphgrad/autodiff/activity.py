@@ -186,7 +186,7 @@ def _rule_of_branches(program: Program, value: relax.If) -> Rule:
     for branch in branch_programs(program, value):
         wrt = [param for param in branch.params if has_cotangent(param.ty)]
         _refuse_missing(survey(branch, wrt), "in a branch, ")
-    return Rule("relax.If", "general", None, origin="hand")
+    return Rule("relax.If", "general", None, origin="derived")
 
 
 def _check_inside(rule: Rule, var: Any, value: Any, rules: str) -> None:

@@ -15,6 +15,7 @@ from tvm import relax, tirx
 
 from ..errors import MissingGradientError
 from ..fallback.kernels.gradient import GradientKernel, gradient_kernels
+from ..fallback.kernels.in_place import out_of_place
 from ..lower.legalise import LEGALISATIONS
 from ..ops.call_te import KernelBuilder
 from ..ops.calls import callee, data_of
@@ -40,6 +41,8 @@ def derived_rule(call: Any, kernels: dict[Any, tirx.PrimFunc]) -> Rule:
     """
     if isinstance(call.op, tvm.ir.Op):
         if call.op.name in KERNEL_CALLS and call.args[0] in kernels:
+            if call.op.name == "relax.call_tir_inplace":
+                return _in_place_rule(call, kernels[call.args[0]])
             return _kernel_rule(call, kernels[call.args[0]])
         legalise = legalisation_of(call) or call.op.get_attr("FLegalize")
         if legalise is not None:
@@ -86,6 +89,23 @@ def _expression(value: Any) -> Any:
     if isinstance(value, list):
         return relax.Tuple([_expression(item) for item in value])
     return value.expr if isinstance(value, Tensor) else value
+
+
+def _in_place_rule(call: Any, func: tirx.PrimFunc) -> Rule:
+    """Return a rule that writes a kernel out as one that leaves its arguments as they are.
+
+    A gradient reads what they held, so nothing may overwrite them before.
+    """
+    name = call.args[0].name_hint
+    pure = out_of_place(func, [int(index) for index in call.attrs.inplace_indices])
+
+    def composite(*inputs: Any) -> Any:
+        emitter = next(_tensors(inputs)).emitter
+        variable = emitter.builder.add_func(pure, f"{name}_out_of_place")
+        arguments = relax.Tuple([_expression(value) for value in inputs])
+        return emitter.emit(relax.call_tir(variable, arguments, list(call.ty_args)[0]))
+
+    return Rule(f"relax.call_tir_inplace({name})", "composite", composite, origin="derived")
 
 
 def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:

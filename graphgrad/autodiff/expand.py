@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from .activity import Activity, analyse
-from .program import Program
+from ..errors import MissingGradientError
+from ..ops.calls import overwritten_by
+from .activity import Activity, analyse, op_name, place
+from .program import Program, variables_in
 from .written_out import written_out
 
 
@@ -29,7 +31,7 @@ def expand(program: Program, wrt: Sequence[Any]) -> tuple[Program, Activity]:
     Raises
     ------
     MissingGradientError
-        Active ops have no rule.
+        Active ops have no rule, or an in-place call overwrites what gradients read.
     RuleError
         A composite rule returned values that are not those of its op.
     """
@@ -46,4 +48,19 @@ def expand(program: Program, wrt: Sequence[Any]) -> tuple[Program, Activity]:
                 bindings.append((var, value))
         program = replace(program, bindings=bindings, kernels=kernels)
         activity = analyse(program, wrt)
+    _refuse_overwriting(program, activity)
     return program, activity
+
+
+def _refuse_overwriting(program: Program, activity: Activity) -> None:
+    """Raise if a call overwrites what the rules of other calls, or its own, may read after it."""
+    active = [(var, value) for var, value in program.bindings if var in activity.rules]
+    read = {source for var, value in active for source in (var, *variables_in(value))}
+    for var, value in program.bindings:
+        for argument in overwritten_by(value):
+            if argument in read:
+                raise MissingGradientError(
+                    f"{op_name(value)} at {place(var, value)} overwrites {argument.name}, which "
+                    "gradients read afterwards; call the function out of place, by call_tir or "
+                    "call_dps_packed"
+                )

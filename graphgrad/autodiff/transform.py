@@ -28,7 +28,7 @@ def Gradient(
     """Return a drop-in for ``relax.transform.Gradient``.
 
     It adds ``<func_name>_adjoint(*params) -> (original result, gradients)`` to a module: the
-    gradients of one scalar result, by graphgrad's rules. Each ``call_tir_with_grad`` becomes a
+    gradients of one scalar result, by graphgrad's rules. In it, ``call_tir_with_grad`` become
     ``call_tir``, as by TVM's pass, whose limits are lifted: several blocks, calls of other Relax
     functions, symbolic shapes, and a result that is any nested tuple.
 
@@ -86,7 +86,7 @@ def _add_adjoint(
         pure=program.pure,
         dataflow=program.dataflow,
     )
-    return without_te_gradients(adjoint)
+    return without_te_gradients(adjoint, f"{name}_adjoint")
 
 
 def _differentiable(params: list[Any]) -> list[Any]:

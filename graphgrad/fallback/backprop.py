@@ -11,9 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import tvm
 from tvm import tirx
 from tvm.ir import StringImm, prim
 
+from ..callables import location_of
 from ..errors import MissingGradientError, NotDifferentiableError, RuleError
 from . import intrinsics
 from .guarded import Guard, Guarded, GuardedSum, joined
@@ -237,17 +239,34 @@ def _of_intrinsic(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
         return []
     partials = known.partials(*(widened(argument) for argument in arguments), widened(node))
     partials = partials if isinstance(partials, tuple) else (partials,)
-    if len(partials) != len(arguments):
-        raise RuleError(
-            f"the gradient registered for {name} gives {len(partials)} derivatives, but it is "
-            f"called with {len(arguments)} arguments, in {excerpt(node)}; give one for each, None "
-            "where there is none"
-        )
+    _check_partials(name, known.partials, partials, node, len(arguments))
     return [
         (argument, _product(h, partial, known.singular))
         for argument, partial in zip(arguments, partials, strict=True)
         if partial is not None
     ]
+
+
+def _check_partials(
+    name: str, function: Callable[..., Any], partials: tuple[Any, ...], node: Expr, count: int
+) -> None:
+    """Raise unless a function gave one derivative, a scalar, for each argument of a call."""
+    rule = f"{location_of(function)}: the gradient registered for {name}"
+    if len(partials) != count:
+        raise RuleError(
+            f"{rule} gives {len(partials)} derivatives, but it is called with {count} arguments, "
+            f"in {excerpt(node)}; give one for each, None where there is none"
+        )
+    for partial in partials:
+        if partial is not None and not isinstance(partial, int | float) and not _is_float(partial):
+            raise RuleError(
+                f"{rule} gives {partial!r} ({type(partial).__name__}), in {excerpt(node)}; a "
+                "derivative is a number or a float expression of the arguments and the value"
+            )
+
+
+def _is_float(partial: Any) -> bool:
+    return tvm.ir.is_prim_expr(partial) and dtype_name(partial.ty).startswith(("float", "bfloat"))
 
 
 def _product(h: Expr, partial: Any, singular: bool) -> Expr:

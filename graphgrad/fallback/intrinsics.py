@@ -10,6 +10,7 @@ from typing import Any
 from tvm import tirx
 
 from ..errors import RuleError
+from ..plugins import PLUGINS, is_loading
 from .memo import DERIVED
 from .walk import Expr
 
@@ -34,6 +35,8 @@ class Intrinsic:
 
 
 _TABLE: dict[str, Intrinsic] = {}
+_OF_PLUGINS: dict[str, Intrinsic] = {}
+_OF_USERS: dict[str, Intrinsic] = {}
 
 
 def register_intrinsic_gradient(
@@ -74,14 +77,24 @@ def register_intrinsic_gradient(
         raise RuleError(
             f"register_intrinsic_gradient takes a name and a function, got {name!r}, {partials!r}"
         )
-    _TABLE[name] = Intrinsic(partials, singular)
+    table = _OF_PLUGINS if is_loading() else _OF_USERS
+    table[name] = Intrinsic(partials, singular)
     DERIVED.clear()
     return partials
 
 
 def find(name: str) -> Intrinsic | None:
-    """Return what is known of the function of a name, None if nothing is."""
-    return _TABLE.get(name)
+    """Return what is known of the function of a name, None if nothing is.
+
+    What users say goes before what plug-ins say, and this before what graphgrad knows.
+
+    Raises
+    ------
+    RuleError
+        A plug-in cannot be loaded.
+    """
+    PLUGINS.load()
+    return _OF_USERS.get(name) or _OF_PLUGINS.get(name) or _TABLE.get(name)
 
 
 def refusal(name: str) -> str | None:

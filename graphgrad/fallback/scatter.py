@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
@@ -179,11 +180,13 @@ def _bounds(indices: Sequence[Expr], shape: Sequence[Expr]) -> list[Expr]:
 
     An index outside made the forward pass read a wrong element; here it would write one.
     """
+    analyzer = tvm.sym.Analyzer()
     return [
         condition
         for index, extent in zip(indices, shape, strict=True)
         if reads(index)
         for condition in (index >= 0, index < extent)
+        if not analyzer.can_prove(condition)
     ]
 
 

@@ -44,6 +44,8 @@ class _Calls(relax.PyExprMutator):
         call = self.visit_expr_post_order(call)
         if not isinstance(call.op, tvm.ir.Op) or call.op.name not in _CALLS:
             return call
+        types = [_with_numbers(ty) for ty in call.ty_args]
+        call = relax.Call(call.op, call.args, call.attrs, types, call.span)
         kernel = self.mod[call.args[0]]
         known = _known_extents(call, kernel)
         if not known:
@@ -54,6 +56,16 @@ class _Calls(relax.PyExprMutator):
             self.made[key] = self.builder_.add_func(static, call.args[0].name_hint)
         arguments = [self.made[key], *call.args[1:]]
         return relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
+
+
+def _with_numbers(ty: Any) -> Any:
+    """Return a type with its extents computed: binding T to 4 in T + 1 leaves a sum, 4 + 1."""
+    simplify = tvm.sym.Analyzer().simplify
+
+    def changed(shape: relax.ShapeExpr) -> relax.ShapeExpr:
+        return relax.ShapeExpr([simplify(extent) for extent in shape.values])
+
+    return tvm_ffi.structural_map(ty, (relax.ShapeExpr, changed))
 
 
 def _known_extents(call: Any, kernel: tirx.PrimFunc) -> dict[int, tirx.IntImm]:

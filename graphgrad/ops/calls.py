@@ -20,12 +20,17 @@ WITH_TE_GRADIENT = tvm.ir.Op.get("relax.call_tir_with_grad")
 _WITH_CALLEE = frozenset(("relax.call_pure_packed", "relax.call_inplace_packed"))
 """Ops whose first argument is what is called, and the others are its data."""
 
+_OVERWRITING = [tvm.ir.Op.get(f"relax.call_{name}") for name in ("tir_inplace", "inplace_packed")]
+"""Ops whose results take the place of arguments."""
+
+_CALLING = _WITH_TUPLE | _WITH_CALLEE
+
 
 def callee(call: Any) -> str:
     """Return the name of the kernel or packed function that a call calls; empty for an op."""
     if isinstance(call.op, relax.ExternFunc):
         return str(call.op.global_symbol)
-    if not isinstance(call.op, tvm.ir.Op) or call.op.name not in _WITH_TUPLE | _WITH_CALLEE:
+    if not isinstance(call.op, tvm.ir.Op) or call.op.name not in _CALLING:
         return ""
     target = call.args[0]
     return str(target.global_symbol if isinstance(target, relax.ExternFunc) else target.name_hint)
@@ -41,16 +46,29 @@ def data_of(call: Any) -> list[Any]:
     return list(call.args)
 
 
-def without_te_gradients(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose ``call_tir_with_grad`` are ``call_tir``, which is what they compute."""
+def overwritten_by(call: Any) -> list[Any]:
+    """Return the arguments of a call that its results overwrite."""
+    if not isinstance(call, relax.Call) or call.op not in _OVERWRITING:
+        return []
+    data = data_of(call)
+    return [data[int(index)] for index in call.attrs.inplace_indices if int(index) >= 0]
+
+
+def without_te_gradients(mod: tvm.IRModule, name: str | None = None) -> tvm.IRModule:
+    """Return a module whose ``call_tir_with_grad`` are ``call_tir``, which is what they compute.
+
+    With a name, only those of the function of that name.
+    """
     changed = mod.clone()
     for variable, function in mod.functions_items():
-        if isinstance(function, relax.Function) and _names_te_gradients(function):
+        if name in (None, variable.name_hint) and _names_te_gradients(function):
             changed.update_func(variable, _ToCallTir(mod).visit_expr(function))
     return changed
 
 
-def _names_te_gradients(function: relax.Function) -> bool:
+def _names_te_gradients(function: Any) -> bool:
+    if not isinstance(function, relax.Function):
+        return False
     found: list[Any] = []
 
     def visit(call: Any) -> None:

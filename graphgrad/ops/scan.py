@@ -181,9 +181,17 @@ def _state(tensor: te.Tensor, count: Any) -> te.Tensor:
 
 
 def _later(tensor: te.Tensor) -> te.Tensor:
-    """Return the rows of a tensor one row later."""
-    shape = (tensor.shape[0] + 1, *tensor.shape[1:])
-    return map_stage(shape, lambda t, *at: tensor(t - 1, *at), name="next")
+    """Return the rows of a tensor one row later, behind zeros.
+
+    Nobody reads the zeros, but what depends on no state is computed at all rows, and is to read
+    none in front of the first.
+    """
+    zero = tirx.const(0, str(tensor.dtype))
+
+    def body(t: Any, *at: Any) -> Any:
+        return tirx.if_then_else(t > 0, tensor(t - 1, *at), zero)
+
+    return map_stage((tensor.shape[0] + 1, *tensor.shape[1:]), body, name="next")
 
 
 def _expressions(tree: Tree) -> Tree:

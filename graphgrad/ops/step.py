@@ -9,6 +9,7 @@ from typing import Any
 from tvm import relax
 
 from ..errors import ArgumentError
+from ..fallback.walk import identity
 from .composed import read_by
 from .tensor import Emitter, Tensor, same_shape, type_shape
 
@@ -67,10 +68,7 @@ def traced_step(
         The body returns no carry of the types that it was given.
     """
     builder = target.builder
-    start, rows = (
-        [_bound(target, leaf) for leaf in leaves_of(init)],
-        [_bound(target, leaf) for leaf in leaves_of(xs)],
-    )
+    start, rows = (_bound(target, list(leaves_of(tree))) for tree in (init, xs))
     carry = [relax.Var(f"carry{i}", leaf.ty) for i, leaf in enumerate(start)]
     x = [relax.Var(f"x{i}", _row_type(leaf.ty)) for i, leaf in enumerate(rows)]
     given = [
@@ -83,10 +81,10 @@ def traced_step(
         builder._begin_binding_block()
     try:
         after, y = _checked(body(*given), init)
-        following = [_bound(target, leaf) for leaf in leaves_of(after)]
-        results = [_bound(target, leaf) for leaf in leaves_of(y)]
+        bound = _bound(target, [*leaves_of(after), *leaves_of(y)])
     finally:
         block = builder._end_block()
+    following, results = bound[: len(carry)], bound[len(carry) :]
     _check_types(carry, following)
     changing = {*carry, *x}
     bindings = []
@@ -120,11 +118,18 @@ def like(tree: Tree, leaves: Iterable[Any]) -> Tree:
     return part(tree)
 
 
-def _bound(target: Emitter, leaf: Any) -> Any:
-    """Return a tensor as a Relax variable or constant."""
+def _bound(target: Emitter, leaves: Sequence[Any]) -> list[Any]:
+    """Return tensors as Relax variables or constants; an expression that occurs again, once."""
+    variables: dict[int, Any] = {}
+    return [_variable(target, leaf, variables) for leaf in leaves]
+
+
+def _variable(target: Emitter, leaf: Any, variables: dict[int, Any]) -> Any:
     value = leaf.expr if isinstance(leaf, Tensor) else leaf
     if isinstance(value, relax.Call | relax.TupleGetItem):
-        value = target.builder.emit(value)
+        if identity(value) not in variables:
+            variables[identity(value)] = target.builder.emit(value)
+        value = variables[identity(value)]
     if not isinstance(value, relax.Expr) or not isinstance(value.ty, relax.TensorType):
         raise ArgumentError(f"{leaf!r} is no tensor; scan takes nested lists and tuples of those")
     type_shape(value.ty)

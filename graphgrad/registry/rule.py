@@ -18,7 +18,7 @@ A function with a parameter named ``attrs`` is given the op's attributes. ``None
 cotangent says *not differentiable in this input*.
 
 A rule is for a Relax op, or for a packed function or a PrimFunc by its name. Rules of users go
-before those of plug-ins (`plugins`), and these before graphgrad's own.
+before those of plug-ins (`graphgrad.plugins`), and these before graphgrad's own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ import tvm
 
 from ..callables import location_of
 from ..errors import RuleError
-from .plugins import PLUGINS, is_loading
+from ..plugins import PLUGINS, is_loading
 from .sample import Sample
 
 Kind = Literal["elementwise", "linear", "bilinear", "composite", "general", "nondifferentiable"]
@@ -97,6 +97,10 @@ _FUNCTION_RULES: dict[str, dict[str, Rule]] = {"plug-in": {}, "user": {}}
 """Rules of packed functions and PrimFuncs, by who brought them and by name."""
 
 
+_SCALAR = "tirx."
+"""Prefix of the ops that are scalar functions, not Relax ops."""
+
+
 def find(op: str, hand: bool = True) -> Rule | None:
     """Return the rule for a Relax op: the user's, else a plug-in's, else graphgrad's.
 
@@ -155,7 +159,7 @@ def _origin(module: str) -> Origin:
 
 
 def _add(rule: Rule) -> None:
-    if rule.op in _op_names():
+    if _is_op(rule.op):
         tables = _RULES
     else:
         _check_function(rule)
@@ -173,12 +177,13 @@ def _add(rule: Rule) -> None:
 def _check_function(rule: Rule) -> None:
     """Raise unless a name that is no op's may be that of a packed function or a PrimFunc."""
     if rule.origin == "hand" or _is_meant_as_op(rule.op):
-        close = difflib.get_close_matches(rule.op, _op_names(), n=3) or ["relax.nn.gelu"]
+        names = [name for name in tvm.ir.Op.list_op_names() if not name.startswith(_SCALAR)]
+        close = difflib.get_close_matches(rule.op, names, n=3) or ["relax.nn.gelu"]
         raise RuleError(
             f"{rule.location}: there is no Relax op named {rule.op!r}; give the full name, such "
             f"as {close}, or the name of a packed function or PrimFunc"
         )
-    if rule.op.startswith("tirx."):
+    if rule.op.startswith(_SCALAR):
         raise RuleError(
             f"{rule.location}: {rule.op} is a scalar intrinsic; give its derivative by "
             "graphgrad.register_intrinsic_gradient"
@@ -190,14 +195,14 @@ def _check_function(rule: Rule) -> None:
         )
 
 
-def _op_names() -> list[str]:
-    return [name for name in tvm.ir.Op.list_op_names() if not name.startswith("tirx.")]
+def _is_op(name: str) -> bool:
+    return not name.startswith(_SCALAR) and name in tvm.ir.Op.list_op_names()
 
 
 def _is_meant_as_op(name: str) -> bool:
     if tvm.get_global_func(name, allow_missing=True) is not None:
         return False
-    is_part = "." in name and f"relax.{name}" in _op_names()
+    is_part = "." in name and _is_op(f"relax.{name}")
     return is_part or name.startswith(("relax.", "graphgrad."))
 
 
@@ -230,10 +235,10 @@ def register_gradient(op: str, *, samples: Sequence[Sample] = ()) -> Callable[[F
     decorator
         For ``def rule(inputs, outputs, cotangents, attrs)``. ``inputs`` has one entry per argument
         of the op, or of the function that is called: a `Tensor`, a list of them for a tuple, or the
-        Relax value of a shape or number. ``outputs`` and ``cotangents`` have one `Tensor` per output; an output that nothing reads
-        has a zero cotangent. The rule returns one cotangent per input (`Tensor` or Relax
-        expression, in the input's shape or one broadcast from it); ``None`` means *not
-        differentiable there*.
+        Relax value of a shape or number. ``outputs`` and ``cotangents`` have one `Tensor` per
+        output; an output that nothing reads has a zero cotangent. The rule returns one cotangent
+        per input (`Tensor` or Relax expression, in the input's shape or one broadcast from it);
+        ``None`` means *not differentiable there*.
 
     Raises
     ------

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax, te
 from tvm.relax.training.utils import register_te_gradient
 
@@ -85,7 +86,7 @@ def test_off_the_path_it_need_not_be_registered():
 
 def test_the_drop_in_writes_call_tir_as_tvms_pass_does():
     def gradient(ct, x, y):
-        return [te.compute(x.shape, lambda *i, z=z: ct(*i) * z(*i)) for z in (y, x)]
+        return [tvm.topi.multiply(ct, other) for other in (y, x)]
 
     register_te_gradient("tests.te.plain", gradient)
     mod = with_te_gradient("tests.te.plain")
@@ -96,6 +97,7 @@ def test_the_drop_in_writes_call_tir_as_tvms_pass_does():
         builder.emit_func_output(builder.emit(relax.op.sum(product)))
     adjoint = gg.transform.Gradient("loss")(builder.get())
     assert relax.analysis.check_well_formed(adjoint)
-    assert "with_grad" not in adjoint.script()
+    assert "with_grad" not in adjoint["loss_adjoint"].script()
+    assert "with_grad" in adjoint["main"].script()
     _, x_bar, _ = run(adjoint, "loss_adjoint", X, X + 1)
     np.testing.assert_allclose(x_bar, X + 1)

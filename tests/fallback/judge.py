@@ -71,11 +71,9 @@ def _verdict(line: _Line, given: float, scale: float) -> str:
         if abs(given - (behind + ahead) / 2) < error:
             return SMOOTH
     for step in STEPS:
-        behind, ahead = line.slopes(step)
-        curved = 10 * step * max(scale, abs(behind), abs(ahead)) + line.rounding(step)
-        if abs(behind - ahead) > curved and (
-            min(behind, ahead) - curved < given < max(behind, ahead) + curved
-        ):
+        least, most = line.slope_range(step)
+        curved = 10 * step * max(scale, abs(least), abs(most)) + line.rounding(step)
+        if most - least > curved and least - curved < given < most + curved:
             return KINK
     slopes = [max(map(abs, line.slopes(step))) for step in (1e-5, 1e-6, 1e-7)]
     if all(5 * a < b for a, b in pairwise(slopes)):
@@ -97,17 +95,21 @@ class _Line:
     def __post_init__(self) -> None:
         shapes = [[int(extent) for extent in tensor.shape] for tensor in self.program.inputs]
         self.directions = [self.generator.standard_normal(shape) for shape in shapes]
-        self._values: dict[float, float] = {}
+        self._terms: dict[float, np.ndarray] = {}
         self._size = 0.0
 
     def value(self, distance: float) -> float:
         """Return the value at a distance along the direction."""
-        if distance not in self._values:
+        return float(self._terms_at(distance).sum())
+
+    def _terms_at(self, distance: float) -> np.ndarray:
+        """Return what is summed: each element of the outputs, with its weight."""
+        if distance not in self._terms:
             arrays = evaluate(self.program.outputs, self._known(distance))
-            terms = [h * a for (_, h), a in zip(self.heads, arrays, strict=True)]
-            self._size = max(self._size, float(sum(np.abs(term).sum() for term in terms)))
-            self._values[distance] = float(sum(term.sum() for term in terms))
-        return self._values[distance]
+            terms = [(h * a).ravel() for (_, h), a in zip(self.heads, arrays, strict=True)]
+            self._terms[distance] = np.concatenate(terms)
+            self._size = max(self._size, float(np.abs(self._terms[distance]).sum()))
+        return self._terms[distance]
 
     def _known(self, distance: float) -> list[Value]:
         """Return all inputs moved; an intermediate result moves with those before it as well."""
@@ -121,6 +123,16 @@ class _Line:
         """Return the slopes behind and ahead."""
         here = self.value(0.0)
         return (here - self.value(-step)) / step, (self.value(step) - here) / step
+
+    def slope_range(self, step: float) -> tuple[float, float]:
+        """Return the least and the greatest slope, if at each element either side may count.
+
+        Several elements that have a kink at one point may each have the slope of another side.
+        """
+        here = self._terms_at(0.0)
+        behind, ahead = here - self._terms_at(-step), self._terms_at(step) - here
+        least, most = np.minimum(behind, ahead), np.maximum(behind, ahead)
+        return float(least.sum()) / step, float(most.sum()) / step
 
     def rounding(self, step: float) -> float:
         """Return what rounding may do to a slope."""

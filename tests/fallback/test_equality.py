@@ -5,7 +5,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from graphgrad.fallback.equality import merged, same
-from graphgrad.fallback.walk import identity, with_parts
+from graphgrad.fallback.walk import identity, postorder, with_parts
 
 A = te.placeholder((6,), "float32", name="A")
 B = te.placeholder((6,), "float32", name="B")

@@ -159,7 +159,7 @@ def hypotenuse():
         "hypot", lambda a, *others: (a / others[-1], None), singular=True
     )
     yield "hypot"
-    intrinsics._TABLE.pop("hypot")
+    intrinsics._OF_USERS.pop("hypot")
 
 
 def test_a_function_of_the_user(hypotenuse):
@@ -176,8 +176,21 @@ def test_a_function_of_the_user(hypotenuse):
 def test_a_wrong_registration_is_refused(hypotenuse):
     with pytest.raises(RuleError, match="a name and a function"):
         gg.register_intrinsic_gradient("", lambda x, y: 1.0)
-    with pytest.raises(RuleError, match="hypot gives 2 derivatives, but it is called with 1"):
+    message = r"test_intrinsics\.py:\d+: .* hypot gives 2 derivatives, but it is called with 1"
+    with pytest.raises(RuleError, match=message):
         gradient_at(lambda x: tirx.call_pure_extern("float64", hypotenuse, x), 1.0)
+
+
+@pytest.mark.parametrize(
+    "partial", ["1", [1.0], tirx.const(1, "int32"), te.placeholder((1,), name="t")], ids=str
+)
+def test_a_derivative_that_is_none(partial):
+    gg.register_intrinsic_gradient("sinpi", lambda x, y: partial)
+    try:
+        with pytest.raises(RuleError, match=r"test_intrinsics\.py:\d+: .* sinpi gives "):
+            gradient_at(lambda x: tirx.call_pure_extern("float64", "sinpi", x), 1.0)
+    finally:
+        intrinsics._OF_USERS.pop("sinpi")
 
 
 @pytest.mark.parametrize(

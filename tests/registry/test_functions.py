@@ -168,6 +168,23 @@ def test_an_integer_argument_has_no_cotangent(registered):
         gg.vjp(mod)
 
 
+@pytest.mark.parametrize("is_active", [True, False])
+def test_what_gradients_read_must_not_be_overwritten(registered, is_active):
+    """The in-place call is differentiated itself, or overwrites what another rule reads."""
+    registered(slope)
+    if not is_active:
+        unregister(PACKED)
+        gg.nondifferentiable(PACKED)
+
+    def build(builder, x):
+        y = builder.emit(relax.op.exp(x))
+        z = builder.emit(relax.op.call_inplace_packed(PACKED, y, inplace_indices=[0], ty_args=TYPE))
+        return builder.emit(relax.Tuple([y, z]))
+
+    with pytest.raises(gg.MissingGradientError, match=rf"{PACKED}.* overwrites .*out of place"):
+        gg.vjp(function(build, ((2, 3), F64)))
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

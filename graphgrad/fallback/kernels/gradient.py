@@ -58,10 +58,11 @@ class GradientKernel:
         def known(var: Any) -> Any:
             return size(*self.places[identity(var)])
 
-        return [
-            ([renamed_extent(extent, "int64", known) for extent in tensor.shape], str(tensor.dtype))
-            for tensor in self.results
-        ]
+        def outside(extent: Any) -> Any:
+            # A product of numbers is no number to Relax.
+            return tvm.sym.Analyzer().simplify(renamed_extent(extent, "int64", known))
+
+        return [(list(map(outside, tensor.shape)), str(tensor.dtype)) for tensor in self.results]
 
 
 @dataclass(frozen=True)

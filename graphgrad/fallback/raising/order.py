@@ -51,6 +51,7 @@ def inverted(
     axes: Sequence[Axis],
     element: Sequence[Axis],
     position: Sequence[Expr] | None = None,
+    equations: Sequence[Expr] = (),
 ) -> Inversion:
     """Return the points of some loops at which indices are the given element (see `invert`).
 
@@ -63,7 +64,7 @@ def inverted(
     found = loads([*indices, *bounds, *(position or [])])
     if found:
         raise NotAffineError(found[0])
-    return invert(indices, axes, element, position)
+    return invert(indices, axes, element, position, equations)
 
 
 def known_ranges(axes: Sequence[Axis]) -> list[Axis]:

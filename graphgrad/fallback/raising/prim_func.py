@@ -116,9 +116,9 @@ def _results(func: tirx.PrimFunc, placeholders: Sequence[Any], outputs: Sequence
             raising.visit(statements, _Place())
             return [raising.held(func.params[number]) for number in outputs]
         except _StateError as error:
-            if uses.get(error.use) == _STATE:
+            if all(uses.get(use) == _STATE for use in error.uses):
                 raise error.refused from None
-            uses[error.use] = _STATE
+            uses |= dict.fromkeys(error.uses, _STATE)
 
 
 def _message(func: tirx.PrimFunc, refused: RefusedError) -> str:
@@ -131,11 +131,11 @@ def _message(func: tirx.PrimFunc, refused: RefusedError) -> str:
 
 
 class _StateError(Exception):
-    """Iterations of a loop turn out to go on from what those before left in a buffer."""
+    """Iterations of a loop turn out to go on from what those before left in some buffers."""
 
-    def __init__(self, use: Use, refused: RefusedError):
+    def __init__(self, uses: Sequence[Use], refused: RefusedError):
         super().__init__(str(refused))
-        self.use = use
+        self.uses = uses
         self.refused = refused
 
 
@@ -186,7 +186,7 @@ class _Raising:
         key = identity(buffer)
         if key in self.lost:
             reason = f"what an iteration leaves in {buffer.name} is read behind the loop"
-            raise _StateError(self.lost[key], RefusedError(reason))
+            raise _StateError([self.lost[key]], RefusedError(reason))
         if key not in self.tensors:
             zero = tirx.const(0, str(buffer.dtype))
             self.tensors[key] = te.compute(buffer.shape, lambda *_: zero, name=buffer.name)
@@ -296,7 +296,7 @@ class _Raising:
         try:
             for load in loads([*expressions(write), *(guard for guard, _ in place.guards)]):
                 self._check_written(load, place)
-            results = updated(update, self.held, self._is_fresh)
+            results = updated(update, self.held)
         except OrderError as error:
             error.block = write.block
             raise self._state(error, write, place) from None
@@ -311,11 +311,8 @@ class _Raising:
             if key in self.private:
                 self.private[key].regions.append((result.element, result.conditions))
 
-    def _is_fresh(self, buffer: Any) -> bool:
-        return identity(buffer) not in self.tensors
-
     def _state(self, error: OrderError, write: Write, place: _Place) -> Exception:
-        """Return how to go on where the order of iterations counts: the outermost loop is a scan."""
+        """Return how to go on where the order counts: the outermost such loop is a scan."""
         mine = [
             access
             for access in accesses(self._alone(write, place), place.axes)
@@ -323,7 +320,9 @@ class _Raising:
         ]
         for loop in place.loops:
             if shares_elements(mine, loop.axis):
-                return _StateError((identity(loop.axis.var), self._origin(error.buffer)), error)
+                buffers = [store.buffer for store in write.stores]
+                var = identity(loop.axis.var)
+                return _StateError([(var, self._origin(buffer)) for buffer in buffers], error)
         return error
 
     def _alone(self, write: Write, place: _Place) -> list[Statement]:
@@ -352,7 +351,7 @@ class _Raising:
         if plain and _follows(analyzer, given, [tirx.any(*plain)]):
             return
         raise _StateError(
-            private.use,
+            [private.use],
             RefusedError(f"an iteration reads what another one wrote to {load.source.name}"),
         )
 

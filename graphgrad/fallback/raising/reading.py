@@ -229,11 +229,8 @@ class _Reader:
         for axis, value in zip(block.iter_vars, bindings, strict=True):
             if int(axis.iter_type) != _REDUCE:
                 continue
-            first = axis.dom.min.astype(str(value.ty))
-            start = tvm_ffi.structural_map(
-                value, (tvm.ir.Var, lambda v: self.lows.get(identity(v), v))
-            )
-            if not analyzer.can_prove_equal(start, first):
+            first = self.expression(axis.dom.min).astype(str(value.ty))
+            if not self._begins(value, first):
                 raise self._refused(
                     f"its loops do not begin at the first place of its reduce axis {axis.var.name}"
                 )
@@ -241,6 +238,18 @@ class _Reader:
             if not is_true(condition):
                 body = [Branch((condition, True), body)]
         return body
+
+    def _begins(self, value: Expr, first: Expr) -> bool:
+        """Return whether the loops begin where a value is the first."""
+        difference = value - first
+        for _ in range(len(self.lows) + 1):
+            difference = tvm.sym.Analyzer().simplify(difference)
+            if integer_value(difference) is not None:
+                break
+            difference = tvm_ffi.structural_map(
+                difference, (tvm.ir.Var, lambda var: self.lows.get(identity(var), var))
+            )
+        return integer_value(difference) == 0
 
     def _sequence(self, parts: Sequence[Any]) -> list[Statement]:
         """Return statements in order; values that are bound to names are for those behind."""

@@ -1,9 +1,9 @@
 """Stores in a loop nest as stages: what each element of the buffers holds afterwards.
 
 The index map of a store is inverted: in terms of an element, it says in which iterations that was
-written. Where this is one, the stored value is the stage's body. Where it is several, they all store
-the same, or combine the element with a value each: a reduction. Places that are read from data are
-not inverted: what is added there is a scatter.
+written. Where this is one, the stored value is the stage's body. Where it is several, they all
+store the same, or combine the element with a value each: a reduction. Places that are read from
+data are not inverted: what is added there is a scatter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..guarded import Guard, Guarded
 from ..indices.index_system import Inversion
 from ..indices.linear_system import Axis, NotAffineError, analyzer_of, element_axes
 from ..scatter import Scatter, scatter_add
-from ..walk import Expr, identity, substituted
+from ..walk import Expr, identity, postorder, substituted
 from .combination import Combination, NoCombinationError
 from .order import inverted
 from .statements import Load, RefusedError, Store, depends, equal, loads
@@ -83,15 +83,13 @@ class Result:
     conditions: list[Expr]
 
 
-def updated(update: Update, held: Held, is_fresh: Callable[[Any], bool]) -> list[Result]:
+def updated(update: Update, held: Held) -> list[Result]:
     """Return what the buffers of an update's stores hold after it.
 
     Parameters
     ----------
     update : Update
     held : callable
-    is_fresh : callable
-        Says whether nothing that counts was written to a buffer before.
 
     Raises
     ------
@@ -102,22 +100,32 @@ def updated(update: Update, held: Held, is_fresh: Callable[[Any], bool]) -> list
     """
     first, *others = update.stores
     element = element_axes(first.buffer.shape)
-    for other in others:
-        if not (
-            equal(first.indices, other.indices) and equal(first.buffer.shape, other.buffer.shape)
-        ):
-            raise RefusedError("it stores to several buffers at different elements")
     _check_own_reads(update)
-    inverted = _inverted(first.indices, update, element)
-    if inverted is None:
+    if not all(
+        equal(first.indices, other.indices) and equal(first.buffer.shape, other.buffer.shape)
+        for other in others
+    ):
+        return _separately(update, held)
+    found = _inverted(first.indices, update, element)
+    if found is None:
         return [_scattered(update, held)]
-    inversion, equations = inverted
-    nest = _Nest(update, held, element, inversion, equations)
+    inversion, equations = found
+    left = [guard for guard in update.guards if not _is_integral(guard[0])]
+    nest = _Nest(replace(update, guards=left), held, element, inversion, equations)
     if not inversion.loops:
         return [nest.stored(store) for store in update.stores]
     if not any(_is_own(load, update) for load in _all_loads(update)):
-        return nest.overwritten(all(is_fresh(store.buffer) for store in update.stores))
+        return nest.overwritten()
     return [_scattered(update, held)] if equations else nest.reduced()
+
+
+def _separately(update: Update, held: Held) -> list[Result]:
+    """Return the buffers after stores at different elements, none of which reads what is stored."""
+    first = update.stores[0].buffer
+    if any(load.source.same_as(s.buffer) for load in _all_loads(update) for s in update.stores):
+        raise OrderError(first, "it stores to several buffers, and reads them, at other elements")
+    singles = [replace(update, stores=[store]) for store in update.stores]
+    return [result for single in singles for result in updated(single, held)]
 
 
 def _inverted(
@@ -135,6 +143,7 @@ def _inverted(
             update.axes,
             element,
             position=[element[n].var for n in affine] if len(affine) < len(indices) else None,
+            equations=_integral(update.guards),
         )
     except NotAffineError:
         return None
@@ -144,6 +153,17 @@ def _inverted(
         if n not in affine
     ]
     return inversion, equations
+
+
+def _integral(guards: Sequence[Guard]) -> list[Expr]:
+    """Return those conditions that an index map can be inverted under."""
+    return [c if way else tirx.Not(c) for c, way in guards if _is_integral(c)]
+
+
+def _is_integral(condition: Expr) -> bool:
+    return not loads([condition]) and all(
+        "float" not in str(node.ty) for node in postorder(condition)
+    )
 
 
 def _is_affine(index: Expr, axes: Sequence[Axis], element: Axis) -> bool:
@@ -192,7 +212,7 @@ def _never_written(load: Any, store: Store, update: Update) -> bool:
     analyzer = analyzer_of([*update.axes, *inversion.loops])
     writer = zip([axis.var for axis in update.axes], inversion.values, strict=True)
     at = {identity(var): value for var, value in writer}
-    plain = [guard if way else tirx.Not(guard) for guard, way in update.guards if not loads([guard])]
+    plain = _integral(update.guards)
     elsewhere = [
         tvm_ffi.structural_map(guard, (tvm.ir.Var, lambda var: at.get(identity(var), var)))
         for guard in plain
@@ -282,51 +302,71 @@ class _Nest:
         """Return the buffer after a store that reaches each element at most once."""
         return self._result(store, self._seen(store.value), self._guards())
 
-    def overwritten(self, fresh: bool) -> list[Result]:
-        """Return the buffers after stores that reach elements repeatedly.
-
-        Where every time stores the same, and nothing was there before, elements that are not
-        reached may hold anything: it does not matter which iteration is looked at.
+    def overwritten(self) -> list[Result]:
+        """Return the buffers after stores that reach elements repeatedly with the same.
 
         Raises
         ------
         OrderError
+            What they store is not always the same.
         """
         variables = [axis.var for axis in self.inversion.loops]
-        guards = self._guards()
-        free = [guard for guard, _ in guards if depends(guard, variables)]
         values = [self._seen(store.value) for store in self.update.stores]
-        if any(depends(value, variables) for value in values) or (free and not fresh):
+        if any(depends(value, variables) for value in values):
             store = self.update.stores[0]
             raise OrderError(store.buffer, f"{store.buffer.name} is overwritten in every iteration")
+        guards = self._guards()
         kept = [guard for guard in guards if not depends(guard[0], variables)]
+        reached = [self._reached([guard for guard in guards if depends(guard[0], variables)])]
         results = []
         for store, value in zip(self.update.stores, values, strict=True):
-            inside = _inside(value, self.element) if free else []
-            results.append(self._result(store, value, [*kept, *((c, True) for c in inside)]))
-            if free:
-                results[-1] = replace(results[-1], conditions=[tirx.const(False)])
+            result = self._result(store, value, kept, [r for r in reached if r is not None])
+            results.append(result)
         return results
 
-    def _result(self, store: Store, value: Expr, guards: Sequence[Guard]) -> Result:
-        """Return the buffer with a value, in terms of an element, where some guards hold."""
-        before = self.held(store.buffer) if guards else None
+    def _reached(self, guards: Sequence[Guard]) -> te.Tensor | None:
+        """Return 1 for each element that is reached in any iteration; None if all are."""
+        if not guards:
+            return None
+        conditions = [(_on_tensors(condition, self.held), way) for condition, way in guards]
+        loops, renamed = self._loops()
+        one, zero = tirx.const(1, "int32"), tirx.const(0, "int32")
+
+        def body(*position: Any) -> Expr:
+            at = [*zip([axis.var for axis in self.element], position, strict=True), *renamed]
+            return te.max(substituted(_guarded(one, conditions, zero), at), axis=loops)
+
+        shape = tuple(self.update.stores[0].buffer.shape)
+        return te.compute(shape, body, name=f"{self.update.stores[0].buffer.name}_reached")
+
+    def _loops(self) -> tuple[list[Any], list[tuple[Any, Any]]]:
+        """Return the iterations that reach an element as loops of a reduction, and their names."""
+        loops = [
+            te.reduce_axis((a.low, a.low + a.extent), a.var.name) for a in self.inversion.loops
+        ]
+        return loops, [(a.var, r.var) for a, r in zip(self.inversion.loops, loops, strict=True)]
+
+    def _result(
+        self, store: Store, value: Expr, guards: Sequence[Guard], reached: Sequence[te.Tensor] = ()
+    ) -> Result:
+        """Return the buffer with a value, in terms of an element, where some guards hold.
+
+        So must those that are in tensors.
+        """
+        before = self.held(store.buffer) if guards or reached else None
         loaded = _on_tensors(value, self.held)
         conditions = [(_on_tensors(condition, self.held), way) for condition, way in guards]
 
         def body(*position: Any) -> Expr:
             at = list(zip([axis.var for axis in self.element], position, strict=True))
             result = substituted(loaded, at)
-            for condition, wanted in reversed(conditions):
-                assert before is not None
-                other = before(*position)
-                branches = (result, other) if wanted else (other, result)
-                result = tirx.if_then_else(substituted(condition, at), *branches)
-            return result
+            own = [(substituted(condition, at), way) for condition, way in conditions]
+            own += [(tensor(*position) > 0, True) for tensor in reached]
+            return result if before is None else _guarded(result, own, before(*position))
 
         tensor = te.compute(tuple(store.buffer.shape), body, name=store.buffer.name)
-        reached = [guard if way else tirx.Not(guard) for guard, way in guards]
-        return Result(tensor, self.element, reached)
+        known = [guard if way else tirx.Not(guard) for guard, way in guards]
+        return Result(tensor, self.element, [*known, *(tirx.const(False) for _ in reached)])
 
     def reduced(self) -> list[Result]:
         """Return the buffers after stores that combine each element with several values.
@@ -350,15 +390,10 @@ class _Nest:
         guards = [(_on_tensors(guard, self.held), way) for guard, way in self._guards()]
         sources = [_on_tensors(self._seen(s), self.held) for s in combination.sources]
         first = stores[0].buffer
-        loops = [
-            te.reduce_axis((a.low, a.low + a.extent), a.var.name) for a in self.inversion.loops
-        ]
+        loops, renamed = self._loops()
 
         def body(*position: Any) -> Any:
-            at = [
-                *zip([axis.var for axis in self.element], position, strict=True),
-                *zip([a.var for a in self.inversion.loops], [r.var for r in loops], strict=True),
-            ]
+            at = [*zip([axis.var for axis in self.element], position, strict=True), *renamed]
             values = [
                 _guarded(value, guards, start)
                 for value, start in zip(sources, identities, strict=True)
@@ -393,18 +428,6 @@ class _Nest:
 def _simplified(load: Any, analyzer: tvm.sym.Analyzer) -> Any:
     """Return a load at the same place, told as simply as can be."""
     return tirx.BufferLoad(load.source, [analyzer.simplify(index) for index in load.indices])
-
-
-def _inside(value: Expr, element: Sequence[Axis]) -> list[Expr]:
-    """Return conditions for what a value reads to be inside its buffers."""
-    analyzer = analyzer_of(element)
-    found = []
-    for load in loads([value]):
-        for index, extent in zip(load.indices, load.source.shape, strict=True):
-            for condition in (index >= 0, index < extent.astype(str(index.ty))):
-                if not analyzer.can_prove(condition):
-                    found.append(condition)
-    return found
 
 
 def _guarded(value: Expr, guards: Sequence[Guard], otherwise: Expr) -> Expr:

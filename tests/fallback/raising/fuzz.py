@@ -116,21 +116,10 @@ def main() -> int:
         if error is not None and outcomes[name] == 1:
             print(f"seed {seed}: {type(error).__name__}: {error}")
             small = smallest_failure(chosen, choices.tape, arguments.tries)
-            print(_shown(small, arguments), flush=True)
+            print(source(random_program(small).outputs), flush=True)
     for name, count in outcomes.most_common():
         print(f"{count:6}  {name}")
     return int(failures > 0)
-
-
-def _shown(choices: Choices, arguments: Any) -> str:
-    """Return the program that some choices lead to, and how its kernel is scheduled."""
-    again = Choices(tape=choices.tape)
-    program = random_program(again)
-    text = source(program.outputs)
-    if not arguments.scheduled:
-        return text
-    func, steps = scheduled(kernel(program, arguments.stock), again)
-    return f"{text}\n{', '.join(steps)}\n{func}"
 
 
 def _arguments() -> argparse.Namespace:

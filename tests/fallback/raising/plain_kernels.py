@@ -55,14 +55,14 @@ def added_by_threads(
         B[i] = T.float64(0)
     for i in range(6):
         T.evaluate(
-            T.call_extern(
-                "float64", "atomicAdd", T.address_of(B[I[i]]), A[i] * T.float64(2)
-            )
+            T.call_extern("float64", "atomicAdd", T.address_of(B[I[i]]), A[i] * T.float64(2))
         )
 
 
 @T.prim_func(s_tir=True)
-def one_hot(A: T.Buffer((6,), "float64"), I: T.Buffer((6,), "int32"), B: T.Buffer((6, 4), "float64")):
+def one_hot(
+    A: T.Buffer((6,), "float64"), I: T.Buffer((6,), "int32"), B: T.Buffer((6, 4), "float64")
+):
     for i, j in T.grid(6, 4):
         B[i, j] = T.float64(0)
     for i in range(6):
@@ -71,8 +71,11 @@ def one_hot(A: T.Buffer((6,), "float64"), I: T.Buffer((6,), "int32"), B: T.Buffe
 
 @T.prim_func(s_tir=True)
 def compressed_rows(
-    P: T.Buffer((4,), "int32"), J: T.Buffer((6,), "int32"), V: T.Buffer((6,), "float64"),
-    X: T.Buffer((4,), "float64"), Y: T.Buffer((3,), "float64"),
+    P: T.Buffer((4,), "int32"),
+    J: T.Buffer((6,), "int32"),
+    V: T.Buffer((6,), "float64"),
+    X: T.Buffer((4,), "float64"),
+    Y: T.Buffer((3,), "float64"),
 ):
     for i in range(3):
         Y[i] = T.float64(0)
@@ -89,7 +92,9 @@ def stepped(A: T.Buffer((9,), "float64"), B: T.Buffer((9,), "float64")):
 
 
 @T.prim_func(s_tir=True)
-def changed_by_sign(A: T.Buffer((6,), "float64"), B: T.Buffer((6,), "float64"), C: T.Buffer((6,), "float64")):
+def changed_by_sign(
+    A: T.Buffer((6,), "float64"), B: T.Buffer((6,), "float64"), C: T.Buffer((6,), "float64")
+):
     for i in range(6):
         B[i] = A[i]
         C[i] = T.float64(2)
@@ -99,7 +104,9 @@ def changed_by_sign(A: T.Buffer((6,), "float64"), B: T.Buffer((6,), "float64"), 
 
 
 @T.prim_func(s_tir=True)
-def read_back(A: T.Buffer((6,), "float64"), B: T.Buffer((6,), "float64"), C: T.Buffer((6,), "float64")):
+def read_back(
+    A: T.Buffer((6,), "float64"), B: T.Buffer((6,), "float64"), C: T.Buffer((6,), "float64")
+):
     for i in range(6):
         v: T.let = A[i] * A[i]
         B[i] = v
@@ -107,7 +114,9 @@ def read_back(A: T.Buffer((6,), "float64"), B: T.Buffer((6,), "float64"), C: T.B
 
 
 @T.prim_func(s_tir=True)
-def swapped(A: T.Buffer((6,), "float64"), B: T.Buffer((6,), "float64"), C: T.Buffer((6,), "float64")):
+def swapped(
+    A: T.Buffer((6,), "float64"), B: T.Buffer((6,), "float64"), C: T.Buffer((6,), "float64")
+):
     for i in range(6):
         B[i] = A[i]
         C[i] = A[5 - i] * T.float64(2)
@@ -128,7 +137,9 @@ def largest_by_branch(A: T.Buffer((3, 5), "float64"), B: T.Buffer((3,), "float64
 
 
 @T.prim_func(s_tir=True)
-def largest_pair(A: T.Buffer((3, 5), "float64"), I: T.Buffer((3,), "int32"), B: T.Buffer((3,), "float64")):
+def largest_pair(
+    A: T.Buffer((3, 5), "float64"), I: T.Buffer((3,), "int32"), B: T.Buffer((3,), "float64")
+):
     for i, k in T.grid(3, 5):
         with T.sblock("largest"):
             vi, vk = T.axis.remap("SR", [i, k])
@@ -170,7 +181,9 @@ def windows(A: T.Buffer((10,), "float64"), B: T.Buffer((8,), "float64")):
 
 
 @T.prim_func(s_tir=True)
-def epilogue(A: T.Buffer((3, 4), "float64"), B: T.Buffer((3,), "float64"), C: T.Buffer((3,), "float64")):
+def epilogue(
+    A: T.Buffer((3, 4), "float64"), B: T.Buffer((3,), "float64"), C: T.Buffer((3,), "float64")
+):
     for i, k in T.grid(3, 4):
         if k == 0:
             B[i] = T.float64(0)

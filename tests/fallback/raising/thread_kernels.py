@@ -51,9 +51,9 @@ def tiled_matmul(
 @T.prim_func(s_tir=True)
 def vectors(A: T.Buffer((16,), "float64"), B: T.Buffer((16,), "float64")):
     for i in range(4):
-        B[T.Ramp(i * 4, 1, 4)] = A[T.Ramp(i * 4, 1, 4)] * T.Broadcast(
-            T.float64(2), 4
-        ) + T.exp(A[T.Ramp(i * 4 + 3, -1, 4)])
+        B[T.Ramp(i * 4, 1, 4)] = A[T.Ramp(i * 4, 1, 4)] * T.Broadcast(T.float64(2), 4) + T.exp(
+            A[T.Ramp(i * 4 + 3, -1, 4)]
+        )
 
 
 @T.prim_func(s_tir=True)

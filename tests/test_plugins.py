@@ -8,7 +8,9 @@ import sys
 import pytest
 
 import graphgrad as gg
-from graphgrad.registry import find, plugins, rule, unregister
+from graphgrad import plugins
+from graphgrad.fallback import intrinsics
+from graphgrad.registry import find, rule, unregister
 
 RULES = """
 import graphgrad as gg
@@ -45,7 +47,10 @@ def installed(tmp_path, monkeypatch):
         return tmp_path / f"{module}.py"
 
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(rule, "PLUGINS", plugins.Plugins())
+    fresh = plugins.Plugins()
+    monkeypatch.setattr(rule, "PLUGINS", fresh)
+    monkeypatch.setattr(intrinsics, "PLUGINS", fresh)
+    monkeypatch.setattr(intrinsics, "_OF_PLUGINS", {})
     for tables in (rule._RULES, rule._FUNCTION_RULES):
         monkeypatch.setitem(tables, "plug-in", {})
     yield install
@@ -80,6 +85,19 @@ def test_the_users_own_rules_go_first(installed):
     assert find("relax.tan").function is mine
     unregister("relax.tan")
     assert "tangents_module" in find("relax.tan").location
+
+
+def test_derivatives_of_scalar_functions(installed, monkeypatch):
+    source = "import graphgrad as gg\n" + "".join(
+        f"gg.register_intrinsic_gradient({name!r}, lambda x, y: 7.0)\n"
+        for name in ("tirx.exp", "sinpi")
+    )
+    installed(source, "scalars")
+    assert intrinsics.find("sinpi").partials(0, 0) == 7.0
+    assert intrinsics.find("tirx.exp").partials(0, 0) == 7.0
+    monkeypatch.setattr(intrinsics, "_OF_USERS", {})
+    gg.register_intrinsic_gradient("sinpi", lambda x, y: 8.0)
+    assert intrinsics.find("sinpi").partials(0, 0) == 8.0
 
 
 def test_two_plug_ins_for_one_op(installed):

@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 
-from ..errors import RuleError
+from .errors import RuleError
 
 GROUP = "graphgrad.gradients"
 

@@ -1,0 +1,258 @@
+"""Derived gradients beside those written by hand: body evaluations, kernels and time.
+
+    python bench/derived_vs_hand.py [--json] [--match RE] [--rounds 15]
+    python bench/derived_vs_hand.py --page      write docs/derived-vs-hand.md
+
+Both are compiled for this host, and run in one process in turns; a time is the least of all
+rounds, of outputs and gradients together. Evaluations are counted before anything is fused, those
+of the outputs left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from kernel_work import body_evaluations, kernel_calls
+from machine import facts, versions
+from repository import ROOT
+from table import table
+from tvm import relax
+
+import graphgrad as gg
+from graphgrad.check import flat, sample_inputs, sample_module
+from graphgrad.lower.arrays import to_tensor
+from graphgrad.lower.legalise import LEGALISATIONS
+from graphgrad.registry.sample import Sample, sample, static, tensor
+
+PAGE = ROOT / "docs" / "derived-vs-hand.md"
+RULES = {"hand": "auto", "derived": "derived"}
+
+_IMAGE = (4, 32, 28, 28)
+_ROWS = (256, 512)
+_PADDED = {"padding": (1, 1)}
+
+
+def _index(*shape: int, below: int) -> Any:
+    return tensor(shape, 0, below, dtype="int64")
+
+
+WORKLOADS: dict[str, tuple[str, Sample]] = {
+    "relu": ("relax.nn.relu", sample(_IMAGE)),
+    "sigmoid": ("relax.sigmoid", sample(_IMAGE)),
+    "gelu": ("relax.nn.gelu", sample(_IMAGE)),
+    "power": ("relax.power", sample(tensor(_ROWS, 0.5, 2.0), (512,))),
+    "divide, broadcast": ("relax.divide", sample(_ROWS, tensor((512,), 0.5, 2.0))),
+    "where": ("relax.where", sample(tensor(_ROWS, 0, 2, dtype="bool"), _ROWS, (512,))),
+    "sum of rows": ("relax.sum", sample(_ROWS, axis=[1])),
+    "mean of channels": ("relax.mean", sample(_IMAGE, axis=[2, 3])),
+    "variance": ("relax.variance", sample(_ROWS, axis=[1])),
+    "max of rows": ("relax.max", sample(_ROWS, axis=[1])),
+    "product of rows": ("relax.prod", sample(tensor((256, 64), 0.8, 1.2), axis=[1])),
+    "softmax": ("relax.nn.softmax", sample(_ROWS)),
+    "log_softmax": ("relax.nn.log_softmax", sample(_ROWS)),
+    "layer_norm": ("relax.nn.layer_norm", sample(_ROWS, (512,), (512,), axes=[-1])),
+    "batch_norm": (
+        "relax.nn.batch_norm",
+        sample(_IMAGE, (32,), (32,), (32,), tensor((32,), 0.5, 1.5), axis=1, training=True),
+    ),
+    "matmul": ("relax.matmul", sample((256, 256), (256, 128))),
+    "matmul, batched": ("relax.matmul", sample((8, 64, 128), (8, 128, 64))),
+    "attention": (
+        "relax.nn.attention",
+        sample((2, 64, 4, 32), (2, 64, 4, 32), (2, 64, 4, 32)),
+    ),
+    "conv2d 3×3": ("relax.nn.conv2d", sample(_IMAGE, (32, 32, 3, 3), **_PADDED)),
+    "conv2d 3×3 s2": ("relax.nn.conv2d", sample(_IMAGE, (32, 32, 3, 3), strides=2, **_PADDED)),
+    "conv2d 1×1 s2": ("relax.nn.conv2d", sample(_IMAGE, (64, 32, 1, 1), strides=2)),
+    "depthwise 3×3": ("relax.nn.conv2d", sample(_IMAGE, (32, 1, 3, 3), groups=32, **_PADDED)),
+    "conv2d_transpose 4×4 s2": (
+        "relax.nn.conv2d_transpose",
+        sample((2, 16, 14, 14), (16, 16, 4, 4), strides=2, **_PADDED),
+    ),
+    "max_pool 2×2": (
+        "relax.nn.max_pool2d",
+        sample(tensor(_IMAGE, distinct=True), pool_size=(2, 2), strides=(2, 2)),
+    ),
+    "max_pool 3×3 s2": (
+        "relax.nn.max_pool2d",
+        sample(tensor(_IMAGE, distinct=True), pool_size=(3, 3), strides=(2, 2), padding=(1, 1)),
+    ),
+    "avg_pool 2×2": (
+        "relax.nn.avg_pool2d",
+        sample(_IMAGE, pool_size=(2, 2), strides=(2, 2)),
+    ),
+    "resize2d ×2": ("relax.image.resize2d", sample((2, 8, 14, 14), static((28, 28)), method="linear")),
+    "take": ("relax.take", sample((1000, 64), _index(256, below=1000), axis=0)),
+    "scatter_elements": (
+        "relax.scatter_elements",
+        sample(_ROWS, _index(64, 512, below=256), (64, 512), axis=0, reduction="add"),
+    ),
+    "cumsum": ("relax.cumsum", sample(_ROWS, axis=1)),
+    "cumprod": ("relax.cumprod", sample(tensor(_ROWS, 0.9, 1.1), axis=1)),
+    "sort": ("relax.sort", sample(tensor((64, 256), distinct=True), axis=-1)),
+    "concat": ("relax.concat", sample([_ROWS, _ROWS], axis=1)),
+    "permute_dims": ("relax.permute_dims", sample(_IMAGE, axes=[0, 2, 3, 1])),
+    "strided_slice": ("relax.strided_slice", sample(_ROWS, [1], [0], [512], [2])),
+    "pad": ("relax.nn.pad", sample(_IMAGE, static((0, 0, 0, 0, 1, 1, 1, 1)))),
+}  # fmt: skip
+"""Calls of ops that have rules, in sizes of small networks."""
+
+
+def measure(name: str, rounds: int) -> dict[str, Any]:
+    """Return counts and times of both gradients of a workload."""
+    op, call = WORKLOADS[name]
+    primal = sample_module(op, call, "main", "float32")
+    counts, runs, gradients = {}, {}, {}
+    inputs = sample_inputs(call, np.random.default_rng(0), "float32")
+    for kind, rules in RULES.items():
+        mod = gg.vjp(primal, rules=rules)
+        counts[kind] = _counts(mod)
+        runs[kind] = _run(mod, inputs)
+        gradients[kind] = flat(runs[kind]()[1])
+    seconds = _least(runs, rounds)
+    return {
+        "workload": name,
+        "op": op,
+        "call": str(call),
+        "evaluations": {kind: count["evaluations"] for kind, count in counts.items()},
+        "kernels": {kind: count["kernels"] for kind, count in counts.items()},
+        "seconds": seconds,
+        "evaluations_ratio": _ratio({k: c["evaluations"] for k, c in counts.items()}),
+        "time_ratio": _ratio(seconds),
+        "difference": _difference(gradients["hand"], gradients["derived"]),
+    }
+
+
+def _counts(mod: tvm.IRModule) -> dict[str, int]:
+    lowered = relax.transform.LegalizeOps(LEGALISATIONS)(mod)
+    return {
+        "evaluations": body_evaluations(lowered, "main_vjp") - body_evaluations(lowered, "main"),
+        "kernels": kernel_calls(lowered, "main_vjp") - kernel_calls(lowered, "main"),
+    }
+
+
+def _run(mod: tvm.IRModule, inputs: list[np.ndarray]) -> Callable[[], Any]:
+    """Return what calls a compiled gradient, with cotangents that are the same for all."""
+    function = relax.VirtualMachine(gg.compile(mod), tvm.cpu())["main_vjp"]
+    generator = np.random.default_rng(1)
+    cotangents = [
+        generator.uniform(-1, 1, [int(extent) for extent in param.ty.shape]).astype("float32")
+        for param in mod["main_vjp"].params[len(inputs) :]
+    ]
+    arguments = [to_tensor(array) for array in [*inputs, *cotangents]]
+    return lambda: function(*arguments)
+
+
+def _least(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
+    """Return the least time of each contender, that take turns."""
+    least = dict.fromkeys(runs, float("inf"))
+    for _ in range(rounds):
+        for kind, run in runs.items():
+            start = time.perf_counter()
+            run()
+            least[kind] = min(least[kind], time.perf_counter() - start)
+    return least
+
+
+def _ratio(values: dict[str, float]) -> float | None:
+    return values["derived"] / values["hand"] if values["hand"] else None
+
+
+def _difference(hand: list[np.ndarray], derived: list[np.ndarray]) -> float:
+    """Return the distance of the derived gradients to the others, by the norm of all."""
+    distance = sum(float(((a - b) ** 2).sum()) for a, b in zip(hand, derived, strict=True))
+    return (distance / max(sum(float((a**2).sum()) for a in hand), 1e-30)) ** 0.5
+
+
+HEADER = [
+    "workload", "evaluations: hand", "derived", "ratio", "kernels: hand", "derived",
+    "µs: hand", "derived", "ratio",
+]  # fmt: skip
+
+
+def rows(results: list[dict[str, Any]]) -> list[list[str]]:
+    """Return a row of the table for each workload."""
+    return [
+        [
+            result["workload"],
+            *(f"{result['evaluations'][kind]:,}" for kind in RULES),
+            _text(result["evaluations_ratio"]),
+            *(str(result["kernels"][kind]) for kind in RULES),
+            *(f"{1e6 * result['seconds'][kind]:,.0f}" for kind in RULES),
+            _text(result["time_ratio"]),
+        ]
+        for result in results
+    ]
+
+
+def _text(ratio: float | None) -> str:
+    return "" if ratio is None else f"{ratio:.2f}"
+
+
+NOTES = """\
+An evaluation is a value that a stage stores; of a sum, each term. A stage of a rule that fusion
+computes inside another one counts all the same, for both. The time is that of the outputs and all
+gradients; kernels that are scheduled well or badly differ more in it than what they compute."""
+
+
+def page(result: dict[str, Any]) -> str:
+    """Return docs/derived-vs-hand.md."""
+    lines = [HEADER, ["---", *["---:"] * (len(HEADER) - 1)], *rows(result["workloads"])]
+    machine = result["machine"]
+    return "\n".join(
+        [
+            "# Derived gradients beside those written by hand",
+            "",
+            "Written by `python bench/derived_vs_hand.py --page`. float32; `rules=\"derived\"` "
+            "against",
+            "graphgrad's rules.",
+            "",
+            NOTES,
+            "",
+            *(f"| {' | '.join(line)} |" for line in lines),
+            "",
+            f"{machine['processor']}, {result['threads']} thread(s), Python {machine['python']}; "
+            f"the least of {result['rounds']} rounds in turns.",
+            "",
+        ]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--page", action="store_true", help=f"write docs/{PAGE.name}")
+    parser.add_argument("--match", default="", metavar="REGEX", help="only what it finds")
+    parser.add_argument("--rounds", type=int, default=15, help="calls of each contender")
+    arguments = parser.parse_args()
+    os.environ.setdefault("TVM_NUM_THREADS", "1")
+    result = {
+        "benchmark": "derived_vs_hand",
+        "machine": facts(),
+        "versions": versions(),
+        "threads": int(os.environ["TVM_NUM_THREADS"]),
+        "rounds": arguments.rounds,
+        "workloads": [
+            measure(name, arguments.rounds)
+            for name in WORKLOADS
+            if re.search(arguments.match, name)
+        ],
+    }
+    if arguments.page:
+        PAGE.write_text(page(result), "utf-8")
+    elif arguments.json:
+        print(json.dumps(result, indent=1))
+    else:
+        print(table(HEADER, rows(result["workloads"])))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,127 @@
+"""Derived gradients in a program: each kernel once, and the same as by rules."""
+
+import numpy as np
+import pytest
+from tvm import relax, tirx
+
+import graphgrad as gg
+import models
+from graphgrad.autodiff import written_out
+from graphgrad.fallback.kernels import gradient
+from graphgrad.fallback.memo import DERIVED
+from graphgrad.frontend.mode import specialise
+from graphgrad.promote import promote_model
+from graphgrad.provenance import read
+from tests.running import F64, function, run
+
+
+@pytest.fixture
+def derivations(monkeypatch):
+    """What is derived, from the kernels' outputs on, and what is lowered, by op."""
+    derived, lowered = [], []
+    te_gradient, lower = gradient.te_gradient, written_out._written_out
+
+    def counted(outputs, *rest, **keywords):
+        derived.append(outputs)
+        return te_gradient(outputs, *rest, **keywords)
+
+    def written(rule, *rest):
+        lowered.append(rule.op)
+        return lower(rule, *rest)
+
+    monkeypatch.setattr(gradient, "te_gradient", counted)
+    monkeypatch.setattr(written_out, "_written_out", written)
+    DERIVED.clear()
+    written_out._WRITTEN_OUT.clear()
+    yield derived, lowered
+    DERIVED.clear()
+    written_out._WRITTEN_OUT.clear()
+
+
+def layers(depth, rows):
+    """Return `depth` times tanh and softmax of a matrix, one after another."""
+
+    def build(builder, x):
+        for _ in range(depth):
+            x = builder.emit(relax.op.tanh(x))
+            x = builder.emit(relax.op.nn.softmax(x))
+        return x
+
+    return function(build, ((rows, 3), F64))
+
+
+@pytest.mark.parametrize("rows", [2, tirx.Var("n", "int64")], ids=["static", "symbolic"])
+def test_layers_that_are_alike_are_derived_once(derivations, rows):
+    derived, lowered = derivations
+    mod = gg.vjp(layers(12, rows), rules="derived")
+    assert sorted(lowered) == ["relax.nn.softmax", "relax.tanh"]
+    assert len(derived) == 2
+    kernels = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
+    assert len(kernels) == 4, "two kernels and their gradients, each called twelve times"
+
+
+def test_repeated_layers_keep_their_own_names_and_nodes(derivations):
+    mod = gg.vjp(layers(2, 2), rules="derived")
+    names = [b.var.name for block in mod["main_vjp"].body.blocks for b in block.bindings]
+    assert len({name.removesuffix("_ct") for name in names}) >= 4
+    origins = {
+        read(b.value.span).origin
+        for block in mod["main_vjp"].body.blocks
+        for b in block.bindings
+        if isinstance(b.value, relax.Call)
+    }
+    assert origins == {"derived"}
+
+
+def test_gradient_of_repeated_layers(derivations):
+    x, ct = np.random.default_rng(0).uniform(-1, 1, (2, 4, 3))
+    mod = layers(3, tirx.Var("n", "int64"))
+    hand, derived = (run(gg.vjp(mod, rules=r), "main_vjp", x, ct)[1] for r in ("auto", "derived"))
+    np.testing.assert_allclose(derived, hand, rtol=1e-12)
+
+
+def test_new_derivative_of_an_intrinsic_counts_at_once():
+    mod = function(lambda builder, x: builder.emit(relax.op.erf(x)), ((3,), F64))
+    x, ct = np.ones(3), np.ones(3)
+    before = run(gg.vjp(mod, rules="derived"), "main_vjp", x, ct)[1]
+    from graphgrad.fallback import intrinsics
+
+    known = intrinsics.find("tirx.erf")
+    try:
+        gg.register_intrinsic_gradient("tirx.erf", lambda x, y: 7.0 * x)
+        after = run(gg.vjp(mod, rules="derived"), "main_vjp", x, ct)[1]
+    finally:
+        gg.register_intrinsic_gradient("tirx.erf", known.partials, singular=known.singular)
+    np.testing.assert_allclose(before, 2 / np.sqrt(np.pi) * np.exp(-1), rtol=1e-12)
+    np.testing.assert_allclose(after, 7.0)
+
+
+def gradients(model, rules, images):
+    """Return the gradients of a model's weights, by name, for a fixed cotangent."""
+    mod = specialise(model, True)
+    names = [p.name for p in mod["main"].params if p.name in model.trainable()]
+    mod = gg.vjp(mod, wrt=names, rules=rules)
+    known = {**model.params, **model.state, next(iter(model.inputs)): images}
+    generator, arrays = np.random.default_rng(0), []
+    for param in mod["main_vjp"].params:
+        shape = [len(images) if isinstance(d, tirx.Var) else int(d) for d in param.ty.shape]
+        arrays.append(np.asarray(known.get(param.name, generator.standard_normal(shape))))
+    _, *results = run(mod, "main_vjp", *arrays)
+    return dict(zip(names, results[-len(names) :], strict=True))
+
+
+def assert_same_gradients(model, images):
+    model, _ = promote_model(model)
+    hand, derived = (gradients(model, rules, images) for rules in ("auto", "derived"))
+    whole = np.sqrt(sum(np.sum(g**2) for g in hand.values()))
+    for name, expected in hand.items():
+        scale = max(np.linalg.norm(expected), 1e-6 * whole)
+        assert np.linalg.norm(derived[name] - expected) <= 1e-8 * scale, name
+
+
+@pytest.mark.parametrize(
+    "width", [0.125, pytest.param(1.0, marks=pytest.mark.slow)], ids=["narrow", "full"]
+)
+def test_resnet18_differentiates_to_the_same_gradients(width):
+    model = gg.from_onnx(models.resnet18(width=width, size=32, classes=10))
+    assert_same_gradients(model, np.random.default_rng(1).standard_normal((2, 3, 32, 32)))

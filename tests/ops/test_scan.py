@@ -1,0 +1,230 @@
+import numpy as np
+import pytest
+from tvm import relax, te, tirx
+
+import graphgrad as gg
+from graphgrad.ops.tensor import Emitter
+from tests import unknown_ops
+from tests.differences import assert_gradients
+from tests.running import F64, function, run
+
+op = relax.op
+
+
+def arrays(*shapes, seed=0):
+    generator = np.random.default_rng(seed)
+    return [generator.uniform(-1, 1, shape) for shape in shapes]
+
+
+def types(*shapes):
+    return [(shape, F64) for shape in shapes]
+
+
+def recurrence(builder, x, w, h):
+    """A layer of tanh, whose weight the step transposes."""
+
+    def step(h, x):
+        h = op.tanh(op.add(x, op.matmul(h, op.permute_dims(w))))
+        return h, h
+
+    last, ys = gg.scan(step, h, x)
+    return builder.emit(relax.Tuple([last, ys]))
+
+
+def unrolled(x, w, h):
+    ys = []
+    for row in x:
+        h = np.tanh(row + h @ w.T)
+        ys.append(h)
+    return h, np.stack(ys)
+
+
+@pytest.mark.parametrize(
+    "extents", [(4, 2), (1, 2), (4, "n"), ("t", "n")], ids=["static", "once", "batch", "time"]
+)
+def test_a_recurrence_and_its_gradient(extents):
+    steps, batch = (tirx.Var(e, "int64") if isinstance(e, str) else e for e in extents)
+    mod = function(recurrence, *types((steps, batch, 3), (3, 3), (batch, 3)))
+    given = arrays((extents[0] if extents[0] == 1 else 4, 2, 3), (3, 3), (2, 3))
+    for ours, theirs in zip(assert_gradients(mod, *given), unrolled(*given), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+def test_it_is_one_kernel_and_what_does_not_change_is_before_it():
+    mod = function(recurrence, *types((4, 2, 3), (3, 3), (2, 3)))
+    calls = [b.value for block in mod["main"].body.blocks for b in block.bindings]
+    names = [call.op.name for call in calls if isinstance(call, relax.Call)]
+    assert names[:2] == ["relax.permute_dims", "relax.call_tir"]
+    assert names.count("relax.call_tir") == 1
+    (kernel,) = [call for call in calls if isinstance(call, relax.Call) and call.ty_args]
+    # The results are the carry behind each step, which is there once.
+    assert isinstance(kernel.ty_args[0], relax.TensorType)
+
+
+def test_outside_a_dataflow_block():
+    builder = relax.BlockBuilder()
+    x, w, h = (
+        relax.Var(n, relax.TensorType(s, F64))
+        for n, s in (("x", (4, 2, 3)), ("w", (3, 3)), ("h", (2, 3)))
+    )
+    with builder.function("main", [x, w, h]):
+        builder.emit_func_output(recurrence(builder, x, w, h))
+    given = arrays((4, 2, 3), (3, 3), (2, 3))
+    np.testing.assert_allclose(run(builder.get(), "main", *given)[0], unrolled(*given)[0])
+
+
+def test_nested_carries_rows_and_results():
+    """With an integer in the carry, a None, a constant table, and a row that is not used."""
+    table = relax.const(np.array([[2.0, 3.0, 5.0]]), F64)
+
+    def build(builder, x, z, a, b):
+        def step(carry, rows):
+            (a, (count, b)), (x, _) = carry, rows
+            choice = op.where(op.less(count, relax.const(2)), a, b)
+            b = op.add(op.multiply(b, table), x)
+            carry = [choice, (op.add(count, relax.const(1)), b)]
+            return carry, (op.sin(choice), [None, count])
+
+        start = [a, (relax.const(0), b)]
+        (a, (count, b)), (ys, [_, counts]) = gg.scan(step, start, (x, z))
+        return builder.emit(relax.Tuple([a, b, ys, count, counts]))
+
+    mod = function(build, *types((3, 1, 3), (3, 2), (1, 3), (1, 3)))
+    x, _, a, b = given = arrays((3, 1, 3), (3, 2), (1, 3), (1, 3))
+    ys = []
+    for number, row in enumerate(x):
+        a = a if number < 2 else b
+        b = b * [[2.0, 3.0, 5.0]] + row
+        ys.append(np.sin(a))
+    results = assert_gradients(mod, *given)
+    for ours, theirs in zip(results, (a, b, np.stack(ys), 3, [0, 1, 2]), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+
+
+def test_no_step_leaves_the_carry():
+    def build(builder, x, h):
+        last, ys = gg.scan(lambda h, x: (op.add(h, x), op.exp(h)), h, x)
+        return builder.emit(relax.Tuple([last, ys]))
+
+    x, h = arrays((0, 3), (3,))
+    last, ys = assert_gradients(function(build, *types((0, 3), (3,))), x, h)
+    np.testing.assert_array_equal(last, h)
+    assert ys.shape == (0, 3)
+
+
+def test_a_length_in_the_place_of_rows():
+    def build(builder, w, h):
+        last, none = gg.scan(lambda h, _: (op.sin(op.multiply(h, w)), None), h, None, length=3)
+        assert none is None
+        return last
+
+    w, h = arrays((3,), (3,))
+    (last,) = assert_gradients(function(build, *types((3,), (3,))), w, h)
+    np.testing.assert_allclose(last, np.sin(w * np.sin(w * np.sin(w * h))), rtol=1e-12)
+
+
+def test_tensors_of_rules_and_a_loop_in_a_loop():
+    """The inner loop multiplies a row's elements, the outer adds up the rows' products."""
+
+    def build(builder, x, w):
+        def multiply(product, factor):
+            return product * factor, None
+
+        def add(total, row):
+            product, _ = gg.scan(multiply, outer.full(1.0, [], F64), row * w)
+            return total + product, product
+
+        outer = Emitter(builder)
+        x, w = outer.lift(x), outer.lift(w)
+        total, products = gg.scan(add, outer.full(0.0, [], F64), x)
+        return builder.emit(relax.Tuple([total.expr, products.expr]))
+
+    x, w = arrays((3, 4), (4,))
+    total, products = assert_gradients(function(build, *types((3, 4), (4,))), x, w)
+    np.testing.assert_allclose(products, (x * w).prod(1), rtol=1e-12)
+    np.testing.assert_allclose(total, (x * w).prod(1).sum(), rtol=1e-12)
+
+
+def test_results_that_depend_on_no_carry():
+    def build(builder, x, h):
+        last, ys = gg.scan(lambda h, x: (op.add(h, x), op.exp(x)), h, x)
+        return builder.emit(relax.Tuple([last, ys]))
+
+    x, h = arrays((3, 2), (2,))
+    _, ys = assert_gradients(function(build, *types((3, 2), (2,))), x, h)
+    np.testing.assert_allclose(ys, np.exp(x), rtol=1e-12)
+
+
+def test_second_order():
+    def build(builder, x, h):
+        last, _ = gg.scan(lambda h, x: (op.sin(op.multiply(h, x)), None), h, x)
+        return builder.emit(op.sum(last))
+
+    first = gg.vjp(function(build, *types((3, 2), (2,))))
+    assert_gradients(first, *arrays((3, 2), (2,)), np.float64(0.7), name="main_vjp")
+
+
+def test_a_kernel_of_tensor_expressions_in_a_step():
+    def square(x):
+        return te.compute(x.shape, lambda *i: x(*i) * x(*i), name="square")
+
+    def build(builder, x, h):
+        def step(h, x):
+            return op.add(gg.call_te(square, h), x), None
+
+        return gg.scan(step, h, x)[0]
+
+    x, h = arrays((3, 2), (2,))
+    (last,) = assert_gradients(function(build, *types((3, 2), (2,))), x, h)
+    for row in x:
+        h = h * h + row
+    np.testing.assert_allclose(last, h, rtol=1e-12)
+
+
+def doubled(h, x):
+    return op.concat([h, h], 0), None
+
+
+def unlowered(h, x):
+    return unknown_ops.unlowered(h), None
+
+
+def packed(h, x):
+    return unknown_ops.packed(h), None
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (doubled, "changes tensor 0 of the carry"),
+        (unlowered, "graphgrad.test_unlowered"),
+        (packed, "graphgrad.test_packed"),
+        (lambda h, x: h, "returns \\(carry, y\\)"),
+        (lambda h, x: ([h], None), "carry of the form \\(\\*\\)"),
+        (lambda h, x: (1.0, None), "1.0 is no tensor"),
+    ],
+    ids=["type", "unlowered", "packed", "single", "form", "number"],
+)
+def test_bodies_that_are_refused(body, error):
+    with pytest.raises(gg.ArgumentError, match=error):
+        function(lambda b, x, h: gg.scan(body, h, x)[0], *types((3, 2), (2,)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "length", "error"),
+    [((3, 2), 4, "disagree about how many steps"), ((), None, "rank 0"), (None, None, "a length")],
+    ids=["lengths", "rank", "none"],
+)
+def test_rows_that_are_refused(shape, length, error):
+    def build(builder, h, *x):
+        return gg.scan(lambda h, x: (h, None), h, x[0] if x else None, length)[0]
+
+    given = [(2,)] if shape is None else [(2,), shape]
+    with pytest.raises(gg.ArgumentError, match=error):
+        function(build, *types(*given))
+
+
+def test_there_must_be_a_function_to_write_into():
+    h = relax.Var("h", relax.TensorType((2,), F64))
+    with pytest.raises(gg.ArgumentError, match="writes into a BlockBuilder"):
+        gg.scan(lambda h, _: (h, None), h, None, length=2)
