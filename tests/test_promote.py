@@ -175,6 +175,15 @@ def test_kernel_stays_and_is_reported():
     np.testing.assert_allclose(result, np.exp(X), rtol=1e-6)
 
 
+def test_kernel_that_graphgrad_made_of_expressions_becomes_float64():
+    mod, obstacles = promote_to_float64(
+        function(lambda b, x: b.emit(gg.call_te(tvm.topi.exp, x)), ((2, 3), "float32"))
+    )
+    assert not obstacles
+    np.testing.assert_allclose(run(mod, "main", X)[0], np.exp(X), rtol=1e-15)
+    assert not promote_to_float64(gg.vjp(mod))[1]
+
+
 def test_kernel_with_several_outputs():
     mod, obstacles = promote_to_float64(
         kernel_module(lambda x: tvm.topi.split(x, 3, axis=1), ((2, 3), "float32"))

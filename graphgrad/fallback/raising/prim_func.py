@@ -241,8 +241,12 @@ class _Raising:
 
     def _before(self, expansion: Expansion) -> te.Tensor | None:
         """Return what a buffer holds before a loop, if that matters."""
-        is_private = not expansion.is_state and expansion.rows is None
-        return None if is_private else self.held(expansion.buffer)
+        if not expansion.is_state and expansion.rows is None:
+            return None
+        private = self.private.get(identity(expansion.buffer))
+        if private is not None and not any(not conditions for _, conditions in private.regions):
+            raise _unwritten(private, expansion.buffer)
+        return self.held(expansion.buffer)
 
     def _begin(self, expansion: Expansion, before: Any, placeholders: Any) -> None:
         """Give the buffers inside a loop what they hold when the iterations begin."""
@@ -350,10 +354,12 @@ class _Raising:
         plain = [tirx.all(*case) for case in cases if case and not loads(case)]
         if plain and _follows(analyzer, given, [tirx.any(*plain)]):
             return
-        raise _StateError(
-            [private.use],
-            RefusedError(f"an iteration reads what another one wrote to {load.source.name}"),
-        )
+        raise _unwritten(private, load.source)
+
+
+def _unwritten(private: _Private, buffer: Any) -> _StateError:
+    reason = f"an iteration reads what another one wrote to {buffer.name}"
+    return _StateError([private.use], RefusedError(reason))
 
 
 def _at(condition: Expr, at: Sequence[tuple[Any, Expr]]) -> Expr:

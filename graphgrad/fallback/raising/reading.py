@@ -313,11 +313,11 @@ class _Reader:
         return Write(stores, self.block, self.in_any_order, self.initial)
 
     def _store(self, store: Any, number: Any = None) -> Store:
-        indices, value = map(self.expression, store.indices), self.expression(store.value)
+        indices, value = list(map(self.expression, store.indices)), self.expression(store.value)
         if number is not None:
-            indices, value = (lane(i, number) for i in indices), lane(value, number)
+            indices, value = [lane(index, number) for index in indices], lane(value, number)
         buffer, offsets = self.parts.get(identity(store.buffer), (store.buffer, []))
-        return Store(buffer, _moved(list(indices), offsets), value)
+        return Store(buffer, _moved(indices, offsets), value)
 
 
 _THREADS = ("threadIdx", "vthread")

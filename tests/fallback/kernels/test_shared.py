@@ -53,4 +53,4 @@ def test_no_kernel_of_a_cotangent_has_a_loop_of_its_own():
     for kernel in kernels.cotangents:
         assert kernel is not None
         assert ("shared", 0) in kernel.arguments
-        assert "scan" not in kernel.func.script()
+        assert "_step" not in kernel.func.script()
