@@ -7,6 +7,7 @@ from tvm import relax, tirx
 import graphgrad as gg
 import models
 from graphgrad.autodiff import written_out
+from graphgrad.fallback import intrinsics
 from graphgrad.fallback.kernels import gradient
 from graphgrad.fallback.memo import DERIVED
 from graphgrad.frontend.mode import specialise
@@ -84,8 +85,6 @@ def test_new_derivative_of_an_intrinsic_counts_at_once():
     mod = function(lambda builder, x: builder.emit(relax.op.erf(x)), ((3,), F64))
     x, ct = np.ones(3), np.ones(3)
     before = run(gg.vjp(mod, rules="derived"), "main_vjp", x, ct)[1]
-    from graphgrad.fallback import intrinsics
-
     known = intrinsics.find("tirx.erf")
     try:
         gg.register_intrinsic_gradient("tirx.erf", lambda x, y: 7.0 * x)
@@ -119,9 +118,13 @@ def assert_same_gradients(model, images):
         assert np.linalg.norm(derived[name] - expected) <= 1e-8 * scale, name
 
 
-@pytest.mark.parametrize(
-    "width", [0.125, pytest.param(1.0, marks=pytest.mark.slow)], ids=["narrow", "full"]
-)
+def test_residual_network_differentiates_to_the_same_gradients():
+    model = gg.from_onnx(models.resnet_digits())
+    assert_same_gradients(model, np.random.default_rng(1).standard_normal((2, 1, 8, 8)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [0.125, 1.0], ids=["narrow", "full"])
 def test_resnet18_differentiates_to_the_same_gradients(width):
     model = gg.from_onnx(models.resnet18(width=width, size=32, classes=10))
     assert_same_gradients(model, np.random.default_rng(1).standard_normal((2, 3, 32, 32)))
