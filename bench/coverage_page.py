@@ -33,26 +33,32 @@ from graphgrad.check import flat, sample_inputs, sample_module
 from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.pipeline import compile as compile_module
 from graphgrad.registry import Rule, all_rules
+from tests.registry.derived_ops import DERIVED_SAMPLES  # on the path by `topi_coverage`
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "coverage.md"
 RECORDS = ROOT / "docs" / "coverage.json"
-TESTS = ("tests/registry/test_rules.py", "tests/registry/test_torch.py")
+TESTS = (
+    "tests/registry/test_rules.py",
+    "tests/registry/test_torch.py",
+    "tests/registry/test_derived.py",
+)
 HALF_TOLERANCE = 2e-2
 
 REASONS = {
     r"relax\.(builtin|memory|vm)\.": "storage and calls of the virtual machine, after lowering",
     r"relax\.inspect\.": "facts about memory, which are integers",
     r"relax\.grad\.": "TVM's own gradient ops, which graphgrad does not emit",
-    r"relax\.(ccl|dist)\.": "missing: several devices",
-    r"relax\.call_tir": "missing: a gradient derived from the kernel",
+    r"relax\.(ccl|dist)\.": "several devices: a single process cannot run the op itself",
+    r"relax\.call_tir": "derived from the kernel that is called",
     r"relax\.(call_|invoke_|make_closure)": "what is called decides; local functions are inlined",
     r"relax\.(assert_op|print|null_value|size)": "returns no float",
-    r"relax\.(quantize|dequantize)": "quantised types",
+    r"relax\.quantize": "quantised types",
+    r"relax\.dequantize": "derived in the scale, in float32",
+    r"relax\.wrap_param": "TVM cannot lower the op itself",
     r"relax\.(unique|dynamic_strided_slice)": "the shape of the result depends on data",
     r"relax\.vision\.(all_class|get_valid|multibox|non_max)": "selects boxes by data",
     r"relax\.nn\.attention_var_len": "TVM cannot lower the op itself",
-    r"relax\.nn\.dropout": "becomes graphgrad.dropout in training form, nothing in inference form",
 }
 """Why ops have no rule, by the beginning of their names; any other is missing."""
 
@@ -104,8 +110,10 @@ def run_checks(rules: Iterable[Rule]) -> dict[str, dict[str, int]]:
     rules = list(rules)
     counts = {rule.op: Counter({"samples": len(rule.samples)}) for rule in rules}
     recorder = _Recorder(counts)
-    chosen = re.compile(r"|".join(re.escape(f"[{rule.op}-") for rule in rules))
-    pytest.main(["-q", "-p", "no:cacheprovider", *TESTS], plugins=[recorder, _Only(chosen)])
+    names = "|".join(re.escape(rule.op) for rule in rules)
+    chosen = re.compile(rf"\[({names})[-\]]")
+    every = ["-m", "slow or not slow"]
+    pytest.main(["-q", "-p", "no:cacheprovider", *every, *TESTS], plugins=[recorder, _Only(chosen)])
     for rule in rules:
         counts[rule.op]["float16"] = isolated(half_samples, rule.op) or 0
     return {op: dict(count) for op, count in counts.items()}
@@ -232,19 +240,20 @@ def _rules_section(records: dict[str, Any]) -> str:
     rows = []
     for rule in sorted(_checked_rules(), key=lambda rule: rule.op):
         count = _record(records, rule)
-        checks = ["not run"] * 4
+        checks = ["not run"] * 5
         if count is not None:
-            names = ("order1", "order2", "torch", "float16")
+            names = ("order1", "order2", "torch", "float16", "derived")
             checks = [str(count.get(name, 0) or "") for name in names]
         rows.append([f"`{rule.op}`", rule.kind, str(len(rule.samples)), *checks])
-    header = ["op", "kind", "samples", "order 1", "order 2", "PyTorch", "float16"]
+    header = ["op", "kind", "samples", "order 1", "order 2", "PyTorch", "float16", "derived"]
     return f"""\
 ## Rules
 
 The number of samples (calls of the op with various shapes and attributes) that were found right.
 Order 1 and 2: gradient and gradient of the gradient agree with finite differences in float64 to
 1e-8. PyTorch: output and gradient equal those of PyTorch in float64 to 1e-9. float16: the gradient
-is a float16 and agrees with that in float64 to {HALF_TOLERANCE:.0%}. A kind is explained in
+is a float16 and agrees with that in float64 to {HALF_TOLERANCE:.0%}. Derived: with
+`rules="derived"`, where no rule is used, the gradient is the same to 1e-9. A kind is explained in
 `graphgrad/registry/rule.py`.
 
 {_table(header, rows)}"""
@@ -273,12 +282,15 @@ def _missing_section() -> str:
     return f"""\
 ## Without a rule
 
-Of TVM's {len(names)} Relax ops, {len(rows)} have neither a rule nor a declaration:
+Of TVM's {len(names)} Relax ops, {len(rows)} have neither a rule nor a declaration. Gradients that
+are derived agree with finite differences in float64 to 1e-8, to second order.
 
 {_table(["op", "why"], rows)}"""
 
 
 def _reason(name: str) -> str:
+    if name in DERIVED_SAMPLES:
+        return f"derived from its tensor expression; {len(DERIVED_SAMPLES[name])} sample(s)"
     return next((why for start, why in REASONS.items() if re.match(start, name)), "missing")
 
 

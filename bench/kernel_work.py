@@ -10,16 +10,28 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
+_UNBOUNDED = 1 << 40
+"""Trips that no loop of a benchmark makes."""
 
-def body_evaluations(mod: tvm.IRModule, name: str) -> int:
+
+def body_evaluations(mod: tvm.IRModule, name: str) -> int | None:
     """Return how often the bodies of all stages are evaluated in one call of a Relax function.
 
-    Its shapes are numbers. Where the range of a loop depends on another loop or on data, its
-    greatest extent counts.
+    Its shapes are numbers. Where the range of a loop depends on another loop, its greatest extent
+    counts. None where a loop has no bound that is known, as in sorting.
     """
-    return sum(
-        count * evaluations(mod[kernel].body) for kernel, count in _calls(mod[name]).items()
-    )
+    try:
+        return _total(mod, name)
+    except UnboundedLoopError:
+        return None
+
+
+class UnboundedLoopError(Exception):
+    """The trips of a loop cannot be counted."""
+
+
+def _total(mod: tvm.IRModule, name: str) -> int:
+    return sum(count * evaluations(mod[kernel].body) for kernel, count in _calls(mod[name]).items())
 
 
 def kernel_calls(mod: tvm.IRModule, name: str) -> int:
@@ -57,4 +69,7 @@ def evaluations(statement: Any) -> int:
 
 
 def _greatest(extent: Any) -> int:
-    return max(int(tvm.sym.Analyzer().const_int_bound(extent).max_value), 0)
+    greatest = int(tvm.sym.Analyzer().const_int_bound(extent).max_value)
+    if greatest > _UNBOUNDED:
+        raise UnboundedLoopError(str(extent))
+    return max(greatest, 0)

@@ -4,10 +4,8 @@ import onnx
 import pytest
 
 from graphgrad import models
-from graphgrad.autodiff import derive
 from graphgrad.cli import main
-from graphgrad.registry import rule
-from tests import unknown_ops
+from tests.unknown_ops import take_away
 
 
 @pytest.fixture
@@ -40,8 +38,7 @@ def test_derived_rules(path, capsys):
 
 @pytest.mark.parametrize("option", [[], ["--json"]])
 def test_something_missing(path, option, capsys, monkeypatch):
-    monkeypatch.delitem(rule._RULES["hand"], "relax.nn.relu")
-    monkeypatch.setattr(derive, "LEGALISATIONS", {"relax.nn.relu": unknown_ops.call_packed})
+    take_away(monkeypatch, "relax.nn.relu")
     assert main(["coverage", path, *option]) == 1
     assert "missing" in capsys.readouterr().out
 

@@ -30,6 +30,11 @@ def inputs_of(name, dtype, batch=4, seed=1):
 
 
 def build(name, seed=0):
+    """Return one of the networks in float64, as if it had trained."""
+    return as_if_trained(getattr(torch_nets, name), seed)
+
+
+def as_if_trained(make, seed=0):
     """Return a torch module in float64, with scales, shifts and statistics as if it had trained.
 
     As torch draws them, shifts are zero, so that activations stand exactly at a kink, where what a
@@ -38,7 +43,7 @@ def build(name, seed=0):
     """
     torch = peer("torch")
     torch.manual_seed(seed)
-    net = getattr(torch_nets, name)().double()
+    net = make().double()
     with torch.no_grad():
         for tensor in [*net.parameters(), *net.buffers()]:
             if tensor.ndim == 1:

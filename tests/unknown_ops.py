@@ -5,10 +5,13 @@ differentiated through these. `packed` is lowered to a packed function, and `unl
 their gradients are missing.
 """
 
+import pytest
 import tvm
 from tvm import relax, te
 
+from graphgrad.autodiff import derive
 from graphgrad.ops.define import call_op, define_op
+from graphgrad.registry import rule
 
 
 def _same_type(call):
@@ -74,3 +77,9 @@ def calls_out(x: te.Tensor) -> te.Tensor:
         name="calls_out",
         dtype=str(x.dtype),
     )
+
+
+def take_away(monkeypatch: pytest.MonkeyPatch, op: str) -> None:
+    """Let an op of TVM's have no gradient: neither a rule nor anything to derive one from."""
+    monkeypatch.delitem(rule._RULES["hand"], op)
+    monkeypatch.setitem(derive.LEGALISATIONS, op, call_packed)

@@ -59,8 +59,11 @@ def _unknown(call: Any) -> str:
     """Return why nothing can be derived for a call."""
     if isinstance(call.op, relax.Var):
         return "the function that is called is not known"
-    if callee(call) or isinstance(call.op, relax.ExternFunc):
-        return "what a packed function computes is unknown, and no rule says its gradient"
+    if name := callee(call):
+        return (
+            "what a packed function computes is unknown; say its gradient by "
+            f"graphgrad.register_gradient({name!r})"
+        )
     return "no rule is registered, and it is lowered to nothing that one could be derived from"
 
 

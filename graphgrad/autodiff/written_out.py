@@ -122,16 +122,20 @@ def _renamed(form: WrittenOut, renamed: dict[Any, Any], var: Any, span: Any) -> 
     for bound, value in form.bindings:
         is_last = bound is form.bindings[-1][0]
         own = var if is_last else relax.Var(var.name, tvm_ffi.structural_map(bound.ty, rename))
-        if isinstance(value, relax.MatchCast):
-            source, ty = (tvm_ffi.structural_map(part, rename) for part in (value.value, value.ty))
-            value = relax.MatchCast(own, source, ty)
-        else:
-            value = tvm_ffi.structural_map(value, rename)
-        if isinstance(value, relax.Call):
-            value = relax.Call(value.op, value.args, value.attrs, value.ty_args, span)
-        bindings.append((own, value))
+        bindings.append((own, _renamed_value(value, rename, own, span)))
         renamed[bound] = own
     return WrittenOut(bindings, form.kernels)
+
+
+def _renamed_value(value: Any, rename: tuple[Any, Any], var: Any, span: Any) -> Any:
+    """Return what is bound to a variable."""
+    if isinstance(value, relax.MatchCast):
+        source, ty = (tvm_ffi.structural_map(part, rename) for part in (value.value, value.ty))
+        return relax.MatchCast(var, source, ty)
+    own = tvm_ffi.structural_map(value, rename)
+    if not isinstance(own, relax.Call):
+        return own
+    return relax.Call(own.op, own.args, own.attrs, own.ty_args, span)
 
 
 def _bound(binding: Any, span: Any) -> Any:

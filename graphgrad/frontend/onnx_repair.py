@@ -15,6 +15,7 @@ from .onnx_graph import all_nodes, opset, output_names, readers
 from .onnx_importer import Converters, is_supported
 from .onnx_load import check, load
 from .split_initialisers import split_initialisers
+from .standard_functions import expand_standard_functions
 
 
 def repair(
@@ -23,7 +24,8 @@ def repair(
 ) -> tuple[onnx.ModelProto, list[str]]:
     """Return a repaired copy of an ONNX model, and notes on what was repaired.
 
-    After it, every node has a name; local functions are inlined; each Constant holds one dense
+    After it, every node has a name; local functions are inlined, and operators that only the
+    standard's own definition translates; each Constant holds one dense
     tensor, which is not the weight of a layer; no initialiser is listed among the inputs, read by
     nobody, or shared by an exporter's doing; and no batch norm lists statistics that nobody reads
     among its outputs.
@@ -43,6 +45,7 @@ def repair(
     """
     proto = load(path_or_proto)
     notes = _inline_functions(proto, custom)
+    notes += expand_standard_functions(proto, custom)
     _name_nodes(proto.graph)
     _refuse_unsupported(proto.graph, custom)
     check(proto)

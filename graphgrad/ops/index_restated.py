@@ -6,7 +6,7 @@ whose index points outside get a place of their own, behind the data, and leave 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tvm import te, tirx

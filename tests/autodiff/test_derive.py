@@ -13,6 +13,8 @@ from graphgrad.fallback.memo import DERIVED
 from graphgrad.frontend.mode import specialise
 from graphgrad.promote import promote_model
 from graphgrad.provenance import read
+from tests import torch_export
+from tests.peers import peer
 from tests.running import F64, function, run
 
 
@@ -95,36 +97,51 @@ def test_new_derivative_of_an_intrinsic_counts_at_once():
     np.testing.assert_allclose(after, 7.0)
 
 
-def gradients(model, rules, images):
+def gradients(model, rules, inputs):
     """Return the gradients of a model's weights, by name, for a fixed cotangent."""
     mod = specialise(model, True)
     names = [p.name for p in mod["main"].params if p.name in model.trainable()]
     mod = gg.vjp(mod, wrt=names, rules=rules)
-    known = {**model.params, **model.state, next(iter(model.inputs)): images}
+    known = {**model.params, **model.state, **inputs}
     generator, arrays = np.random.default_rng(0), []
+    batch = len(next(iter(inputs.values())))
     for param in mod["main_vjp"].params:
-        shape = [len(images) if isinstance(d, tirx.Var) else int(d) for d in param.ty.shape]
+        shape = [batch if isinstance(d, tirx.Var) else int(d) for d in param.ty.shape]
         arrays.append(np.asarray(known.get(param.name, generator.standard_normal(shape))))
-    _, *results = run(mod, "main_vjp", *arrays)
+    results = run(mod, "main_vjp", *arrays)
     return dict(zip(names, results[-len(names) :], strict=True))
 
 
-def assert_same_gradients(model, images):
+def assert_same_gradients(model, **inputs):
     model, _ = promote_model(model)
-    hand, derived = (gradients(model, rules, images) for rules in ("auto", "derived"))
+    hand, derived = (gradients(model, rules, inputs) for rules in ("auto", "derived"))
     whole = np.sqrt(sum(np.sum(g**2) for g in hand.values()))
     for name, expected in hand.items():
         scale = max(np.linalg.norm(expected), 1e-6 * whole)
         assert np.linalg.norm(derived[name] - expected) <= 1e-8 * scale, name
 
 
+def images(*shape):
+    return np.random.default_rng(1).standard_normal(shape)
+
+
 def test_residual_network_differentiates_to_the_same_gradients():
     model = gg.from_onnx(models.resnet_digits())
-    assert_same_gradients(model, np.random.default_rng(1).standard_normal((2, 1, 8, 8)))
+    (name,) = model.inputs
+    assert_same_gradients(model, **{name: images(2, 1, 8, 8)})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [0.125, 1.0], ids=["narrow", "full"])
 def test_resnet18_differentiates_to_the_same_gradients(width):
     model = gg.from_onnx(models.resnet18(width=width, size=32, classes=10))
-    assert_same_gradients(model, np.random.default_rng(1).standard_normal((2, 3, 32, 32)))
+    (name,) = model.inputs
+    assert_same_gradients(model, **{name: images(2, 3, 32, 32)})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["vit", "bert"])
+def test_transformer_differentiates_to_the_same_gradients(name):
+    inputs, _ = torch_export.inputs_of(name, peer("torch").float64, batch=2)
+    model = gg.from_onnx(torch_export.export(torch_export.build(name), inputs, training=False))
+    assert_same_gradients(model, **{key: value.numpy() for key, value in inputs.items()})

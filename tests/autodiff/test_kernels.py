@@ -232,6 +232,6 @@ def test_gradients_agree_with_differences_of_the_program(name, order):
 
 
 def test_what_cannot_be_raised_is_missing_and_names_its_block():
-    with pytest.raises(MissingGradientError, match="search.*while loop") as caught:
+    with pytest.raises(MissingGradientError, match=r"search.*while loop") as caught:
         gg.vjp(Secret)
     assert "searched" in str(caught.value)

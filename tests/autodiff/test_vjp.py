@@ -129,21 +129,6 @@ def test_missing_op_off_the_path_does_not_matter():
         gg.vjp(mod)
 
 
-def test_if_is_reported_as_missing():
-    @I.ir_module
-    class Branch:
-        @R.function
-        def main(c: R.Tensor((), "bool"), x: R.Tensor((3,), "float64")):
-            if c:  # noqa: SIM108 (TVMScript)
-                y = R.multiply(x, x)
-            else:
-                y = R.add(x, x)
-            return y
-
-    with pytest.raises(gg.MissingGradientError, match=r"relax\.If"):
-        gg.vjp(Branch)
-
-
 def test_kernel_without_a_gradient_is_reported_by_name():
     mod = function(lambda builder, x: builder.emit_te(unknown_ops.calls_out, x), ((3,), F64))
     with pytest.raises(gg.MissingGradientError, match=r"relax\.call_tir\(calls_out\)"):

@@ -30,7 +30,7 @@ def test_equal_structures_are_made_once(made):
 
 
 def test_free_variables_are_told_apart_by_where_they_occur_alone(made):
-    get, calls = made
+    get, _ = made
     n, m = tirx.Var("n", "int64"), tirx.Var("m", "int64")
     assert get(typed(n), typed(n)) == get(typed(m), typed(m))
     assert get(typed(n), typed(m)) != get(typed(n), typed(n))

@@ -4,7 +4,7 @@ import numpy as np
 from tvm import relax
 
 from graphgrad.registry.rule import Rule
-from graphgrad.registry.sample import sample, static, tensor
+from graphgrad.registry.sample import sample, tensor
 
 _POOL = {"pool_size": (2, 2), "strides": (2, 2)}
 _PADDED = {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}

@@ -5,8 +5,8 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad import models
-from graphgrad.registry import rule
 from tests.running import function
+from tests.unknown_ops import take_away
 
 MAKE = {
     "train_step": lambda model, **options: gg.train_step(
@@ -23,7 +23,7 @@ def model():
 
 @pytest.mark.parametrize("name", MAKE)
 def test_op_of_the_model(name, model, monkeypatch):
-    monkeypatch.delitem(rule._RULES["hand"], "relax.nn.relu")
+    take_away(monkeypatch, "relax.nn.relu")
     with pytest.raises(gg.MissingGradientError, match="activation1") as caught:
         MAKE[name](model)
     assert caught.value.missing == [("relax.nn.relu", ["activation1"])]
@@ -32,7 +32,7 @@ def test_op_of_the_model(name, model, monkeypatch):
 
 @pytest.mark.parametrize("name", MAKE)
 def test_op_of_the_loss(name, model, monkeypatch):
-    monkeypatch.delitem(rule._RULES["hand"], "relax.tanh")
+    take_away(monkeypatch, "relax.tanh")
     loss = function(
         lambda b, y: b.emit(relax.op.sum(b.emit(relax.op.tanh(y)))), ((2, 3), "float32")
     )["main"]
@@ -41,5 +41,5 @@ def test_op_of_the_loss(name, model, monkeypatch):
 
 
 def test_what_is_not_on_the_way_is_not_missing(model, monkeypatch):
-    monkeypatch.delitem(rule._RULES["hand"], "relax.nn.relu")
+    take_away(monkeypatch, "relax.nn.relu")
     gg.value_and_grad(model, wrt=[list(model.params)[-1]])

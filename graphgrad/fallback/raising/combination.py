@@ -218,7 +218,7 @@ def _beside(value: Expr, stores: Sequence[Any]) -> list[Expr]:
 
 
 def _is_old(node: Expr, stores: Sequence[Any]) -> bool:
-    """Return whether a node is an element that the stores write; others of a buffer do not change."""
+    """Return whether a node is an element that the stores write; no other one changes."""
     return isinstance(node, Load) and any(
         node.source.same_as(s.buffer) and equal(list(node.indices), s.indices) for s in stores
     )

@@ -13,15 +13,14 @@ from ..constants import integer_value
 from ..indices.index_system import Inversion, invert
 from ..indices.linear_system import Axis, NotAffineError, analyzer_of, element_axes
 from ..walk import Expr, identity
-from .statements import Access, Loop, depends, loads
+from .statements import Access, Loop, depends, expressions, loads
 
 
 def conflicting(touched: Sequence[Access], loop: Loop) -> bool:
     """Return whether iterations of a loop affect one another through a buffer.
 
     They do not if every access tells the iteration by the element. Nor do they if a single
-    statement accesses the buffer: that one sees to its order itself. Threads wait for one another,
-    so what all of them do before is done for each.
+    statement accesses the buffer: that one sees to its order itself.
 
     Parameters
     ----------
@@ -31,9 +30,18 @@ def conflicting(touched: Sequence[Access], loop: Loop) -> bool:
     """
     if len({id(access.write) for access in touched if not access.write.initial}) < 2:
         return False
-    if loop.threads and str(touched[0].buffer.scope()) != "local":
-        return False
     return shares_elements(touched, loop.axis)
+
+
+def race(touched: Sequence[Access], loop: Loop) -> bool:
+    """Return whether threads change an element that others change too, not atomically."""
+    return any(
+        access.stores
+        and not access.write.atomic
+        and any(load.source.same_as(access.buffer) for load in loads(expressions(access.write)))
+        and shares_elements([access], loop.axis)
+        for access in touched
+    )
 
 
 def shares_elements(touched: Sequence[Access], axis: Axis) -> bool:

@@ -23,7 +23,8 @@ from ..guarded import Guard
 from ..indices.linear_system import Axis, analyzer_of
 from ..walk import Expr, identity, tensor_key
 from .expansion import Expansion, expanded, scanned
-from .order import conflicting, known_ranges, rows_of, shares_elements
+from .order import conflicting, known_ranges, race, rows_of, shares_elements
+from .own_reads import OrderError, Update
 from .reading import statements_of
 from .statements import (
     Access,
@@ -37,10 +38,14 @@ from .statements import (
     loads,
     written,
 )
-from .update import OrderError, Update, updated
+from .update import updated
 
 _PRIVATE, _STATE = 1, 2
-"""What a buffer is to a loop: each iteration has its own; each goes on from the one before."""
+"""What a buffer is to a loop: each iteration has its own; each goes on from the one before.
+
+Threads do not go on from one another: for them the second says that they share it, and wait for one
+another before they read what others wrote.
+"""
 
 Use = tuple[int, int]
 """A loop and a buffer, by the identities of their variables in the function."""
@@ -197,7 +202,11 @@ class _Raising:
 
     def _loop(self, loop: Loop, place: _Place) -> None:
         inner = replace(place, loops=(*place.loops, loop))
-        expansions = self._expansions(loop, inner)
+        try:
+            expansions = self._expansions(loop, inner)
+        except RefusedError as error:
+            error.block = next(access.write.block for access in accesses(loop.body))
+            raise
         if not expansions:
             self.visit(loop.body, inner)
             return
@@ -218,15 +227,18 @@ class _Raising:
         buffers = written(loop.body)
         uses = {key: self._use(loop, touched[key], buffers[key]) for key in buffers}
         around = inner.axes[:-1]
+        hands_on = _STATE in uses.values() and not loop.threads
         found = []
         for key, use in uses.items():
             buffer = buffers[key]
+            if use == _STATE and loop.threads and not race(touched[key], loop):
+                continue
             if use == _STATE and (loop.threads or loop.lanes):
                 kind = "threads" if loop.threads else "lanes of a vector"
                 raise RefusedError(f"{kind} go on from what others leave in {buffer.name}")
             rows = rows_of(touched[key], loop.axis) if use != _PRIVATE else None
             # What is handed on is made of what has the iteration as a dimension.
-            is_row = _STATE in uses.values() and rows is not None and rows.lag == 0
+            is_row = hands_on and rows is not None and rows.lag == 0
             if use or (is_row and _is_read(touched[key])):
                 is_state = use == _STATE and (rows is None or rows.lag > 0)
                 found.append(Expansion.of(buffer, loop.axis, around, is_state, rows))

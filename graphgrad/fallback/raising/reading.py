@@ -190,7 +190,7 @@ class _Reader:
 
     def _added(self, load: Any, addend: Expr) -> Write:
         store = Store(load.source, list(load.indices), load + addend)
-        return Write([store], self.block, in_any_order=True)
+        return Write([store], self.block, in_any_order=True, atomic=True)
 
     def _block(self, realize: Any) -> list[Statement]:
         block = realize.block

@@ -51,12 +51,15 @@ class Write:
         The block has a reduce axis: its iterations may happen in any order.
     initial : bool
         They come before a reduction, for each element before all that is combined with it.
+    atomic : bool
+        Threads may do it to the same element.
     """
 
     stores: list[Store]
     block: str
     in_any_order: bool = False
     initial: bool = False
+    atomic: bool = False
 
 
 @dataclass(frozen=True)

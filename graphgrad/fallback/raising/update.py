@@ -9,7 +9,6 @@ data are not inverted: what is added there is a scatter.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,47 +21,22 @@ from ..guarded import Guard, Guarded
 from ..indices.index_system import Inversion
 from ..indices.linear_system import Axis, NotAffineError, analyzer_of, element_axes
 from ..scatter import Scatter, scatter_add
-from ..walk import Expr, identity, postorder, substituted
+from ..walk import Expr, identity, substituted
 from .combination import Combination, NoCombinationError
 from .order import inverted
-from .statements import Load, RefusedError, Store, depends, equal, loads
+from .own_reads import (
+    OrderError,
+    Update,
+    all_loads,
+    check_own_reads,
+    integral,
+    is_integral,
+    is_own,
+)
+from .statements import Load, Store, depends, equal, loads
 
 Held = Callable[[Any], te.Tensor]
 """The tensor that a buffer holds before."""
-
-
-class OrderError(RefusedError):
-    """What an update computes depends on the order of its iterations.
-
-    Attributes
-    ----------
-    buffer : Var
-        The one through which they depend on one another.
-    """
-
-    def __init__(self, buffer: Any, reason: str):
-        super().__init__(reason)
-        self.buffer = buffer
-
-
-@dataclass(frozen=True)
-class Update:
-    """Stores that happen at once, at every point of some loops.
-
-    Attributes
-    ----------
-    stores : list of Store
-    axes : list of Axis
-    guards : list of Guard
-        They happen only where all of these hold, outermost first.
-    in_any_order : bool
-        The block says that its iterations may happen in any order.
-    """
-
-    stores: list[Store]
-    axes: list[Axis]
-    guards: list[Guard]
-    in_any_order: bool
 
 
 @dataclass(frozen=True)
@@ -100,7 +74,7 @@ def updated(update: Update, held: Held) -> list[Result]:
     """
     first, *others = update.stores
     element = element_axes(first.buffer.shape)
-    _check_own_reads(update)
+    check_own_reads(update)
     if not all(
         equal(first.indices, other.indices) and equal(first.buffer.shape, other.buffer.shape)
         for other in others
@@ -110,11 +84,11 @@ def updated(update: Update, held: Held) -> list[Result]:
     if found is None:
         return [_scattered(update, held)]
     inversion, equations = found
-    left = [guard for guard in update.guards if not _is_integral(guard[0])]
+    left = [guard for guard in update.guards if not is_integral(guard[0])]
     nest = _Nest(replace(update, guards=left), held, element, inversion, equations)
     if not inversion.loops:
         return [nest.stored(store) for store in update.stores]
-    if not any(_is_own(load, update) for load in _all_loads(update)):
+    if not any(is_own(load, update) for load in all_loads(update)):
         return nest.overwritten()
     return [_scattered(update, held)] if equations else nest.reduced()
 
@@ -122,7 +96,7 @@ def updated(update: Update, held: Held) -> list[Result]:
 def _separately(update: Update, held: Held) -> list[Result]:
     """Return the buffers after stores at different elements, none of which reads what is stored."""
     first = update.stores[0].buffer
-    if any(load.source.same_as(s.buffer) for load in _all_loads(update) for s in update.stores):
+    if any(load.source.same_as(s.buffer) for load in all_loads(update) for s in update.stores):
         raise OrderError(first, "it stores to several buffers, and reads them, at other elements")
     singles = [replace(update, stores=[store]) for store in update.stores]
     return [result for single in singles for result in updated(single, held)]
@@ -143,7 +117,7 @@ def _inverted(
             update.axes,
             element,
             position=[element[n].var for n in affine] if len(affine) < len(indices) else None,
-            equations=_integral(update.guards),
+            equations=integral(update.guards),
         )
     except NotAffineError:
         return None
@@ -153,17 +127,6 @@ def _inverted(
         if n not in affine
     ]
     return inversion, equations
-
-
-def _integral(guards: Sequence[Guard]) -> list[Expr]:
-    """Return those conditions that an index map can be inverted under."""
-    return [c if way else tirx.Not(c) for c, way in guards if _is_integral(c)]
-
-
-def _is_integral(condition: Expr) -> bool:
-    return not loads([condition]) and all(
-        "float" not in str(node.ty) for node in postorder(condition)
-    )
 
 
 def _is_affine(index: Expr, axes: Sequence[Axis], element: Axis) -> bool:
@@ -176,64 +139,6 @@ def _is_affine(index: Expr, axes: Sequence[Axis], element: Axis) -> bool:
     return True
 
 
-def _is_own(load: Any, update: Update) -> bool:
-    """Return whether an iteration reads the very element that it writes."""
-    return any(
-        load.source.same_as(store.buffer) and equal(list(load.indices), store.indices)
-        for store in update.stores
-    )
-
-
-def _all_loads(update: Update) -> list[Any]:
-    values = [expr for store in update.stores for expr in (store.value, *store.indices)]
-    return loads([*values, *(guard for guard, _ in update.guards)])
-
-
-def _check_own_reads(update: Update) -> None:
-    """Raise if an iteration reads, from a buffer that it writes, what another one writes."""
-    for load in _all_loads(update):
-        for store in update.stores:
-            if load.source.same_as(store.buffer) and not (
-                equal(list(load.indices), store.indices) or _never_written(load, store, update)
-            ):
-                raise OrderError(
-                    store.buffer,
-                    f"{store.buffer.name}[{_text(store.indices)}] is computed from "
-                    f"{store.buffer.name}[{_text(load.indices)}], which another iteration writes",
-                )
-
-
-def _never_written(load: Any, store: Store, update: Update) -> bool:
-    """Return whether no iteration writes the element that a load reads, provably."""
-    try:
-        inversion = inverted(store.indices, update.axes, update.axes, position=list(load.indices))
-    except NotAffineError:
-        return False
-    analyzer = analyzer_of([*update.axes, *inversion.loops])
-    writer = zip([axis.var for axis in update.axes], inversion.values, strict=True)
-    at = {identity(var): value for var, value in writer}
-    plain = _integral(update.guards)
-    elsewhere = [
-        tvm_ffi.structural_map(guard, (tvm.ir.Var, lambda var: at.get(identity(var), var)))
-        for guard in plain
-    ]
-    with ExitStack() as scopes:
-        for guard in plain:
-            scopes.enter_context(analyzer.constraint_scope(guard))
-        return any(_never_holds(guard, analyzer) for guard in [*inversion.guards, *elsewhere])
-
-
-def _never_holds(guard: Expr, analyzer: tvm.sym.Analyzer) -> bool:
-    if analyzer.can_prove(tirx.Not(guard)):
-        return True
-    # TVM sees that j < i for a loop j up to i, but not that j - i is not 0.
-    difference = analyzer.simplify(guard.a - guard.b) if isinstance(guard, prim.EQ) else None
-    return isinstance(difference, prim.Sub) and any(
-        analyzer.can_prove(order)
-        for order in (difference.a < difference.b, difference.a > difference.b)
-    )
-
-
 def _scattered(update: Update, held: Held) -> Result:
     """Return a buffer after values were added to it at places that are read from data.
 
@@ -243,7 +148,7 @@ def _scattered(update: Update, held: Held) -> Result:
         It changes otherwise than by a sum.
     """
     first = update.stores[0]
-    own = [load for load in _all_loads(update) if _is_own(load, update)]
+    own = [load for load in all_loads(update) if is_own(load, update)]
     try:
         combination = Combination.of(update.stores, update.in_any_order)
     except NoCombinationError:
@@ -275,10 +180,6 @@ def _scattered(update: Update, held: Held) -> Result:
 def _renamed(axes: Sequence[Axis]) -> list[Axis]:
     """Return loops over new variables: a loop of a stage belongs to that stage alone."""
     return [replace(axis, var=tirx.Var(axis.var.name, str(axis.var.ty))) for axis in axes]
-
-
-def _text(indices: Sequence[Expr]) -> str:
-    return ", ".join(map(str, indices))
 
 
 def _on_tensors(expr: Expr, held: Held) -> Expr:
@@ -377,7 +278,7 @@ class _Nest:
             They do not combine by what is known to be associative.
         """
         stores = self.update.stores
-        if any(_is_own(load, self.update) for load in loads([g for g, _ in self.update.guards])):
+        if any(is_own(load, self.update) for load in loads([g for g, _ in self.update.guards])):
             reason = f"whether {stores[0].buffer.name} changes depends on what it holds"
             raise OrderError(stores[0].buffer, reason)
         before = [self.held(store.buffer) for store in stores]

@@ -182,8 +182,14 @@ def _variance(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
 
 
 def _deviation(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
-    """Return the standard deviation."""
-    return topi.sqrt(_variance(x, axes, keepdims))
+    """Return the standard deviation: its derivative where all elements are equal is 0, not NaN."""
+    variance = _variance(x, axes, keepdims)
+
+    def root(*i: Any) -> Any:
+        square = variance(*i)
+        return tirx.if_then_else(square > 0, tirx.sqrt(square), square)
+
+    return te.compute(variance.shape, root, name="deviation")
 
 
 @legalisation("relax.median")

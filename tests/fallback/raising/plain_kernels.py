@@ -27,52 +27,52 @@ def matched_row(A: T.Buffer((4, 8), "float64"), B: T.Buffer((4,), "float64")):
 
 @T.prim_func(s_tir=True)
 def scattered(
-    A: T.Buffer((6, 3), "float64"), I: T.Buffer((6,), "int32"), B: T.Buffer((4, 3), "float64")
+    A: T.Buffer((6, 3), "float64"), J: T.Buffer((6,), "int32"), B: T.Buffer((4, 3), "float64")
 ):
     for i, j in T.grid(4, 3):
         B[i, j] = T.float64(0)
     for i, j in T.grid(6, 3):
-        B[I[i], j] = B[I[i], j] + A[i, j] * A[i, j]
+        B[J[i], j] = B[J[i], j] + A[i, j] * A[i, j]
 
 
 @T.prim_func(s_tir=True)
 def scattered_under_a_condition(
-    A: T.Buffer((6,), "float64"), I: T.Buffer((6,), "int32"), B: T.Buffer((4,), "float64")
+    A: T.Buffer((6,), "float64"), J: T.Buffer((6,), "int32"), B: T.Buffer((4,), "float64")
 ):
     for i in range(4):
         B[i] = T.float64(1)
     for i in range(6):
         if A[i] > T.float64(0):
-            k = I[i]
+            k = J[i]
             B[k] = B[k] - A[i]
 
 
 @T.prim_func(s_tir=True)
 def added_by_threads(
-    A: T.Buffer((6,), "float64"), I: T.Buffer((6,), "int32"), B: T.Buffer((4,), "float64")
+    A: T.Buffer((6,), "float64"), J: T.Buffer((6,), "int32"), B: T.Buffer((4,), "float64")
 ):
     for i in range(4):
         B[i] = T.float64(0)
     for i in range(6):
         T.evaluate(
-            T.call_extern("float64", "atomicAdd", T.address_of(B[I[i]]), A[i] * T.float64(2))
+            T.call_extern("float64", "atomicAdd", T.address_of(B[J[i]]), A[i] * T.float64(2))
         )
 
 
 @T.prim_func(s_tir=True)
 def one_hot(
-    A: T.Buffer((6,), "float64"), I: T.Buffer((6,), "int32"), B: T.Buffer((6, 4), "float64")
+    A: T.Buffer((6,), "float64"), J: T.Buffer((6,), "int32"), B: T.Buffer((6, 4), "float64")
 ):
     for i, j in T.grid(6, 4):
         B[i, j] = T.float64(0)
     for i in range(6):
-        B[i, I[i]] = T.exp(A[i])
+        B[i, J[i]] = T.exp(A[i])
 
 
 @T.prim_func(s_tir=True)
 def compressed_rows(
     P: T.Buffer((4,), "int32"),
-    J: T.Buffer((6,), "int32"),
+    C: T.Buffer((6,), "int32"),
     V: T.Buffer((6,), "float64"),
     X: T.Buffer((4,), "float64"),
     Y: T.Buffer((3,), "float64"),
@@ -80,7 +80,7 @@ def compressed_rows(
     for i in range(3):
         Y[i] = T.float64(0)
         for k in range(P[i + 1] - P[i]):
-            Y[i] = Y[i] + V[P[i] + k] * X[J[P[i] + k]]
+            Y[i] = Y[i] + V[P[i] + k] * X[C[P[i] + k]]
 
 
 @T.prim_func(s_tir=True)
@@ -132,23 +132,23 @@ def largest_by_branch(A: T.Buffer((3, 5), "float64"), B: T.Buffer((3,), "float64
     for i in range(3):
         B[i] = A[i, 0]
         for k in range(5):
-            if A[i, k] > B[i]:
+            if A[i, k] > B[i]:  # noqa: PLR1730 (read by TVM, not run)
                 B[i] = A[i, k]
 
 
 @T.prim_func(s_tir=True)
 def largest_pair(
-    A: T.Buffer((3, 5), "float64"), I: T.Buffer((3,), "int32"), B: T.Buffer((3,), "float64")
+    A: T.Buffer((3, 5), "float64"), J: T.Buffer((3,), "int32"), B: T.Buffer((3,), "float64")
 ):
     for i, k in T.grid(3, 5):
         with T.sblock("largest"):
             vi, vk = T.axis.remap("SR", [i, k])
             with T.init():
-                I[vi] = -1
+                J[vi] = -1
                 B[vi] = T.min_value("float64")
-            position: T.let = T.Select(B[vi] >= A[vi, vk], I[vi], vk)
+            position: T.let = T.Select(B[vi] >= A[vi, vk], J[vi], vk)
             value: T.let = T.Select(B[vi] >= A[vi, vk], B[vi], A[vi, vk])
-            I[vi] = position
+            J[vi] = position
             B[vi] = value
 
 

@@ -108,7 +108,7 @@ def two_dimensions(A: T.Buffer((4, 5), "float64"), B: T.Buffer((4, 5), "float64"
 def smoothed_in_place(A: T.Buffer((6,), "float64"), B: T.Buffer((6,), "float64")):
     for i in range(6):
         B[i] = A[i]
-    for sweep in range(3):
+    for _sweep in range(3):
         for i in range(4):
             B[i + 1] = T.float64(0.25) * (B[i] + B[i + 2]) + T.float64(0.5) * B[i + 1]
 
@@ -136,12 +136,12 @@ def triangular_solve(
 
 @T.prim_func(s_tir=True)
 def last_written(
-    A: T.Buffer((6,), "float64"), I: T.Buffer((6,), "int32"), B: T.Buffer((4,), "float64")
+    A: T.Buffer((6,), "float64"), J: T.Buffer((6,), "int32"), B: T.Buffer((4,), "float64")
 ):
     for i in range(4):
         B[i] = T.float64(0)
     for i in range(6):
-        B[I[i]] = A[i] * A[i]
+        B[J[i]] = A[i] * A[i]
 
 
 RECURRENT = {

@@ -140,7 +140,9 @@ def bind(schedule: Schedule, block: Any, choices: Choices) -> None:
 
 
 def blockize(schedule: Schedule, block: Any, choices: Choices) -> None:
-    """Make a block of the loops inside one."""
+    """Make a block of the loops inside one; TVM takes each loop to begin at 0."""
+    if any(int(schedule.get(loop).min) for loop in schedule.get_loops(block)):
+        return
     schedule.blockize(_loop(schedule, block, choices))
 
 

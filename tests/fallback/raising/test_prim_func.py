@@ -9,6 +9,11 @@ from tvm.script.parser import tirx as T
 from graphgrad.errors import MissingGradientError
 from graphgrad.fallback.raising.prim_func import raised
 from tests.fallback.interpreter import evaluate
+from tests.fallback.raising.agreement import agrees
+from tests.fallback.raising.plain_kernels import PLAIN, added_by_threads, compressed_rows
+from tests.fallback.raising.recurrent_kernels import RECURRENT
+from tests.fallback.raising.refused_kernels import REFUSED
+from tests.fallback.raising.thread_kernels import THREADED
 from tests.labels import label
 
 
@@ -87,24 +92,24 @@ def both_ways(A: T.Buffer((6,), "float32"), B: T.Buffer((6,), "float32")):
 
 
 @T.prim_func(s_tir=True)
-def running_sum(A: T.Buffer((8,), "float32"), B: T.Buffer((8,), "float32")):
-    for i in range(8):
-        B[i] = A[i]
-    for i in range(7):
-        B[i + 1] = B[i] + A[i]
+def decayed_in_place(A: T.Buffer((4, 5), "float64"), B: T.Buffer((4,), "float64")):
+    for i, k in T.grid(4, 5):
+        B[i] = B[i] * T.float64(0.5) + A[i, k] * B[i] * B[i]
 
 
 @T.prim_func(s_tir=True)
-def averaged(A: T.Buffer((8,), "float32"), B: T.Buffer((1,), "float32")):
-    B[0] = T.float32(0)
-    for i in range(8):
-        B[0] = B[0] * T.float32(0.5) + A[i]
+def symbolic(a: T.handle, k: T.int64, b: T.handle):
+    n = T.int64()
+    A = T.match_buffer(a, (n, n * 2), "float64")
+    B = T.match_buffer(b, (n,), "float64")
+    for i in range(n):
+        B[i] = A[i, i + k]
 
 
 @T.prim_func(s_tir=True)
-def overwritten(A: T.Buffer((8,), "float32"), B: T.Buffer((1,), "float32")):
-    for i in range(8):
-        B[0] = A[i]
+def halved(A: T.Buffer((4,), "float16"), B: T.Buffer((4,), "float16")):
+    for i in range(4):
+        B[i] = A[i] * T.float16(0.5)
 
 
 def _agrees(func, inputs, inplace=()):
@@ -141,15 +146,56 @@ def test_a_buffer_that_is_added_to_is_read_too():
     _agrees(accumulated, 1, inplace=(1,))
 
 
-@pytest.mark.parametrize(
-    ("func", "reason"),
-    [
-        (running_sum, "which another iteration writes"),
-        (averaged, "each iteration goes on from the one before"),
-        (overwritten, "overwritten in every iteration"),
-    ],
-    ids=label,
-)
-def test_what_depends_on_the_order_is_refused(func, reason):
-    with pytest.raises(MissingGradientError, match=reason):
-        raised(func, [1])
+@pytest.mark.parametrize("func", PLAIN, ids=label)
+def test_kernels_of_other_forms(func):
+    agrees(func, PLAIN[func])
+
+
+@pytest.mark.parametrize("func", RECURRENT, ids=label)
+def test_kernels_whose_iterations_go_on_from_those_before(func):
+    agrees(func, RECURRENT[func])
+
+
+@pytest.mark.parametrize("name", THREADED)
+def test_kernels_of_threads_and_vectors(name):
+    func, inputs, reference = THREADED[name]
+    agrees(func, inputs, reference=reference)
+
+
+def test_a_row_of_as_many_terms_as_data_say():
+    generator = np.random.default_rng(0)
+    rows = np.array([0, 2, 2, 6], "int32")
+    columns = generator.integers(0, 4, 6).astype("int32")
+    agrees(compressed_rows, 4, [rows, columns, generator.random(6), generator.random(4)])
+
+
+def test_atomic_additions():
+    def reference(values, places):
+        return [np.array([2 * values[places == k].sum() for k in range(4)])]
+
+    agrees(added_by_threads, 2, reference=reference)
+
+
+def test_what_an_argument_held_before_counts():
+    agrees(decayed_in_place, 1, inplace=(1,))
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_symbolic_extents_and_scalars(size):
+    generator = np.random.default_rng(0)
+    arrays = [generator.random((size, 2 * size)), 1]
+    agrees(symbolic, 2, arrays, lambda a, k: [np.array([a[i, i + k] for i in range(size)])])
+
+
+@pytest.mark.parametrize(("func", "inputs", "reason"), REFUSED, ids=label)
+def test_refusals_name_the_function_the_block_and_the_reason(func, inputs, reason):
+    name = str(func.attrs["global_symbol"])
+    with pytest.raises(MissingGradientError, match=f"block search of {name} .*{reason}"):
+        raised(func, range(inputs, len(func.params)))
+
+
+def test_float16_is_raised_as_it_is():
+    program = raised(halved, [1])
+    assert str(program.outputs[0].dtype) == "float16"
+    (value,) = evaluate(program.outputs, [(program.parameters[0], np.ones(4, "float16"))])
+    np.testing.assert_array_equal(value, np.full(4, 0.5, "float16"))

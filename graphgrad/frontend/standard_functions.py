@@ -1,0 +1,87 @@
+"""Operators that the ONNX standard defines by others: those that nothing translates, written out."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.inliner
+
+from .onnx_graph import STANDARD_DOMAINS, all_nodes
+from .onnx_importer import Converters, is_supported
+from .onnx_load import check
+
+
+def expand_standard_functions(proto: onnx.ModelProto, custom: Converters) -> list[str]:
+    """Write out the operators that the importer does not know and the standard defines.
+
+    Where another operator is not known and not defined either, the model stays as it is.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        Changed in place.
+    custom : mapping
+        Converters of the user's own, by domain and operator.
+
+    Returns
+    -------
+    list of str
+        A note that names the operators, or nothing.
+
+    Raises
+    ------
+    ModelError
+        If the model breaks the ONNX standard.
+    """
+    expanded: set[tuple[str, str]] = set()
+    while operators := _defined(proto, custom) - expanded:
+        check(proto)  # the inliner trusts what it reads
+        if not _inline(proto, sorted(operators)):
+            break
+        expanded |= operators
+    names = ", ".join(sorted(name for _, name in expanded))
+    return [f"operators written out as the standard defines them: {names}"] * bool(expanded)
+
+
+def _defined(proto: onnx.ModelProto, custom: Converters) -> set[tuple[str, str]]:
+    """Return what is not known, if the standard defines all of it."""
+    versions = {_plain(used.domain): used.version for used in proto.opset_import}
+    found = set()
+    for node in all_nodes(proto.graph):
+        if is_supported(node, custom):
+            continue
+        domain = _plain(node.domain)
+        if not _has_function(node.op_type, domain, versions.get(domain, 1)):
+            return set()
+        found.add((node.domain, node.op_type))
+    return found
+
+
+def _plain(domain: str) -> str:
+    return "" if domain in STANDARD_DOMAINS else domain
+
+
+def _has_function(name: str, domain: str, version: int) -> bool:
+    try:
+        schema = onnx.defs.get_schema(name, version, domain)
+    except onnx.defs.SchemaError:
+        return False
+    return bool(schema.has_function or schema.has_context_dependent_function)
+
+
+def _inline(proto: onnx.ModelProto, operators: list[tuple[str, str]]) -> bool:
+    """Replace operators by their functions; return whether that could be done."""
+    # The inliner asks for the type of every input, also of one that is left out, whose name is "".
+    left_out = onnx.helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None)
+    proto.graph.value_info.append(left_out)
+    try:
+        inlined = onnx.inliner.inline_selected_functions(
+            proto, operators, inline_schema_functions=True
+        )
+    except RuntimeError:  # the type of an input cannot be inferred
+        inlined = proto
+    done = inlined is not proto
+    proto.CopyFrom(inlined)
+    kept = [value for value in proto.graph.value_info if value.name]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(kept)
+    return done
