@@ -44,7 +44,14 @@ _RANDOM = {
     "RandomUniformLike",
 }
 
-_SEQUENCE = "sequence"
+_REFUSED = {
+    "Bernoulli": "derivative zero",
+    "Binarizer": "derivative zero",
+    "MelWeightMatrix": "derivative zero",
+    "TreeEnsemble": "derivative zero",
+    "Range": "data-dependent shape",
+}
+"""What is not imported, or only in part, and would be refused."""
 
 _JITTER = 0.04
 
@@ -60,11 +67,11 @@ def judge(name: str) -> Verdict:
     case = cases()[name]
     operator = _operator(case)
     graph = case.model.graph
-    if any(_dtype(value.type) == _SEQUENCE for value in [*graph.input, *graph.output]):
-        return Verdict(name, operator, MISSING, "sequence or optional types")
     reason = _refusal(case)
     if reason:
         return Verdict(name, operator, REFUSED, reason)
+    if not all(_is_tensor(value) for value in [*graph.input, *graph.output]):
+        return Verdict(name, operator, MISSING, "sequence or optional types")
     try:
         status, reason = _checked(case)
     except gg.MissingGradientError as error:
@@ -98,16 +105,22 @@ def _refusal(case: Any) -> str:
         return "quantised or string types"
     if not (_floats(graph.input) and _floats(graph.output)):
         return "no float path"
-    return ""
+    return _REFUSED.get(_operator(case), "")
 
 
 def _integers() -> set[str]:
     return {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 
 
+def _is_tensor(value: Any) -> bool:
+    return value.type.WhichOneof("value") == "tensor_type"
+
+
 def _dtype(ty: Any) -> str:
-    if ty.WhichOneof("value") != "tensor_type":
-        return _SEQUENCE
+    """Return the dtype of a tensor, or of those that a sequence or an optional value holds."""
+    kind = ty.WhichOneof("value")
+    if kind != "tensor_type":
+        return _dtype(getattr(ty, kind).elem_type)
     elem_type = ty.tensor_type.elem_type
     if elem_type == onnx.TensorProto.STRING:
         return "string"
@@ -160,7 +173,8 @@ def _imported(case: Any) -> tuple[Any, list[np.ndarray], str]:
     given = map(_array, case.data_sets[0][0])
     arrays = dict(zip([v.name for v in graph.input], given, strict=False))
     floats = _floats(graph.input)
-    choices: list[set[str]] = [set(), set(arrays) - set(floats), set(arrays) - set(floats[:1])]
+    integers = set(arrays) - set(floats)
+    choices = [set(), integers, *(set(arrays) - set(kept) for kept in (floats[:1], floats[-1:]))]
     reason = ""
     for constants in choices:
         try:

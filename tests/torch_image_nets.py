@@ -4,7 +4,7 @@ from tests.peers import peer
 
 
 def squeeze_excitation(channels, squeezed, gate):
-    """Return channels weighted by a gate of their means (Hu et al., 2018, section 3)."""
+    """Return a layer of channels weighted by a gate of their means (Hu et al., 2018, section 3)."""
     nn = peer("torch").nn
 
     class SqueezeExcitation(nn.Module):
@@ -50,12 +50,15 @@ def inverted_residual(inputs, wide, outputs, size, stride, activation, gate):
 
 
 def mobilenet_v3():
-    """Hard swish and hard sigmoid (Howard et al., 2019), for 16×16 images."""
+    """Hard swish and hard sigmoid (Howard et al., 2019), for 8×8 images."""
     nn = peer("torch").nn
+
+    def gate(x):  # as hardsigmoid, whose 1/6 an ONNX file would hold in float32
+        return nn.functional.relu6(x + 3) / 6
+
     blocks = [
-        inverted_residual(6, 12, 6, 3, 1, nn.ReLU, nn.functional.hardsigmoid),
-        inverted_residual(6, 18, 8, 5, 2, nn.Hardswish, nn.functional.hardsigmoid),
-        inverted_residual(8, 20, 8, 5, 1, nn.Hardswish, nn.functional.hardsigmoid),
+        inverted_residual(6, 12, 6, 3, 1, nn.ReLU, gate),
+        inverted_residual(6, 16, 8, 5, 2, nn.Hardswish, gate),
     ]
     stem = [nn.Conv2d(3, 6, 3, 2, 1, bias=False), nn.BatchNorm2d(6), nn.Hardswish()]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 16), nn.Hardswish()]
@@ -63,12 +66,12 @@ def mobilenet_v3():
 
 
 def efficientnet():
-    """Mobile blocks with SiLU (Tan and Le, 2019), for 16×16 images."""
-    nn = peer("torch").nn
+    """Mobile blocks with SiLU (Tan and Le, 2019), for 8×8 images."""
+    torch = peer("torch")
+    nn = torch.nn
     blocks = [
-        inverted_residual(6, 6, 6, 3, 1, nn.SiLU, peer("torch").sigmoid),
-        inverted_residual(6, 24, 8, 3, 2, nn.SiLU, peer("torch").sigmoid),
-        inverted_residual(8, 32, 8, 5, 1, nn.SiLU, peer("torch").sigmoid),
+        inverted_residual(6, 12, 6, 3, 1, nn.SiLU, torch.sigmoid),
+        inverted_residual(6, 16, 8, 5, 2, nn.SiLU, torch.sigmoid),
     ]
     stem = [nn.Conv2d(3, 6, 3, 2, 1, bias=False), nn.BatchNorm2d(6), nn.SiLU()]
     head = [nn.Conv2d(8, 20, 1, bias=False), nn.BatchNorm2d(20), nn.SiLU()]
@@ -77,7 +80,7 @@ def efficientnet():
 
 
 def convnext():
-    """Large depthwise windows, channels last, scaled layers (Liu et al., 2022), for 16×16."""
+    """Large depthwise windows, channels last, scaled layers (Liu et al., 2022), for 8×8."""
     torch = peer("torch")
     nn = torch.nn
 
@@ -108,7 +111,7 @@ def convnext():
 
 
 def shufflenet():
-    """Half of the channels pass, and all are shuffled (Ma et al., 2018), for 16×16 images."""
+    """Half of the channels pass, and all are shuffled (Ma et al., 2018), for 8×8 images."""
     torch = peer("torch")
     nn = torch.nn
 
@@ -136,9 +139,7 @@ def shufflenet():
 
     stem = [nn.Conv2d(3, 6, 3, 1, 1, bias=False), nn.BatchNorm2d(6), nn.ReLU()]
     body = [nn.MaxPool2d(3, 2, 1), Unit(6, 6, 2), Unit(6, 6, 1), *pointwise(12, 16)]
-    return nn.Sequential(
-        *stem, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10)
-    )
+    return nn.Sequential(*stem, *body, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
 
 
 def super_resolution():

@@ -84,29 +84,26 @@ def wavenet():
             super().__init__()
             self.reach = dilation
             self.gated = nn.Conv1d(channels, 2 * channels, 2, dilation=dilation)
-            self.residual, self.skip = (
-                nn.Conv1d(channels, channels, 1),
-                nn.Conv1d(channels, channels, 1),
-            )
+            self.split = nn.Conv1d(channels, 2 * channels, 1)
 
         def forward(self, x):
             content, gate = self.gated(nn.functional.pad(x, (self.reach, 0))).chunk(2, dim=1)
-            y = torch.tanh(content) * torch.sigmoid(gate)
-            return x + self.residual(y), self.skip(y)
+            residual, skip = self.split(torch.tanh(content) * torch.sigmoid(gate)).chunk(2, dim=1)
+            return x + residual, skip
 
     class WaveNet(nn.Module):
         def __init__(self, channels=4):
             super().__init__()
             self.first = nn.Conv1d(2, channels, 1)
-            self.layers = nn.ModuleList([Layer(channels, d) for d in (1, 2, 4)])
+            self.layers = nn.ModuleList([Layer(channels, d) for d in (1, 3)])
             self.last = nn.Sequential(nn.SiLU(), nn.Conv1d(channels, 10, 1))
 
         def forward(self, x):
-            x, total = self.first(x), 0
+            x = total = self.first(x)
             for layer in self.layers:
                 x, skip = layer(x)
                 total = total + skip
-            return self.last(total)
+            return self.last(x + total)
 
     return WaveNet()
 

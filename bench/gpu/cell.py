@@ -103,7 +103,8 @@ def program(family: Family, form: str, dtype: str, batch: int) -> tvm.IRModule:
     if form == INFERENCE:
         return build_forward(model, LossFunction(model, None), False, extents).mod
     forward = build_forward(model, LossFunction(model, family.loss), True, extents)
-    return build_step(model, forward, model.trainable(), gg.optim.SGD(0.1, momentum=0.9))
+    optimizer = gg.optim.SGD(0.1, momentum=0.9)
+    return build_step(model, forward, model.trainable(), optimizer, family.rules)
 
 
 def _fill(cell: Cell, family: Family, batch: int) -> None:

@@ -1,7 +1,8 @@
 """The model families at small width: what the compile matrix and the GPU kit are made of.
 
-Residual networks, perceptron and LeNet come from ``graphgrad.models``; the others are exported from
-``tests/torch_nets.py`` by torch, which they need.
+Residual networks, perceptron and LeNet come from ``graphgrad.models``; those with custom operators
+and loops are of ``tests/derived_nets.py``; the others are exported from ``tests/torch_nets.py`` by
+torch, which they need.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from onnx import TensorProto, helper, numpy_helper
 import graphgrad as gg
 from graphgrad.models import lenet, mlp, resnet18, resnet34, resnet50, resnet_digits
 from graphgrad.promote import promote_model
+from tests import derived_nets
 from tests.torch_export import NETWORKS, build, export, inputs_of
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
@@ -47,12 +49,15 @@ class Family:
         Of batch size and seed; returns the inputs by name, floats as float32, and the labels.
     loss : str
         A name in `graphgrad.loss`.
+    rules : "auto" or "derived"
+        Which gradient rules it is differentiated by.
     """
 
     name: str
     build: Callable[[], onnx.ModelProto]
     draw: Callable[[int, int], Batch]
     loss: str = "cross_entropy"
+    rules: str = "auto"
 
     def model(self, dtype: str = "float32") -> gg.Model:
         """Return the network with its parameters, statistics and float inputs in a dtype.
@@ -63,15 +68,15 @@ class Family:
             The dtype is none of `DTYPES`, or a part of the network keeps its own.
         """
         if dtype == "float32":
-            return gg.from_onnx(self.build())
+            return _imported(self.build())
         if dtype == "float64":
-            model, obstacles = promote_model(gg.from_onnx(self.build()))
+            model, obstacles = promote_model(_imported(self.build()))
             if obstacles:
                 raise ValueError(f"{self.name} cannot be promoted to float64: {obstacles[0]}")
             return model
         if dtype not in _HALF:
             raise ValueError(f"dtype={dtype!r} is none of {DTYPES}")
-        return gg.from_onnx(in_half(self.build(), dtype))
+        return _imported(in_half(self.build(), dtype))
 
     def batch(self, size: int = BATCH, dtype: str = "float32", seed: int = 0) -> Batch:
         """Return inputs by name, floats in the dtype, and labels, int64."""
@@ -79,6 +84,10 @@ class Family:
         kind = _HALF[dtype][1] if dtype in _HALF else np.dtype(dtype)
         floats = {name: x.dtype == np.float32 for name, x in inputs.items()}
         return {k: x.astype(kind) if floats[k] else x for k, x in inputs.items()}, labels
+
+
+def _imported(proto: onnx.ModelProto) -> gg.Model:
+    return gg.from_onnx(proto, custom_ops=derived_nets.CUSTOM_OPS)
 
 
 def in_half(proto: onnx.ModelProto, dtype: str) -> onnx.ModelProto:
@@ -146,5 +155,21 @@ def families() -> dict[str, Family]:
         Family("resnet18", _residual(resnet18), image),
         Family("resnet34", _residual(resnet34), image),
         Family("resnet50", _residual(resnet50), image),
+    ]
+    return {family.name: family for family in found}
+
+
+@cache
+def derived_families() -> dict[str, Family]:
+    """Return the families whose gradients are derived from kernels, in full or in part, by name."""
+    series = partial(_labelled, (derived_nets.TIMES, derived_nets.FEATURES))
+    image, digits = partial(_labelled, (1, 28, 28)), partial(_labelled, (1, 8, 8))
+    found = [
+        Family("lenet_derived", lenet, image, rules="derived"),
+        Family("resnet_digits_derived", resnet_digits, digits, rules="derived"),
+        Family("te_op", derived_nets.te_op, partial(_labelled, (derived_nets.FEATURES,))),
+        Family("scan", derived_nets.scan, series),
+        Family("lstm", derived_nets.lstm, series),
+        Family("gru", derived_nets.gru, series),
     ]
     return {family.name: family for family in found}

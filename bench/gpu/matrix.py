@@ -11,8 +11,9 @@ takes. What the virtual machine calls must be in the machine code: a cell with a
 host has failed. A cell that fails is listed with the reason, and the others go on.
 
 `--json` writes what is known after every cell; with `--resume` the cells that compiled are kept,
-so that the matrix can be made in pieces. `--page` puts the cells into docs/gpu.md. The whole takes
-about twenty minutes on two cores.
+so that the matrix can be made in pieces. `--page` puts the cells into docs/gpu.md. Families whose
+gradients are derived have tables of their own there; tables of which no family is chosen stay as
+they are. The whole takes about twenty minutes on two cores.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from typing import Any
 
 import paths  # noqa: F401 (where `machine` and `table` are found)
 from cell import COMPILED, FAILED, FORMS, PARTS, Cell, compile_cell
-from families import BATCH, DTYPES, families
+from families import BATCH, DTYPES, Family, derived_families, families
 from machine import facts, versions
 from matrix_page import write_page
 from table import table
@@ -76,7 +77,11 @@ def _make_one(key: Key, batch: int) -> Cell:
     # Only the parts of a binary that is not compressed can be told.
     os.environ["NVCC_APPEND_FLAGS"] = "--no-compress"
     family, form, dtype, arch = key
-    return compile_cell(families()[family], form, dtype, arch, batch)
+    return compile_cell(_all_families()[family], form, dtype, arch, batch)
+
+
+def _all_families() -> dict[str, Family]:
+    return {**families(), **derived_families()}
 
 
 def text(cells: Sequence[Cell]) -> str:
@@ -154,7 +159,7 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
     """Make the matrix; return 1 if a cell failed."""
     arguments = _arguments()
-    names = [name for name in families() if re.search(arguments.match, name)]
+    names = [name for name in _all_families() if re.search(arguments.match, name)]
     keys = list(itertools.product(names, arguments.form, arguments.dtype, arguments.arch))
     known = _known(arguments.json) if arguments.resume else {}
     missing = [key for key in keys if key not in known]

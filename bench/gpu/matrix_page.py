@@ -1,4 +1,4 @@
-"""The compile matrix as tables in docs/gpu.md, between two marks."""
+"""The compile matrix as tables in docs/gpu.md, each part between two marks."""
 
 from __future__ import annotations
 
@@ -11,31 +11,44 @@ from pathlib import Path
 
 import paths
 from cell import COMPILED, PARTS, Cell
+from families import derived_families
 from machine import versions
 
 from graphgrad.lower.cuda.compiler import find_nvcc
 
 PAGE = paths.ROOT / "docs" / "gpu.md"
-_BEGIN, _END = "<!-- compile matrix: begin -->", "<!-- compile matrix: end -->"
+_MARKS = "<!-- compile matrix: begin -->", "<!-- compile matrix: end -->"
+_DERIVED_MARKS = "<!-- derived kernels: begin -->", "<!-- derived kernels: end -->"
 _DETAILED = ("training", "float32", "sm_90")
 _DEPTHS = ("resnet18", "resnet34", "resnet50")
 _PACKAGES = ("graphgrad", "apache-tvm", "torch")
 
 
 def write_page(cells: Sequence[Cell], page: Path = PAGE) -> None:
-    """Replace what stands between the marks.
+    """Replace what stands between the marks of each part of the page that some cells are of.
 
     Raises
     ------
     ValueError
         The page has no marks.
     """
-    old = page.read_text(encoding="utf-8")
-    pattern = re.compile(f"{re.escape(_BEGIN)}.*{re.escape(_END)}", re.DOTALL)
-    if not pattern.search(old):
-        raise ValueError(f"{page} has no lines {_BEGIN} and {_END}")
-    new = "\n\n".join([_BEGIN, _facts(cells), _all(cells), _details(cells), _growth(cells), _END])
-    page.write_text(pattern.sub(lambda _: new, old), encoding="utf-8")
+    derived = [cell for cell in cells if cell.family in derived_families()]
+    others = [cell for cell in cells if cell.family not in derived_families()]
+    text = page.read_text(encoding="utf-8")
+    if others:
+        parts = [_facts(others), _all(others), _details(others), _growth(others)]
+        text = _replaced(text, _MARKS, parts)
+    if derived:
+        text = _replaced(text, _DERIVED_MARKS, [_facts(derived), _all(derived), _details(derived)])
+    page.write_text(text, encoding="utf-8")
+
+
+def _replaced(text: str, marks: tuple[str, str], parts: Sequence[str]) -> str:
+    begin, end = marks
+    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"the page has no lines {begin} and {end}")
+    return pattern.sub(lambda _: "\n\n".join([begin, *parts, end]), text)
 
 
 def _facts(cells: Sequence[Cell]) -> str:

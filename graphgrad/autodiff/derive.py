@@ -106,7 +106,7 @@ def _in_place_rule(call: Any, func: tirx.PrimFunc) -> Rule:
         emitter = next(_tensors(inputs)).emitter
         variable = emitter.builder.add_func(pure, f"{name}_out_of_place")
         arguments = relax.Tuple([_expression(value) for value in inputs])
-        return emitter.emit(relax.call_tir(variable, arguments, list(call.ty_args)[0]))
+        return emitter.emit(relax.call_tir(variable, arguments, call.ty_args[0]))
 
     return Rule(f"relax.call_tir_inplace({name})", "composite", composite, origin="derived")
 

@@ -19,6 +19,7 @@ from tvm.ir import prim
 
 from .backprop import is_float
 from .equality import Classes
+from .evaluation_order import conditions_first
 from .guarded import chosen, either
 from .indices.linear_system import Axis, analyzer_of
 from .walk import (
@@ -133,7 +134,7 @@ class Placement:
         self.known = known
         self.axes = axes
         self._conditions = Conditions()
-        self.nodes = [node for node, _ in graph if identity(node) not in known]
+        self.nodes = self._unknown(graph)
         self.parts = {identity(node): parts for node, parts in graph}
         self.top = Region()
         self.arms: dict[tuple[int, bool], Region] = {}
@@ -142,10 +143,15 @@ class Placement:
         self.guarded: dict[int, Region] = {}
         self.shared: set[int] = set()
         self.fragile = self._fragile(roots)
+        if self.fragile:
+            self.nodes = self._unknown(conditions_first(graph, self.fragile))
         self._used_in: dict[int, list[Region]] = {}
         self._use(roots, [self.top] * len(roots))
         for node in reversed(self.nodes):
             self._place(node)
+
+    def _unknown(self, graph: Graph) -> list[Expr]:
+        return [node for node, _ in graph if identity(node) not in self.known]
 
     def _fragile(self, roots: Sequence[Expr]) -> set[int]:
         """Return the nodes that contain something dangerous outside of what protects it."""
@@ -240,8 +246,12 @@ class Placement:
     def _use_condition(self, root: Expr, region: Region) -> None:
         """Note that what a condition is made of is evaluated in a region, too."""
         stack = [(root, region)]
+        seen: set[tuple[int, int]] = set()
         while stack:
             node, around = stack.pop()
+            if (identity(node), id(around)) in seen:
+                continue
+            seen.add((identity(node), id(around)))
             if identity(node) in self.parts:
                 self._use([node], [around])
                 continue

@@ -124,11 +124,18 @@ class _Sharing:
         region = self.placement.guarded.get(identity(node))
         if region is None:
             return (yield self._built(node))
-        # The condition is made of nodes that are bound further in: it gets its own bindings.
-        inner = with_parts([region.condition])
-        condition = bound_in_regions(region.condition, inner, self.variables, self.axes)
+        condition = self._bound_condition(region.condition)
         value = yield self._inside(region, node)
         return tirx.if_then_else(condition, value, tirx.const(0, str(node.ty)))
+
+    def _bound_condition(self, condition: Expr) -> Expr:
+        """Return a condition in terms of variables; what it has of its own gets its own bindings.
+
+        That are the nodes that are bound further in, as its order must be (`conditions_first`).
+        """
+        known = self.variables
+        graph = with_parts([condition], lambda n: [] if identity(n) in known else children(n))
+        return bound_in_regions(condition, graph, known, self.axes)
 
     def _built(self, root: Expr) -> Recursion:
         """Return a node in terms of the variables of what is bound below it."""

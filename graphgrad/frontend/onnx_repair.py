@@ -25,10 +25,10 @@ def repair(
     """Return a repaired copy of an ONNX model, and notes on what was repaired.
 
     After it, every node has a name; local functions are inlined, and operators that only the
-    standard's own definition translates; each Constant holds one dense
-    tensor, which is not the weight of a layer; no initialiser is listed among the inputs, read by
-    nobody, or shared by an exporter's doing; and no batch norm lists statistics that nobody reads
-    among its outputs.
+    standard's own definition translates are written out; each Constant holds one dense tensor,
+    which is not the weight of a layer; no initialiser is listed among the inputs, read by nobody,
+    or shared by an exporter's doing; and no batch norm lists statistics that nobody reads among
+    its outputs.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Operators that the ONNX standard defines by others: those that nothing translates, written out."""
+"""Operators that nothing translates, written out as the ONNX standard defines them by others."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import tvm
 from tvm import tirx
+from tvm.ir import prim
 
 from ..walk import Expr, children, identity, postorder, rebuilt
 
@@ -31,6 +32,8 @@ def renamed_extent(extent: Any, dtype: str, variable: Callable[[Any], Expr | int
         elif isinstance(node, tvm.ir.Var):
             new = variable(node)
             new = tirx.const(new, dtype) if isinstance(new, int) else new
+        elif isinstance(node, prim.Cast):
+            new = results[identity(node.value)]  # all of it is in the dtype already
         else:
             new = rebuilt(node, [results[identity(part)] for part in children(node)])
         results[identity(node)] = new

@@ -65,10 +65,17 @@ def with_explicit_bindings(func: tirx.PrimFunc, small_stay: bool = True) -> tirx
 
 
 def _is_symbolic(func: tirx.PrimFunc) -> bool:
-    """Return whether statements of different stages may have an expression in common."""
+    """Return whether statements of different stages may have an expression in common.
+
+    All may name the parameters, the extents of buffers, and where those of extern stages begin.
+    """
+
+    def sizes(buffer: Any) -> list[Expr]:
+        return [*buffer.ty.shape, *buffer.ty.strides, buffer.ty.elem_offset]
+
     return any(
         not isinstance(param.ty, tirx.buffer.BufferType)
-        or not all(isinstance(extent, prim.IntImm) for extent in param.ty.shape)
+        or not all(isinstance(size, prim.IntImm) for size in sizes(param))
         for param in func.params
     )
 
@@ -85,7 +92,10 @@ def _is_small(nodes: Sequence[Expr], values: Mapping[int, Expr]) -> bool:
         if isinstance(node, prim.Let):
             size = sizes[identity(node.body)]
         elif identity(node) in values:
-            size = sizes[identity(values[identity(node)])]
+            value = identity(values[identity(node)])
+            if value not in sizes:  # the variable is bound elsewhere, or twice
+                return False
+            size = sizes[value]
         else:
             size = 1 + sum(sizes[identity(part)] for part in _parts(node))
         sizes[identity(node)] = size

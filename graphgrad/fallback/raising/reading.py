@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import prim
 from tvm.s_tir import SBlock, SBlockRealize
 
 from ..constants import integer_value, is_true
@@ -95,6 +96,7 @@ class _Reader:
         changes = [
             (tvm.ir.Var, lambda var: self.values.get(identity(var), var)),
             (Load, change),
+            (prim.Let, _unbound),
         ]
         found = tvm_ffi.structural_map(expr, changes)
         calls: list[Any] = []
@@ -318,6 +320,16 @@ class _Reader:
             indices, value = [lane(index, number) for index in indices], lane(value, number)
         buffer, offsets = self.parts.get(identity(store.buffer), (store.buffer, []))
         return Store(buffer, _moved(indices, offsets), value)
+
+
+def _unbound(let: Any) -> Expr:
+    """Return the body of a `Let` with the value in place of its variable.
+
+    TVM's substitutions take what is shared apart, and then bind one variable several times.
+    """
+    return tvm_ffi.structural_map(
+        let.body, (tvm.ir.Var, lambda var: let.value if var.same_as(let.var) else var)
+    )
 
 
 _THREADS = ("threadIdx", "vthread")

@@ -23,7 +23,6 @@ from ..lowering.explicit_bindings import with_explicit_bindings
 from ..walk import Expr, identity, tensor_key
 from .rings import in_ring, looks_back, read_at_the_end, reading_rings, ring_rows
 from .scan import step, step_time
-from .stray_loads import without_stray_loads
 
 Lowerable = Callable[[Sequence[te.Tensor]], Sequence[te.Tensor]]
 
@@ -44,7 +43,6 @@ def without_scans(tensors: Sequence[te.Tensor], lowerable: Lowerable) -> list[te
     """
     table: dict[Key, te.Tensor] = {}
     rings: dict[Key, te.Tensor] = {}
-    tensors = without_stray_loads(tensors)
     order = operations(*tensors)
     at_the_end = read_at_the_end(order, tensors)
     for op in order:

@@ -18,12 +18,14 @@ from . import (
     loops,
     loss,
     norm,
+    optimizers,
     padding,
     pool,
     random,
     recurrent,
     reduce,
     shape,
+    signal,
     slicing,
 )
 from .node import Converter, Node, converter, find
@@ -46,11 +48,13 @@ __all__ = [
     "loops",
     "loss",
     "norm",
+    "optimizers",
     "padding",
     "pool",
     "random",
     "recurrent",
     "reduce",
     "shape",
+    "signal",
     "slicing",
 ]

@@ -16,6 +16,14 @@ from .node import Node, converter
 _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "min": "min", "max": "max"}
 
 
+@converter("ArrayFeatureExtractor", domain="ai.onnx.ml")
+def array_feature_extractor(node: Node) -> Tensor:
+    """The chosen places of the last axis; a vector counts as a row."""
+    x = node.tensor(0)
+    rows = op.reshape(x, [1, *x.shape]) if x.ndim == 1 else x
+    return op.take(rows, _flat(node.tensor(1)), rows.ndim - 1)
+
+
 @converter("Compress")
 def compress(node: Node) -> Tensor:
     """The slices of x, or its elements where no axis is given, for which the condition holds."""

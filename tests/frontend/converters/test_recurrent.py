@@ -22,10 +22,9 @@ DIRECTIONS = ("forward", "reverse", "bidirectional")
 ALL = ("bias", "lengths", "states", "peepholes")
 
 ACTIVATIONS = (
-    ["Affine", "Elu", "HardSigmoid"],
-    ["LeakyRelu", "Relu", "ScaledTanh"],
-    ["Softplus", "Softsign", "Sigmoid"],
-    ["tanh", "ThresholdedRelu", "RELU"],
+    ["Elu", "HardSigmoid", "LeakyRelu"],
+    ["Softplus", "Softsign", "Relu"],
+    ["sigmoid", "TANH", "Tanh"],
 )
 
 
@@ -87,6 +86,20 @@ def test_activations(names):
     """With the defaults of their parameters; names of any case."""
     inputs = arrays("LSTM")
     assert_like_onnxruntime(layer("LSTM", inputs, activations=names), inputs)
+
+
+def test_defaults_that_onnxruntime_does_not_have():
+    """It takes 0 where a parameter of these is left out."""
+    inputs = arrays("LSTM")
+    names = ["Affine", "ThresholdedRelu", "ScaledTanh"]
+    parameters = {"activation_alpha": [1.0, 1.0, 1.0], "activation_beta": [0.0, 1.0]}
+    explicit = layer("LSTM", inputs, activations=names, **parameters)
+    for a, b in zip(
+        forward(layer("LSTM", inputs, activations=names), inputs),
+        reference(explicit, inputs),
+        strict=True,
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 def test_parameters_are_consumed_in_the_order_of_those_that_take_any():
