@@ -3,6 +3,7 @@
     python bench/coverage_page.py                      write the page from the registry and records
     python bench/coverage_page.py --run [--match RE]   run and record the checks of rules, first
     python bench/coverage_page.py --nodes nodes.json   record what bench/onnx_nodes.py --json found
+    python bench/coverage_page.py --set NAME FILE      record what it found with --set NAME
     python bench/coverage_page.py --topi               derive and record the gradients of topi
 
 What was run is recorded in docs/coverage.json. An op whose rule got other samples since then is
@@ -73,6 +74,9 @@ def main() -> int:
         records["ops"] |= run_checks([rule for rule in _checked_rules() if match(rule.op)])
     if arguments.nodes is not None:
         records["onnx"] = node_counts(json.loads(Path(arguments.nodes).read_text("utf-8")))
+    for name, path in arguments.set:
+        report = json.loads(Path(path).read_text("utf-8"))
+        records.setdefault("onnx_sets", {})[name] = node_counts(report)
     if arguments.topi:
         records["topi"] = topi_records()
     RECORDS.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n", "utf-8")
@@ -87,6 +91,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--run", action="store_true", help="run the checks of rules")
     parser.add_argument("--match", default="", metavar="REGEX", help="only of these ops")
     parser.add_argument("--nodes", metavar="FILE", help="what bench/onnx_nodes.py --json wrote")
+    parser.add_argument(
+        "--set",
+        nargs=2,
+        action="append",
+        default=[],
+        metavar=("NAME", "FILE"),
+        help="what bench/onnx_nodes.py --set NAME --json wrote",
+    )
     parser.add_argument("--topi", action="store_true", help="derive the gradients of topi")
     return parser
 
@@ -213,6 +225,8 @@ def page(records: dict[str, Any]) -> str:
         _missing_section(),
         _nodes_section(records["onnx"]),
     ]
+    if "onnx_sets" in records:
+        sections.append(_sets_section(records["onnx_sets"]))
     if "topi" in records:
         sections.append(topi_section(records["topi"]))
     return "\n\n".join(sections) + "\n"
@@ -324,10 +338,29 @@ def _nodes_section(onnx: dict[str, Any] | None) -> str:
     remarks = [[status, f"`{name}`", _cell(reason)] for status, name, reason in onnx["remarks"]]
     return (
         f"{title}`python bench/onnx_nodes.py`: {total}. Refused is what has nothing to "
-        "differentiate.\n\n"
+        "differentiate, or a shape that depends on data.\n\n"
         + _table(["operator", *statuses], rows)
         + f"\n\n{_KINKS}\n\n"
         + _table(["status", "test", "reason"], remarks)
+    )
+
+
+def _sets_section(sets: dict[str, Any]) -> str:
+    statuses = ("supported", "refused", "missing", "wrong")
+    rows = [
+        [name, *(str(found["counts"].get(status, 0)) for status in statuses)]
+        for name, found in sorted(sets.items())
+    ]
+    remarks = [
+        [name, status, f"`{test}`", _cell(reason)]
+        for name, found in sorted(sets.items())
+        for status, test, reason in found["remarks"]
+    ]
+    return (
+        "## ONNX tests of small models\n\n`python bench/onnx_nodes.py --set NAME`.\n\n"
+        + _table(["set", *statuses], rows)
+        + "\n\nWhat is missing or wrong, or agrees beside a kink:\n\n"
+        + _table(["set", "status", "test", "reason"], remarks)
     )
 
 

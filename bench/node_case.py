@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import tvm
 from judges import WRONG, Verdict, first_line
 from onnx import helper, numpy_helper
 from onnx.backend.test.case.node import collect_testcases
+from onnx.backend.test.loader import load_model_tests
 from tvm import relax
 
 import graphgrad as gg
@@ -22,6 +25,10 @@ from graphgrad.promote import promote_to_float64
 
 SUPPORTED, REFUSED, MISSING = "supported", "refused", "missing"
 STATUSES = (SUPPORTED, REFUSED, MISSING, WRONG)
+
+NODES = "node"
+SETS = (NODES, "pytorch-converted", "pytorch-operator", "simple")
+"""The sets of tests of the standard: of single operators, and of small models in files."""
 
 _FLOATS = {"float16", "bfloat16", "float32", "float64"}
 
@@ -56,15 +63,39 @@ _REFUSED = {
 _JITTER = 0.04
 
 
+@dataclass(frozen=True)
+class StoredCase:
+    """A test whose model and data are files; it has what a collected one has."""
+
+    name: str
+    model: onnx.ModelProto
+    data_sets: list[tuple[list[onnx.TensorProto], list[onnx.TensorProto]]]
+    rtol: float
+    atol: float
+
+
 @cache
-def cases() -> dict[str, Any]:
-    """Return the node tests of the installed onnx by name."""
-    return {case.name: case for case in collect_testcases()}
+def cases(kind: str = NODES) -> dict[str, Any]:
+    """Return the tests of a set of the installed onnx by name."""
+    if kind == NODES:
+        return {case.name: case for case in collect_testcases()}
+    return {case.name: _stored(case) for case in load_model_tests(kind=kind)}
 
 
-def judge(name: str) -> Verdict:
-    """Run one node test: import it, compare its outputs, and check its gradients in float64."""
-    case = cases()[name]
+def _stored(case: Any) -> StoredCase:
+    folder = Path(case.model_dir)
+    data = folder / "test_data_set_0"
+    model = onnx.load(folder / "model.onnx")
+    sides = [
+        [onnx.load_tensor(data / f"{side}_{k}.pb") for k in range(len([*data.glob(f"{side}_*")]))]
+        for side in ("input", "output")
+    ]
+    return StoredCase(case.name, model, [(sides[0], sides[1])], case.rtol, case.atol)
+
+
+def judge(name: str, kind: str = NODES) -> Verdict:
+    """Run one test: import it, compare its outputs, and check its gradients in float64."""
+    case = cases(kind)[name]
     operator = _operator(case)
     graph = case.model.graph
     reason = _refusal(case)
@@ -171,8 +202,10 @@ def _imported(case: Any) -> tuple[Any, list[np.ndarray], str]:
     """Import a test's model; settings that it takes as inputs become constants where they must."""
     graph = case.model.graph
     given = map(_array, case.data_sets[0][0])
-    arrays = dict(zip([v.name for v in graph.input], given, strict=False))
-    floats = _floats(graph.input)
+    weights = {tensor.name for tensor in graph.initializer}  # older files list them among inputs
+    inputs = [value for value in graph.input if value.name not in weights]
+    arrays = dict(zip([value.name for value in inputs], given, strict=False))
+    floats = _floats(inputs)
     integers = set(arrays) - set(floats)
     choices = [set(), integers, *(set(arrays) - set(kept) for kept in (floats[:1], floats[-1:]))]
     reason = ""
@@ -278,6 +311,6 @@ def _float_outputs(machine: Any) -> Callable[..., list[np.ndarray]]:
     return function
 
 
-def names(match: Callable[[str], Any]) -> Iterator[str]:
-    """Yield the names of the tests whose name or operator matches."""
-    return (name for name, case in cases().items() if match(name) or match(_operator(case)))
+def names(match: Callable[[str], Any], kind: str = NODES) -> Iterator[str]:
+    """Yield the names of the tests of a set whose name or operator matches."""
+    return (name for name, case in cases(kind).items() if match(name) or match(_operator(case)))

@@ -19,7 +19,7 @@ from ..fallback.kernels.in_place import out_of_place
 from ..lower.legalise import LEGALISATIONS
 from ..ops.call_te import KernelBuilder
 from ..ops.calls import callee, data_of
-from ..ops.tensor import Tensor
+from ..ops.tensor import Tensor, same_shape
 from ..registry.rule import Rule
 
 KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
@@ -128,11 +128,20 @@ def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:
         for number, kernel in enumerate(kernels.shared):
             shared += called(kernel, f"ct_shared{number}")
         return [
-            None if kernel is None else called(kernel, f"ct{number}")[0]
+            None if kernel is None else _typed(called(kernel, f"ct{number}")[0], inputs[number])
             for number, kernel in enumerate(kernels.cotangents)
         ]
 
     return Rule(f"relax.call_tir({name})", "general", rule, origin="derived")
+
+
+def _typed(cotangent: Tensor, primal: Tensor) -> Tensor:
+    """Return a cotangent in its primal's shape, where only a run can tell that it has that."""
+    if same_shape(cotangent.shape, primal.shape):
+        return cotangent
+    emitter = cotangent.emitter
+    cast: Tensor = emitter.lift(emitter.builder.match_cast(cotangent.expr, primal.ty))
+    return cast
 
 
 def _called(

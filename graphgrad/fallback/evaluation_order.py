@@ -11,6 +11,7 @@ import heapq
 from collections import Counter
 from collections.abc import Container, Iterator
 
+from .guarded import all_of
 from .walk import Graph, identity, is_conditional
 
 
@@ -43,22 +44,24 @@ def _deciding(
     one bit each.
     """
     uses = Counter(identity(part) for _, parts in graph for part in parts)
-    conditions: dict[int, int] = {}
+    numbers: dict[int, int] = {}
     around, inside = [0] * len(graph), [0] * len(graph)
     for place in reversed(range(len(graph))):
         node, parts = graph[place]
-        for number, part in enumerate(parts):
-            outer, within = around[place], inside[place]
-            if is_conditional(node):
-                condition = places[identity(parts[0])]
-                bit = 1 << conditions.setdefault(condition, len(conditions))
-                outer, within = (outer | bit, within) if number else (outer, within | bit)
+        below = [around[place]] * len(parts)
+        if is_conditional(node):
+            for arm, wanted in ((1, True), (2, False)):
+                for condition, _ in all_of(parts[0], wanted):
+                    number = numbers.setdefault(places[identity(condition)], len(numbers))
+                    below[arm] |= 1 << number
+        within = inside[place] | (1 << numbers[place] if place in numbers else 0)
+        for part, outer in zip(parts, below, strict=True):
             around[places[identity(part)]] |= outer
             inside[places[identity(part)]] |= within
         key = identity(node)
-        protecting = around[place] & ~inside[place]
+        protecting = around[place] & ~within
         if protecting and uses[key] > 1 and key in fragile:
-            yield place, [c for c, number in conditions.items() if protecting >> number & 1]
+            yield place, [c for c, number in numbers.items() if protecting >> number & 1]
 
 
 def _sorted(needed: list[set[int]], behind: dict[int, set[int]]) -> Iterator[int]:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tvm import tirx
+from tvm.ir import prim
 
-from .walk import Expr, Recursion, identity, unrolled
+from .walk import Expr, Recursion, children, identity, is_conditional, unrolled
 
 Guard = tuple[Expr, bool]
 """A condition, and which way it must go."""
@@ -48,6 +49,27 @@ class GuardedSum:
             Guarded(same[0].guards, balanced([term.value for term in same]))
             for same in self._parts.values()
         ]
+
+
+def all_of(condition: Expr, wanted: bool) -> list[Guard]:
+    """Return what must hold, one inside the other, for a condition to go a way."""
+    found: list[Guard] = []
+    stack = [(condition, wanted)]
+    while stack:
+        node, way = stack.pop()
+        if is_conditional(node):
+            first, *branches = children(node)
+            left_out = [is_constant(branch, not way) for branch in branches]
+            if any(left_out):
+                stack += [(branches[left_out[0]], way), (first, left_out[1])]
+                continue
+        if isinstance(node, prim.Not):
+            stack.append((node.a, not way))
+        elif isinstance(node, prim.And if way else prim.Or):
+            stack += [(node.b, way), (node.a, way)]
+        elif not is_constant(node, way):
+            found.append((node, way))
+    return found
 
 
 def within(guards: Sequence[Guard], value: Expr, otherwise: Expr) -> Expr:
@@ -140,3 +162,8 @@ def chosen(condition: Expr, holds: Sequence[Expr | bool]) -> Expr | None:
     branches = (tirx.const(each) if isinstance(each, bool) else each for each in holds)
     # Not joined by `and`: an inner condition may read what an outer one protects.
     return tirx.if_then_else(condition, *branches)
+
+
+def is_constant(condition: Expr, value: bool) -> bool:
+    """Return whether a condition is a constant of some value."""
+    return isinstance(condition, prim.IntImm) and bool(condition.value) == value

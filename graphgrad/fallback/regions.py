@@ -20,7 +20,7 @@ from tvm.ir import prim
 from .backprop import is_float
 from .equality import Classes
 from .evaluation_order import conditions_first
-from .guarded import chosen, either
+from .guarded import all_of, chosen, either
 from .indices.linear_system import Axis, analyzer_of
 from .walk import (
     Expr,
@@ -80,10 +80,12 @@ class Region:
 
     def arm(self, condition: Expr, wanted: bool, cases: frozenset[int]) -> Region:
         """Return the part of this region that a condition decides on; itself if it is all of it."""
-        if self.condition is not None and self.wanted == wanted:
-            implied = self.cases <= cases if wanted else cases <= self.cases
-            if implied:
+        around: Region | None = self
+        while around is not None:
+            implied = around.cases <= cases if wanted else cases <= around.cases
+            if around.condition is not None and around.wanted == wanted and implied:
                 return self
+            around = around.parent
         return Region(self, condition, wanted, self.depth + 1, cases)
 
 
@@ -118,6 +120,8 @@ class Placement:
     guarded : dict
         The same for the nodes that are protected by more than the region in which they are bound:
         the region under the condition that one of their uses happens.
+    guards : dict
+        That condition, by the identities of the same nodes.
     shared : set of int
         The identities of nodes that are worth a variable: used more than once, and not cheap.
     fragile : set of int
@@ -141,6 +145,7 @@ class Placement:
         self.regions: dict[int, Region] = {}
         self.decided: set[int] = set()
         self.guarded: dict[int, Region] = {}
+        self.guards: dict[int, Expr] = {}
         self.shared: set[int] = set()
         self.fragile = self._fragile(roots)
         if self.fragile:
@@ -224,6 +229,7 @@ class Placement:
                 inner = self._arm(region, condition, True)
                 if inner is not region:
                     self._use_condition(condition, region)
+                    self.guards[key] = condition
                     region = self.guarded[key] = inner
         if is_conditional(node):
             self._place_choice(key, region)
@@ -262,7 +268,10 @@ class Placement:
             stack.extend(zip(parts, places, strict=True))
 
     def _arm(self, region: Region, condition: Expr, wanted: bool) -> Region:
-        return region.arm(condition, wanted, self._conditions.cases(condition))
+        """Return the innermost of the regions in which all holds that a condition consists of."""
+        for step, way in all_of(condition, wanted):
+            region = region.arm(step, way, self._conditions.cases(step))
+        return region
 
     def _happening(self, region: Region, uses: Sequence[Region]) -> Expr | None:
         """Return when a use happens, given that `region` is evaluated; None if always."""

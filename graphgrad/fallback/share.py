@@ -124,7 +124,7 @@ class _Sharing:
         region = self.placement.guarded.get(identity(node))
         if region is None:
             return (yield self._built(node))
-        condition = self._bound_condition(region.condition)
+        condition = self._bound_condition(self.placement.guards[identity(node)])
         value = yield self._inside(region, node)
         return tirx.if_then_else(condition, value, tirx.const(0, str(node.ty)))
 

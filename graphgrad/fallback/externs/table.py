@@ -77,7 +77,7 @@ def restated(op: Any) -> Sequence[te.Tensor | None]:
     cause = None
     try:
         outputs = restate(op) if restate else None
-    except (IndexError, ValueError) as error:  # there are fewer inputs or loops than it has
+    except (LookupError, ValueError) as error:  # it has not the inputs, loops or attributes
         outputs, cause = None, error
     if outputs is None:
         raise MissingGradientError(

@@ -7,6 +7,7 @@ import numpy as np
 import graphgrad as gg
 from graphgrad import models
 from graphgrad.promote import promote_model
+from tests import derived_nets
 from tests.peers import peer
 from tests.torch_export import build, export, inputs_of
 
@@ -63,8 +64,23 @@ def transformer():
     return Case(gg.from_onnx(proto), arrays, labels.numpy())
 
 
+def te_op():
+    """A tensor expression of a user's, whose gradient is derived."""
+    return _of(derived_nets.te_op(), (derived_nets.FEATURES,))
+
+
+def scan():
+    """A loop over time by `gg.scan`."""
+    return _of(derived_nets.scan(), (derived_nets.TIMES, derived_nets.FEATURES))
+
+
+def gru():
+    """ONNX's GRU in both directions."""
+    return _of(derived_nets.gru(), (derived_nets.TIMES, derived_nets.FEATURES))
+
+
 def _of(proto, shape):
     generator = np.random.default_rng(1)
-    model = gg.from_onnx(proto)
+    model = gg.from_onnx(proto, custom_ops=derived_nets.CUSTOM_OPS)
     x = generator.standard_normal((BATCH, *shape)).astype("float32")
     return Case(model, {model.inputs[0]: x}, generator.integers(0, 10, BATCH))

@@ -68,7 +68,15 @@ def distance(reached, exact):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param("lenet", marks=pytest.mark.slow), "resnet", "transformer"]
+    "name",
+    [
+        pytest.param("lenet", marks=pytest.mark.slow),
+        "resnet",
+        "transformer",
+        "te_op",
+        "scan",
+        pytest.param("gru", marks=pytest.mark.slow),
+    ],
 )
 def test_float64(name, tmp_path):
     expected, reached = on_host(name, "float64"), on_device(name, "float64", tmp_path / "start")
@@ -78,7 +86,10 @@ def test_float64(name, tmp_path):
         np.testing.assert_allclose(reached[key], value, rtol=0, atol=1e-10 * scale, err_msg=key)
 
 
-@pytest.mark.parametrize("name", ["mlp", pytest.param("resnet", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name",
+    ["mlp", "te_op", *(pytest.param(name, marks=pytest.mark.slow) for name in ("resnet", "scan"))],
+)
 def test_float32(name, tmp_path):
     exact = on_host(name, "float64")
     bound = 4 * max(distance(on_host(name, "float32"), exact), FLOOR)

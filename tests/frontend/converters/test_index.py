@@ -196,6 +196,16 @@ def test_depth_as_a_vector_of_one():
     np.testing.assert_array_equal(given, [[X[0, 0], X[0, 0], X[0, 1]]])
 
 
+@pytest.mark.parametrize("x", [X, X[0]], ids=["rows", "vector"])
+def test_features_of_the_last_axis(x):
+    options = {"domain": "ai.onnx.ml", "ranks": {"y": 2}}
+    proto, inputs = built("ArrayFeatureExtractor", {"x": x, "i": ints(2, 0, 2)}, (), options)
+    machine = machine_of(proto)
+    (given,) = flat(machine["main"](*map(to_tensor, inputs.values())))
+    np.testing.assert_array_equal(given, np.atleast_2d(x)[:, [2, 0, 2]])
+    check_gradient(machine, inputs)
+
+
 def test_top_k_before_opset_10_has_an_attribute():
     proto = node_model("TopK", {"x": X}, ("y", "i"), opset=9, k=2, axis=1, types={"i": INT64})
     machine = machine_of(proto)
