@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import tvm
 from judges import WRONG, Verdict, first_line
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, version_converter
 from onnx.backend.test.case.node import collect_testcases
 from onnx.backend.test.loader import load_model_tests
 from tvm import relax
@@ -62,6 +62,9 @@ _REFUSED = {
 
 _JITTER = 0.04
 
+_OLDEST_OPSET = 7
+"""Older models are converted to it, as the importer asks for."""
+
 
 @dataclass(frozen=True)
 class StoredCase:
@@ -86,6 +89,8 @@ def _stored(case: Any) -> StoredCase:
     folder = Path(case.model_dir)
     data = folder / "test_data_set_0"
     model = onnx.load(folder / "model.onnx")
+    if any(used.version < _OLDEST_OPSET for used in model.opset_import if not used.domain):
+        model = version_converter.convert_version(model, _OLDEST_OPSET)
     sides = [
         [onnx.load_tensor(data / f"{side}_{k}.pb") for k in range(len([*data.glob(f"{side}_*")]))]
         for side in ("input", "output")
