@@ -49,7 +49,7 @@ def _deciding(
     for place in reversed(range(len(graph))):
         node, parts = graph[place]
         below = [around[place]] * len(parts)
-        if is_conditional(node):
+        if parts and is_conditional(node):
             for arm, wanted in ((1, True), (2, False)):
                 for condition, _ in all_of(parts[0], wanted):
                     number = numbers.setdefault(places[identity(condition)], len(numbers))

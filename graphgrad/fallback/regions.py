@@ -26,6 +26,7 @@ from .walk import (
     Expr,
     Graph,
     children,
+    choice_of,
     contain,
     identity,
     is_conditional,
@@ -205,9 +206,21 @@ class Placement:
         if reads(*indices):
             return False  # TVM's analysis fails on loads, which it cannot hash
         return all(
-            self.analyzer.can_prove(index >= 0) and self.analyzer.can_prove(index < extent)
-            for index, extent in zip(indices, tensor.shape, strict=True)
+            self._within(index, extent) for index, extent in zip(indices, tensor.shape, strict=True)
         )
+
+    def _within(self, index: Expr, extent: Expr) -> bool:
+        """Return whether an index is inside; of one that is chosen, where each value is chosen."""
+        choice = choice_of(index)
+        if choice is None:
+            proven = (self.analyzer.can_prove(bound) for bound in (index >= 0, index < extent))
+            return all(proven)
+        condition, *values = choice
+        for holds, value in zip((condition, tirx.Not(condition)), values, strict=True):
+            with self.analyzer.constraint_scope(holds):
+                if not self._within(value, extent):
+                    return False
+        return True
 
     def _place(self, node: Expr) -> None:
         """Decide where a node is evaluated; all its users are decided on already."""

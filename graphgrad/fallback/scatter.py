@@ -21,7 +21,17 @@ from .guarded import Guarded, balanced
 from .indices.linear_system import Axis, element_axes
 from .kinds import Kind, map_stage, marked
 from .share import shared
-from .walk import Expr, is_load, loaded, postorder, reads, substituted, tensor_key, without_lets
+from .walk import (
+    Expr,
+    is_load,
+    loaded,
+    postorder,
+    reads,
+    substituted,
+    tensor_key,
+    transformed,
+    without_lets,
+)
 
 _TAG = "graphgrad.scatter"
 
@@ -181,13 +191,22 @@ def _bounds(indices: Sequence[Expr], shape: Sequence[Expr]) -> list[Expr]:
     An index outside made the forward pass read a wrong element; here it would write one.
     """
     analyzer = tvm.sym.Analyzer()
+
+    def holds(condition: Expr) -> bool:
+        return bool(analyzer.can_prove(transformed(condition, _any_value)))
+
     return [
         condition
         for index, extent in zip(indices, shape, strict=True)
         if reads(index)
         for condition in (index >= 0, index < extent)
-        if not analyzer.can_prove(condition)
+        if not holds(condition)
     ]
+
+
+def _any_value(node: Expr) -> Expr:
+    """Return a new variable for a load: TVM's analysis fails on some tensors."""
+    return tirx.Var("value", str(node.ty)) if is_load(node) else node
 
 
 def _not_among(known: Sequence[Expr], conditions: Sequence[Expr]) -> list[Expr]:

@@ -7,8 +7,10 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import prim
 from tvm.s_tir import Schedule, ScheduleError
 
+from ..fallback.lowering.wide_floats import with_wide_floats
 from .contraction import plan, schedule_contraction
 from .inline import inline_maps
 from .map import schedule_map
@@ -46,7 +48,17 @@ def schedule_function(func: tirx.PrimFunc, unit: VectorUnit) -> tirx.PrimFunc:
             _schedule_stage(sch, stage, unit)
     except ScheduleError:
         return func
-    return func.with_body(sch.mod["main"].body)
+    return _with_wide_bindings(func.with_body(sch.mod["main"].body))
+
+
+def _with_wide_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function in which bindings have no bfloat16, which inlining may have put there.
+
+    TVM takes the bits of what is bound for an integer.
+    """
+    bindings: list[Any] = []
+    tvm_ffi.structural_walk(func.body, (prim.Let, bindings.append))
+    return with_wide_floats(func) if bindings else func
 
 
 def _once(func: tirx.PrimFunc, unit: VectorUnit, known: dict[int, list[Any]]) -> tirx.PrimFunc:

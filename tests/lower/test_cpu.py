@@ -1,12 +1,16 @@
 """Scheduling whole modules: what is left alone, what is done once."""
 
+import ml_dtypes
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import te, topi
 from tvm.s_tir import ScheduleError
 from tvm.script import tirx as T
 
+from graphgrad.fallback import create_prim_func
 from graphgrad.lower import cpu
+from graphgrad.lower.structure import stages
 from tests.lower.kernels import HOST, UNIT, run, tensor
 
 
@@ -85,3 +89,19 @@ def test_a_broadcast_intermediate_is_computed_once_per_element():
     result = run([x, v], [topi.multiply(x, scale)])
     result.agree()
     assert "sblock_alloc_buffer" in result.text
+
+
+def test_what_inlining_binds_is_read_as_a_number():
+    """TVM would take the bits of the bfloat16 for an integer."""
+    x = te.placeholder((64,), "bfloat16", "x")
+    wide = te.compute((64,), lambda i: x[i].astype("float32") * 1.7, name="wide")
+    rounded = te.compute((64,), lambda i: wide[i].astype("bfloat16").astype("float32"), name="r")
+    y = te.compute((64,), lambda i: rounded[i] + rounded[i], name="y")
+    kernel = cpu.schedule_function(create_prim_func([x, y]), UNIT)
+    (stage,) = stages(kernel)
+    assert stage.name == "y"  # the others are inside
+    given = np.linspace(-3, 3, 64).astype(ml_dtypes.bfloat16)
+    expected = (given.astype("float32") * np.float32(1.7)).astype(ml_dtypes.bfloat16)
+    result = tvm.runtime.tensor(np.zeros(64, "float32"))
+    tvm.compile(kernel, HOST)(tvm.runtime.tensor(given), result)
+    np.testing.assert_array_equal(result.numpy(), 2 * expected.astype("float32"))

@@ -18,6 +18,8 @@ import graphgrad as gg
 from graphgrad.errors import ArgumentError, ExportError, InputError
 from graphgrad.exported_step.state_file import replace_file
 from graphgrad.train import export as module
+from tests import derived_nets
+from tests.exports import run_alone
 from tests.frontend.graphs import random
 from tests.train.nets import perceptron
 
@@ -255,6 +257,29 @@ def test_cuda_without_a_gpu(tmp_path):
     start = library.index(b"#") if b"#" in library else 0
     assert b"__global__" in library[start:], "the library holds source"
     assert (tmp_path / "export" / kernels).read_bytes()[:4] == b"\x50\xed\x55\xba", "a fat binary"
+
+
+DERIVED = {
+    "tensor expression": (derived_nets.te_op, (derived_nets.FEATURES,)),
+    "loop": (derived_nets.scan, (derived_nets.TIMES, derived_nets.FEATURES)),
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_derived_kernels_alone(tmp_path, name):
+    """With TVM's runtime alone, no graphgrad, derived gradients go on as in the process."""
+    build, shape = DERIVED[name]
+    model = gg.from_onnx(build(), custom_ops=derived_nets.CUSTOM_OPS)
+    assert "derived" in {row.provenance for row in gg.coverage(model).rows}
+    step = gg.train_step(model, optimizer=gg.optim.SGD(0.1, momentum=0.9))
+    given = [(random(4, *shape, seed=seed), (np.arange(4) + seed) % 10) for seed in range(4)]
+    first = float(step(*given[0]))
+    step.export(tmp_path / "export")
+    losses, outputs = run_alone(tmp_path / "export", given[1:], tmp_path / "results")
+    assert losses == [float(step(*each)) for each in given[1:]]
+    assert len({first, *losses}) == 4
+    for key, expected in step.evaluate(given[1][0]).items():
+        assert outputs[key].tobytes() == expected.tobytes()
 
 
 def test_the_documented_example(tmp_path):

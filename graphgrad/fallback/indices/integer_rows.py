@@ -9,7 +9,8 @@ from tvm import tirx
 
 from ..walk import Expr
 from . import polynomial
-from .linear_system import LinearSystem, NotAffineError, Row
+from .equations import Row
+from .linear_system import LinearSystem, NotAffineError
 from .polynomial import ONE, Form, Term, plus, times
 
 

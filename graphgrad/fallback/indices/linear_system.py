@@ -17,8 +17,20 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
 
-from ..walk import Expr, dtype_name, identity, is_load, postorder, reads, with_parts
+from ..walk import (
+    Expr,
+    children,
+    depend,
+    dtype_name,
+    identity,
+    is_load,
+    postorder,
+    reads,
+    rebuilt,
+    with_parts,
+)
 from . import polynomial
+from .equations import Division, Row, Unknown
 from .polynomial import ONE, Form, Term, plus, times
 
 _INDEX_DTYPES = ("int32", "int64")
@@ -63,51 +75,6 @@ def analyzer_of(axes: Iterable[Axis]) -> tvm.sym.Analyzer:
 
 class NotAffineError(Exception):
     """An index is not affine in the loop variables, so it cannot be solved for them."""
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """What a system is solved for.
-
-    Attributes
-    ----------
-    name : str
-    low, high : Form
-        Its range, both inclusive, free of unknowns.
-    place : int
-        The axis that it is, or is a part of.
-    bounded : bool
-        It must be kept in this range; otherwise the equations and the others' ranges do that.
-    """
-
-    name: str
-    low: Form
-    high: Form
-    place: int
-    bounded: bool = True
-
-    @property
-    def extent(self) -> Form:
-        """How many values it takes."""
-        return plus(plus(self.high, self.low, -1), polynomial.constant(1))
-
-
-@dataclass(frozen=True)
-class Row:
-    """An equation: a form without a constant, and what it must be."""
-
-    form: Form
-    right: Expr
-
-
-@dataclass(frozen=True)
-class Division:
-    """dividend = divisor · quotient + remainder, where the last two are unknowns."""
-
-    dividend: Form
-    divisor: Form
-    quotient: int
-    remainder: int
 
 
 @dataclass
@@ -277,7 +244,33 @@ class LinearSystem:
         found = self._operation(node, parts) if str(node.ty) in _INDEX_DTYPES else None
         if found is None and any(polynomial.unknowns_of(part) for part in parts):
             raise NotAffineError(node)
-        return {(ONE, (self._parameter(node),)): 1} if found is None else found
+        return self._outside(node, parts) if found is None else found
+
+    def _outside(self, node: Expr, parts: Sequence[Form]) -> Form:
+        """Return an operation on forms without unknowns as a constant or a parameter.
+
+        The node itself may name loops that cancel in its parts, behind casts for instance.
+        """
+        if depend([node], self.number):
+            values = [
+                self._value(part, child) for part, child in zip(parts, children(node), strict=True)
+            ]
+            node = self.analyzer.simplify(rebuilt(node, values))
+            if isinstance(node, prim.IntImm):
+                return polynomial.constant(int(node.value))
+        return {(ONE, (self._parameter(node),)): 1}
+
+    def _value(self, form: Form, node: Expr) -> Expr:
+        """Return the form of a node as an expression of the node's dtype."""
+        dtype = str(node.ty)
+        if dtype in _INDEX_DTYPES:
+            return self.expression(form, []).astype(dtype)
+        value = polynomial.value_of(form)
+        if value is not None:
+            return tirx.const(value, dtype)
+        # Of what is no index, nothing is added up: the form is one parameter.
+        ((_, (parameter,)),) = form
+        return self.parameters[parameter]
 
     def _operation(self, node: Expr, parts: Sequence[Form]) -> Form | None:
         """Return the form of an operation on forms, None if it has none."""

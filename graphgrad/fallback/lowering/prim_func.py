@@ -22,6 +22,7 @@ from ..cut import cut_stage
 from ..graph import Key, operations, rewritten, sources
 from ..kinds import copied
 from ..scans.scan_lowering import without_scans
+from ..scans.stray_loads import without_stray_loads
 from ..walk import identity, tensor_key
 from .accumulation import Accumulation, accumulated, accumulations, overwriting
 from .explicit_bindings import with_explicit_bindings
@@ -109,6 +110,7 @@ def lowered(
 
 def _lowerable(tensors: Sequence[te.Tensor], rounded: bool) -> list[te.Tensor]:
     """Return the same tensors by stages that TVM lowers rightly."""
+    tensors = without_stray_loads(tensors)
     tensors = without_scans(tensors, lambda rows: _distinct(_lowerable(rows, rounded)))
     changes = (explicit_reduction, cut_stage, protected_guards)
     for change in (wide_arrays, wide_reduction, *changes) if rounded else changes:

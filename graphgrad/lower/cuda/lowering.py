@@ -32,6 +32,11 @@ _CUTTING = "s_tir.CompactBufferAllocation"
 
 _HOST_CALLS = frozenset({"__tvm_set_device"})
 
+_PACKED_CALLS = frozenset(
+    f"tirx.tvm_call_{kind}" for kind in ("packed", "cpacked", "packed_lowered", "cpacked_lowered")
+)
+"""Calls of functions that TVM knows by name, all of which run on the host."""
+
 _MOST_THREADS = 1024
 """Threads of a block."""
 
@@ -84,6 +89,44 @@ def refuse_host_code(mod: tvm.IRModule, meant: frozenset[str] = frozenset()) -> 
         )
 
 
+def refuse_calls_of_the_host(mod: tvm.IRModule) -> None:
+    """Raise if a kernel of a lowered module calls a function that only the host has.
+
+    Raises
+    ------
+    LoweringError
+        Naming all such kernels and what they call.
+    """
+    calling = {
+        name: callee for name, func in _device_functions(mod) if (callee := _host_callee(func))
+    }
+    if calling:
+        details = ", ".join(f"{name} calls {callee}" for name, callee in sorted(calling.items()))
+        raise LoweringError(f"a GPU cannot call functions of the host: {details}")
+
+
+def _device_functions(mod: tvm.IRModule) -> list[tuple[str, tirx.PrimFunc]]:
+    """Return the device functions of a lowered module, by name."""
+    _, devices = split_host_device_mods(mod)
+    return [
+        (name.name_hint, func)
+        for device in devices.values()
+        for name, func in device.functions.items()
+    ]
+
+
+def _host_callee(func: tirx.PrimFunc) -> str:
+    """Return the name of a function of the host that a kernel calls; empty if it calls none."""
+    found: list[str] = []
+
+    def visit(call: Any) -> None:
+        if str(getattr(call.op, "name", "")) in _PACKED_CALLS:
+            found.append(str(getattr(call.args[0], "value", call.args[0])))
+
+    tvm_ffi.structural_walk(func.body, (tvm.ir.Call, visit))
+    return found[0] if found else ""
+
+
 def refuse_beyond_limits(mod: tvm.IRModule) -> None:
     """Raise if a kernel of a lowered module asks for more than any GPU has.
 
@@ -94,13 +137,7 @@ def refuse_beyond_limits(mod: tvm.IRModule) -> None:
     LoweringError
         Naming all such kernels.
     """
-    _, devices = split_host_device_mods(mod)
-    beyond = {
-        name.name_hint: why
-        for device in devices.values()
-        for name, func in device.functions.items()
-        if (why := _beyond_limits(func))
-    }
+    beyond = {name: why for name, func in _device_functions(mod) if (why := _beyond_limits(func))}
     if beyond:
         details = ", ".join(f"{name} ({why})" for name, why in sorted(beyond.items()))
         raise LoweringError(f"these kernels exceed what a GPU has: {details}")
@@ -223,6 +260,7 @@ def _pipeline() -> tuple[Any, Any, Any]:
         )
         lowered = _lowered(_of_devices(mod, widen_half), lower)
         refuse_host_code(lowered, meant)
+        refuse_calls_of_the_host(lowered)
         refuse_beyond_limits(lowered)
         return _of_devices(lowered, identifiers)
 

@@ -99,6 +99,20 @@ def test_tensors_that_are_on_the_device(fresh, untrained):
         exported(x, tvm.runtime.tensor(y + 10, tvm.cuda()))
 
 
+@pytest.mark.parametrize("name", ["te_op", "scan"])
+def test_derived_kernels(tmp_path, name):
+    """Made in this process, and compiled for the device; run with no graphgrad."""
+    case = getattr(nets, name)()
+    step = gg.train_step(case.model, target=gpu())
+    ((key, x),) = case.inputs.items()
+    step.export(tmp_path / "export", shapes={key: x.shape})
+    given = [(x, case.labels), (x[::-1].copy(), case.labels), (-x, case.labels)]
+    losses, outputs = run_alone(tmp_path / "export", given, tmp_path / "results")
+    assert losses == [float(step(*each)) for each in given]
+    for name, expected in step.evaluate(x).items():
+        assert outputs[name].tobytes() == expected.tobytes()
+
+
 emulated = pytest.mark.skipif(
     "GRAPHGRAD_EMULATOR" not in os.environ, reason="sets up an emulated device"
 )

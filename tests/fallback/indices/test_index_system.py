@@ -238,6 +238,36 @@ def test_widths_of_integers_mix():
         assert [str(value.ty) for value in inversion.values] == ["int64", "int32"]
 
 
+def narrowed(var):
+    """Return an int64 loop behind casts that TVM does not see through."""
+    return var.astype("int32").astype("int64")
+
+
+@pytest.mark.parametrize(
+    "cancelled",
+    [
+        pytest.param(lambda i, n: div(narrowed(i) * 2 - i * 2, 3), id="constant"),
+        pytest.param(lambda i, n: div(narrowed(i) - i + n, 2), id="size"),
+        pytest.param(lambda i, n: div(narrowed(i) - i + 7, n) - 7, id="by size"),
+        pytest.param(lambda i, n: tirx.max(i - narrowed(i) + n, 2), id="greatest"),
+        pytest.param(
+            lambda i, n: tirx.Select(narrowed(i) - i + n > 2, n, tirx.const(1, "int64")),
+            id="choice",
+        ),
+        pytest.param(
+            lambda i, n: ((narrowed(i) - i + n).astype("int16") * 3).astype("int64"),
+            id="other dtype",
+        ),
+    ],
+)
+def test_loops_that_cancel_in_a_part_of_an_index_are_no_parameters(cancelled):
+    """The inversion named the loop that it replaces."""
+    i, n = axis("i", 4, dtype="int64"), te.var("n", "int64")
+    index = i.var + cancelled(i.var, n) + 7
+    for size in (1, 2, 5):
+        check([index], [i], [axis("x", 20, dtype="int64")], sizes=[(n, size)])
+
+
 def test_a_loop_of_long_integers_may_start_at_a_short_zero():
     shape = (tirx.const(1, "int64"), tirx.const(4, "int64"))
     stage = te.compute(shape, lambda i, j: (i + j).astype("float32"))

@@ -2,13 +2,14 @@
 
 import pytest
 import tvm
-from tvm import tirx
+from tvm import te, tirx
 
 from graphgrad.autodiff.vjp import vjp
 from graphgrad.check import sample_module
 from graphgrad.errors import LoweringError
 from graphgrad.lower.cuda import lowering
 from graphgrad.lower.cuda.compiler import executable_sources
+from graphgrad.lower.cuda.schedule import schedule_module
 from graphgrad.lower.pipeline import generate, lower
 from graphgrad.registry.sample import sample, tensor
 from tests.lower.cuda.sources import TARGET, cuda_source
@@ -64,3 +65,17 @@ def test_host_work_is_refused_by_name():
 
     with pytest.raises(LoweringError, match="main"):
         lowering.check(on_host, TARGET)
+
+
+def test_calls_of_the_host_are_refused_by_name():
+    """On one thread of the GPU, TVM would let the kernel through, and fail at the source."""
+    x = te.placeholder((6, 5), "float32", "x")
+
+    def called(ins, outs):
+        return tirx.call_packed("my.library.of.the.host", ins[0], outs[0])
+
+    y = te.extern(x.shape, [x], called, dtype="float32")
+    kernel = te.create_prim_func([x, y]).with_attr("global_symbol", "sorted_elsewhere")
+    with pytest.raises(LoweringError, match=r"sorted_elsewhere.* calls my\.library") as caught:
+        schedule_module(tvm.IRModule({"sorted_elsewhere": kernel}), TARGET)
+    assert "llvm" in str(caught.value)
