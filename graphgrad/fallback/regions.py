@@ -33,6 +33,7 @@ from .walk import (
     is_load,
     loaded,
     reads,
+    transformed,
     unrolled,
 )
 
@@ -211,16 +212,28 @@ class Placement:
 
     def _within(self, index: Expr, extent: Expr) -> bool:
         """Return whether an index is inside; of one that is chosen, where each value is chosen."""
-        choice = choice_of(index)
-        if choice is None:
+        if choice_of(index) is None:
             proven = (self.analyzer.can_prove(bound) for bound in (index >= 0, index < extent))
             return all(proven)
-        condition, *values = choice
+        condition, *values = choice_of(transformed(index, self._remainder)) or ()
         for holds, value in zip((condition, tirx.Not(condition)), values, strict=True):
-            with self.analyzer.constraint_scope(holds):
+            with self.analyzer.constraint_scope(self.analyzer.simplify(holds)):
                 if not self._within(value, extent):
                     return False
         return True
+
+    def _remainder(self, node: Expr) -> Expr:
+        """Return any remainder in the place of one.
+
+        The analyzer writes one in many ways, and does not know them for the same.
+        """
+        if not isinstance(node, prim.FloorMod) or not isinstance(node.b, prim.IntImm):
+            return node
+        if node.b.value <= 0:
+            return node
+        remainder = tirx.Var("remainder", str(node.ty))
+        self.analyzer.bind(remainder, tvm.ir.Range(tirx.const(0, str(node.ty)), node.b))
+        return remainder
 
     def _place(self, node: Expr) -> None:
         """Decide where a node is evaluated; all its users are decided on already."""
