@@ -109,8 +109,8 @@ def test_derived_kernels(tmp_path, name):
     given = [(x, case.labels), (x[::-1].copy(), case.labels), (-x, case.labels)]
     losses, outputs = run_alone(tmp_path / "export", given, tmp_path / "results")
     assert losses == [float(step(*each)) for each in given]
-    for name, expected in step.evaluate(x).items():
-        assert outputs[name].tobytes() == expected.tobytes()
+    for key, expected in step.evaluate(x).items():
+        assert outputs[key].tobytes() == expected.tobytes()
 
 
 emulated = pytest.mark.skipif(
