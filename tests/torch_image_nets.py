@@ -69,14 +69,11 @@ def efficientnet():
     """Mobile blocks with SiLU (Tan and Le, 2019), for 8×8 images."""
     torch = peer("torch")
     nn = torch.nn
-    blocks = [
-        inverted_residual(6, 12, 6, 3, 1, nn.SiLU, torch.sigmoid),
-        inverted_residual(6, 16, 8, 5, 2, nn.SiLU, torch.sigmoid),
-    ]
+    block = inverted_residual(6, 12, 6, 5, 1, nn.SiLU, torch.sigmoid)
     stem = [nn.Conv2d(3, 6, 3, 2, 1, bias=False), nn.BatchNorm2d(6), nn.SiLU()]
-    head = [nn.Conv2d(8, 20, 1, bias=False), nn.BatchNorm2d(20), nn.SiLU()]
+    head = [nn.Conv2d(6, 20, 1, bias=False), nn.BatchNorm2d(20), nn.SiLU()]
     pool = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.0)]
-    return nn.Sequential(*stem, *blocks, *head, *pool, nn.Linear(20, 10))
+    return nn.Sequential(*stem, block, *head, *pool, nn.Linear(20, 10))
 
 
 def convnext():
@@ -107,7 +104,7 @@ def convnext():
     stem = [nn.Conv2d(3, 6, 2, 2), ChannelNorm(6, eps=1e-6)]
     deeper = [ChannelNorm(6, eps=1e-6), nn.Conv2d(6, 8, 2, 2)]
     head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.LayerNorm(8, eps=1e-6), nn.Linear(8, 10)]
-    return nn.Sequential(*stem, Block(6), *deeper, Block(8), *head)
+    return nn.Sequential(*stem, Block(6), *deeper, *head)
 
 
 def shufflenet():

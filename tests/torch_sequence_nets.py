@@ -36,13 +36,13 @@ def gpt():
             super().__init__()
             self.words = nn.Embedding(30, width)
             self.positions = nn.Parameter(torch.randn(7, width))
-            self.blocks = nn.Sequential(Block(width), Block(width))
+            self.block = Block(width)
             self.norm = nn.LayerNorm(width)
 
         def forward(self, tokens):
             x = self.words(tokens) + self.positions[: tokens.shape[1]]
             # The weights of the words read and of those predicted are the same.
-            return self.norm(self.blocks(x)) @ self.words.weight.T
+            return self.norm(self.block(x)) @ self.words.weight.T
 
     return Decoder()
 

@@ -215,7 +215,7 @@ class Placement:
         if choice_of(index) is None:
             proven = (self.analyzer.can_prove(bound) for bound in (index >= 0, index < extent))
             return all(proven)
-        condition, *values = choice_of(transformed(index, self._remainder)) or ()
+        condition, *values = children(transformed(index, self._remainder))
         for holds, value in zip((condition, tirx.Not(condition)), values, strict=True):
             with self.analyzer.constraint_scope(self.analyzer.simplify(holds)):
                 if not self._within(value, extent):

@@ -19,6 +19,7 @@ from .allocate import allocate_first
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda_schedule
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
+from .cuda.sorting import with_sorting_on_device
 from .inplace import donate
 from .legalise import LEGALISATIONS
 from .static_kernels import with_static_kernels
@@ -149,6 +150,8 @@ def _lowering(
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")
     def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         with target:
+            if kind == "cuda":
+                mod = with_sorting_on_device(mod)
             mod = with_static_kernels(without_te_gradients(mod))
             mod = _to_kernels(fuse=not _fusion_fails(mod))(mod)
             if kind == "cuda":

@@ -12,15 +12,19 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
+from tvm.s_tir import SBlock, SBlockRealize
 
 from ..fallback.walk import identity
 from ..ops.calls import data_of
+from ..ops.define import OPAQUE
+from .long_indices import with_long_indices
 
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
 
 def with_static_kernels(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module that calls, where the caller's shapes say what they are, static kernels."""
+    mod = _with_usual_kernels(mod)
     mutator = _Calls(mod)
     for variable, function in mod.functions.items():
         if isinstance(function, relax.Function):
@@ -28,6 +32,33 @@ def with_static_kernels(mod: tvm.IRModule) -> tvm.IRModule:
             if not changed.same_as(function):
                 mutator.builder_.update_func(variable, changed)
     return mutator.builder_.get()
+
+
+def _with_usual_kernels(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module whose called kernels have what TVM's own have: blocks and long indices."""
+    changed = mod.clone()
+
+    def visit(call: Any) -> None:
+        if isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS:
+            variable = call.args[0]
+            kernel = with_long_indices(_of_blocks(changed[variable]))
+            changed.update_func(variable, kernel)
+
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            tvm_ffi.structural_walk(function, (tvm.ir.Call, visit))
+    return changed
+
+
+def _of_blocks(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a kernel whose body is a block; bare loops are wrapped, and fused with nothing.
+
+    TVM looks into the block of each kernel that is called, and aborts if there is none.
+    """
+    if isinstance(kernel.body, SBlockRealize):
+        return kernel
+    root = SBlockRealize([], True, SBlock([], [], [], "root", kernel.body))
+    return kernel.with_body(root).with_attr(OPAQUE)
 
 
 @relax.expr_functor.mutator

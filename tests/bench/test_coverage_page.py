@@ -50,3 +50,12 @@ def test_node_tests(status):
     page = coverage_page.page({"versions": {}, "ops": {}, "onnx": onnx})
     assert f"1 {status}" in page
     assert f"| {status} | `test_a|b` | no \\| rule |" in page
+
+
+def test_sets_of_small_models():
+    tests = [{"name": "test_b", "operator": "Det", "status": "missing", "reason": "no rule"}]
+    found = coverage_page.node_counts({"counts": {"missing": 1}, "tests": tests})
+    records = {"versions": {}, "ops": {}, "onnx": None, "onnx_sets": {"simple": found}}
+    page = coverage_page.page(records)
+    assert "| simple | 0 | 0 | 1 | 0 |" in page
+    assert "| simple | missing | `test_b` | no rule |" in page

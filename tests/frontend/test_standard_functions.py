@@ -57,3 +57,14 @@ def test_what_the_standard_does_not_define_is_refused():
     proto.graph.output.append(helper.make_tensor_value_info("z", TensorProto.FLOAT, (2, 3)))
     with pytest.raises(ModelError, match="mine::Mystery"):
         gg.from_onnx(proto)
+
+
+def test_an_operator_whose_inputs_have_no_known_type_is_refused():
+    arrays = {k: drawn((1, 3, 4)) for k in "qkv"}
+    proto = node_model("LinearAttention", arrays, ("y", "state"), opset=27, **LINEAR)
+    mine = helper.make_node("Mine", ["q"], ["a"], domain="mine")
+    proto.graph.node.insert(0, mine)
+    proto.graph.node[1].input[0] = "a"
+    proto.opset_import.append(helper.make_opsetid("mine", 1))
+    with pytest.raises(ModelError, match=r"LinearAttention \(1\)"):
+        gg.from_onnx(proto, custom_ops={("mine", "Mine"): lambda inputs, attributes: inputs[0]})

@@ -18,16 +18,16 @@ _INDEX = "int64"
 def sort(op: Any) -> list[te.Tensor] | None:
     """y[k] = x[order[k]]"""
     (data,) = op.inputs
-    *_, axis, is_ascend = _arguments(op)
+    *_, axis, is_ascend = arguments_of(op)
     if not same_stage(op, topi.sort(data, axis, is_ascend)):
         return None
-    return [_taken(data, topi.argsort(data, None, axis, is_ascend, _INDEX), axis)]
+    return [taken(data, topi.argsort(data, None, axis, is_ascend, _INDEX), axis)]
 
 
 def argsort(op: Any) -> list[te.Tensor] | None:
     """Integers, as whatever type they are held."""
     (data,) = op.inputs
-    *_, axis, is_ascend = _arguments(op)
+    *_, axis, is_ascend = arguments_of(op)
     dtype = str(op.output(0).dtype)
     if not same_stage(op, topi.argsort(data, None, axis, is_ascend, dtype)):
         return None
@@ -38,18 +38,18 @@ def argsort(op: Any) -> list[te.Tensor] | None:
 def topk(op: Any) -> list[te.Tensor | None] | None:
     """y[k] = x[indices[k]]"""
     (data,) = op.inputs
-    *_, count, axis, wanted, is_ascend = _arguments(op)
+    *_, count, axis, wanted, is_ascend = arguments_of(op)
     outputs = [op.output(i) for i in range(op.num_outputs)]
     index_dtype = _INDEX if wanted == "values" else str(outputs[-1].dtype)
     if not same_stage(op, topi.topk(data, count, axis, wanted, is_ascend, index_dtype)):
         return None
     (indices,) = listed(topi.topk(data, count, axis, "indices", is_ascend, _INDEX))
-    values = _taken(data, indices, axis)
+    values = taken(data, indices, axis)
     as_held = map_stage(indices.shape, lambda *at: indices(*at).astype(index_dtype), name="order")
     return {"values": [values], "indices": [as_held], "both": [values, as_held]}[wanted]
 
 
-def _arguments(op: Any) -> list[Any]:
+def arguments_of(op: Any) -> list[Any]:
     """Return the arguments of the function that a stage calls, as Python values."""
     call = nodes(op.body, tvm.ir.Call)[0]
     return [_python_value(argument) for argument in call.args]
@@ -60,7 +60,8 @@ def _python_value(argument: Any) -> Any:
     return bool(value) if isinstance(value, int) and str(argument.ty) == "bool" else value
 
 
-def _taken(data: te.Tensor, places: te.Tensor, axis: int) -> te.Tensor:
+def taken(data: te.Tensor, places: te.Tensor, axis: int) -> te.Tensor:
+    """Return the elements at places along an axis."""
     axis %= len(data.shape)
 
     def element(*at: Any) -> Expr:

@@ -71,7 +71,7 @@ def expressions_of(func: tirx.PrimFunc, outputs: int) -> TensorProgram:
     MissingGradientError
         Its loops say more than tensor expressions can.
     """
-    program = _kept(func)
+    program = kept_expressions(func)
     count = len(func.params)
     return raised(func, range(count - outputs, count)) if program is None else program
 
@@ -90,7 +90,7 @@ def retyped_kernel(func: tirx.PrimFunc, retype: Retype) -> tirx.PrimFunc | None:
     PrimFunc or None
         None if it was not made of tensor expressions here, or of some that have dtypes built in.
     """
-    program = _kept(func)
+    program = kept_expressions(func)
     if program is None:
         return None
     retyping = Retyping(retype)
@@ -102,7 +102,7 @@ def retyped_kernel(func: tirx.PrimFunc, retype: Retype) -> tirx.PrimFunc | None:
     return kernel_of([retyping.parameter(parameter) for parameter in given], outputs)
 
 
-def _kept(func: tirx.PrimFunc) -> TensorProgram | None:
+def kept_expressions(func: tirx.PrimFunc) -> TensorProgram | None:
     """Return the expressions that a kernel was made of here."""
     number = func.attrs.get(_ATTRIBUTE) if func.attrs else None
     made, program = _KEPT.get(str(number), (None, None))

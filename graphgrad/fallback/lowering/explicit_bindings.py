@@ -188,6 +188,8 @@ class _Lowering:
         if isinstance(node, prim.Let):
             value = yield self.expression(node.value, statements)
             if self.stay and is_float(value.ty):
+                # Another stage may bind the same variable, and keep it in local memory.
+                self.variables.pop(identity(node.var), None)
                 return prim.Let(node.var, value, (yield self.expression(node.body, statements)))
             is_plain = _is_plain(value)
             held = value if is_plain else self._kept(value, node.var.name, statements)

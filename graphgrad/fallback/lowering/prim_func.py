@@ -27,6 +27,7 @@ from ..walk import identity, tensor_key
 from .accumulation import Accumulation, accumulated, accumulations, overwriting
 from .explicit_bindings import with_explicit_bindings
 from .explicit_reductions import explicit_reduction
+from .hidden_bindings import hidden_bindings, with_shown_bindings
 from .nested_guards import protected_guards
 from .wide_arrays import wide_arrays
 from .wide_floats import with_wide_floats
@@ -99,6 +100,7 @@ def lowered(
     stages = iter(_distinct(_lowerable([*tensors, *sums], rounded)))
     parameters = [next(stages) if isinstance(arg, te.Tensor) else arg for arg in args]
     func = te.create_prim_func([*parameters, *stages], index_dtype_override=index_dtype_override)
+    func = with_shown_bindings(func)
     func = with_explicit_bindings(with_wide_floats(func) if rounded else func)
     func = with_exact_divisions(func)
     _check_variables(func)
@@ -112,7 +114,7 @@ def _lowerable(tensors: Sequence[te.Tensor], rounded: bool) -> list[te.Tensor]:
     """Return the same tensors by stages that TVM lowers rightly."""
     tensors = without_stray_loads(tensors)
     tensors = without_scans(tensors, lambda rows: _distinct(_lowerable(rows, rounded)))
-    changes = (explicit_reduction, cut_stage, protected_guards)
+    changes = (explicit_reduction, cut_stage, protected_guards, hidden_bindings)
     for change in (wide_arrays, wide_reduction, *changes) if rounded else changes:
         tensors = rewritten(tensors, change)
     return list(tensors)

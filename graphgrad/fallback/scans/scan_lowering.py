@@ -20,6 +20,7 @@ from tvm.te import _ffi_api
 from ..graph import DETECT_ACCESS, Key, Operation, operations, outputs_of, sources, with_inputs
 from ..indices.index_system import Axis
 from ..lowering.explicit_bindings import with_explicit_bindings
+from ..lowering.hidden_bindings import with_shown_bindings
 from ..walk import Expr, identity, tensor_key
 from .rings import in_ring, looks_back, read_at_the_end, reading_rings, ring_rows
 from .scan import step, step_time
@@ -80,6 +81,7 @@ def _lowered(op: Any, lowerable: Lowerable, at_the_end: set[Key]) -> tuple[Opera
     function = te.create_prim_func(
         [*placeholders, *op.state_placeholder, time.var, *lowerable(rows)]
     )
+    function = with_shown_bindings(function)
     function = with_explicit_bindings(function, small_stay=False)
     buffers = dict(zip(map(tensor_key, inputs), function.params, strict=False))
     parameters = list(function.params[len(inputs) : len(inputs) + len(rows)])

@@ -16,7 +16,9 @@ import matrix_page
 import numpy as np
 import onnx
 import pytest
-from families import families, in_half
+from families import derived_families, families, in_half
+
+import graphgrad as gg
 
 
 @pytest.fixture
@@ -133,7 +135,7 @@ def test_compressed_machine_code_is_refused():
 
 def test_page_is_written_between_its_marks(tmp_path):
     page = tmp_path / "gpu.md"
-    page.write_text(f"above\n{matrix_page._BEGIN}\nold\n{matrix_page._END}\nbelow\n")
+    page.write_text("above\n{}\nold\n{}\nbelow\n".format(*matrix_page._MARKS))
     broken = compiled("bert", status="failed", reason="nvcc refuses")
     deep = compiled("resnet18")
     matrix_page.write_page([compiled(), compiled(arch="sm_80"), deep, broken], page)
@@ -147,9 +149,38 @@ def test_page_is_written_between_its_marks(tmp_path):
     assert "| mlp | 5 | elements 2, tiles 1 | 4 | 1.0 |" in text
 
 
-def test_docs_hold_the_marks():
+def test_derived_families_have_a_part_of_their_own(tmp_path):
+    page = tmp_path / "gpu.md"
+    both = "{}\nold\n{}\n".format(*matrix_page._MARKS)
+    page.write_text(both + "{}\nolder\n{}\n".format(*matrix_page._DERIVED_MARKS))
+    matrix_page.write_page([compiled("scan")], page)
+    text = page.read_text()
+    assert text.startswith(both) and "older" not in text
+    assert "**1 of 1 programs compile" in text and "| scan, training | 3 · 4.0 |" in text
+
+
+def test_a_page_without_marks_is_refused(tmp_path):
+    (tmp_path / "gpu.md").write_text("nothing")
+    with pytest.raises(ValueError, match="derived kernels: begin"):
+        matrix_page.write_page([compiled("scan")], tmp_path / "gpu.md")
+
+
+@pytest.mark.parametrize("marks", [matrix_page._MARKS, matrix_page._DERIVED_MARKS])
+def test_docs_hold_the_marks(marks):
     text = matrix_page.PAGE.read_text()
-    assert text.index(matrix_page._BEGIN) < text.index(matrix_page._END)
+    assert text.index(marks[0]) < text.index(marks[1])
+
+
+def test_derived_families_have_other_names():
+    assert not families().keys() & derived_families().keys()
+
+
+@pytest.mark.parametrize("name", ["lenet_derived", "te_op"])
+def test_gradients_of_derived_families_are_derived(name):
+    family = derived_families()[name]
+    assert "derived" in {
+        row.provenance for row in gg.coverage(family.model(), rules=family.rules).rows
+    }
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])

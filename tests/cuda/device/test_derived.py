@@ -50,6 +50,8 @@ CASES = {
     "windows-and-table": (table_of_windows, (7, 12), (CELLS, 12)),
     "scan": (scanned, (7, 4)),
     "cumulative-sum": (lambda x: topi.cumsum(x, 1), (6, 5)),
+    "sort": (lambda x: topi.sort(x, 1), (6, 5)),
+    "top-k": (lambda x: topi.topk(x, 3, 0, "values", False), (6, 5)),
     "product": (lambda x: topi.prod(x, 1), (6, 5)),
     "max-pool": (max_pool, (2, 3, 9, 9)),
     "convolution": (lambda x, w: topi.nn.conv2d_nchw(x, w, 2, 1, 1), (2, 3, 8, 8), (4, 3, 3, 3)),

@@ -106,6 +106,24 @@ def test_short_indices_are_put_in_for_their_variables():
     np.testing.assert_array_equal(run(body), expected)
 
 
+def test_stages_that_bind_the_same_variable():
+    """The first keeps it in local memory, the second binds it."""
+    v = tirx.Var("v", "float64")
+    x = te.placeholder((4,), "float64", name="x")
+    first = te.compute(
+        (4,), lambda i: tirx.if_then_else(i % 3 < 2, prim.Let(v, x(i) * 2.0, v * v), 0.0), name="a"
+    )
+    second = te.compute((4,), lambda i: prim.Let(v, x(i) + 1.0, v * v), name="b")
+    func = with_explicit_bindings(te.create_prim_func([x, first, second]))
+    assert number_of_bindings(func) == 1
+    results = [tvm.runtime.tensor(np.full(4, np.nan)) for _ in range(2)]
+    tvm.compile(func, "llvm")(tvm.runtime.tensor(VALUES), *results)
+    np.testing.assert_allclose(
+        results[0].numpy(), [*(2 * VALUES[:2]) ** 2, 0, (2 * VALUES[3]) ** 2]
+    )
+    np.testing.assert_allclose(results[1].numpy(), (VALUES + 1) ** 2)
+
+
 def number_of_bindings(func):
     found = []
     tvm_ffi.structural_walk(func.body, (prim.Let, found.append))

@@ -1,0 +1,79 @@
+"""TVM's sorting of tensor expressions, which is a function of the host, by kernels of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+
+from ...fallback.externs import ordering
+from ...fallback.graph import operations, rewritten
+from ...fallback.kernels.expressions import kept_expressions, kernel_of
+from ...fallback.kinds import map_stage
+from ...ops.order import order
+
+
+def with_sorting_on_device(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module whose kernels of tensor expressions sort by themselves.
+
+    Elements come in the same order, equal ones included; NaN, of which TVM's order is undefined,
+    counts as greater than every number.
+    """
+    changed = mod.clone()
+    for name, func in mod.functions.items():
+        program = kept_expressions(func) if isinstance(func, tirx.PrimFunc) else None
+        if program is None or not any(map(_sorts, operations(*program.outputs))):
+            continue
+        outputs = rewritten(program.outputs, _on_device)
+        kernel = kernel_of(program.parameters[: -len(outputs)], outputs)
+        symbol = func.attrs.get("global_symbol")
+        changed.update_func(name, kernel.with_attr("global_symbol", symbol) if symbol else kernel)
+    return changed
+
+
+def _sorts(op: Any) -> bool:
+    return isinstance(op, te.ExternOp) and str(op.tag) in _SORTING
+
+
+def _on_device(op: Any) -> list[te.Tensor] | None:
+    """Return what becomes of a stage; None for one that is not topi's sorting."""
+    if not _sorts(op) or len(op.inputs) != 1:
+        return None
+    recognised, sorted_on_device = _SORTING[str(op.tag)]
+    return sorted_on_device(op) if recognised(op) is not None else None
+
+
+def _sort(op: Any) -> list[te.Tensor]:
+    *_, axis, is_ascend = ordering.arguments_of(op)
+    return [ordering.taken(op.inputs[0], _order(op, axis, is_ascend), axis)]
+
+
+def _argsort(op: Any) -> list[te.Tensor]:
+    *_, axis, is_ascend = ordering.arguments_of(op)
+    places, dtype = _order(op, axis, is_ascend), str(op.output(0).dtype)
+    return [map_stage(places.shape, lambda *at: places(*at).astype(dtype), name="argsort")]
+
+
+def _topk(op: Any) -> list[te.Tensor]:
+    *_, axis, wanted, is_ascend = ordering.arguments_of(op)
+    found, shape = _order(op, axis, is_ascend), op.output(0).shape
+    places = map_stage(shape, found, name="places")
+    dtype = str(op.output(op.num_outputs - 1).dtype)
+    indices = map_stage(shape, lambda *at: places(*at).astype(dtype), name="indices")
+    values = ordering.taken(op.inputs[0], places, axis)
+    return {"values": [values], "indices": [indices], "both": [values, indices]}[wanted]
+
+
+def _order(op: Any, axis: int, is_ascend: bool) -> te.Tensor:
+    (data,) = op.inputs
+    return order(data, axis % len(data.shape), not is_ascend)
+
+
+_SORTING: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[te.Tensor]]]] = {
+    "argsort_cpu": (ordering.argsort, _argsort),
+    "sort_cpu": (ordering.sort, _sort),
+    "topk_cpu": (ordering.topk, _topk),
+}
+"""By the tags of topi's stages: what recognises them, and what takes their place."""
