@@ -1,9 +1,11 @@
 """Kernels of symbolic extents, called on tensors of known shape."""
 
 import numpy as np
+import pytest
 import tvm
 import tvm_ffi
 from tvm import relax, te, tirx
+from tvm.script import tirx as T
 
 import graphgrad as gg
 from graphgrad.lower.static_kernels import with_static_kernels
@@ -43,6 +45,18 @@ def calling(kernel, shapes, scalars=(), result=None):
         return builder.emit(relax.Tuple([builder.emit(call) for call in calls]))
 
     return function(build, *((shape, F32) for shape in shapes))
+
+
+def between(kernel):
+    """Return a module that calls a kernel between ops that TVM would fuse with it."""
+
+    def build(builder, x):
+        variable = builder.add_func(kernel, "kernel")
+        sum_ = builder.emit(relax.op.add(x, x))
+        call = relax.call_tir(variable, relax.Tuple([sum_]), relax.TensorType((3, 2), F32))
+        return builder.emit(relax.op.negative(builder.emit(call)))
+
+    return function(build, ((3, 2), F32))
 
 
 def called(mod):
@@ -95,13 +109,45 @@ def test_calls_of_symbolic_shape_are_left_alone():
 
 def test_symbolic_kernel_between_static_ones_is_fused():
     """Stock fusion took what it reads for another tensor than what is written, and aborted."""
-
-    def build(builder, x):
-        kernel = builder.add_func(doubled(), "kernel")
-        sum_ = builder.emit(relax.op.add(x, x))
-        call = relax.call_tir(kernel, relax.Tuple([sum_]), relax.TensorType((3, 2), F32))
-        return builder.emit(relax.op.negative(builder.emit(call)))
-
     x = np.arange(6.0, dtype=F32).reshape(3, 2)
-    (result,) = run(function(build, ((3, 2), F32)), "main", x)
+    (result,) = run(between(doubled()), "main", x)
     np.testing.assert_array_equal(result, -4 * x)
+
+
+@T.prim_func(s_tir=True)
+def bare_loops(x: T.Buffer((3, 2), "float32"), y: T.Buffer((3, 2), "float32")):
+    for i in range(3):
+        for j in range(2):
+            y[i, j] = x[i, j] * T.float32(2)
+
+
+@T.prim_func
+def low_level(x: T.Buffer((3, 2), "float32"), y: T.Buffer((3, 2), "float32")):
+    for i in range(3):
+        for j in range(2):
+            y[i, j] = x[i, j] * T.float32(2)
+
+
+@T.prim_func(s_tir=True)
+def running_sums(x: T.Buffer((3, 2), "float32"), y: T.Buffer((3, 2), "float32")):
+    for j in range(2):
+        y[0, j] = x[0, j]
+    for i in range(2):
+        for j in range(2):
+            y[i + 1, j] = y[i, j] + x[i + 1, j]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        (bare_loops, lambda x: 2 * x),
+        (low_level, lambda x: 2 * x),
+        (running_sums, lambda x: np.cumsum(x, axis=0)),
+    ],
+    ids=["bare_loops", "low_level", "running_sums"],
+)
+def test_kernels_without_blocks_stand_between_ops(kernel, expected):
+    """Stock fusion looks into the block of each kernel, and aborted."""
+    x = np.arange(6.0, dtype=F32).reshape(3, 2)
+    (result,) = run(between(kernel), "main", x)
+    np.testing.assert_array_equal(result, -expected(2 * x))
