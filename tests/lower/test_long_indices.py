@@ -117,7 +117,7 @@ def indirect(x: T.Buffer((5, 4), "float32"), y: T.Buffer((5, 4), "float32")):
     at = T.sblock_alloc_buffer((5,), "int32")
     for i in range(5):
         with T.sblock("at"):
-            (row,) = T.axis.remap("S", [i])
+            row = T.axis.spatial(5, i)
             at[row] = 4 - row
     for i, j in T.grid(5, 4):
         with T.sblock("taken"):
