@@ -55,7 +55,7 @@ def write_function(
         else:
             result = _expression(body(emitter))
         builder.emit_func_output(result)
-    written = relax.transform.DeadCodeElimination([name])(builder.finalize())
+    written = relax.transform.DeadCodeElimination([name])(builder.get())
     extended = tvm.IRModule(mod.functions, attrs=mod.attrs)
     for variable in written.get_global_vars():
         if variable.name_hint == name or variable.name_hint not in known:

@@ -8,32 +8,24 @@ evaluated where all of them see it, under the condition that one of them is take
 from __future__ import annotations
 
 from collections.abc import Container, Generator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import reduce as fold
 from typing import Any
 
 import tvm
-from tvm import tirx
 from tvm.ir import prim
 
-from .backprop import is_float
 from .equality import Classes
 from .evaluation_order import conditions_first
+from .fragile import fragile
 from .guarded import all_of, chosen, either
-from .indices.linear_system import Axis, analyzer_of
+from .indices.linear_system import Axis
 from .walk import (
     Expr,
     Graph,
     children,
-    choice_of,
-    contain,
     identity,
     is_conditional,
-    is_load,
-    loaded,
-    reads,
-    transformed,
     unrolled,
 )
 
@@ -44,14 +36,6 @@ _CHEAP = (
     prim.IntImm, prim.FloatImm, tvm.ir.Var, tvm.ir.StringImm,
     prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE, prim.And, prim.Or, prim.Not,
 )  # fmt: skip
-
-_NONE: frozenset[int] = frozenset()
-
-_FEW = 8
-"""More loads are not looked at again for each condition that may protect them."""
-
-_CONSTANT = prim.IntImm | prim.FloatImm
-_DIVISIONS = prim.Div | prim.Mod | prim.FloorDiv | prim.FloorMod
 
 
 @dataclass(eq=False)
@@ -138,7 +122,6 @@ class Placement:
         axes: Sequence[Axis] | None = None,
     ):
         self.known = known
-        self.axes = axes
         self._conditions = Conditions()
         self.nodes = self._unknown(graph)
         self.parts = {identity(node): parts for node, parts in graph}
@@ -149,7 +132,7 @@ class Placement:
         self.guarded: dict[int, Region] = {}
         self.guards: dict[int, Expr] = {}
         self.shared: set[int] = set()
-        self.fragile = self._fragile(roots)
+        self.fragile = fragile(roots, self.nodes, self.parts, axes)
         if self.fragile:
             self.nodes = self._unknown(conditions_first(graph, self.fragile))
         self._used_in: dict[int, list[Region]] = {}
@@ -159,81 +142,6 @@ class Placement:
 
     def _unknown(self, graph: Graph) -> list[Expr]:
         return [node for node, _ in graph if identity(node) not in self.known]
-
-    def _fragile(self, roots: Sequence[Expr]) -> set[int]:
-        """Return the nodes that contain something dangerous outside of what protects it."""
-        if not any(map(is_conditional, self.nodes)):
-            return set()  # nothing is protected
-        self.analyzer = analyzer_of(self.axes or ())
-        with ExitStack() as around:
-            for condition in _outermost(roots) if self.axes is not None else []:
-                around.enter_context(self.analyzer.constraint_scope(condition))
-            exposed = self._exposed()
-        return {key for key, found in exposed.items() if found}
-
-    def _exposed(self) -> dict[int, frozenset[int]]:
-        """Return, for each node, what is dangerous in it and not protected there."""
-        exposed: dict[int, frozenset[int]] = {}
-        dangers: dict[int, Expr] = {}
-        for node in self.nodes:
-            key = identity(node)
-            below = [exposed.get(identity(part), _NONE) for part in self.parts[key]]
-            if is_conditional(node):
-                condition = self.parts[key][0]
-                below[1] = self._unproven(below[1], dangers, condition)
-                below[2] = self._unproven(below[2], dangers, tirx.Not(condition))
-            if _is_dangerous(node) and not self._always_inside(node):
-                dangers[key] = node
-                below.append(frozenset((key,)))
-            exposed[key] = _union(below)
-        return exposed
-
-    def _unproven(
-        self, exposed: frozenset[int], dangers: Mapping[int, Expr], condition: Expr
-    ) -> frozenset[int]:
-        """Return what is still dangerous where a condition holds."""
-        if not exposed or self.axes is None or len(exposed) > _FEW:
-            return exposed
-        if contain([condition], lambda node: is_load(node) or is_float(node.ty)):
-            return exposed
-        with self.analyzer.constraint_scope(condition):
-            return frozenset(k for k in exposed if not self._always_inside(dangers[k]))
-
-    def _always_inside(self, node: Expr) -> bool:
-        """Return whether a load is inside its tensor wherever what the analyzer knows holds."""
-        if self.axes is None or not is_load(node):
-            return False
-        tensor, indices = loaded(node)
-        if reads(*indices):
-            return False  # TVM's analysis fails on loads, which it cannot hash
-        return all(
-            self._within(index, extent) for index, extent in zip(indices, tensor.shape, strict=True)
-        )
-
-    def _within(self, index: Expr, extent: Expr) -> bool:
-        """Return whether an index is inside; of one that is chosen, where each value is chosen."""
-        if choice_of(index) is None:
-            proven = (self.analyzer.can_prove(bound) for bound in (index >= 0, index < extent))
-            return all(proven)
-        condition, *values = children(transformed(index, self._remainder))
-        for holds, value in zip((condition, tirx.Not(condition)), values, strict=True):
-            with self.analyzer.constraint_scope(self.analyzer.simplify(holds)):
-                if not self._within(value, extent):
-                    return False
-        return True
-
-    def _remainder(self, node: Expr) -> Expr:
-        """Return any remainder in the place of one.
-
-        The analyzer writes one in many ways, and does not know them for the same.
-        """
-        if not isinstance(node, prim.FloorMod) or not isinstance(node.b, prim.IntImm):
-            return node
-        if node.b.value <= 0:
-            return node
-        remainder = tirx.Var("remainder", str(node.ty))
-        self.analyzer.bind(remainder, tvm.ir.Range(tirx.const(0, str(node.ty)), node.b))
-        return remainder
 
     def _place(self, node: Expr) -> None:
         """Decide where a node is evaluated; all its users are decided on already."""
@@ -380,34 +288,6 @@ class Conditions:
 def is_cheap(node: Expr) -> bool:
     """Return whether a node is better evaluated for each use than kept in a variable."""
     return type(node) in _CHEAP
-
-
-def _is_dangerous(node: Expr) -> bool:
-    """Return whether a node may fail: loads, and divisions of integers but by constants."""
-    if isinstance(node, _DIVISIONS):
-        return not is_float(node.ty) and not isinstance(node.b, prim.IntImm)
-    return is_load(node)
-
-
-def _union(sets: Sequence[frozenset[int]]) -> frozenset[int]:
-    """Return the union of some sets; one of them if it contains the others."""
-    largest = max(sets, key=len, default=_NONE)
-    return largest if all(each <= largest for each in sets) else largest.union(*sets)
-
-
-def _outermost(roots: Sequence[Expr]) -> list[Expr]:
-    """Return the conditions on loops alone inside which all of an expression is, else a constant.
-
-    No load inside is ever moved out of them.
-    """
-    conditions: list[Expr] = []
-    (node, *more) = roots
-    while not more and is_conditional(node):
-        condition, node, otherwise = node.args
-        if not isinstance(otherwise, _CONSTANT) or reads(condition):
-            break
-        conditions.append(condition)
-    return conditions
 
 
 def _common(a: Region, b: Region) -> Region:

@@ -11,8 +11,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 from tvm import relax, tirx
-from tvm.ir import IRModule, Span
-from tvm_ffi import structural_map
+from tvm.ir import IRModule
 
 from ..aliases import equal_names, with_aliases
 from ..errors import GraphGradError, ModelError
@@ -23,7 +22,7 @@ from . import converters, stock_operators
 from .exact_arithmetic import ExactArithmetic, symbols
 from .known_values import LARGEST, KnownValue
 from .onnx_graph import STANDARD_DOMAINS, all_nodes, opset
-from .relax_main import with_spans
+from .origins import Origins
 from .shape_arithmetic import Folding, fold, shape_value, size_value
 
 # Names of the dropout nodes that the file says are training, an attribute of function main.
@@ -108,8 +107,7 @@ class _Importer:
         self._arithmetic = ExactArithmetic(
             symbols(extent for var in self._parameters for extent in var.ty.shape or ())
         )
-        self._spans: dict[relax.Var, Span | None] = dict.fromkeys(self._parameters)
-        self._names: dict[relax.Var, str] = {}
+        self._origins = Origins(self._builder, self._parameters)
         self._training_dropouts: list[str] = []
 
     def translate(self) -> IRModule:
@@ -126,7 +124,7 @@ class _Importer:
                 outputs[0] if len(outputs) == 1 else relax.Tuple(outputs)
             )
         module = self._builder.get()
-        main = self._renamed(with_spans(module["main"], self._spans))
+        main = self._origins.written(module["main"])
         if self._training_dropouts:
             main = main.with_attr(TRAINING_DROPOUTS, self._training_dropouts)
         names = equal_names(main)
@@ -146,9 +144,8 @@ class _Importer:
                 raise _conversion_error(node, error) from error
             for name in filter(None, node.output):
                 value = self._values.get(name)
-                if isinstance(value, relax.Var) and value not in self._spans:
-                    self._names[value] = name
-                    self._claim(value, span)
+                if isinstance(value, relax.Var):
+                    self._origins.add(value, name, span)
 
     def _translate_node(self, node: onnx.NodeProto) -> None:
         """Find the values of a node's outputs."""
@@ -346,51 +343,8 @@ class _Importer:
         if not isinstance(value.ty, relax.TensorType):
             raise ModelError(f"output {name!r} is not a tensor: it is a {type(value.ty).__name__}")
         var = self._builder.emit(value) if has_branches else self._builder.emit_output(value)
-        if self._names.get(value) == name:
-            del self._names[value]  # a name of two variables would be ambiguous
-        self._names[var] = name
+        self._origins.move_name(name, value, var)
         return var
-
-    def _claim(self, value: relax.Expr, span: Span) -> None:
-        """Give a span to each binding that `value` depends on and that has none yet."""
-        waiting = [value]
-        while waiting:
-            value = waiting.pop()
-            if isinstance(value, relax.Var):
-                if value in self._spans:
-                    continue
-                self._spans[value] = span
-                value = self._builder.lookup_binding(value)
-            if isinstance(value, relax.Call):
-                waiting.extend(value.args)
-            elif isinstance(value, relax.Tuple):
-                waiting.extend(value.fields)
-            elif isinstance(value, relax.TupleGetItem):
-                waiting.append(value.tuple_value)
-
-    def _renamed(self, function: relax.Function) -> relax.Function:
-        """Give variables the names of their ONNX values; the block builder alters names.
-
-        A variable that stands for no ONNX value, inside what a converter writes, gets another
-        name if it has that of one: a name belongs to one variable.
-        """
-        taken = {*self._names.values(), *(var.name for var in self._parameters)}
-        renamed = {var: type(var)(name, var.ty) for var, name in self._names.items()}
-        for block in function.body.blocks:
-            for binding in block.bindings:
-                var = binding.var
-                if var not in renamed and var.name in taken:
-                    renamed[var] = type(var)(_unused(f"{var.name}.part", taken), var.ty)
-        return structural_map(function, (relax.Var, lambda var: renamed.get(var, var)))
-
-
-def _unused(wanted: str, taken: set[str]) -> str:
-    """Return a name that is not taken, and take it."""
-    name, number = wanted, 1
-    while name in taken:
-        name, number = f"{wanted}{number}", number + 1
-    taken.add(name)
-    return name
 
 
 def _key(node: onnx.NodeProto) -> tuple[str, str]:

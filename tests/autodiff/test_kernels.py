@@ -234,3 +234,17 @@ def test_what_cannot_be_raised_is_missing_and_names_its_block():
     with pytest.raises(MissingGradientError, match=r"search.*while loop") as caught:
         gg.vjp(Secret)
     assert "searched" in str(caught.value)
+
+
+def test_a_kernel_of_another_symbol_keeps_its_name():
+    """It is added to the module under a name that is not its symbol, and is there once."""
+    x = relax.Var("x", relax.TensorType([4, 6], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        kernel = builder.add_func(Chain["squared"], "mine")
+        builder.emit_func_output(builder.emit(relax.call_tir(kernel, relax.Tuple([x]), x.ty)))
+    first = gg.vjp(builder.get())
+    names = {variable.name_hint for variable in first.get_global_vars()}
+    assert "mine" in names
+    assert "squared" not in names
+    assert "main_vjp_vjp" in {v.name_hint for v in gg.vjp(first, "main_vjp").get_global_vars()}

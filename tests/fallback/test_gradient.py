@@ -59,6 +59,23 @@ def test_one_tensor_as_two_outputs_gets_both_cotangents():
     np.testing.assert_allclose(found, 4 * X * X)
 
 
+def test_a_loop_that_cancels_in_an_index_is_not_left_in_the_gradient():
+    """As in the gradient of a strided, transposed convolution's gradient."""
+    x, w, head = placeholder("x", 6), placeholder("w", 3), placeholder("head", 4)
+    r = te.reduce_axis((0, tirx.const(3, "int64")), name="r")
+
+    def window(i):
+        cast = i.astype("int32").astype("int64")
+        return te.sum(x[i + r + tirx.floordiv(cast * 2 - i * 2, 3)] * w[r], axis=r)
+
+    y = te.compute((tirx.const(4, "int64"),), window, name="window")
+    arrays = [np.arange(6.0) - 2, X, np.arange(4.0) + 1]
+    known = list(zip([x, w, head], arrays, strict=True))
+    by_x, by_w = evaluate(gg.te_gradient(y, [x, w], [head]), known)
+    np.testing.assert_allclose(by_x, np.convolve(arrays[2], arrays[1]))
+    np.testing.assert_allclose(by_w, np.correlate(arrays[0], arrays[2], "valid"))
+
+
 def test_an_input_that_is_the_output_gets_its_head():
     x, head = placeholder("x", 3), placeholder("head", 3)
     (gradient,) = gg.te_gradient(x, x, head)

@@ -106,6 +106,19 @@ def wrapped(n):
     return stage(body)
 
 
+def mirrored(n):
+    """Loads that TVM cannot prove inside, under a condition of data at every level."""
+
+    def body(i):
+        value = X[i]
+        place = tirx.Select(i % 4 < 3, i % 4, 4 - i % 4)
+        for k in range(n):
+            value = value * tirx.if_then_else(X[i] > 0.1 * k, X[place] * value, 0.5)
+        return value
+
+    return stage(body)
+
+
 FIRST = [
     (deep_body, 25),
     (quotients, 25),
@@ -115,6 +128,7 @@ FIRST = [
     (choices_in_a_body, 20),
     (neighbours, 15),
     (wrapped, SIZE // 4),
+    (mirrored, 12),
 ]
 SECOND = [(long_chain, 10), (diamonds_in_a_body, 20), (quotients, 8), (deep_body, 75)]
 
