@@ -36,7 +36,7 @@ def with_long_indices(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     kernel : PrimFunc
         Of blocks. If its tensors have no extents of 32 bits it is returned as it is.
     """
-    if not any(_is_short(extent) for extent in _extents(kernel)):
+    if not any(_is_short(size) for param in kernel.params for size in _sizes(param)):
         return kernel
     rewriting = _Rewriting({identity(var): tirx.Var(var.name, _LONG) for var in _counters(kernel)})
     return tvm_ffi.structural_map(
@@ -44,23 +44,27 @@ def with_long_indices(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     )
 
 
-def _extents(kernel: tirx.PrimFunc) -> list[Any]:
-    return [extent for param in kernel.params for extent in getattr(param.ty, "shape", ())]
+def _sizes(tensor: Any) -> list[Any]:
+    """Return the extents, strides and offset of a tensor; none of a scalar."""
+    ty = tensor.ty
+    return [*ty.shape, *ty.strides, ty.elem_offset] if isinstance(ty, tirx.BufferType) else []
 
 
 def _counters(kernel: tirx.PrimFunc) -> Iterator[Any]:
-    """Yield the variables of 32 bits that loops, blocks and extents of tensors define."""
+    """Yield the variables of 32 bits that loops, blocks and tensors define."""
     found: list[Any] = []
+    tensors = list(kernel.params)
 
     def visit(node: Any) -> None:
         if isinstance(node, tirx.For):
             found.append(node.loop_var)
         else:
             found.extend(axis.var for axis in node.iter_vars)
+            tensors.extend(match.buffer for match in node.match_buffers)
 
     tvm_ffi.structural_walk(kernel.body, ((tirx.For, SBlock), visit))
-    for extent in _extents(kernel):
-        tvm_ffi.structural_walk(extent, (tvm.ir.Var, found.append))
+    for size in (size for tensor in tensors for size in _sizes(tensor)):
+        tvm_ffi.structural_walk(size, (tvm.ir.Var, found.append))
     # The dtype of a parameter is the callers' business.
     own = {identity(param) for param in kernel.params}
     return (var for var in found if _is_short(var) and identity(var) not in own)

@@ -125,10 +125,22 @@ def indirect(x: T.Buffer((5, 4), "float32"), y: T.Buffer((5, 4), "float32")):
             y[row, column] = x[at[row], column]
 
 
+@T.prim_func(s_tir=True)
+def matched(x: T.Buffer((5, 4), "float32"), y: T.Buffer((5, 4), "float32")):
+    for i in range(5):
+        with T.sblock("doubled"):
+            at = T.axis.spatial(5, i)
+            T.reads(x[at, 0:4])
+            T.writes(y[at, 0:4])
+            row = T.match_buffer(x[at, 0:4], (1, 4), "float32", offset_factor=1)
+            for j in range(4):
+                y[at, j] = row[0, j] * T.float32(2)
+
+
 @pytest.mark.parametrize(
     ("kernel", "expected"),
-    [(scheduled, -4 * X), (indirect, -2 * X[::-1])],
-    ids=["scheduled", "indirect"],
+    [(scheduled, -4 * X), (indirect, -2 * X[::-1]), (matched, -4 * X)],
+    ids=["scheduled", "indirect", "matched"],
 )
 def test_kernels_of_tvmscript(kernel, expected):
     (result,) = run(between(kernel), "main", X)
