@@ -25,6 +25,7 @@ from tvm.s_tir import SBlock
 
 from ..backprop import is_float
 from ..walk import Expr, Recursion, called, children, identity, postorder, rebuilt, unrolled
+from .nested_guards import with_protected_guards
 
 _LARGEST = 256
 """Nodes of a value that the simplifier is to see, with what stands for its variables put in."""
@@ -61,7 +62,7 @@ def with_explicit_bindings(func: tirx.PrimFunc, small_stay: bool = True) -> tirx
         (tirx.IfThenElse, lowering.branch),
         (SBlock, lambda block: lowering.block(_without_regions_of(values, block))),
     ]
-    return func.with_body(tvm_ffi.structural_map(func.body, changes))
+    return with_protected_guards(func.with_body(tvm_ffi.structural_map(func.body, changes)))
 
 
 def _is_symbolic(func: tirx.PrimFunc) -> bool:

@@ -45,6 +45,14 @@ def protected_guards(op: Operation) -> list[te.Tensor] | None:
     return outputs_of(other) if changed else None
 
 
+def with_protected_guards(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function with its conditions protected.
+
+    Taking bindings out of a choice's branch may bring two conditions together.
+    """
+    return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, _protected)))
+
+
 def _protected(node: Expr) -> Expr:
     """Return a choice whose first branch is a choice as one choice, if TVM would join them."""
     if called(node) != _CHOICE or called(node.args[1]) != _CHOICE:
