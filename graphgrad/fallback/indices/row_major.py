@@ -9,6 +9,7 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
+from ..constants import integer_value
 from ..kinds import map_stage
 from ..walk import Expr
 
@@ -29,7 +30,9 @@ def ravelled(position: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
 
 
 def unravelled(place: Expr, shape: Sequence[Expr]) -> list[Expr]:
-    """Return the indices of the element at a place."""
+    """Return the indices of the element at a place; zeros if the shape has no elements."""
+    if any(integer_value(extent) == 0 for extent in shape):
+        return [tirx.const(0, str(place.ty)) for _ in shape]
     position: list[Expr] = []
     for i in range(len(shape)):
         index = tirx.floordiv(place, element_count(shape[i + 1 :])) if i + 1 < len(shape) else place

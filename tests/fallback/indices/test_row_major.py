@@ -7,7 +7,7 @@ from tvm import te, tirx
 from graphgrad.fallback.indices.row_major import element_count, ravelled, reshaped, unravelled
 from tests.fallback.interpreter import evaluate
 
-SHAPES = [(), (5,), (2, 3), (2, 1, 4), (3, 2, 2, 2)]
+SHAPES = [(), (5,), (2, 3), (2, 1, 4), (3, 2, 2, 2), (2, 0), (2, 0, 3)]
 
 
 @pytest.mark.parametrize("symbolic", [False, True], ids=["constant", "symbolic"])
