@@ -111,11 +111,17 @@ class Run:
         return our_gradients(proto, self.inputs, self.cotangent, names)
 
 
+def _case(make):
+    """Return a network as a parameter; those that take long run by `pytest -m slow`."""
+    is_large = make in (images.mobilenet_v3, images.efficientnet, images.convnext)
+    return pytest.param(make, marks=pytest.mark.slow) if is_large else make
+
+
 def norm(gradients):
     return np.sqrt(sum(np.sum(g.astype("float64") ** 2) for g in gradients.values()))
 
 
-@pytest.mark.parametrize("make", SHAPES, ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", list(map(_case, SHAPES)), ids=lambda make: make.__name__)
 def test_gradients(make):
     run = Run(make, "float64", training=make in WITH_STATISTICS)
     reference = run.by_torch()
