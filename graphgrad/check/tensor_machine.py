@@ -12,7 +12,6 @@ from tvm import te
 
 from ..arrays import to_numpy
 from ..errors import LoweringError
-from ..fallback.backprop import is_float
 from ..fallback.lowering.prim_func import lowered
 from ..fallback.walk import Expr, substituted
 from ..lower.arrays import to_tensor
@@ -55,11 +54,6 @@ class TensorMachine:
 
     def __init__(self, programs: Mapping[str, Program]):
         self._programs = programs
-        self.promoted, self.note = False, ""
-        if not any(map(_is_narrow, programs.values())):
-            # What such expressions compute in float32 inside, they mean to.
-            self._module = _compiled({name: _function(each) for name, each in programs.items()})
-            return
         wide = [promote_kernel(_function(each, rounded=False)) for each in programs.values()]
         self.note = "; ".join(dict.fromkeys(text for _, texts in wide for text in texts))
         self.promoted = not self.note
@@ -117,12 +111,6 @@ def _compiled(functions: Mapping[str, tvm.tirx.PrimFunc]) -> Any:
         return tvm.compile(tvm.IRModule(named), target=tvm.target.Target(_TARGET)).mod
     except Exception as error:  # lowering refuses in many ways
         raise UncompilableError(f"cannot be compiled: {last_line(error)}") from error
-
-
-def _is_narrow(program: Program) -> bool:
-    """Return whether a program takes or gives floats of less than 64 bits."""
-    tensors = [*program.parameters, *program.results]
-    return any(is_float(tensor.dtype) and str(tensor.dtype) != "float64" for tensor in tensors)
 
 
 def _function(program: Program, rounded: bool = True) -> tvm.tirx.PrimFunc:
