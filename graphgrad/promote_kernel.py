@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import numpy as np
 import tvm
 import tvm_ffi
 from tvm import tirx
@@ -21,6 +23,12 @@ _TYPED = (
     "tirx.call_pure_extern", "tirx.reinterpret", "tirx.tvm_call_cpacked", "tirx.tvm_call_packed",
 )  # fmt: skip
 """Calls that mean something for the dtypes alone that they are written in."""
+
+_SHORT = 12
+"""Constants of no more binary digits are taken for exact."""
+
+_LARGEST = 1e38
+"""Constants beyond are the extreme numbers of a dtype."""
 
 _UNTYPED = "tvm.contrib.sort."
 """Functions of this module go by the dtypes of the arrays that they are given."""
@@ -41,18 +49,23 @@ def promote_kernel(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[str]]:
     promoted : PrimFunc
         `func` itself if it has no lower float, or there are obstacles.
     obstacles : list of str
-        Calls that mean something in a lower float alone.
+        Calls that mean something in a lower float alone, and constants that were rounded to one:
+        TVM folds them, in a function and in its gradient differently.
     """
     is_low, obstacles = False, []
+    rounded: list[str] = []
 
     def visit(node: Any) -> None:
         nonlocal is_low
         is_low |= _is_low(node)
         if isinstance(node, tvm.ir.Call) and _has_built_in_dtype(node):
             obstacles.append(f"the call of {_called(node)} has its dtypes built in")
+        if isinstance(node, prim.FloatImm) and _is_low(node) and _was_rounded(node.value):
+            rounded.append(f"constants such as {node.value:.9g} were rounded to float32")
 
     kinds = (tvm.ir.Var, tvm.ir.Call, prim.Cast, prim.FloatImm)
     tvm_ffi.structural_walk(func, (kinds, visit))
+    obstacles += rounded[:1]
     if not is_low or obstacles:
         return func, list(dict.fromkeys(obstacles)) if is_low else []
     return tvm_ffi.structural_map(func, _Promotion().changes), []
@@ -100,6 +113,15 @@ def _has_built_in_dtype(call: Any) -> bool:
         return False
     parts = [call, *(part for part in call.args if not isinstance(part, tvm.ir.StringImm))]
     return any(_is_low(part) or not isinstance(part.ty, tvm.ir.PrimType) for part in parts)
+
+
+def _was_rounded(value: float) -> bool:
+    """Return whether a constant has as many digits as fit into a float32, and no more."""
+    if value == 0.0 or abs(value) > _LARGEST or float(np.float32(value)) != value:
+        return False
+    mantissa = int(math.frexp(value)[0] * 2**24)
+    trailing = (mantissa & -mantissa).bit_length() - 1
+    return 24 - trailing > _SHORT
 
 
 def _is_low(node: Any) -> bool:
