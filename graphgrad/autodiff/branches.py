@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import relax
 
-from ..ops.tensor import Emitter, Tensor
+from ..ops.tensor import Emitter, expression_of
 from .program import Program, replay, variables_in
 
 
@@ -59,16 +59,10 @@ def emitted_branch(emitter: Emitter, program: Program, environment: Any, sweep: 
     try:
         arguments = [environment.get(var, var) for var in program.params]
         values = sweep({**environment, **replay(program, builder, arguments)})
-        result = builder.emit(relax.Tuple([_expression(value) for value in values]))
+        result = builder.emit(expression_of(values))
     finally:
         block = builder._end_block()
     return relax.SeqExpr([block], result)
-
-
-def _expression(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return relax.Tuple([_expression(item) for item in value])
-    return value.expr if isinstance(value, Tensor) else value
 
 
 def materialised(cotangent: Any) -> Any:

@@ -16,10 +16,10 @@ from tvm import relax, tirx
 from ..errors import MissingGradientError
 from ..fallback.kernels.gradient import GradientKernel, gradient_kernels
 from ..fallback.kernels.in_place import out_of_place
-from ..lower.legalise import LEGALISATIONS
+from ..lower.legalise import lowering_of
 from ..ops.call_te import KernelBuilder
 from ..ops.calls import callee, data_of
-from ..ops.tensor import Tensor, same_shape
+from ..ops.tensor import Tensor, expression_of, same_shape
 from ..registry.rule import Rule
 
 KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
@@ -44,15 +44,10 @@ def derived_rule(call: Any, kernels: dict[Any, tirx.PrimFunc]) -> Rule:
             if call.op.name == "relax.call_tir_inplace":
                 return _in_place_rule(call, kernels[call.args[0]])
             return _kernel_rule(call, kernels[call.args[0]])
-        legalise = legalisation_of(call) or call.op.get_attr("FLegalize")
+        legalise = lowering_of(call.op)
         if legalise is not None:
             return _legalised_rule(call, legalise)
     raise MissingGradientError(_unknown(call))
-
-
-def legalisation_of(call: Any) -> Callable[[Any, Any], Any] | None:
-    """Return graphgrad's own lowering of an op, if there is one."""
-    return LEGALISATIONS.get(call.op.name)
 
 
 def _unknown(call: Any) -> str:
@@ -72,7 +67,7 @@ def _legalised_rule(call: Any, legalise: Callable[[Any, Any], Any]) -> Rule:
 
     def composite(*inputs: Any) -> Any:
         emitter = next(_tensors(inputs)).emitter
-        arguments = [_expression(value) for value in inputs]
+        arguments = [expression_of(value) for value in inputs]
         same = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
         builder = KernelBuilder(emitter.builder)
         return emitter.emit(legalise(builder, builder.normalize(same)))
@@ -88,12 +83,6 @@ def _tensors(values: Sequence[Any]) -> Any:
             yield from _tensors(value)
 
 
-def _expression(value: Any) -> Any:
-    if isinstance(value, list):
-        return relax.Tuple([_expression(item) for item in value])
-    return value.expr if isinstance(value, Tensor) else value
-
-
 def _in_place_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     """Return a rule that writes a kernel out as one that leaves its arguments as they are.
 
@@ -105,7 +94,7 @@ def _in_place_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     def composite(*inputs: Any) -> Any:
         emitter = next(_tensors(inputs)).emitter
         variable = emitter.builder.add_func(pure, f"{name}_out_of_place")
-        arguments = relax.Tuple([_expression(value) for value in inputs])
+        arguments = expression_of(inputs)
         return emitter.emit(relax.call_tir(variable, arguments, call.ty_args[0]))
 
     return Rule(f"relax.call_tir_inplace({name})", "composite", composite, origin="derived")

@@ -13,7 +13,7 @@ from tvm import relax
 
 from ..errors import MissingGradientError
 from ..ops.calls import WITH_TE_GRADIENT
-from ..ops.tensor import Tensor, is_float
+from ..ops.tensor import Tensor, expression_of, is_float
 from ..registry.rule import Rule
 
 _PREFIX = "tvm.relax.te_grad._register."
@@ -40,11 +40,11 @@ def te_gradient_rule(value: Any) -> Rule | None:
 
     def rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> list[Any]:
         emitter = outputs[0].emitter
-        arguments = relax.Tuple([_expression(argument) for argument in inputs])
+        arguments = expression_of(inputs)
         call = relax.Call(
             WITH_TE_GRADIENT, [value.args[0], arguments, *value.args[2:]], value.attrs
         )
-        cts = [_expression(ct or _zero(y)) for ct, y in zip(cotangents, outputs, strict=True)]
+        cts = [expression_of(ct or _zero(y)) for ct, y in zip(cotangents, outputs, strict=True)]
         ct = cts[0] if len(cts) == 1 else cts
         gradients = emitter.lift(write(outputs[0].expr, call, ct, emitter.builder))
         given = gradients if isinstance(gradients, list) else [gradients]
@@ -53,10 +53,6 @@ def te_gradient_rule(value: Any) -> Rule | None:
         ]
 
     return Rule(name, "general", rule, origin="user", written=f"te gradient {name!r}")
-
-
-def _expression(value: Any) -> Any:
-    return value.expr if isinstance(value, Tensor) else value
 
 
 def _zero(output: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from tvm import relax
 
 from ..errors import ArgumentError
 from ..exclusive import BLOCK_BUILDER
-from ..ops.tensor import Emitter, Tensor
+from ..ops.tensor import Emitter, expression_of
 
 
 def write_function(
@@ -53,7 +53,7 @@ def write_function(
             with builder.dataflow():
                 result = _outputs(builder, body(emitter), set(params))
         else:
-            result = _expression(body(emitter))
+            result = expression_of(body(emitter))
         builder.emit_func_output(result)
     written = relax.transform.DeadCodeElimination([name])(builder.get())
     extended = tvm.IRModule(mod.functions, attrs=mod.attrs)
@@ -63,15 +63,9 @@ def write_function(
     return extended
 
 
-def _expression(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return relax.Tuple([_expression(item) for item in value])
-    return value.expr if isinstance(value, Tensor) else value
-
-
 def _outputs(builder: relax.BlockBuilder, value: Any, params: set[Any]) -> Any:
     """Make each variable in a returned value an output of the dataflow block."""
-    expr = value if isinstance(value, tuple) else _expression(value)
+    expr = value if isinstance(value, tuple) else expression_of(value)
     if isinstance(expr, relax.Tuple):
         expr = tuple(expr.fields)
     if isinstance(expr, tuple):

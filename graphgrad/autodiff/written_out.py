@@ -13,12 +13,12 @@ from tvm import relax, tirx
 from ..errors import RuleError
 from ..exclusive import BLOCK_BUILDER
 from ..fallback.memo import Memo
+from ..lower.legalise import LEGALISATIONS
 from ..ops.calls import data_of
 from ..ops.tensor import Emitter, Tensor, same_shape
 from ..provenance import with_origin
 from ..registry.attributes import Attributes
 from ..registry.rule import Rule
-from .derive import legalisation_of
 from .program import variables_in
 
 
@@ -111,7 +111,7 @@ def _structure(var: Any, call: Any, sources: list[Any]) -> list[Any]:
             return [numbers[expr], expr.ty]
         return [structure(e) for e in expr.fields] if isinstance(expr, relax.Tuple) else expr
 
-    lowering = id(legalisation_of(call))
+    lowering = id(LEGALISATIONS.get(call.op.name))
     return [call.op, lowering, call.attrs, call.ty_args, var.ty, *map(structure, call.args)]
 
 

@@ -16,9 +16,14 @@ def integer_value(expr: Any) -> int | None:
 
 def is_true(condition: Expr) -> bool:
     """Return whether a condition is the constant true."""
-    return isinstance(condition, prim.IntImm) and bool(condition.value)
+    return is_constant(condition, True)
 
 
 def is_false(condition: Expr) -> bool:
     """Return whether a condition is the constant false."""
-    return isinstance(condition, prim.IntImm) and not condition.value
+    return is_constant(condition, False)
+
+
+def is_constant(condition: Expr, value: bool) -> bool:
+    """Return whether a condition is a constant of some value."""
+    return isinstance(condition, prim.IntImm) and bool(condition.value) == value

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tvm import tirx
 from tvm.ir import prim
 
+from .constants import is_constant
 from .walk import Expr, Recursion, children, identity, is_conditional, unrolled
 
 Guard = tuple[Expr, bool]
@@ -162,8 +163,3 @@ def chosen(condition: Expr, holds: Sequence[Expr | bool]) -> Expr | None:
     branches = (tirx.const(each) if isinstance(each, bool) else each for each in holds)
     # Not joined by `and`: an inner condition may read what an outer one protects.
     return tirx.if_then_else(condition, *branches)
-
-
-def is_constant(condition: Expr, value: bool) -> bool:
-    """Return whether a condition is a constant of some value."""
-    return isinstance(condition, prim.IntImm) and bool(condition.value) == value

@@ -24,7 +24,10 @@ _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
 def with_static_kernels(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module that calls, where the caller's shapes say what they are, static kernels."""
-    mod = _with_usual_kernels(mod)
+    called = _called_kernels(mod)
+    if not called:
+        return mod
+    mod = _with_usual_kernels(mod, called)
     mutator = _Calls(mod)
     for variable, function in mod.functions.items():
         if isinstance(function, relax.Function):
@@ -34,19 +37,25 @@ def with_static_kernels(mod: tvm.IRModule) -> tvm.IRModule:
     return mutator.builder_.get()
 
 
-def _with_usual_kernels(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose called kernels have what TVM's own have: blocks and long indices."""
-    changed = mod.clone()
+def _called_kernels(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
+    """Return the kernels that a module's functions call, each once."""
+    called: dict[str, tvm.ir.GlobalVar] = {}
 
     def visit(call: Any) -> None:
         if isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS:
-            variable = call.args[0]
-            kernel = with_long_indices(_of_blocks(changed[variable]))
-            changed.update_func(variable, kernel)
+            called.setdefault(call.args[0].name_hint, call.args[0])
 
     for function in mod.functions.values():
         if isinstance(function, relax.Function):
             tvm_ffi.structural_walk(function, (tvm.ir.Call, visit))
+    return list(called.values())
+
+
+def _with_usual_kernels(mod: tvm.IRModule, called: list[tvm.ir.GlobalVar]) -> tvm.IRModule:
+    """Return a module whose called kernels have what TVM's own have: blocks and long indices."""
+    changed = mod.clone()
+    for variable in called:
+        changed.update_func(variable, with_long_indices(_of_blocks(mod[variable])))
     return changed
 
 

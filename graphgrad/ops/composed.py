@@ -18,7 +18,7 @@ from ..fallback.graph import rewritten
 from ..fallback.kernels.expressions import expressions_of
 from ..fallback.kernels.extents import renamed_extent
 from ..fallback.walk import identity, tensor_key
-from ..lower.legalise import LEGALISATIONS
+from ..lower.legalise import lowering_of
 
 Value = Any
 """A te.Tensor; a list of values where Relax has a tuple."""
@@ -99,7 +99,7 @@ class Composition:
 
     def _called(self, call: Any) -> Value:
         name = str(call.op.name)
-        legalise = LEGALISATIONS.get(name) or call.op.get_attr("FLegalize")
+        legalise = lowering_of(call.op)
         if name != "relax.call_tir" and legalise is None:
             raise ArgumentError(
                 f"the body of a loop calls {name}, which has no tensor expressions; take it out of "

@@ -295,6 +295,13 @@ def _operand_expr(value: Tensor) -> Any:
     return value.expr
 
 
+def expression_of(value: Any) -> Any:
+    """Return a value as Relax: that of a `Tensor`, and a tuple for a list or tuple of values."""
+    if isinstance(value, list | tuple):
+        return relax.Tuple([expression_of(item) for item in value])
+    return value.expr if isinstance(value, Tensor) else value
+
+
 def operand(value: Any, like: Tensor) -> Any:
     """Return a Relax operand for a broadcasting op: a tensor, a number, or a Relax expression."""
     if isinstance(value, Tensor):

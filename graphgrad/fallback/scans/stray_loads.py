@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import tvm
 from tvm import te, tirx
 from tvm.sym import ProofStrength
 
@@ -26,6 +25,8 @@ from ..graph import (
     sources,
     with_expressions,
 )
+from ..indices.linear_system import analyzer_of
+from ..reductions.reduce import stage_axes
 from ..walk import Expr, depend, identity, is_load, loaded, reads, tensor_key, transformed
 
 
@@ -77,10 +78,7 @@ def _with_clamped_update(op: Any) -> list[te.Tensor] | None:
 
 def _clamped(stage: Any) -> Any:
     """Return a stage that reads the nearest element in the place of one outside of a tensor."""
-    analyzer = tvm.sym.Analyzer()
-    for axis in [*stage.axis, *stage.reduce_axis]:
-        if not reads(axis.dom.min, axis.dom.extent):
-            analyzer.bind(axis.var, axis.dom)
+    analyzer = analyzer_of(stage_axes(stage))
 
     def proved(condition: Expr) -> bool:
         return bool(analyzer.can_prove(condition, ProofStrength.SYMBOLIC_BOUND))

@@ -15,7 +15,7 @@ from . import (
     shape,
     sorting,
 )
-from .table import LEGALISATIONS
+from .table import LEGALISATIONS, lowering_of
 
 __all__ = [
     "LEGALISATIONS",
@@ -27,6 +27,7 @@ __all__ = [
     "image",
     "index",
     "linalg",
+    "lowering_of",
     "norm",
     "pool",
     "reduce",

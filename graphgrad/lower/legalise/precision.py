@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax, topi
 
-from .table import LEGALISATIONS, Legalisation, legalisation
+from .table import Legalisation, legalisation, lowering_of
 
 _HALF = ("float16", "bfloat16")
 
@@ -18,7 +18,8 @@ def lower_half_in_float32(*ops: str) -> None:
     Other dtypes are lowered as the op has been lowered so far, by us or by TVM.
     """
     for op in ops:
-        known = LEGALISATIONS.get(op) or tvm.ir.Op.get(op).get_attr("FLegalize")
+        known = lowering_of(tvm.ir.Op.get(op))
+        assert known is not None, f"nothing lowers {op}"
         legalisation(op)(_in_float32(known))
 
 

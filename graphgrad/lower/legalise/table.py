@@ -12,6 +12,12 @@ LEGALISATIONS: dict[str, Legalisation] = {}
 """By op name, as ``relax.transform.LegalizeOps`` takes them."""
 
 
+def lowering_of(op: Any) -> Legalisation | None:
+    """Return how an op (tvm.ir.Op) is lowered: by graphgrad, else by TVM; None if it is not."""
+    lowering: Legalisation | None = LEGALISATIONS.get(op.name) or op.get_attr("FLegalize")
+    return lowering
+
+
 def legalisation(op: str) -> Callable[[Legalisation], Legalisation]:
     """Register the lowering of an op."""
 
