@@ -9,8 +9,9 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..errors import ArgumentError, NotDifferentiableError, only_served
+from ..errors import ArgumentError, NotDifferentiableError
 from ..ops.tensor import Emitter
+from .accumulate import Accumulators, GradReq, leaves
 from .activity import has_cotangent
 from .apply import Cotangent
 from .expand import expand
@@ -26,7 +27,7 @@ def vjp(
     mod: tvm.IRModule,
     func: str = "main",
     wrt: Wrt = None,
-    grad_req: str = "write",
+    grad_req: GradReq = "write",
     rules: str = "auto",
 ) -> tvm.IRModule:
     """Add to a module the vector-Jacobian product of one of its functions.
@@ -39,8 +40,10 @@ def vjp(
     wrt : names or variables, optional
         What to differentiate with respect to: parameters, or any value bound in the function, by
         name or as the Relax variable. Default: every float parameter, in order.
-    grad_req : "write"
-        Gradients are new values. Accumulation is not served yet.
+    grad_req : "write", "add" or "null"; or a sequence or mapping of those
+        For all entries of `wrt`, one for each in order, or by name (those left out are written).
+        A gradient is a new value, or the sum with an accumulator that is one more parameter, or it
+        is neither computed nor returned.
     rules : "auto" or "derived"
         The user's rules, then graphgrad's, then what is derived from an op's tensor expression; or
         all but graphgrad's.
@@ -48,10 +51,13 @@ def vjp(
     Returns
     -------
     IRModule
-        The module with ``<func>_vjp(*args, *cotangents) -> (outputs, gradients)`` added: one
-        cotangent for each float output, in order and of its type; `outputs` as `func` returns
-        them; `gradients` a tuple with one tensor for each entry of `wrt`, of its type. It is
-        ordinary, pure Relax and can be differentiated again.
+        The module with ``<func>_vjp(*args, *cotangents, *accumulators) -> (outputs, gradients)``
+        added: one cotangent for each float output, in order and of its type; one accumulator for
+        each ``"add"``, in the order of `wrt`; `outputs` as `func` returns them; `gradients` a tuple
+        with one value for each entry of `wrt` that is not ``"null"``, of its type. It is ordinary,
+        pure Relax and can be differentiated again. Compiled by `graphgrad.compile` it overwrites
+        the accumulators where that is safe: the sums are then returned in their memory, and their
+        old values are gone.
 
     Raises
     ------
@@ -67,9 +73,9 @@ def vjp(
     >>> mod2 = gg.vjp(mod, "main", wrt=["weight"])
     >>> ex = gg.compile(mod2)
     """
-    only_served(grad_req=(grad_req, "write"))
     program = linearise(mod, func, rules)
-    targets = select(program, wrt)
+    accumulators = Accumulators(select(program, wrt), grad_req)
+    targets = accumulators.targets
 
     types = list(_float_types(program.result.ty))
     if not types:
@@ -83,12 +89,15 @@ def vjp(
         seed = shaped_like(program.result.ty, lambda ty: emitter.lift(next(remaining)))
         environment = replay(program, emitter.builder)
         gradients = backward(emitter, program, environment, activity, seed, targets)
-        return (substitute(program.result, environment), tuple(gradients))
+        return (
+            substitute(program.result, environment),
+            accumulators.added(emitter, gradients),
+        )
 
-    params = [*program.params, *cotangents]
-    return write_function(
-        mod, f"{func}_vjp", params, body, pure=program.pure, dataflow=program.dataflow
-    )
+    params = [*program.params, *cotangents, *accumulators.params]
+    name = f"{func}_vjp"
+    written = write_function(mod, name, params, body, pure=program.pure, dataflow=program.dataflow)
+    return accumulators.donated(written, name, leaves(program.result.ty))
 
 
 def select(program: Program, wrt: Wrt) -> list[Any]:

@@ -207,7 +207,6 @@ def test_wrt_accepts_variables_of_the_original_function():
         ({"wrt": "x7"}, "has no value 'x7' .* did you mean one of"),
         ({"wrt": ["x0", "x0"]}, "each once"),
         ({"wrt": []}, "at least one"),
-        ({"grad_req": "add"}, "grad_req='add' is not served yet"),
         ({"rules": "hand"}, "rules='hand': expected 'auto' or 'derived'"),
     ],
 )

@@ -1,0 +1,133 @@
+"""What becomes of each gradient: written, added to an accumulator, or not computed at all.
+
+MXNet's ``grad_req``, as a property of who owns the accumulator: rules never know of it. The program
+says ``accumulator + gradient``; that both live in one buffer is decided by `graphgrad.lower`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import tvm
+from tvm import relax
+
+from ..errors import ArgumentError
+from ..lower.inplace import DONATED
+from .reverse import add
+
+REQUESTS = ("write", "add", "null")
+
+GradReq: TypeAlias = str | Sequence[str] | Mapping[str, str]
+"""One request for all gradients, one for each in order, or by name (else ``"write"``)."""
+
+
+class Accumulators:
+    """The requests of a transform, and the parameters that hold what gradients are added to.
+
+    Parameters
+    ----------
+    targets : sequence of relax.Var
+        What is differentiated with respect to.
+    grad_req : str, sequence or mapping of str
+
+    Attributes
+    ----------
+    targets : list of relax.Var
+        Those whose gradient is wanted, in order.
+    params : list of relax.Var
+        One accumulator for each target whose request is ``"add"``, in order, of its type.
+
+    Raises
+    ------
+    ArgumentError
+        A request is unknown, for no target, or there is one too many or too few; or all are
+        ``"null"``.
+    """
+
+    def __init__(self, targets: Sequence[Any], grad_req: GradReq):
+        requests = dict(zip(targets, _requests(targets, grad_req), strict=True))
+        self.targets = [target for target in targets if requests[target] != "null"]
+        if not self.targets:
+            raise ArgumentError('grad_req: all are "null"; ask for one gradient at least')
+        self._of = {
+            target: relax.Var(f"accumulator.{target.name}", target.ty)
+            for target in self.targets
+            if requests[target] == "add"
+        }
+        self.params = list(self._of.values())
+
+    def added(self, emitter: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
+        """Emit the sums with the accumulators; return what the transform returns as gradients."""
+        return tuple(
+            self._added(emitter, target, gradient)
+            for target, gradient in zip(self.targets, gradients, strict=True)
+        )
+
+    def donations(self, params: Sequence[Any], first: int) -> list[list[int]]:
+        """Return the pairs (parameter, flat output) by which accumulators may be overwritten.
+
+        Parameters
+        ----------
+        params : sequence of relax.Var
+            Of the new function.
+        first : int
+            How many tensors it returns before the gradients.
+        """
+        pairs = []
+        output = first
+        for target in self.targets:
+            if target in self._of and isinstance(target.ty, relax.TensorType):
+                pairs.append([params.index(self._of[target]), output])
+            output += leaves(target.ty)
+        return pairs
+
+    def donated(self, mod: tvm.IRModule, name: str, first: int) -> tvm.IRModule:
+        """Return the module whose function `name` may be lowered to overwrite the accumulators."""
+        if self._of:
+            mod[name] = mod[name].with_attr(DONATED, self.donations(mod[name].params, first))
+        return mod
+
+    def _added(self, emitter: Any, target: Any, gradient: Any) -> Any:
+        if target not in self._of:
+            return gradient
+        with emitter.at(None, f"{target.name}_accumulated"):
+            return _as_tuples(add(emitter.lift(self._of[target]), _as_lists(gradient)))
+
+
+def _requests(targets: Sequence[Any], grad_req: GradReq) -> list[str]:
+    """Return the request of each target."""
+    names = [target.name for target in targets]
+    if isinstance(grad_req, str):
+        requests = [grad_req] * len(names)
+    elif isinstance(grad_req, Mapping):
+        unknown = [name for name in grad_req if names.count(name) != 1]
+        if unknown:
+            raise ArgumentError(
+                f"grad_req names {unknown}, of which there is no one gradient; wrt={names}"
+            )
+        requests = [grad_req.get(name, "write") for name in names]
+    else:
+        requests = list(grad_req)
+        if len(requests) != len(names):
+            raise ArgumentError(f"grad_req has {len(requests)} entries for {len(names)} gradients")
+    for request in requests:
+        if request not in REQUESTS:
+            raise ArgumentError(
+                f"grad_req={request!r}: expected {', '.join(map(repr, REQUESTS[:-1]))} or "
+                f"{REQUESTS[-1]!r}"
+            )
+    return requests
+
+
+def leaves(ty: Any) -> int:
+    """Return how many tensors a value of a type consists of."""
+    return sum(map(leaves, ty.fields)) if isinstance(ty, relax.TupleType) else 1
+
+
+def _as_lists(value: Any) -> Any:
+    return [_as_lists(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _as_tuples(value: Any) -> Any:
+    return tuple(_as_tuples(item) for item in value) if isinstance(value, list) else value
