@@ -29,6 +29,7 @@ from .frontend.onnx_export import to_onnx
 from .frontend.onnx_import import from_onnx
 from .lower.pipeline import compile, pipeline
 from .lower.target import target
+from .memory import copy, shares_memory
 from .ops.call_te import call_te
 from .ops.scan import scan
 from .registry.rule import nondifferentiable, register_gradient
@@ -58,6 +59,7 @@ __all__ = [
     "call_te",
     "check_grads",
     "compile",
+    "copy",
     "coverage",
     "export_step",
     "fallback",
@@ -70,6 +72,7 @@ __all__ = [
     "register_intrinsic_gradient",
     "scan",
     "schedule",
+    "shares_memory",
     "target",
     "te_gradient",
     "te_jvp",

@@ -16,6 +16,7 @@ from ..errors import GraphGradError, LoweringError, TargetError
 from ..ops.calls import without_te_gradients
 from . import cpu
 from .allocate import allocate_first
+from .copies import keep_copies
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda_schedule
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
@@ -229,6 +230,7 @@ def _to_virtual_machine(is_device: bool) -> tvm.ir.transform.Pass:
     """
     return tvm.transform.Sequential(
         [
+            _keep_copies,
             relax.transform.RewriteDataflowReshape(),
             relax.transform.ToNonDataflow(),
             relax.transform.RemovePurityChecking(),
@@ -262,6 +264,11 @@ def _has_branches(function: relax.Function) -> bool:
     found: list[Any] = []
     tvm_ffi.structural_walk(function.body, (relax.If, found.append))
     return bool(found)
+
+
+@tvm.transform.module_pass(opt_level=0, name="graphgrad.keep_copies")
+def _keep_copies(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    return keep_copies(mod)
 
 
 @tvm.transform.module_pass(opt_level=0, name="graphgrad.allocate_first")

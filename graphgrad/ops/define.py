@@ -6,7 +6,7 @@ gradient stays recognisable to layout and winograd, and has gradient rules of it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -28,6 +28,7 @@ def define_op(
     compute: Callable[..., Any],
     *,
     opaque: bool = False,
+    attributes: Mapping[str, Any] | None = None,
 ) -> Any:
     """Register a pure Relax op with its type inference and its tensor expression.
 
@@ -43,6 +44,8 @@ def define_op(
         ``compute(call, *tensors)`` builds the tensor expression from the call's tensor arguments.
     opaque : bool
         It is a kernel written by hand, which is not to be fused with its neighbours.
+    attributes : mapping, optional
+        Further attributes of its kernel.
 
     Returns
     -------
@@ -62,9 +65,9 @@ def define_op(
         def expression(*placeholders: Any) -> Any:
             return compute(call, *placeholders)
 
-        attributes = OPAQUE if opaque else None
+        of_kernel = {**(OPAQUE if opaque else {}), **(attributes or {})} or None
         return builder.call_te(
-            expression, *tensors, primfunc_name_hint=name, primfunc_attrs=attributes
+            expression, *tensors, primfunc_name_hint=name, primfunc_attrs=of_kernel
         )
 
     tvm.ir.register_op_attr(full_name, "FInferType", lambda call, _: infer_type(call))

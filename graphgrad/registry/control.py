@@ -1,7 +1,8 @@
-"""Rules of what steers differentiation: stop-gradients and checkpoints."""
+"""Rules of what steers differentiation: stop-gradients, checkpoints, copies."""
 
 from __future__ import annotations
 
+from ..ops import copy as _  # noqa: F401 (registers the op)
 from ..ops.tensor import Tensor
 from .rule import linear, nondifferentiable
 from .sample import sample
@@ -16,6 +17,12 @@ def start_checkpoint(x: Tensor, ct: Tensor) -> Tensor:
 @linear("relax.grad.end_checkpoint", samples=[sample((2, 3)), sample(("n",))])
 def end_checkpoint(x: Tensor, ct: Tensor) -> Tensor:
     """x̄ = ȳ; what lies between start and end is kept, not recomputed"""
+    return ct
+
+
+@linear("graphgrad.copy", samples=[sample((2, 3)), sample(("n",)), sample(())])
+def copy(x: Tensor, ct: Tensor) -> Tensor:
+    """x̄ = ȳ"""
     return ct
 
 
