@@ -1,0 +1,204 @@
+"""Every program three times: in place, never in place, and in memory full of garbage.
+
+    python -m pytest -n 2 -p tests.differential
+
+runs the whole test-suite so: whatever graphgrad compiles for a processor is compiled again without
+donation, and again with each tensor overwritten as soon as it is allocated. The three are called on
+copies of the same arguments and must return the same bits, by a processor that rounds each product
+and each sum. Fusion and schedules are those of the
+first; only which buffers are bound to what differs. Programs that call functions of Python are run
+once, as they might do something else the next time.
+"""
+
+import contextlib
+import ctypes
+from unittest import mock
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+import graphgrad as gg
+from graphgrad.lower import pipeline
+from graphgrad.lower.inplace import DONATED_DONE
+
+_ALLOCATIONS = ("relax.vm.alloc_tensor", "relax.memory.alloc_tensor")
+_OURS = ("vm.", "runtime.", "tests.dirty")
+_lowering, _compile, _donate = pipeline._lowering, tvm.compile, pipeline.donate
+_init, _getitem = relax.VirtualMachine.__init__, relax.VirtualMachine.__getitem__
+
+
+@tvm_ffi.register_global_func("tests.dirty", override=True)
+def dirty(tensor):
+    """Fill a tensor with ones, bit by bit: floats become NaN."""
+    size = int(np.prod(tensor.shape, dtype=int)) * np.dtype(str(tensor.dtype)).itemsize
+    ctypes.memset(tensor.data_ptr(), 0xFF, size)
+
+
+class Differential:
+    """What was lowered, compiled and compared while this is active."""
+
+    def __init__(self):
+        self.lowered = {}
+        self.variants = {}
+        self.compared = 0
+        self.in_place = 0
+
+    def lowering(self, target, kernels=None):
+        """Return a lowering that remembers what it lowered."""
+
+        @tvm.transform.module_pass(opt_level=0, name="tests.remember")
+        def remember(mod, _):
+            lowered = _lowering(target, kernels)(mod)
+            if str(target.kind.name) == "llvm" and not _calls_python(lowered):
+                self.lowered[_key(lowered)] = (lowered, mod)
+            return lowered
+
+        return remember
+
+    def compile(self, mod, target=None, **options):
+        """Compile a module, and the others that must compute the same."""
+        found = self.lowered.pop(_key(mod), None) if isinstance(mod, tvm.IRModule) else None
+        if found is None:
+            return _compile(mod, target, **options)
+        never, target = self._never_in_place(found[1], target), _rounding_each(target)
+        executable = _compile(mod, target, **options)
+        others = [_compile(variant, target, **options) for variant in (never, _dirtied(mod))]
+        self.variants[id(executable)] = (executable, others)
+        self.in_place += any(map(_is_in_place, mod.functions.values()))
+        return executable
+
+    def _never_in_place(self, mod, target):
+        with mock.patch.object(pipeline, "donate", lambda mod: mod), target:
+            return _lowering(target)(mod)
+
+    def machine(self, vm, executable, device, *rest, **options):
+        """Make a virtual machine, and those of the others."""
+        _init(vm, executable, device, *rest, **options)
+        kept = self.variants.get(id(executable), (None, []))[1]
+        vm.others = []
+        for variant in kept:
+            other = relax.VirtualMachine.__new__(relax.VirtualMachine)
+            _init(other, variant, device, *rest, **options)
+            vm.others.append(other)
+
+    def function(self, vm, name):
+        """Return a function that calls all three and compares."""
+        first = _getitem(vm, name)
+        others = [_getitem(other, name) for other in getattr(vm, "others", [])]
+        return first if not others else lambda *arguments: self.call(name, first, others, arguments)
+
+    def call(self, name, first, others, arguments):
+        copies = [_copied(list(arguments), {}) for _ in others]
+        result = first(*arguments)
+        expected = list(_bits(result))
+        for other, copied, how in zip(others, copies, ("never in place", "dirtied"), strict=True):
+            found = list(_bits(other(*copied)))
+            assert found == expected, f"{name} {how} returns other bits than in place"
+        self.compared += 1
+        return result
+
+
+@contextlib.contextmanager
+def differential():
+    """Compile and run everything three times inside the ``with`` block."""
+    state = Differential()
+    with (
+        mock.patch.object(pipeline, "_lowering", state.lowering),
+        mock.patch.object(tvm, "compile", state.compile),
+        mock.patch.object(relax.VirtualMachine, "__init__", _method(state.machine)),
+        mock.patch.object(relax.VirtualMachine, "__getitem__", _method(state.function)),
+    ):
+        yield state
+
+
+def _method(function):
+    # a function, unlike a bound method, receives the machine
+    return lambda *arguments, **options: function(*arguments, **options)  # noqa: PLW0108
+
+
+def pytest_configure(config):
+    """Wrap the whole run, where this is loaded as a plug-in."""
+    scope = contextlib.ExitStack()
+    config.differential = scope.enter_context(differential())
+    config.add_cleanup(scope.close)
+
+
+def _rounding_each(target):
+    """Return a processor without fused multiply-add.
+
+    Where LLVM fuses depends on what else is in a loop, so that it rounds in another place where a
+    buffer is read and written than where one is read and another written.
+    """
+    config = dict(target.export())
+    features = [*config.get("mattr", []), "-fma", "-fma4", "-avx512f"]
+    return tvm.target.Target({**config, "mattr": features})
+
+
+def _is_in_place(func):
+    return bool((getattr(func, "attrs", None) or {}).get(DONATED_DONE))
+
+
+def _key(mod):
+    return hash(mod)  # by address; what was lowered is kept alive until it is compiled
+
+
+def _calls_python(mod):
+    """Return whether a module calls packed functions other than those of the virtual machine."""
+    names = []
+
+    def visit(function):
+        names.append(str(function.global_symbol))
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            tvm_ffi.structural_walk(func, (relax.ExternFunc, visit))
+    return any(not name.startswith(_OURS) for name in names)
+
+
+def _dirtied(mod):
+    """Return a lowered module that overwrites each tensor as soon as it is allocated."""
+    changed = mod.clone()
+    for name, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            changed.update_func(name, _with_dirt(func))
+    return changed
+
+
+def _with_dirt(func):
+    def mutate(block):
+        bindings = []
+        for binding in block.bindings:
+            bindings.append(binding)
+            value = getattr(binding, "value", None)
+            if isinstance(value, relax.Call) and getattr(value.op, "name", "") in _ALLOCATIONS:
+                nothing = relax.TupleType([])
+                call = relax.Call(relax.ExternFunc("tests.dirty"), [binding.var], None, [nothing])
+                bindings.append(relax.VarBinding(relax.Var("_", nothing), call))
+        return relax.BindingBlock(bindings)
+
+    return tvm_ffi.structural_map(func, (relax.BindingBlock, mutate))
+
+
+def _copied(value, memo):
+    """Return arguments in memory of their own; those that were one tensor still are."""
+    if isinstance(value, list | tuple | tvm_ffi.Array):
+        items = [_copied(item, memo) for item in value]
+        return tuple(items) if isinstance(value, tuple) else items
+    if isinstance(value, tvm.runtime.Tensor):
+        key = value.data_ptr(), tuple(value.shape), str(value.dtype)
+        return memo.setdefault(key, gg.copy(value))
+    return gg.copy(value) if hasattr(value, "__dlpack__") else value
+
+
+def _bits(value):
+    """Yield the tensors of a result as bytes."""
+    if isinstance(value, tvm.runtime.Tensor):
+        array = value.numpy()
+        yield array.shape, str(array.dtype), array.tobytes()
+    elif isinstance(value, list | tuple | tvm_ffi.Array):
+        for item in value:
+            yield from _bits(item)
+    else:
+        yield repr(value) if isinstance(value, int | float | bool) else type(value).__name__
