@@ -312,8 +312,8 @@ _KINKS = """\
 What is missing or wrong, and what agrees only after the test's values were moved by 0.02 to 0.06
 ("at a kink"). Each of these was looked at:
 
-- Elu, Selu, LeakyRelu, ThresholdedRelu, the border and the grid points of GridSample, ties in
-  MaxPool and ReduceMin: the values stand on a kink or a jump, where the gradient is a convention
+- Elu, Selu, LeakyRelu, ThresholdedRelu, the border and the elements of GridSample, DeformConv and
+  RoiAlign, ties in MaxPool and ReduceMin: the values stand on a kink or a jump, where the gradient is a convention
   (the architecture page lists them).
 - GridSample with nearest, Mod at multiples of the divisor: a jump; the gradient is that beside it.
 - Acosh at 1, Pow of 0: the differences leave the domain of the function.

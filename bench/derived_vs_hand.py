@@ -209,15 +209,16 @@ counted of sorting. The time is that of the outputs and all gradients.
 
 Where derived gradients evaluate more:
 
-- softmax, log_softmax, max, variance, batch_norm: an op is one kernel, and its gradient is given
-  the outputs of that kernel alone. What lies between (the mean, the exponentials, the position of
-  the maximum) is computed again.
-- max pooling: the position of the maximum, which the rule keeps, is computed again.
-- cumsum and cumprod: a recurrence keeps all its states, and copies them into the gradient's shape.
-- scatter_elements: cotangents that are passed on as they are get copied, in a kernel.
+- softmax, log_softmax: sums and maxima of the forward kernel are passed in, the exponentials, which
+  are as large as the result, are computed again. The rule knows that the maximum that is subtracted
+  cancels; derived, its cotangent is computed, and its position.
+- max, max pooling: the position of the maximum, which the rule of max pooling keeps, is looked for
+  again: the forward kernel does not compute it.
+- batch_norm: each gradient kernel computes x less its mean again.
+- cumsum: a recurrence keeps all its states, and the cotangents that it adds up, in their order.
 
 Where they take more time for no more evaluations, it is what the schedules make of their kernels:
-of convolutions, of conditions around reads (where, relu), of several reductions in one kernel."""
+of convolutions, of several reductions in one kernel."""
 
 
 def page(result: dict[str, Any]) -> str:

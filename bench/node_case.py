@@ -102,12 +102,9 @@ def judge(name: str, kind: str = NODES) -> Verdict:
     """Run one test: import it, compare its outputs, and check its gradients in float64."""
     case = cases(kind)[name]
     operator = _operator(case)
-    graph = case.model.graph
     reason = _refusal(case)
     if reason:
         return Verdict(name, operator, REFUSED, reason)
-    if not all(_is_tensor(value) for value in [*graph.input, *graph.output]):
-        return Verdict(name, operator, MISSING, "sequence or optional types")
     try:
         status, reason = _checked(case)
     except gg.MissingGradientError as error:
@@ -146,10 +143,6 @@ def _refusal(case: Any) -> str:
 
 def _integers() -> set[str]:
     return {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
-
-
-def _is_tensor(value: Any) -> bool:
-    return value.type.WhichOneof("value") == "tensor_type"
 
 
 def _dtype(ty: Any) -> str:
@@ -204,28 +197,42 @@ def _draws(node: Any) -> bool:
 
 
 def _imported(case: Any) -> tuple[Any, list[np.ndarray], str]:
-    """Import a test's model; settings that it takes as inputs become constants where they must."""
+    """Import a test's model; settings that it takes as inputs become constants where they must.
+
+    Sequences are imported with as many tensors as the test's data hold, and of their shapes.
+    """
     graph = case.model.graph
     given = map(_array, case.data_sets[0][0])
     weights = {tensor.name for tensor in graph.initializer}  # older files list them among inputs
     inputs = [value for value in graph.input if value.name not in weights]
     arrays = dict(zip([value.name for value in inputs], given, strict=False))
     floats = _floats(inputs)
-    integers = set(arrays) - set(floats)
-    choices = [set(), integers, *(set(arrays) - set(kept) for kept in (floats[:1], floats[-1:]))]
+    sequences = {name: value for name, value in arrays.items() if isinstance(value, list)}
+    shapes: dict[str, Any] = {n: [a.shape for a in value] for n, value in sequences.items()}
+    if sequences:
+        shapes = {n: value.shape for n, value in arrays.items() if n not in sequences} | shapes
+    elements = {f"{n}[{k}]": a for n, value in sequences.items() for k, a in enumerate(value)}
+    tensors = set(arrays) - set(sequences)
+    integers = tensors - set(floats)
+    choices = [set(), integers, *(tensors - set(kept) for kept in (floats[:1], floats[-1:]))]
     reason = ""
     for constants in choices:
         try:
-            model = gg.from_onnx(_with_constants(case.model, arrays, constants))
+            given_shapes = {n: shape for n, shape in shapes.items() if n not in constants}
+            model = gg.from_onnx(
+                _with_constants(case.model, arrays, constants), shapes=given_shapes
+            )
         except gg.ModelError as error:
             reason = reason or " ".join(str(error).split())[:200]
             continue
-        return model, [arrays[name] for name in model.inputs], ""
+        return model, [{**arrays, **elements}[name] for name in model.inputs], ""
     return None, [], reason
 
 
-def _array(value: Any) -> np.ndarray:
-    """Return a value of a test's data, which gives some dtypes as tensors of ONNX."""
+def _array(value: Any) -> np.ndarray | list[np.ndarray]:
+    """Return a value of a test's data; a list for a sequence. Some are given as ONNX tensors."""
+    if isinstance(value, list):
+        return [np.asarray(_array(element)) for element in value]
     if isinstance(value, onnx.TensorProto):
         return numpy_helper.to_array(value)
     return np.asarray(value)
@@ -247,7 +254,10 @@ def _with_constants(model: Any, arrays: dict[str, Any], constants: set[str]) -> 
 
 def _difference(case: Any, outputs: Sequence[np.ndarray]) -> str:
     """Return how the outputs differ from those that the standard gives; nothing if they agree."""
-    expected = [_array(value) for value in case.data_sets[0][1]]
+    given = [_array(value) for value in case.data_sets[0][1]]
+    expected = [a for value in given for a in (value if isinstance(value, list) else [value])]
+    if any(isinstance(value, list) for value in given) and len(outputs) != len(expected):
+        return f"there are {len(outputs)} tensors, expected {len(expected)}"
     for index, (ours, theirs) in enumerate(zip(outputs, expected, strict=False)):
         if ours.shape != theirs.shape or ours.dtype != theirs.dtype:
             return (

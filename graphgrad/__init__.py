@@ -4,6 +4,7 @@ from . import fallback, loss, optim, schedule, transform
 from .autodiff.vjp import vjp
 from .check.gradients import check_grads
 from .coverage import coverage
+from .effects import declare_effects
 from .errors import (
     AliasError,
     ArgumentError,
@@ -61,6 +62,7 @@ __all__ = [
     "compile",
     "copy",
     "coverage",
+    "declare_effects",
     "export_step",
     "fallback",
     "from_onnx",

@@ -163,7 +163,13 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
     length = command.add_mutually_exclusive_group()
     length.add_argument("--epochs", type=count, metavar="N", help=f"default: {default.epochs}")
     length.add_argument("--steps", type=count, metavar="N", help="instead of epochs")
-    add("--batch", type=count, metavar="N", help=f"examples per step; default: {default.batch}")
+    add("--batch", type=count, metavar="N", help=f"examples at a time; default: {default.batch}")
+    add(
+        "--accumulate",
+        type=count,
+        metavar="K",
+        help=f"batches per step, whose gradients are averaged; default: {default.accumulate}",
+    )
     add(
         "--freeze",
         action="append",

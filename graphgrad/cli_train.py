@@ -49,6 +49,7 @@ class Settings:
     epochs: int = 30
     steps: int | None = None
     batch: int = 32
+    accumulate: int = 1
     freeze: list[str] = field(default_factory=list)
     seed: int = 0
     target: str = "llvm"
@@ -254,10 +255,10 @@ def _check_data(step: TrainStep, job: Job) -> None:
 
 
 def _plan(settings: Settings, dataset: Dataset) -> Plan:
-    per_epoch = batch_count(dataset.train, settings.batch)
+    per_epoch = batch_count(dataset.train, settings.batch * settings.accumulate)
     steps = settings.epochs * per_epoch if settings.steps is None else settings.steps
     schedule = build_schedule(settings, steps, per_epoch)
-    return Plan(settings.batch, steps, settings.seed, schedule)
+    return Plan(settings.batch, steps, settings.seed, schedule, settings.accumulate)
 
 
 def _frozen(model: Model, patterns: Sequence[str]) -> Model:
@@ -294,6 +295,7 @@ def _training_step(job: Job, model: Model) -> TrainStep:
         settings.loss,
         build_optimizer(settings),
         target=settings.target,
+        accumulate=settings.accumulate,
         seed=settings.seed,
         rules=settings.rules,
     )

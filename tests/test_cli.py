@@ -149,6 +149,15 @@ def test_freeze_keeps_weights(task, tmp_path):
     assert {name for name in before if before[name] != after[name]} == {"fc2.weight", "fc2.bias"}
 
 
+def test_accumulated_batches_are_one_big_one(task, tmp_path):
+    def losses(*arguments):
+        assert train(*task, "--steps", "6", *arguments, out=tmp_path / "out") == 0
+        return record(tmp_path / "out")["loss"]
+
+    expected = losses("--batch", "16")
+    assert losses("--batch", "8", "--accumulate", "2") == pytest.approx(expected, rel=1e-5)
+
+
 def test_mean_squared_error(tmp_path, capsys):
     onnx.save(models.mlp((2, 1)), tmp_path / "linear.onnx")
     x = np.random.default_rng(0).standard_normal((32, 2)).astype(np.float32)

@@ -1,11 +1,13 @@
 """`coverage` tells each op's gradient and its places, and runs nothing."""
 
 import json
+import re
 
 import pytest
 from tvm import relax
 from tvm.script.parser import ir as I
 from tvm.script.parser import relax as R
+from tvm.script.parser import tirx as T
 
 import graphgrad as gg
 from graphgrad import models
@@ -103,6 +105,68 @@ def test_missing(build, name, reason):
     assert found.rows[0] is row
     assert "missing: 1 op(s) in 1 call(s)" in str(found)
     assert provenances(found)["relax.exp"] == "hand"
+
+
+@I.ir_module(s_tir=True)
+class InPlace:
+    @T.prim_func(s_tir=True)
+    def halved(A: T.Buffer((3,), "float32")):
+        with T.sblock("halved"):
+            for i in range(3):
+                A[i] = A[i] * T.float32(0.5)
+
+    @R.function
+    def differentiated(x: R.Tensor((3,), "float32")) -> R.Tensor((3,), "float32"):
+        y = R.exp(x)
+        z = R.call_tir_inplace(
+            InPlace.halved, (y,), inplace_indices=[0], out_ty=R.Tensor((3,), "float32")
+        )
+        return z
+
+    @R.function
+    def beside(x: R.Tensor((3,), "float32")) -> R.Tensor((3,), "float32"):
+        y = R.exp(x)
+        view = R.reshape(R.reshape(y, (1, 3)), (3,))
+        _ = R.call_tir_inplace(
+            InPlace.halved, (view,), inplace_indices=[0], out_ty=R.Tensor((3,), "float32")
+        )
+        return y
+
+    @R.function
+    def in_a_branch(x: R.Tensor((3,), "float32"), flag: R.Tensor((), "bool")) -> R.Tensor(
+        (3,), "float32"
+    ):
+        y = R.exp(x)
+        if flag:
+            w = R.call_tir_inplace(
+                InPlace.halved, (y,), inplace_indices=[0], out_ty=R.Tensor((3,), "float32")
+            )
+            z = R.multiply(w, w)
+        else:
+            z = R.sin(y)
+        return z
+
+
+def test_in_place_calls_are_differentiated_out_of_place():
+    assert gg.coverage(InPlace, "differentiated").complete
+    gg.vjp(InPlace, "differentiated")
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "where"),
+    [
+        ("beside", "relax.call_tir_inplace(halved)", "view"),
+        ("in_a_branch", "relax.If", "y"),
+    ],
+)
+def test_what_overwrites_what_gradients_read_is_missing(name, op, where):
+    """A view of y, which the rule of exp reads; y, from which a branch is computed again."""
+    (row,) = gg.coverage(InPlace, name).missing
+    assert (row.op, row.count) == (op, 1)
+    reason = rf"relax\.call_tir_inplace\(halved\) overwrites {where}, .*out of place"
+    assert re.match(reason, row.reason)
+    with pytest.raises(gg.MissingGradientError, match=reason):
+        gg.vjp(InPlace, name)
 
 
 def test_op_of_someone_elses():

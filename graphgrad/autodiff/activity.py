@@ -22,6 +22,7 @@ from ..provenance import read
 from ..registry.rule import Rule, find, find_function
 from .branches import branch_programs
 from .derive import derived_rule
+from .overwriting import overwriting
 from .program import Program, variables_in
 from .te_gradients import te_gradient_rule
 from .written_out import written_out
@@ -85,9 +86,10 @@ class Activity:
     rules : dict
         Rule of each active call, by the variable that it is bound to.
     missing : dict
-        Name of the op of each active call that has no rule, by the variable that it is bound to.
+        Name of the op of each active call that has no rule, by the variable that it is bound to;
+        and of each call that overwrites what rules read.
     reasons : dict
-        Why it has none.
+        Why it is missing.
     """
 
     varied: set[Any]
@@ -108,7 +110,8 @@ def analyse(program: Program, wrt: Iterable[Any]) -> Activity:
     Raises
     ------
     MissingGradientError
-        Active ops have no rule; lists every one of them.
+        Active ops have no rule, or in-place calls overwrite what gradients read; lists every one of
+        them.
     """
     activity = survey(program, wrt)
     if activity.missing:
@@ -136,6 +139,14 @@ def survey(program: Program, wrt: Iterable[Any]) -> Activity:
             except MissingGradientError as error:
                 missing[var] = op_name(value)
                 reasons[var] = str(error)
+    written_out = {var for var, rule in rules.items() if rule.kind == "composite"}
+    for var, call, argument in overwriting(program, {*rules, *missing}):
+        if var not in written_out and var not in missing:
+            missing[var] = op_name(call)
+            reasons[var] = (
+                f"{missing[var]} overwrites {argument.name}, which gradients read afterwards; call "
+                "the function out of place, by call_tir or call_dps_packed"
+            )
     return Activity(varied, needed, rules, missing, reasons)
 
 

@@ -2,7 +2,8 @@
 
 An op without a rule is written out as what it is lowered to, and a kernel's gradient is derived
 from its tensor expressions (`graphgrad.fallback`). A derived gradient is a kernel too, one for each
-input, so it can be differentiated again.
+input, so it can be differentiated again. A kernel with intermediates that its gradient is better
+given than left to compute again is first written out as one that returns them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,13 @@ import tvm
 from tvm import relax, tirx
 
 from ..errors import MissingGradientError
-from ..fallback.kernels.gradient import GradientKernel, gradient_kernels
+from ..fallback.kernels.gradient import (
+    GradientKernel,
+    GradientKernels,
+    gradient_kernels,
+    saved_by,
+    saving_kernel,
+)
 from ..fallback.kernels.in_place import out_of_place
 from ..lower.legalise import lowering_of
 from ..ops.call_te import KernelBuilder
@@ -83,6 +90,55 @@ def _tensors(values: Sequence[Any]) -> Any:
             yield from _tensors(value)
 
 
+class _Replaced:
+    """A composite that calls another kernel in the place of one.
+
+    Parameters
+    ----------
+    call : relax.Call
+    kernel : PrimFunc
+        What it calls.
+    made : PrimFunc
+        What takes its place; it may return more.
+    name : str
+        Of that.
+    further : callable
+        Returns the types of what it returns behind the results, given what is at a place of the
+        call (see `fallback.kernels.gradient.Place`).
+    """
+
+    def __init__(
+        self,
+        call: Any,
+        kernel: tirx.PrimFunc,
+        made: tirx.PrimFunc,
+        name: str,
+        further: Callable[[Any], list[tuple[list[Any], str]]] = lambda size: [],
+    ):
+        self.kernel = kernel
+        self._result = call.ty_args[0]
+        self._made = made
+        self._name = name
+        self._further = further
+
+    def __call__(self, *inputs: Any) -> Any:
+        """Return the results of the call."""
+        types = _fields(self._result)
+
+        def size(number: int, axis: int | None) -> Any:
+            if number >= len(inputs):
+                return types[number - len(inputs)].shape[axis]
+            return inputs[number] if axis is None else inputs[number].shape[axis]
+
+        further = [relax.TensorType(shape, dtype) for shape, dtype in self._further(size)]
+        emitter = next(_tensors(inputs)).emitter
+        variable = emitter.builder.add_func(self._made, self._name)
+        results = emitter.emit(relax.call_tir(variable, expression_of(inputs), [*types, *further]))
+        if not isinstance(results, list):
+            return results
+        return results[: len(types)] if isinstance(self._result, relax.TupleType) else results[0]
+
+
 def _in_place_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     """Return a rule that writes a kernel out as one that leaves its arguments as they are.
 
@@ -90,23 +146,34 @@ def _in_place_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     """
     name = call.args[0].name_hint
     pure = out_of_place(func, [int(index) for index in call.attrs.inplace_indices])
-
-    def composite(*inputs: Any) -> Any:
-        emitter = next(_tensors(inputs)).emitter
-        variable = emitter.builder.add_func(pure, f"{name}_out_of_place")
-        arguments = expression_of(inputs)
-        return emitter.emit(relax.call_tir(variable, arguments, call.ty_args[0]))
-
+    composite = _Replaced(call, func, pure, f"{name}_out_of_place")
     return Rule(f"relax.call_tir_inplace({name})", "composite", composite, origin="derived")
 
 
 def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:
+    """Return a rule for a call of a kernel; it may first be written out as one that saves more."""
+    saving = saving_kernel(func, len(data_of(call)), len(_fields(call.ty_args[0])))
+    if saving is None:
+        return _gradient_rule(call, func)
+    name = call.args[0].name_hint
+    composite = _Replaced(call, func, saving.func, f"{name}_saving", saving.types)
+    return Rule(f"relax.call_tir({name})", "composite", composite, origin="derived")
+
+
+def _gradient_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     """Return a rule that calls the gradient kernels of a kernel."""
     name = call.args[0].name_hint
-    types = _fields(call.ty_args[0])
-    kernels = gradient_kernels(func, len(data_of(call)), len(types))
+    count = len(_fields(call.ty_args[0]))
+    saved = range(max(count - saved_by(func), 0), count)
+
+    def kernels_without(constant: Sequence[int]) -> GradientKernels:
+        return gradient_kernels(func, len(data_of(call)), count, constant)
+
+    kernels_without(saved)  # raises before anything is written
 
     def rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> list[Any]:
+        # Only a gradient of the gradient sends cotangents to what was saved for it.
+        kernels = kernels_without([n for n in saved if _is_zero(cotangents[n])])
         shared: list[Tensor] = []
         tensors = {"input": inputs, "output": outputs, "cotangent": cotangents, "shared": shared}
 
@@ -116,12 +183,23 @@ def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:
 
         for number, kernel in enumerate(kernels.shared):
             shared += called(kernel, f"ct_shared{number}")
-        return [
-            None if kernel is None else _typed(called(kernel, f"ct{number}")[0], inputs[number])
-            for number, kernel in enumerate(kernels.cotangents)
-        ]
+        results: list[Tensor | None] = []
+        for number, found in enumerate(kernels.cotangents):
+            if isinstance(found, GradientKernel):
+                (value,) = called(found, f"ct{number}")
+                results.append(_typed(value, inputs[number]))
+            elif found is not None:
+                kind, place = found
+                results.append(_typed(tensors[kind][place], inputs[number]))
+            else:
+                results.append(None)
+        return results
 
     return Rule(f"relax.call_tir({name})", "general", rule, origin="derived")
+
+
+def _is_zero(cotangent: Tensor | None) -> bool:
+    return cotangent is None or cotangent.fill == 0.0
 
 
 def _typed(cotangent: Tensor, primal: Tensor) -> Tensor:

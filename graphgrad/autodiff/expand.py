@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ..errors import MissingGradientError
-from ..ops.calls import overwritten_by
-from .activity import Activity, analyse, op_name, place
-from .program import Program, variables_in
+from .activity import Activity, analyse
+from .mutation import mutations_of
+from .program import Program
 from .written_out import written_out
 
 
@@ -31,10 +30,14 @@ def expand(program: Program, wrt: Sequence[Any]) -> tuple[Program, Activity]:
     Raises
     ------
     MissingGradientError
-        Active ops have no rule, or an in-place call overwrites what gradients read.
+        Active ops have no rule, an in-place call overwrites what gradients read, a value is used
+        under its old name behind such a call, or an output depends on what a call wrote to memory.
     RuleError
         A composite rule returned values that are not those of its op.
     """
+    mutations = mutations_of(program)
+    if mutations is not None:
+        mutations.refuse_stale_names()
     activity = analyse(program, wrt)
     while composites := {v: r for v, r in activity.rules.items() if r.kind == "composite"}:
         bindings: list[tuple[Any, Any]] = []
@@ -48,19 +51,7 @@ def expand(program: Program, wrt: Sequence[Any]) -> tuple[Program, Activity]:
                 bindings.append((var, value))
         program = replace(program, bindings=bindings, kernels=kernels)
         activity = analyse(program, wrt)
-    _refuse_overwriting(program, activity)
+    mutations = mutations_of(program)
+    if mutations is not None:
+        mutations.refuse_unknown_derivatives(activity)
     return program, activity
-
-
-def _refuse_overwriting(program: Program, activity: Activity) -> None:
-    """Raise if a call overwrites what the rules of other calls, or its own, may read after it."""
-    active = [(var, value) for var, value in program.bindings if var in activity.rules]
-    read = {source for var, value in active for source in (var, *variables_in(value))}
-    for var, value in program.bindings:
-        for argument in overwritten_by(value):
-            if argument in read:
-                raise MissingGradientError(
-                    f"{op_name(value)} at {place(var, value)} overwrites {argument.name}, which "
-                    "gradients read afterwards; call the function out of place, by call_tir or "
-                    "call_dps_packed"
-                )

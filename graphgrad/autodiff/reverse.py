@@ -20,6 +20,7 @@ from .activity import Activity, has_cotangent
 from .apply import Cotangent, apply_rule
 from .branches import branch_programs, emitted_branch, materialised
 from .expand import expand
+from .mutation import Reads, mutations_of
 from .program import Program, substitute, variables_in
 
 
@@ -62,6 +63,11 @@ def backward(
     -------
     list of Tensor, or nested tuples of them
         One per entry of `wrt`, in its shape and dtype; zeros where no output depends on it.
+
+    Raises
+    ------
+    MissingGradientError
+        A gradient reads a value that a call overwrites.
     """
     sweep = _Sweep(emitter, program, environment, activity)
     sweep.send(program.result, seed)
@@ -89,6 +95,8 @@ class _Sweep:
         self.environment = environment
         self.activity = activity
         self.cotangents: dict[Any, Cotangent] = {}
+        self.mutations = mutations_of(program)
+        self.reads = Reads(emitter, environment)
 
     def send(self, expr: Any, cotangent: Cotangent) -> None:
         """Add a cotangent to the variables that an expression consists of."""
@@ -127,11 +135,16 @@ class _Sweep:
         with self.emitter.at(_span(value, rule), f"{var.name}_ct"):
             output = self.environment[var]
             results = apply_rule(rule, self.emitter, call, output, cotangent, wanted)
+            if self.mutations is not None:
+                self.mutations.refuse_overwritten(var, value, self.reads.of(results))
             for argument, result in zip(data_of(value), results, strict=True):
                 self.send(argument, result)
 
     def _visit_branches(self, var: Any, value: Any, cotangent: Cotangent) -> None:
         """Send the cotangent of an If on to what its branches read."""
+        if self.mutations is not None:
+            self.mutations.refuse_repeated(var, value)
+            self.mutations.refuse_overwritten(var, value, variables_in(value))
         read = [
             source
             for source in dict.fromkeys(variables_in(value))

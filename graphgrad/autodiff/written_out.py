@@ -55,7 +55,8 @@ def written_out(rule: Rule, var: Any, call: Any) -> WrittenOut:
     """Return a call's composite form.
 
     Calls of an op that differ in nothing but their variables are written out once, if the form is
-    derived.
+    derived. Those of kernels that are called by one name are compared by what they compute, which
+    the rule's function has as its attribute `kernel`.
 
     Raises
     ------
@@ -65,7 +66,7 @@ def written_out(rule: Rule, var: Any, call: Any) -> WrittenOut:
     sources = list(dict.fromkeys(variables_in(call)))
     if rule.origin != "derived":
         return _written_out(rule, var, call, sources)
-    key = _structure(var, call, sources)
+    key = [*_structure(var, call, sources), getattr(rule.function, "kernel", None)]
     symbols: list[Any] = []
     tvm_ffi.structural_walk(tvm_ffi.convert(key), (tvm.ir.Var, symbols.append))
     kept = _WRITTEN_OUT.get(

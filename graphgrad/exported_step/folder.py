@@ -20,6 +20,20 @@ _CUDA_COMPILE = "tvm_callback_cuda_compile"
 """The function that TVM's runtime asks for machine code where a library holds CUDA source."""
 
 
+def folder_at(path: Any) -> Path:
+    """Return the absolute path of a folder, links followed; it need not exist.
+
+    Raises
+    ------
+    FolderError
+        `path` is no path.
+    """
+    try:
+        return Path(path).resolve()
+    except (TypeError, ValueError) as error:
+        raise FolderError(f"{path!r} is no path of a folder: {error}") from error
+
+
 def read_manifest(folder: Path) -> dict[str, Any]:
     """Return what an export holds.
 

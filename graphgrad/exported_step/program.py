@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,9 @@ class Program:
     Attributes
     ----------
     step, evaluate : callable
+        A call of a step is a micro-batch of it where `end` is not None.
+    end : callable or None
+        Ends the window of a step of several micro-batches.
     shapes : tuple of tuple of int
         Of the inputs.
     seeded : bool
@@ -75,8 +78,10 @@ class Program:
             machine = vm.VirtualMachine(tvm.runtime.load_module(str(library)), device)
         except (RuntimeError, OSError) as error:
             raise MachineError(f"{library} cannot be loaded: {error}") from error
-        self.step: Callable[..., Any] = machine[entry["functions"]["step"]]
-        self.evaluate: Callable[..., Any] = machine[entry["functions"]["evaluate"]]
+        functions = {role: machine[name] for role, name in entry["functions"].items()}
+        self.step: Callable[..., Any] = functions["step"]
+        self.evaluate: Callable[..., Any] = functions["evaluate"]
+        self.end: Callable[..., Any] | None = functions.get("end_of_window")
         self.shapes: Shapes = tuple(tuple(ty["shape"]) for ty in entry["inputs"])
         self.seeded: bool = entry["seeded"]
         self._targets: Mapping[str, Any] | None = entry["targets"]
@@ -107,6 +112,64 @@ class Program:
         if span is not None:
             _check_range(ty.name, array, span, self._targets["ignored"])
         return [staging.copy(ty.name, array)]
+
+
+class Programs:
+    """The libraries of an export, by the shapes of the inputs.
+
+    Parameters
+    ----------
+    folder : Path
+    entries : sequence of mapping
+        As the manifest has them.
+    device : Device
+
+    Attributes
+    ----------
+    end : callable or None
+        As of `Program`; it has nothing to do with the inputs.
+
+    Raises
+    ------
+    MachineError
+        A library cannot be loaded.
+    """
+
+    def __init__(
+        self, folder: Path, entries: Sequence[Mapping[str, Any]], device: tvm.runtime.Device
+    ):
+        programs = [Program(folder, entry, device) for entry in entries]
+        self._programs = {program.shapes: program for program in programs}
+        self._inputs = types_by_name(entries[0]["inputs"])
+        self._device = device
+        self.end = programs[0].end
+
+    def of(self, inputs: Any, staging: Staging) -> tuple[Program, list[tvm.runtime.Tensor]]:
+        """Return the program for the shapes of the inputs, and the inputs on the device.
+
+        Raises
+        ------
+        InputError
+        """
+        types = self._inputs
+        if not isinstance(inputs, Mapping):
+            if len(types) != 1:
+                raise InputError(f"the model has inputs {list(types)}; give arrays by name")
+            inputs = dict.fromkeys(types, inputs)
+        if inputs.keys() != types.keys():
+            raise InputError(f"given inputs {list(inputs)}, but the model has {list(types)}")
+        given = {name: lend(f"input {name!r}", inputs[name], self._device) for name in types}
+        for name, ty in types.items():
+            ty.check_dtype(f"input {name!r}", given[name])
+        shapes = tuple(tuple(map(int, array.shape)) for array in given.values())
+        if shapes not in self._programs:
+            exported = ", or ".join(
+                ", ".join(f"{name!r} {shape}" for name, shape in zip(types, known, strict=True))
+                for known in self._programs
+            )
+            raise InputError(f"inputs of shapes {shapes}: the export is for {exported} alone")
+        placed = [staging.place(f"input {name!r}", given[name]) for name in types]
+        return self._programs[shapes], placed
 
 
 def _check_range(

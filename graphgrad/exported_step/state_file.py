@@ -54,6 +54,7 @@ def write(
     StateError
         The file cannot be written; what stood there before is untouched.
     """
+    path = _path(path)
     arrays = {
         f"{group}{_SEPARATOR}{name}": np.asarray(array, order="C")
         for group, members in groups.items()
@@ -65,8 +66,8 @@ def write(
         raise FactsError(f"JSON cannot hold the facts for {path}: {error}") from error
     metadata = {"format": FORMAT, "facts": text, "sha256": _digest(arrays, text)}
     try:
-        replace_file(Path(path), save(arrays, metadata=metadata))
-    except OSError as error:
+        replace_file(path, save(arrays, metadata=metadata))
+    except (OSError, ValueError) as error:
         raise StateError(
             f"cannot write the checkpoint {path}: {error}; what stood there before is untouched"
         ) from error
@@ -93,6 +94,13 @@ def replace_file(path: Path, data: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+def _path(given: Any) -> Path:
+    try:
+        return Path(given)
+    except TypeError as error:
+        raise StateError(f"{given!r} is no path of a file: {error}") from error
 
 
 def _remove_unfinished(path: Path) -> None:
@@ -125,7 +133,8 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
     StateError
         The file is missing, damaged, or no checkpoint of graphgrad.
     """
-    if not Path(path).is_file():
+    path = _path(path)
+    if not path.is_file():
         raise StateError(f"there is no file {path} to load")
     try:
         with safe_open(path, framework="numpy") as file:

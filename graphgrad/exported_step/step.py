@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from numbers import Real
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,11 +14,19 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from . import state_file
-from .arrays import Arrays, Staging, copy, lend, to_array, to_arrays
+from .arrays import Arrays, Staging, copy, to_array, to_arrays
 from .errors import FolderError, InputError, OutOfMemoryError, StateError
-from .folder import MANIFEST, STATE, check_files, machine_code_from, read_manifest
+from .folder import (
+    MANIFEST,
+    STATE,
+    check_files,
+    folder_at,
+    machine_code_from,
+    read_manifest,
+)
 from .machine import check_machine, device_errors, open_device, release_pool
-from .program import Program, TensorType, types_by_name
+from .program import Programs, types_by_name
+from .window import Types, Window, accumulated_in, window_types
 
 _T = TypeVar("_T")
 
@@ -45,12 +52,13 @@ class ExportedStep:
     learning_rate : float
         The rate of the next steps; may be set at any time.
     steps : int
-        Calls so far.
+        Steps so far: calls, or windows of `accumulate` calls.
 
     Raises
     ------
     FolderError
-        The export is missing or damaged, or it holds no weights and none were given.
+        The export is missing or damaged, `folder` is no path, or the export holds no weights and
+        none were given.
     MachineError
         This machine cannot run it.
     OutOfMemoryError
@@ -65,6 +73,7 @@ class ExportedStep:
     _rate: tvm.runtime.Tensor
     _updates: tvm.runtime.Tensor
     _tensors: dict[str, dict[str, tvm.runtime.Tensor]]
+    _window: Window | None
 
     def __init__(
         self,
@@ -72,7 +81,7 @@ class ExportedStep:
         device: tvm.runtime.Device | None = None,
         weights: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     ):
-        root = Path(folder).resolve()
+        root = folder_at(folder)
         self.manifest = read_manifest(root)
         check_files(root, self.manifest["files"])
         check_machine(self.manifest)
@@ -83,8 +92,7 @@ class ExportedStep:
         self._trained = [self._params[name] for name in self.manifest["trained"]]
         self._fills = {slot["name"]: slot["fill"] for slot in self.manifest["slots"]}
         with machine_code_from(root, self.manifest["files"]):
-            programs = [Program(root, e, self._device) for e in self.manifest["entries"]]
-        self._programs = {program.shapes: program for program in programs}
+            self._programs = Programs(root, self.manifest["entries"], self._device)
         if isinstance(weights, Mapping):
             self._start(weights)
         elif not isinstance(weights, str | os.PathLike | None):
@@ -119,6 +127,21 @@ class ExportedStep:
             return self.steps - int(self._updates.numpy())
 
     @property
+    def accumulate(self) -> int:
+        """How many calls, each with a micro-batch, make a step."""
+        return int(self.manifest.get("accumulate", 1))
+
+    @property
+    def accumulated(self) -> int:
+        """How many micro-batches the open window has; 0 between two steps."""
+        return self._window.accumulated if self._window is not None else 0
+
+    def discard(self) -> None:
+        """Drop the micro-batches of the open window, as if they had never been."""
+        if self._window is not None:
+            self._window.accumulated = 0
+
+    @property
     def params(self) -> Arrays:
         """Copies of all parameters, by name."""
         return self._arrays("params")
@@ -134,7 +157,7 @@ class ExportedStep:
         return {slot: self._arrays(slot) for slot in self._fills}
 
     def __call__(self, inputs: Any, targets: Any = None) -> float:
-        """Make one step.
+        """Make one step, or add a micro-batch to it.
 
         Parameters
         ----------
@@ -149,14 +172,15 @@ class ExportedStep:
         Returns
         -------
         loss : float
-            Of the parameters before the step.
+            Of this batch and the parameters before the step.
 
         Raises
         ------
         InputError
             An array does not fit; nothing has changed.
         OutOfMemoryError
-            The device has too little memory; nothing has changed.
+            The device has too little memory; nothing has changed, but where it was short for the
+            end of a window alone, the window is dropped.
         MachineError
             The device failed, perhaps in an earlier step.
         """
@@ -178,15 +202,22 @@ class ExportedStep:
         InputError, OutOfMemoryError, MachineError
             As of a call.
         """
-        loss, self._updates, *fresh = self._on_device(
-            "a training step", lambda: self._step(inputs, targets)
-        )
+        task, window = "a training step", self._window
+        loss, *fresh = self._on_device(task, lambda: self._step(inputs, targets))
+        if window is not None:
+            window.replace(fresh)
+            if window.accumulated < self.accumulate:
+                return loss
+            window.accumulated = 0  # also if the end fails
+            fresh = self._on_device(task, lambda: self._end(window))
         self._replace(fresh)
         self.steps += 1
         return loss
 
     def evaluate(self, inputs: Any) -> Arrays:
         """Return the model's outputs by name, in inference form, with the current parameters.
+
+        In an open window those of its start.
 
         Raises
         ------
@@ -225,7 +256,12 @@ class ExportedStep:
             "seed": self._seed,
             "extra": dict(extra or {}),
         }
-        state_file.write(path, {group: self._arrays(group) for group in self._tensors}, facts)
+        groups = {group: self._arrays(group) for group in self._tensors}
+        if self._window is not None and self.accumulated:
+            facts |= {"accumulate": self.accumulate, "accumulated": self.accumulated}
+            with device_errors(self._device, "a copy of the open window"):
+                groups |= self._window.arrays()
+        state_file.write(path, groups, facts)
 
     def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Go back to a state that was saved, here or by graphgrad; return its ``extra``.
@@ -233,7 +269,8 @@ class ExportedStep:
         Raises
         ------
         StateError
-            The file is missing, damaged, or of another model or optimiser; nothing has changed.
+            The file is missing, damaged, or of another model or optimiser, or of an open window and
+            another `accumulate`; nothing has changed.
         OutOfMemoryError
             The device has no room for it beside what it replaces; nothing has changed.
         MachineError
@@ -241,8 +278,10 @@ class ExportedStep:
         """
         groups, facts = state_file.read(path)
         # A group without arrays leaves no trace in the file.
-        groups = {group: groups.get(group, {}) for group in {**self._types(), **groups}}
-        state_file.check_match(path, groups, self._types())
+        accumulated = accumulated_in(path, facts, self.accumulate)
+        types = {**self._types(), **(self._window_types() if accumulated else {})}
+        groups = {group: groups.get(group, {}) for group in {**types, **groups}}
+        state_file.check_match(path, groups, types)
         if facts["optimizer"] != self.manifest["optimizer"]:
             raise StateError(
                 f"{path} was saved by {facts['optimizer']}, but this step uses "
@@ -251,17 +290,21 @@ class ExportedStep:
         self._place(groups, facts)
         return facts["extra"]
 
-    def _types(self) -> dict[str, dict[str, TensorType]]:
+    def _types(self) -> Types:
         """Return the types of everything that the step owns, by group, in its order."""
         trained = {ty.name: ty for ty in self._trained}
         return {"params": self._params, "state": self._state, **dict.fromkeys(self._fills, trained)}
+
+    def _window_types(self) -> Types:
+        """Return the types of what a window holds."""
+        return window_types(self._state, self._trained)
 
     def _start(self, weights: Mapping[str, Any]) -> None:
         """Begin at step 0 with given values of the parameters and statistics."""
         wanted = {**self._params, **self._state}
         if weights.keys() != wanted.keys():
             raise InputError(
-                f"weights: unknown {sorted(weights.keys() - wanted.keys())}, missing "
+                f"weights: unknown {sorted(weights.keys() - wanted.keys(), key=str)}, missing "
                 f"{sorted(wanted.keys() - weights.keys())}; the names are in {MANIFEST}"
             )
         with device_errors(self._device, "a copy of the weights"):
@@ -276,6 +319,7 @@ class ExportedStep:
     def _place(self, groups: Mapping[str, Arrays], facts: Mapping[str, Any]) -> None:
         """Go on from arrays, copied in the order that the step takes them, and facts of a file."""
         steps, rate = facts["steps"], facts["learning_rate"]
+        accumulated = int(facts.get("accumulated", 0))
         self._check_rate(rate)
 
         def placed() -> tuple[Any, ...]:
@@ -284,10 +328,13 @@ class ExportedStep:
                 for group, names in self._types().items()
             }
             updates = copy(np.asarray(steps - facts["skipped"], "float64"), self._device)
-            return tensors, updates, self._placed_rate(rate)  # last, as it may overwrite
+            window = None
+            if self.accumulate > 1:
+                window = Window(self._window_types(), groups, accumulated, self._device)
+            return tensors, updates, window, self._placed_rate(rate)  # last, as it may overwrite
 
         task = "a copy of the parameters and the optimiser's state"
-        self._tensors, self._updates, self._rate = self._on_device(task, placed)
+        self._tensors, self._updates, self._window, self._rate = self._on_device(task, placed)
         self.steps, self._learning_rate, self._seed = steps, float(rate), facts["seed"]
 
     def _check_rate(self, rate: float) -> None:
@@ -327,54 +374,47 @@ class ExportedStep:
             raise
 
     def _step(self, inputs: Any, targets: Any) -> Any:
-        """Return what the program of a step returns."""
-        program, arguments = self._checked(inputs)
+        """Return what the program of a step, or of a micro-batch, returns."""
+        program, arguments = self._programs.of(inputs, self._staging)
         arguments += program.targets(targets, self._staging)
-        arguments.append(self._rate)
+        arguments.append(self._rate if self._window is None else self._window.opens)
         if program.seeded:
-            # The two halves of a word of 64 bits: no two steps of two seeds share one.
-            word = np.asarray(self._seed << 32 | self.steps, "int64")
+            # The two halves of a word of 64 bits: no two calls of two seeds share one.
+            call = self.steps * self.accumulate + self.accumulated
+            word = np.asarray(self._seed << 32 | call, "int64")
             arguments.append(self._staging.copy("seed", word))
+        if self._window is not None:
+            return program.step(*arguments, *self._of_model(), *self._window.everything())
         owned = [tensor for group in self._tensors.values() for tensor in group.values()]
         return program.step(*arguments, self._updates, *owned)
 
+    def _end(self, window: Window) -> Any:
+        """Return what the program at the end of a window returns."""
+        end = self._programs.end
+        assert end is not None
+        trained = [self._tensors["params"][ty.name] for ty in self._trained]
+        others = [t for group in ("state", *self._fills) for t in self._tensors[group].values()]
+        return end(self._rate, self._updates, *trained, *others, *window.everything())
+
+    def _of_model(self) -> list[tvm.runtime.Tensor]:
+        """Return the parameters and the statistics."""
+        return [*self._tensors["params"].values(), *self._tensors["state"].values()]
+
     def _evaluate(self, inputs: Any) -> Arrays:
         """Return the outputs by name."""
-        program, arguments = self._checked(inputs)
-        owned = [*self._tensors["params"].values(), *self._tensors["state"].values()]
-        outputs = program.evaluate(*arguments, *owned)[0]
+        program, arguments = self._programs.of(inputs, self._staging)
+        outputs = program.evaluate(*arguments, *self._of_model())[0]
         return to_arrays(dict(zip(self.manifest["outputs"], outputs, strict=True)))
 
     def _replace(self, tensors: list[tvm.runtime.Tensor]) -> None:
-        """Take what a step returned: the parameters that train, statistics and buffers."""
+        """Take what a step returned: count, parameters that train, statistics and buffers."""
         fresh = iter(tensors)
+        self._updates = next(fresh)
         for ty in self._trained:
             self._tensors["params"][ty.name] = next(fresh)
         for group in ("state", *self._fills):
             for name in self._tensors[group]:
                 self._tensors[group][name] = next(fresh)
-
-    def _checked(self, inputs: Any) -> tuple[Program, list[tvm.runtime.Tensor]]:
-        """Return the program for the shapes of the inputs, and the inputs on the device."""
-        types = types_by_name(self.manifest["entries"][0]["inputs"])
-        if not isinstance(inputs, Mapping):
-            if len(types) != 1:
-                raise InputError(f"the model has inputs {list(types)}; give arrays by name")
-            inputs = dict.fromkeys(types, inputs)
-        if inputs.keys() != types.keys():
-            raise InputError(f"given inputs {list(inputs)}, but the model has {list(types)}")
-        given = {name: lend(f"input {name!r}", inputs[name], self._device) for name in types}
-        for name, ty in types.items():
-            ty.check_dtype(f"input {name!r}", given[name])
-        shapes = tuple(tuple(map(int, array.shape)) for array in given.values())
-        if shapes not in self._programs:
-            exported = ", or ".join(
-                ", ".join(f"{name!r} {shape}" for name, shape in zip(types, known, strict=True))
-                for known in self._programs
-            )
-            raise InputError(f"inputs of shapes {shapes}: the export is for {exported} alone")
-        placed = [self._staging.place(f"input {name!r}", given[name]) for name in types]
-        return self._programs[shapes], placed
 
 
 def _read_weights(path: str | os.PathLike[str]) -> Arrays:

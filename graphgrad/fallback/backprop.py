@@ -8,7 +8,7 @@ pass guards stays guarded: a load outside its tensor never happens, and 0 · ∞
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -28,7 +28,8 @@ from .walk import (
     excerpt,
     identity,
     is_load,
-    loaded,
+    items,
+    tensor_of,
     with_parts,
 )
 
@@ -39,29 +40,23 @@ _EXTERNS = ("tirx.call_pure_extern", "tirx.call_extern")
 """Calls of a function by its name, their first argument."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Read:
     """One load of an expression, and the cotangent that it is due.
 
     Attributes
     ----------
-    load : Expr
+    tensor : Tensor
+        That is read.
+    indices : list of Expr
+        Where it is read.
     terms : list of Guarded
         Their sum is the cotangent, in float32 at least.
     """
 
-    load: Expr
-    terms: list[Guarded] = field(default_factory=list)
-
-    @property
-    def tensor(self) -> Any:
-        """The tensor that is read."""
-        return loaded(self.load)[0]
-
-    @property
-    def indices(self) -> list[Expr]:
-        """Where it is read."""
-        return loaded(self.load)[1]
+    tensor: Any
+    indices: list[Expr]
+    terms: list[Guarded]
 
 
 def is_float(dtype: Any) -> bool:
@@ -78,7 +73,7 @@ def wide(dtype: Any) -> str:
         They have fewer than 16 bits.
     """
     name = dtype_name(dtype)
-    if not is_float(name) or name in ("float32", "float64"):
+    if name in ("float32", "float64") or not is_float(name):
         return name
     if name not in ("float16", "bfloat16"):
         raise NotDifferentiableError(
@@ -117,13 +112,13 @@ def backpropagate(
     cotangents: dict[int, GuardedSum] = {identity(root): GuardedSum()}
     cotangents[identity(root)].add(cotangent)
     reads = []
-    for node, _ in reversed(graph):
+    for node, parts in reversed(graph):
         total = cotangents.pop(identity(node), None)
         if total is None or identity(node) not in active:
             continue
         arrived = few(total.terms())
         if is_load(node):
-            reads.append(Read(node, arrived))
+            reads.append(Read(tensor_of(node), [*parts], arrived))
             continue
         choices = _choices(node)
         for term in arrived:
@@ -145,7 +140,7 @@ def _active(graph: Graph, is_active: Callable[[Any], bool]) -> set[int]:
         if not is_float(node.ty):
             continue
         if is_load(node):
-            if is_active(loaded(node)[0]):
+            if is_active(tensor_of(node)):
                 active.add(identity(node))
         elif any(identity(part) in active for part in parts):
             active.add(identity(node))
@@ -192,7 +187,7 @@ def _passed_on(
         ]
     if type(node) in (prim.Max, prim.Min):
         # Both operands' guards hold where they are equal: then each gets half.
-        dtype = str(h.ty)
+        dtype = dtype_name(h.ty)
         half, one = tirx.const(0.5, dtype), tirx.const(1.0, dtype)
         h = h * tirx.Select(tirx.EQ(node.a, node.b), half, one)
     return [(child, Guarded((*term.guards, guard), h)) for child, guard in choices]
@@ -224,7 +219,7 @@ _PRODUCTS: dict[type, Callable[[Expr, Expr], list[tuple[Expr, Expr]]]] = {
 
 def _of_intrinsic(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
     name = called(node)
-    arguments = list(node.args) if name else []
+    arguments = items(node.args) if name else []
     if name in _EXTERNS and arguments and isinstance(arguments[0], StringImm):
         name, arguments = str(arguments[0].value), arguments[1:]
     known = intrinsics.find(name)

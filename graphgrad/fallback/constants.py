@@ -11,7 +11,9 @@ from .walk import Expr
 
 def integer_value(expr: Any) -> int | None:
     """Return the value of a constant integer, None if it is symbolic."""
-    return int(expr) if isinstance(expr, int | prim.IntImm) else None
+    if type(expr) is prim.IntImm:
+        return int(expr.value)
+    return int(expr) if isinstance(expr, int) else None
 
 
 def is_true(condition: Expr) -> bool:
@@ -26,4 +28,4 @@ def is_false(condition: Expr) -> bool:
 
 def is_constant(condition: Expr, value: bool) -> bool:
     """Return whether a condition is a constant of some value."""
-    return isinstance(condition, prim.IntImm) and bool(condition.value) == value
+    return type(condition) is prim.IntImm and bool(condition.value) == value

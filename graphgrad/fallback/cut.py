@@ -25,7 +25,15 @@ from typing import Any
 from tvm import te, tirx
 
 from .constants import is_true
-from .graph import Key, Operation, outputs_of, reduce_with, rewritten, with_bodies
+from .graph import (
+    Key,
+    Operation,
+    all_operations,
+    outputs_of,
+    reduce_with,
+    rewritten,
+    with_bodies,
+)
 from .indices.linear_system import Axis
 from .kinds import map_stage
 from .reductions.reduce import stage_axes
@@ -35,8 +43,10 @@ from .walk import (
     Expr,
     children,
     contain,
+    has_more,
     identity,
     is_load,
+    items,
     postorder,
     rebuilt,
     with_parts,
@@ -64,12 +74,14 @@ def cut(
     known : mapping, optional
         Tensors that stay as they are, to themselves, by their keys.
     """
+    if not any(_may_be_deep(op) for op in all_operations(tensors, known or {})):
+        return list(tensors)
     return rewritten(tensors, cut_stage, known)
 
 
 def cut_stage(op: Operation) -> list[te.Tensor] | None:
     """Return the outputs of a stage that is too deep, from several; None for any other stage."""
-    if not isinstance(op, te.ComputeOp) or not is_deep(*_roots(op)) or _has_ragged_loops(op):
+    if not _may_be_deep(op) or _has_ragged_loops(op):
         return None
     roots = [without_lets(root) for root in _roots(op)]
     condition = roots[0] if isinstance(op.body[0], tirx.Reduce) else tirx.const(True)
@@ -86,9 +98,9 @@ def cut_stage(op: Operation) -> list[te.Tensor] | None:
     return outputs_of(with_bodies(op, [components[int(b.value_index)] for b in op.body]))
 
 
-def is_deep(*roots: Expr) -> bool:
-    """Return whether expressions have so many nodes that they may be too deep for a stage."""
-    return len(postorder(*roots)) > MOST_LEVELS
+def _may_be_deep(op: Operation) -> bool:
+    """Return whether a stage has so many nodes that it may be too deep."""
+    return isinstance(op, te.ComputeOp) and has_more(_roots(op), MOST_LEVELS)
 
 
 def _nesting(placement: Placement) -> int:
@@ -103,7 +115,7 @@ def _nesting(placement: Placement) -> int:
 def _roots(op: Any) -> list[Expr]:
     """Return what a compute stage evaluates; of a reduction its condition and its sources."""
     first = op.body[0]
-    return [first.condition, *first.source] if isinstance(first, tirx.Reduce) else list(op.body)
+    return [first.condition, *first.source] if isinstance(first, tirx.Reduce) else items(op.body)
 
 
 def _has_ragged_loops(op: Any) -> bool:

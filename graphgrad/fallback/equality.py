@@ -18,12 +18,13 @@ from .walk import (
     Expr,
     Graph,
     children,
-    choice_of,
     dtype_name,
     identity,
+    is_conditional,
     is_load,
     rebuilt,
     tensor_key,
+    tensor_of,
     with_parts,
 )
 
@@ -53,6 +54,9 @@ class Classes:
 
     def number(self, root: Expr) -> int:
         """Return the number of an expression."""
+        known = self._numbers.get(identity(root))
+        if known is not None:
+            return known
         for node, below in with_parts([root], self._unknown_parts):
             if identity(node) not in self._numbers:
                 parts = tuple(self._numbers[identity(part)] for part in below)
@@ -65,10 +69,11 @@ class Classes:
         return [] if identity(node) in self._numbers else children(node)
 
 
-def merged(graph: Graph, renamed: Iterable[tuple[Any, Expr]] = ()) -> tuple[Expr, Graph]:
-    """Return an expression, without `Let`, in which equal nodes are one.
+class Merged:
+    """An expression, without `Let`, in which equal nodes are one.
 
-    Comparisons of constants are decided, and what they choose is chosen.
+    Comparisons of constants are decided, and what they choose is chosen; nodes that are not chosen
+    may be left.
 
     Parameters
     ----------
@@ -77,43 +82,77 @@ def merged(graph: Graph, renamed: Iterable[tuple[Any, Expr]] = ()) -> tuple[Expr
     renamed : pairs of (Var, Var)
         Variables that are replaced.
 
-    Returns
-    -------
-    Expr
-    Graph
-        Of it; nodes that are not chosen may be left.
+    Attributes
+    ----------
+    nodes : list of Expr
+        One of each that are equal, as they are in `graph`.
+    before : list of sequence of Expr
+        The `children` that each has there.
+    parts : list of sequence of int
+        Which of the nodes these are, all of them before it.
+    root : int
+        Which of the nodes the expression is.
+    has_conditions : bool
+        Whether a node is `if_then_else`.
     """
-    results = {identity(old): new for old, new in renamed}
-    order: Graph = [(new, ()) for new in results.values()]
-    placed = {identity(new) for new in results.values()}
-    first: dict[tuple[Any, ...], Expr] = {}
-    for node, before in graph:
-        if identity(node) in results:
-            continue
-        parts = [results[identity(part)] for part in before]
-        key = (type(node), *_own(node), *map(identity, parts))
-        if key not in first:
-            whole = rebuilt(node, parts, before)
-            first[key] = _decided(whole)
-            if identity(first[key]) not in placed:
-                placed.add(identity(first[key]))
-                order.append((first[key], parts if first[key] is whole else ()))
-        results[identity(node)] = first[key]
-    return results[identity(graph[-1][0])], order
 
+    def __init__(self, graph: Graph, renamed: Iterable[tuple[Any, Expr]] = ()):
+        self.nodes: list[Expr] = []
+        self.before: list[Sequence[Expr]] = []
+        self.parts: list[Sequence[int]] = []
+        self.has_conditions = False
+        self._table: dict[tuple[Any, ...], int] = {}
+        numbers: dict[int, int] = {}
+        for old, new in renamed:
+            numbers[identity(old)] = self._number(new, (), ())
+        for node, before in graph:
+            key = identity(node)
+            if key not in numbers:
+                parts = [numbers[identity(part)] for part in before]
+                numbers[key] = self._number(node, before, parts)
+        self.root = numbers[identity(graph[-1][0])]
 
-def _decided(node: Expr) -> Expr:
-    """Return a constant for a comparison of constants, and the way that a constant chooses."""
-    if type(node) in _COMPARISONS and _is_integer(node.a) and _is_integer(node.b):
-        return tirx.const(_COMPARISONS[type(node)](int(node.a.value), int(node.b.value)))
-    choice = choice_of(node)
-    if choice is not None and _is_integer(choice[0]):
-        return choice[1] if choice[0].value else choice[2]
-    return node
+    def graph(self) -> tuple[Expr, Graph]:
+        """Return the expression and its nodes."""
+        results: list[Expr] = []
+        order: Graph = []
+        for node, before, parts in zip(self.nodes, self.before, self.parts, strict=True):
+            below = [results[part] for part in parts]
+            results.append(rebuilt(node, below, before))
+            order.append((results[-1], below))
+        return results[self.root], order
+
+    def _number(self, node: Expr, before: Sequence[Expr], parts: Sequence[int]) -> int:
+        """Return which of the nodes one is; it becomes one if it equals none."""
+        key = (type(node), *_own(node), *parts)
+        number = self._table.get(key)
+        if number is None:
+            number = self._table[key] = self._decided(node, parts)
+            if number == len(self.nodes):
+                self.nodes.append(node)
+                self.before.append(before)
+                self.parts.append(parts)
+        return number
+
+    def _decided(self, node: Expr, parts: Sequence[int]) -> int:
+        """Return which node a comparison or a choice is by constants; a new one for any other."""
+        kind = type(node)
+        if kind in _COMPARISONS:
+            a, b = (self.nodes[part] for part in parts)
+            if _is_integer(a) and _is_integer(b):
+                return self._number(
+                    tirx.const(_COMPARISONS[kind](int(a.value), int(b.value))), (), ()
+                )
+        elif kind is prim.Select or is_conditional(node):
+            condition = self.nodes[parts[0]]
+            if _is_integer(condition):
+                return parts[1] if condition.value else parts[2]
+            self.has_conditions |= kind is not prim.Select
+        return len(self.nodes)
 
 
 def _is_integer(node: Expr) -> bool:
-    return isinstance(node, prim.IntImm)
+    return type(node) is prim.IntImm
 
 
 def _own(node: Expr) -> tuple[Any, ...]:
@@ -123,7 +162,7 @@ def _own(node: Expr) -> tuple[Any, ...]:
         return ()
     if kind is tvm.ir.Call:
         if is_load(node):
-            return tensor_key(node.args[0])
+            return tensor_key(tensor_of(node))
         return identity(node.op), dtype_name(node.ty)
     if kind is tvm.ir.StringImm:
         return (str(node.value),)

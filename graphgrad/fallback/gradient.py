@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from .scans.scan import Sweep, scan_parts
 from .scans.stepwise import stepwise_parts
 from .scatter import Scatter, scatters_of
 from .views import read_through
-from .walk import UnknownNodeError, identity, tensor_key, without_lets
+from .walk import UnknownNodeError, identity, items, tensor_key, without_lets
 
 Part = tuple[te.Tensor, Contribution | te.Tensor]
 """A tensor, and something that is added to its cotangent."""
@@ -76,14 +76,14 @@ def te_gradient(
     wanted = {tensor_key(tensor) for tensor in inputs}
     order = operations(*outputs)
     _check_outside_scans(order, inputs)
-    given = [tensor for op in order for tensor in outputs_of(op)]
-    given += [cotangent for cotangent in heads if cotangent is not None]
     totals = _propagated(order, wanted, parts, pads)
     found = [totals.get(tensor_key(tensor)) for tensor in inputs]
     gradients = [
         filled(tensor, 0.0) if total is None else total
         for tensor, total in zip(inputs, found, strict=True)
     ]
+    given = [tensor for op in order for tensor in outputs_of(op)]
+    given += [cotangent for cotangent in heads if cotangent is not None]
     return cut(gradients, {tensor_key(tensor): tensor for tensor in given})
 
 
@@ -107,34 +107,37 @@ def _propagated(
     pads: bool = True,
 ) -> dict[Key, te.Tensor]:
     """Return the cotangents of all tensors on the way from the wanted ones, by their keys."""
-    active, reading = _active(order, wanted)
+    made = [{tensor_key(tensor): tensor for tensor in outputs_of(op)} for op in order]
+    active, reading = _active(order, made, wanted)
     kept = wanted | set(parts)
-    inside = {tensor_key(tensor) for op in order for tensor in outputs_of(op)} - kept
+    inside = {key for outputs in made for key in outputs} - kept
     totals: dict[Key, te.Tensor] = {}
-    for op in reversed(order):
+    for op, outputs in zip(reversed(order), reversed(made), strict=True):
         cotangents: list[te.Tensor | None] = []
-        for tensor in outputs_of(op):
-            arrived = parts.pop(tensor_key(tensor), None)
+        for key, tensor in outputs.items():
+            arrived = parts.pop(key, None)
             cotangents.append(assembled(tensor, arrived, pads) if arrived else None)
             if cotangents[-1] is not None:
-                totals[tensor_key(tensor)] = cotangents[-1]
-        if any(c is not None for c in cotangents) and identity(op) in reading:
+                totals[key] = cotangents[-1]
+        if identity(op) in reading and any(c is not None for c in cotangents):
             seen_through = read_through(op, lambda tensor: tensor_key(tensor) in inside)
             for tensor, part in _of_stage(seen_through, cotangents, active, pads):
                 parts.setdefault(tensor_key(tensor), []).append(part)
     return totals
 
 
-def _active(order: Sequence[Operation], wanted: set[Key]) -> tuple[set[Key], set[int]]:
+def _active(
+    order: Sequence[Operation], made: Sequence[Mapping[Key, te.Tensor]], wanted: set[Key]
+) -> tuple[set[Key], set[int]]:
     """Return the float tensors that depend on a wanted one, or are one, and which stages read them.
 
-    The stages are given by their identities.
+    Of each stage in `order` is given what it has `made`; those returned are so by their identities.
     """
     active, reading = set(wanted), set()
-    for op in order:
+    for op, outputs in zip(order, made, strict=True):
         if any(tensor_key(tensor) in active for tensor in sources(op)):
             reading.add(identity(op))
-            active |= {tensor_key(tensor) for tensor in outputs_of(op) if is_float(tensor.dtype)}
+            active |= {key for key, tensor in outputs.items() if is_float(tensor.dtype)}
     return active, reading
 
 
@@ -211,13 +214,14 @@ def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
             f"the stage {op.name} is a {type(op).__name__}, whose gradient is not known; write it "
             "as te.compute, te.scan or te.extern"
         )
-    if isinstance(op.body[0], tirx.Reduce):
+    bodies = items(op.body)
+    if isinstance(bodies[0], tirx.Reduce):
         return reduction_points(op, cotangents)
     axes = stage_axes(op)
     at = [axis.var for axis in axes]
     return [
         Point(axes, without_lets(body), Guarded((), widened(c(*at))))
-        for body, c in zip(op.body, cotangents, strict=True)
+        for body, c in zip(bodies, cotangents, strict=True)
         if c is not None
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -12,7 +12,18 @@ from tvm.te import _ffi_api
 
 from ..errors import ArgumentError
 from .kinds import copied
-from .walk import Expr, identity, is_load, items, loaded, postorder, tensor_key, transformed
+from .walk import (
+    Expr,
+    children,
+    identity,
+    is_load,
+    items,
+    loaded,
+    postorder,
+    tensor_key,
+    tensor_of,
+    transformed,
+)
 
 Key = tuple[int, int]
 """What identifies a tensor (see `walk.tensor_key`)."""
@@ -136,27 +147,31 @@ def rewritten(
         What some tensors become; stages above them are not visited for their sake.
     """
     table: dict[Key, te.Tensor] = dict(known or {})
-
-    def visit(root: Operation) -> None:
-        order = postorder(
-            root,
-            parts=lambda op: [
-                tensor.op for tensor in items(op.input_tensors) if tensor_key(tensor) not in table
-            ],
-        )
-        for op in order:
-            if all(tensor_key(tensor) in table for tensor in outputs_of(op)):
-                continue
-            moved = with_inputs(op, table)
-            results = change(moved)
-            results = outputs_of(moved) if results is None else results
-            for tensor, result in zip(outputs_of(op), results, strict=True):
-                table[tensor_key(tensor)] = result
-
-    for tensor in tensors:
-        if tensor_key(tensor) not in table:
-            visit(tensor.op)
+    for op in all_operations(tensors, table):
+        moved = with_inputs(op, table)
+        results = change(moved)
+        results = outputs_of(moved) if results is None else results
+        for tensor, result in zip(outputs_of(op), results, strict=True):
+            table[tensor_key(tensor)] = result
     return [table[tensor_key(tensor)] for tensor in tensors]
+
+
+def all_operations(tensors: Sequence[te.Tensor], known: Container[Key] = ()) -> list[Operation]:
+    """Return the stages that some tensors depend on, each once, after those it reads.
+
+    Unlike `operations`, this goes into scans.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+    known : container of Key
+        Tensors that are given: their stages are left out, and what is needed for them alone.
+    """
+
+    def unknown(tensors: Sequence[te.Tensor]) -> list[Operation]:
+        return [tensor.op for tensor in tensors if tensor_key(tensor) not in known]
+
+    return postorder(*unknown(tensors), parts=lambda op: unknown(items(op.input_tensors)))
 
 
 def with_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
@@ -328,9 +343,9 @@ def _reading(expr: Expr, replaced: Callable[[te.Tensor], te.Tensor]) -> Expr:
     def change(node: Expr) -> Expr:
         if not is_load(node):
             return node
-        tensor, indices = loaded(node)
+        tensor = tensor_of(node)
         other = replaced(tensor)
-        return node if tensor_key(other) == tensor_key(tensor) else other(*indices)
+        return node if tensor_key(other) == tensor_key(tensor) else other(*children(node))
 
     return transformed(expr, change)
 

@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.ir import prim
 
 from .constants import is_constant
-from .walk import Expr, Recursion, children, identity, is_conditional, unrolled
+from .walk import Expr, Recursion, children, dtype_name, identity, is_conditional, unrolled
 
 Guard = tuple[Expr, bool]
 """A condition, and which way it must go."""
@@ -30,7 +30,9 @@ class Guarded:
 
     def applied(self) -> Expr:
         """Return the value inside its conditions."""
-        return within(self.guards, self.value, tirx.const(0.0, str(self.value.ty)))
+        if not self.guards:
+            return self.value
+        return within(self.guards, self.value, tirx.const(0.0, dtype_name(self.value.ty)))
 
 
 class GuardedSum:
@@ -41,13 +43,15 @@ class GuardedSum:
 
     def add(self, term: Guarded) -> None:
         """Add a term."""
-        key = tuple((identity(condition), wanted) for condition, wanted in term.guards)
+        key = tuple([(identity(condition), wanted) for condition, wanted in term.guards])
         self._parts.setdefault(key, []).append(term)
 
     def terms(self) -> list[Guarded]:
         """Return the terms, each under other guards."""
         return [
             Guarded(same[0].guards, balanced([term.value for term in same]))
+            if len(same) > 1
+            else same[0]
             for same in self._parts.values()
         ]
 
@@ -134,7 +138,7 @@ def _nested(terms: Sequence[Guarded], depth: int) -> Recursion:
             condition, wanted = term.guards[depth]
             _, ways = choices.setdefault(identity(condition), (condition, {True: [], False: []}))
             ways[wanted].append(term)
-    zero = tirx.const(0.0, str(terms[0].value.ty))
+    zero = tirx.const(0.0, dtype_name(terms[0].value.ty)) if choices else None
     cases = []
     for condition, ways in choices.values():
         branches: list[Expr] = []

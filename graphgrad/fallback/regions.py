@@ -186,12 +186,12 @@ class Placement:
     def _use_condition(self, root: Expr, region: Region) -> None:
         """Note that what a condition is made of is evaluated in a region, too."""
         stack = [(root, region)]
-        seen: set[tuple[int, int]] = set()
+        seen: dict[tuple[int, int], Region] = {}  # with the region: alone, its id may be reused
         while stack:
             node, around = stack.pop()
             if (identity(node), id(around)) in seen:
                 continue
-            seen.add((identity(node), id(around)))
+            seen[identity(node), id(around)] = around
             if identity(node) in self.parts:
                 self._use([node], [around])
                 continue

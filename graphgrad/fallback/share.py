@@ -11,14 +11,13 @@ both in a condition and in what the condition decides.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from tvm import tirx
 from tvm.ir import prim
 
-from .equality import merged
+from .equality import Merged
 from .indices.linear_system import Axis
 from .regions import Placement, Region, is_cheap
 from .walk import (
@@ -26,9 +25,7 @@ from .walk import (
     Graph,
     Recursion,
     children,
-    dtype_name,
     identity,
-    is_conditional,
     is_tree,
     rebuilt,
     substituted,
@@ -57,29 +54,33 @@ def shared(
     graph = with_parts([root])
     if is_tree(graph):
         return substituted(root, values)
-    root, graph = merged(graph, values)
-    if any(is_conditional(node) for node, _ in graph):
-        return bound_in_regions(root, graph, {}, axes)
-    return bound_around(root, graph)
+    merged = Merged(graph, values)
+    if merged.has_conditions:
+        return bound_in_regions(*merged.graph(), {}, axes)
+    return bound_around(merged)
 
 
-def bound_around(root: Expr, graph: Graph) -> Expr:
+def bound_around(merged: Merged) -> Expr:
     """Return an expression without conditions with its bindings: all of them are around it."""
-    uses = Counter({identity(root): 1})
-    for node, parts in reversed(graph):
-        count = uses[identity(node)]
-        for part in parts:
-            uses[identity(part)] += count if is_cheap(node) else min(count, 1)
-    results: dict[int, Expr] = {}
+    cheap = [is_cheap(node) for node in merged.nodes]
+    uses = [0] * len(cheap)
+    uses[merged.root] = 1
+    for number in reversed(range(len(cheap))):
+        count = uses[number]
+        passed = count if cheap[number] or not count else 1
+        for part in merged.parts[number]:
+            uses[part] += passed
+    results: list[Expr] = []
     bindings: list[tuple[Any, Expr]] = []
-    for node, parts in graph:
-        value = rebuilt(node, [results[identity(part)] for part in parts], parts)
-        if uses[identity(node)] > 1 and not is_cheap(node):
-            var = tirx.Var(f"v{len(bindings)}", dtype_name(node.ty))
+    for number, node in enumerate(merged.nodes):
+        parts = [results[part] for part in merged.parts[number]]
+        value = rebuilt(node, parts, merged.before[number])
+        if uses[number] > 1 and not cheap[number]:
+            var = tirx.Var(f"v{len(bindings)}", node.ty)
             bindings.append((var, value))
             value = var
-        results[identity(node)] = value
-    body = results[identity(root)]
+        results.append(value)
+    body = results[merged.root]
     for var, value in reversed(bindings):
         body = prim.Let(var, value, body)
     return body

@@ -192,9 +192,9 @@ def _may_be_view(tensor: te.Tensor) -> bool:
         choice = choice_of(node)
         if choice is not None and _is_of_loops(choice[0]):
             waiting += choice[1:]
-        elif isinstance(node, prim.Let):
+        elif type(node) is prim.Let:
             waiting.append(node.body)
-        elif not is_load(node) and not isinstance(node, prim.FloatImm):
+        elif not is_load(node) and type(node) is not prim.FloatImm:
             return False
     return False
 

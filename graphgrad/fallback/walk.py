@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Container, Generator, Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import Any
 
 import tvm
@@ -36,16 +35,6 @@ BINARY = {
     prim.LShift: "<<", prim.RShift: ">>",
 }  # fmt: skip
 
-_PARTS: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
-    **dict.fromkeys(BINARY, operator.attrgetter("a", "b")),
-    **dict.fromkeys((prim.Not, prim.BitwiseNot), lambda node: (node.a,)),
-    **dict.fromkeys((prim.IntImm, prim.FloatImm, tvm.ir.Var, tvm.ir.StringImm), lambda node: ()),
-    prim.Cast: lambda node: (node.value,),
-    prim.Select: operator.attrgetter("condition", "true_value", "false_value"),
-    prim.Let: operator.attrgetter("value", "body"),
-}
-"""The expressions that each kind of node is made of; calls apart."""
-
 _LOAD = tvm.ir.Op.get("te.tensor_load")
 _CONDITIONAL = tvm.ir.Op.get("prim.if_then_else")
 
@@ -53,6 +42,23 @@ _SIZE = tvm_ffi.get_global_func("ffi.ArraySize")
 _ITEM = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 """Of arrays, over which Python iterates slowly: most time would be spent there."""
 
+
+def _arguments(call: Expr) -> list[Expr]:
+    """Return the expressions that a call is made of: of a load, the indices."""
+    arguments = call.args
+    return [_ITEM(arguments, i) for i in range(call.op.same_as(_LOAD), _SIZE(arguments))]
+
+
+_PARTS: dict[type, Callable[[Any], Sequence[Expr]]] = {
+    **dict.fromkeys(BINARY, operator.attrgetter("a", "b")),
+    **dict.fromkeys((prim.Not, prim.BitwiseNot), lambda node: (node.a,)),
+    **dict.fromkeys((prim.IntImm, prim.FloatImm, tvm.ir.Var, tvm.ir.StringImm), lambda node: ()),
+    prim.Cast: lambda node: (node.value,),
+    prim.Select: operator.attrgetter("condition", "true_value", "false_value"),
+    prim.Let: operator.attrgetter("value", "body"),
+    tvm.ir.Call: _arguments,
+}
+"""The expressions that each kind of node is made of."""
 
 _DTYPE_NAMES: dict[int, tuple[str, Any]] = {}
 """The names of dtypes, with these, whose identities they stay as long as they are alive."""
@@ -102,6 +108,11 @@ def loaded(node: Expr) -> tuple[te.Tensor, list[Expr]]:
     return tensor, indices
 
 
+def tensor_of(load: Expr) -> te.Tensor:
+    """Return the tensor that a load reads."""
+    return _ITEM(load.args, 0)
+
+
 def items(array: Any) -> list[Any]:
     """Return an array of TVM's as a list."""
     return [_ITEM(array, i) for i in range(_SIZE(array))]
@@ -118,8 +129,6 @@ def children(node: Expr) -> Sequence[Expr]:
     parts = _PARTS.get(type(node))
     if parts is not None:
         return parts(node)
-    if isinstance(node, tvm.ir.Call):
-        return items(node.args)[int(is_load(node)) :]
     raise UnknownNodeError(
         f"the expression node {type(node).__name__} is not known; write the tensor "
         "expression without it, or give the op a gradient by gg.register_gradient"
@@ -139,7 +148,7 @@ def rebuilt(node: Expr, parts: Sequence[Expr], before: Sequence[Expr] | None = N
         return prim.Cast(node.ty, parts[0])
     if kind is prim.Let:
         return prim.Let(node.var, *parts)
-    if kind in _PARTS:
+    if kind is not tvm.ir.Call:
         return kind(*parts)
     if is_load(node):
         return _ITEM(node.args, 0)(*parts)
@@ -160,20 +169,20 @@ def with_parts(roots: Iterable[Any], parts: Callable[[Any], Sequence[Any]] = chi
     """Return the nodes of a `postorder`, each with its parts."""
     order: Graph = []
     seen: set[int] = set()
-    stack: list[tuple[Any, Sequence[Any] | None]] = [(root, None) for root in roots]
-    stack.reverse()
+    # Of a node whose parts are on top of it, with these; else the node alone.
+    stack: list[Any] = [*roots][::-1]
     while stack:
-        node, below = stack.pop()
-        if below is not None:
-            order.append((node, below))
+        node = stack.pop()
+        if type(node) is tuple:
+            order.append(node)
         elif (key := identity(node)) not in seen:
             seen.add(key)
             below = parts(node)
-            if not below:
+            if below:
+                stack.append((node, below))
+                stack += below[::-1]
+            else:
                 order.append((node, below))
-                continue
-            stack.append((node, below))
-            stack.extend(zip(reversed(below), repeat(None)))
     return order
 
 
@@ -189,6 +198,18 @@ def contain(roots: Iterable[Expr], test: Callable[[Expr], bool]) -> bool:
             seen.add(key)
             stack.extend(children(node))
     return False
+
+
+def has_more(roots: Iterable[Expr], count: int) -> bool:
+    """Return whether there are more nodes under some roots than a number of them."""
+    stack = list(roots)
+    seen: set[int] = set()
+    while stack and len(seen) <= count:
+        node = stack.pop()
+        if (key := identity(node)) not in seen:
+            seen.add(key)
+            stack += children(node)
+    return len(seen) > count
 
 
 def reads(*roots: Expr) -> bool:
@@ -276,6 +297,8 @@ def without_lets(root: Expr) -> Expr:
     UnknownNodeError
         A variable is bound twice, to different values.
     """
+    if not contain([root], lambda node: type(node) is prim.Let):
+        return root
     bound: dict[int, Expr] = {}
     for node in postorder(root):
         if isinstance(node, prim.Let):
@@ -285,8 +308,6 @@ def without_lets(root: Expr) -> Expr:
                     f"the variable {node.var.name} is bound twice, to {excerpt(value)} and to "
                     f"{excerpt(node.value)}; use two variables"
                 )
-    if not bound:
-        return root
     results: dict[int, Expr] = {}
     # A value may use variables that are bound outside it, so what a variable stands for is worked
     # out when it is first met, values before the variables.

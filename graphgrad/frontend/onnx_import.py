@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 import onnx
 from onnx import numpy_helper
@@ -12,14 +11,15 @@ from .custom_ops import CustomOps, custom_converters
 from .model import Model
 from .onnx_importer import import_graph
 from .onnx_repair import repair
-from .onnx_shapes import Shape, input_types
+from .onnx_sequences import Shapes, spread_inputs
+from .onnx_shapes import input_types
 from .split_initialisers import roles
 
 
 def from_onnx(
     path_or_proto: str | os.PathLike[str] | onnx.ModelProto,
     *,
-    shapes: Mapping[str, Shape] | None = None,
+    shapes: Shapes | None = None,
     custom_ops: CustomOps | None = None,
 ) -> Model:
     """Read an ONNX model.
@@ -35,7 +35,9 @@ def from_onnx(
     path_or_proto : path or onnx.ModelProto
     shapes : mapping of str to sequence of int or None, optional
         Shape of some inputs, e.g. ``{"x": (32, 3, 224, 224)}``, to make symbolic dimensions fixed;
-        ``None`` in a shape leaves the dimension as it is.
+        ``None`` in a shape leaves the dimension as it is. For an input that is a sequence, the list
+        of the shapes of its tensors, which become inputs ``x[0]``, ``x[1]``, …; so do the tensors
+        of outputs that are sequences.
     custom_ops : mapping of (str, str) to function, optional
         Operators of the user's own, by domain and name, e.g. ``{("my.domain", "Swish"): swish}``;
         they go before graphgrad's. The function is called as ``function(inputs, attributes)`` and
@@ -63,6 +65,8 @@ def from_onnx(
     """
     custom = custom_converters(custom_ops)
     proto, notes = repair(path_or_proto, custom)
+    shapes, more = spread_inputs(proto.graph, shapes)
+    notes += more
     types = input_types(proto.graph, shapes)
     params, state, literals = roles(proto.graph)
     if literals:
@@ -70,13 +74,13 @@ def from_onnx(
             f"single floats whose names are those of literals stay constant: {literals}; "
             "rename one like a module's parameter if it should train"
         )
-    module = import_graph(proto, types, [*params, *state], custom)
+    module, outputs = import_graph(proto, types, [*params, *state], custom)
     arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
     return Model(
         module,
         {name: arrays[name] for name in params},
         {name: arrays[name] for name in state},
-        outputs=[output.name for output in proto.graph.output],
+        outputs=outputs,
         notes=notes,
         proto=proto,
     )

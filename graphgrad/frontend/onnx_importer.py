@@ -11,17 +11,18 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 from tvm import relax, tirx
-from tvm.ir import IRModule
+from tvm.ir import GenericConst, IRModule
 
 from ..aliases import equal_names, with_aliases
 from ..errors import GraphGradError, ModelError
 from ..exclusive import BLOCK_BUILDER
-from ..ops.tensor import Emitter, Tensor
+from ..ops.tensor import Emitter, Tensor, expression_of
 from ..provenance import span_of
 from . import converters, stock_operators
 from .exact_arithmetic import ExactArithmetic, symbols
 from .known_values import LARGEST, KnownValue
 from .onnx_graph import STANDARD_DOMAINS, all_nodes, opset
+from .onnx_sequences import element_name
 from .origins import Origins
 from .shape_arithmetic import Folding, fold, shape_value, size_value
 
@@ -33,6 +34,8 @@ Converters = Mapping[tuple[str, str], converters.Converter]
 _LONGEST_MESSAGE = 300
 
 _HANDLED_HERE = ("Constant", "Identity", "If")
+
+_EXACT = ("bool", "int64")  # of numbers that converters find at import: lengths and conditions
 
 
 def is_supported(node: onnx.NodeProto, custom: Converters) -> bool:
@@ -50,7 +53,7 @@ def import_graph(
     input_types: Mapping[str, relax.TensorType],
     variables: Collection[str],
     custom: Converters,
-) -> IRModule:
+) -> tuple[IRModule, list[str]]:
     """Translate a repaired model to a Relax module with the one function ``main``.
 
     Parameters
@@ -67,10 +70,13 @@ def import_graph(
 
     Returns
     -------
-    IRModule
+    module : IRModule
         ``main(*inputs, *variables)`` returns a tensor, or a literal tuple if there are several
         outputs. Names are those of the ONNX file, verbatim; names of equal values, of which the
         function has only one, are its aliases (`graphgrad.aliases`).
+    outputs : list of str
+        The names of the outputs: those of the graph, where an output that is a sequence is one for
+        each of its tensors.
 
     Raises
     ------
@@ -110,7 +116,7 @@ class _Importer:
         self._origins = Origins(self._builder, self._parameters)
         self._training_dropouts: list[str] = []
 
-    def translate(self) -> IRModule:
+    def translate(self) -> tuple[IRModule, list[str]]:
         """Build the module; see `import_graph`."""
         graph = self._proto.graph
         has_branches = any(node.op_type == "If" for node in all_nodes(graph))
@@ -119,7 +125,10 @@ class _Importer:
         with self._builder.function("main", params=self._parameters):
             with block:
                 self._translate_nodes(graph)
-                outputs = [self._bind_output(output.name, has_branches) for output in graph.output]
+                named = list(self._outputs(graph))
+                if not named:
+                    raise ModelError("its outputs are sequences that hold no tensors")
+                outputs = [self._bind_output(*item, has_branches) for item in named]
             self._builder.emit_func_output(
                 outputs[0] if len(outputs) == 1 else relax.Tuple(outputs)
             )
@@ -132,7 +141,17 @@ class _Importer:
         module = relax.transform.CanonicalizeBindings()(module)
         module = relax.transform.DeadCodeElimination()(module)
         module["main"] = with_aliases(module["main"], names)
-        return module
+        return module, [name for name, _ in named]
+
+    def _outputs(self, graph: onnx.GraphProto) -> Iterator[tuple[str, relax.Expr]]:
+        """Yield the tensors that the graph returns; those of a sequence have names of their own."""
+        for output in graph.output:
+            value = self._translated_output(output.name)
+            if isinstance(value.ty, relax.TupleType):
+                for index, tensor in enumerate(Emitter(self._builder).lift(value)):
+                    yield element_name(output.name, index), tensor.expr
+            else:
+                yield output.name, value
 
     def _translate_nodes(self, graph: onnx.GraphProto) -> None:
         """Translate node by node, and note which bindings each node made."""
@@ -160,7 +179,9 @@ class _Importer:
         converter = converter or converters.find(node.domain, node.op_type)
         outputs = self._converted(node, converter) if converter else self._translated(node)
         for name, value in zip(node.output, outputs, strict=False):
-            if name:
+            if isinstance(value, GenericConst) and str(value.ty.dtype) in _EXACT:
+                self._add_constant(name, value.value.numpy())
+            elif name:
                 self._values[name] = self._bound(value)
 
     def _translate_here(self, node: onnx.NodeProto) -> None:
@@ -252,6 +273,9 @@ class _Importer:
             taken = branches["then_branch" if condition.array().item() else "else_branch"]
             with self._scope(taken):
                 values = [self._translated_output(value.name) for value in taken.output]
+                known = [self._known.get(value.name) for value in taken.output]
+            pairs = zip(node.output, known, strict=True)
+            self._known.update((name, value) for name, value in pairs if value is not None)
         else:
             scalar = relax.op.reshape(self._tensor(node.input[0]), [])
             sequences = [self._sequence(branches[f"{which}_branch"]) for which in ("then", "else")]
@@ -267,14 +291,18 @@ class _Importer:
     def _sequence(self, graph: onnx.GraphProto) -> relax.SeqExpr:
         """Return a branch as bindings of its own, so that only the one taken is computed."""
         self._builder._begin_binding_block()
-        with self._scope(graph):
-            outputs = [self._translated_output(value.name) for value in graph.output]
-            result = self._builder.emit(outputs[0] if len(outputs) == 1 else relax.Tuple(outputs))
-        return relax.SeqExpr([self._builder._end_block()], result)
+        try:
+            with self._scope(graph):
+                outputs = [self._translated_output(value.name) for value in graph.output]
+                whole = outputs[0] if len(outputs) == 1 else relax.Tuple(outputs)
+                result = self._builder.emit(whole)
+        finally:
+            block = self._builder._end_block()
+        return relax.SeqExpr([block], result)
 
     def _inlined(
-        self, emitter: Emitter, graph: onnx.GraphProto, inputs: Sequence[Tensor | KnownValue]
-    ) -> tuple[list[Tensor], list[KnownValue | None]]:
+        self, emitter: Emitter, graph: onnx.GraphProto, inputs: Sequence[Any]
+    ) -> tuple[list[Any], list[KnownValue | None]]:
         """Translate the body of a loop here; return its outputs, and which of them are known."""
         names = [value.name for value in graph.input]
         with self._scope(graph, dict(zip(names, inputs, strict=True))):
@@ -284,7 +312,7 @@ class _Importer:
 
     @contextlib.contextmanager
     def _scope(
-        self, graph: onnx.GraphProto, inputs: Mapping[str, Tensor | KnownValue] | None = None
+        self, graph: onnx.GraphProto, inputs: Mapping[str, Any] | None = None
     ) -> Iterator[None]:
         """Translate an inner graph; what it computes is forgotten at the end of the block."""
         outer = dict(self._values), dict(self._known)
@@ -294,11 +322,11 @@ class _Importer:
             if isinstance(value, KnownValue):
                 self._known[name] = value
             else:
-                self._values[name] = value.expr
-        for tensor in graph.initializer:
-            self._add_constant(tensor.name, numpy_helper.to_array(tensor))
-        self._translate_nodes(graph)
+                self._values[name] = expression_of(value)
         try:
+            for tensor in graph.initializer:
+                self._add_constant(tensor.name, numpy_helper.to_array(tensor))
+            self._translate_nodes(graph)
             yield
         finally:
             self._values, self._known = outer
@@ -338,8 +366,7 @@ class _Importer:
             return self._builder.emit(value)
         return value
 
-    def _bind_output(self, name: str, has_branches: bool) -> relax.Var:
-        value = self._translated_output(name)
+    def _bind_output(self, name: str, value: relax.Expr, has_branches: bool) -> relax.Var:
         if not isinstance(value.ty, relax.TensorType):
             raise ModelError(f"output {name!r} is not a tensor: it is a {type(value.ty).__name__}")
         var = self._builder.emit(value) if has_branches else self._builder.emit_output(value)

@@ -77,7 +77,7 @@ def _pinned_symbols(graph: onnx.GraphProto, shapes: Mapping[str, Shape]) -> dict
         if value.name not in shapes:
             continue
         given = shapes[value.name]
-        _check_sizes(value.name, given)
+        check_sizes(value.name, given)
         if not value.type.tensor_type.HasField("shape"):
             continue
         dims = value.type.tensor_type.shape.dim
@@ -98,7 +98,8 @@ def _pinned_symbols(graph: onnx.GraphProto, shapes: Mapping[str, Shape]) -> dict
     return pinned
 
 
-def _check_sizes(name: str, given: Shape) -> None:
+def check_sizes(name: str, given: Shape) -> None:
+    """Raise an InputError unless a shape given for an input is made of whole numbers and None."""
     is_shape = isinstance(given, Sequence) and not isinstance(given, str)
     if not is_shape or not all(
         size is None or (isinstance(size, int | np.integer) and size >= 0) for size in given

@@ -27,11 +27,17 @@ class Origins:
         self._parameters = parameters
         self._spans: dict[relax.Var, Span | None] = dict.fromkeys(parameters)
         self._names: dict[relax.Var, str] = {}
+        self._named: set[str] = set()
 
     def add(self, variable: relax.Var, name: str, span: Span) -> None:
-        """Note what an ONNX value is, with all that its node bound for it, unless it is known."""
+        """Note what an ONNX value is, with all that its node bound for it, unless it is known.
+
+        In a loop that is written out each step has a value of the name; the first keeps it.
+        """
         if variable not in self._spans:
-            self._names[variable] = name
+            if name not in self._named:
+                self._names[variable] = name
+            self._named.add(name)
             self._claim(variable, span)
 
     def move_name(self, name: str, value: relax.Expr, variable: relax.Var) -> None:

@@ -12,7 +12,8 @@ import math
 from typing import Any
 
 import tvm
-from tvm import relax
+import tvm_ffi
+from tvm import relax, s_tir, tirx
 
 PAGE = 4096
 """Bytes of which the pool of the virtual machine hands out multiples."""
@@ -38,6 +39,43 @@ def allocated_bytes(mod: tvm.IRModule) -> dict[str, int]:
         for name, func in mod.functions.items()
         if isinstance(func, relax.Function)
     }
+
+
+def scratch_bytes(kernel: tirx.PrimFunc) -> list[int]:
+    """Return the size of each buffer that a scheduled kernel holds for itself.
+
+    Those that are only ever used in parts are as large as a part, as in the code that is generated.
+    Those of a parallel loop exist once for each thread, and count once.
+    """
+    func = kernel.with_attr("global_symbol", "kernel")
+    mod = _COMPACTED(tvm.IRModule({"kernel": func}))
+    found: list[int] = []
+
+    def visit(allocation: tirx.AllocBuffer) -> None:
+        buffer = allocation.buffer
+        elements = math.prod(int(extent) for extent in buffer.shape)
+        found.append(elements * tvm.DataType(str(buffer.dtype)).itemsize)
+
+    tvm_ffi.structural_walk(mod["kernel"].body, (tirx.AllocBuffer, visit))
+    return found
+
+
+_COMPACTED = tvm.transform.Sequential(
+    [
+        s_tir.transform.CanonicalizeLoop(),
+        s_tir.transform.LowerInitBlock(),
+        s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+        s_tir.transform.ConvertBlocksToOpaque(),
+        s_tir.transform.LiftThreadBinding(),
+        s_tir.transform.CompactBufferAllocation(),
+        s_tir.transform.StmtSimplify(),
+        s_tir.transform.LowerOpaqueBlock(),
+        tirx.transform.FlattenBuffer(),
+        tirx.transform.VectorizeLoop(),
+        tirx.transform.StorageRewrite(),
+    ]
+)
+"""The passes of TVM's own lowering that decide where buffers live and how large they are."""
 
 
 def _reordered(func: relax.Function) -> relax.Function:

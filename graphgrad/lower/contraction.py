@@ -7,13 +7,16 @@ fetched serves several multiply-adds.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
+import tvm
 from tvm import tirx
 from tvm.s_tir import Schedule
 
-from .map import SMALL, extent_of, parallel_leading
+from .epilogue import Epilogue
+from .map import SMALL, parallel_leading
 from .reduction import vector_length
 from .structure import (
     Axis,
@@ -37,6 +40,12 @@ _MOVE_COST = 8
 _SCATTER_COST = 40
 """Multiply-adds per output that storing vectors lane by lane is worth."""
 
+_MANY_TERMS = 512
+"""Terms of a sum beside which storing it lane by lane takes no time worth naming."""
+
+_CACHED = 1 << 19
+"""Bytes of an output that stay in the cache of a core, in whatever order they are stored."""
+
 
 @dataclass
 class Tile:
@@ -53,7 +62,8 @@ class Tile:
     moved : list of int
         Operands to be copied with the vector axis innermost: 0, 1 or both.
     scattered : bool
-        The output is not contiguous along the vector axis.
+        What is stored at last, by the epilogue if there is one, is not contiguous along the vector
+        axis.
     score : float
         Estimated fraction of the peak.
     """
@@ -65,6 +75,10 @@ class Tile:
     scattered: bool
     score: float
     rows: dict[Any, int] = field(default_factory=dict)
+
+    def length(self, axis: Axis) -> int:
+        """Return how many elements along an output axis the tile has."""
+        return self.vectors * self.lanes if axis is self.vector else self.rows.get(axis.var, 1)
 
 
 def operands(stage: Stage) -> tuple[Any, Any] | None:
@@ -81,30 +95,57 @@ def operands(stage: Stage) -> tuple[Any, Any] | None:
     return (left, right) if isinstance(left, Load) and isinstance(right, Load) else None
 
 
-def plan(stage: Stage, unit: VectorUnit) -> Tile | None:
-    """Choose the tile of a contraction; None if it has no profitable one."""
+def pays(stage: Stage, epilogue: Epilogue) -> bool:
+    """Return whether an epilogue is sooner computed behind each tile than in a pass of its own.
+
+    It is not where it does nothing but put sums of few terms into another order.
+    """
+    along = [epilogue.along[axis.var].var for axis in stage.spatial if axis.var in epilogue.along]
+    order = [axis.var for axis in epilogue.stage.axes if axis.extent != 1]
+    moves = not all(a.same_as(b) for a, b in zip(along, order, strict=True))
+    copies = len(epilogue.stage.loads) == 1
+    return not (moves and copies) or volume(stage.reduced) >= _MANY_TERMS
+
+
+def plan(stage: Stage, unit: VectorUnit, epilogue: Epilogue | None = None) -> Tile | None:
+    """Choose the tile of a contraction; None if it has no profitable one.
+
+    Parameters
+    ----------
+    stage : Stage
+    unit : VectorUnit
+    epilogue : Epilogue, optional
+        The map that stores what the contraction computes, in an order of its own.
+    """
     pair = operands(stage)
     if pair is None or stage.work < SMALL or any(axis.extent == 0 for axis in stage.axes):
         return None
-    candidates = [_candidate(stage, pair, axis, unit) for axis in stage.spatial]
-    best = max((c for c in candidates if c), key=lambda tile: tile.score, default=None)
+    best = _best(stage, pair, unit, None)
+    if best is not None and epilogue is not None:
+        results = volume(stage.spatial)
+        best = _best(stage, pair, unit, epilogue, max(_copied(pair, best), results - 1))
     if best is None:
         return None
     best.rows = _rows(stage, pair, best, unit)
     return best
 
 
-def schedule_contraction(sch: Schedule, stage: Stage, tile: Tile) -> None:
-    """Apply a tile: parallel outer loops, reductions between, the tile unrolled inside."""
+def schedule_contraction(
+    sch: Schedule, stage: Stage, tile: Tile, epilogue: Epilogue | None = None
+) -> None:
+    """Apply a tile: parallel outer loops, reductions between, the tile unrolled inside.
+
+    An epilogue is computed from the registers, tile by tile.
+    """
     block = sch.get_sblock(stage.name)
     for operand in tile.moved:
         _move_vector_axis(sch, block, stage, operand, tile.vector)
-    outer, reduced, rows, vectors, lanes = _split(sch, block, stage, tile)
+    outer, reduced, rows, vectors, lanes = _split(sch, block, stage, tile, epilogue)
     sch.reorder(*outer, *reduced, *rows, vectors, lanes)
     parallel_leading(sch, outer)
     inside = sch.get_loops(block)
     position = len(inside) - len(reduced) - len(rows) - 2
-    _write_back(sch, block, stage, tile, inside[position - 1])
+    _write_back(sch, block, stage, tile, inside[position - 1], epilogue)
     for loop in (*rows, vectors):
         sch.unroll(loop)
     sch.vectorize(lanes)
@@ -114,7 +155,30 @@ def schedule_contraction(sch: Schedule, stage: Stage, tile: Tile) -> None:
     sch.vectorize(start[-1])
 
 
-def _candidate(stage: Stage, pair: tuple[Any, Any], axis: Axis, unit: VectorUnit) -> Tile | None:
+def _best(
+    stage: Stage,
+    pair: tuple[Any, Any],
+    unit: VectorUnit,
+    epilogue: Epilogue | None,
+    most_copied: float = math.inf,
+) -> Tile | None:
+    """Return the tile of the highest score among those that copy few enough elements."""
+    candidates = [_candidate(stage, pair, axis, unit, epilogue) for axis in stage.spatial]
+    allowed = (c for c in candidates if c is not None and _copied(pair, c) <= most_copied)
+    return max(allowed, key=lambda tile: tile.score, default=None)
+
+
+def _copied(pair: tuple[Any, Any], tile: Tile) -> int:
+    return sum(_elements(pair[operand]) for operand in tile.moved)
+
+
+def _candidate(
+    stage: Stage,
+    pair: tuple[Any, Any],
+    axis: Axis,
+    unit: VectorUnit,
+    epilogue: Epilogue | None,
+) -> Tile | None:
     """Return a tile with its vectors along `axis`, if that is possible."""
     if not axis.extent or axis.extent == 1:
         return None
@@ -139,11 +203,21 @@ def _candidate(stage: Stage, pair: tuple[Any, Any], axis: Axis, unit: VectorUnit
         else:
             return None
     terms = volume(stage.reduced)
-    scattered = stride(stage.stores[0], axis.var) != 1
+    scattered = not _stored_as_vectors(stage, axis, epilogue)
     score *= terms / (terms + _SCATTER_COST) if scattered else 1.0
     score *= 1.0 if 0 in steps else 0.5  # else no operand is shared between the lanes
     vectors = 2 if length == lanes and axis.extent % (2 * lanes) == 0 else 1
     return Tile(axis, length, vectors, moved, scattered, score)
+
+
+def _stored_as_vectors(stage: Stage, axis: Axis, epilogue: Epilogue | None) -> bool:
+    """Return whether neighbours along an axis are neighbours where the result is stored at last."""
+    if epilogue is None:
+        return stride(stage.stores[0], axis.var) == 1
+    taken = epilogue.along[axis.var].var
+    (store,) = epilogue.stage.stores
+    loads = [load for load in epilogue.stage.loads if not _reads(load, epilogue.taken)]
+    return stride(store, taken) == 1 and all(stride(load, taken) in (0, 1) for load in loads)
 
 
 def _rows(stage: Stage, pair: tuple[Any, Any], tile: Tile, unit: VectorUnit) -> dict[Any, int]:
@@ -166,12 +240,12 @@ def _divisor(extent: int | None, most: int) -> int:
 
 
 def _split(
-    sch: Schedule, block: Any, stage: Stage, tile: Tile
+    sch: Schedule, block: Any, stage: Stage, tile: Tile, epilogue: Epilogue | None
 ) -> tuple[list[Any], list[Any], list[Any], Any, Any]:
     """Split the loops into outer ones, reductions, rows, vectors and lanes."""
     loops = {axis.var: loop for axis, loop in zip(stage.axes, sch.get_loops(block), strict=True)}
     outer, rows = [], []
-    for axis in stage.spatial:
+    for axis in _storing_order(stage, epilogue):
         loop = loops[axis.var]
         if axis is tile.vector:
             loop, vectors, lanes = sch.split(loop, [None, tile.vectors, tile.lanes])
@@ -181,6 +255,17 @@ def _split(
         outer.append(loop)
     reduced = [loops[axis.var] for axis in _reduction_order(stage)]
     return outer, reduced, rows, vectors, lanes
+
+
+def _storing_order(stage: Stage, epilogue: Epilogue | None) -> list[Axis]:
+    """Order the output axes; a large output's as they lie in memory, so that lines fill up soon."""
+    size = volume(stage.spatial) * tvm.DataType(stage.dtype).itemsize
+    if epilogue is None or size <= _CACHED:
+        return stage.spatial
+    place = {axis.var: i for i, axis in enumerate(epilogue.stage.axes)}
+    long = [axis for axis in stage.spatial if axis.var in epilogue.along]
+    one = [axis for axis in stage.spatial if axis.var not in epilogue.along]
+    return [*one, *sorted(long, key=lambda axis: place[epilogue.along[axis.var].var])]
 
 
 def _reduction_order(stage: Stage) -> list[Axis]:
@@ -194,12 +279,16 @@ def _is_window(stage: Stage, axis: Axis) -> bool:
     return slides and axis.extent is not None and axis.extent <= _WINDOW
 
 
-def _write_back(sch: Schedule, block: Any, stage: Stage, tile: Tile, where: Any) -> None:
+def _write_back(
+    sch: Schedule, block: Any, stage: Stage, tile: Tile, where: Any, epilogue: Epilogue | None
+) -> None:
     """Hold the tile in registers and store it, transposed in a small buffer if it is scattered.
 
     Storing single lanes straight from the accumulators would keep them out of registers.
     """
     store = sch.cache_write(block, 0, "local")
+    if epilogue is not None:
+        sch.reverse_compute_inline(sch.get_sblock(epilogue.stage.name))
     copies = [store]
     if tile.scattered:
         stage_out = sch.cache_write(block, 0, "local")
@@ -216,13 +305,13 @@ def _write_back(sch: Schedule, block: Any, stage: Stage, tile: Tile, where: Any)
             for loop in loops:
                 sch.unroll(loop)
         else:
-            _vector_copy(sch, loops, tile)
+            _vector_copy(sch, loops, stage, tile)
 
 
-def _vector_copy(sch: Schedule, loops: list[Any], tile: Tile) -> None:
-    """Copy vectors; loops of one trip are already gone, so the vector one is found by extent."""
-    length = tile.lanes * tile.vectors
-    along = next(loop for loop in reversed(loops) if extent_of(sch, loop) == length)
+def _vector_copy(sch: Schedule, loops: list[Any], stage: Stage, tile: Tile) -> None:
+    """Copy vectors; loops of one trip are already gone."""
+    before = stage.spatial[: stage.spatial.index(tile.vector)]
+    along = loops[sum(tile.length(axis) > 1 for axis in before)]
     vectors, lanes = sch.split(along, [None, tile.lanes])
     rest = [loop for loop in loops if loop is not along]
     sch.reorder(*rest, vectors, lanes)
@@ -267,7 +356,11 @@ def _elements(load: Any) -> int:
 
 
 def _reads_output(value: Any, stage: Stage) -> bool:
-    return isinstance(value, Load) and buffer_of(value).same_as(stage.stores[0].buffer)
+    return isinstance(value, Load) and _reads(value, stage.stores[0].buffer)
+
+
+def _reads(load: Any, buffer: Any) -> bool:
+    return bool(buffer_of(load).same_as(buffer))
 
 
 def _uncast(value: Any) -> Any:

@@ -11,7 +11,8 @@ from tvm.ir import prim
 from tvm.s_tir import Schedule, ScheduleError
 
 from ..fallback.lowering.wide_floats import with_wide_floats
-from .contraction import plan, schedule_contraction
+from .contraction import pays, plan, schedule_contraction
+from .epilogue import Epilogue, epilogues_of
 from .inline import inline_maps
 from .map import schedule_map
 from .reduction import schedule_reduction
@@ -43,9 +44,14 @@ def schedule_function(func: tirx.PrimFunc, unit: VectorUnit) -> tirx.PrimFunc:
     if not all(stage.axes for stage in found):
         return func  # scalars are left to the code generator
     sch = Schedule(func)
+    internal = list(func.body.block.alloc_buffers)
     try:
-        for stage in inline_maps(sch, _may_repeat):
-            _schedule_stage(sch, stage, unit)
+        rest = inline_maps(sch, _may_repeat)
+        while rest:
+            stage, *rest = rest
+            epilogues = [e for e in epilogues_of(stage, rest, internal) if pays(stage, e)]
+            rest = [s for s in rest if not any(s is e.stage for e in epilogues)]
+            _schedule_stage(sch, stage, epilogues, unit)
     except ScheduleError:
         return func
     return _with_wide_bindings(func.with_body(sch.mod["main"].body))
@@ -71,12 +77,15 @@ def _once(func: tirx.PrimFunc, unit: VectorUnit, known: dict[int, list[Any]]) ->
     return same[-1][1]
 
 
-def _schedule_stage(sch: Schedule, stage: Stage, unit: VectorUnit) -> None:
-    tile = plan(stage, unit)
+def _schedule_stage(
+    sch: Schedule, stage: Stage, epilogues: list[Epilogue], unit: VectorUnit
+) -> None:
+    epilogue = epilogues[0] if epilogues else None
+    tile = plan(stage, unit, epilogue)
     if tile is not None:
-        schedule_contraction(sch, stage, tile)
+        schedule_contraction(sch, stage, tile, epilogue)
     elif stage.reduced:
-        schedule_reduction(sch, stage, unit)
+        schedule_reduction(sch, stage, unit, epilogues)
     else:
         schedule_map(sch, stage, unit)
 

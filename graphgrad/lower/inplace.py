@@ -7,6 +7,7 @@ which is as right. What was honoured is recorded as ``graphgrad.donated_done``.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -14,13 +15,22 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..errors import ArgumentError
+from .alias import Aliases, Module
 from .overwrite import may_overwrite, overwriting
+from .rebuild import rebuilt, with_body
+from .regions import OUTSIDE, Leaf, Tree, leaves
 
 DONATED = "graphgrad.donated"
 DONATED_DONE = "graphgrad.donated_done"
 
-Result = tuple[int, int]
-"""Where a value comes from: the position of a binding, and which of its results it is."""
+
+@dataclass(frozen=True)
+class _Site:
+    """Where a kernel may write a result over an argument: what it is bound to, and which ones."""
+
+    var: Any
+    result: int
+    argument: int
 
 
 def donate(mod: tvm.IRModule) -> tvm.IRModule:
@@ -44,65 +54,112 @@ class _Donation:
 
     def __init__(self, mod: tvm.IRModule, name: tvm.ir.GlobalVar, func: relax.Function):
         self.mod, self.name, self.func = mod, name, func
-        self.bindings = [b for block in func.body.blocks for b in block.bindings]
-        self.position = {b.var: i for i, b in enumerate(self.bindings)}
-        self.uses: dict[Any, list[int]] = {}
-        for i, binding in enumerate(self.bindings):
-            for var in relax.analysis.free_vars(binding.value):
-                self.uses.setdefault(var, []).append(i)
-        self.returned = func.body.body
-        self.outputs = _flatten(self._tree(self.returned))
+        self.aliases: Aliases = Module(mod.functions, views=True).function(name)
+        self.outputs = _flatten(self.aliases.result)
         self.pairs = _requested(name, func, len(self.outputs))
 
     def apply(self) -> tvm.IRModule:
         """Return the module with this function's safe donations made."""
-        accepted: dict[int, dict[int, int]] = {}
+        accepted: dict[Any, dict[int, int]] = {}
         done = []
-        for parameter, output in self.pairs:
-            result = self.outputs[output]
-            if result is None or self.outputs.count(result) > 1:
-                continue
-            argument = self._safe_argument(self.func.params[parameter], result)
-            if argument is not None:
-                accepted.setdefault(result[0], {})[result[1]] = argument
+        for parameter, output in self.pairs if not self._is_called() else []:
+            sites = self._safe_sites(parameter, output)
+            for site in sites:
+                accepted.setdefault(site.var, {})[site.result] = site.argument
+            if sites:
                 done.append([parameter, output])
         return self._rewrite(accepted, done)
 
-    def _tree(self, expr: Any) -> Any:
-        """Return the results that an expression consists of: nested lists for tuples.
+    def _is_called(self) -> bool:
+        """Return whether another function calls this one: it has not heard of the donation."""
+        found: list[Any] = []
 
-        None stands for what no kernel of this function computes.
+        def visit(name: Any) -> None:
+            if name.same_as(self.name):
+                found.append(name)
+
+        for func in self.mod.functions.values():
+            if isinstance(func, relax.Function):
+                tvm_ffi.structural_walk(func.body, (tvm.ir.GlobalVar, visit))
+        return bool(found)
+
+    def _safe_sites(self, parameter: int, output: int) -> list[_Site]:
+        """Return where an output is computed, if all that may happen over a parameter; else none.
+
+        The parameter's memory must be nobody else's, and whatever uses it after one of the sites
+        must mean the output.
         """
-        if isinstance(expr, relax.Tuple):
-            return [self._tree(field) for field in expr.fields]
-        if isinstance(expr, relax.TupleGetItem):
-            return self._tree(expr.tuple_value)[expr.index]
-        position = self.position.get(expr) if isinstance(expr, tvm.ir.Var) else None
-        if position is None:
-            return _empty_tree(expr.ty)
-        value = self.bindings[position].value
-        if not isinstance(value, tvm.ir.Call):
-            return self._tree(value)
-        if isinstance(value.ty, relax.TupleType):
-            return [(position, i) for i in range(len(value.ty.fields))]
-        return (position, 0)
+        var, result = self.func.params[parameter], self.outputs[output]
+        donated = self.aliases.params[parameter]
+        if not isinstance(donated, Leaf) or result is None:
+            return []
+        outputs: set[Any] = set()
+        sites = self._sites(var, result, outputs)
+        shared = {self.aliases.region(donated), self.aliases.region(result)}
+        returned = [leaf for leaf in leaves(self.aliases.result) if self._is_in(leaf, shared)]
+        if not sites or OUTSIDE in shared or len(returned) > 1:
+            return []
+        return sites if all(self._is_last_use(site, donated, outputs) for site in sites) else []
 
-    def _safe_argument(self, var: Any, result: Result) -> int | None:
-        """Return which argument of its kernel a result may overwrite, if that is `var`."""
-        position, index = result
-        call = self.bindings[position].value
+    def _is_in(self, leaf: Leaf, regions: set[int]) -> bool:
+        return self.aliases.region(leaf) in regions
+
+    def _sites(self, parameter: Any, result: Leaf, outputs: set[Any]) -> list[_Site] | None:
+        """Return where a result is computed over a parameter; None if it is so in some runs only.
+
+        Parameters
+        ----------
+        parameter : relax.Var
+        result : Leaf
+        outputs : set of relax.Var
+            Receives the variables that hold the result.
+        """
+        if result.source == self.aliases.values[parameter].source:
+            return []
+        kind, var, *place = result.source
+        if kind == "if":
+            outputs.add(var)
+            found = [
+                self._sites(parameter, _member(tree, place), outputs)
+                for tree in self.aliases.branches[var]
+            ]
+            return None if None in found else [site for sites in found for site in sites or []]
+        call = self.aliases.calls.get(var) if kind == "call" else None
         kernel = self._kernel(call)
-        if kernel is None or any(v.same_as(var) for v in relax.analysis.free_vars(self.returned)):
+        if kernel is None:
             return None
-        if not all(at <= position and self._only_reads(at) for at in self.uses.get(var, [])):
-            return None
+        outputs.add(var)
+        index = place[0] if place else 0
+        argument = self._safe_argument(parameter, call, kernel, index)
+        return None if argument is None else [_Site(var, index, argument)]
+
+    def _safe_argument(
+        self, parameter: Any, call: Any, kernel: tirx.PrimFunc, index: int
+    ) -> int | None:
+        """Return which argument of its kernel a result may overwrite, if that is a parameter."""
         arguments = list(call.args[1].fields)
-        places = [i for i, argument in enumerate(arguments) if argument.same_as(var)]
+        source = self.aliases.values[parameter].source
+        places = [i for i, a in enumerate(arguments) if self._source(a) == source]
         ty = call.ty.fields[index] if isinstance(call.ty, relax.TupleType) else call.ty
-        if len(places) != 1 or not _same_tensor_type(var.ty, ty):
+        if len(places) != 1 or not _same_tensor_type(parameter.ty, ty):
             return None
         donated, output = kernel.params[places[0]], kernel.params[len(arguments) + index]
         return places[0] if may_overwrite(kernel, donated, output) else None
+
+    def _source(self, argument: Any) -> Any:
+        held = self.aliases.values.get(argument) if isinstance(argument, tvm.ir.Var) else None
+        return held.source if isinstance(held, Leaf) else None
+
+    def _is_last_use(self, site: _Site, donated: Leaf, outputs: set[Any]) -> bool:
+        """Return whether nothing uses the memory after a site, but to use the output."""
+        uses = self.aliases.uses_of(self.aliases.region(donated))
+        here = [use for use in uses if use.binding.same_as(site.var)]
+        return len(here) == 1 and all(
+            use.position <= here[0].position
+            or use.excludes(here[0].path)
+            or any(use.value.same_as(output) for output in outputs)
+            for use in uses
+        )
 
     def _kernel(self, value: Any) -> tirx.PrimFunc | None:
         """Return the PrimFunc that a binding calls plainly, on a tuple of arguments."""
@@ -112,29 +169,25 @@ class _Donation:
             return None
         return self.mod[value.args[0]]
 
-    def _only_reads(self, position: int) -> bool:
-        """Return whether a binding reads its arguments and keeps no alias of them."""
-        kernel = self._kernel(self.bindings[position].value)
-        # a reshape becomes a view later on
-        return kernel is not None and not relax.analysis.has_reshape_pattern(kernel)
-
-    def _rewrite(self, accepted: dict[int, dict[int, int]], done: list[list[int]]) -> Any:
+    def _rewrite(self, accepted: dict[Any, dict[int, int]], done: list[list[int]]) -> Any:
         builder = relax.BlockBuilder(self.mod)
+        calls = [self.aliases.calls[var] for var in accepted]
         replaced = {
-            self.bindings[position].var: self._in_place(builder, position, results)
-            for position, results in accepted.items()
+            var: self._in_place(builder, call, results)
+            for call, (var, results) in zip(calls, accepted.items(), strict=True)
         }
-        blocks = [_with_values(block, replaced) for block in self.func.body.blocks]
-        body = relax.SeqExpr(blocks, self.returned)
-        func = relax.Function(
-            self.func.params, body, self.func.ret_ty, self.func.is_pure, self.func.attrs
-        )
-        builder.update_func(self.name, func.with_attr(DONATED_DONE, done))
-        return _without(builder.get(), [self.bindings[p].value.args[0] for p in accepted])
 
-    def _in_place(self, builder: Any, position: int, results: dict[int, int]) -> Any:
-        """Return the call of a binding with some of its results written over arguments."""
-        call = self.bindings[position].value
+        def in_place(binding: Any) -> list[Any]:
+            if binding.var not in replaced:
+                return [binding]
+            return [relax.VarBinding(binding.var, replaced[binding.var], binding.span)]
+
+        func = with_body(self.func, rebuilt(self.func.body, in_place)) if replaced else self.func
+        builder.update_func(self.name, func.with_attr(DONATED_DONE, done))
+        return _without(builder.get(), [call.args[0] for call in calls])
+
+    def _in_place(self, builder: Any, call: Any, results: dict[int, int]) -> Any:
+        """Return a call with some of its results written over arguments."""
         kernel = self._kernel(call)
         assert kernel is not None
         arguments = len(call.args[1].fields)
@@ -168,14 +221,17 @@ def _requested(name: Any, func: relax.Function, outputs: int) -> list[tuple[int,
     return pairs
 
 
-def _empty_tree(ty: Any) -> Any:
-    return [_empty_tree(f) for f in ty.fields] if isinstance(ty, relax.TupleType) else None
+def _flatten(tree: Tree) -> list[Leaf | None]:
+    """Return all leaves of a tree in order, also those that have no memory."""
+    if isinstance(tree, list):
+        return [leaf for branch in tree for leaf in _flatten(branch)]
+    return [tree]
 
 
-def _flatten(tree: Any) -> list[Result | None]:
-    return (
-        [leaf for branch in tree for leaf in _flatten(branch)] if isinstance(tree, list) else [tree]
-    )
+def _member(tree: Tree, place: list[int]) -> Any:
+    for index in place:
+        tree = tree[index]
+    return tree
 
 
 def _same_tensor_type(a: Any, b: Any) -> bool:
@@ -185,15 +241,6 @@ def _same_tensor_type(a: Any, b: Any) -> bool:
         and a.shape is not None
         and tvm_ffi.structural_equal(a, b, map_free_vars=False)
     )
-
-
-def _with_values(block: Any, replaced: dict[Any, Any]) -> Any:
-    bindings = [
-        relax.VarBinding(b.var, replaced[b.var], b.span) if b.var in replaced else b
-        for b in block.bindings
-    ]
-    kind = relax.DataflowBlock if isinstance(block, relax.DataflowBlock) else relax.BindingBlock
-    return kind(bindings, block.span)
 
 
 def _without(mod: tvm.IRModule, candidates: list[Any]) -> tvm.IRModule:

@@ -2,37 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import Range
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from .structure import Load, sequence, static
+from .structure import Load, static
 
 
 def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
     """Return whether `output` may live in the memory of `donated`, both parameters of `kernel`.
 
-    It may if every element is written once, by a block that has no more to read of the input than
-    that element, and if nothing reads the input after that block's loops.
+    It may if one statement stores every element of the output first, each once; if that statement
+    reads of the input no more than the element that it stores; and if all other reads of the input
+    are in loops that have ended before.
     """
-    if not isinstance(kernel.body, SBlockRealize):
+    if not isinstance(kernel.body, SBlockRealize) or not _is_plain(kernel, output):
         return False
-    statements = sequence(kernel.body.block.body)
-    writers = [i for i, s in enumerate(statements) if _stores(s, output)]
-    if len(writers) != 1 or not _is_only_loaded(kernel, donated):
+    if not _is_only_loaded(kernel, donated):
         return False
-    here = writers[0]
-    store = _elementwise_store(statements[here])
-    if store is None or _loads(statements[here], output):
+    site = _first_store(kernel.body, output)
+    if site is None or any(_loads(statement, output) for statement in site.until):
         return False
+    here = [load for statement in site.scope for load in _loads(statement, donated)]
+    earlier = sum(len(_loads(statement, donated)) for statement in site.before)
     return (
-        all(_same_indices(load, store) for load in _loads(statements[here], donated))
-        and not any(_loads(s, donated) for s in statements[here + 1 :])
-        and not any(_loads(s, output) for s in statements[:here])
+        all(_same_indices(load, site.store) for load in here)
+        and len(here) + earlier == len(_loads(kernel.body, donated))
+        and site.stores_once()
     )
 
 
@@ -40,66 +42,167 @@ def overwriting(kernel: tirx.PrimFunc, shared: dict[Any, Any]) -> tirx.PrimFunc:
     """Return the kernel with each output of `shared` replaced by its input, as one parameter.
 
     Two parameters that share memory would break the promise that none overlap, by which the code
-    generator reorders reads and writes.
+    generator reorders reads and writes. What copied the input to the output is gone.
     """
     body = tvm_ffi.structural_map(kernel.body, (tvm.ir.Var, lambda var: shared.get(var, var)))
     params = [param for param in kernel.params if param not in shared]
-    return tirx.PrimFunc(params, body, kernel.ret_type, attrs=kernel.attrs)
+    return tirx.PrimFunc(params, _without_copies(body), kernel.ret_type, attrs=kernel.attrs)
 
 
-def _elementwise_store(statement: Any) -> Any | None:
-    """Return the store of a loop nest that stores each element exactly once, else None."""
-    found = _guarded_nest(statement)
-    if found is None:
-        return None
-    loops, condition, realize = found
-    block = realize.block
-    store = block.body
-    if not isinstance(store, tirx.BufferStore) or block.init is not None or block.match_buffers:
-        return None
-    long = [v.var for v in block.iter_vars if static(v.dom.extent) != 1]
-    indexed = [index for index in store.indices if isinstance(index, tvm.ir.Var)]
-    each_once = all(sum(index.same_as(var) for index in indexed) == 1 for var in long)
-    return store if each_once and _runs_once_per_point(loops, condition, realize) else None
+@dataclass
+class _Site:
+    """Where an output is stored first.
 
-
-def _guarded_nest(statement: Any) -> tuple[list[Any], Any, SBlockRealize] | None:
-    """Return the loops around a block, the condition under which it runs, and the block.
-
-    The threads of a GPU come in whole blocks: those beyond the last element do nothing.
+    Attributes
+    ----------
+    loops : list of For
+        Around the store, outermost first, without those of one trip.
+    threads : set of str
+        Which threads of a GPU these, and those of one trip, are.
+    condition : Expr
+        Under which the store is made: the threads of a GPU come in whole blocks, and those beyond
+        the last element do nothing.
+    values : dict
+        What the variables of the blocks around the store, and of loops of one trip, are.
+    before : list of Stmt
+        What has ended before any element is stored.
+    until : list of Stmt
+        What may run before all elements are stored: `before`, and the store's own loops, the last.
+    scope : list of Stmt
+        What runs right before the store in the same iteration of all loops, and the store.
+    store : BufferStore
     """
-    loops = []
-    condition = tirx.const(True, "bool")
-    while isinstance(statement, tirx.For | tirx.IfThenElse):
-        if isinstance(statement, tirx.For):
-            loops.append(statement)
-            statement = statement.body
-        elif statement.else_case is None:
-            condition = tirx.And(condition, statement.condition)
-            statement = statement.then_case
+
+    loops: list[Any]
+    threads: set[str | None]
+    condition: Any
+    values: dict[Any, Any]
+    before: list[Any]
+    until: list[Any]
+    scope: list[Any]
+    store: Any
+
+    def stores_once(self) -> bool:
+        """Return whether no element is stored twice, and every one is."""
+        return self._has_all_threads() and self._is_bijective()
+
+    def _has_all_threads(self) -> bool:
+        """Return whether all threads of a kernel are in loops of the store: no two do the same."""
+        found: set[str | None] = set()
+        nest = self.until[-1]
+        tvm_ffi.structural_walk(nest, (tirx.For, lambda loop: found.add(_thread(loop))))
+        return found <= self.threads | {None}
+
+    def _is_bijective(self) -> bool:
+        indices = [_simplified(_replaced(index, self.values)) for index in self.store.indices]
+        indices = [index for index in indices if not isinstance(index, tirx.IntImm)]
+        names = [loop.loop_var for loop in self.loops]
+        if not names:
+            return not indices
+        plain = all(any(index.same_as(name) for name in names) for index in indices)
+        if plain and static(_simplified(self.condition)) == 1:
+            each_once = [sum(index.same_as(name) for index in indices) == 1 for name in names]
+            return all(each_once) and len(indices) == len(names)
+        ranges = [Range.from_min_extent(loop.min, loop.extent) for loop in self.loops]
+        found = tvm.sym.detect_iter_map(
+            indices,
+            dict(zip(names, ranges, strict=True)),
+            _simplified(self.condition),
+            check_level=IterMapLevel.Bijective,
+        )
+        return len(found.indices) > 0
+
+
+def _first_store(body: Any, output: Any) -> _Site | None:
+    """Return where an output is stored first; None if that is no simple place."""
+    loops: list[Any] = []
+    threads: set[str | None] = set()
+    condition: Any = tirx.const(True, "bool")
+    values: dict[Any, Any] = {}
+    before: list[Any] = []
+    scope: list[Any] = []
+    outermost = node = body
+    while not isinstance(node, tirx.BufferStore):
+        if isinstance(node, tirx.SeqStmt):
+            storing = [i for i, statement in enumerate(node.seq) if _stores(statement, output)]
+            if len(storing) > 1 and loops:
+                return None  # the others store while this one has elements left
+            scope = list(node.seq[: storing[0]])
+            node = node.seq[storing[0]]
+            if not loops:
+                before, scope = [*before, *scope], []
+                outermost = node
+        elif isinstance(node, tirx.For):
+            threads.add(_thread(node))
+            if static(node.extent) == 1:
+                values[node.loop_var] = _replaced(node.min, values)
+            else:
+                loops.append(node)
+                scope = []
+            node = node.body
+        elif isinstance(node, tirx.IfThenElse) and node.else_case is None:
+            condition = tirx.And(condition, _replaced(node.condition, values))
+            node = node.then_case
+        elif isinstance(node, SBlockRealize) and node.block.init is None:
+            block = node.block
+            condition = tirx.And(condition, _replaced(node.predicate, values))
+            bound = zip(block.iter_vars, node.iter_values, strict=True)
+            values.update({v.var: _replaced(value, values) for v, value in bound})
+            node = block.body
         else:
             return None
-    if not isinstance(statement, SBlockRealize) or static(statement.predicate) != 1:
-        return None
-    return loops, tvm.sym.Analyzer().simplify(condition), statement
+    until = [*before, outermost]
+    return _Site(loops, threads, condition, values, before, until, [*scope, node], node)
 
 
-def _runs_once_per_point(loops: list[Any], condition: Any, realize: SBlockRealize) -> bool:
-    """Return whether the loops drive the block over its domain without repetition."""
-    values = list(realize.iter_values)
-    if len(values) == len(loops) and all(
-        value.same_as(loop.loop_var) for value, loop in zip(values, loops, strict=True)
-    ):
-        return True
-    domain = {loop.loop_var: tvm.ir.Range.from_min_extent(loop.min, loop.extent) for loop in loops}
-    bijection = tvm.sym.detect_iter_map(
-        values, domain, condition, check_level=IterMapLevel.Bijective
+def _thread(loop: Any) -> str | None:
+    return None if loop.thread_binding is None else str(loop.thread_binding.thread_tag)
+
+
+def _without_copies(body: Any) -> Any:
+    """Return a statement without what stores elements where they were; itself if all is that."""
+    nothing = tirx.Evaluate(0)
+
+    def is_nothing(statement: Any) -> bool:
+        return isinstance(statement, tirx.Evaluate) and static(statement.value) is not None
+
+    def visit(node: Any) -> Any:
+        if isinstance(node, tirx.SeqStmt):
+            rest = [statement for statement in node.seq if not is_nothing(statement)]
+            return tirx.SeqStmt(rest) if len(rest) > 1 else next(iter(rest), nothing)
+        if isinstance(node, tirx.BufferStore):
+            value = node.value
+            copies = isinstance(value, Load) and value.source.same_as(node.buffer)
+            return nothing if copies and _same_indices(value, node) else node
+        inner = node.body if isinstance(node, tirx.For) else node.block.body
+        return nothing if is_nothing(inner) else node
+
+    kinds = (tirx.SeqStmt, tirx.BufferStore, tirx.For, SBlockRealize)
+    root = body.block
+    rest = tvm_ffi.structural_map(root.body, (kinds, visit))
+    if is_nothing(rest):
+        return body
+    kept = SBlock(
+        root.iter_vars,
+        root.reads,
+        root.writes,
+        root.name_hint,
+        rest,
+        root.init,
+        root.alloc_buffers,
+        root.match_buffers,
+        root.annotations,
     )
-    return len(bijection.indices) > 0
+    return SBlockRealize(body.iter_values, body.predicate, kept)
 
 
 def _is_only_loaded(kernel: tirx.PrimFunc, buffer: Any) -> bool:
     """Return whether a buffer is only loaded from: not stored to, its address not taken."""
+    return _is_plain(kernel, buffer) and not _stores(kernel.body, buffer)
+
+
+def _is_plain(kernel: tirx.PrimFunc, buffer: Any) -> bool:
+    """Return whether all that happens to a buffer are loads and stores that name it."""
     mentions = 0
     regions = 0
     matched = False
@@ -114,7 +217,8 @@ def _is_only_loaded(kernel: tirx.PrimFunc, buffer: Any) -> bool:
             matched = matched or bool(node.match_buffers)
 
     tvm_ffi.structural_walk(kernel.body, visit)
-    return not matched and mentions == regions + len(_loads(kernel.body, buffer))
+    accesses = len(_loads(kernel.body, buffer)) + len(_stores(kernel.body, buffer))
+    return not matched and mentions == regions + accesses
 
 
 def _loads(node: Any, buffer: Any) -> list[Any]:
@@ -143,3 +247,11 @@ def _same_indices(load: Any, store: Any) -> bool:
     return len(load.indices) == len(store.indices) and all(
         tvm_ffi.structural_equal(a, b) for a, b in zip(load.indices, store.indices, strict=True)
     )
+
+
+def _replaced(expression: Any, values: dict[Any, Any]) -> Any:
+    return tvm_ffi.structural_map(expression, (tvm.ir.Var, lambda var: values.get(var, var)))
+
+
+def _simplified(expression: Any) -> Any:
+    return tvm.sym.Analyzer().simplify(expression)

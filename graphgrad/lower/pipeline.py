@@ -15,14 +15,20 @@ from ..divisions import with_exact_divisions
 from ..errors import GraphGradError, LoweringError, TargetError
 from ..ops.calls import without_te_gradients
 from . import cpu
+from .accumulate import with_early_sums, with_fused_sums
 from .allocate import allocate_first
+from .closures import with_direct_calls
 from .copies import keep_copies
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda_schedule
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
 from .cuda.sorting import with_sorting_on_device
+from .in_order import in_order, is_fusion_dropping
 from .inplace import donate
 from .legalise import LEGALISATIONS
+from .overlap import check_overlaps
+from .ownership import with_own_constants, with_own_views
+from .retained import allocate_retained
 from .static_kernels import with_static_kernels
 from .target import is_generic, parse
 from .target import target as resolve
@@ -153,8 +159,8 @@ def _lowering(
         with target:
             if kind == "cuda":
                 mod = with_sorting_on_device(mod)
-            mod = with_static_kernels(without_te_gradients(mod))
-            mod = _to_kernels(fuse=not _fusion_fails(mod))(mod)
+            mod = with_early_sums(with_static_kernels(without_te_gradients(mod)))
+            mod = with_fused_sums(_to_kernels(fuse=not _fusion_fails(mod))(mod))
             if kind == "cuda":
                 mod = cuda_schedule.schedule_module(mod, target, kernels)
             else:
@@ -192,9 +198,14 @@ def _to_kernels(fuse: bool) -> tvm.ir.transform.Pass:
     ]
     return tvm.transform.Sequential(
         [
+            _with_own_constants,
             relax.transform.LambdaLift(),
+            _with_direct_calls,
+            _in_order,
             relax.transform.LegalizeOps(LEGALISATIONS),
+            _with_own_constants,  # of functions that have been local
             *(fusion if fuse else []),
+            _with_own_views,
         ]
     )
 
@@ -202,11 +213,13 @@ def _to_kernels(fuse: bool) -> tvm.ir.transform.Pass:
 def _fusion_fails(mod: tvm.IRModule) -> bool:
     """Return whether stock fusion aborts on a module, or leaves it wrong.
 
-    It does where a function takes a tuple of tuples, and where a dataflow block holds a cast: there
-    it overlooks that the cast reads its source.
+    It does where a function takes a tuple of tuples, where a dataflow block holds a cast (there it
+    overlooks that the cast reads its source), and where it would drop a call that overwrites.
     """
     functions = [f for f in mod.functions.values() if isinstance(f, relax.Function)]
-    return any(_takes_nested_tuple(f) or _casts_in_dataflow(f) for f in functions)
+    if any(_takes_nested_tuple(f) or _casts_in_dataflow(f) for f in functions):
+        return True
+    return is_fusion_dropping(mod)
 
 
 def _takes_nested_tuple(function: relax.Function) -> bool:
@@ -233,8 +246,10 @@ def _to_virtual_machine(is_device: bool) -> tvm.ir.transform.Pass:
             _keep_copies,
             relax.transform.RewriteDataflowReshape(),
             relax.transform.ToNonDataflow(),
-            relax.transform.RemovePurityChecking(),
             relax.transform.CallTIRRewrite(),
+            _check_overlaps,
+            _allocate_retained,
+            relax.transform.RemovePurityChecking(),
             _plan_memory,
             relax.transform.LowerAllocTensor(),
             *([_allocate_first] if is_device else []),
@@ -269,6 +284,36 @@ def _has_branches(function: relax.Function) -> bool:
 @tvm.transform.module_pass(opt_level=0, name="graphgrad.keep_copies")
 def _keep_copies(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
     return keep_copies(mod)
+
+
+@tvm.transform.module_pass(opt_level=0, name="graphgrad.check_overlaps")
+def _check_overlaps(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    return check_overlaps(mod)
+
+
+@tvm.transform.module_pass(opt_level=0, name="graphgrad.with_direct_calls")
+def _with_direct_calls(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    return with_direct_calls(mod)
+
+
+@tvm.transform.module_pass(opt_level=0, name="graphgrad.in_order")
+def _in_order(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    return in_order(mod)
+
+
+@tvm.transform.module_pass(opt_level=0, name="graphgrad.with_own_constants")
+def _with_own_constants(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    return with_own_constants(mod)
+
+
+@tvm.transform.module_pass(opt_level=0, name="graphgrad.with_own_views")
+def _with_own_views(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    return with_own_views(mod)
+
+
+@tvm.transform.module_pass(opt_level=0, name="graphgrad.allocate_retained")
+def _allocate_retained(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    return allocate_retained(mod)
 
 
 @tvm.transform.module_pass(opt_level=0, name="graphgrad.allocate_first")

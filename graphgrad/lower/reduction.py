@@ -7,11 +7,13 @@ the same order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tvm import tirx
 from tvm.s_tir import Schedule
 
+from .epilogue import Epilogue
 from .map import PARALLEL_TRIPS, SMALL, extent_of, fusable_suffix, parallel_leading
 from .structure import Axis, Stage, stride, volume
 from .target import VectorUnit
@@ -44,19 +46,26 @@ class _Nest(NamedTuple):
     vector: Any
 
 
-def schedule_reduction(sch: Schedule, stage: Stage, unit: VectorUnit) -> None:
-    """Vectorise along the outputs or else along the reduction; run in parallel."""
+def schedule_reduction(
+    sch: Schedule, stage: Stage, unit: VectorUnit, epilogues: Sequence[Epilogue] = ()
+) -> None:
+    """Vectorise along the outputs or else along the reduction; run in parallel.
+
+    Epilogues are computed where a result, or a vector of them, is complete.
+    """
     block = sch.get_sblock(stage.name)
+    after = [sch.get_sblock(epilogue.stage.name) for epilogue in epilogues]
     if stage.work < SMALL:
+        _behind_results(sch, stage, after)
         _define_empty(sch, block, stage)
     elif volume(stage.reduced) <= _SHORT:
-        _scalar(sch, block, stage)
+        _scalar(sch, block, stage, after)
     elif _outputs_are_vectors(stage, unit):
-        _across_outputs(sch, block, stage, unit)
+        _across_outputs(sch, block, stage, unit, after)
     elif _terms_are_vectors(stage, unit):
-        _along_terms(sch, block, stage, unit)
+        _along_terms(sch, block, stage, unit, after)
     else:
-        _scalar(sch, block, stage)
+        _scalar(sch, block, stage, after)
 
 
 def vector_length(extent: int, lanes: int, most: int) -> int:
@@ -72,7 +81,9 @@ def vector_length(extent: int, lanes: int, most: int) -> int:
     return max(d for d in range(1, lanes + 1) if extent % d == 0)
 
 
-def _across_outputs(sch: Schedule, block: Any, stage: Stage, unit: VectorUnit) -> None:
+def _across_outputs(
+    sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, after: list[Any]
+) -> None:
     """Accumulate a vector of neighbouring outputs in registers."""
     last = stage.spatial[-1]
     assert last.extent is not None
@@ -84,6 +95,9 @@ def _across_outputs(sch: Schedule, block: Any, stage: Stage, unit: VectorUnit) -
     outer = stage.spatial[:-1]
     trips = volume(outer) * (last.extent // length)
     block, chunks = _split_over_cores(sch, block, stage, trips)
+    if chunks:
+        _behind_results(sch, stage, after)
+        after = []
     loops = sch.get_loops(block)
     lead, loops = loops[:chunks], loops[chunks:]
     spatial, reduced = loops[: len(outer) + 1], loops[len(outer) + 1 :]
@@ -91,10 +105,12 @@ def _across_outputs(sch: Schedule, block: Any, stage: Stage, unit: VectorUnit) -
     sch.reorder(*lead, *spatial[:-1], head, *reduced, vector)
     across = [*lead, *spatial[:-1], head]
     nest = _Nest(block, across, reduced[0], vector)
-    _accumulate_in_registers(sch, nest, len(stage.stores), explicit)
+    _accumulate_in_registers(sch, nest, len(stage.stores), explicit, after)
 
 
-def _along_terms(sch: Schedule, block: Any, stage: Stage, unit: VectorUnit) -> None:
+def _along_terms(
+    sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, after: list[Any]
+) -> None:
     """Keep one partial result per lane, and per core if there are few outputs; then combine."""
     suffix = _fusable_terms(stage)
     length = _term_vector(stage, unit)
@@ -112,14 +128,16 @@ def _along_terms(sch: Schedule, block: Any, stage: Stage, unit: VectorUnit) -> N
     across, rest = [*loops[: len(spatial)], chunk], loops[len(spatial) + 1 :]
     sch.reorder(*across, *rest, lane)
     nest = _Nest(partial, across, rest[0], lane)
-    _accumulate_in_registers(sch, nest, len(stage.stores), True)
+    _accumulate_in_registers(sch, nest, len(stage.stores), True, [])
+    _behind_results(sch, stage, after)
     if volume(stage.spatial) * chunks * length >= SMALL:
         final = sch.get_loops(sch.get_sblock(stage.name))[: len(spatial)]
         parallel_leading(sch, final)
 
 
-def _scalar(sch: Schedule, block: Any, stage: Stage) -> None:
+def _scalar(sch: Schedule, block: Any, stage: Stage, after: list[Any]) -> None:
     block, chunks = _split_over_cores(sch, block, stage, volume(stage.spatial))
+    _behind_results(sch, stage, after)
     loops = sch.get_loops(block)
     outer = loops[: chunks + len(stage.spatial)]
     if outer:
@@ -142,17 +160,27 @@ def _split_over_cores(sch: Schedule, block: Any, stage: Stage, trips: int) -> tu
     return sch.rfactor(chunk, 0), 1
 
 
-def _accumulate_in_registers(sch: Schedule, nest: _Nest, outputs: int, explicit: bool) -> None:
+def _behind_results(sch: Schedule, stage: Stage, after: list[Any]) -> None:
+    """Compute epilogues of a stage behind each of its results, where that is all they need."""
+    loops = sch.get_loops(sch.get_sblock(stage.name))[: len(stage.spatial)]
+    for epilogue in after if loops else []:
+        sch.reverse_compute_at(epilogue, loops[-1])
+
+
+def _accumulate_in_registers(
+    sch: Schedule, nest: _Nest, outputs: int, explicit: bool, after: list[Any]
+) -> None:
     """Keep the innermost vector in registers until it is complete; run the rest in parallel.
 
     `explicit` says that the vector is vectorised here, not left to the code generator. The
     reduction is taken apart last, because no other loop may be changed after that.
     """
     caches = [sch.cache_write(nest.block, i, "local") for i in range(outputs)]
-    for cache in caches:
-        sch.reverse_compute_at(cache, nest.across[-1])
+    behind = [*caches, *after]
+    for block in behind:
+        sch.reverse_compute_at(block, nest.across[-1])
     if explicit:
-        for loop in (nest.vector, *(sch.get_loops(cache)[-1] for cache in caches)):
+        for loop in (nest.vector, *(sch.get_loops(block)[-1] for block in behind)):
             sch.vectorize(loop)
     parallel_leading(sch, nest.across)
     start = sch.decompose_reduction(nest.block, nest.first_reduced)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from ..errors import ArgumentError
 from ..fallback.kernels.expressions import kernel_of
+from ..fallback.walk import identity
 from .tensor import Tensor
 from .traced import Traced
 
@@ -23,8 +25,10 @@ def call_te(
     function : callable
         Maps te.Tensors to one, or to several. It is given a placeholder for each tensor among
         `args` and `keywords`, in lists, tuples and dicts too, and everything else as it is.
-    args, keywords : `Tensor`, relax.Var, numbers, strings, lists
-        Symbolic extents (of dtype int64) among them are replaced like those in shapes.
+    args, keywords : `Tensor`, relax expressions, numbers, strings, lists
+        Symbolic extents (of dtype int64) among them are replaced like those in shapes. An
+        expression that has not been emitted is emitted here. Arrays are refused: whether a kernel
+        reads one (``relax.const(array, dtype)``) or the function its numbers is yours to say.
     name : str, optional
         Of the kernel; the function's name by default.
 
@@ -37,24 +41,27 @@ def call_te(
     Raises
     ------
     ArgumentError
-        There is no builder to write into, an argument's shape is not known, or the function
-        returned no tensor expression.
+        There is no builder to write into, an argument is an array, a tuple of Relax or a tensor of
+        unknown shape, or the function returned no tensor expression.
 
     Examples
     --------
     >>> with builder.function("main", [x]):
     ...     y = builder.emit(gg.call_te(lambda a: te.compute(a.shape, lambda *i: a[i] * a[i]), x))
     """
+    if not callable(function):
+        raise ArgumentError(f"call_te was given {function!r}; it takes a function of te.Tensors")
+    if name is not None and not (isinstance(name, str) and name):
+        raise ArgumentError(f"name={name!r} is no name for a kernel; give text")
     emitters = _emitters([*args, *keywords.values()])
     builder = emitters[0].builder if emitters else relax.BlockBuilder.current()
     if builder is None:
         raise ArgumentError(
             "call_te writes into a BlockBuilder: call it inside `with builder.function(...)`"
         )
-    values = {key: _expression(value) for key, value in keywords.items()}
-    result = kernel_call(
-        builder, function, _expression(args), values, name or _name(function), True
-    )
+    arguments = _Arguments(builder)
+    given, named = arguments.expression(args), arguments.expression(keywords)
+    result = kernel_call(builder, function, given, named, name or _name(function), True)
     return emitters[0].emit(result) if emitters else result
 
 
@@ -104,13 +111,37 @@ def _emitters(values: Any) -> list[Any]:
     return [e for v in values for e in _emitters(v)] if isinstance(values, list | tuple) else []
 
 
-def _expression(value: Any) -> Any:
-    """Return a value with the Relax expression of each `Tensor` in it."""
-    if isinstance(value, list | tuple):
-        return type(value)(map(_expression, value))
-    if isinstance(value, dict):
-        return {name: _expression(item) for name, item in value.items()}
-    return value.expr if isinstance(value, Tensor) else value
+class _Arguments:
+    """What a function of tensor expressions is called with, in terms of a builder's variables."""
+
+    def __init__(self, builder: relax.BlockBuilder):
+        self._builder = builder
+        self._emitted: dict[int, Any] = {}
+
+    def expression(self, value: Any) -> Any:
+        """Return a value with a Relax expression for each `Tensor` in it, and for each call."""
+        if isinstance(value, Tensor):
+            return value.expr
+        if isinstance(value, list | tuple):
+            items = [self.expression(item) for item in value]
+            return tuple(items) if isinstance(value, tuple) else items
+        if isinstance(value, dict):
+            return {name: self.expression(item) for name, item in value.items()}
+        if hasattr(value, "__dlpack__"):
+            raise ArgumentError(
+                f"call_te was given an array, of type {type(value).__name__}, shape "
+                f"{tuple(value.shape)} and dtype {value.dtype}: give relax.const(array, dtype) "
+                "where the kernel is to read a tensor, array.tolist() where the function uses the "
+                "numbers themselves"
+            )
+        is_call = isinstance(value, relax.Call | relax.TupleGetItem)
+        return self._variable(value) if is_call and not tvm.ir.is_prim_expr(value) else value
+
+    def _variable(self, value: Any) -> Any:
+        """Return what is bound to an expression, which is emitted once."""
+        if identity(value) not in self._emitted:
+            self._emitted[identity(value)] = self._builder.emit(value)
+        return self._emitted[identity(value)]
 
 
 def _name(function: Any) -> str:

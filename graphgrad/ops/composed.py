@@ -6,7 +6,7 @@ what else would be a kernel is here a stage that reads those of other ops.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import tvm
@@ -14,9 +14,11 @@ import tvm_ffi
 from tvm import relax, te, tirx
 
 from ..errors import ArgumentError, MissingGradientError
-from ..fallback.graph import rewritten
+from ..fallback.graph import listed, operations, rewritten
 from ..fallback.kernels.expressions import expressions_of
 from ..fallback.kernels.extents import renamed_extent
+from ..fallback.scans.scan import by_other_stages
+from ..fallback.scatter import scatters_of
 from ..fallback.walk import identity, tensor_key
 from ..lower.legalise import lowering_of
 
@@ -127,6 +129,7 @@ class Composition:
             if parameter is not None
         }
         outputs = rewritten(program.outputs, lambda op: None, given)
+        outputs = _one_step_at_a_time(outputs, list(given.values()))
         return outputs if several else outputs[0]
 
 
@@ -156,13 +159,15 @@ class StageBuilder:
     def call_te(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> relax.Var:
         """Return a variable that stands for what a function of tensor expressions gives."""
         named = {n: self._given(v) for n, v in keywords.items() if not n.startswith("primfunc_")}
-        result = function(*map(self._given, args), **named)
+        given = list(map(self._given, args))
+        result = function(*given, **named)
+        tensors = _one_step_at_a_time(listed(result), _tensors_in([given, *named.values()]))
         if isinstance(result, te.Tensor):
-            var = relax.Var("stage", self._type(result))
+            var, value = relax.Var("stage", self._type(result)), tensors[0]
         else:
-            result = list(result)
-            var = relax.Var("stages", relax.TupleType(list(map(self._type, result))))
-        self._composition.values[var] = result
+            types = list(map(self._type, tensors))
+            var, value = relax.Var("stages", relax.TupleType(types)), tensors
+        self._composition.values[var] = value
         return var
 
     def emit_te(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> relax.Var:
@@ -206,6 +211,31 @@ def read_by(expression: Any) -> Iterator[Any]:
             yield from read_by(part)
     elif isinstance(expression, relax.If):
         yield from relax.analysis.free_vars(relax.SeqExpr([], expression))
+
+
+def _tensors_in(given: Any) -> list[te.Tensor]:
+    """Return the tensors among what a function of tensor expressions is given."""
+    if isinstance(given, list | tuple):
+        return [tensor for item in given for tensor in _tensors_in(item)]
+    return [given] if isinstance(given, te.Tensor) else []
+
+
+def _one_step_at_a_time(outputs: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> list[te.Tensor]:
+    """Return what one op computes by stages that a loop can compute for one of its steps.
+
+    Raises
+    ------
+    ArgumentError
+        There are none: a stage computes all elements at once, as a sort does.
+    """
+    tensors = by_other_stages(outputs, read)
+    for stage in operations(*tensors, above=read):
+        if isinstance(stage, te.ExternOp) and not scatters_of(stage):
+            raise ArgumentError(
+                f"its stage {stage.name} cannot be part of a loop, because it is no tensor "
+                "expression; take the op out of the loop, or write it with other ops"
+            )
+    return tensors
 
 
 def _number(array: Any) -> te.Tensor:

@@ -97,23 +97,45 @@ def grid_sample(x: Tensor, grid: Tensor, how: Sampling) -> Tensor:
     extents = _static(x.shape[2:])
     batch, channels, *_ = x.shape
     points = math.prod(grid.shape[1:-1])
-    elements = op.reshape(op.widen(x), [batch, channels, math.prod(extents)])
-    elements = op.permute_dims(elements, [0, 2, 1])
-    rows = op.reshape(op.widen(grid), [batch, points, len(extents)]).astype(elements.dtype)
+    rows = op.reshape(op.widen(grid), [batch, points, len(extents)]).astype(op.widen(x).dtype)
     coordinates = op.split(rows, len(extents), axis=-1) if len(extents) > 1 else [rows]
-    axes = [
-        _taps(coordinate, extent, how)
+    places = [
+        _place(coordinate, extent, how.align_corners)
         for coordinate, extent in zip(reversed(coordinates), extents, strict=True)
     ]
+    sampled = op.reshape(sample_at(x, places, how), [batch, *grid.shape[1:-1], channels])
+    last = sampled.ndim - 1
+    return op.permute_dims(sampled, [0, last, *range(1, last)]).astype(x.dtype)
+
+
+def sample_at(x: Tensor, places: Sequence[Tensor], how: Sampling) -> Tensor:
+    """Return x (batch, channels, spatial axes …) between elements: (batch, points, channels).
+
+    Half precision is sampled, and returned, in float32.
+
+    Parameters
+    ----------
+    x : Tensor
+    places : sequence of Tensor
+        For each spatial axis where the points are, counted in elements from the centre of the
+        first: (batch, points, 1), in the dtype of the result.
+    how : Sampling
+
+    Raises
+    ------
+    ArgumentError
+        A spatial extent of x is symbolic.
+    """
+    extents = _static(x.shape[2:])
+    elements = op.reshape(op.widen(x), [*x.shape[:2], math.prod(extents)])
+    elements = op.permute_dims(elements, [0, 2, 1])
+    axes = [_taps(place, extent, how) for place, extent in zip(places, extents, strict=True)]
     taps = functools.reduce(_combined, zip(axes, extents, strict=True))[0]
     index, weight, inside = (
         op.expand_dims(t, [-1]) for t in (taps.position, taps.weight, taps.inside)
     )
     values = op.where(inside, gather_at(elements, index, Indexing("nd", 1)), 0.0)
-    total = op.reduce_sum(values * weight, [2])
-    sampled = op.reshape(total, [batch, *grid.shape[1:-1], channels])
-    last = sampled.ndim - 1
-    return op.permute_dims(sampled, [0, last, *range(1, last)]).astype(x.dtype)
+    return op.reduce_sum(values * weight, [2])
 
 
 def affine_grid(theta: Tensor, size: Sequence[Dimension], align_corners: bool) -> Tensor:
@@ -177,12 +199,15 @@ def _combined(slow: tuple[_Taps, int], fast: tuple[_Taps, int]) -> tuple[_Taps, 
     return taps, extent_a * extent_b
 
 
-def _taps(coordinate: Tensor, extent: int, how: Sampling) -> _Taps:
+def _place(coordinate: Tensor, extent: int, align_corners: bool) -> Tensor:
+    """Return a coordinate from −1 to 1 in elements, counted from the centre of the first."""
+    if align_corners:
+        return (coordinate + 1.0) * ((extent - 1) / 2)
+    return ((coordinate + 1.0) * float(extent) - 1.0) * 0.5
+
+
+def _taps(x: Tensor, extent: int, how: Sampling) -> _Taps:
     """Return the elements along one axis around each point."""
-    if how.align_corners:
-        x = (coordinate + 1.0) * ((extent - 1) / 2)
-    else:
-        x = ((coordinate + 1.0) * float(extent) - 1.0) * 0.5
     if how.method != "cubic":
         x = _padded(x, extent, how)
     low = op.round(x) if how.method == "nearest" else op.floor(x)

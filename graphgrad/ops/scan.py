@@ -7,8 +7,10 @@ the rest becomes the step of a `te.scan`, whose gradient is known (`graphgrad.fa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from typing import Any
 
+import tvm
 from tvm import relax, te, tirx
 
 from ..errors import ArgumentError
@@ -45,8 +47,8 @@ def scan(
         The first carry: a `Tensor` or relax expression, or nested lists and tuples of those.
     xs : tensors or None
         Each step is given their slices along the first axis.
-    length : int, optional
-        How many steps there are; needed if `xs` has no tensor.
+    length : int or symbolic extent, optional
+        How many steps there are, from 0; needed if `xs` has no tensor.
 
     Returns
     -------
@@ -58,8 +60,9 @@ def scan(
     Raises
     ------
     ArgumentError
-        There is nothing to write into, lengths disagree, the body returns another carry than it was
-        given, or it has an op that cannot be in a loop; the error names the op.
+        There is nothing to write into, `length` is no number of steps or disagrees with `xs`, the
+        body returns another carry than it was given, or it has an op that cannot be in a loop; the
+        error names the op.
 
     Examples
     --------
@@ -69,9 +72,12 @@ def scan(
     ...         return h, h
     ...     last, all_steps = gg.scan(step, h, x)
     """
+    if not callable(body):
+        raise ArgumentError(f"scan was given {body!r} for a body; it takes body(carry, x)")
+    given = None if length is None else _checked_length(length)
     target, as_tensors = _target([*leaves_of(init), *leaves_of(xs)])
     step = traced_step(target, body, init, xs, as_tensors)
-    steps = _length(step.rows, length)
+    steps = _length(step.rows, given)
     if isinstance(steps, int) and steps == 0:
         last = [target.lift(first) for first in step.start]
         ys = [target.full(0.0, [0, *type_shape(r.ty)], str(r.ty.dtype)) for r in step.results]
@@ -211,7 +217,24 @@ def _target(leaves: Sequence[Any]) -> tuple[Emitter, bool]:
     return Emitter(builder), False
 
 
-def _length(rows: Sequence[Any], length: int | None) -> Dimension:
+def _checked_length(length: Any) -> Dimension:
+    """Return a length, an int where it is known."""
+    number = int(length) if isinstance(length, tirx.IntImm) else length
+    if isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= 0:
+        return int(number)
+    if isinstance(number, Integral) or not _is_extent(length):
+        raise ArgumentError(
+            f"length={length!r} is no number of steps; give an integer from 0 on, or a symbolic "
+            "extent of dtype int64"
+        )
+    return length
+
+
+def _is_extent(value: Any) -> bool:
+    return bool(tvm.ir.is_prim_expr(value)) and str(value.ty) == "int64"
+
+
+def _length(rows: Sequence[Any], length: Dimension | None) -> Dimension:
     """Return the number of steps."""
     found = [type_shape(row.ty)[0] for row in rows] + ([] if length is None else [length])
     if not found:

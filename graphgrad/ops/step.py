@@ -132,7 +132,11 @@ def _variable(target: Emitter, leaf: Any, variables: dict[int, Any]) -> Any:
         value = variables[identity(value)]
     if not isinstance(value, relax.Expr) or not isinstance(value.ty, relax.TensorType):
         raise ArgumentError(f"{leaf!r} is no tensor; scan takes nested lists and tuples of those")
-    type_shape(value.ty)
+    if not isinstance(value.ty.shape, relax.ShapeExpr):
+        raise ArgumentError(
+            f"scan takes tensors of known rank and shape, and was given {leaf} of type {value.ty}; "
+            "give its shape by match_cast, outside the loop"
+        )
     return value
 
 

@@ -20,9 +20,10 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax
+from tvm.ir import _tensor_expr_overload
 from tvm_ffi.core import ObjectConvertible
 
-from ..errors import RuleError
+from ..errors import ArgumentError, RuleError
 
 Dimension = Any
 """A Python int, or a TVM integer expression where the extent is symbolic."""
@@ -157,6 +158,7 @@ class Tensor(ObjectConvertible):
     """
 
     __slots__ = ("_expr", "emitter", "fill", "ty")
+    __array_ufunc__ = None  # so that an array on the left leaves an operator to this class
 
     def __init__(
         self, emitter: Emitter, expr: Any, *, fill: float | None = None, ty: Any | None = None
@@ -266,19 +268,34 @@ class Tensor(ObjectConvertible):
     def __rtruediv__(self, other: Any) -> Tensor:
         return self._operand(other) / self
 
-    def __matmul__(self, other: Tensor) -> Tensor:
+    def __matmul__(self, other: Any) -> Tensor:
         """Return the matrix product; that of half precision is a float32."""
+        other = self._operand(other)
         product = relax.op.matmul(self.expr, other.expr, accumulator_dtype(self.dtype))
         return self.emitter.emit(product)
 
+    def __rmatmul__(self, other: Any) -> Tensor:
+        return self._operand(other) @ self
+
     def _operand(self, other: Any) -> Tensor:
-        if isinstance(other, Tensor):
-            return other
+        """Return an operand as a `Tensor`.
+
+        Raises
+        ------
+        ArgumentError
+            It is none: an array, a tuple, a symbolic extent.
+        """
         if isinstance(other, Number):
             return self.emitter.full(float(other), [], self.dtype)  # type: ignore[arg-type]
-        return (
-            self.emitter.emit(other) if isinstance(other, relax.Call) else self.emitter.lift(other)
-        )
+        if isinstance(other, relax.Expr) and not tvm.ir.is_prim_expr(other):
+            is_call = isinstance(other, relax.Call | relax.TupleGetItem)
+            other = self.emitter.emit(other) if is_call else self.emitter.lift(other)
+        if not isinstance(other, Tensor):
+            raise ArgumentError(
+                f"{self} was given an operand of type {type(other).__name__}; give a tensor, a "
+                "number or a relax expression (of an array, relax.const(array, dtype))"
+            )
+        return other
 
     def _binary(self, function: Callable[[Any, Any], Any], other: Any) -> Tensor:
         other = self._operand(other)
@@ -309,3 +326,20 @@ def operand(value: Any, like: Tensor) -> Any:
     if isinstance(value, Number):
         return relax.const(value, like.dtype)
     return value
+
+
+def _leave_to_tensors(name: str) -> None:
+    """Let an operator of relax expressions leave a `Tensor` on its right to the reflected one.
+
+    TVM raises a TypeError for what is no relax expression, where Python asks for NotImplemented.
+    """
+    of_expressions = getattr(_tensor_expr_overload, name)
+
+    def operator(left: Any, right: Any) -> Any:
+        return NotImplemented if isinstance(right, Tensor) else of_expressions(left, right)
+
+    setattr(_tensor_expr_overload, name, operator)
+
+
+for _name in ("__add__", "__mul__", "__sub__", "__truediv__"):
+    _leave_to_tensors(_name)

@@ -79,8 +79,7 @@ class Traced:
         ty = argument.ty
         if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
             raise ArgumentError(
-                f"call_te takes tensors of known rank and shape, and was given {argument} of type "
-                f"{ty}; give its shape by match_cast first"
+                f"call_te takes tensors of known rank and shape, and was given {_refused(argument)}"
             )
         shape = [self._extent(extent) for extent in ty.shape.values]
         name = argument.name if isinstance(argument, relax.Var) else f"x{len(self.parameters)}"
@@ -126,3 +125,20 @@ class Traced:
             if identity(var) not in told:
                 self.parameters.append(var)
                 self.arguments.append(self._outside(var))
+
+
+def _refused(argument: relax.Expr) -> str:
+    """Return what an argument is that no te.Tensor can stand for, and what to give in its place."""
+    ty = argument.ty
+    if isinstance(argument, te.Tensor):
+        return f"{argument}, a te.Tensor; give the Relax value that it is to stand for"
+    if ty is None or ty.is_missing():
+        return f"{argument}, which has not been emitted; give what builder.emit returns for it"
+    if isinstance(ty, relax.TupleType):
+        return (
+            f"{argument}, a tuple of {len(ty.fields)}; give its tensors, in a list or each for "
+            "itself (of a variable, by relax.TupleGetItem)"
+        )
+    if isinstance(ty, relax.ShapeType):
+        return f"{argument} of type {ty}; give a relax.ShapeExpr, or the extents"
+    return f"{argument} of type {ty}; give its shape by match_cast first"

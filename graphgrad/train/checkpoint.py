@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, CheckpointError
-from ..exported_step import state_file
+from ..exported_step import state_file, window
 from ..exported_step.errors import FactsError, StateError
 from ..exported_step.state_file import Groups
 
@@ -57,6 +57,18 @@ def check_match(
     """
     with _our_errors():
         state_file.check_match(path, groups, expected)
+
+
+def accumulated_in(path: str | os.PathLike[str], facts: Mapping[str, Any], accumulate: int) -> int:
+    """Return how many micro-batches of an open window a file holds.
+
+    Raises
+    ------
+    CheckpointError
+        It holds some, and a window has not `accumulate` of them.
+    """
+    with _our_errors():
+        return window.accumulated_in(path, facts, accumulate)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from ..lower.cuda.compiler import arch_of, executable_sources, machine_code
 from ..lower.pipeline import compile as compile_module
 from ..ops.tensor import type_shape
 from . import checkpoint
+from .accumulate import END_OF_WINDOW
 from .export_folder import replaced_folder
 from .export_manifest import described, described_entry, write_manifest
 from .forward import FORWARD, LossChoice
@@ -32,7 +33,6 @@ from .inputs import bind_shapes, input_types
 from .optimizer import SGD, Optimizer
 from .recipe import Recipe, recipe
 from .state import TrainState
-from .update import STEP
 
 InputShapes = Mapping[str, Sequence[int]]
 """Shapes by input name."""
@@ -52,6 +52,7 @@ def export_step(
     weights: bool = True,
     seed: int = 0,
     rules: str = "auto",
+    accumulate: int = 1,
 ) -> None:
     """Write a training step that has made no step yet, for a target that need not be here.
 
@@ -59,7 +60,7 @@ def export_step(
 
     Parameters
     ----------
-    model, loss, optimizer, wrt, target, seed, rules
+    model, loss, optimizer, wrt, target, seed, rules, accumulate
         As of `train_step`.
     path : path
         The folder to write. An export that stands there is replaced, anything else is left alone.
@@ -84,7 +85,7 @@ def export_step(
     >>> cuda = {"kind": "cuda", "arch": "sm_90"}
     >>> gg.export_step(model, "resnet", target=cuda, shapes={"x": (64, 3, 224, 224)})
     """
-    made = recipe(model, loss, optimizer, wrt, target, seed, rules)
+    made = recipe(model, loss, optimizer, wrt, target, seed, rules, accumulate)
     chosen = chosen_shapes(made.model, shapes, [])
     start = {
         "optimizer": made.method,
@@ -202,7 +203,8 @@ def write_export(
     made : Recipe
     shapes : sequence of mapping of str to tuple of int
     facts : mapping
-        Optimiser, learning rate, steps, skipped and seed, as a checkpoint names them.
+        Optimiser, learning rate, steps, skipped and seed, and the position in an open window, as a
+        checkpoint names them.
     write_state : callable, optional
         Writes the checkpoint to a path.
 
@@ -234,7 +236,12 @@ def _write_library(
     """Write the library for some input shapes; return what the manifest says of it."""
     extents = extents_of(made.model, shapes)
     forward = made.forward(extents)
-    executable = compile_module(_with_evaluation(made.step(forward), made, extents), made.target)
+    functions = {"step": made.step_name, "evaluate": EVALUATE}
+    written = _with_evaluation(made.step(forward), made, extents)
+    if made.accumulate > 1:
+        functions["end_of_window"] = END_OF_WINDOW
+        written.update(made.end_of_window())
+    executable = compile_module(written, made.target)
     try:
         executable.export_library(str(folder / name))
     except RuntimeError as error:
@@ -243,7 +250,7 @@ def _write_library(
         _write_kernels(folder, folder / name, executable, arch_of(made.target))
     return {
         "library": name,
-        "functions": {"step": STEP, "evaluate": EVALUATE},
+        "functions": functions,
         **described_entry(made, shapes, forward),
     }
 

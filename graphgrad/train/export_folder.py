@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ..errors import CheckpointError, ExportError
 from ..exported_step.errors import FolderError
-from ..exported_step.folder import MANIFEST, read_manifest
+from ..exported_step.folder import MANIFEST, folder_at, read_manifest
 
 _UNFINISHED = ".export-unfinished"
 """Not as files end that a killed `save` to the same path has left: each removes its own kind."""
@@ -30,7 +30,10 @@ def replaced_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     ExportError
         At `path` there is something else than an export, or it cannot be written.
     """
-    place = Path(os.path.realpath(path))  # a link keeps pointing at the folder
+    try:
+        place = folder_at(path)  # a link keeps pointing at the folder
+    except FolderError as error:
+        raise ExportError(str(error)) from error
     fresh = place.parent / f".{place.name}.{secrets.token_hex(8)}{_UNFINISHED}"
     old = place.parent / f".{place.name}.replaced"
     try:

@@ -65,6 +65,7 @@ def described(made: Recipe) -> dict[str, Any]:
         "trained": made.trained,
         "slots": [{"name": name, "fill": fill} for name, fill in made.optimizer.slots.items()],
         "outputs": made.model.outputs,
+        "accumulate": made.accumulate,
     }
 
 

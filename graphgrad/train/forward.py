@@ -159,6 +159,25 @@ class LossFunction:
             raise InputError(f"targets: expected dtype {expected}, given {targets.dtype}")
         return targets.astype(expected)
 
+    def divisor(self, inputs: Sequence[Any], outputs: Sequence[Any], targets: Any) -> Any:
+        """Return how much the loss of a batch counts among others: what its mean divides by.
+
+        Parameters
+        ----------
+        inputs, outputs : sequence of types
+            Of the model, with concrete shapes.
+        targets : Tensor or None
+
+        Returns
+        -------
+        float, or a float64 scalar that is emitted
+            Of a loss whose mean is not known, a Relax function or an output of the model, the
+            number of examples: the first extent of the first input.
+        """
+        if self.named is not None:
+            return self.named.divisor(outputs[0], targets)
+        return float(type_shape(inputs[0])[0]) if inputs and type_shape(inputs[0]) else 1.0
+
     def emit(self, emitter: Emitter, outputs: Sequence[Any], targets: Any) -> Any:
         """Emit the loss of a batch, a scalar; `targets` is None where it takes none."""
         if self.named is not None:

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ..arrays import is_number
 from ..errors import ArgumentError, InputError, ModelError
+from ..ops import functional as op
 from ..ops import losses
 from ..ops.tensor import Tensor, is_float, type_shape
 
@@ -101,6 +103,25 @@ class LabelLoss:
             settings["label_smoothing"] = self.label_smoothing
         return self.function(output, targets, **settings)
 
+    def divisor(self, output: relax.TensorType, targets: Tensor) -> Tensor | float:
+        """Return what the mean divides by: a float64 scalar that is emitted, or a number.
+
+        It is the count of labels; of those that count, if some are ignored; and if classes have
+        weights, the sum of the weights of these labels.
+        """
+        counted = None
+        if self.ignore_index is not None:
+            counted = op.not_equal(targets, self.ignore_index)
+        if self.weight is not None:
+            weights = targets.emitter.lift(relax.const(np.array(self.weight), "float64"))
+            known = targets if counted is None else op.where(counted, targets, 0)
+            parts = op.take(weights, op.reshape(known, [math.prod(known.shape)]), axis=0)
+            parts = op.reshape(parts, known.shape)
+            return op.reduce_sum(parts if counted is None else op.where(counted, parts, 0.0))
+        if counted is not None:
+            return op.reduce_sum(counted.astype("float64"))
+        return float(math.prod(type_shape(output)[:1] + type_shape(output)[2:]))
+
 
 @dataclass(frozen=True)
 class ValueLoss:
@@ -146,7 +167,7 @@ class ValueLoss:
         InputError
             They are no real numbers, or out of bounds.
         """
-        if not np.issubdtype(targets.dtype, np.number) or np.iscomplexobj(targets):
+        if not is_number(targets.dtype) or targets.dtype.kind == "b":
             raise InputError(f"targets: {self.name} takes numbers, given {targets.dtype}")
         low, high = self.within
         if ((targets < low) | (targets > high)).any():
@@ -159,6 +180,12 @@ class ValueLoss:
     def emit(self, output: Tensor, targets: Tensor) -> Tensor:
         """Emit the loss of a batch, a scalar."""
         return self.function(output, targets, **dict(self.settings))
+
+    def divisor(self, output: relax.TensorType, targets: Tensor) -> Tensor | float:
+        """Return what the mean divides by: the count of numbers, or of examples for `kl_div`."""
+        counted = type_shape(output)
+        by_example = dict(self.settings).get("reduction") == "batchmean"
+        return float(math.prod(counted[:1] if by_example else counted))
 
 
 Loss = LabelLoss | ValueLoss

@@ -7,17 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 
 from ..errors import ArgumentError
 from ..frontend.model import Model
 from ..lower.target import target as resolve_target
+from .accumulate import MICRO_BATCH, build_end_of_window, build_micro_batch
 from .forward import Forward, LossChoice, LossFunction, build_forward, differentiated
 from .groups import by_parameter
 from .inputs import check_seed, check_types, input_types, names_in, owned_types
 from .loss import LOSSES
 from .optimizer import Optimizer
-from .update import build_step
+from .update import STEP, build_step
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,8 @@ class Recipe:
     seed : int
     rules : "auto" or "derived"
         Which gradient rules it is differentiated by.
+    accumulate : int
+        Micro-batches a step, at least 1.
     """
 
     model: Model
@@ -44,6 +48,7 @@ class Recipe:
     target: tvm.target.Target
     seed: int
     rules: str
+    accumulate: int
 
     @property
     def method(self) -> str:
@@ -56,9 +61,20 @@ class Recipe:
         """Return the forward pass in training form, with the loss, for concrete shapes."""
         return build_forward(self.model, self.loss, True, extents)
 
+    @property
+    def step_name(self) -> str:
+        """The name of the function in what `step` returns."""
+        return STEP if self.accumulate == 1 else MICRO_BATCH
+
     def step(self, forward: Forward) -> tvm.IRModule:
-        """Return the whole step on top of a forward pass."""
-        return build_step(self.model, forward, self.trained, self.optimizer, self.rules)
+        """Return what a call computes, on top of a forward pass: a step, or a micro-batch of it."""
+        if self.accumulate == 1:
+            return build_step(self.model, forward, self.trained, self.optimizer, self.rules)
+        return build_micro_batch(self.model, self.loss, forward, self.trained, self.rules)
+
+    def end_of_window(self) -> tvm.IRModule:
+        """Return the update that follows the last micro-batch of a step."""
+        return build_end_of_window(self.model, self.trained, self.optimizer)
 
     def evaluation(self, extents: Mapping[Any, int]) -> tvm.IRModule:
         """Return the forward pass in inference form, without a loss, for concrete shapes."""
@@ -73,6 +89,7 @@ def recipe(
     target: Any,
     seed: int,
     rules: str,
+    accumulate: int = 1,
 ) -> Recipe:
     """Check the arguments of `train_step`, which says what they are.
 
@@ -81,6 +98,7 @@ def recipe(
     ArgumentError, InputError, TargetError, NotDifferentiableError, MissingGradientError
     """
     seed = check_seed(seed)
+    accumulate = check_accumulate(accumulate)
     input_types(model)
     function = LossFunction(model, loss)
     if not function.is_given:
@@ -92,7 +110,22 @@ def recipe(
     by_parameter(optimizer, {name: model.params[name].ndim for name in trained})
     # They may have been replaced since the model was made.
     check_types({**model.params, **model.state}, owned_types(model), "parameter")
-    return Recipe(model, function, optimizer, trained, resolve_target(target), seed, rules)
+    resolved = resolve_target(target)
+    return Recipe(model, function, optimizer, trained, resolved, seed, rules, accumulate)
+
+
+def check_accumulate(count: Any) -> int:
+    """Return a number of micro-batches, after checking that it is a whole number from 1.
+
+    Raises
+    ------
+    ArgumentError
+    """
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+        raise ArgumentError(
+            f"accumulate={count!r} must be a whole number, at least 1: the micro-batches of a step"
+        )
+    return int(count)
 
 
 def _trained(model: Model, wrt: str | Sequence[str] | None) -> list[str]:

@@ -56,17 +56,25 @@ class Plan:
     Attributes
     ----------
     batch, steps : int
-        Examples per step, and steps of the whole run.
+        Examples per call of the step, and steps of the whole run.
     seed : int
         Decides, with the number of the epoch, the order of the examples.
     schedule : Schedule
         Learning rate of each step, counted from zero.
+    accumulate : int
+        Calls that make a step, as of `train_step`: each gets the next of its examples.
     """
 
     batch: int
     steps: int
     seed: int
     schedule: Schedule
+    accumulate: int = 1
+
+    @property
+    def examples(self) -> int:
+        """Examples per step."""
+        return self.batch * self.accumulate
 
 
 @dataclass(frozen=True)
@@ -168,7 +176,7 @@ def train(
     InputError
         There are fewer training examples than fill one batch.
     """
-    per_epoch = batch_count(dataset.train, plan.batch)
+    per_epoch = batch_count(dataset.train, plan.examples)
     while len(history.losses) < plan.steps:
         started = time.perf_counter()
         seconds: list[float] = []
@@ -176,7 +184,7 @@ def train(
         if outcome == "finished":
             held_out = evaluate(step, dataset.held_out, plan.batch) if dataset.held_out else {}
             history.epochs.append(
-                _summary(history.losses, per_epoch, held_out, _speed(plan.batch, seconds))
+                _summary(history.losses, per_epoch, held_out, _speed(plan.examples, seconds))
             )
         history.seconds += time.perf_counter() - started
         if outcome != "finished":
@@ -232,9 +240,9 @@ def _rest_of_epoch(
     seconds: list[float],
 ) -> Outcome:
     """Take the steps that the current epoch still lacks, and append the seconds of each."""
-    epoch, done = divmod(len(history.losses), batch_count(examples, plan.batch))
+    epoch, done = divmod(len(history.losses), batch_count(examples, plan.examples))
     last = done + plan.steps - len(history.losses)
-    parts = batches(examples, plan.batch, seed=plan.seed, epoch=epoch)
+    parts = batches(examples, plan.examples, seed=plan.seed, epoch=epoch)
     first, unread = len(history.losses), _Unread(seconds)
     outcome: Outcome = "finished"
     for index, part in enumerate(islice(parts, done, last), first):
@@ -242,12 +250,40 @@ def _rest_of_epoch(
             outcome = "interrupted"
             break
         step.learning_rate = plan.schedule(index)
-        unread.add(step(bound(part), part.targets))
-        _record(unread.due(), history, observer, _speed(plan.batch, seconds))
+        unread.add(_stepped(step, part, plan))
+        _record(unread.due(), history, observer, _speed(plan.examples, seconds))
         if history.diverged:
             return "diverged"
-    _record(unread.all(), history, observer, _speed(plan.batch, seconds))
+    _record(unread.all(), history, observer, _speed(plan.examples, seconds))
     return "diverged" if history.diverged else outcome
+
+
+def _stepped(step: TrainingStep, examples: Examples, plan: Plan) -> Loss:
+    """Take one step, in as many calls as the plan says."""
+    if plan.accumulate == 1:
+        return step(bound(examples), examples.targets)
+    calls = np.arange(len(examples)).reshape(plan.accumulate, plan.batch)
+    parts = map(examples.take, calls)
+    return _MeanLoss([step(bound(part), part.targets) for part in parts])
+
+
+@dataclass(frozen=True)
+class _MeanLoss:
+    """The loss of a step of several equal micro-batches."""
+
+    losses: list[Loss]
+
+    @property
+    def applied(self) -> bool:
+        """Whether the step changed anything, which its last call decides."""
+        return self.losses[-1].applied
+
+    @property
+    def is_read(self) -> bool:
+        return all(loss.is_read for loss in self.losses)
+
+    def __float__(self) -> float:
+        return statistics.fmean(map(float, self.losses))
 
 
 class _Unread:

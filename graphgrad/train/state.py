@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..errors import AliasError
 from ..lower.arrays import to_tensor
 from ..lower.device import reported
-
-Arrays = dict[str, np.ndarray]
+from .tensors import Arrays, as_arrays, refuse_overlap
+from .window import Window
 
 
 class TrainState:
@@ -27,9 +26,13 @@ class TrainState:
     slots : mapping of str to float
         Names of the optimiser's buffers, and what they are filled with.
     device : tvm device
+    accumulates : bool
+        A step consists of several micro-batches.
 
     Attributes
     ----------
+    window : Window or None
+        What the micro-batches have summed up, if there are any.
     updates : tensor
         How many steps changed something: a float64 scalar on the device.
     rate : tensor
@@ -43,11 +46,12 @@ class TrainState:
         trained: Sequence[str],
         slots: Mapping[str, float],
         device: Any,
+        accumulates: bool = False,
     ):
         self.device = device
         self.trained = list(trained)
         self.trained_dtypes = {params[name].dtype for name in trained}
-        # In bytes, in the order of `_overwritten`; asking each tensor would take longer.
+        # In bytes, in the order of `_overwritten`.
         trained_sizes = [params[name].nbytes for name in trained]
         state_sizes = [array.nbytes for array in state.values()]
         self._sizes = np.array([*trained_sizes, *state_sizes, *trained_sizes * len(slots)], int)
@@ -65,17 +69,30 @@ class TrainState:
                 slot: {n: to_tensor(np.full_like(params[n], fill), device) for n in trained}
                 for slot, fill in slots.items()
             }
+        self.window = Window(params, state, self.trained, device) if accumulates else None
+
+    @property
+    def accumulated(self) -> int:
+        """How many micro-batches the open window has."""
+        return self.window.accumulated if self.window is not None else 0
 
     def scalar(self, value: np.generic) -> tvm.runtime.Tensor:
         """Return a number as a tensor on the device."""
         return to_tensor(value, self.device)
 
-    def arrays(self) -> dict[str, Arrays]:
+    def arrays(self, with_window: bool = False) -> dict[str, Arrays]:
         """Return copies of everything, by group (``params``, ``state``, slot names) and name."""
-        return {group: as_arrays(tensors) for group, tensors in self._groups().items()}
+        window = self.window.arrays() if self.window is not None and with_window else {}
+        groups = {group: as_arrays(tensors) for group, tensors in self._groups().items()}
+        return {**groups, **window}
 
-    def restore(self, groups: Mapping[str, Mapping[str, np.ndarray]], updates: int) -> None:
-        """Overwrite everything by arrays, grouped as `arrays` returns them, and set the count."""
+    def restore(
+        self, groups: Mapping[str, Mapping[str, np.ndarray]], updates: int, accumulated: int = 0
+    ) -> None:
+        """Overwrite everything by arrays, grouped as `arrays` returns them, and set the counts.
+
+        The window is among them if some micro-batches are accumulated.
+        """
         with reported(
             self.device, "a copy of the state of training", remedy="load it in a new process"
         ):
@@ -84,6 +101,8 @@ class TrainState:
                 for name, tensor in members.items():
                     to_tensor(groups[group][name], into=tensor)
             self.updates = count
+            if self.window is not None:
+                self.window.restore(groups, accumulated)
 
     def of_model(self) -> list[tvm.runtime.Tensor]:
         """Return the parameters and the statistics, in the order of the model."""
@@ -104,6 +123,12 @@ class TrainState:
             for name in group:
                 group[name] = next(fresh)
 
+    def replaced(self) -> list[tvm.runtime.Tensor]:
+        """Return those that `replace` replaces, in its order."""
+        trained = (self.params[name] for name in self.trained)
+        buffers = (tensor for slot in self.slots.values() for tensor in slot.values())
+        return [self.updates, *trained, *self.state.values(), *buffers]
+
     def check_overlap(self, lent: Mapping[str, tvm.runtime.Tensor]) -> None:
         """Raise if memory that the caller lends belongs to a tensor that a step may overwrite.
 
@@ -114,17 +139,10 @@ class TrainState:
         AliasError
             Names both.
         """
-        owned = self._overwritten() if lent else {}
-        starts = np.array([buffer.data_ptr() for buffer in owned.values()], int)
-        for name, tensor in lent.items():
-            start = tensor.data_ptr()
-            end = start + int(tensor.numel()) * tensor.dtype.itemsize
-            shared = np.flatnonzero((starts < end) & (start < starts + self._sizes))
-            if len(shared):
-                raise AliasError(
-                    f"input {name!r} shares memory with the {list(owned)[shared[0]]}, which the "
-                    "step overwrites; pass a copy"
-                )
+        if lent:
+            refuse_overlap(lent, self._overwritten(), self._sizes)
+        if lent and self.window is not None:
+            self.window.check_overlap(lent)
 
     def _groups(self) -> dict[str, dict[str, tvm.runtime.Tensor]]:
         return {"params": self.params, "state": self.state, **self.slots}
@@ -140,26 +158,3 @@ class TrainState:
                 for name, tensor in tensors.items()
             },
         }
-
-
-def as_arrays(tensors: Mapping[str, tvm.runtime.Tensor]) -> Arrays:
-    """Copy tensors to numpy arrays.
-
-    Raises
-    ------
-    DeviceError
-        The device has failed.
-    """
-    return {name: read(tensor) for name, tensor in tensors.items()}
-
-
-def read(tensor: tvm.runtime.Tensor) -> np.ndarray:
-    """Copy a tensor to a numpy array, after waiting for the device.
-
-    Raises
-    ------
-    DeviceError
-        The device has failed.
-    """
-    with reported(tensor.device, "a step"):
-        return tensor.numpy()

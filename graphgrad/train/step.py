@@ -7,20 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tvm
 
 from ..errors import ArgumentError, CheckpointError, only_served
 from ..frontend.model import Model
 from ..lower.device import reported
 from . import checkpoint
+from .accumulate import END_OF_WINDOW
 from .export import InputShapes, chosen_shapes, write_export
 from .forward import FORWARD, LossChoice
 from .inputs import Inputs, overwrite
 from .on_device import ModelOnDevice, Shapes
 from .optimizer import SGD, Optimizer, check_rate
 from .recipe import recipe
-from .state import Arrays, TrainState, as_arrays, read
+from .state import TrainState
 from .step_loss import ReadLoss, StepLoss
-from .update import STEP
+from .tensors import Arrays, as_arrays, read
 
 
 def train_step(
@@ -50,8 +52,9 @@ def train_step(
         The parameters that train; by default all that can.
     target : str, dict or Target
         Where it runs; a bare ``"llvm"`` is this host, a bare ``"cuda"`` its GPU.
-    accumulate : 1
-        Accumulation over micro-batches is not served yet.
+    accumulate : int
+        How many calls make a step: each call adds the gradients of its micro-batch, every
+        `accumulate`-th one moves the parameters; see `TrainStep`.
     precision : "float32"
         The model computes in the dtypes that it has; mixed precision is not served yet.
     memory : None
@@ -81,8 +84,8 @@ def train_step(
     >>> step = gg.train_step(gg.from_onnx("resnet.onnx"), optimizer=gg.optim.SGD(0.1, 0.9))
     >>> loss = step(images, labels)
     """
-    only_served(accumulate=(accumulate, 1), precision=(precision, "float32"), memory=(memory, None))
-    return TrainStep(model, loss, optimizer, wrt, target, seed, rules)
+    only_served(precision=(precision, "float32"), memory=(memory, None))
+    return TrainStep(model, loss, optimizer, wrt, target, seed, rules, accumulate)
 
 
 class TrainStep(ModelOnDevice):
@@ -96,12 +99,21 @@ class TrainStep(ModelOnDevice):
     inputs from the host, or reads targets that are on the device. It asks for no such wait with
     inputs on the device and targets on the host, nor for the seed and the learning rate.
 
+    With ``accumulate=k`` a step is a *window* of k calls, each with a micro-batch of any shape. The
+    gradient is the mean of theirs, weighted by what each loss divides by: n_i / N of N examples;
+    where labels are ignored or have weights, the share of those that count. A loss that is an
+    output or a Relax function is taken for a mean over the first extent of the first input. A
+    window thus equals one big batch where nothing couples the examples; batch norms see each
+    micro-batch alone, and their statistics move with each. Until the window ends, parameters,
+    statistics and buffers are those of its start. Whatever is not finite in a micro-batch discards
+    the whole window. Gradients of half precision add up in float32.
+
     Attributes
     ----------
     learning_rate : float
         The rate of the next steps; may be set at any time.
     steps : int
-        Calls so far.
+        Steps so far: calls, or windows that are over.
     """
 
     def __init__(
@@ -113,13 +125,15 @@ class TrainStep(ModelOnDevice):
         target: Any,
         seed: int,
         rules: str,
+        accumulate: int = 1,
     ):
-        self._recipe = recipe(model, loss, optimizer, wrt, target, seed, rules)
+        self._recipe = recipe(model, loss, optimizer, wrt, target, seed, rules, accumulate)
         super().__init__(model, loss, target)
         trained, self._seed = self._recipe.trained, self._recipe.seed
         self._tensors = TrainState(
-            model.params, model.state, trained, optimizer.slots, self._device
+            model.params, model.state, trained, optimizer.slots, self._device, self.accumulate > 1
         )
+        self._end: Callable[..., Any] | None = None
         self._learning_rate = 0.0
         self._steps: dict[Shapes, Callable[..., Any]] = {}
         self._evaluations: dict[Shapes, Callable[..., Any]] = {}
@@ -150,6 +164,21 @@ class TrainStep(ModelOnDevice):
         return self.steps - int(read(self._tensors.updates))
 
     @property
+    def accumulate(self) -> int:
+        """How many micro-batches make a step."""
+        return self._recipe.accumulate
+
+    @property
+    def accumulated(self) -> int:
+        """How many micro-batches the open window has; 0 between two steps."""
+        return self._tensors.accumulated
+
+    def discard(self) -> None:
+        """Drop the micro-batches of the open window, as if they had never been."""
+        if self._tensors.window is not None:
+            self._tensors.window.accumulated = 0
+
+    @property
     def params(self) -> Arrays:
         """Copies of all parameters, by name."""
         return as_arrays(self._tensors.params)
@@ -165,7 +194,7 @@ class TrainStep(ModelOnDevice):
         return {slot: as_arrays(tensors) for slot, tensors in self._tensors.slots.items()}
 
     def __call__(self, inputs: Inputs, targets: Any = None) -> StepLoss | ReadLoss:
-        """Make one step.
+        """Make one step, or add a micro-batch to it.
 
         Parameters
         ----------
@@ -180,9 +209,10 @@ class TrainStep(ModelOnDevice):
         Returns
         -------
         loss : ReadLoss or StepLoss
-            Of the parameters before the step. On the CPU a float; on a GPU a number that stays
-            there until it is needed, and for ``json`` and the like is given by ``float(loss)``.
-            One that is never read keeps 8 KiB there. Both have ``applied`` and ``item()``.
+            Of this batch and the parameters before the step. On the CPU a float; on a GPU a number
+            that stays there until it is needed, and for ``json`` and the like is given by
+            ``float(loss)``. One that is never read keeps 8 KiB there. Both have ``applied``, which
+            is False where the step is not over, and ``item()``.
 
         Raises
         ------
@@ -191,27 +221,56 @@ class TrainStep(ModelOnDevice):
         AliasError
             An array shares memory with a tensor that the step overwrites.
         OutOfMemoryError
-            The device has too little memory; nothing has changed.
+            The device has too little memory; nothing has changed, but where it was short for the
+            end of a window alone, the window is dropped.
         DeviceError
             The device failed, perhaps in an earlier step.
         """
         given = self._given(inputs)
         forward = self._forward(given, training=True)
-        arguments = [*given.tensors.values(), *self._targets(targets, forward), self._tensors.rate]
+        window = self._tensors.window
+        scalar = self._tensors.rate if window is None else window.opens
+        arguments = [*given.tensors.values(), *self._targets(targets, forward), scalar]
         self._tensors.check_overlap(given.lent)
         if forward.seeded:
-            # The two halves of a word of 64 bits: no two steps of two seeds share one.
-            word = np.array(self._seed << 32 | self.steps)
+            # The two halves of a word of 64 bits: no two calls of two seeds share one.
+            call = self.steps * self.accumulate + self.accumulated
+            word = np.array(self._seed << 32 | call)
             arguments.append(self._staging.queue("the seed", word))
         if given.shapes not in self._steps:
             mod = self._recipe.step(forward)
-            self._steps[given.shapes] = self._compile(mod, STEP, "a training step")
+            self._steps[given.shapes] = self._compile(
+                mod, self._recipe.step_name, "a training step"
+            )
+        function = self._steps[given.shapes]
+        if window is None:
+            loss, *fresh = function(*arguments, *self._tensors.everything())
+            return self._replaced(loss, fresh)
+        end = self._end_of_window()
+        loss, *sums = function(*arguments, *self._tensors.of_model(), *window.everything())
+        window.replace(sums)
+        if window.accumulated < self.accumulate:
+            return self._settled(StepLoss(loss, applied=False))
+        window.accumulated = 0  # also if the end fails
+        fresh = end(self._tensors.rate, *self._tensors.replaced(), *window.everything())
+        return self._replaced(loss, fresh)
+
+    def _end_of_window(self) -> Callable[..., Any]:
+        """Return the function that ends a window, compiled."""
+        if self._end is None:
+            mod = self._recipe.end_of_window()
+            self._end = self._compile(mod, END_OF_WINDOW, "the end of a training step")
+        return self._end
+
+    def _replaced(self, loss: tvm.runtime.Tensor, fresh: Sequence[Any]) -> StepLoss | ReadLoss:
+        """Take what a step returned, and return its loss."""
         before = self._tensors.updates
-        loss, *fresh = self._steps[given.shapes](*arguments, *self._tensors.everything())
         self._tensors.replace(fresh)
         self.steps += 1
-        result = StepLoss(loss, (before, self._tensors.updates))
-        return result.settle() if self._device.type == "cpu" else result
+        return self._settled(StepLoss(loss, (before, self._tensors.updates)))
+
+    def _settled(self, loss: StepLoss) -> StepLoss | ReadLoss:
+        return loss.settle() if self._device.type == "cpu" else loss
 
     def check(self, inputs: Inputs, targets: Any = None) -> None:
         """Raise what a step on these arrays would raise before it computes; compile nothing.
@@ -225,6 +284,8 @@ class TrainStep(ModelOnDevice):
 
     def evaluate(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Return the model's outputs by name, in inference form, with the current parameters.
+
+        In an open window those of its start.
 
         Raises
         ------
@@ -240,6 +301,8 @@ class TrainStep(ModelOnDevice):
 
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
         """Write everything that the next steps depend on to one file (safetensors).
+
+        An open window is part of it.
 
         Parameters
         ----------
@@ -258,7 +321,7 @@ class TrainStep(ModelOnDevice):
         if extra is not None and not isinstance(extra, Mapping):
             raise ArgumentError(f"extra is a {type(extra).__name__}; give a dict of facts by name")
         facts = {**self._facts(), "extra": dict(extra or {})}
-        checkpoint.write(path, self._tensors.arrays(), facts)
+        checkpoint.write(path, self._tensors.arrays(self.accumulated > 0), facts)
 
     def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Go back to a saved state; from there, steps are bit-identical to not having stopped.
@@ -271,10 +334,12 @@ class TrainStep(ModelOnDevice):
         Raises
         ------
         CheckpointError
-            The file is missing, damaged, or of another model or optimiser; nothing has changed.
+            The file is missing, damaged, or of another model or optimiser, or of an open window and
+            another `accumulate`; nothing has changed.
         """
         groups, facts = checkpoint.read(path)
-        current = self._tensors.arrays()
+        accumulated = checkpoint.accumulated_in(path, facts, self.accumulate)
+        current = self._tensors.arrays(accumulated > 0)
         # A group without arrays leaves no trace in the file.
         groups = {group: groups.get(group, {}) for group in {**current, **groups}}
         checkpoint.check_match(path, groups, current)
@@ -283,13 +348,7 @@ class TrainStep(ModelOnDevice):
                 f"{path} was saved by {facts['optimizer']}, this step uses {self._recipe.method}; "
                 "build the step with the same optimiser"
             )
-        self._tensors.restore(
-            {
-                group: {name: groups[group][name] for name in names}
-                for group, names in current.items()
-            },
-            updates=facts["steps"] - facts["skipped"],
-        )
+        self._tensors.restore(groups, facts["steps"] - facts["skipped"], accumulated)
         self.learning_rate = facts["learning_rate"]
         self.steps = facts["steps"]
         self._seed = facts["seed"]
@@ -334,10 +393,12 @@ class TrainStep(ModelOnDevice):
 
     def _facts(self) -> dict[str, Any]:
         """Return where training stands, and how it goes on."""
+        window = {"accumulate": self.accumulate, "accumulated": self.accumulated}
         return {
             "optimizer": self._recipe.method,
             "learning_rate": self._learning_rate,
             "steps": self.steps,
             "skipped": self.skipped,
             "seed": self._seed,
+            **(window if self.accumulated else {}),
         }

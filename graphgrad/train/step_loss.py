@@ -11,7 +11,7 @@ from typing import Any, SupportsFloat
 import numpy as np
 import tvm
 
-from .state import read
+from .tensors import read
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
@@ -90,7 +90,8 @@ class ReadLoss(_AsFloat, float):
     Attributes
     ----------
     applied : bool
-        Whether the step changed anything: loss, gradients and statistics were finite.
+        Whether the step changed anything: loss, gradients and statistics were finite. False for a
+        micro-batch that does not end its window: nothing was applied yet.
     is_read : True
         Whether asking waits for nothing any more.
     """
@@ -122,6 +123,8 @@ class StepLoss(_AsFloat, Real):
         A scalar tensor is kept alive, and read once.
     counts : (tensor, tensor), optional
         How many steps had changed something, before and after this one.
+    applied : bool
+        The answer where there are no counts.
 
     Raises
     ------
@@ -133,14 +136,18 @@ class StepLoss(_AsFloat, Real):
         self,
         value: SupportsFloat | tvm.runtime.Tensor,
         counts: tuple[tvm.runtime.Tensor, tvm.runtime.Tensor] | None = None,
+        applied: bool = True,
     ):
         self._value = value
         self._counts = counts
-        self._applied = True
+        self._applied = applied
 
     @property
     def applied(self) -> bool:
-        """Whether the step changed anything: loss, gradients and statistics were finite."""
+        """Whether the step changed anything: loss, gradients and statistics were finite.
+
+        False for a micro-batch that does not end its window: nothing was applied yet.
+        """
         if self._counts is not None:
             before, after = (float(read(count)) for count in self._counts)
             self._applied = after > before

@@ -8,16 +8,13 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..autodiff.expand import expand
-from ..autodiff.program import linearise, replay, substitute
-from ..autodiff.reverse import backward, check_target
-from ..autodiff.write import write_function
 from ..frontend.model import Model
 from ..lower.inplace import DONATED
 from ..ops import functional as op
 from ..ops.tensor import Emitter, Tensor, is_float, type_shape
 from .clip import clip_by_norm, clip_by_value
-from .forward import FORWARD, Forward, kernels
+from .forward import Forward
+from .gradients import StepGradients
 from .groups import by_parameter
 from .optimizer import Optimizer
 
@@ -59,51 +56,128 @@ def build_step(
     ------
     MissingGradientError
     """
-    program = linearise(forward.mod, FORWARD, rules)
-    count = len(model.inputs) + (forward.targets is not None)
-    arguments, owned = program.params[:count], program.params[count:]
-    seed = [owned.pop()] if forward.seeded else []
-    params = dict(zip(model.params, owned[: len(model.params)], strict=True))
-    state = owned[len(model.params) :]
-    weights = [params[name] for name in trained]
-    for weight in weights:
-        check_target(weight)
-    program, activity = expand(program, weights)
-    rate = relax.Var("learning_rate", relax.TensorType([], "float64"))
-    updates = relax.Var("updates", relax.TensorType([], "float64"))
-    buffers = {
-        slot: [relax.Var(f"{slot}.{w.name}", w.ty) for w in weights] for slot in optimizer.slots
-    }
+    step = StepGradients(model, forward, trained, rules)
+    update = Update(optimizer, step.weights, step.state)
 
     def body(emitter: Emitter) -> Any:
-        environment = replay(program, emitter.builder)
-        loss_expr, _, new_state = substitute(program.result, environment).fields
-        loss = emitter.lift(loss_expr)
-        one = emitter.full(1.0, [], loss.dtype)
-        gradients = backward(emitter, program, environment, activity, [one, None, None], weights)
+        loss, gradients, statistics = step.emit(emitter)
         with emitter.at(None, "update"):
-            old = [emitter.lift(var) for var in state]
-            # A model without batch norm has nothing that updates its statistics.
-            new = [emitter.lift(value) for value in new_state.fields] or old
-            floats = [statistic for statistic in new if is_float(statistic.dtype)]
-            clipped, norms = _clip(optimizer, gradients)
-            applied = _all_finite([loss, *gradients, *norms, *floats])
-            update = emitter.lift(updates) + 1.0
-            scalars = emitter.lift(rate), update
-            moved, new_buffers = _move(optimizer, emitter, weights, clipped, buffers, scalars)
-            kept = map(emitter.lift, [updates, *weights, *state, *_flat(buffers)])
-            fresh = [update, *moved, *new, *_flat(new_buffers)]
-            chosen = [op.where(applied, *pair) for pair in zip(fresh, kept, strict=True)]
-        return (loss, *chosen)
+            return (loss, *update.emit(emitter, gradients, statistics, [loss, *gradients]))
 
-    inputs = [*arguments, rate, *seed, updates, *owned, *_flat(buffers)]
-    written = write_function(
-        kernels(forward.mod), STEP, inputs, body, pure=program.pure, dataflow=program.dataflow
-    )
-    replaced = [*weights, *state, *_flat(buffers)]
-    pairs = [[inputs.index(var), index + 2] for index, var in enumerate(replaced)]
-    written[STEP] = written[STEP].with_attr(DONATED, pairs)
-    return written
+    owned = [update.updates, *step.params, *step.state, *update.buffers]
+    inputs = [*step.arguments, update.rate, *step.seed, *owned]
+    return with_donations(step.write(STEP, inputs, body), STEP, inputs, update.replaced, first=2)
+
+
+class Update:
+    """What an optimiser moves, and how that is emitted.
+
+    Parameters
+    ----------
+    optimizer : Optimizer
+    weights, state : sequence of relax.Var
+
+    Attributes
+    ----------
+    rate, updates : relax.Var
+        The learning rate and the count of updates, float64 scalars.
+    buffers : list of relax.Var
+        The optimiser's, by slot, then by parameter.
+    replaced : list of relax.Var
+        Weights, statistics and buffers.
+    """
+
+    def __init__(self, optimizer: Optimizer, weights: Sequence[Any], state: Sequence[Any]):
+        self._optimizer, self._weights, self._state = optimizer, weights, state
+        self.rate = relax.Var("learning_rate", relax.TensorType([], "float64"))
+        self.updates = relax.Var("updates", relax.TensorType([], "float64"))
+        self._slots = {
+            slot: [relax.Var(f"{slot}.{w.name}", w.ty) for w in weights] for slot in optimizer.slots
+        }
+        self.buffers = _flat(self._slots)
+        self.replaced = [*weights, *state, *self.buffers]
+
+    def emit(
+        self,
+        emitter: Emitter,
+        gradients: list[Tensor],
+        statistics: Sequence[Tensor],
+        checked: Sequence[Tensor],
+    ) -> list[Tensor]:
+        """Emit the update; return the count and all of `replaced`, new where all is finite.
+
+        Parameters
+        ----------
+        emitter : Emitter
+        gradients : list of Tensor
+            Of the weights, before they are clipped.
+        statistics : sequence of Tensor
+            The new ones; none where nothing updates them.
+        checked : sequence of Tensor
+            What must be finite besides norms and statistics.
+        """
+        new = list(statistics) or [emitter.lift(var) for var in self._state]
+        floats = [statistic for statistic in new if is_float(statistic.dtype)]
+        clipped, norms = _clip(self._optimizer, gradients)
+        applied = all_finite([*checked, *norms, *floats])
+        update = emitter.lift(self.updates) + 1.0
+        moved, buffers = self._moved(emitter, clipped, update)
+        kept = map(emitter.lift, [self.updates, *self.replaced])
+        fresh = [update, *moved, *new, *buffers]
+        return [op.where(applied, *pair) for pair in zip(fresh, kept, strict=True)]
+
+    def _moved(
+        self, emitter: Emitter, gradients: Sequence[Tensor], update: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Emit the optimiser's update of each weight; return the new weights and buffers."""
+        rate = emitter.lift(self.rate)
+        ranks = {weight.name: len(type_shape(weight.ty)) for weight in self._weights}
+        settings = by_parameter(self._optimizer, ranks)
+        moved: list[Tensor] = []
+        new_buffers: dict[str, list[Tensor]] = {slot: [] for slot in self._slots}
+        for index, (weight, gradient) in enumerate(zip(self._weights, gradients, strict=True)):
+            own, scale = settings[weight.name]
+            parameter = emitter.lift(weight)
+            slots = {slot: emitter.lift(members[index]) for slot, members in self._slots.items()}
+            new_parameter, new_slots = own.emit(parameter, gradient, slots, rate * scale, update)
+            moved.append(new_parameter)
+            for slot, members in new_buffers.items():
+                members.append(new_slots[slot])
+        return moved, _flat(new_buffers)
+
+
+def with_donations(
+    mod: tvm.IRModule, name: str, params: Sequence[Any], replaced: Sequence[Any], first: int
+) -> tvm.IRModule:
+    """Return the module whose function may overwrite parameters of it by its results.
+
+    Parameters
+    ----------
+    mod : IRModule
+    name : str
+    params : sequence of relax.Var
+        All of the function.
+    replaced : sequence of relax.Var
+        Those that its results take the place of, in order.
+    first : int
+        Number of the first of these results.
+    """
+    pairs = [[params.index(var), index] for index, var in enumerate(replaced, first)]
+    mod[name] = mod[name].with_attr(DONATED, pairs)
+    return mod
+
+
+def all_finite(values: Sequence[Tensor]) -> Tensor:
+    """Emit whether every element of every tensor is finite, as a boolean scalar."""
+    checks = []
+    for value in values:
+        # Stock lowering reduces integers, not booleans.
+        finite = op.isfinite(value).astype("int32")
+        checks.append(op.minimum_of(finite) if value.shape else finite)
+    total = checks[0]
+    for check in checks[1:]:
+        total = total * check
+    return op.greater(total, 0)
 
 
 def _clip(optimizer: Optimizer, gradients: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -116,42 +190,5 @@ def _clip(optimizer: Optimizer, gradients: list[Tensor]) -> tuple[list[Tensor], 
     return gradients, [norm]
 
 
-def _move(
-    optimizer: Optimizer,
-    emitter: Emitter,
-    weights: Sequence[Any],
-    gradients: Sequence[Tensor],
-    buffers: dict[str, list[Any]],
-    scalars: tuple[Tensor, Tensor],
-) -> tuple[list[Tensor], dict[str, list[Tensor]]]:
-    """Emit the optimiser's update of each weight; return the new weights and buffers."""
-    rate, update = scalars
-    settings = by_parameter(optimizer, {w.name: len(type_shape(w.ty)) for w in weights})
-    moved: list[Tensor] = []
-    new_buffers: dict[str, list[Tensor]] = {slot: [] for slot in buffers}
-    for index, (weight, gradient) in enumerate(zip(weights, gradients, strict=True)):
-        own, scale = settings[weight.name]
-        parameter = emitter.lift(weight)
-        slots = {slot: emitter.lift(members[index]) for slot, members in buffers.items()}
-        new_parameter, new_slots = own.emit(parameter, gradient, slots, rate * scale, update)
-        moved.append(new_parameter)
-        for slot, members in new_buffers.items():
-            members.append(new_slots[slot])
-    return moved, new_buffers
-
-
 def _flat(buffers: dict[str, list[Any]]) -> list[Any]:
     return [buffer for members in buffers.values() for buffer in members]
-
-
-def _all_finite(values: Sequence[Tensor]) -> Tensor:
-    """Emit whether every element of every tensor is finite, as a boolean scalar."""
-    checks = []
-    for value in values:
-        # Stock lowering reduces integers, not booleans.
-        finite = op.isfinite(value).astype("int32")
-        checks.append(op.minimum_of(finite) if value.shape else finite)
-    total = checks[0]
-    for check in checks[1:]:
-        total = total * check
-    return op.greater(total, 0)

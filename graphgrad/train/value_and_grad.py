@@ -109,8 +109,9 @@ class ValueAndGrad(ModelOnDevice):
         inputs : dict of arrays, or an array for a model with one input
             With a loss that takes targets, also ``targets``.
         cotangent : array or dict of arrays, optional
-            For the first output, or by output name; an output that is left out of a dict has a
-            zero cotangent. May be missing only if there is a loss or a single scalar output.
+            For the first output, or by output name, but no list of arrays; an output that is left
+            out of a dict has a zero cotangent. May be missing only if there is a loss or a single
+            scalar output.
         seed : int
             Decides what dropouts in training form drop; from 0, below 2³¹.
 
@@ -196,6 +197,7 @@ class ValueAndGrad(ModelOnDevice):
                 f"the model's outputs {list(types)} are no single scalar: give a cotangent for "
                 "the first, or a dict by name, or a loss"
             )
+        _refuse_several(cotangent, list(types))
         named = dict(cotangent) if isinstance(cotangent, Mapping) else {first: cotangent}
         for name in named:
             if name not in types:
@@ -207,6 +209,18 @@ class ValueAndGrad(ModelOnDevice):
         arrays = read_arrays(named, self._device, "cotangent")
         check_types(arrays, types, "cotangent")
         return arrays
+
+
+def _refuse_several(cotangent: Any, outputs: Sequence[str]) -> None:
+    """Raise if a cotangent is a list of arrays, which could be read as one array, or as several."""
+    is_several = isinstance(cotangent, list | tuple) and any(
+        part is None or hasattr(part, "__dlpack__") for part in cotangent
+    )
+    if is_several:
+        raise InputError(
+            f"cotangent is a {type(cotangent).__name__} of arrays; give one array, for the output "
+            f"{outputs[0]!r}, or a dict of arrays by the names of outputs: {outputs}"
+        )
 
 
 def _zeros(name: str, ty: Any) -> np.ndarray | None:

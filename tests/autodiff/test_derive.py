@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
-from tvm import relax, tirx
+from tvm import relax, te, tirx
+from tvm.script.parser import ir as I
+from tvm.script.parser import relax as R
+from tvm.script.parser import tirx as T
 
 import graphgrad as gg
 import models
@@ -57,7 +60,7 @@ def layers(depth, rows):
 def test_layers_that_are_alike_are_derived_once(derivations, rows):
     derived, lowered = derivations
     mod = gg.vjp(layers(12, rows), rules="derived")
-    assert sorted(lowered) == ["relax.nn.softmax", "relax.tanh"]
+    assert sorted(lowered) == ["relax.call_tir(softmax)", "relax.nn.softmax", "relax.tanh"]
     assert len(derived) == 2
     kernels = [f for f in mod.functions.values() if isinstance(f, tirx.PrimFunc)]
     assert len(kernels) == 4, "two kernels and their gradients, each called twelve times"
@@ -95,6 +98,90 @@ def test_new_derivative_of_an_intrinsic_counts_at_once():
         gg.register_intrinsic_gradient("tirx.erf", known.partials, singular=known.singular)
     np.testing.assert_allclose(before, 2 / np.sqrt(np.pi) * np.exp(-1), rtol=1e-12)
     np.testing.assert_allclose(after, 7.0)
+
+
+def row_shares(x):
+    """Return the sine of each element over the sum of its row's exponentials."""
+    k = te.reduce_axis((0, x.shape[1]), name="k")
+    total = te.compute((x.shape[0],), lambda i: te.sum(te.exp(x(i, k)), axis=k), name="total")
+    return te.compute(x.shape, lambda i, j: te.sin(x(i, j)) / total(i), name="shares")
+
+
+def with_shares(rows, columns, dtype=F64):
+    def build(builder, x):
+        return builder.emit(gg.call_te(row_shares, x))
+
+    return function(build, ((rows, columns), dtype))
+
+
+@pytest.mark.parametrize("rows", [3, tirx.Var("n", "int64")], ids=["static", "symbolic"])
+def test_sums_are_returned_to_be_read_by_the_gradient(rows):
+    mod = gg.vjp(with_shares(rows, 5))
+    calls = [
+        binding.value
+        for block in mod["main_vjp"].body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.Call)
+    ]
+    forward, backward = calls
+    assert len(forward.ty_args[0].fields) == 2, "the sums are behind the result"
+    assert len(backward.args[1].fields) == 3, "a cotangent, x and the sums"
+    x, ct = np.random.default_rng(0).uniform(-1, 1, (2, 3, 5))
+    gradient = run(mod, "main_vjp", x, ct)[1]
+    total = np.exp(x).sum(1, keepdims=True)
+    through_total = (ct * np.sin(x)).sum(1, keepdims=True) / total**2
+    np.testing.assert_allclose(
+        gradient, ct * np.cos(x) / total - through_total * np.exp(x), rtol=1e-12
+    )
+
+
+def test_second_order_through_what_was_saved():
+    gg.check_grads(with_shares(3, 5), order=2)
+
+
+def test_sum_of_halves_is_not_cut_short():
+    """Added up in float16, ones would stop at 2,048."""
+    n = 4096
+
+    def mean(x):
+        k = te.reduce_axis((0, n), name="k")
+        total = te.compute((1,), lambda i: te.sum(x(i, k), axis=k), name="total")
+        return te.compute((1, n), lambda i, j: x(i, j) * x(i, j) / total(i), name="mean")
+
+    mod = function(lambda builder, x: builder.emit(gg.call_te(mean, x)), ((1, n), "float16"))
+    ones = np.ones((1, n), "float16")
+    ct = np.zeros((1, n), "float16")
+    ct[0, 0] = 4096
+    gradient = run(gg.vjp(mod), "main_vjp", ones, ct)[1]
+    assert abs(gradient[0, 0] - 2) < 0.01 and gradient.dtype == "float16"
+
+
+def in_place(factor):
+    @I.ir_module(s_tir=True)
+    class Module:
+        @T.prim_func(s_tir=True)
+        def scaled(x: T.Buffer((4,), "float64")):
+            for i in range(4):
+                with T.sblock("scaled"):
+                    at = T.axis.spatial(4, i)
+                    x[at] = x[at] * T.float64(factor)
+
+        @R.function
+        def main(x: R.Tensor((4,), "float64")) -> R.Tensor((4,), "float64"):
+            cls = Module
+            y = R.multiply(x, R.const(1.0, "float64"))
+            z = R.call_tir_inplace(
+                cls.scaled, (y,), out_ty=R.Tensor((4,), "float64"), inplace_indices=[0]
+            )
+            return z
+
+    return Module
+
+
+def test_kernels_of_one_name_in_two_modules_have_gradients_of_their_own():
+    for factor in (2.0, 3.0):
+        gradient = run(gg.vjp(in_place(factor)), "main_vjp", np.ones(4), np.ones(4))[1]
+        np.testing.assert_array_equal(gradient, factor)
 
 
 def gradients(model, rules, inputs):

@@ -1,5 +1,7 @@
 """Exports that are damaged or not whole."""
 
+import re
+
 import pytest
 
 from graphgrad.exported_step import ExportedStep, FolderError
@@ -33,4 +35,10 @@ def test_a_missing_file(folder, name):
 def test_a_format_of_the_future(folder):
     reseal(folder, format="graphgrad-export-2")
     with pytest.raises(FolderError, match="no export in the format graphgrad-export-1"):
+        ExportedStep(folder)
+
+
+@pytest.mark.parametrize("folder", [5, None, b"export", "a\0b"], ids=repr)
+def test_what_is_no_path(folder):
+    with pytest.raises(FolderError, match=f"{re.escape(repr(folder))} is no path of a folder"):
         ExportedStep(folder)

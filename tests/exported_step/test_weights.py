@@ -44,10 +44,11 @@ def test_a_saved_state_in_place_of_weights(made, original):
     [
         (lambda a: a.pop("fc1.bias"), r"missing \['fc1.bias'\]"),
         (lambda a: a.update(more=np.zeros(1)), r"unknown \['more'\]"),
+        (lambda a: a.update({"more": 0, 1: 0}), r"unknown \[1, 'more'\]"),
         (lambda a: a.update({"fc1.bias": np.zeros(2, "float32")}), "'fc1.bias': expected shape"),
         (lambda a: a.update({"fc1.bias": np.zeros(5)}), "'fc1.bias': expected dtype float32"),
     ],
-    ids=["missing", "unknown", "shape", "dtype"],
+    ids=["missing", "unknown", "mixed", "shape", "dtype"],
 )
 def test_weights_that_do_not_fit(made, change, message):
     arrays = dict(perceptron().params)
@@ -101,3 +102,11 @@ def test_facts_that_cannot_be_saved(loaded, tmp_path, extra, error, message):
     with pytest.raises(error, match=message):
         loaded.save(tmp_path / "state", extra=extra)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("path", [5, None, b"state"], ids=repr)
+def test_states_at_what_is_no_path(loaded, path):
+    with pytest.raises(StateError, match="is no path of a file"):
+        loaded.save(path)
+    with pytest.raises(StateError, match="is no path of a file"):
+        loaded.load(path)

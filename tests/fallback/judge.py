@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +14,9 @@ from tests.fallback.programs import Program, Value
 
 STEPS = (1e-6, 1e-5, 1e-7)
 TOLERANCE = 1e-6
+
+ASIDE, AROUND = 1e-5, 12
+"""How far away points around a point are, and how many of them are tried."""
 
 SMOOTH, KINK, JUMP, INFINITE = "smooth", "kink", "jump", "infinite"
 
@@ -42,7 +45,8 @@ def judge(program: Program, generator: np.random.Generator) -> str:
     -------
     str
         What the program is like there: `SMOOTH`; `KINK`, where the gradient is between the slopes
-        of both sides; `JUMP`, where it has no derivative; `INFINITE`, where it has no value.
+        of both sides, or those at points around; `JUMP`, where it has no derivative; `INFINITE`,
+        where it has no value.
 
     Raises
     ------
@@ -75,6 +79,13 @@ def _verdict(line: _Line, given: float, scale: float) -> str:
         curved = 10 * step * max(scale, abs(least), abs(most)) + line.rounding(step)
         if most - least > curved and least - curved < given < most + curved:
             return KINK
+    # Where two operands of a maximum touch, as x² and y² do at 0, the derivative of its gradient is
+    # another one on either side of the tie, but no line through the point goes from side to side.
+    near = [sum(line.aside().slopes(STEPS[0])) / 2 for _ in range(AROUND)]
+    least, most = min(near), max(near)
+    curved = 10 * ASIDE * max(scale, abs(least), abs(most)) + line.rounding(STEPS[0])
+    if most - least > curved and least - curved < given < most + curved:
+        return KINK
     slopes = [max(map(abs, line.slopes(step))) for step in (1e-5, 1e-6, 1e-7)]
     if all(5 * a < b for a, b in pairwise(slopes)):
         return JUMP
@@ -86,17 +97,37 @@ def _verdict(line: _Line, given: float, scale: float) -> str:
 
 @dataclass
 class _Line:
-    """⟨heads, outputs⟩ along a random direction in the space of a program's inputs."""
+    """⟨heads, outputs⟩ along a direction in the space of a program's inputs.
+
+    Attributes
+    ----------
+    program : Program
+    heads : list of Value
+    generator : Generator
+    directions, offsets : list of array
+        One each per input; random and zeros if left out. The line begins at the offsets.
+    """
 
     program: Program
     heads: list[Value]
     generator: np.random.Generator
+    directions: list[np.ndarray] = field(default_factory=list)
+    offsets: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        shapes = [[int(extent) for extent in tensor.shape] for tensor in self.program.inputs]
-        self.directions = [self.generator.standard_normal(shape) for shape in shapes]
+        self.directions = self.directions or self._random()
+        self.offsets = self.offsets or [np.zeros(d.shape) for d in self.directions]
         self._terms: dict[float, np.ndarray] = {}
         self._size = 0.0
+
+    def aside(self) -> _Line:
+        """Return a line in the same direction from a random point around."""
+        offsets = [ASIDE * offset for offset in self._random()]
+        return _Line(self.program, self.heads, self.generator, self.directions, offsets)
+
+    def _random(self) -> list[np.ndarray]:
+        shapes = [[int(extent) for extent in tensor.shape] for tensor in self.program.inputs]
+        return [self.generator.standard_normal(shape) for shape in shapes]
 
     def value(self, distance: float) -> float:
         """Return the value at a distance along the direction."""
@@ -114,9 +145,10 @@ class _Line:
     def _known(self, distance: float) -> list[Value]:
         """Return all inputs moved; an intermediate result moves with those before it as well."""
         known = list(self.program.known)
-        for tensor, direction in zip(self.program.inputs, self.directions, strict=True):
+        moves = zip(self.program.inputs, self.offsets, self.directions, strict=True)
+        for tensor, offset, direction in moves:
             (array,) = evaluate([tensor], known)
-            known.append((tensor, array + distance * direction))
+            known.append((tensor, array + (offset + distance * direction)))
         return known
 
     def slopes(self, step: float) -> tuple[float, float]:

@@ -5,7 +5,7 @@ import pytest
 from tvm import te
 
 from graphgrad.errors import ArgumentError
-from graphgrad.fallback.graph import operations, rewritten, with_inputs
+from graphgrad.fallback.graph import all_operations, operations, rewritten, with_inputs
 from graphgrad.fallback.walk import identity, tensor_key
 from tests.fallback.interpreter import evaluate
 
@@ -23,6 +23,17 @@ class UnknownOp:
 
 def test_operations_come_behind_what_they_read():
     assert [op.name for op in operations(SUMMED)] == ["x", "doubled", "summed"]
+
+
+def test_all_operations_are_those_inside_scans_too_but_not_above_known_ones():
+    state = te.placeholder((4, 3), "float64", name="state")
+    first = te.compute((1, 3), lambda _, i: DOUBLED[i], name="first")
+    update = te.compute((4, 3), lambda t, i: state[t - 1, i] + X[i], name="update")
+    scanned = te.scan(first, update, state)
+    names = [op.name for op in all_operations([scanned], {tensor_key(DOUBLED)})]
+    assert sorted(names) == ["first", "scan", "state", "update", "x"]
+    assert "update" not in [op.name for op in operations(scanned)]
+    assert all_operations([scanned], {tensor_key(scanned)}) == []
 
 
 def test_rewritten_stages_read_what_stands_for_others():

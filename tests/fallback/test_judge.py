@@ -36,6 +36,32 @@ def test_verdicts(body, at, verdict):
     assert {judge(program(body, at), np.random.default_rng(seed)) for seed in SEEDS} == {verdict}
 
 
+def touching():
+    """The gradient of max(2 · x₀², 3 · x₁²), whose own gradient is asked for where they are equal.
+
+    Along any line through 0 its slopes behind and ahead are the same.
+    """
+    y = te.compute((), lambda: tirx.max(2.0 * X[0] * X[0], 3.0 * X[1] * X[1]), name="y")
+    return Program(te_gradient(y, [X]), [X], [(X, np.zeros(2))])
+
+
+def test_operands_that_touch_are_a_kink():
+    verdicts = {judge(touching(), np.random.default_rng(seed)) for seed in SEEDS}
+    assert verdicts == {KINK}
+
+
+@pytest.mark.parametrize("slope", [-0.5, 6.5])
+def test_where_operands_touch_the_gradient_is_that_of_either_or_between(monkeypatch, slope):
+    def wrong(outputs, inputs, heads):
+        return [te.compute((2,), lambda i: slope * heads[0][i], name="wrong")]
+
+    program = touching()
+    monkeypatch.setattr(judging, "te_gradient", wrong)
+    with pytest.raises(DisagreementError, match="slope"):
+        for seed in SEEDS:
+            judge(program, np.random.default_rng(seed))
+
+
 @pytest.mark.parametrize("body", [lambda i: te.sin(X[i]), first_of_two], ids=["smooth", "kink"])
 def test_a_gradient_that_is_none_is_found(monkeypatch, body):
     def wrong(outputs, inputs, heads):

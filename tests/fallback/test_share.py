@@ -6,7 +6,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from graphgrad.fallback.equality import merged
+from graphgrad.fallback.equality import Merged
 from graphgrad.fallback.indices.linear_system import Axis
 from graphgrad.fallback.share import bound_in_regions, shared
 from graphgrad.fallback.walk import postorder, with_parts
@@ -127,5 +127,5 @@ def comparisons(i, depth):
 @pytest.mark.parametrize("shape", [chain, comparisons], ids=lambda p: p.__name__)
 def test_without_conditions_all_is_bound_around(shape):
     root = shape(te.var("i"), 5)
-    regions = bound_in_regions(*merged(with_parts([root])), {}, None)
+    regions = bound_in_regions(*Merged(with_parts([root])).graph(), {}, None)
     assert tvm_ffi.structural_equal(shared(root), regions, map_free_vars=True)

@@ -8,6 +8,7 @@ from graphgrad.fallback.walk import (
     UnknownNodeError,
     contain,
     dtype_name,
+    has_more,
     is_load,
     is_tree,
     postorder,
@@ -58,6 +59,14 @@ def test_a_search_ends_where_it_finds():
     assert contain([tirx.exp(A(I + 1))], test)
     assert prim.Add not in visited
     assert not contain([I + 1, I * 2], is_load)
+
+
+def test_nodes_are_counted_once():
+    value = LOAD
+    for _ in range(40):
+        value = value * value
+    assert not has_more([value, LOAD], 42)  # with the index
+    assert has_more([value, LOAD], 41)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "bool"])

@@ -41,6 +41,17 @@ def test_only_the_branch_taken_is_in_the_module_where_it_is_known():
     np.testing.assert_array_equal(f({"x": X}, np.ones(3, "float32"))[1]["x"], -np.ones(3))
 
 
+def test_what_is_known_in_the_branch_taken_is_known_behind_it():
+    taken = branch(helper.make_node("Shape", ["x"], ["t"]))
+    proto = if_model(taken, taken, outputs=["s"], given=True)
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([2]), "two"))
+    proto.graph.node.append(helper.make_node("Concat", ["two", "s"], ["shape"], axis=0))
+    proto.graph.node.append(helper.make_node("Expand", ["x", "shape"], ["y"]))
+    proto.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"]))
+    proto.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, "n"]))
+    assert op_names(from_onnx(proto).mod) == ["relax.broadcast_to"]
+
+
 def test_a_condition_on_a_static_dimension_is_known():
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),

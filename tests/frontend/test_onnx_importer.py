@@ -323,9 +323,8 @@ def test_errors_of_tvm_are_one_line():
         from_onnx(proto)
 
 
-def test_a_sequence_is_no_output():
+def test_the_tensors_of_a_sequence_are_outputs():
     nodes = [helper.make_node("SequenceConstruct", ["x", "x"], ["s"])]
     proto = model_of(nodes, {"x": [3]}, {})
     proto.graph.output.append(helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None))
-    with pytest.raises(ModelError, match="output 's' is not a tensor"):
-        from_onnx(proto)
+    assert from_onnx(proto).outputs == ["s[0]", "s[1]"]

@@ -104,6 +104,67 @@ def test_in_a_rule_it_takes_and_gives_tensors():
     np.testing.assert_allclose(run(builder.get(), "main", X)[0], 4 * X * X + 1)
 
 
+def test_expressions_are_emitted_once():
+    def build(builder, x):
+        shifted = relax.op.add(x, relax.const(1.0, F64))
+        first = relax.TupleGetItem(builder.emit(relax.Tuple([x, x])), 0)
+
+        def total(a, rest):
+            return te.compute(a.shape, lambda *i: a(*i) * rest[0](*i) + rest[1](*i), name="total")
+
+        return builder.emit(gg.call_te(total, shifted, [shifted, first]))
+
+    mod = function(build, ((2, 3), F64))
+    values = [b.value for block in mod["main"].body.blocks for b in block.bindings]
+    calls = [value.op for value in values if isinstance(value, relax.Call)]
+    assert calls.count(tvm.ir.Op.get("relax.add")) == 1
+    value, gradient = run(gg.vjp(mod), "main_vjp", X, ONES)
+    np.testing.assert_allclose(value, (X + 1) ** 2 + X)
+    np.testing.assert_allclose(gradient, 2 * (X + 1) + 1)
+
+
+@pytest.mark.parametrize(
+    ("argument", "error"),
+    [
+        (lambda x: relax.Tuple([x, x]), r"\(x0, x0\), a tuple of 2; give its tensors"),
+        (lambda x: X, r"an array, of type ndarray, shape \(2, 3\) and dtype float64: give relax"),
+        (lambda x: [tvm.runtime.tensor(X)], "an array, of type Tensor"),
+        (lambda x: te.placeholder((2,), F64), r"a te\.Tensor; give the Relax value"),
+        (lambda x: relax.If(relax.const(True), x, x), r"not been emitted; give what builder\.emit"),
+    ],
+    ids=["tuple", "array", "nested", "te", "unemitted"],
+)
+def test_arguments_that_are_refused(argument, error):
+    with pytest.raises(gg.ArgumentError, match=f"(?s){error}"):
+        function(lambda b, x: b.emit(gg.call_te(lambda *_: square, argument(x))), ((2, 3), F64))
+
+
+def test_a_constant_array_is_read_as_a_tensor_or_as_numbers():
+    weights = np.arange(3.0)
+
+    def weighted(x, as_tensor, numbers):
+        second = te.compute(x.shape, lambda i, j: x[i, j] * as_tensor[j], name="weighted")
+        return te.compute(x.shape, lambda *i: second(*i) * sum(numbers), name="again")
+
+    def build(builder, x):
+        table = relax.const(weights, F64)
+        return builder.emit(gg.call_te(weighted, x, table, weights.tolist()))
+
+    _, gradient = run(gg.vjp(function(build, ((2, 3), F64))), "main_vjp", X, ONES)
+    np.testing.assert_allclose(gradient, np.broadcast_to(3 * weights, (2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [((3,), "given 3; it takes a function"), ((square, "name"), "name=5 is no name")],
+    ids=["function", "name"],
+)
+def test_functions_and_names_that_are_none(given, error):
+    function_, *named = given
+    with pytest.raises(gg.ArgumentError, match=error):
+        gg.call_te(function_, **dict.fromkeys(named, 5))
+
+
 def test_without_a_builder():
     x = relax.Var("x", relax.TensorType([2, 3], F64))
     with pytest.raises(gg.ArgumentError, match=r"inside `with builder\.function"):

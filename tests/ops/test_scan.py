@@ -181,6 +181,43 @@ def test_a_kernel_of_tensor_expressions_in_a_step():
     np.testing.assert_allclose(last, h, rtol=1e-12)
 
 
+PLACES = np.array([[2, 0, 2], [1, 1, 0]])
+
+
+def scattered(h):
+    h, updates = h.copy(), np.sin(h)
+    for (row, column), place in np.ndenumerate(PLACES):
+        h[row, place] += updates[row, column]
+    return h
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        (lambda h: op.cumsum(h, axis=1), lambda h: np.cumsum(h, 1)),
+        (lambda h: op.cumprod(h, axis=0, exclusive=True), lambda h: np.stack([h[0] * 0 + 1, h[0]])),
+        (
+            lambda h: op.scatter_elements(h, relax.const(PLACES), op.sin(h), 1, "add"),
+            scattered,
+        ),
+    ],
+    ids=["cumsum", "cumprod", "scatter"],
+)
+def test_ops_that_are_recurrences_or_scatters_in_a_step(change, same):
+    """Their kernels compute all elements at once: a loop has them by other stages."""
+
+    def build(builder, x, h):
+        return gg.scan(lambda h, x: (op.add(change(op.sin(h)), x), None), h, x)[0]
+
+    x, h = arrays((3, 2, 3), (2, 3))
+    mod = function(build, *types((3, 2, 3), (2, 3)))
+    (last,) = assert_gradients(mod, x, h)
+    assert_gradients(gg.vjp(mod), x, h, *arrays((2, 3), seed=1), name="main_vjp")
+    for row in x:
+        h = same(np.sin(h)) + row
+    np.testing.assert_allclose(last, h, rtol=1e-12)
+
+
 def doubled(h, x):
     return op.concat([h, h], 0), None
 
@@ -202,8 +239,23 @@ def packed(h, x):
         (lambda h, x: h, "returns \\(carry, y\\)"),
         (lambda h, x: ([h], None), "carry of the form \\(\\*\\)"),
         (lambda h, x: (1.0, None), "1.0 is no tensor"),
+        (lambda h, x: (op.sort(h), None), r"in relax\.sort, .* cannot be part of a loop"),
+        (lambda h, x: (h, op.argsort(h)), r"in relax\.argsort, .* cannot be part of a loop"),
+        (lambda h, x: (h, op.unique(h)), r"known rank and shape.*unique.*match_cast"),
+        (7, "given 7 for a body"),
     ],
-    ids=["type", "unlowered", "packed", "single", "form", "number"],
+    ids=[
+        "type",
+        "unlowered",
+        "packed",
+        "single",
+        "form",
+        "number",
+        "sort",
+        "order",
+        "shape",
+        "body",
+    ],
 )
 def test_bodies_that_are_refused(body, error):
     with pytest.raises(gg.ArgumentError, match=error):
@@ -222,6 +274,25 @@ def test_rows_that_are_refused(shape, length, error):
     given = [(2,)] if shape is None else [(2,), shape]
     with pytest.raises(gg.ArgumentError, match=error):
         function(build, *types(*given))
+
+
+@pytest.mark.parametrize("length", [-1, 2.0, "3", True, tirx.Var("n", "int32"), tirx.const(-2)])
+def test_lengths_that_are_no_number_of_steps(length):
+    def build(builder, h):
+        return gg.scan(lambda h, x: (h, None), h, None, length)[0]
+
+    with pytest.raises(gg.ArgumentError, match="is no number of steps; give an integer from 0 on"):
+        function(build, *types((2,)))
+
+
+@pytest.mark.parametrize("length", [np.int32(3), tirx.const(3, "int64")], ids=["numpy", "tvm"])
+def test_a_length_may_be_any_integer(length):
+    def build(builder, x, h):
+        return gg.scan(lambda h, x: (op.add(h, x), None), h, x, length)[0]
+
+    x, h = arrays((3, 2), (2,))
+    mod = function(build, *types((3, 2), (2,)))
+    np.testing.assert_allclose(run(mod, "main", x, h)[0], h + x.sum(0))
 
 
 def test_there_must_be_a_function_to_write_into():

@@ -176,6 +176,12 @@ def test_what_is_no_export_is_left_alone(export, quick, kind):
     assert content(export.parent) == before
 
 
+@pytest.mark.parametrize("path", [5, None, b"export"], ids=repr)
+def test_what_is_no_path(quick, path):
+    with pytest.raises(ExportError, match="is no path of a folder"):
+        gg.export_step(perceptron(), path, shapes=SHAPES)
+
+
 @pytest.mark.parametrize(
     "failure, raised",
     [(OSError(28, "No space left on device"), ExportError), (KeyboardInterrupt(), None)],

@@ -1,9 +1,14 @@
+import ml_dtypes  # noqa: F401 (numpy learns of bfloat16)
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 
 import graphgrad as gg
+from graphgrad.autodiff.write import write_function
 from graphgrad.errors import InputError, ModelError
+from graphgrad.lower.arrays import to_tensor
+from graphgrad.train.forward import LossFunction
 from graphgrad.train.loss import LOSSES, check_target_shape
 from tests.frontend.graphs import random
 from tests.peers import peer
@@ -135,7 +140,7 @@ def test_bad_labels(labels, message):
         CROSS_ENTROPY.prepare(np.array(labels), tensor(2, 3))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "uint8"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int64", "uint8"])
 def test_values_of_any_number_dtype(dtype):
     assert MEAN_SQUARED_ERROR.prepare(np.ones(3, dtype), tensor(3)).dtype == np.float32
 
@@ -154,6 +159,41 @@ def test_values_that_are_no_numbers(values):
 def test_outputs_that_a_loss_cannot_take(loss, output):
     with pytest.raises(ModelError, match="choose another loss"):
         loss.target_type(output)
+
+
+@pytest.mark.parametrize("loss, divisor", [
+    ("cross_entropy", 8), ("nll", 8), ("mse", 24), ("bce", 24), ("kl_div", 2),
+])  # fmt: skip
+def test_what_a_mean_divides_by(loss, divisor):
+    assert LOSSES[loss].divisor(tensor(2, 3, 4), None) == divisor
+
+
+def test_a_loss_that_is_unknown_divides_by_the_examples():
+    function = LossFunction(identity([2]), "mse")
+    assert function.divisor([tensor(5, 2)], [tensor(5, 7)], None) == 35
+    unknown = LossFunction(gg.Model(module(lambda b, x: relax.op.sum(x), x=([5], "float64"))), None)
+    assert unknown.divisor([tensor(5, 2), tensor(6)], [tensor()], None) == 5
+    assert unknown.divisor([tensor()], [tensor()], None) == unknown.divisor([], [], None) == 1
+
+
+def test_a_mean_over_labels_that_count_divides_by_their_weights():
+    labels, weight = np.array([[0, 2, 1], [2, -100, 0]]), [0.5, 2.0, 3.0]
+    losses = [
+        gg.loss.cross_entropy(weight=weight, ignore_index=-100),
+        gg.loss.cross_entropy(weight=weight, ignore_index=2),
+        gg.loss.nll(ignore_index=-100),
+        gg.loss.nll(weight=weight),
+    ]
+    params = [relax.Var("labels", tensor(2, 3, dtype="int64"))]
+
+    def body(emitter):
+        return tuple(loss.divisor(tensor(2, 3, 3), emitter.lift(params[0])) for loss in losses)
+
+    function = relax.VirtualMachine(
+        gg.compile(write_function(tvm.IRModule(), "main", params, body)), tvm.cpu()
+    )["main"]
+    assert [float(d.numpy()) for d in function(to_tensor(labels))[:2]] == [9, 3]
+    assert [float(d.numpy()) for d in function(to_tensor(abs(labels) % 98))[2:]] == [6, 11]
 
 
 @pytest.mark.parametrize("shape", [(), (2,), (3, 2), (2, 3, 1), (1, 3)])

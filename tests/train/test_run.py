@@ -31,6 +31,7 @@ class LinearStep:
         self.learning_rate = math.nan
         self.bad = bad
         self.calls: list[tuple[np.ndarray, float]] = []
+        self.losses: list[float] = []
 
     def __call__(self, inputs, targets=None):
         self.calls.append((inputs.copy(), self.learning_rate))
@@ -38,7 +39,8 @@ class LinearStep:
             return Loss(1.0, applied=False)
         error = inputs @ self.weights - targets
         self.weights -= self.learning_rate * inputs.T @ error / len(inputs)
-        return Loss(float(np.mean(error**2)))
+        self.losses.append(float(np.mean(error**2)))
+        return Loss(self.losses[-1])
 
     def evaluate(self, inputs):
         return {"y": inputs @ self.weights}
@@ -84,6 +86,23 @@ def test_epochs_have_different_orders():
     step = LinearStep()
     train(step, regression(), PLAN, History(), Observer())
     assert not np.array_equal(step.calls[0][0], step.calls[4][0])
+
+
+def test_the_calls_of_a_step_share_its_examples():
+    """Of a step that a plan makes of several calls the loss is the mean, the verdict the last."""
+    plan, one, several = replace(PLAN, batch=2, accumulate=2), LinearStep(), LinearStep(bad={4, 7})
+    histories = History(), History()
+    train(one, regression(), PLAN, histories[0], Observer())
+    assert train(several, regression(), plan, histories[1], Observer()) == "finished"
+    calls = [inputs for inputs, _ in several.calls]
+    assert len(calls) == 28 and [rate for _, rate in several.calls[::2]] == [
+        r for _, r in one.calls
+    ]
+    for step, (expected, _) in enumerate(one.calls):
+        np.testing.assert_array_equal(np.concatenate(calls[2 * step : 2 * step + 2]), expected)
+    assert [math.isnan(loss) for loss in histories[1].losses[:5]] == [False] * 3 + [True, False]
+    assert histories[1].losses[0] == pytest.approx(np.mean(several.losses[:2]))
+    assert [epoch.step for epoch in histories[1].epochs] == [4, 8, 12, 14]
 
 
 @pytest.mark.parametrize("stop", [1, 3, 4, 5, 8, 13])

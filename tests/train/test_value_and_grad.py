@@ -88,6 +88,9 @@ def test_another_batch_size(everything):
     (CT.astype("float64"), "cotangent 'y': expected dtype float32, given float64"),
     ({"total": np.zeros(1, "float32")}, r"cotangent 'total': expected shape \(\), given \(1,\)"),
     ("text", "cotangent 'y': "),
+    ([CT, np.float32(0)], r"a list of arrays; give one array, .*'y'.*dict.*\['y', 'total'\]"),
+    (tuple(CT), "a tuple of arrays"),  # as one array, it would be that of y
+    ([None, CT], "a list of arrays"),
 ])  # fmt: skip
 def test_bad_cotangents(everything, cotangent, message):
     with pytest.raises(InputError, match=message):

@@ -12,7 +12,7 @@ from ..contribution import Contribution
 from ..guarded import Guarded, joined
 from ..kinds import Kind, marked
 from ..scatter import Scatter, scatter_add
-from ..walk import Expr
+from ..walk import Expr, dtype_name
 from .derive import derived
 from .pieces import affine_pieces
 
@@ -30,7 +30,6 @@ def assembled(
     pads : bool
         Whether conditions of contractions may become borders of zeros, see `pads`.
     """
-    name = f"{tensor.op.name}_ct"
     stages: list[te.Tensor] = []
     scatters: list[Scatter] = []
     for part in parts:
@@ -45,16 +44,17 @@ def assembled(
                 stages.append(stage)
     if scatters:
         # All into one: each tensor of its own would be filled with zeros, and summed.
-        dtype = str(scatters[0].value.ty)
-        stages.append(scatter_add(tensor.shape, dtype, scatters, f"{tensor.op.name}_scat"))
-    if len(stages) == 1 and str(stages[0].dtype) == str(tensor.dtype):
+        wide = dtype_name(scatters[0].value.ty)
+        stages.append(scatter_add(tensor.shape, wide, scatters, f"{tensor.op.name}_scat"))
+    dtype = dtype_name(tensor.dtype)
+    if len(stages) == 1 and dtype_name(stages[0].dtype) == dtype:
         return stages[0]
 
     def total(*position: Any) -> Expr:
         value = fold(lambda a, b: a + b, (stage(*position) for stage in stages))
-        return value.astype(str(tensor.dtype))
+        return value.astype(dtype)
 
-    return te.compute(tensor.shape, total, name=name, attrs=marked(Kind.MAP))
+    return te.compute(tensor.shape, total, name=f"{tensor.op.name}_ct", attrs=marked(Kind.MAP))
 
 
 def _scatter(part: Contribution) -> Scatter:

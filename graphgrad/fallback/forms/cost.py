@@ -16,6 +16,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ...errors import ArgumentError
+from ..constants import integer_value
 from ..graph import operations, scan_body
 from ..indices.index_system import Axis
 from ..kinds import Kind, kind_of
@@ -81,8 +82,9 @@ def loop_points(axes: Iterable[Axis]) -> int:
 
 
 def _estimate(extent: Any) -> int:
-    if isinstance(extent, int | prim.IntImm):
-        return int(extent)
+    known = integer_value(extent)
+    if known is not None:
+        return known
     sizes = [
         (node, tirx.const(_TYPICAL_SIZE, str(node.ty)))
         for node in postorder(extent)

@@ -22,7 +22,16 @@ from ..indices import polynomial
 from ..indices.conditions import conjuncts, narrowed, nonnegative_form
 from ..indices.float_indices import without_floats
 from ..indices.linear_system import Axis, LinearSystem, NotAffineError, analyzer_of
-from ..walk import Expr, choice_of, depend, identity, is_load, postorder, transformed
+from ..walk import (
+    Expr,
+    choice_of,
+    contain,
+    depend,
+    identity,
+    postorder,
+    reads,
+    transformed,
+)
 from .terms import hoisted
 
 _MOST_PIECES = 16
@@ -54,11 +63,12 @@ def affine_pieces(contribution: Contribution) -> list[Contribution]:
         Each point of the loops that counts is in one of them. The given one alone if its indices
         do not choose, if there would be too many pieces, or if some of them would not be affine.
     """
-    nodes = postorder(*contribution.indices)
     variables = {identity(axis.var) for axis in contribution.axes}
-    if not any(is_float(node.ty) or _is_choice(node, variables) for node in nodes):
+    if not contain(
+        contribution.indices, lambda node: is_float(node.ty) or _is_choice(node, variables)
+    ):
         return [contribution]
-    if any(is_load(node) for node in nodes):
+    if reads(*contribution.indices):
         return [contribution]
     indices = [without_floats(index, contribution.axes) for index in contribution.indices]
     whole = hoisted(contribution)
@@ -84,7 +94,7 @@ def affine_pieces(contribution: Contribution) -> list[Contribution]:
 
 def _is_choice(node: Expr, variables: set[int]) -> bool:
     """Return whether a node is one of several integers, by the values of some variables."""
-    chooses = isinstance(node, prim.Min | prim.Max) or choice_of(node) is not None
+    chooses = type(node) in (prim.Min, prim.Max) or choice_of(node) is not None
     return chooses and not is_float(node.ty) and depend([node], variables)
 
 

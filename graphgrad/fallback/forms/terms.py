@@ -30,6 +30,8 @@ def hoisted(contribution: Contribution) -> Contribution:
     them, as far as all terms have them. Others stay with their terms.
     """
     parts = [_parted(term) for term in contribution.terms]
+    if not any(conditions for conditions, _ in parts):
+        return contribution
     first = parts[0][0]
     common = [c for c in first if all(_contains(conditions, c) for conditions, _ in parts[1:])]
     terms = []
@@ -46,7 +48,7 @@ def factors(value: Expr) -> tuple[list[Expr], list[Expr]]:
     stack = [value]
     while stack:
         node = stack.pop()
-        if isinstance(node, prim.Mul):
+        if type(node) is prim.Mul:
             stack += [node.b, node.a]
         elif (choice := _zero_unless(node)) is not None:
             conditions += conjuncts(choice[0])
@@ -86,13 +88,15 @@ def _parted(term: Guarded) -> tuple[list[Expr], Guarded]:
         else:
             others.append((condition, wanted))
     more, values = factors(term.value)
+    if not conditions and not more:
+        return [], term
     value = product(values) if more else term.value
     return [*conditions, *more], Guarded(tuple(others), value)
 
 
 def _zero_unless(node: Expr) -> tuple[Expr, Expr] | None:
     """Return the condition and the value of a choice between something and 0, else None."""
-    if isinstance(node, prim.Cast):
+    if type(node) is prim.Cast:
         inner = _zero_unless(node.value)
         if inner is None or not is_float(node.value.ty):
             return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,12 +11,15 @@ from tvm import te, tirx
 
 from ..backprop import is_float
 from ..gradient import te_gradient
-from ..graph import operations, outputs_of, rewritten
+from ..graph import Key, operations, outputs_of, rewritten
 from ..memo import DERIVED
 from ..raising.prim_func import TensorProgram
 from ..walk import identity, tensor_key
-from .expressions import expressions_of, free_variables, kernel_of
+from .choices import without_branches
+from .copies import original, without_copies
+from .expressions import expressions_of, free_variables, kept_expressions, kernel_of
 from .extents import renamed_extent
+from .saved import stored_wide, worth_saving
 from .shared import shared_stages
 
 Source = tuple[Literal["input", "output", "cotangent", "shared"], int]
@@ -26,29 +29,22 @@ computed for several cotangents."""
 Place = tuple[int, int | None]
 """A scalar parameter of a kernel by its number, or the extent of a parameter's axis."""
 
+_SAVED = "graphgrad.saved"
+"""Attribute of a kernel: how many of its outputs, the last ones, are there for its gradient."""
+
 
 @dataclass(frozen=True)
-class GradientKernel:
-    """A kernel for the cotangent of one input of another kernel, or for what several need.
+class Results:
+    """What a kernel computes, in terms of another kernel.
 
     Attributes
     ----------
-    func : PrimFunc
-        In destination-passing style.
-    arguments : list of Source
-        The tensors that it takes before its result.
-    sizes : list of Place
-        Scalars of the other kernel that it takes behind them, those that no shape of an argument
-        tells.
     results : list of Tensor
-        What it computes; of these the shapes and dtypes count.
+        Of these the shapes and dtypes count.
     places : dict
         Where the other kernel has the variables of those shapes, by their identities.
     """
 
-    func: tirx.PrimFunc
-    arguments: list[Source]
-    sizes: list[Place]
     results: list[te.Tensor]
     places: dict[int, Place]
 
@@ -66,6 +62,39 @@ class GradientKernel:
 
 
 @dataclass(frozen=True)
+class GradientKernel(Results):
+    """A kernel for the cotangent of one input of another kernel, or for what several need.
+
+    Attributes
+    ----------
+    func : PrimFunc
+        In destination-passing style.
+    arguments : list of Source
+        The tensors that it takes before its result.
+    sizes : list of Place
+        Scalars of the other kernel that it takes behind them, those that no shape of an argument
+        tells.
+    """
+
+    func: tirx.PrimFunc
+    arguments: list[Source]
+    sizes: list[Place]
+
+
+@dataclass(frozen=True)
+class SavingKernel(Results):
+    """A kernel in the place of another one, which returns intermediates behind its results.
+
+    Attributes
+    ----------
+    func : PrimFunc
+        In destination-passing style. It takes what the other one takes.
+    """
+
+    func: tirx.PrimFunc
+
+
+@dataclass(frozen=True)
 class GradientKernels:
     """The kernels of a gradient.
 
@@ -73,15 +102,51 @@ class GradientKernels:
     ----------
     shared : list of GradientKernel
         What several of the others read, in order. Their results are numbered through.
-    cotangents : list of GradientKernel or None
-        One per input; None for one that is not of floats, or that is not read.
+    cotangents : list of GradientKernel, Source or None
+        One per input: what computes it, or the tensor that it is. None for one that is not of
+        floats, or that is not read.
     """
 
     shared: list[GradientKernel]
-    cotangents: list[GradientKernel | None]
+    cotangents: list[GradientKernel | Source | None]
 
 
-def gradient_kernels(func: tirx.PrimFunc, inputs: int, outputs: int) -> GradientKernels:
+def saved_by(func: tirx.PrimFunc) -> int:
+    """Return how many of a kernel's outputs, the last ones, a `SavingKernel` has added."""
+    return int(func.attrs[_SAVED]) if func.attrs and _SAVED in func.attrs else 0
+
+
+def saving_kernel(func: tirx.PrimFunc, inputs: int, outputs: int) -> SavingKernel | None:
+    """Return a kernel that computes what another one does, and saves what its gradient reads.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        In destination-passing style.
+    inputs, outputs : int
+        How many tensors it takes, and how many it computes; scalars may stand between them.
+
+    Returns
+    -------
+    SavingKernel or None
+        None if nothing is worth saving (see `saved`), or it saves something already. A kernel that
+        was not made of tensor expressions here stays as it was written, too.
+
+    Raises
+    ------
+    MissingGradientError
+        A derivative is not known.
+    """
+    program = None if saved_by(func) else kept_expressions(func)
+    if program is None:
+        return None
+    key = [_SAVED, func.without_attr("global_symbol"), inputs, outputs]
+    return DERIVED.get(key, lambda: _saving(func, program, inputs))
+
+
+def gradient_kernels(
+    func: tirx.PrimFunc, inputs: int, outputs: int, constant: Sequence[int] = ()
+) -> GradientKernels:
     """Return the kernels that compute the cotangents of a kernel's inputs.
 
     Those of equal kernels are derived once.
@@ -92,56 +157,134 @@ def gradient_kernels(func: tirx.PrimFunc, inputs: int, outputs: int) -> Gradient
         In destination-passing style.
     inputs, outputs : int
         How many tensors it takes, and how many it computes; scalars may stand between them.
+    constant : sequence of int
+        The outputs that have no cotangent, though they are of floats.
 
     Raises
     ------
     MissingGradientError
         Its loops are not those of tensor expressions, or a derivative is not known.
     """
-    key = [func.without_attr("global_symbol"), inputs, outputs]
-    return DERIVED.get(key, lambda: _derived(func, inputs, outputs))
+
+    def derived() -> GradientKernels:
+        return _Derivation(expressions_of(func, outputs), inputs, constant).kernels()
+
+    return DERIVED.get(_key(func, inputs, outputs, constant), derived)
 
 
-def _derived(func: tirx.PrimFunc, inputs: int, outputs: int) -> GradientKernels:
-    program = expressions_of(func, outputs)
-    sources: dict[tuple[int, int], Source] = {}
-    for number, parameter in enumerate(program.parameters[:inputs]):
-        if isinstance(parameter, te.Tensor):
-            sources[tensor_key(parameter)] = ("input", number)
-    heads: list[te.Tensor | None] = []
-    saved: dict[tuple[int, int], te.Tensor] = {}
-    for number, output in enumerate(program.outputs):
-        head = _placeholder(output, f"{output.op.name}_ct") if is_float(output.dtype) else None
-        heads.append(head)
-        if head is not None:
-            sources[tensor_key(head)] = ("cotangent", number)
-        # What the forward pass returned is there to be read, so nothing of it is computed again.
-        value = _placeholder(output, output.op.name)
-        sources[tensor_key(value)] = ("output", number)
-        saved[tensor_key(output)] = value
-    wanted = [
-        (number, parameter)
-        for number, parameter in enumerate(program.parameters[:inputs])
-        if isinstance(parameter, te.Tensor) and is_float(parameter.dtype)
-    ]
-    gradients = te_gradient(program.outputs, [tensor for _, tensor in wanted], heads)
-    gradients = rewritten(gradients, lambda op: None, saved)
-    places = _places(program)
-    shared: list[GradientKernel] = []
-    kept: dict[tuple[int, int], te.Tensor] = {}
-    for stage in shared_stages(gradients):
-        results = outputs_of(stage)
-        shared.append(_kernel(rewritten(results, lambda op: None, kept), sources, places))
-        for result in results:
-            value = _placeholder(result, result.op.name)
-            sources[tensor_key(value)] = ("shared", len(kept))
-            kept[tensor_key(result)] = value
-    cotangents: list[GradientKernel | None] = [None] * inputs
-    for (number, _), gradient in zip(
-        wanted, rewritten(gradients, lambda op: None, kept), strict=True
-    ):
-        cotangents[number] = _kernel([gradient], sources, places)
-    return GradientKernels(shared, cotangents)
+def _key(func: tirx.PrimFunc, inputs: int, outputs: int, constant: Sequence[int]) -> list[Any]:
+    return [func.without_attr("global_symbol"), inputs, outputs, list(constant)]
+
+
+def _saving(func: tirx.PrimFunc, program: TensorProgram, inputs: int) -> SavingKernel | None:
+    """Return what `saving_kernel` does; the gradient, which is known then, is kept."""
+    count = len(program.outputs)
+    derivation = _Derivation(program, inputs)
+    saved = derivation.save()
+    if not saved:
+        DERIVED.get(_key(func, inputs, count, ()), derivation.kernels)
+        return None
+    parameters = program.parameters[: len(program.parameters) - count]
+    saving = kernel_of(parameters, derivation.outputs).with_attr(_SAVED, len(saved))
+    last = range(count, count + len(saved))
+    DERIVED.get(_key(saving, inputs, count + len(saved), last), derivation.kernels)
+    return SavingKernel(saved, derivation.places, saving)
+
+
+class _Derivation:
+    """The gradient of some outputs by some inputs, and in which kernels it is computed.
+
+    Attributes
+    ----------
+    outputs : list of Tensor
+        What the forward kernel returns.
+    places : dict
+        Where its callers say what its scalars and symbolic extents are.
+    """
+
+    def __init__(self, program: TensorProgram, inputs: int, constant: Sequence[int] = ()):
+        self.outputs = program.outputs
+        self.places = _places(program)
+        self._inputs: list[Any] = program.parameters[:inputs]
+        self._sources: dict[Key, Source] = {}
+        self._alive: list[te.Tensor] = []
+        for number, parameter in enumerate(self._inputs):
+            if isinstance(parameter, te.Tensor):
+                self._add_source(parameter, ("input", number))
+        heads: list[te.Tensor | None] = []
+        for number, output in enumerate(self.outputs):
+            has_head = is_float(output.dtype) and number not in constant
+            head = _placeholder(output, f"{output.op.name}_ct") if has_head else None
+            heads.append(head)
+            if head is not None:
+                self._add_source(head, ("cotangent", number))
+        self._wanted = [
+            number
+            for number, parameter in enumerate(self._inputs)
+            if isinstance(parameter, te.Tensor) and is_float(parameter.dtype)
+        ]
+        wanted = [self._inputs[number] for number in self._wanted]
+        self._gradients = te_gradient(self.outputs, wanted, heads)
+
+    def save(self) -> list[te.Tensor]:
+        """Add to the outputs what is worth saving, and return it."""
+        given = [parameter for parameter in self._inputs if isinstance(parameter, te.Tensor)]
+        chosen = worth_saving(self.outputs, self._gradients, given)
+        tensors, saved = stored_wide([*self.outputs, *self._gradients], chosen)
+        count = len(self.outputs)
+        self.outputs, self._gradients = [*tensors[:count], *saved], tensors[count:]
+        return saved
+
+    def kernels(self) -> GradientKernels:
+        """Return the gradient in kernels."""
+        gradients = without_branches(without_copies(self._given_outputs()))
+        shared: list[GradientKernel] = []
+        kept: dict[Key, te.Tensor] = {}
+        for stage in shared_stages(gradients):
+            results = outputs_of(stage)
+            shared.append(self._kernel(rewritten(results, lambda op: None, kept)))
+            for result in results:
+                value = _placeholder(result, result.op.name)
+                self._add_source(value, ("shared", len(kept)))
+                kept[tensor_key(result)] = value
+        gradients = rewritten(gradients, lambda op: None, kept)
+        cotangents: list[GradientKernel | Source | None] = [None] * len(self._inputs)
+        for number, gradient in zip(self._wanted, gradients, strict=True):
+            known = self._sources.get(tensor_key(original(gradient)))
+            cotangents[number] = self._kernel([gradient]) if known is None else known
+        return GradientKernels(shared, cotangents)
+
+    def _add_source(self, tensor: te.Tensor, source: Source) -> None:
+        """Say where a tensor comes from that kernels may take."""
+        self._sources[tensor_key(tensor)] = source
+        self._alive.append(tensor)  # what is gone leaves its identity to others
+
+    def _given_outputs(self) -> list[te.Tensor]:
+        """Return the gradients with nothing computed again that the forward pass returned."""
+        returned: dict[Key, te.Tensor] = {}
+        for number, output in enumerate(self.outputs):
+            value = _placeholder(output, output.op.name)
+            self._add_source(value, ("output", number))
+            returned[tensor_key(output)] = value
+        return rewritten(self._gradients, lambda op: None, returned)
+
+    def _kernel(self, results: list[te.Tensor]) -> GradientKernel:
+        """Return some tensors as a kernel that takes what they are computed from."""
+        read = [
+            tensor
+            for op in operations(*results)
+            for tensor in outputs_of(op)
+            if tensor_key(tensor) in self._sources
+        ]
+        told = {identity(e) for tensor in read for e in tensor.shape if isinstance(e, tvm.ir.Var)}
+        sizes = [var for var in free_variables(*results) if identity(var) not in told]
+        return GradientKernel(
+            results,
+            self.places,
+            kernel_of([*read, *sizes], results),
+            [self._sources[tensor_key(tensor)] for tensor in read],
+            [self.places[identity(var)] for var in sizes],
+        )
 
 
 def _places(program: TensorProgram) -> dict[int, Place]:
@@ -162,24 +305,3 @@ def _places(program: TensorProgram) -> dict[int, Place]:
 
 def _placeholder(tensor: te.Tensor, name: str) -> te.Tensor:
     return te.placeholder(tensor.shape, str(tensor.dtype), name=name)
-
-
-def _kernel(
-    results: list[te.Tensor], sources: dict[tuple[int, int], Source], places: dict[int, Place]
-) -> GradientKernel:
-    """Return some tensors as a kernel that takes what they are computed from."""
-    read = [
-        tensor
-        for op in operations(*results)
-        for tensor in outputs_of(op)
-        if tensor_key(tensor) in sources
-    ]
-    told = {identity(e) for tensor in read for e in tensor.shape if isinstance(e, tvm.ir.Var)}
-    sizes = [var for var in free_variables(*results) if identity(var) not in told]
-    return GradientKernel(
-        kernel_of([*read, *sizes], results),
-        [sources[tensor_key(tensor)] for tensor in read],
-        [places[identity(var)] for var in sizes],
-        results,
-        places,
-    )

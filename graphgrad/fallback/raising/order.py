@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import prim
 
 from ..constants import integer_value
+from ..indices.conditions import conjuncts
 from ..indices.index_system import Inversion, invert
 from ..indices.linear_system import Axis, NotAffineError, analyzer_of, element_axes
 from ..walk import Expr, identity
-from .statements import Access, Loop, depends, expressions, loads
+from .statements import Access, Loop, depends, expressions, integral, loads
 
 
 def conflicting(touched: Sequence[Access], loop: Loop) -> bool:
     """Return whether iterations of a loop affect one another through a buffer.
 
     They do not if every access tells the iteration by the element. Nor do they if a single
-    statement accesses the buffer: that one sees to its order itself.
+    statement accesses the buffer: that one sees to its order itself. What comes first for each
+    element does not count as one.
 
     Parameters
     ----------
@@ -28,7 +31,9 @@ def conflicting(touched: Sequence[Access], loop: Loop) -> bool:
         All accesses to the buffer in the loop.
     loop : Loop
     """
-    if len({id(access.write) for access in touched if not access.write.initial}) < 2:
+    writes = {id(access.write) for access in touched}
+    first = {id(access.write) for access in touched if access.write.initial and access.stores}
+    if len(writes) < 2 or (len(writes - first) < 2 and _begins_first(touched, loop.axis)):
         return False
     return shares_elements(touched, loop.axis)
 
@@ -80,8 +85,100 @@ def known_ranges(axes: Sequence[Axis]) -> list[Axis]:
     return [axis for axis in axes if not loads([axis.low, axis.extent])]
 
 
+def _begins_first(touched: Sequence[Access], axis: Axis) -> bool:
+    """Return whether a loop's iterations begin elements at most once, and before all else there.
+
+    They begin one anew in each iteration if the loop is none that their block reduces over. The
+    loops inside must do so as well: if one of them had to keep its order, it would go outermost.
+    """
+    around = [{identity(own.var) for own in access.axes} for access in touched]
+    loops = [own for own in touched[0].axes if all(identity(own.var) in vars for vars in around)]
+    first = next(number for number, own in enumerate(loops) if own.var.same_as(axis.var))
+    return all(_begins_first_along(touched, own) for own in loops[first:])
+
+
+def _begins_first_along(touched: Sequence[Access], axis: Axis) -> bool:
+    """Return whether, in each iteration of the loops around, a loop begins elements first."""
+    beginnings = [access for access in touched if access.write.initial and access.stores]
+    beginnings = [access for access in beginnings if not _at_first(access, axis)]
+    if not beginnings:
+        return True
+    told = [e for a in beginnings for e in (*a.indices, *(guard for guard, _ in a.guards))]
+    if not any(depends(expr, [axis.var]) for expr in told):
+        return False
+    around = _around(touched[0], axis)
+    element = [*element_axes(touched[0].buffer.shape), *(own for _, own in around)]
+    fixed = [(outer.var, own.var) for outer, own in around]
+    for beginning in beginnings:
+        start = _solved(beginning, axis, element, fixed, integral(beginning.guards))
+        if start is None or depends(start[0], [own.var for own in start[1].loops]):
+            return False
+        for access in touched:
+            if access.write is beginning.write:
+                continue
+            other = _solved(access, axis, element, fixed, integral(access.guards))
+            if other is None:
+                return False
+            analyzer = analyzer_of([*element, *other[1].loops])
+            if not analyzer.can_prove(other[0] >= start[0]):
+                return False
+    return True
+
+
+def _at_first(access: Access, axis: Axis) -> bool:
+    """Return whether a condition says that an access happens in a loop's first iteration alone."""
+    parts = [part for guard, way in access.guards for part in conjuncts(guard, way)]
+    return any(
+        isinstance(part, prim.EQ)
+        and any(
+            one.same_as(axis.var) and tvm_ffi.structural_equal(other, axis.low)
+            for one, other in ((part.a, part.b), (part.b, part.a))
+        )
+        for part in parts
+    )
+
+
+def _around(access: Access, axis: Axis) -> list[tuple[Axis, Axis]]:
+    """Return the loops around one whose ranges are constant, each with one like it."""
+    found = []
+    for outer in access.axes:
+        if outer.var.same_as(axis.var):
+            break
+        if integer_value(outer.low) is not None and integer_value(outer.extent) is not None:
+            own = replace(outer, var=tirx.Var(outer.var.name, str(outer.var.ty)))
+            found.append((outer, own))
+    return found
+
+
 def _iteration(access: Access, axis: Axis, element: list[Axis]) -> Expr | None:
     """Return the loop's variable as the accessed element determines it; None if it does not."""
+    solved = _solved(access, axis, element)
+    if solved is None:
+        return None
+    value, inversion = solved
+    return None if depends(value, [own.var for own in inversion.loops]) else value
+
+
+def _solved(
+    access: Access,
+    axis: Axis,
+    element: Sequence[Axis],
+    fixed: Sequence[tuple[Expr, Expr]] = (),
+    equations: Sequence[Expr] = (),
+) -> tuple[Expr, Inversion] | None:
+    """Return the value of a loop in the iterations that access an element; None if not known.
+
+    Parameters
+    ----------
+    access : Access
+    axis : Axis
+    element : sequence of Axis
+        Loops over the elements of the buffer.
+    fixed : pairs of Expr
+        What has a given value, too, and that value.
+    equations : sequence of Expr
+        Conditions for the access.
+    """
     axes = known_ranges(access.axes)
     others = [own.var for own in access.axes if not any(own is known for known in axes)]
     plain = [
@@ -89,16 +186,17 @@ def _iteration(access: Access, axis: Axis, element: list[Axis]) -> Expr | None:
         for n, index in enumerate(access.indices)
         if not loads([index]) and not depends(index, others)
     ]
-    position = [element[n].var for n in plain]
+    indices = [*(access.indices[n] for n in plain), *(expr for expr, _ in fixed)]
+    position = [*(element[n].var for n in plain), *(value for _, value in fixed)]
+    equations = [condition for condition in equations if not depends(condition, others)]
     number = next((i for i, own in enumerate(axes) if own.var.same_as(axis.var)), None)
     if number is None:
         return None
     try:
-        inversion = inverted([access.indices[n] for n in plain], axes, element, position=position)
+        inversion = inverted(indices, axes, element, position, equations)
     except NotAffineError:
         return None
-    value = inversion.values[number]
-    return None if depends(value, [own.var for own in inversion.loops]) else value
+    return inversion.values[number], inversion
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from tvm.ir import prim
 
 from ..guarded import Guard
 from ..indices.linear_system import Axis, NotAffineError, analyzer_of
-from ..walk import Expr, identity, postorder
+from ..walk import Expr, identity
 from .order import inverted
-from .statements import RefusedError, Store, equal, loads
+from .statements import RefusedError, Store, equal, integral, loads
 
 
 class OrderError(RefusedError):
@@ -51,18 +51,6 @@ class Update:
     axes: list[Axis]
     guards: list[Guard]
     in_any_order: bool
-
-
-def integral(guards: Sequence[Guard]) -> list[Expr]:
-    """Return those conditions that an index map can be inverted under."""
-    return [c if way else tirx.Not(c) for c, way in guards if is_integral(c)]
-
-
-def is_integral(condition: Expr) -> bool:
-    """Return whether a condition is one on integers that are not read from data."""
-    return not loads([condition]) and all(
-        "float" not in str(node.ty) for node in postorder(condition)
-    )
 
 
 def is_own(load: Any, update: Update) -> bool:

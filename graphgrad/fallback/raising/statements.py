@@ -16,7 +16,7 @@ from tvm import tirx
 
 from ..guarded import Guard
 from ..indices.linear_system import Axis
-from ..walk import Expr, identity
+from ..walk import Expr, identity, postorder
 
 Load = tvm.ir.TensorLoad
 
@@ -105,6 +105,8 @@ class Access:
         The statement that it is a part of; a condition is a part of all that it stands around.
     axes : tuple of Axis
         The loops around it, inside the statement that was asked for.
+    guards : tuple of Guard
+        The conditions around it, inside the same.
     stores : bool
     """
 
@@ -112,23 +114,25 @@ class Access:
     indices: list[Expr]
     write: Write
     axes: tuple[Axis, ...]
+    guards: tuple[Guard, ...]
     stores: bool
 
 
 def accesses(
-    statements: Sequence[Statement], axes: tuple[Axis, ...] = (), conditions: tuple[Expr, ...] = ()
+    statements: Sequence[Statement], axes: tuple[Axis, ...] = (), guards: tuple[Guard, ...] = ()
 ) -> Iterator[Access]:
     """Yield the reads and writes of some statements."""
     for statement in statements:
         if isinstance(statement, Loop):
-            yield from accesses(statement.body, (*axes, statement.axis), conditions)
+            yield from accesses(statement.body, (*axes, statement.axis), guards)
         elif isinstance(statement, Branch):
-            yield from accesses(statement.body, axes, (*conditions, statement.guard[0]))
+            yield from accesses(statement.body, axes, (*guards, statement.guard))
         else:
+            conditions = [condition for condition, _ in guards]
             for load in loads([*conditions, *expressions(statement)]):
-                yield Access(load.source, list(load.indices), statement, axes, False)
+                yield Access(load.source, list(load.indices), statement, axes, guards, False)
             for store in statement.stores:
-                yield Access(store.buffer, store.indices, statement, axes, True)
+                yield Access(store.buffer, store.indices, statement, axes, guards, True)
 
 
 def expressions(write: Write) -> list[Expr]:
@@ -185,3 +189,15 @@ def depends(expr: Expr, variables: Sequence[Any]) -> bool:
 def equal(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
     """Return whether some expressions are the same as others."""
     return len(a) == len(b) and all(map(tvm_ffi.structural_equal, a, b))
+
+
+def integral(guards: Sequence[Guard]) -> list[Expr]:
+    """Return those conditions that an index map can be inverted under."""
+    return [c if way else tirx.Not(c) for c, way in guards if is_integral(c)]
+
+
+def is_integral(condition: Expr) -> bool:
+    """Return whether a condition is one on integers that are not read from data."""
+    return not loads([condition]) and all(
+        "float" not in str(node.ty) for node in postorder(condition)
+    )

@@ -29,11 +29,9 @@ from .own_reads import (
     Update,
     all_loads,
     check_own_reads,
-    integral,
-    is_integral,
     is_own,
 )
-from .statements import Load, Store, depends, equal, loads
+from .statements import Load, Store, depends, equal, integral, is_integral, loads
 
 Held = Callable[[Any], te.Tensor]
 """The tensor that a buffer holds before."""

@@ -114,9 +114,20 @@ def step(
 
 
 def without_externs(op: Any) -> list[te.Tensor]:
-    """Return the updates of a scan with its extern stages by others, as far as they are known.
+    """Return the updates of a scan with its extern stages by others, as far as they are known."""
+    return by_other_stages(op.update, [*sources(op), *op.state_placeholder])
 
-    What is left of them are scatters, each of its own.
+
+def by_other_stages(tensors: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> list[te.Tensor]:
+    """Return tensors with the extern stages that compute them by others, as far as they are known.
+
+    What is left of them are scatters, each of its own, and what nothing is known of.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+    read : sequence of Tensor
+        What they are computed from: the stages above are left as they are.
     """
 
     def change(stage: Operation) -> list[te.Tensor] | None:
@@ -130,8 +141,7 @@ def without_externs(op: Any) -> list[te.Tensor]:
             own if new is None else new for new, own in zip(outputs, outputs_of(stage), strict=True)
         ]
 
-    read = [*sources(op), *op.state_placeholder]
-    return rewritten(op.update, change, {tensor_key(tensor): tensor for tensor in read})
+    return rewritten(tensors, change, {tensor_key(tensor): tensor for tensor in read})
 
 
 def _check_past(stages: Sequence[Operation], states: Sequence[te.Tensor], time: Axis) -> None:

@@ -202,10 +202,10 @@ class Slicing:
         if fixed:
             # A gather within the row is no reason to compute an element anew for each reader.
             # A scan is not computed for some elements of its rows alone.
-            whole = isinstance(tensor.op, te.PlaceholderOp | te.ScanOp)
-            place = {
-                i: at for i, at in place.items() if not reads(at) or (i in fixed and not whole)
-            }
+            if isinstance(tensor.op, te.PlaceholderOp | te.ScanOp):
+                place = {i: at for i, at in fixed.items() if not reads(at)}
+            else:
+                place = {i: at for i, at in place.items() if not reads(at) or i in fixed}
         return self._demand(tensor, place, local)
 
     def _depends(self, index: Expr) -> bool:

@@ -24,7 +24,7 @@ _SAME = ("SAME_UPPER", "SAME_LOWER")
 def conv(node: Node) -> Tensor:
     """y[n,k,p…] = b[k] + Σ x[n,c,p·stride + r·dilation − pad,…] · w[k,c,r…]"""
     x, w = node.tensor(0), node.tensor(1)
-    _check(node, x, w, channels_of_weights=1)
+    check_weights(node, x, w, channels_of_weights=1)
 
     def same_pads(axis: int, stride: int, reach: int) -> int:
         extent = x.shape[2 + axis]
@@ -40,7 +40,7 @@ def conv(node: Node) -> Tensor:
 
     y = convolution(x, w, _window(node, w, same_pads))
     check_output("it", y.shape[2:])
-    return _biased(node, y)
+    return biased(node, y)
 
 
 @converter("ConvTranspose")
@@ -51,9 +51,9 @@ def conv_transpose(node: Node) -> Tensor:
     an output padding is not less than its stride, the gradient op of ours does, by its shape.
     """
     x, w = node.tensor(0), node.tensor(1)
-    _check(node, x, w, channels_of_weights=0)
+    check_weights(node, x, w, channels_of_weights=0)
     rank = w.ndim - 2
-    output_padding = _per_axis(node, "output_padding", rank, 0)
+    output_padding = per_axis(node, "output_padding", rank, 0)
     given = node.attribute("output_shape", ())
 
     def full(axis: int, stride: int, reach: int) -> Dimension:
@@ -82,9 +82,9 @@ def conv_transpose(node: Node) -> Tensor:
     if small and same_shape(extents, natural):
         function = getattr(relax.op.nn, f"conv{rank}d_transpose")
         call = function(x.expr, w.expr, output_padding=output_padding, **window.attributes())
-        return _biased(node, x.emitter.emit(call))
+        return biased(node, x.emitter.emit(call))
     shape = [x.shape[0], w.shape[1] * window.groups, *extents]
-    return _biased(node, conv_data_gradient(x, w, shape, window))
+    return biased(node, conv_data_gradient(x, w, shape, window))
 
 
 def _window(
@@ -107,8 +107,8 @@ def _window(
         It does so, though its auto_pad does not say it.
     """
     rank = w.ndim - 2
-    strides = _per_axis(node, "strides", rank, 1, least=1)
-    dilation = _per_axis(node, "dilations", rank, 1, least=1)
+    strides = per_axis(node, "strides", rank, 1, least=1)
+    dilation = per_axis(node, "dilations", rank, 1, least=1)
     groups = node.attribute("group", 1)
     mode = _auto_pad(node)
     if mode in _SAME or computed:
@@ -121,7 +121,7 @@ def _window(
     elif mode == "VALID":
         pads = [0] * (2 * rank)
     else:
-        pads = _per_axis(node, "pads", 2 * rank, 0, least=0)
+        pads = per_axis(node, "pads", 2 * rank, 0, least=0)
     return Window(tuple(strides), tuple(pads), tuple(dilation), groups)
 
 
@@ -133,7 +133,7 @@ def _auto_pad(node: Node) -> str:
     return str(mode)
 
 
-def _per_axis(
+def per_axis(
     node: Node, name: str, count: int, default: int, least: int | None = None
 ) -> list[int]:
     """Return a list attribute: one number per axis.
@@ -151,7 +151,7 @@ def _per_axis(
     return values
 
 
-def _check(node: Node, x: Tensor, w: Tensor, channels_of_weights: int) -> None:
+def check_weights(node: Node, x: Tensor, w: Tensor, channels_of_weights: int) -> None:
     """Refuse ranks and shapes that do not belong together.
 
     Raises
@@ -180,9 +180,10 @@ def _check(node: Node, x: Tensor, w: Tensor, channels_of_weights: int) -> None:
         )
 
 
-def _biased(node: Node, y: Tensor) -> Tensor:
-    if not node.has(2):
+def biased(node: Node, y: Tensor, index: int = 2) -> Tensor:
+    """Return y with a number added to each channel, if the node has an input for it."""
+    if not node.has(index):
         return y
-    bias: Any = node.tensor(2)
+    bias: Any = node.tensor(index)
     ones: Sequence[int] = [1] * (y.ndim - 2)
     return y + op.reshape(bias, [1, bias.shape[0], *ones])

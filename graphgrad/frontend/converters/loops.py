@@ -6,35 +6,112 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from tvm import relax
 
-from ...errors import ModelError
+from ...errors import ArgumentError, ModelError
 from ...ops import functional as op
 from ...ops.scan import scan
-from ...ops.tensor import Dimension, Tensor
+from ...ops.tensor import Dimension, Tensor, dimension_text, expression_of
 from ..known_values import KnownValue
 from .node import Node, converter
 
 _TRUE = KnownValue.of_array(np.array(True))
 
+_MOST_UNROLLED = 256
+"""Steps of a loop that are written out one by one; a graph of more would take long to compile."""
+
 
 @converter("Loop")
-def loop(node: Node) -> tuple[Tensor, ...]:
-    """State variables behind M steps of the body, and what each step adds to the results."""
+def loop(node: Node) -> tuple[Any, ...]:
+    """State variables behind M steps of the body, and what each step adds to the results.
+
+    A body that does the same at each step becomes one loop. Where the number of the step decides
+    shapes, positions or the end, or the state grows or is a sequence, the steps are written out.
+    """
+    count = _trip_count(node)
+    reason: Exception | str = "its state is a sequence"
+    if not any(map(_is_sequence, node.inputs[2:])):
+        try:
+            return _repeated(node, count)
+        except (ModelError, ArgumentError) as error:
+            reason = error
+            if not isinstance(count, int):
+                raise
+    if not isinstance(count, int):
+        raise ModelError(
+            f"{reason}, for which its trip count must be a number; it is {dimension_text(count)}: "
+            "import with shapes= that give it"
+        )
+    return _unrolled(node, count, reason)
+
+
+def _is_sequence(value: Any) -> bool:
+    """Whether an input is a sequence, or an optional without a value."""
+    return not isinstance(value, relax.Expr) or isinstance(value.ty, relax.TupleType)
+
+
+def _repeated(node: Node, count: Dimension) -> tuple[Tensor, ...]:
+    """Return the outputs of a loop whose steps are all alike."""
     start = [node.tensor(index) for index in range(2, len(node.inputs))]
-    body = node.attribute("body")
 
     def step(state: list[Tensor], number: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        (_, *values), (goes_on, *_) = node.inline(body, [number, _TRUE, *state])
-        if goes_on is None or not goes_on.is_concrete or not goes_on.array().all():
-            raise ModelError(
-                "its body computes whether to go on: a trip count that depends on data has no "
-                "gradient; export the loop with a fixed number of steps"
-            )
+        goes_on, values, _ = _stepped(node, number, state)
+        if not goes_on:
+            raise ModelError("its body ends it after the first step")
         return values[: len(state)], values[len(state) :]
 
-    numbers = op.indices(node.emitter, _trip_count(node))
-    last, results = scan(step, start, numbers)
+    last, results = scan(step, start, op.indices(node.emitter, count))
     return (*last, *results)
+
+
+def _unrolled(node: Node, count: int, reason: Exception | str) -> tuple[Any, ...]:
+    """Return the outputs of a loop whose steps are written out, each knowing its number.
+
+    Raises
+    ------
+    ModelError
+        They are too many; `reason` says why they are written out.
+    """
+    state = [node.value(index) for index in range(2, len(node.inputs))]
+    last, rows, goes_on = list(node.inputs[2:]), [], True
+    for number in range(min(count, _MOST_UNROLLED)):
+        step = KnownValue.of_array(np.array(number, "int64"))
+        goes_on, values, known = _stepped(node, step, state)
+        last = values[: len(state)]
+        rows.append(values[len(state) :])
+        pairs = zip(last, known, strict=False)
+        state = [value if exact is None else exact for value, exact in pairs]
+        if not goes_on:
+            break
+    if goes_on and count > _MOST_UNROLLED:
+        raise ModelError(
+            f"it takes more than {_MOST_UNROLLED} steps, which are too many to be written out one "
+            f"by one, as they have to be: {reason}"
+        )
+    results = [
+        op.concat([op.expand_dims(row, [0]) for row in column], axis=0)
+        for column in zip(*rows, strict=True)
+    ]
+    return (*map(expression_of, last), *results)
+
+
+def _stepped(
+    node: Node, number: Tensor | KnownValue, state: Sequence[Any]
+) -> tuple[bool, list[Any], list[KnownValue | None]]:
+    """Return whether a step is followed by another, what it computes, and what of it is known.
+
+    Raises
+    ------
+    ModelError
+        Whether there is a next step depends on data.
+    """
+    (_, *values), (goes_on, *known) = node.inline(node.attribute("body"), [number, _TRUE, *state])
+    if goes_on is None or not goes_on.is_concrete:
+        raise ModelError(
+            "its body computes whether to go on: a trip count that depends on data has no "
+            "gradient; export the loop with a fixed number of steps"
+        )
+    return bool(goes_on.array().all()), values, known
 
 
 def _trip_count(node: Node) -> Dimension:

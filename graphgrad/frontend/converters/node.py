@@ -23,7 +23,7 @@ _CONVERTERS: dict[tuple[str, str], Converter] = {}
 _REQUIRED = object()
 
 
-def _no_graph(graph: Any, inputs: Sequence[Any]) -> tuple[list[Tensor], list[KnownValue | None]]:
+def _no_graph(graph: Any, inputs: Sequence[Any]) -> tuple[list[Any], list[KnownValue | None]]:
     raise ModelError("the graphs that it holds cannot be translated here")
 
 
@@ -49,8 +49,9 @@ class Node:
     stock : callable
         Translates the node as TVM's importer does.
     inline : callable
-        Translates a graph that an attribute holds, given a `Tensor` or a KnownValue for each of its
-        inputs. Returns its outputs as tensors, and for each the value if that is known at import.
+        Translates a graph that an attribute holds, given a `Tensor`, a list of those (a sequence)
+        or a KnownValue for each of its inputs. Returns its outputs as tensors and lists, and for
+        each the value if that is known at import.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Node:
     emitter: Emitter
     known: Sequence[KnownValue | None] = ()
     stock: Callable[[], Sequence[Any]] = tuple
-    inline: Callable[[Any, Sequence[Any]], tuple[list[Tensor], list[KnownValue | None]]] = _no_graph
+    inline: Callable[[Any, Sequence[Any]], tuple[list[Any], list[KnownValue | None]]] = _no_graph
 
     def attribute(self, name: str, default: Any = _REQUIRED) -> Any:
         """Return an attribute; its default where the node does not give it.
@@ -106,6 +107,16 @@ class Node:
         if not isinstance(lifted, Tensor):
             raise ModelError(f"its input {index} is no tensor, it is a {type(value.ty).__name__}")
         return lifted
+
+    def value(self, index: int) -> Any:
+        """Return an input as what `inline` takes: a KnownValue, a tensor, or a list of tensors.
+
+        An optional without a value is what TVM's importer has for it.
+        """
+        known, value = self._known(index), self.inputs[index]
+        if known is not None or not isinstance(value, relax.Expr):
+            return value if known is None else known
+        return self.emitter.lift(value)
 
     def constant(self, index: int) -> np.ndarray | None:
         """Return the value of an input that must be known at import; None if it is left out.

@@ -186,11 +186,3 @@ def _unpooled(node: Node, x: Tensor) -> list[Dimension]:
         for k, extent in enumerate(x.shape[2:])
     ]
     return [*x.shape[:2], *spatial]
-
-
-@converter("RoiAlign")
-def roi_align(node: Node) -> Any:
-    """TVM's translation of the mean; of the maximum it gives other values than ONNX defines."""
-    if node.attribute("mode", b"avg") != b"avg":
-        raise ModelError("its mode 'max' is not served: use 'avg'")
-    return node.by_tvm()

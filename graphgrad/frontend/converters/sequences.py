@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 from tvm import relax
 
 from ...errors import ModelError
+from ...ops import functional as op
+from ...ops.movement import slice_from
+from ...ops.tensor import Dimension, dimension_text
 from .node import Node, converter
+from .shape import normalised
 
 
 @converter("SequenceInsert")
@@ -21,3 +27,46 @@ def sequence_insert(node: Node) -> relax.Tuple:
         raise ModelError(f"its position {position} is not in a sequence of {len(tensors)}")
     tensors.insert(position, node.tensor(1).expr)
     return relax.Tuple(tensors)
+
+
+@converter("SplitToSequence")
+def split_to_sequence(node: Node) -> relax.Tuple:
+    """Parts of x along an axis: of given extents, or of one extent, but for the last.
+
+    TVM's importer makes parts of one extent as equal as it can, which is another split.
+    """
+    x = node.tensor(0)
+    (axis,) = normalised([node.attribute("axis", 0)], x.ndim)
+    sizes = _sizes(node, x.shape[axis])
+    parts = [
+        slice_from(x, [axis], [start], [1], [*x.shape[:axis], size, *x.shape[axis + 1 :]])
+        for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False)
+    ]
+    if not node.has(1) and not node.attribute("keepdims", 1):
+        parts = [op.reshape(p, [*p.shape[:axis], *p.shape[axis + 1 :]]) for p in parts]
+    return relax.Tuple([part.expr for part in parts])
+
+
+def _sizes(node: Node, extent: Dimension) -> list[int]:
+    """Return the extents of the parts of an axis.
+
+    Raises
+    ------
+    ModelError
+        Their number is not known at import, or they are not those of the axis.
+    """
+    split = node.constant(1)
+    if not isinstance(extent, int):
+        raise ModelError(
+            f"the extent of the axis that it splits is {dimension_text(extent)}, so how many parts "
+            "there are is not known: import with shapes= that give it"
+        )
+    if split is not None and split.ndim:
+        sizes = [int(size) for size in split]
+        if min(sizes, default=0) < 0 or sum(sizes) != extent:
+            raise ModelError(f"its parts {sizes} are not those of an axis of {extent}")
+        return sizes
+    size = 1 if split is None else int(split)
+    if size < 1:
+        raise ModelError(f"its parts have an extent of {size}: 1 or more is needed")
+    return [min(size, extent - start) for start in range(0, extent, size)]

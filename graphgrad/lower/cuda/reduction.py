@@ -17,6 +17,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ..epilogue import Epilogue
 from ..structure import Axis, Load, Stage, sequence, static, stride, volume
 from .combiner import Combine, combiner
 from .threads import divisor, one_thread_per_point
@@ -43,6 +44,32 @@ Values = list[Any]
 
 
 @dataclass(frozen=True)
+class Target:
+    """Where a result goes.
+
+    Attributes
+    ----------
+    result : Buffer
+        That of the reduction.
+    store : BufferStore
+        What is stored, of the result as it is read from that buffer; where there is an epilogue,
+        into another one.
+    """
+
+    result: Any
+    store: Any
+
+    def stored(self, result: Any) -> Any:
+        """Return the statement that stores a result."""
+
+        def read(load: Any) -> Any:
+            return result if load.source.same_as(self.result) else load
+
+        value = tvm_ffi.structural_map(self.store.value, (Load, read))
+        return tirx.BufferStore(self.store.buffer, value, list(self.store.indices))
+
+
+@dataclass(frozen=True)
 class Reduction:
     """What is reduced, apart from any loop nest.
 
@@ -50,8 +77,8 @@ class Reduction:
     ----------
     spatial, reduced : list of For
         The loops over results and over terms; their bodies do not count.
-    targets : list of BufferStore
-        Where each result goes; more than one for a reduction of tuples.
+    targets : list of Target
+        More than one for a reduction of tuples.
     initial : list of Expr
         What each result is before the first term.
     update : function
@@ -64,21 +91,27 @@ class Reduction:
 
     spatial: list[Any]
     reduced: list[Any]
-    targets: list[Any]
+    targets: list[Target]
     initial: Values
     update: Callable[[Values], Values]
     combine: Combine | None
     along_terms: bool
 
 
-def reduction_of(stage: Stage, loops: Sequence[Any], block: Any) -> Reduction:
-    """Return the reduction that a stage is, with its loops' variables in place of the block's."""
+def reduction_of(
+    stage: Stage, loops: Sequence[Any], block: Any, epilogues: Sequence[Epilogue] = ()
+) -> Reduction:
+    """Return the reduction that a stage is, with its loops' variables in place of the block's.
+
+    Of a result that has an epilogue, that is stored instead.
+    """
     at = {axis.var: loop.loop_var for axis, loop in zip(stage.axes, loops, strict=True)}
     for iterator in block.iter_vars:
         at.setdefault(iterator.var, tirx.const(0, "int64"))
     bound = {s.var: s.value for s in sequence(block.body) if isinstance(s, tirx.Bind)}
     values = [_replaced(store.value, bound) for store in stage.stores]
-    targets = [_at_loops(store, at) for store in stage.stores]
+    behind = {epilogue.taken: epilogue for epilogue in epilogues}
+    targets = [_target(store, at, behind.get(store.buffer)) for store in stage.stores]
     starts = {store.buffer: store.value for store in sequence(block.init)}
     initial = [_replaced(starts[store.buffer], at) for store in stage.stores]
 
@@ -140,7 +173,7 @@ def _in_parts(
     indices = [loop.loop_var for loop in reduction.spatial]
     place = [*indices, part.loop_var] if last else [part.loop_var, *indices]
     buffers = [
-        tirx.decl_buffer(shape, target.buffer.dtype, f"{name}_parts")
+        tirx.decl_buffer(shape, target.result.dtype, f"{name}_parts")
         for target in reduction.targets
     ]
     loads = [tirx.BufferLoad(buffer, place) for buffer in buffers]
@@ -149,7 +182,7 @@ def _in_parts(
         part,
         parts,
         [
-            tirx.BufferStore(buffer, load, place)
+            Target(buffer, tirx.BufferStore(buffer, load, place))
             for buffer, load in zip(buffers, loads, strict=True)
         ],
     )
@@ -166,7 +199,7 @@ def _in_parts(
     return first, second, buffers
 
 
-def _of_parts(reduction: Reduction, part: Any, parts: int, targets: list[Any]) -> Reduction:
+def _of_parts(reduction: Reduction, part: Any, parts: int, targets: list[Target]) -> Reduction:
     """Return the reduction whose results are the parts.
 
     Terms are dealt out in turn, so that neighbouring threads read neighbours; those of tuples in
@@ -196,7 +229,7 @@ def _of_parts(reduction: Reduction, part: Any, parts: int, targets: list[Any]) -
 def _one_thread_each(reduction: Reduction) -> Any:
     """Return a kernel in which one thread computes one result, or one tuple of them."""
     held = [
-        tirx.decl_buffer((1,), target.buffer.dtype, "held", scope="local")
+        tirx.decl_buffer((1,), target.result.dtype, "held", scope="local")
         for target in reduction.targets
     ]
     zero = [tirx.const(0, "int32")]
@@ -221,8 +254,8 @@ def _one_thread_each(reduction: Reduction) -> Any:
                 ),
                 body,
                 *(
-                    tirx.BufferStore(t.buffer, tirx.BufferLoad(buffer, zero), list(t.indices))
-                    for t, buffer in zip(reduction.targets, held, strict=True)
+                    target.stored(tirx.BufferLoad(buffer, zero))
+                    for target, buffer in zip(reduction.targets, held, strict=True)
                 ),
             ]
         ),
@@ -259,9 +292,18 @@ def _accumulating(value: Any, targets: Sequence[Any], accumulators: Values) -> A
     return tvm_ffi.structural_map(value, (Load, read))
 
 
-def _at_loops(store: Any, at: dict[Any, Any]) -> Any:
-    indices = [_replaced(index, at) for index in store.indices]
-    return tirx.BufferStore(store.buffer, tirx.BufferLoad(store.buffer, indices), indices)
+def _target(store: Any, at: dict[Any, Any], epilogue: Epilogue | None) -> Target:
+    """Return where a result goes, with loops' variables in place of the blocks'."""
+    result = store.buffer
+    if epilogue is None:
+        indices = [_replaced(index, at) for index in store.indices]
+        return Target(result, tirx.BufferStore(result, tirx.BufferLoad(result, indices), indices))
+    there = {axis.var: tirx.const(0, str(axis.var.ty.dtype)) for axis in epilogue.stage.axes}
+    there |= {taken.var: at[var] for var, taken in epilogue.along.items()}
+    (behind,) = epilogue.stage.stores
+    indices = [_replaced(index, there) for index in behind.indices]
+    value = _replaced(behind.value, there)
+    return Target(result, tirx.BufferStore(behind.buffer, value, indices))
 
 
 def _replaced(expression: Any, values: dict[Any, Any]) -> Any:

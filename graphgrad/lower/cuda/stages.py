@@ -2,7 +2,7 @@
 
 Each stage is launched on its own, so that it sees all that those before it have written; what they
 leave for each other lies in memory of the device. Only a tiled contraction takes the maps around it
-into its launch.
+into its launch, and a reduction that which takes each of its results once.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import tvm
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
+from ..epilogue import epilogues_of
 from ..inline import inline_maps
 from ..structure import Stage, buffer_of, loop_nest, sequence, stages
 from .contraction import cut_long_sums, may_tile, tiles, used_buffers
@@ -86,7 +87,7 @@ class _Kernel:
         kernels: list[Any] = []
         buffers: list[Any] = []
         for position, (stage, nest) in enumerate(zip(self.stages, self.nests, strict=True)):
-            statements, more = self.replaced.get(position) or _launches(stage, nest)
+            statements, more = self.replaced.get(position) or self._launches(stage, nest)
             kernels.extend(statements)
             buffers.extend(more)
         body = kernels[0] if len(kernels) == 1 else tirx.SeqStmt(kernels)
@@ -95,6 +96,20 @@ class _Kernel:
         between = [b for b in (*own, *buffers) if _is_among(b, used)]
         block = SBlock([], [], [], self.block.name_hint, body, alloc_buffers=between)
         return self.func.with_body(SBlockRealize([], self.func.body.predicate, block))
+
+    def _launches(self, stage: Stage, nest: Any) -> Launches:
+        found = loop_nest(nest)
+        assert found is not None
+        loops, realize = found
+        if not stage.reduced:
+            return [one_thread_per_point(loops, realize)], []
+        epilogues = [
+            epilogue
+            for epilogue in epilogues_of(stage, self.stages, list(self.block.alloc_buffers))
+            if self.stages.index(epilogue.stage) not in self.replaced
+        ]
+        self.replaced.update({self.stages.index(e.stage): ([], []) for e in epilogues})
+        return launches(reduction_of(stage, loops, realize.block, epilogues), stage.name)
 
     def _producers(self, position: int) -> list[int]:
         """Return the maps that only the stage at a position reads."""
@@ -126,15 +141,6 @@ class _Kernel:
         outside = [stage for i, stage in enumerate(self.stages) if i not in group]
         used = [buffer_of(a) for stage in outside for a in (*stage.loads, *stage.stores)]
         return [*self.func.params, *used]
-
-
-def _launches(stage: Stage, nest: Any) -> Launches:
-    found = loop_nest(nest)
-    assert found is not None
-    loops, realize = found
-    if stage.reduced:
-        return launches(reduction_of(stage, loops, realize.block), stage.name)
-    return [one_thread_per_point(loops, realize)], []
 
 
 def _may_repeat(_: Stage, operations: int) -> bool:

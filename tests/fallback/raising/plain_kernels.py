@@ -153,6 +153,50 @@ def largest_pair(
 
 
 @T.prim_func(s_tir=True)
+def begun_anew_in_each_iteration(A: T.Buffer((4,), "float64"), B: T.Buffer((1,), "float64")):
+    S = T.sblock_alloc_buffer((1,), "float64")
+    for i in range(4):
+        with T.sblock("total"):
+            vi = T.axis.reduce(4, i)
+            with T.init():
+                S[0] = T.float64(0)
+            S[0] = S[0] + A[vi]
+        for k in range(2):
+            with T.sblock("squares"):
+                vk = T.axis.reduce(2, k)
+                with T.init():
+                    B[0] = T.float64(0)
+                B[0] = B[0] + S[0] * S[0] + T.Cast("float64", vk)
+
+
+@T.prim_func(s_tir=True)
+def begun_with_what_changes(
+    A: T.Buffer((4,), "float64"), W: T.Buffer((4, 3), "float64"), B: T.Buffer((4,), "float64")
+):
+    S = T.alloc_buffer((1,), "float64")
+    S[0] = T.float64(0)
+    for i in range(4):
+        S[0] = S[0] + A[i]
+        for k in range(3):
+            with T.sblock("sum"):
+                vi, vk = T.axis.remap("SR", [i, k])
+                with T.init():
+                    B[vi] = S[0]
+                B[vi] = B[vi] + W[vi, vk]
+
+
+@T.prim_func(s_tir=True)
+def begun_after_another_element(A: T.Buffer((2, 3), "float64"), B: T.Buffer((2,), "float64")):
+    for o, i in T.grid(2, 3):
+        with T.sblock("fused"):
+            vi = T.axis.spatial(2, (o * 3 + i) % 2)
+            vk = T.axis.reduce(3, (o * 3 + i) // 2)
+            with T.init():
+                B[vi] = T.float64(2)
+            B[vi] = B[vi] + A[vi, vk]
+
+
+@T.prim_func(s_tir=True)
 def not_associative(A: T.Buffer((3, 5), "float64"), B: T.Buffer((3,), "float64")):
     for i, k in T.grid(3, 5):
         with T.sblock("decayed"):
@@ -196,5 +240,6 @@ PLAIN = {
     matched: 1, matched_row: 1, scattered: 2, scattered_under_a_condition: 2,
     one_hot: 2, stepped: 1, changed_by_sign: 1, read_back: 1, swapped: 1,
     largest_by_branch: 1, largest_pair: 1, not_associative: 1, sum_if_positive: 1, windows: 1,
-    epilogue: 1,
+    epilogue: 1, begun_anew_in_each_iteration: 1, begun_with_what_changes: 2,
+    begun_after_another_element: 1,
 }  # fmt: skip

@@ -3,6 +3,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import graphgrad as gg
+from graphgrad.frontend.converters import loops
 from graphgrad.frontend.mode import specialise
 from tests.differences import assert_gradients
 from tests.frontend.converters.nodes import drawn, reference
@@ -153,3 +154,45 @@ def test_an_endless_loop_is_refused():
     proto.graph.node[0].input[0] = ""
     with pytest.raises(gg.ModelError, match="no trip count"):
         gg.from_onnx(proto)
+
+
+def growing_loop(count=3, opset=17):
+    """S′ = S and its last element squared, y = x[i : i + 1]: both need the number of the step."""
+    body = graph(
+        [
+            helper.make_node("Add", ["i", "one"], ["next"]),
+            helper.make_node("Unsqueeze", ["i", "zero"], ["begin"]),
+            helper.make_node("Unsqueeze", ["next", "zero"], ["end"]),
+            helper.make_node("Slice", ["x", "begin", "end"], ["y"]),
+            helper.make_node("Mul", ["s", "y"], ["product"]),
+            helper.make_node("Slice", ["product", "minus_one", "many"], ["last"]),
+            helper.make_node("Concat", ["s", "last"], ["s_out"], axis=0),
+            helper.make_node("Less", ["next", "stop"], ["cond_out"]),
+        ],
+        [("i", INT64, []), ("cond", BOOL, []), ("s", DOUBLE, [None])],
+        [("cond_out", BOOL, []), ("s_out", DOUBLE, [None]), ("y", DOUBLE, [1])],
+    )
+    node = helper.make_node("Loop", ["m", "", "s0"], ["s", "ys"], body=body)
+    constants = {
+        "m": np.int64(2**40),
+        "one": np.int64(1),
+        "zero": np.array([0]),
+        "minus_one": np.array([-1]),
+        "many": np.array([9]),
+        "stop": np.int64(count),
+    }
+    inputs = [("s0", DOUBLE, [2]), ("x", DOUBLE, [4])]
+    outputs = [("s", DOUBLE, [None]), ("ys", DOUBLE, [None, 1])]
+    return model(node, inputs, outputs, {n: np.asarray(a) for n, a in constants.items()}, opset)
+
+
+def test_steps_that_differ_are_written_out_until_the_loop_ends():
+    s0, x = drawn((2,), dtype="float64"), drawn((4,), seed=1, dtype="float64")
+    last, ys = checked(growing_loop(), s0, x)
+    assert (last.shape, ys.shape) == ((5,), (3, 1))
+
+
+def test_too_many_steps_that_differ_are_refused(monkeypatch):
+    monkeypatch.setattr(loops, "_MOST_UNROLLED", 2)
+    with pytest.raises(gg.ModelError, match=r"more than 2 steps.*Slice.*make it a constant"):
+        gg.from_onnx(growing_loop())

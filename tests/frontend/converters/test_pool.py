@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto
 
 import graphgrad as gg
 from graphgrad.errors import ModelError
 from tests.frontend.converters.movement import moving_node
 from tests.frontend.converters.nodes import assert_like_onnxruntime, drawn, node_model
 from tests.frontend.converters.sampling import assert_samples
-from tests.frontend.graphs import model_of
 
 
 def distinct(*shape):
@@ -149,15 +148,4 @@ def test_auto_pad_of_a_symbolic_extent_is_refused():
     windows = {"kernel_shape": [3], "strides": [2], "auto_pad": "SAME_UPPER"}
     proto = node_model("MaxPool", {"x": drawn((1, 1, 5))}, shapes={"x": (1, 1, "w")}, **windows)
     with pytest.raises(ModelError, match="auto_pad with a stride of 2"):
-        gg.from_onnx(proto)
-
-
-def test_the_maximum_of_a_region_is_refused():
-    """TVM's kernel takes the maximum of interpolated values; ONNX that of the weighted corners."""
-    node = helper.make_node("RoiAlign", ["x", "rois", "batch"], ["y"], mode="max", output_height=2)
-    batch = np.zeros(1, "int64")
-    proto = model_of(
-        [node], {"x": [1, 1, 4, 4], "rois": [1, 4]}, {"y": [1, 1, 2, 1]}, {"batch": batch}
-    )
-    with pytest.raises(ModelError, match="mode 'max' is not served"):
         gg.from_onnx(proto)

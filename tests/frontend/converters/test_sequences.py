@@ -50,3 +50,52 @@ def test_gradient():
 def test_a_position_outside_is_refused(position):
     with pytest.raises(ModelError, match=f"its position {position}"):
         gg.from_onnx(inserted(position, 0)[0])
+
+
+def split(extent, sizes, **attributes):
+    """Return a model that returns the parts of a tensor."""
+    node = helper.make_node("SplitToSequence", ["x", *(["k"] if sizes is not None else [])], ["s"])
+    node.attribute.extend(helper.make_attribute(n, v) for n, v in attributes.items())
+    element = helper.make_tensor_type_proto(FLOAT, None)
+    graph = helper.make_graph(
+        [node],
+        "graph",
+        [helper.make_tensor_value_info("x", FLOAT, (2, extent))],
+        [helper.make_value_info("s", helper.make_sequence_type_proto(element))],
+        [] if sizes is None else [numpy_helper.from_array(np.array(sizes), "k")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "cuts"), [(4, [4, 8]), ([2, 7], [2]), ([9], []), (20, [])], ids=str
+)
+def test_parts_of_a_tensor(sizes, cuts):
+    """Nine in parts of four are 4, 4 and 1; TVM's importer makes three of three."""
+    x = drawn((2, 9))
+    parts = forward(split(9, sizes, axis=-1), {"x": x})
+    for ours, expected in zip(parts, np.split(x, cuts, 1), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_parts_without_their_axis():
+    x = drawn((2, 3))
+    for ours, expected in zip(forward(split(3, None, keepdims=0), {"x": x}), x, strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_gradient_of_parts():
+    gg.check_grads(gg.from_onnx(split(5, 2, axis=1)), {"x": drawn((2, 5))})
+
+
+@pytest.mark.parametrize(
+    ("extent", "sizes", "message"),
+    [
+        (9, [2, 3], r"its parts \[2, 3\] are not those of an axis of 9"),
+        (9, 0, "1 or more is needed"),
+        ("n", 2, "how many parts there are is not known"),
+    ],
+)
+def test_parts_that_are_not_known_are_refused(extent, sizes, message):
+    with pytest.raises(ModelError, match=message):
+        gg.from_onnx(split(extent, sizes, axis=1))

@@ -1,0 +1,105 @@
+"""The window of a step that accumulates: what its micro-batches have summed up so far."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+
+from .arrays import Arrays, copy, to_arrays
+from .errors import StateError
+from .program import TensorType
+
+Types = dict[str, dict[str, TensorType]]
+
+
+def window_types(state: Mapping[str, TensorType], trained: Sequence[TensorType]) -> Types:
+    """Return the types of what a window holds, by group, in the order that a step takes it."""
+    sums = {name: TensorType(name, "float64", ()) for name in ("loss", "weight")}
+    return {
+        "window": sums,
+        "window_state": dict(state),
+        "accumulators": {ty.name: TensorType(ty.name, _wide(ty.dtype), ty.shape) for ty in trained},
+    }
+
+
+def accumulated_in(path: str | os.PathLike[str], facts: Mapping[str, Any], accumulate: int) -> int:
+    """Return how many micro-batches of an open window a state file holds.
+
+    Raises
+    ------
+    StateError
+        It holds some, and a window has not `accumulate` of them.
+    """
+    accumulated = int(facts.get("accumulated", 0))
+    if accumulated and facts["accumulate"] != accumulate:
+        raise StateError(
+            f"{path} was saved behind {accumulated} of {facts['accumulate']} micro-batches of a "
+            f"step, but this step has accumulate={accumulate}; load it into one with "
+            f"accumulate={facts['accumulate']}, or save where step.accumulated is 0"
+        )
+    return accumulated
+
+
+class Window:
+    """Tensors that each micro-batch overwrites; the first one overlooks what they hold.
+
+    Parameters
+    ----------
+    types : Types
+    groups : mapping
+        Arrays by group and name, as a state file has them; what it lacks is not set.
+    accumulated : int
+        Micro-batches so far.
+    device : Device
+    """
+
+    def __init__(
+        self,
+        types: Types,
+        groups: Mapping[str, Arrays],
+        accumulated: int,
+        device: tvm.runtime.Device,
+    ):
+        self.accumulated = accumulated
+        self._flags = [copy(np.asarray(flag, "int64"), device) for flag in (1, 0)]
+        self._tensors = {
+            group: {
+                name: copy(held[name], device) if held else _empty(ty, device)
+                for name, ty in members.items()
+            }
+            for group, members in types.items()
+            for held in [groups.get(group)]
+        }
+
+    @property
+    def opens(self) -> tvm.runtime.Tensor:
+        """Whether the next micro-batch is the first one, as an int64 scalar on the device."""
+        return self._flags[self.accumulated > 0]
+
+    def everything(self) -> list[tvm.runtime.Tensor]:
+        """Return the tensors in the order that a step takes them."""
+        return [tensor for members in self._tensors.values() for tensor in members.values()]
+
+    def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
+        """Take what a micro-batch returned, and count it."""
+        fresh = iter(tensors)
+        for members in self._tensors.values():
+            for name in members:
+                members[name] = next(fresh)
+        self.accumulated += 1
+
+    def arrays(self) -> dict[str, Arrays]:
+        """Return copies of everything, by group and name."""
+        return {group: to_arrays(tensors) for group, tensors in self._tensors.items()}
+
+
+def _wide(dtype: str) -> str:
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
+
+
+def _empty(ty: TensorType, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
+    return tvm.runtime.empty(ty.shape, ty.dtype, device)

@@ -1,0 +1,73 @@
+"""Conditions that protect nothing, as choices between two values that are both computed.
+
+A branch around a load keeps a loop from being vectorised: a masked copy then takes some twenty
+times as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm
+from tvm import te, tirx
+
+from ..fragile import fragile
+from ..graph import Operation, outputs_of, rewritten, with_expressions
+from ..indices.linear_system import Axis
+from ..reductions.reduce import stage_axes
+from ..walk import (
+    Expr,
+    contain,
+    identity,
+    is_conditional,
+    is_load,
+    postorder,
+    reads,
+    rebuilt,
+    with_parts,
+)
+
+_MOST_NODES = 32
+"""Nodes of an expression that is computed in vain rather than branched around; chosen, not
+measured."""
+
+
+def without_branches(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
+    """Return tensors from stages that branch where that saves a computation, or protects one.
+
+    A condition on what tensors hold chooses between two values, if both are cheap and all that
+    they read is inside its tensor whatever the condition says.
+    """
+    return rewritten(tensors, _choosing)
+
+
+def _choosing(op: Operation) -> list[te.Tensor] | None:
+    if not isinstance(op, te.ComputeOp):
+        return None
+    axes = stage_axes(op)
+    return outputs_of(with_expressions(op, lambda expr: _with_choices(expr, axes)))
+
+
+def _with_choices(root: Expr, axes: Sequence[Axis]) -> Expr:
+    if not contain([root], lambda node: is_conditional(node) and reads(node.args[0])):
+        return root
+    graph = with_parts([root])
+    parts = {identity(node): below for node, below in graph}
+    protected = fragile([root], [node for node, _ in graph], parts, axes)
+    results: dict[int, Expr] = {}
+    for node, below in graph:
+        new = [results[identity(part)] for part in below]
+        results[identity(node)] = rebuilt(node, new, below)
+        if is_conditional(node) and reads(below[0]):
+            is_protected = any(identity(value) in protected for value in below[1:])
+            if not is_protected and all(map(_is_cheap, new[1:])):
+                results[identity(node)] = tirx.Select(*new)
+    return results[identity(root)]
+
+
+def _is_cheap(value: Expr) -> bool:
+    """Return whether a value is loads and arithmetic, and not much of it: no calls, no branches."""
+    nodes = postorder(value)
+    return len(nodes) <= _MOST_NODES and not any(
+        isinstance(node, tvm.ir.Call) and not is_load(node) for node in nodes
+    )

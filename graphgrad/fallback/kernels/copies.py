@@ -1,0 +1,75 @@
+"""Stages that only copy, read through: what reads the copy reads what it is a copy of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import te, tirx
+
+from ..graph import STEPWISE, Operation, operations, outputs_of, rewritten
+from ..kinds import Kind, kind_of
+from ..views import read_through
+from ..walk import choice_of, identity, is_load, loaded, postorder, without_lets
+
+
+def without_copies(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
+    """Return tensors from stages that read no copies: no transposed, broadcast or shifted ones.
+
+    A gradient has many of them, as a sum hands one cotangent to all that it adds up. Contractions
+    keep the operands that they were given, and the steps of a scan that is run by segments what
+    they read from outside.
+    """
+    order = operations(*tensors)
+    if any(isinstance(op, te.ScanOp) and op.tag == STEPWISE for op in order):
+        return list(tensors)
+    return rewritten(tensors, _reading_originals)
+
+
+def original(tensor: te.Tensor) -> te.Tensor:
+    """Return the tensor that another one is equal to, element by element; itself if to none."""
+    while _is_copy(tensor):
+        source, indices = loaded(without_lets(tensor.op.body[tensor.value_index]))
+        loops = [identity(axis.var) for axis in tensor.op.axis]
+        if [*map(identity, indices)] != loops or not _same_shape(source, tensor):
+            break
+        tensor = source
+    return tensor
+
+
+def _reading_originals(op: Operation) -> list[te.Tensor] | None:
+    if not isinstance(op, te.ComputeOp) or kind_of(op) is Kind.CONTRACTION:
+        return None
+    # What is a copy but at its border is read through where no border is read.
+    everywhere = read_through(op, _is_map)
+    if _choices(everywhere) > _choices(op):
+        everywhere = read_through(op, _is_copy)
+    return outputs_of(everywhere)
+
+
+def _is_map(tensor: te.Tensor) -> bool:
+    op = tensor.op
+    if not isinstance(op, te.ComputeOp) or kind_of(op) not in (None, Kind.MAP):
+        return False
+    return not isinstance(op.body[tensor.value_index], tirx.Reduce)
+
+
+def _is_copy(tensor: te.Tensor) -> bool:
+    """Return whether each element of a tensor is an element of another one, as it is."""
+    return _is_map(tensor) and is_load(without_lets(tensor.op.body[tensor.value_index]))
+
+
+def _choices(op: Any) -> int:
+    """Return between how many pairs of values a stage chooses."""
+    first = op.body[0]
+    roots = [first.condition, *first.source] if isinstance(first, tirx.Reduce) else op.body
+    return sum(choice_of(node) is not None for node in postorder(*roots))
+
+
+def _same_shape(a: te.Tensor, b: te.Tensor) -> bool:
+    pairs = zip(a.shape, b.shape, strict=True)
+    return all(x.same_as(y) or _equal_numbers(x, y) for x, y in pairs)
+
+
+def _equal_numbers(a: Any, b: Any) -> bool:
+    return isinstance(a, tirx.IntImm) and isinstance(b, tirx.IntImm) and int(a) == int(b)

@@ -1,0 +1,136 @@
+"""Which intermediates of a forward kernel its gradient is given, and which it computes again.
+
+What costs memory is weighed against what costs work, stage by stage, what is read first coming
+first. A tensor is saved if computing it again, from what is saved already, evaluates at least
+`_WORTH` bodies for each of its elements: a sum, a mean, the states of a recurrence. An elementwise
+map does not: it is computed again, in the kernel that reads it. Nothing is saved that is larger
+than the largest tensor that the forward kernel takes or gives.
+
+What a reduction of float16 or bfloat16 adds up in float32 is saved in float32. Other intermediates
+of these dtypes are not saved: kernels keep those of bfloat16 in float32, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import te, tirx
+
+from ..forms.cost import loop_points
+from ..graph import Key, Operation, operations, outputs_of, rewritten, scan_body, sources
+from ..indices.linear_system import element_axes
+from ..lowering.wide_reductions import wide_reduction
+from ..reductions.reduce import stage_axes
+from ..walk import identity, tensor_key
+
+_WORTH = 4
+"""Evaluations that one element in memory is worth: it is written, kept and read. Chosen, not
+measured."""
+
+_EXTERN = 8
+"""What an element of an extern stage counts as: a sort or a search, not taken apart here."""
+
+_NARROW = ("float16", "bfloat16")
+
+
+def worth_saving(
+    outputs: Sequence[te.Tensor], gradients: Sequence[te.Tensor], arguments: Sequence[te.Tensor]
+) -> list[te.Tensor]:
+    """Return intermediates of a forward kernel that are to be handed to the kernels of a gradient.
+
+    Parameters
+    ----------
+    outputs : sequence of Tensor
+        What the forward kernel returns. The gradient is given these in any case.
+    gradients : sequence of Tensor
+        They read the forward kernel's own stages.
+    arguments : sequence of Tensor
+        What the forward kernel takes.
+
+    Returns
+    -------
+    list of Tensor
+        Each after those that it depends on.
+    """
+    forward = {identity(op) for op in operations(*outputs)}
+    again = [
+        op
+        for op in operations(*gradients, above=outputs)
+        if identity(op) in forward and not isinstance(op, te.PlaceholderOp)
+    ]
+    largest = max(_elements(tensor) for tensor in [*outputs, *arguments])
+    given = {tensor_key(tensor) for tensor in outputs}
+    behind: dict[int, dict[int, int]] = {}
+    chosen: list[te.Tensor] = []
+    for op in again:
+        work = {identity(op): _work(op)}
+        for tensor in sources(op):
+            if tensor_key(tensor) not in given:
+                work |= behind.get(identity(tensor.op), {})
+        behind[identity(op)] = work
+        for tensor in outputs_of(op):
+            if tensor_key(tensor) in given:
+                continue
+            size = _elements(tensor)
+            if _may_be_stored(tensor) and size <= largest and sum(work.values()) >= _WORTH * size:
+                chosen.append(tensor)
+                given.add(tensor_key(tensor))
+    read = _read(gradients, [*outputs, *chosen])
+    return [tensor for tensor in chosen if tensor_key(tensor) in read]
+
+
+def stored_wide(
+    tensors: Sequence[te.Tensor], saved: Sequence[te.Tensor]
+) -> tuple[list[te.Tensor], list[te.Tensor]]:
+    """Return tensors, and intermediates of theirs as they are to be saved, sums in float32.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+    saved : sequence of Tensor
+        Each after those that it depends on.
+    """
+    read, wide = list(tensors), list(saved)
+    for number in range(len(wide)):
+        rounded = wide_reduction(wide[number].op)
+        if rounded is None:
+            continue
+        # All components of a reduction at once, so that it stays one.
+        known = dict(zip(map(tensor_key, outputs_of(wide[number].op)), rounded, strict=True))
+        moved = rewritten([*read, *wide], lambda op: None, known)
+        read, wide = moved[: len(read)], moved[len(read) :]
+    return read, [_before_rounding(tensor) for tensor in wide]
+
+
+def _before_rounding(tensor: te.Tensor) -> te.Tensor:
+    """Return what a stage rounds that stands for a reduction of narrow floats."""
+    return tensor if _may_be_stored(tensor) else sources(tensor.op)[0]
+
+
+def _read(gradients: Sequence[te.Tensor], given: Sequence[te.Tensor]) -> set[Key]:
+    """Return the tensors that gradients read, directly or by what is not given to them."""
+    order = operations(*gradients, above=given)
+    read = [*gradients, *(tensor for op in order for tensor in sources(op))]
+    return set(map(tensor_key, read))
+
+
+def _may_be_stored(tensor: te.Tensor) -> bool:
+    return str(tensor.dtype) not in _NARROW or _is_reduction(tensor.op)
+
+
+def _is_reduction(op: Operation) -> bool:
+    return isinstance(op, te.ComputeOp) and isinstance(op.body[0], tirx.Reduce)
+
+
+def _work(op: Operation) -> int:
+    """Return how often a stage evaluates its bodies; symbolic extents are taken for typical."""
+    if isinstance(op, te.ComputeOp):
+        return loop_points(stage_axes(op))
+    if isinstance(op, te.ScanOp):
+        return sum(map(_work, scan_body(op)))
+    return _EXTERN * sum(map(_elements, outputs_of(op)))
+
+
+def _elements(tensor: Any) -> int:
+    return loop_points(element_axes(tensor.shape))

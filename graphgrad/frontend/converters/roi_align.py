@@ -1,0 +1,110 @@
+"""Pooling of regions of an image, whose corners lie between the elements.
+
+He et al., *Mask R-CNN* (2017). TVM's translation serves the mean; its maximum is not that of ONNX.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ...errors import ModelError
+from ...ops import functional as op
+from ...ops.tensor import Tensor
+from .node import Node, converter
+
+
+@converter("RoiAlign")
+def roi_align(node: Node) -> Any:
+    """The mean or the maximum of the points of each of a region's bins.
+
+    The maximum is that of the terms of the linear interpolations, weight · element, as the
+    standard's reference and onnxruntime have it. Equal terms share its gradient equally.
+    """
+    mode = node.attribute("mode", b"avg").decode()
+    if mode == "avg":
+        return node.by_tvm()
+    if mode != "max":
+        raise ModelError(f"its mode {mode!r} is neither 'avg' nor 'max'")
+    x, regions, image = (node.tensor(index) for index in range(3))
+    ratio = node.attribute("sampling_ratio", 0)
+    if ratio < 1:
+        raise ModelError(
+            "its sampling_ratio is 0, by which the number of points depends on the regions: a "
+            "maximum needs a fixed number; export with a positive sampling_ratio"
+        )
+    if not all(isinstance(extent, int) for extent in x.shape[2:]):
+        raise ModelError(
+            f"it needs spatial extents that are numbers, given {x.shape[2:]}: import with shapes= "
+            "that give them"
+        )
+    return _maximum(node, x, regions, image, ratio)
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The elements around the points along one axis of each region: (regions, 2 · points).
+
+    Attributes
+    ----------
+    position : Tensor
+        int64.
+    weight : Tensor
+        0 for points outside.
+    """
+
+    position: Tensor
+    weight: Tensor
+
+
+def _maximum(node: Node, x: Tensor, regions: Tensor, image: Tensor, ratio: int) -> Tensor:
+    """Return the maximum of each bin: (regions, channels, rows, columns)."""
+    batch, channels, height, width = x.shape
+    rows, columns = (node.attribute(f"output_{side}", 1) for side in ("height", "width"))
+    count = regions.shape[0]
+    left, top, right, bottom = op.split(op.widen(regions), 4, axis=1)
+    down = _line(node, (top, bottom), rows, ratio, height)
+    across = _line(node, (left, right), columns, ratio, width)
+    elements = op.reshape(op.permute_dims(x, [0, 2, 3, 1]), [batch * height * width, channels])
+    first = op.reshape(image.astype("int64") * (height * width), [count, 1, 1])
+    position = first + op.expand_dims(down.position, [2]) * width
+    position = position + op.expand_dims(across.position, [1])
+    weight = op.expand_dims(down.weight, [2]) * op.expand_dims(across.weight, [1])
+    terms = op.widen(op.take(elements, position, axis=0)) * op.expand_dims(weight, [3])
+    bins = op.reshape(terms, [count, rows, 2 * ratio, columns, 2 * ratio, channels])
+    largest = op.maximum_of(bins, axis=[2, 4])
+    return op.permute_dims(largest, [0, 3, 1, 2]).astype(x.dtype)
+
+
+def _line(node: Node, ends: tuple[Tensor, Tensor], bins: int, ratio: int, extent: int) -> _Line:
+    """Return the elements around the points of each bin along an axis.
+
+    Parameters
+    ----------
+    node : Node
+    ends : pair of Tensor
+        Where each region begins and ends, (regions, 1).
+    bins, ratio : int
+        How many bins a region has, and how many points each of those.
+    extent : int
+        Of the image.
+    """
+    mode = node.attribute("coordinate_transformation_mode", b"half_pixel").decode()
+    is_shifted = node.opset >= 16 and mode == "half_pixel"  # before it there was no shift
+    scale = node.attribute("spatial_scale", 1.0)
+    start, end = (side * scale - (0.5 if is_shifted else 0.0) for side in ends)
+    size = end - start if is_shifted else op.maximum(end - start, 1.0)
+    steps = op.indices(node.emitter, bins * ratio).astype(size.dtype)
+    at = start + size * ((op.expand_dims(steps, [0]) + 0.5) / float(bins * ratio))
+    inside = op.logical_and(op.greater_equal(at, -1.0), op.less_equal(at, float(extent)))
+    at = op.where(inside, op.clip(at, 0.0, float(extent - 1)), 0.0)
+    low = op.floor(at)
+    beyond = at - low
+    pair = [low, op.minimum(low + 1.0, float(extent - 1))]
+    weights = [op.where(inside, weight, 0.0) for weight in (1.0 - beyond, beyond)]
+    shape = [low.shape[0], 2 * bins * ratio]
+    position, weight = (
+        op.reshape(op.concat([op.expand_dims(t, [2]) for t in both], axis=2), shape)
+        for both in (pair, weights)
+    )
+    return _Line(position.astype("int64"), weight)

@@ -1,0 +1,99 @@
+"""A partition of memory into classes, and the memory that a value consists of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+import tvm
+from tvm import relax
+
+OUTSIDE = 0
+"""The class of memory that something outside the function may hold."""
+
+
+class Leaf(NamedTuple):
+    """The memory of one tensor or opaque object.
+
+    Attributes
+    ----------
+    node : int
+        See `Regions.region`.
+    source : tuple
+        Of two leaves of equal source the memory is the same: a parameter, or what a binding made.
+    """
+
+    node: int
+    source: tuple[Any, ...]
+
+
+Tree: TypeAlias = Any
+"""A `Leaf`, None for what has no memory (shapes, numbers), or a list of trees for a tuple."""
+
+
+def leaves(tree: Tree) -> Iterator[Leaf]:
+    """Yield the leaves of a tree that have memory, in order."""
+    if isinstance(tree, list):
+        for branch in tree:
+            yield from leaves(branch)
+    elif tree is not None:
+        yield tree
+
+
+class Regions:
+    """Classes of memory, by union-find: two values of different classes share none."""
+
+    def __init__(self) -> None:
+        self._parent = [OUTSIDE]
+
+    def region(self, leaf: Leaf) -> int:
+        """Return the class of a leaf's memory: a number, equal where memory may be shared."""
+        return self._find(leaf.node)
+
+    def _find(self, node: int) -> int:
+        while self._parent[node] != node:
+            self._parent[node] = node = self._parent[self._parent[node]]
+        return node
+
+    def join(self, *nodes: int) -> None:
+        """Make one class of those of some nodes."""
+        roots = {self._find(node) for node in nodes}
+        least = min(roots, default=OUTSIDE)  # so that OUTSIDE stays the root of its class
+        for root in roots:
+            self._parent[root] = least
+
+    def node(self) -> int:
+        """Return a class of its own."""
+        self._parent.append(len(self._parent))
+        return self._parent[-1]
+
+    def fresh(self, ty: Any, source: tuple[Any, ...]) -> Tree:
+        """Return a tree of memory of its own for a value of a type."""
+        if isinstance(ty, relax.TupleType):
+            return [self.fresh(field, (*source, i)) for i, field in enumerate(ty.fields)]
+        if isinstance(ty, relax.ShapeType | tvm.ir.PrimType):
+            return None
+        return Leaf(self.node(), source)
+
+    def as_type(self, tree: Tree, ty: Any, source: tuple[Any, ...]) -> Tree:
+        """Return a tree in the form of a type that is known better, or worse, than the tree's."""
+        if isinstance(tree, list):
+            if isinstance(ty, relax.TupleType) and len(tree) == len(ty.fields):
+                parts = enumerate(zip(tree, ty.fields, strict=True))
+                return [self.as_type(t, field, (*source, i)) for i, (t, field) in parts]
+            merged = Leaf(self.node(), source)
+            self.unify(merged, tree)
+            return merged
+        if tree is None or isinstance(ty, relax.TupleType):
+            typed = self.fresh(ty, source)
+            self.unify(typed, tree or Leaf(OUTSIDE, ("outside",)))
+            return typed
+        return tree
+
+    def unify(self, *trees: Tree) -> None:
+        """Join the memory of values that may be one another, member by member."""
+        if all(isinstance(tree, list) for tree in trees) and len({len(t) for t in trees}) == 1:
+            for parts in zip(*trees, strict=True):
+                self.unify(*parts)
+        else:
+            self.join(*(leaf.node for tree in trees for leaf in leaves(tree)))

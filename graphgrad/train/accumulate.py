@@ -1,0 +1,210 @@
+"""A step over several micro-batches as two Relax functions: add one micro-batch; end the window.
+
+The *window* is the micro-batches of one step. With wᵢ what the loss of micro-batch i divides by,
+which is its number of examples where nothing else is said, the gradient of the window is
+
+    Σ wᵢ gᵢ / Σ wᵢ
+
+so that the window is one big batch wherever nothing couples the examples of a batch.
+
+What is not finite stays so in a sum. The end of the window therefore looks at the sums alone, and a
+single bad micro-batch discards the whole window.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx
+
+from ..autodiff.write import write_function
+from ..frontend.model import Model
+from ..ops import functional as op
+from ..ops.copy import copy_of
+from ..ops.define import OPAQUE
+from ..ops.tensor import Emitter, Tensor, accumulator_dtype, is_float
+from .forward import Forward, LossFunction
+from .gradients import StepGradients
+from .inputs import owned_types
+from .optimizer import Optimizer
+from .update import Update, all_finite, with_donations
+
+MICRO_BATCH = "micro_batch"
+END_OF_WINDOW = "end_of_window"
+
+
+class OpenWindow:
+    """The variables of what a window has summed up so far.
+
+    Parameters
+    ----------
+    weights, state : sequence of relax.Var
+
+    Attributes
+    ----------
+    loss, weight : relax.Var
+        Σ wᵢ lossᵢ and Σ wᵢ, float64 scalars. The first is not finite if a statistic was not.
+    statistics : list of relax.Var
+        The statistics that the window has reached.
+    gradients : list of relax.Var
+        Σ wᵢ gᵢ, in float32 for parameters of half precision.
+    """
+
+    def __init__(self, weights: Sequence[Any], state: Sequence[Any]):
+        self.loss = relax.Var("window.loss", relax.TensorType([], "float64"))
+        self.weight = relax.Var("window.weight", relax.TensorType([], "float64"))
+        self.statistics = [relax.Var(f"window.{var.name}", var.ty) for var in state]
+        self.gradients = [
+            relax.Var(
+                f"accumulator.{var.name}",
+                relax.TensorType(var.ty.shape, accumulator_dtype(str(var.ty.dtype))),
+            )
+            for var in weights
+        ]
+
+    @property
+    def all(self) -> list[Any]:
+        """All of them, in the order in which functions take and return them."""
+        return [self.loss, self.weight, *self.statistics, *self.gradients]
+
+
+def build_micro_batch(
+    model: Model,
+    loss: LossFunction,
+    forward: Forward,
+    trained: Sequence[str],
+    rules: str = "auto",
+) -> tvm.IRModule:
+    """Write the function that adds a micro-batch to a window.
+
+    Parameters
+    ----------
+    model : Model
+    loss : LossFunction
+        That of `forward`.
+    forward : Forward
+    trained : sequence of str
+        Names of the parameters that the optimiser moves.
+    rules : "auto" or "derived"
+
+    Returns
+    -------
+    IRModule
+        With ``micro_batch(*inputs, [targets], opens, [seed], *params, *state, *window) -> (loss,
+        *window)``, where ``*window`` is `OpenWindow.all`, donated, and `opens` is an int64 scalar:
+        1 for the first micro-batch of a window, which overlooks what the window held, else 0. The
+        loss is that of the micro-batch alone.
+
+    Raises
+    ------
+    MissingGradientError
+    """
+    step = StepGradients(model, forward, trained, rules)
+    window = OpenWindow(step.weights, step.state)
+    opens = relax.Var("opens", relax.TensorType([], "int64"))
+
+    def body(emitter: Emitter) -> Any:
+        first = emitter.lift(opens)
+        is_first = op.greater(first, 0)
+        before = [emitter.lift(var) for var in window.statistics]
+        pairs = zip(map(emitter.lift, step.state), before, strict=True)
+        reached = [op.where(is_first, *pair) for pair in pairs]
+        value, gradients, new = step.emit(emitter, [each.expr for each in reached])
+        with emitter.at(None, "accumulate"):
+            weight = _weight(model, loss, forward, emitter, step.arguments)
+            # Statistics are no sums: what is not finite now may be finite again after the next
+            # micro-batch. So they stay, and the sum of the losses remembers it.
+            new = new or reached
+            floats = [statistic for statistic in new if is_float(statistic.dtype)]
+            finite = all_finite([value, *floats])
+            kept = [op.where(finite, *pair) for pair in zip(new, before, strict=True)]
+            terms = [op.where(finite, value, math.nan), emitter.lift(relax.const(1.0, "float64"))]
+            totals = [emitter.lift(var) for var in (window.loss, window.weight, *window.gradients)]
+            sums = [
+                _added(emitter, first, weight, *pair)
+                for pair in zip(totals, [*terms, *gradients], strict=True)
+            ]
+            # A loss that is a parameter would change when the window ends.
+            own = emitter.emit(copy_of(value))
+        return (own, *sums[:2], *kept, *sums[2:])
+
+    owned = [*step.params, *step.state, *window.all]
+    inputs = [*step.arguments, opens, *step.seed, *owned]
+    written = step.write(MICRO_BATCH, inputs, body)
+    return with_donations(written, MICRO_BATCH, inputs, window.all, first=1)
+
+
+def build_end_of_window(model: Model, trained: Sequence[str], optimizer: Optimizer) -> tvm.IRModule:
+    """Write the function that ends a window: the optimiser's update by its mean gradient.
+
+    Returns
+    -------
+    IRModule
+        With ``end_of_window(rate, updates, *trained params, *state, *buffers, *window) ->
+        (updates, *trained params, *state, *buffers)``, as of `build_step`. The statistics become
+        those of the window. Where anything in the window was not finite, all are returned
+        unchanged. The window itself is only read.
+    """
+    types = owned_types(model)
+    weights = [relax.Var(name, types[name]) for name in trained]
+    state = [relax.Var(name, types[name]) for name in model.state]
+    update, window = Update(optimizer, weights, state), OpenWindow(weights, state)
+
+    def body(emitter: Emitter) -> Any:
+        with emitter.at(None, "update"):
+            total, count = emitter.lift(window.loss), emitter.lift(window.weight)
+
+            def means() -> list[Tensor]:
+                sums = map(emitter.lift, window.gradients)
+                return [each / count.astype(each.dtype) for each in sums]
+
+            gradients = [
+                mean.astype(str(var.ty.dtype)) for mean, var in zip(means(), weights, strict=True)
+            ]
+            statistics = [emitter.lift(var) for var in window.statistics]
+            # Means are emitted twice: a value with two readers would take memory.
+            checked = [total, count, *means()]
+            return tuple(update.emit(emitter, gradients, statistics, checked))
+
+    inputs = [update.rate, update.updates, *update.replaced, *window.all]
+    written = write_function(tvm.IRModule(), END_OF_WINDOW, inputs, body)
+    return with_donations(written, END_OF_WINDOW, inputs, update.replaced, first=1)
+
+
+def _weight(
+    model: Model, loss: LossFunction, forward: Forward, emitter: Emitter, arguments: Sequence[Any]
+) -> Tensor:
+    """Emit how much a micro-batch counts in its window, a float64 scalar."""
+    count = len(model.inputs)
+    inputs, targets = [var.ty for var in arguments[:count]], arguments[count:]
+    lifted = emitter.lift(targets[0]) if targets else None
+    weight = loss.divisor(inputs, forward.outputs, lifted)
+    return weight if isinstance(weight, Tensor) else emitter.lift(relax.const(weight, "float64"))
+
+
+def _added(emitter: Emitter, first: Tensor, weight: Tensor, total: Tensor, term: Tensor) -> Tensor:
+    """Emit ``total + weight · term``, without the total in the first micro-batch of a window.
+
+    It is a kernel of its own. Fused into the contraction that computes a gradient it would not be
+    an update in place: a contraction has no one loop that reads an element where it writes it.
+    """
+    dtype = total.dtype
+
+    def sums(first: te.Tensor, weight: te.Tensor, total: te.Tensor, term: te.Tensor) -> te.Tensor:
+        return te.compute(
+            total.shape,
+            lambda *indices: (
+                tirx.Select(first() > 0, tirx.const(0, dtype), total(*indices))
+                + weight().astype(dtype) * term(*indices).astype(dtype)
+            ),
+            name="accumulate",
+        )
+
+    arguments = [each.expr for each in (first, weight, total, term)]
+    added = emitter.builder.emit_te(
+        sums, *arguments, primfunc_name_hint="accumulate", primfunc_attrs=OPAQUE
+    )
+    return emitter.lift(added)

@@ -1,0 +1,102 @@
+"""The window of a step that accumulates: what its micro-batches have summed up so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+
+from ..lower.arrays import to_tensor
+from ..lower.device import reported
+from ..ops.tensor import accumulator_dtype
+from .tensors import Arrays, as_arrays, refuse_overlap
+
+
+class Window:
+    """Device tensors that each micro-batch of a step overwrites; see `accumulate.OpenWindow`.
+
+    They mean nothing while no micro-batch is accumulated: the first one overlooks what they hold.
+
+    Parameters
+    ----------
+    params, state : mapping of str to array
+        Of the model.
+    trained : sequence of str
+        Names of the parameters that get an accumulator.
+    device : tvm device
+
+    Attributes
+    ----------
+    accumulated : int
+        Micro-batches so far.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, np.ndarray],
+        state: Mapping[str, np.ndarray],
+        trained: Sequence[str],
+        device: Any,
+    ):
+        self.accumulated = 0
+        arrays: dict[str, Arrays] = {
+            "window": {"loss": np.zeros(()), "weight": np.zeros(())},
+            "window_state": {name: np.zeros_like(array) for name, array in state.items()},
+            "accumulators": {name: _zeros(params[name]) for name in trained},
+        }
+        sizes = [array.nbytes for members in arrays.values() for array in members.values()]
+        self._sizes = np.array(sizes, int)
+        with reported(
+            device,
+            "the accumulators of gradients",
+            int(self._sizes.sum()),
+            remedy="use a smaller model, or accumulate=1",
+        ):
+            self._groups = {
+                group: {name: to_tensor(array, device) for name, array in members.items()}
+                for group, members in arrays.items()
+            }
+            self._flags = [to_tensor(np.array(flag, "int64"), device) for flag in (1, 0)]
+
+    @property
+    def opens(self) -> tvm.runtime.Tensor:
+        """Whether the next micro-batch is the first one, as an int64 scalar on the device."""
+        return self._flags[self.accumulated > 0]
+
+    def everything(self) -> list[tvm.runtime.Tensor]:
+        """Return the tensors in the order of `OpenWindow.all`."""
+        return [tensor for members in self._groups.values() for tensor in members.values()]
+
+    def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
+        """Take what a micro-batch returned, in that order, and count it."""
+        fresh = iter(tensors)
+        for members in self._groups.values():
+            for name in members:
+                members[name] = next(fresh)
+        self.accumulated += 1
+
+    def arrays(self) -> dict[str, Arrays]:
+        """Return copies of everything, by group and name."""
+        return {group: as_arrays(tensors) for group, tensors in self._groups.items()}
+
+    def restore(self, groups: Mapping[str, Mapping[str, np.ndarray]], accumulated: int) -> None:
+        """Overwrite everything by arrays, grouped as `arrays` returns them, and set the count."""
+        for group, members in self._groups.items() if accumulated else ():
+            for name, tensor in members.items():
+                to_tensor(groups[group][name], into=tensor)
+        self.accumulated = accumulated
+
+    def check_overlap(self, lent: Mapping[str, tvm.runtime.Tensor]) -> None:
+        """Raise `AliasError` if memory that the caller lends belongs to the window."""
+        owned = {
+            f"{group} of {name!r}": tensor
+            for group, members in self._groups.items()
+            for name, tensor in members.items()
+        }
+        refuse_overlap(lent, owned, self._sizes)
+
+
+def _zeros(param: np.ndarray) -> np.ndarray:
+    return np.zeros(param.shape, accumulator_dtype(str(param.dtype)))

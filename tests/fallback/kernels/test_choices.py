@@ -1,0 +1,72 @@
+"""Branches that become choices in kernels of gradients, and those that must not."""
+
+import numpy as np
+import pytest
+from tvm import te, tirx
+
+from graphgrad.fallback.kernels.choices import without_branches
+from graphgrad.fallback.walk import is_conditional, postorder
+from tests.fallback.interpreter import evaluate
+
+ZERO = tirx.const(0.0, "float64")
+X = te.placeholder((4, 6), "float64", name="x")
+AT = te.placeholder((4,), "int64", name="at")
+
+
+def branches(body, reduced=False):
+    """Return how many branches are left of those in a body over the elements of X."""
+    if reduced:
+        k = te.reduce_axis((0, 6), name="k")
+        stage = te.compute((4,), lambda i: te.sum(body(i, k), axis=k))
+    else:
+        stage = te.compute((4, 6), body)
+    (result,) = without_branches([stage])
+    known = [(X, np.random.default_rng(0).uniform(-1, 1, (4, 6))), (AT, np.array([0, 9, 2, 0]))]
+    before, after = evaluate([stage, result], known)
+    np.testing.assert_array_equal(before, after)
+    (root,) = result.op.body
+    roots = root.source if isinstance(root, tirx.Reduce) else [root]
+    return sum(map(is_conditional, postorder(*roots)))
+
+
+@pytest.mark.parametrize("reduced", [False, True], ids=["map", "sum"])
+def test_masked_copy(reduced):
+    assert branches(lambda i, j: tirx.if_then_else(X(i, j) > 0, X(i, j) * 2.0, ZERO), reduced) == 0
+
+
+def test_masks_inside_masks():
+    def body(i, j):
+        inner = tirx.if_then_else(X(i, 5 - j) > 0, X(i, j), ZERO)
+        return tirx.if_then_else(X(i, j) > 0, inner, X(3 - i, j))
+
+    assert branches(body) == 0
+
+
+def test_condition_on_loops_stays():
+    assert branches(lambda i, j: tirx.if_then_else(j < 3, X(i, j), ZERO)) == 1
+
+
+def test_load_that_may_be_outside_stays_protected():
+    def body(i, j):
+        return tirx.if_then_else(AT(i) < 6, X(i, AT(i)), ZERO)
+
+    assert branches(body) == 1
+
+
+def test_load_outside_that_loops_protect_stays_protected():
+    def body(i, j):
+        shifted = tirx.if_then_else(j < 5, X(i, j + 1), ZERO)
+        return tirx.if_then_else(X(i, j) > 0, shifted, ZERO)
+
+    assert branches(body) == 2, "with one left, the other does no harm"
+
+
+def test_division_by_what_may_be_zero_stays_protected():
+    def body(i, j):
+        return tirx.if_then_else(AT(i) > 0, (7 // AT(i)).astype("float64"), ZERO)
+
+    assert branches(body) == 1
+
+
+def test_costly_value_is_branched_around():
+    assert branches(lambda i, j: tirx.if_then_else(X(i, j) > 0, te.exp(X(i, j)), ZERO)) == 1

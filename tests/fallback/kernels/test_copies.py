@@ -1,0 +1,68 @@
+"""Copies that are read through in kernels of gradients."""
+
+import numpy as np
+import pytest
+from tvm import te, tirx
+
+from graphgrad.fallback.graph import operations
+from graphgrad.fallback.kernels.copies import original, without_copies
+from graphgrad.fallback.kinds import Kind, copied, map_stage, marked
+from tests.fallback.interpreter import evaluate
+
+
+@pytest.fixture
+def x():
+    return te.placeholder((4, 6), "float64", name="x")
+
+
+def names(tensor):
+    return [op.name for op in operations(tensor) if isinstance(op, te.ComputeOp)]
+
+
+def doubled(tensor, *shape, at):
+    return map_stage(shape, lambda *i: tensor(*at(*i)) * tirx.const(2.0, "float64"), "doubled")
+
+
+def test_copies_are_read_through(x):
+    transposed = map_stage((6, 4), lambda j, i: x(i, j), "transposed")
+    (result,) = without_copies([doubled(transposed, 3, 4, at=lambda j, i: (2 * j, i))])
+    assert names(result) == ["doubled"]
+
+
+def test_border_is_kept_where_it_is_read(x):
+    def padded(i, j):
+        return tirx.if_then_else(j >= 1, x(i, j - 1), tirx.const(0.0, "float64"))
+
+    pad = map_stage((4, 7), padded, "pad")
+    inside, all_of_it = without_copies(
+        [doubled(pad, 4, 6, at=lambda i, j: (i, j + 1)), doubled(pad, 4, 7, at=lambda i, j: (i, j))]
+    )
+    assert names(inside) == ["doubled"]
+    assert names(all_of_it) == ["pad", "doubled"]
+    values = np.arange(24.0).reshape(4, 6)
+    given, whole = evaluate([inside, all_of_it], [(x, values)])
+    np.testing.assert_array_equal(given, 2 * values)
+    np.testing.assert_array_equal(whole, 2 * np.pad(values, [(0, 0), (1, 0)]))
+
+
+def test_operands_of_a_contraction_are_kept(x):
+    k = te.reduce_axis((0, 6), name="k")
+    copy = copied(x, "copy")
+    total = te.compute(
+        (4,),
+        lambda i: te.sum(copy(i, k) * copy(i, k), axis=k),
+        name="total",
+        attrs=marked(Kind.CONTRACTION),
+    )
+    assert names(without_copies([total])[0]) == ["copy", "total"]
+
+
+def test_a_tensor_that_is_another_one(x):
+    assert original(copied(copied(x, "a"), "b")).same_as(x)
+    for other in (
+        map_stage((6, 4), lambda j, i: x(i, j), "transposed"),
+        map_stage((4, 6), lambda i, j: x(i, 5 - j), "reversed"),
+        map_stage((4, 5), x, "sliced"),
+        map_stage((4, 6), lambda i, j: x(i, j).astype("float32"), "rounded"),
+    ):
+        assert original(other).same_as(other)
