@@ -1,4 +1,4 @@
-"""The programs that `accumulate.py` measures: gradients of layers and of a network, a step of it."""
+"""What `accumulate.py` measures: gradients of layers and of a network, a step of it."""
 
 from __future__ import annotations
 

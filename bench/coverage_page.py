@@ -313,8 +313,8 @@ What is missing or wrong, and what agrees only after the test's values were move
 ("at a kink"). Each of these was looked at:
 
 - Elu, Selu, LeakyRelu, ThresholdedRelu, the border and the elements of GridSample, DeformConv and
-  RoiAlign, ties in MaxPool and ReduceMin: the values stand on a kink or a jump, where the gradient is a convention
-  (the architecture page lists them).
+  RoiAlign, ties in MaxPool and ReduceMin: the values stand on a kink or a jump, where the gradient
+  is a convention (the architecture page lists them).
 - GridSample with nearest, Mod at multiples of the divisor: a jump; the gradient is that beside it.
 - Acosh at 1, Pow of 0: the differences leave the domain of the function.
 - LpNormalization of zeros: the norm has no derivative there; ours is 0.

@@ -17,6 +17,7 @@ from tvm import relax
 
 from ..aliases import aliases_of
 from ..errors import ArgumentError, NotDifferentiableError
+from ..lower.rebuild import renamed
 
 RULES = ("auto", "derived")
 """All gradient rules, or all but graphgrad's own: these are derived then."""
@@ -239,11 +240,20 @@ class _Inliner:
         outer, self.program.bindings = self.program.bindings, []
         result = self.append(body)
         bindings, self.program.bindings = self.program.bindings, outer
+        # A gradient repeats the branch, and no variable may be bound twice, in a function neither.
+        read = {*variables_in(result), *(v for _, value in bindings for v in variables_in(value))}
+        bindings = [b for b in bindings if b[0] in read or not isinstance(b[1], relax.Function)]
         bound = [
             value if isinstance(value, relax.MatchCast) else relax.VarBinding(var, value)
             for var, value in bindings
         ]
-        branch = relax.SeqExpr([relax.BindingBlock(bound)], result)
+        # What was inlined may have been in a dataflow block, but a branch is none.
+        names = {
+            var: relax.Var(var.name, var.ty)
+            for var, _ in bindings
+            if isinstance(var, relax.DataflowVar)
+        }
+        branch = renamed(relax.SeqExpr([relax.BindingBlock(bound)], result), names)
         relax.expr._update_type(branch, body.ty)
         return branch
 

@@ -18,13 +18,16 @@ class Author:
     random : random.Random
     name : str
         Of the program; those of the functions that it calls begin with it.
+    calm : bool
+        What is changed in memory is not used afterwards under a name that is known to mean it,
+        so that many programs have gradients.
     """
 
-    def __init__(self, builder, random, name):
-        self.builder, self.random, self.name = builder, random, name
+    def __init__(self, builder, random, name, calm=False):
+        self.builder, self.random, self.name, self.calm = builder, random, name, calm
         self.condition = None
         self.in_branch = False
-        self.declared = random.random() < 0.6
+        self.declared = calm or random.random() < 0.6
         self.callees = []
 
     def write(self, donations):
@@ -94,10 +97,14 @@ class Author:
         return self.builder.emit(relax.TupleGetItem(pair, self.random.randint(0, 1)))
 
     def _overwriting(self, names):
+        if self.calm:
+            return self._op(names)
         name = self._function([aliasing.INCREMENTED], [aliasing.DECLARED_INCREMENTED])
         return op.call_inplace_packed(name, self._one_of(names), inplace_indices=0, ty_args=TENSOR)
 
     def _effect(self, names, depth):
+        if self.calm:
+            return self._calm_effect(names)
         x, y = self._one_of(names), self._one_of(names)
         unary = self._function(
             [aliasing.INCREMENT, aliasing.KEEP, aliasing.KEEP],
@@ -108,6 +115,18 @@ class Author:
             chosen.append(call(aliasing.CHANGE_KEPT))
         self.builder.emit(self.random.choice(chosen))
         return x
+
+    def _calm_effect(self, names):
+        x, y = self._one_of(names), self._one_of(names)
+        if self.random.random() < 0.3:
+            self.builder.emit(call(aliasing.DECLARED_SEE, x))
+            return y
+        effect = [call(aliasing.DECLARED_INCREMENT, x), call(aliasing.DECLARED_ADD_TO, x, y)]
+        self.builder.emit(self.random.choice(effect))
+        others = [name for name in names if not name.same_as(x)]
+        if len(others) > 1:
+            names[:] = others
+        return self._one_of(names)
 
     def _function(self, undeclared, declared):
         return self.random.choice(declared if self.declared else undeclared + declared)
@@ -164,6 +183,7 @@ class Author:
         inside = relax.BlockBuilder()
         inside._begin_binding_block()
         effect = self._function([aliasing.INCREMENT], [aliasing.DECLARED_INCREMENT])
+        effect = aliasing.DECLARED_SEE if self.calm else effect
         inside.emit(call(effect, captured))
         result = inside.emit(op.add(param, captured))
         body = relax.SeqExpr([inside._end_block()], result)

@@ -91,3 +91,26 @@ def test_a_loss_keeps_its_tensor(step):
     for _ in range(5):
         step(X, Y)
     assert float(loss) == expected
+
+
+def test_micro_batches(monkeypatch):
+    """They follow those of the host; nothing is read back, and no tensor moves."""
+    step = gg.train_step(perceptron(), optimizer=ADAM, target=gpu(), accumulate=2)
+    host = gg.train_step(perceptron(), optimizer=ADAM, accumulate=2)
+    step(X, Y), step(-X, Y)
+
+    def places():
+        owned = [*step._tensors.replaced()[1:], *step._tensors.window.everything()]
+        return [tensor.data_ptr() for tensor in owned]
+
+    before = places()
+    with monkeypatch.context() as unread:
+        unread.setattr(tvm.runtime.Tensor, "numpy", None)
+        losses = [step(x, Y) for x in (X, -X, X * np.float32(np.nan), X, X)]
+    assert places() == before and step.accumulated == 1
+    assert [loss.applied for loss in losses] == [False, True, False, False, False]
+    assert (step.steps, step.skipped) == (3, 1)
+    for x in (X, -X, X, -X):
+        host(x, Y)
+    for name, expected in host.params.items():
+        np.testing.assert_allclose(step.params[name], expected, rtol=1e-4, atol=1e-6)

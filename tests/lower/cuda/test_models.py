@@ -13,8 +13,10 @@ from graphgrad.lower import pipeline
 from graphgrad.lower.cuda.compiler import executable_sources
 from graphgrad.lower.cuda.rules import RULES, Rule
 from graphgrad.lower.cuda.schedule import SCHEDULED, schedule_module
+from graphgrad.lower.inplace import DONATED, DONATED_DONE
 from graphgrad.models import lenet, mlp, resnet_digits
 from graphgrad.train.forward import LossFunction, build_forward
+from graphgrad.train.recipe import recipe
 from graphgrad.train.update import build_step
 from tests import torch_nets
 from tests.peers import peer
@@ -121,3 +123,18 @@ def test_machine_code():
         pytest.skip("no nvcc on the PATH: nothing here compiles CUDA source")
     executable = gg.compile(training_step("mlp"), {"kind": "cuda", "arch": "sm_90"})
     assert executable_sources(executable)
+
+
+@pytest.mark.parametrize("part", ["micro-batch", "end"])
+def test_a_step_of_several_micro_batches(part):
+    model = gg.from_onnx(mlp(batch=4))
+    optimizer = gg.optim.AdamW(0.1, clip_norm=1.0)
+    made = recipe(model, "cross_entropy", optimizer, None, gpu("sm_90"), 0, "auto", accumulate=2)
+    mod = made.end_of_window() if part == "end" else made.step(made.forward({}))
+    records = []
+    lowered = pipeline.lower(mod, gpu("sm_90"), records)
+    assert len(records) == len(kernels(lowered))
+    [function] = [f for f in lowered.functions.values() if DONATED in (f.attrs or {})]
+    assert sorted(map(list, function.attrs[DONATED])) == sorted(
+        map(list, function.attrs[DONATED_DONE])
+    )
