@@ -111,7 +111,7 @@ def size(ty: Any) -> int:
 
 def _forward(small: bool) -> tuple[Any, Any]:
     proto = (
-        resnet_digits(batch=8, width=0.25)
+        resnet_digits(batch=4, width=0.0625)
         if small
         else resnet18(batch=32, channels=3, size=32, classes=10, stem="cifar")
     )

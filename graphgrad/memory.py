@@ -152,7 +152,7 @@ class _Memory:
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> bool:
     try:
-        return np.shares_memory(a, b, max_work=_WORK)
+        return np.shares_memory(a, b, max_work=_WORK)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return np.may_share_memory(a, b)
 

@@ -273,11 +273,21 @@ class _Inliner:
                 "cannot be differentiated; write the loop with a fixed number of steps"
             )
         copy = relax.utils.copy_with_new_vars(callee)
+        if not callee.is_pure:
+            arguments = [self._bound(argument) for argument in arguments]
         bound = copy.bind_params(dict(zip(copy.params, arguments, strict=True)))
         self.stack.append((callee, label))
         result = self.append(bound.body)
         self.stack.pop()
         return result
+
+    def _bound(self, argument: Any) -> Any:
+        """Return an argument as a variable: what is changed in a constant must be seen by all."""
+        if not isinstance(argument, tvm.ir.GenericConst):
+            return argument
+        var = relax.Var("constant", argument.ty)
+        self.program.bindings.append((var, argument))
+        return var
 
 
 def _fits_dataflow(value: Any) -> bool:

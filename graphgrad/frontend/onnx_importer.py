@@ -179,7 +179,7 @@ class _Importer:
         converter = converter or converters.find(node.domain, node.op_type)
         outputs = self._converted(node, converter) if converter else self._translated(node)
         for name, value in zip(node.output, outputs, strict=False):
-            if isinstance(value, GenericConst) and str(value.ty.dtype) in _EXACT:
+            if name and isinstance(value, GenericConst) and str(value.ty.dtype) in _EXACT:
                 self._add_constant(name, value.value.numpy())
             elif name:
                 self._values[name] = self._bound(value)

@@ -96,7 +96,8 @@ def _across_outputs(
     trips = volume(outer) * (last.extent // length)
     block, chunks = _split_over_cores(sch, block, stage, trips)
     if chunks:
-        _behind_results(sch, stage, after)
+        part = vector_length(last.extent, lanes, _UNROLLED_VECTORS)
+        _behind_results(sch, stage, after, chunks, part)
         after = []
     loops = sch.get_loops(block)
     lead, loops = loops[:chunks], loops[chunks:]
@@ -137,7 +138,7 @@ def _along_terms(
 
 def _scalar(sch: Schedule, block: Any, stage: Stage, after: list[Any]) -> None:
     block, chunks = _split_over_cores(sch, block, stage, volume(stage.spatial))
-    _behind_results(sch, stage, after)
+    _behind_results(sch, stage, after, chunks)
     loops = sch.get_loops(block)
     outer = loops[: chunks + len(stage.spatial)]
     if outer:
@@ -160,11 +161,31 @@ def _split_over_cores(sch: Schedule, block: Any, stage: Stage, trips: int) -> tu
     return sch.rfactor(chunk, 0), 1
 
 
-def _behind_results(sch: Schedule, stage: Stage, after: list[Any]) -> None:
-    """Compute epilogues of a stage behind each of its results, where that is all they need."""
-    loops = sch.get_loops(sch.get_sblock(stage.name))[: len(stage.spatial)]
-    for epilogue in after if loops else []:
-        sch.reverse_compute_at(epilogue, loops[-1])
+def _behind_results(
+    sch: Schedule, stage: Stage, after: list[Any], chunks: int = 0, length: int = 1
+) -> None:
+    """Compute epilogues of a stage where results are complete, so that those need no memory.
+
+    Parameters
+    ----------
+    sch : Schedule
+    stage : Stage
+    after : list of block
+        The epilogues.
+    chunks : int
+        How many loops over parts of the reduction stand in front of those over results.
+    length : int
+        How many neighbouring results are computed side by side; it divides their number.
+    """
+    if not after or not stage.spatial:
+        return
+    loops = sch.get_loops(sch.get_sblock(stage.name))
+    end = chunks + len(stage.spatial)
+    *outer, last = loops[chunks:end]
+    last, *vector = sch.split(last, [None, length]) if length > 1 else [last]
+    sch.reorder(*outer, last, *loops[:chunks], *loops[end:], *vector)
+    for epilogue in after:
+        sch.reverse_compute_at(epilogue, last)
 
 
 def _accumulate_in_registers(

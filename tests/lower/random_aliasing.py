@@ -40,7 +40,8 @@ class Author:
         with self.builder.function(self.name, [*params, self.condition], pure=False):
             names = self._statements(list(params), self.random.randint(3, 8), depth=0)
             names.append(self._ops(names, 1))
-            names.append(self.builder.emit(op.add(self.random.choice(params), names[-1])))
+            last = self.random.choice(names if self.calm else params)
+            names.append(self.builder.emit(op.add(last, names[-1])))
             results = [names[-1], *(self._one_of(names) for _ in range(self.random.randint(0, 3)))]
             self.builder.emit_func_output(relax.Tuple(results))
         pairs = dict(

@@ -1,4 +1,4 @@
-"""Gradients added to accumulators: in their memory, right, and with nothing of their size beside."""
+"""Gradients added to accumulators: in their memory, right, with nothing of their size beside."""
 
 import math
 
@@ -8,6 +8,7 @@ import tvm
 from tvm import relax, te, tirx
 
 import graphgrad as gg
+from graphgrad.lower.accumulate import with_early_sums
 from graphgrad.lower.allocate import PAGE, allocated_bytes, scratch_bytes
 from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.inplace import DONATED, DONATED_DONE
@@ -127,3 +128,92 @@ def test_layers(name):
     pages = sum(math.ceil(size / PAGE) * PAGE for size in sizes)
     assert allocated_bytes(added)["main_vjp"] <= allocated_bytes(written)["main_vjp"] - pages
     assert scratch(added, min(sizes)) <= scratch(written, min(sizes))
+
+
+def two_sums(x, y):
+    """Return the sums of x and of x · y along the first axis, as one reduction of pairs."""
+    k = te.reduce_axis((0, x.shape[0]), "k")
+    pair = te.comm_reducer(
+        lambda a, b: (a[0] + b[0], a[1] + b[1]),
+        lambda t, u: (tirx.const(0, t), tirx.const(0, u)),
+    )
+    return te.compute((x.shape[1],), lambda i: pair((x[k, i], x[k, i] * y[k, i]), axis=k))
+
+
+def both_added(b, x, y, first, second):
+    sums = b.emit(b.call_te(two_sums, x, y))
+    return relax.Tuple([b.emit(op.add(first, sums[0])), b.emit(op.add(second, sums[1]))])
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(40, 600), (4, 50), (600, 3), (40, 4000), (2, 4096)])
+def test_two_results_of_one_kernel(rows, columns):
+    types = [tensor_type(rows, columns)] * 2 + [tensor_type(columns)] * 2
+    mod = module(both_added, *types, **{DONATED: [[2, 0], [3, 1]]})
+    low = lower(mod, HOST)
+    assert [list(pair) for pair in low["main"].attrs[DONATED_DONE]] == [[2, 0], [3, 1]]
+    assert len(kernels_of(low)) == 1
+    assert scratch(low, 4 * columns) == 0 or rows > columns
+    x, y, first, second = random_tensors(*[[int(n) for n in ty.shape] for ty in types])
+    expected = first.numpy() + x.numpy().sum(0), second.numpy() + (x.numpy() * y.numpy()).sum(0)
+    totals = list(relax.VirtualMachine(generate(low, HOST), tvm.cpu())["main"](x, y, first, second))
+    assert [t.data_ptr() for t in totals] == [first.data_ptr(), second.data_ptr()]
+    for total, wanted in zip(totals, expected, strict=True):
+        np.testing.assert_allclose(total.numpy(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def kernels_of(mod):
+    """Return the names of the kernels that a lowered module calls in its main function."""
+    names = [v.name_hint for v, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)]
+    return [name for name in names if "overlap" not in name]
+
+
+def gradient_returned(b, x, old):
+    gradient = b.emit(op.sum(x, 0))
+    return relax.Tuple([b.emit(op.add(old, gradient)), gradient])
+
+
+def broadcast(b, x, old):
+    return b.emit(op.add(old, b.emit(op.sum(x, 0))))
+
+
+@pytest.mark.parametrize(
+    ("body", "old"), [(gradient_returned, (30,)), (broadcast, (40, 30))], ids=["used", "broadcast"]
+)
+def test_other_readers_keep_the_gradient(body, old):
+    mod = module(body, tensor_type(40, 30), tensor_type(*old), **{DONATED: [[1, 0]]})
+    assert len(kernels_of(lower(mod, HOST))) == 2
+    x, before = random_tensors((40, 30), old)
+    expected = before.numpy() + x.numpy().sum(0)
+    result = machine(mod)["main"](x, before)
+    total = result if body is broadcast else result[0]
+    assert total.data_ptr() == before.data_ptr()
+    np.testing.assert_allclose(total.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_sums_follow_their_gradients():
+    """Cotangents and activations of later layers are not kept until the first layer's gradient."""
+    build = lambda b, x, u, v: b.emit(op.matmul(b.emit(op.tanh(b.emit(op.matmul(x, u)))), v))  # noqa: E731
+    mod = gg.vjp(
+        function(build, ((8, 12), F64), ((12, 16), F64), ((16, 20), F64)),
+        wrt=["x1", "x2"],
+        grad_req="add",
+    )
+    early = with_early_sums(mod)["main_vjp"]
+    names = [binding.var.name for block in early.body.blocks for binding in block.bindings]
+    later = names.index("x2_accumulated")
+    assert later < names.index("x1_accumulated") - 2
+    assert names[later - 1] == "lv2_ct3"
+
+
+def test_half_precision_is_scattered_in_single():
+    """Many small updates of one row would be lost one by one in an accumulator of float16."""
+    count, shape = 4096, (4, 8)
+    types = [((count,), "int64"), (shape, "float16")]
+    mod = gg.vjp(
+        function(lambda b, i, w: b.emit(op.take(w, i, axis=0)), *types), wrt="x1", grad_req="add"
+    )
+    index, old = np.zeros(count, "int64"), np.full(shape, 100, "float16")
+    cotangent = np.full((count, 8), 0.01, "float16")
+    vm = relax.VirtualMachine(gg.compile(mod), tvm.cpu())
+    _, (total,) = vm["main_vjp"](*map(to_tensor, (index, old, cotangent, old)))
+    np.testing.assert_allclose(total.numpy()[0], 100 + count * float(cotangent[0, 0]), rtol=1e-2)
