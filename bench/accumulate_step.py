@@ -45,10 +45,10 @@ def main() -> None:
 def run(step: Any, types: list[Any]) -> None:
     """Make some steps, each from what the one before returned."""
     given = tensors(types)
-    fixed = len(given) - (len(_flat(step(*given))) - 1)
     for _ in range(_STEPS):
-        _, *new = _flat(step(*given))
-        given[fixed:] = new
+        results = _flat(step(*given))[1:]  # all but the loss take the places of the last arguments
+        given[len(given) - len(results) :] = results
+        del results
 
 
 def forget_peak() -> float | None:

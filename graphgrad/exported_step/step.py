@@ -314,7 +314,7 @@ class ExportedStep:
         groups = {group: {n: arrays[n] for n in names} for group, names in self._types().items()}
         for slot, fill in self._fills.items():
             groups[slot] = {n: np.full_like(array, fill) for n, array in groups[slot].items()}
-        self._place(groups, {**self.manifest, "steps": 0, "skipped": 0})
+        self._place(groups, {**self.manifest, "steps": 0, "skipped": 0, "accumulated": 0})
 
     def _place(self, groups: Mapping[str, Arrays], facts: Mapping[str, Any]) -> None:
         """Go on from arrays, copied in the order that the step takes them, and facts of a file."""

@@ -86,7 +86,9 @@ def node_of(index, op_type, arrays, attributes):
     return node, {names[name]: array for name, array in arrays.items() if name}
 
 
-@pytest.mark.parametrize("opset", [7, 9, 10, 12, 17, 21])
+@pytest.mark.parametrize(
+    "opset", [7, 12, 21, *(pytest.param(n, marks=pytest.mark.slow) for n in (9, 10, 17))]
+)
 def test_all_forms_of_an_opset(opset):
     runtime = peer("onnxruntime")
     nodes, arrays, kinds = [], {}, []

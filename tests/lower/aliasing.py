@@ -191,7 +191,8 @@ class Interpreter:
         if call.op.name in ("relax.call_pure_packed", "relax.call_inplace_packed"):
             arguments = [self._value(a, environment) for a in call.args[1:]]
             return FUNCTIONS[str(call.args[0].global_symbol)](*arguments)
-        return PURE[call.op.name](*[self._value(a, environment) for a in call.args])
+        arguments = [self._value(a, environment) for a in call.args]
+        return np.asarray(PURE[call.op.name](*arguments))
 
 
 def call(name, *arguments, ty=NOTHING):

@@ -41,8 +41,11 @@ class Author:
             names = self._statements(list(params), self.random.randint(3, 8), depth=0)
             names.append(self._ops(names, 1))
             last = self.random.choice(names if self.calm else params)
-            names.append(self.builder.emit(op.add(last, names[-1])))
-            results = [names[-1], *(self._one_of(names) for _ in range(self.random.randint(0, 3)))]
+            total = self.builder.emit(op.add(last, names[-1]))
+            if not self.calm:
+                self._statements(names, self.random.randint(0, 2), depth=1)
+            others = [self._one_of(names) for _ in range(self.random.randint(0, 3))]
+            results = [total, *others]
             self.builder.emit_func_output(relax.Tuple(results))
         pairs = dict(
             zip(

@@ -5,10 +5,19 @@ import pytest
 from tvm import relax, tirx
 
 from graphgrad.errors import ArgumentError
+from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.inplace import DONATED, DONATED_DONE
 from graphgrad.lower.pipeline import pipeline
 from graphgrad.lower.target import target
 from tests.labels import label
+from tests.lower.aliasing import (
+    DECLARED_KEEP,
+    DECLARED_SAME,
+    DECLARED_SEE,
+    KEEP,
+    call,
+    outside,
+)
 from tests.lower.programs import machine, module, random_tensors, tensor_type
 
 op = relax.op
@@ -122,7 +131,7 @@ def reshaped_and_returned(b, x, y):
     return relax.Tuple([b.emit(op.add(x, y)), view])
 
 
-def in_a_tuple(b, x, y):
+def read_from_a_tuple(b, x, y):
     both = b.emit(relax.Tuple([x, y]))
     return relax.Tuple([b.emit(op.add(x, y)), b.emit(op.exp(relax.TupleGetItem(both, 0)))])
 
@@ -136,8 +145,7 @@ UNSAFE = {
     "read later": read_later,
     "returned too": returned_too,
     "output twice": output_twice,
-    "reshaped": reshaped_and_returned,
-    "in a tuple": in_a_tuple,
+    "read from a tuple later": read_from_a_tuple,
     "flip": lambda b, x, y: b.emit(op.flip(x, 0)),
     "transpose": lambda b, x, y: b.emit(op.permute_dims(x)),
     "transpose inlined": lambda b, x, y: b.emit(op.add(op.permute_dims(x), y)),
@@ -165,6 +173,157 @@ def test_unsafe_donations_get_a_fresh_buffer(name):
     np.testing.assert_array_equal(x.numpy(), kept)
     for a, b in zip(got, expected, strict=True):
         np.testing.assert_array_equal(a.numpy(), b)
+
+
+def test_a_returned_reshape_does_not_keep_its_source():
+    mod = module(reshaped_and_returned, *[tensor_type(6, 6)] * 2, **{DONATED: [[0, 0]]})
+    assert donated(mod) == [[0, 0]]
+    x, y = random_tensors((6, 6), (6, 6))
+    expected = x.numpy() + y.numpy(), x.numpy().reshape(36)
+    out = machine(mod)["main"](x, y)
+    assert out[0].data_ptr() == x.data_ptr()
+    for a, b in zip(out, expected, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b)
+
+
+BOOL = tensor_type(dtype="bool")
+
+
+def impure(build, *types, donations):
+    """Return a module whose main, which may have effects, asks for donations."""
+    params = [relax.Var(f"p{i}", ty) for i, ty in enumerate(types)]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params, {DONATED: donations}, pure=False):
+        builder.emit_func_output(build(builder, *params))
+    return builder.get()
+
+
+def branch(builder, build):
+    builder._begin_binding_block()
+    result = builder.emit(build(builder))
+    return relax.SeqExpr([builder._end_block()], result)
+
+
+def choice(builder, condition, first, second):
+    branches = (branch(builder, first), branch(builder, second))
+    return builder.emit(relax.If(condition, *branches))
+
+
+def through_a_tuple(b, c, x, y):
+    both = b.emit(relax.Tuple([b.emit(relax.Tuple([y, x])), y]))
+    same = b.emit(relax.TupleGetItem(b.emit(relax.TupleGetItem(both, 0)), 1))
+    return b.emit(op.add(same, y))
+
+
+def read_by_an_if(b, c, x, y):
+    z = choice(b, c, lambda b: op.multiply(x, y), lambda b: op.multiply(y, y))
+    return b.emit(op.add(x, z))
+
+
+def computed_in_both_branches(b, c, x, y):
+    return choice(b, c, lambda b: op.add(x, y), lambda b: op.multiply(x, y))
+
+
+def computed_or_kept(b, c, x, y):
+    return choice(b, c, lambda b: op.add(x, y), lambda b: x)
+
+
+def read_by_a_declared_function(b, c, x, y):
+    b.emit(call(DECLARED_SEE, x))
+    return b.emit(op.add(x, y))
+
+
+def read_by_the_results_reader(b, c, x, y):
+    out = b.emit(op.add(x, y))
+    return relax.Tuple([out, b.emit(op.matmul(out, y))])
+
+
+def cast_and_renamed(b, c, x, y):
+    same = b.match_cast(x, tensor_type(6, 6))
+    return b.emit(op.add(b.emit(same), y))
+
+
+GRANTED = [
+    through_a_tuple,
+    read_by_an_if,
+    computed_in_both_branches,
+    computed_or_kept,
+    read_by_a_declared_function,
+    read_by_the_results_reader,
+    cast_and_renamed,
+]
+
+
+def kept_by_an_undeclared_function(b, c, x, y):
+    b.emit(call(KEEP, x))
+    return b.emit(op.add(x, y))
+
+
+def result_kept(b, c, x, y):
+    out = b.emit(op.add(x, y))
+    b.emit(call(DECLARED_KEEP, out))
+    return out
+
+
+def alias_read_later(b, c, x, y):
+    alias = b.emit(call(DECLARED_SAME, x, ty=tensor_type(6, 6)))
+    out = b.emit(op.add(x, y))
+    return relax.Tuple([out, b.emit(op.matmul(alias, y))])
+
+
+def perhaps_read_later(b, c, x, y):
+    z = choice(b, c, lambda b: x, lambda b: y)
+    out = b.emit(op.add(x, y))
+    return relax.Tuple([out, b.emit(op.matmul(z, y))])
+
+
+def computed_in_one_branch(b, c, x, y):
+    return choice(b, c, lambda b: op.add(x, y), lambda b: op.matmul(x, y))
+
+
+def perhaps_returned(b, c, x, y):
+    z = choice(b, c, lambda b: x, lambda b: y)
+    return relax.Tuple([b.emit(op.add(x, y)), z])
+
+
+REFUSED = [
+    kept_by_an_undeclared_function,
+    result_kept,
+    alias_read_later,
+    perhaps_read_later,
+    computed_in_one_branch,
+    perhaps_returned,
+]
+
+
+@pytest.mark.parametrize("build", GRANTED + REFUSED, ids=lambda build: build.__name__)
+def test_donation_in_programs_with_control_flow_and_effects(build):
+    types = [BOOL, *[tensor_type(6, 6)] * 2]
+    plain = machine(impure(build, *types, donations=[]))["main"]
+    mod = impure(build, *types, donations=[[1, 0]])
+    assert donated(mod) == ([[1, 0]] if build in GRANTED else [])
+    in_place = machine(mod)["main"]
+    for taken in (True, False):
+        condition = to_tensor(np.array(taken))
+        x, y = random_tensors((6, 6), (6, 6))
+        kept = x.numpy().copy()
+        with outside():
+            expected = [t.numpy().copy() for t in flat(plain(condition, x, y))]
+            np.testing.assert_array_equal(x.numpy(), kept)
+            got = flat(in_place(condition, x, y))
+        assert (got[0].data_ptr() == x.data_ptr()) == (build in GRANTED)
+        for a, b in zip(got, expected, strict=True):
+            np.testing.assert_allclose(a.numpy(), b, rtol=1e-6)
+
+
+def test_a_function_that_others_call_overwrites_nothing():
+    mod = module(lambda b, x: b.emit(half(x)), tensor_type(6), **{DONATED: [[0, 0]]})
+    x = relax.Var("x", tensor_type(6))
+    builder = relax.BlockBuilder(mod)
+    with builder.function("outer", [x]):
+        halved = builder.emit(relax.Call(mod.get_global_var("main"), [x]))
+        builder.emit_func_output(builder.emit(op.add(halved, x)))
+    assert donated(builder.get()) == []
 
 
 def test_one_argument_passed_twice_to_a_kernel_is_not_donated():

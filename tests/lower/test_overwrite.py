@@ -3,7 +3,7 @@
 import pytest
 import tvm
 import tvm_ffi
-from tvm import te, topi
+from tvm import te, tirx, topi
 from tvm.script import tirx as T
 
 from graphgrad.lower.cpu import schedule_function
@@ -75,3 +75,129 @@ def _variables(func):
     found = []
     tvm_ffi.structural_walk(func.body, (tvm.ir.Var, found.append))
     return found
+
+
+@T.prim_func(private=True, s_tir=True)
+def tiled(x: T.Buffer((10,), "float32"), out: T.Buffer((10,), "float32")):
+    for i in range(3):
+        for j in range(4):
+            with T.sblock("b"):
+                v = T.axis.spatial(10, i * 4 + j)
+                T.where(i * 4 + j < 10)
+                out[v] = x[v] * T.float32(2)
+
+
+@T.prim_func(private=True, s_tir=True)
+def tiles_overlap(x: T.Buffer((10,), "float32"), out: T.Buffer((10,), "float32")):
+    for i in range(3):
+        for j in range(4):
+            with T.sblock("b"):
+                v = T.axis.spatial(10, i * 3 + j)
+                out[v] = x[v] * T.float32(2)
+
+
+@T.prim_func(private=True, s_tir=True)
+def sums_in_tiles(
+    y: T.Buffer((8, 5), "float32"), x: T.Buffer((8,), "float32"), out: T.Buffer((8,), "float32")
+):
+    held = T.sblock_alloc_buffer((8,), "float32")
+    for i in range(8):
+        with T.sblock("start"):
+            v = T.axis.spatial(8, i)
+            held[v] = T.float32(0)
+        for k in range(5):
+            with T.sblock("sum"):
+                v, vk = T.axis.remap("SR", [i, k])
+                held[v] = held[v] + y[v, vk]
+        with T.sblock("add"):
+            v = T.axis.spatial(8, i)
+            out[v] = x[v] + held[v]
+
+
+@T.prim_func(private=True, s_tir=True)
+def stored_before_the_sum_ends(
+    y: T.Buffer((8, 5), "float32"), x: T.Buffer((8,), "float32"), out: T.Buffer((8,), "float32")
+):
+    for i in range(8):
+        for k in range(5):
+            with T.sblock("add"):
+                v, vk = T.axis.remap("SS", [i, k])
+                out[v] = x[v] + y[v, vk]
+
+
+@T.prim_func(private=True, s_tir=True)
+def read_again_in_the_tile(
+    y: T.Buffer((8, 5), "float32"), x: T.Buffer((8,), "float32"), out: T.Buffer((8,), "float32")
+):
+    held = T.sblock_alloc_buffer((8,), "float32")
+    for i in range(8):
+        with T.sblock("add"):
+            v = T.axis.spatial(8, i)
+            out[v] = x[v] + y[v, 0]
+        with T.sblock("again"):
+            v = T.axis.spatial(8, i)
+            held[v] = x[v]
+
+
+@T.prim_func(private=True, s_tir=True)
+def scattered(
+    y: T.Buffer((5,), "float32"), x: T.Buffer((8,), "float32"), out: T.Buffer((8,), "float32")
+):
+    with T.sblock("all"):
+        for i in range(8):
+            out[i] = x[i]
+        for k in range(5):
+            out[k * k % 8] = out[k * k % 8] + y[k]
+
+
+@T.prim_func(private=True, s_tir=True)
+def scattered_and_read(
+    y: T.Buffer((5,), "float32"), x: T.Buffer((8,), "float32"), out: T.Buffer((8,), "float32")
+):
+    with T.sblock("all"):
+        for i in range(8):
+            out[i] = x[i]
+        for k in range(5):
+            out[k * k % 8] = out[k * k % 8] + x[k]
+
+
+@T.prim_func(private=True, s_tir=True)
+def by_half_of_the_threads(x: T.Buffer((8,), "float32"), out: T.Buffer((8,), "float32")):
+    held = T.sblock_alloc_buffer((8, 4), "float32")
+    for i in T.thread_binding(8, thread="blockIdx.x"):
+        for j in T.thread_binding(4, thread="threadIdx.x"):
+            with T.sblock("other"):
+                v, w = T.axis.remap("SS", [i, j])
+                held[v, w] = T.float32(0)
+        with T.sblock("b"):
+            v = T.axis.spatial(8, i)
+            out[v] = x[v] * T.float32(2)
+
+
+BY_HAND = {
+    "tiled": (tiled, True),
+    "tiles overlap": (tiles_overlap, False),
+    "sums in tiles": (sums_in_tiles, True),
+    "stored before the sum ends": (stored_before_the_sum_ends, False),
+    "read again in the tile": (read_again_in_the_tile, False),
+    "scattered": (scattered, True),
+    "scattered and read": (scattered_and_read, False),
+    "by half of the threads": (by_half_of_the_threads, False),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_loops_written_by_hand(name):
+    func, safe = BY_HAND[name]
+    x, out = func.params[-2:]
+    assert may_overwrite(func, x, out) == safe
+
+
+def test_copies_are_gone():
+    x, out = scattered.params[-2:]
+    rewritten = overwriting(scattered, {out: x})
+    stores = []
+    tvm_ffi.structural_walk(rewritten.body, (tirx.BufferStore, stores.append))
+    assert len(stores) == 1
+    identity = kernel(te.compute(X.shape, X), inputs=[X])
+    assert overwriting(identity, {identity.params[1]: identity.params[0]}).body is not None

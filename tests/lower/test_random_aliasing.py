@@ -5,6 +5,7 @@ with its differences.
 """
 
 from collections import Counter
+from random import Random
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from tests.lower.random_aliasing import Author
 PROGRAMS = 12
 """How many share a module: most of the time is the compiler's, and they share kernels."""
 
-randoms = st.randoms(use_true_random=False)
+randoms = st.integers(0, 2**32).map(Random)
 few = settings(derandomize=True, max_examples=2, deadline=None, database=None)
 
 

@@ -70,12 +70,9 @@ def distance(reached, exact):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("lenet", marks=pytest.mark.slow),
         "resnet",
-        "transformer",
         "te_op",
-        "scan",
-        pytest.param("gru", marks=pytest.mark.slow),
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("lenet", "transformer", "scan", "gru")),
     ],
 )
 def test_float64(name, tmp_path):

@@ -134,3 +134,29 @@ def test_unused_intermediates_take_no_memory():
     scopes = [buffer.scope() for buffer in func.body.block.alloc_buffers]
     assert "global" not in scopes
     assert np.count_nonzero([scope == "shared" for scope in scopes]) == 2
+
+
+@pytest.mark.parametrize("shape", [(33, 5), (5000, 3), (3, 200000), (7, 40, 9)], ids=label)
+def test_sums_are_added_where_they_are_complete(shape):
+    """No launch of its own adds them; what the others leave are parts of the sums."""
+    x, old = tensor(*shape), tensor(shape[-1], name="old")
+    total = topi.add(old, topi.sum(x, tuple(range(len(shape) - 1))))
+    result = run([x, old], [total])
+    result.agree()
+    func = result.func
+    assert len(func.body.block.alloc_buffers) == launches(result) - 1
+    assert all(b.name.endswith("parts") for b in func.body.block.alloc_buffers)
+    assert may_overwrite(func, func.params[1], func.params[2])
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 32), (31, 43, 67), (9, 130, 700)], ids=label)
+def test_tiles_are_added_where_they_are_complete(shape):
+    rows, columns, inner = shape
+    a, b = tensor(rows, inner, name="a"), tensor(inner, columns, name="b")
+    total = topi.add(tensor(rows, columns, name="old"), topi.matmul(a, b))
+    old = total.op.input_tensors[0]
+    func = tiled_contractions(te.create_prim_func([a, b, old, total]), GPU)
+    assert func is not None
+    assert may_overwrite(func, func.params[2], func.params[3])
+    kept = [b for b in func.body.block.alloc_buffers if b.scope() == "global"]
+    assert not any([int(extent) for extent in b.shape] == [rows, columns] for b in kept)

@@ -84,3 +84,15 @@ def test_an_open_window_is_of_its_accumulate_alone(original, folder, tmp_path):
     with pytest.raises(StateError, match=r"1 of 4 micro-batches.*accumulate=3"):
         exported.load(tmp_path / "open")
     assert held(exported) == before and exported.accumulated == 1
+
+
+def test_other_weights_start_at_a_window_of_their_own(original, folder):
+    exported = ExportedStep(folder, weights={**original.params, **original.state})
+    assert (exported.steps, exported.accumulated) == (0, 0)
+    fresh = gg.train_step(normalised(), optimizer=MOMENTUM, accumulate=3)
+    fresh._steps, fresh._end = original._steps, original._end
+    groups = {**original._tensors.arrays(), "momentum": fresh._tensors.arrays()["momentum"]}
+    fresh._tensors.restore(groups, 0)
+    for seed in range(3):
+        assert exported(*images(seed)) == fresh(*images(seed))
+    assert held(exported) == held(fresh)
