@@ -10,6 +10,7 @@ from tvm import relax
 
 from ..frontend.model import Model
 from ..lower.inplace import DONATED
+from ..lower.overlap import CHECKED_BY_OWNER
 from ..ops import functional as op
 from ..ops.tensor import Emitter, Tensor, is_float, type_shape
 from .clip import clip_by_norm, clip_by_value
@@ -163,7 +164,7 @@ def with_donations(
         Number of the first of these results.
     """
     pairs = [[params.index(var), index] for index, var in enumerate(replaced, first)]
-    mod[name] = mod[name].with_attr(DONATED, pairs)
+    mod[name] = mod[name].with_attr({DONATED: pairs, CHECKED_BY_OWNER: True})
     return mod
 
 
