@@ -24,7 +24,6 @@ from ..autodiff.write import write_function
 from ..frontend.model import Model
 from ..ops import functional as op
 from ..ops.copy import copy_of
-from ..ops.define import OPAQUE
 from ..ops.tensor import Emitter, Tensor, accumulator_dtype, is_float
 from .forward import Forward, LossFunction
 from .gradients import StepGradients
@@ -188,8 +187,7 @@ def _weight(
 def _added(emitter: Emitter, first: Tensor, weight: Tensor, total: Tensor, term: Tensor) -> Tensor:
     """Emit ``total + weight · term``, without the total in the first micro-batch of a window.
 
-    It is a kernel of its own. Fused into the contraction that computes a gradient it would not be
-    an update in place: a contraction has no one loop that reads an element where it writes it.
+    One expression, so that it becomes part of the kernel that computes the term.
     """
     dtype = total.dtype
 
@@ -204,7 +202,4 @@ def _added(emitter: Emitter, first: Tensor, weight: Tensor, total: Tensor, term:
         )
 
     arguments = [each.expr for each in (first, weight, total, term)]
-    added = emitter.builder.emit_te(
-        sums, *arguments, primfunc_name_hint="accumulate", primfunc_attrs=OPAQUE
-    )
-    return emitter.lift(added)
+    return emitter.lift(emitter.builder.emit_te(sums, *arguments, primfunc_name_hint="accumulate"))

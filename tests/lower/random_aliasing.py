@@ -44,8 +44,10 @@ class Author:
             total = self.builder.emit(op.add(last, names[-1]))
             if not self.calm:
                 self._statements(names, self.random.randint(0, 2), depth=1)
+                # Read what may have been overwritten, if donation is wrong.
+                names.append(self.builder.emit(op.sin(self._one_of([*params, *names]))))
             others = [self._one_of(names) for _ in range(self.random.randint(0, 3))]
-            results = [total, *others]
+            results = [total, names[-1], *others]
             self.builder.emit_func_output(relax.Tuple(results))
         pairs = dict(
             zip(

@@ -24,11 +24,13 @@ from tests.lower import aliasing
 from tests.lower.aliasing import DTYPE, SHAPE, Interpreter, flat, outside
 from tests.lower.random_aliasing import Author
 
-PROGRAMS = 12
+PROGRAMS = 16
 """How many share a module: most of the time is the compiler's, and they share kernels."""
 
 randoms = st.integers(0, 2**32).map(Random)
-few = settings(derandomize=True, max_examples=2, deadline=None, database=None)
+few, more = (
+    settings(derandomize=True, max_examples=count, deadline=None, database=None) for count in (2, 5)
+)
 
 
 def programs(random, calm=False):
@@ -83,7 +85,7 @@ def check(mod, machine, name, arrays, done):
 
 
 @given(randoms)
-@few
+@more
 def test_values_and_memory(random):
     mod, names = programs(random)
     host = target("llvm")
