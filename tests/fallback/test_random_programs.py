@@ -48,7 +48,9 @@ def test_gradients_of_gradients_agree_with_differences(first):
     assert counted[SMOOTH] >= 8, counted
 
 
-@pytest.mark.parametrize("first", [20_000, 20_012, 20_024])
+@pytest.mark.parametrize(
+    "first", [20_000, *(pytest.param(n, marks=pytest.mark.slow) for n in (20_012, 20_024))]
+)
 def test_compiled_gradients_are_the_interpreted_ones(first):
     counted = outcomes(fuzz.check_compiled, range(first, first + 12))
     assert counted == {fuzz.EQUAL: 12}

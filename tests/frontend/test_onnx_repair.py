@@ -50,9 +50,9 @@ def test_nodes_get_stable_names():
 
 def test_all_unsupported_operators_are_named_at_once():
     nodes = [
-        helper.make_node("Det", ["x"], ["a"], name="first"),
+        helper.make_node("RegexFullMatch", ["x"], ["a"], name="first"),
         helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("Det", ["b"], ["c"], name="second"),
+        helper.make_node("RegexFullMatch", ["b"], ["c"], name="second"),
         helper.make_node("StringNormalizer", ["c"], ["d"]),
         helper.make_node("Relu", ["d"], ["y"], domain="my.domain"),
     ]
@@ -61,7 +61,7 @@ def test_all_unsupported_operators_are_named_at_once():
     with pytest.raises(ModelError) as error:
         from_onnx(proto)
     for part in (
-        "Det (2): ['first', 'second']",
+        "RegexFullMatch (2): ['first', 'second']",
         "StringNormalizer (1): ['StringNormalizer_3']",
         "my.domain::Relu (1): ['Relu_4']",
     ):
@@ -82,11 +82,11 @@ def test_operators_inside_branches_are_seen():
         return helper.make_graph([node], "branch", [], [output])
 
     node = helper.make_node(
-        "If", ["c"], ["y"], then_branch=branch("Relu"), else_branch=branch("Det")
+        "If", ["c"], ["y"], then_branch=branch("Relu"), else_branch=branch("RegexFullMatch")
     )
     proto = model_of([node], {"x": [3]}, {"y": [3]})
     proto.graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
-    with pytest.raises(ModelError, match=r"Det \(1\): \['Det_inside'\]"):
+    with pytest.raises(ModelError, match=r"RegexFullMatch \(1\): \['RegexFullMatch_inside'\]"):
         from_onnx(proto)
 
 

@@ -20,11 +20,10 @@ def random(*shapes):
     return [generator.standard_normal(shape, np.float32) for shape in shapes]
 
 
-@pytest.mark.parametrize("optimizer", [gg.optim.SGD(0.1, momentum=0.9), gg.optim.Adam(0.01)])
-def test_a_training_step(optimizer):
+def test_a_training_step():
     images, labels = random((8, 1, 28, 28))[0], np.arange(8) % 10
     with differential() as state:
-        step = gg.train_step(gg.from_onnx(lenet()), optimizer=optimizer)
+        step = gg.train_step(gg.from_onnx(lenet()), optimizer=gg.optim.SGD(0.1, momentum=0.9))
         losses = [float(step(images, labels)) for _ in range(3)]
         step.evaluate(images)
     assert state.compared == 4

@@ -38,7 +38,9 @@ def assert_close(ours, reference, tolerance=1e-8):
         assert error <= tolerance * max(np.linalg.norm(expected), floor), name
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["training", "inference"])
+@pytest.mark.parametrize(
+    "training", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["training", "inference"]
+)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_gradients(name, training):
     torch = peer("torch")
@@ -65,7 +67,14 @@ def test_gradients_in_float32(name):
 
 @pytest.mark.parametrize(
     ("name", "opset"),
-    [("mobilenet_v2", 11), ("mobilenet_v2", 20), ("vit", 13), ("vit", 18), ("bert", 15)],
+    [
+        ("mobilenet_v2", 11),
+        ("vit", 18),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("mobilenet_v2", 20), ("vit", 13), ("bert", 15))
+        ),
+    ],
 )
 def test_opsets(name, opset):
     torch = peer("torch")

@@ -51,22 +51,24 @@ class Target:
     ----------
     result : Buffer
         That of the reduction.
-    store : BufferStore
+    store : BufferStore or None
         What is stored, of the result as it is read from that buffer; where there is an epilogue,
-        into another one.
+        into another one. None for a result that nobody reads.
     """
 
     result: Any
     store: Any
 
-    def stored(self, result: Any) -> Any:
-        """Return the statement that stores a result."""
+    def stored(self, result: Any) -> list[Any]:
+        """Return the statements that store a result: one, or none."""
+        if self.store is None:
+            return []
 
         def read(load: Any) -> Any:
             return result if load.source.same_as(self.result) else load
 
         value = tvm_ffi.structural_map(self.store.value, (Load, read))
-        return tirx.BufferStore(self.store.buffer, value, list(self.store.indices))
+        return [tirx.BufferStore(self.store.buffer, value, list(self.store.indices))]
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,16 @@ class Reduction:
 
 
 def reduction_of(
-    stage: Stage, loops: Sequence[Any], block: Any, epilogues: Sequence[Epilogue] = ()
+    stage: Stage,
+    loops: Sequence[Any],
+    block: Any,
+    epilogues: Sequence[Epilogue] = (),
+    unread: Sequence[Any] = (),
 ) -> Reduction:
     """Return the reduction that a stage is, with its loops' variables in place of the block's.
 
-    Of a result that has an epilogue, that is stored instead.
+    Of a result that has an epilogue, that is stored instead; of one in `unread`, buffers that
+    nobody reads, nothing is.
     """
     at = {axis.var: loop.loop_var for axis, loop in zip(stage.axes, loops, strict=True)}
     for iterator in block.iter_vars:
@@ -111,7 +118,12 @@ def reduction_of(
     bound = {s.var: s.value for s in sequence(block.body) if isinstance(s, tirx.Bind)}
     values = [_replaced(store.value, bound) for store in stage.stores]
     behind = {epilogue.taken: epilogue for epilogue in epilogues}
-    targets = [_target(store, at, behind.get(store.buffer)) for store in stage.stores]
+    targets = [
+        Target(store.buffer, None)
+        if any(store.buffer.same_as(buffer) for buffer in unread)
+        else _target(store, at, behind.get(store.buffer))
+        for store in stage.stores
+    ]
     starts = {store.buffer: store.value for store in sequence(block.init)}
     initial = [_replaced(starts[store.buffer], at) for store in stage.stores]
 
@@ -254,8 +266,9 @@ def _one_thread_each(reduction: Reduction) -> Any:
                 ),
                 body,
                 *(
-                    target.stored(tirx.BufferLoad(buffer, zero))
+                    statement
                     for target, buffer in zip(reduction.targets, held, strict=True)
+                    for statement in target.stored(tirx.BufferLoad(buffer, zero))
                 ),
             ]
         ),

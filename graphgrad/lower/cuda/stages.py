@@ -109,7 +109,18 @@ class _Kernel:
             if self.stages.index(epilogue.stage) not in self.replaced
         ]
         self.replaced.update({self.stages.index(e.stage): ([], []) for e in epilogues})
-        return launches(reduction_of(stage, loops, realize.block, epilogues), stage.name)
+        reduction = reduction_of(stage, loops, realize.block, epilogues, self._unread(stage))
+        return launches(reduction, stage.name)
+
+    def _unread(self, stage: Stage) -> list[Any]:
+        """Return the buffers of the kernel's own that a stage writes for nobody.
+
+        Memory between launches is allocated outside of them; what one alone uses cannot be.
+        """
+        read = [buffer_of(load) for other in self.stages for load in other.loads]
+        written = [store.buffer for store in stage.stores]
+        own = [buffer for buffer in written if _is_among(buffer, self.block.alloc_buffers)]
+        return [buffer for buffer in own if not _is_among(buffer, read)]
 
     def _producers(self, position: int) -> list[int]:
         """Return the maps that only the stage at a position reads."""

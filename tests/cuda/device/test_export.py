@@ -99,7 +99,8 @@ def test_tensors_that_are_on_the_device(fresh, untrained):
         exported(x, tvm.runtime.tensor(y + 10, tvm.cuda()))
 
 
-@pytest.mark.parametrize("name", [pytest.param("te_op", marks=pytest.mark.slow), "scan"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["te_op", "scan"])
 def test_derived_kernels(tmp_path, name):
     """Made in this process, and compiled for the device; run with no graphgrad."""
     case = getattr(nets, name)()
