@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from ..ops.copy import KERNEL_OF_COPY
+from .rebuild import with_own_variables
 
 
 def keep_copies(mod: tvm.IRModule) -> tvm.IRModule:
@@ -23,21 +23,9 @@ def keep_copies(mod: tvm.IRModule) -> tvm.IRModule:
     changed = mod.clone()
     for name, function in mod.functions.items():
         if isinstance(function, relax.Function):
-            changed.update_func(name, _kept(mod, function))
+            kept = with_own_variables(function, lambda binding: _is_copy(mod, binding.value))
+            changed.update_func(name, kept)
     return changed
-
-
-def _kept(mod: tvm.IRModule, function: relax.Function) -> relax.Function:
-    copies: dict[Any, Any] = {}
-
-    def visit(binding: relax.VarBinding) -> None:
-        if isinstance(binding.var, relax.DataflowVar) and _is_copy(mod, binding.value):
-            copies[binding.var] = relax.Var(binding.var.name, binding.var.ty, binding.var.span)
-
-    tvm_ffi.structural_walk(function.body, (relax.VarBinding, visit))
-    if not copies:
-        return function
-    return tvm_ffi.structural_map(function, (relax.DataflowVar, lambda var: copies.get(var, var)))
 
 
 def _is_copy(mod: tvm.IRModule, value: Any) -> bool:

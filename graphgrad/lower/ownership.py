@@ -16,7 +16,7 @@ from tvm import relax, tirx, topi
 from ..exclusive import BLOCK_BUILDER
 from ..ops.copy import KERNEL_OF_COPY
 from .alias import Aliases, Module
-from .rebuild import bindings_of, rebuilt, renamed, with_body
+from .rebuild import rebuilt, with_body, with_own_variables
 from .regions import OUTSIDE, leaves
 
 _COPY = "copy_of_constant"
@@ -69,16 +69,8 @@ class _Ownership:
         self.exposed = {OUTSIDE, *aliases.returned()}
 
     def with_kernels(self) -> relax.Function:
-        """Return the function with exposed reshapes bound so that they do not become views.
-
-        TVM makes views of those alone that are bound to dataflow variables.
-        """
-        pinned = {
-            binding.var: relax.Var(binding.var.name, binding.var.ty)
-            for binding in bindings_of(self.func.body)
-            if isinstance(binding.var, relax.DataflowVar) and self._is_exposed_view(binding)
-        }
-        return with_body(self.func, renamed(self.func.body, pinned)) if pinned else self.func
+        """Return the function with exposed reshapes bound so that they do not become views."""
+        return with_own_variables(self.func, self._is_exposed_view)
 
     def with_copies(self, mod: tvm.IRModule, name: Any) -> tvm.IRModule:
         """Return the module with the function changed to copy the constants that it exposes."""

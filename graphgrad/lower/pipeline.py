@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import tvm
@@ -198,14 +198,14 @@ def _to_kernels(fuse: bool) -> tvm.ir.transform.Pass:
     ]
     return tvm.transform.Sequential(
         [
-            _with_own_constants,
+            _as_pass(with_own_constants),
             relax.transform.LambdaLift(),
-            _with_direct_calls,
-            _in_order,
+            _as_pass(with_direct_calls),
+            _as_pass(in_order),
             relax.transform.LegalizeOps(LEGALISATIONS),
-            _with_own_constants,  # of functions that have been local
+            _as_pass(with_own_constants),  # of functions that have been local
             *(fusion if fuse else []),
-            _with_own_views,
+            _as_pass(with_own_views),
         ]
     )
 
@@ -243,16 +243,16 @@ def _to_virtual_machine(is_device: bool) -> tvm.ir.transform.Pass:
     """
     return tvm.transform.Sequential(
         [
-            _keep_copies,
+            _as_pass(keep_copies),
             relax.transform.RewriteDataflowReshape(),
             relax.transform.ToNonDataflow(),
             relax.transform.CallTIRRewrite(),
-            _check_overlaps,
-            _allocate_retained,
+            _as_pass(check_overlaps),
+            _as_pass(allocate_retained),
             relax.transform.RemovePurityChecking(),
             _plan_memory,
             relax.transform.LowerAllocTensor(),
-            *([_allocate_first] if is_device else []),
+            *([_as_pass(allocate_first)] if is_device else []),
             relax.transform.KillAfterLastUse(),
             relax.transform.LowerRuntimeBuiltin(),
             relax.transform.ComputePrimValue(),
@@ -260,6 +260,16 @@ def _to_virtual_machine(is_device: bool) -> tvm.ir.transform.Pass:
             relax.transform.AttachGlobalSymbol(),
         ]
     )
+
+
+def _as_pass(change: Callable[[tvm.IRModule], tvm.IRModule]) -> tvm.ir.transform.Pass:
+    """Return a pass of a function's name, which changes a module as the function does."""
+
+    @tvm.transform.module_pass(opt_level=0, name=f"graphgrad.{change.__name__}")
+    def changed(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        return change(mod)
+
+    return changed
 
 
 @tvm.transform.module_pass(opt_level=0, name="graphgrad.plan_memory")
@@ -279,46 +289,6 @@ def _has_branches(function: relax.Function) -> bool:
     found: list[Any] = []
     tvm_ffi.structural_walk(function.body, (relax.If, found.append))
     return bool(found)
-
-
-@tvm.transform.module_pass(opt_level=0, name="graphgrad.keep_copies")
-def _keep_copies(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-    return keep_copies(mod)
-
-
-@tvm.transform.module_pass(opt_level=0, name="graphgrad.check_overlaps")
-def _check_overlaps(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-    return check_overlaps(mod)
-
-
-@tvm.transform.module_pass(opt_level=0, name="graphgrad.with_direct_calls")
-def _with_direct_calls(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-    return with_direct_calls(mod)
-
-
-@tvm.transform.module_pass(opt_level=0, name="graphgrad.in_order")
-def _in_order(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-    return in_order(mod)
-
-
-@tvm.transform.module_pass(opt_level=0, name="graphgrad.with_own_constants")
-def _with_own_constants(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-    return with_own_constants(mod)
-
-
-@tvm.transform.module_pass(opt_level=0, name="graphgrad.with_own_views")
-def _with_own_views(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-    return with_own_views(mod)
-
-
-@tvm.transform.module_pass(opt_level=0, name="graphgrad.allocate_retained")
-def _allocate_retained(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-    return allocate_retained(mod)
-
-
-@tvm.transform.module_pass(opt_level=0, name="graphgrad.allocate_first")
-def _allocate_first(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-    return allocate_first(mod)
 
 
 def _refuse_unlowered(mod: tvm.IRModule) -> None:

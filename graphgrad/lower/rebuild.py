@@ -76,6 +76,19 @@ def renamed(item: Any, names: Mapping[Any, Any]) -> Any:
     return tvm_ffi.structural_map(item, (tvm.ir.Var, lambda var: names.get(var, var)))
 
 
+def with_own_variables(function: relax.Function, chosen: Callable[[Any], bool]) -> relax.Function:
+    """Return a function whose chosen bindings leave their dataflow blocks.
+
+    TVM makes views of those kernels alone that are bound to dataflow variables.
+    """
+    pinned = {
+        binding.var: relax.Var(binding.var.name, binding.var.ty, binding.var.span)
+        for binding in bindings_of(function.body)
+        if isinstance(binding.var, relax.DataflowVar) and chosen(binding)
+    }
+    return with_body(function, renamed(function.body, pinned)) if pinned else function
+
+
 def bindings_of(body: relax.SeqExpr) -> list[Any]:
     """Return the bindings of a body in order, also of its branches and local functions."""
     found: list[Any] = []

@@ -218,4 +218,5 @@ def test_half_precision_is_scattered_in_single():
     cotangent = np.full((count, 8), 0.01, "float16")
     vm = relax.VirtualMachine(gg.compile(mod), tvm.cpu())
     _, (total,) = vm["main_vjp"](*map(to_tensor, (index, old, cotangent, old)))
-    np.testing.assert_allclose(total.numpy()[0], 100 + count * float(cotangent[0, 0]), rtol=1e-2)
+    # Rounded to float16 twice at most: the sum of the updates, and the total.
+    np.testing.assert_allclose(total.numpy()[0], 100 + count * float(cotangent[0, 0]), rtol=1e-3)
