@@ -2,6 +2,8 @@
 
     python bench/accumulate.py --json
 
+Takes about three minutes, half of them for compiling a residual network four times.
+
 Layers: bytes allocated and time of ``grad_req="add"`` against ``"write"`` and a second kernel that
 adds the gradients up. Steps: peak memory of a training step of a residual network with donation and
 without, predicted from the lowered program and measured in fresh processes.
@@ -14,18 +16,19 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import tvm
 from accumulate_programs import FORMS, Program, layer, needed, network, sums, tensors
+from field import say
 from load import LoadMeter
 from machine import facts, versions
 from rounds import Rules, Turn, take_rounds
 from table import table
 from tvm import relax
+from worker import timed_steps
 
 import graphgrad as gg
 from graphgrad.lower.pipeline import generate, lower
@@ -61,6 +64,9 @@ LAYERS: dict[str, tuple[Callable[..., Any], Any, list[tuple[int, ...]]]] = {
 SMALL = ("linear 1000 x 513", "bias 4096")
 ADD, WRITE = "add", "write, then sum"
 
+MOST_SECONDS = 10.0  # of timed calls, in each form of a program
+MOST_CALLS = 1000
+
 
 class Form:
     """A program whose gradients are added to accumulators: in one function, or by a second one."""
@@ -91,13 +97,15 @@ class Form:
 
 def main() -> None:
     options = _options()
-    rules = Rules(options.rounds, options.max_load, 4 * options.rounds, 60, 0.5)
+    rules = Rules(options.rounds, options.max_load, 3 * options.rounds, MOST_SECONDS, 0.3)
+    found = {}
+    for name, program in programs(options.small).items():
+        say(name)
+        found[name] = measured(program, rules, options.turn_seconds)
+    say("training steps")
     result = {
         "benchmark": "accumulate",
-        "programs": {
-            name: measured(program, rules, options.calls)
-            for name, program in programs(options.small).items()
-        },
+        "programs": found,
         "step": measured_steps(options.small, options.repeats),
         "machine": facts(),
         "versions": versions(),
@@ -111,18 +119,19 @@ def programs(small: bool) -> dict[str, Program]:
     return {**layers, "residual network": network(small)}
 
 
-def measured(program: Program, rules: Rules, calls: int) -> dict[str, Any]:
+def measured(program: Program, rules: Rules, turn_seconds: float) -> dict[str, Any]:
     """Return the bytes and the median milliseconds of both forms of a program."""
     forms = {name: Form(program, name) for name in (ADD, WRITE)}
+    calls = {}
+    for name, form in forms.items():
+        (seconds,) = timed_steps(form.run, 2)[1:]  # the first call allocates
+        calls[name] = max(1, min(MOST_CALLS, round(turn_seconds / seconds)))
+        say(f"  {name}: compiled, {1e3 * seconds:.2f} ms")
 
     def turn(name: str) -> Turn:
-        forms[name].run()
-        meter, seconds = LoadMeter(os.getpid()), []
-        for _ in range(calls):
-            start = time.perf_counter()
-            forms[name].run()
-            seconds.append(time.perf_counter() - start)
-        return Turn(seconds, meter.foreign_cores())
+        timed_steps(forms[name].run, int(calls[name] > 1))  # after the other, caches are cold
+        meter = LoadMeter(os.getpid())
+        return Turn(timed_steps(forms[name].run, calls[name]), meter.foreign_cores())
 
     records = take_rounds(forms, turn, rules)
     return {
@@ -136,19 +145,35 @@ def measured(program: Program, rules: Rules, calls: int) -> dict[str, Any]:
 
 
 def measured_steps(small: bool, repeats: int) -> dict[str, Any]:
-    """Return the peak memory of a training step by form, in MB: predicted, and in processes."""
-    found = {}
-    for form in FORMS:
-        command = [sys.executable, str(_STEP), form, *(["--small"] if small else [])]
-        environment = os.environ | _ENVIRONMENT
-        runs = [
-            json.loads(subprocess.check_output(command, env=environment)) for _ in range(repeats)
-        ]
-        middle = sorted(runs, key=lambda run: run["measured_mb"] or 0)[len(runs) // 2]
-        measured_mb = middle["measured_mb"]
-        ratio = None if measured_mb is None else measured_mb / middle["predicted_mb"]
-        found[form] = middle | {"measured_to_predicted": ratio}
-    return found
+    """Return the peak memory of a training step by form, in MB: predicted, and in processes.
+
+    The processes of both forms run at once: nothing is timed.
+    """
+    runs: dict[str, list[dict[str, Any]]] = {form: [] for form in FORMS}
+    for _ in range(repeats):
+        started = {form: _started(form, small) for form in FORMS}
+        for form, process in started.items():
+            said, _ = process.communicate()
+            if process.returncode:
+                raise SystemExit(f"the step with its buffers {form} failed; see above")
+            runs[form].append(json.loads(said))
+            say(f"  {form}: {runs[form][-1]}")
+    return {form: _middle(of_form) for form, of_form in runs.items()}
+
+
+def _started(form: str, small: bool) -> subprocess.Popen[str]:
+    command = [sys.executable, str(_STEP), form, *(["--small"] if small else [])]
+    return subprocess.Popen(
+        command, env=os.environ | _ENVIRONMENT, stdout=subprocess.PIPE, text=True
+    )
+
+
+def _middle(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the median run, with what was measured in terms of what was predicted."""
+    middle = sorted(runs, key=lambda run: run["measured_mb"] or 0)[len(runs) // 2]
+    measured_mb = middle["measured_mb"]
+    ratio = None if measured_mb is None else measured_mb / middle["predicted_mb"]
+    return middle | {"measured_to_predicted": ratio}
 
 
 def told(result: dict[str, Any]) -> str:
@@ -182,8 +207,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     parser.add_argument("--small", action="store_true", help="two layers and a small network")
     parser.add_argument("--rounds", type=int, default=5, help="quiet turns of each form")
-    parser.add_argument("--calls", type=int, default=20, help="timed calls of a turn")
-    parser.add_argument("--repeats", type=int, default=3, help="processes of each form of a step")
+    parser.add_argument("--turn-seconds", type=float, default=0.2, help="about how long one takes")
+    parser.add_argument("--repeats", type=int, default=1, help="processes of each form of a step")
     parser.add_argument("--max-load", type=float, default=0.2, help="cores that others may use")
     return parser.parse_args()
 

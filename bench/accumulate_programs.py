@@ -52,14 +52,14 @@ def layer(compute: Callable[..., Any], data: Any, weights: Sequence[Sequence[int
 
 def network(small: bool) -> Program:
     """Return the forward pass of a residual network with its loss."""
-    model, forward = _forward(small)
+    model, forward = _forward(small, batch=8)
     params = [param.name for param in forward.mod[FORWARD].params]
     return Program(forward.mod, FORWARD, [name for name in params if name in model.trainable()])
 
 
 def step(small: bool, form: str) -> tuple[tvm.IRModule, str]:
     """Return the training step of the network, "donated" or "copied", and its name."""
-    model, forward = _forward(small)
+    model, forward = _forward(small, batch=32)
     optimizer = gg.optim.SGD(0.1, momentum=0.9)
     mod = build_step(model, forward, model.trainable(), optimizer)
     if form == "copied":
@@ -109,11 +109,11 @@ def size(ty: Any) -> int:
     return math.prod(int(n) for n in ty.shape) * tvm.DataType(str(ty.dtype)).itemsize
 
 
-def _forward(small: bool) -> tuple[Any, Any]:
+def _forward(small: bool, batch: int) -> tuple[Any, Any]:
     proto = (
         resnet_digits(batch=4, width=0.0625)
         if small
-        else resnet18(batch=32, channels=3, size=32, classes=10, stem="cifar")
+        else resnet18(batch=batch, channels=3, size=32, classes=10, stem="cifar")
     )
     model = gg.from_onnx(proto)
     return model, build_forward(model, LossFunction(model, "cross_entropy"), True, {})

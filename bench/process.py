@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from workload import Workload
 
 _WORKER = Path(__file__).with_name("worker.py")
-_THREAD_VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+THREAD_VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class ContenderError(Exception):
@@ -89,12 +89,22 @@ class Stepping:
         ------
         ContenderError
         """
-        self._process.send_signal(signal.SIGCONT)
-        self._ask({"untimed": untimed, "timed": timed})
-        answer = self._answer()
-        self._stop()
+        answer = self.ask({"untimed": untimed, "timed": timed})
         self.memory = answer["memory"]
         return answer["seconds"]
+
+    def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Let it do what a request says, and return its answer.
+
+        Raises
+        ------
+        ContenderError
+        """
+        self._process.send_signal(signal.SIGCONT)
+        self._send(request)
+        answer = self._answer()
+        self._stop()
+        return answer
 
     def close(self) -> None:
         """End the process, stopped or not."""
@@ -110,7 +120,7 @@ class Stepping:
             self._process.returncode = os.waitstatus_to_exitcode(status)
             raise ContenderError(self._last_words())
 
-    def _ask(self, request: dict[str, int]) -> None:
+    def _send(self, request: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps(request) + "\n")
@@ -143,4 +153,4 @@ class Contender(Stepping):
 
     def __init__(self, name: str, workload: Workload, threads: int):
         command = [sys.executable, str(_WORKER), name, str(workload.folder), str(threads)]
-        super().__init__(name, command, dict.fromkeys(_THREAD_VARIABLES, str(threads)))
+        super().__init__(name, command, dict.fromkeys(THREAD_VARIABLES, str(threads)))

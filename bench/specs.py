@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 from workload import Workload
 
-from graphgrad.models import resnet18, resnet_digits
+from graphgrad.models import mobilenet_v2, resnet18, resnet50, resnet_digits, vgg16_bn
 
 
 @dataclass(frozen=True)
@@ -21,14 +22,22 @@ class Spec:
     batch: int
     channels: int
     size: int
-    width: float
+    width: float = 1.0
     classes: int = 10
+    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 SPECS = {
     "resnet_digits": Spec(resnet_digits, batch=64, channels=1, size=8, width=0.25),
-    "resnet18_cifar": Spec(resnet18, batch=32, channels=3, size=32, width=1.0),
+    "resnet18_cifar": Spec(resnet18, batch=32, channels=3, size=32, options={"stem": "cifar"}),
+    "vgg16_cifar": Spec(vgg16_bn, batch=32, channels=3, size=32, options={"head": "cifar"}),
+    "resnet18": Spec(resnet18, batch=8, channels=3, size=224, classes=1000),
+    "resnet50": Spec(resnet50, batch=4, channels=3, size=224, classes=1000),
+    "mobilenet_v2": Spec(mobilenet_v2, batch=8, channels=3, size=224, classes=1000),
 }
+
+QUICK = ("resnet_digits", "resnet18_cifar")
+"""What is trained unless the command line says otherwise; the others take minutes each."""
 
 
 def write(spec: Spec, folder: Path) -> Workload:
@@ -39,7 +48,7 @@ def write(spec: Spec, folder: Path) -> Workload:
         size=spec.size,
         width=spec.width,
         classes=spec.classes,
-        stem="cifar",
+        **spec.options,
     )
     onnx.save(proto, folder / "model.onnx")
     generator = np.random.default_rng(0)

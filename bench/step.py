@@ -1,6 +1,6 @@
-"""Time of a training step: graphgrad, torch eager and stock TVM side by side.
+"""Time of a training step: graphgrad, torch and stock TVM side by side.
 
-    python bench/step.py [--json] [--models resnet_digits,resnet18_cifar] [--threads 2]
+    python bench/step.py [--json] [--models resnet18,resnet50] [--contenders graphgrad,torch]
 
 A step is forward, loss, backward, batch-norm statistics and SGD with momentum. Every contender
 starts from the same weights and batch in a process of its own and must report the same initial
@@ -15,27 +15,30 @@ import dataclasses
 import importlib.util
 import json
 import math
+import shutil
 import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from contenders import CONTENDERS
-from load import LoadMeter
+from contenders import CONTENDERS, QUICK
+from field import Field, add_pace, chosen_pace, positive, say, some_of
 from machine import facts, usable_cores, versions
-from process import Contender, ContenderError
-from rounds import Record, Rules, Turn, take_rounds
+from process import Contender, ContenderError, Stepping
+from rounds import Record, Turn
+from specs import QUICK as QUICK_MODELS
 from specs import SPECS, Spec, write
 from table import table
 from workload import Workload
 
 OURS = "graphgrad"
 LOSS_TOLERANCE = 1e-4
-WARM_UP = 5
 MOST_STEPS = 100
+COMPILERS = ("g++", "clang++", "c++", "cl")
 HEADER = [
     "model, contender",
     "ms per step",
@@ -50,9 +53,13 @@ HEADER = [
 
 def measure(spec: Spec, settings: argparse.Namespace) -> dict[str, Any]:
     """Compare the contenders on one model; a failed one is reported with its error."""
+    field = Field(chosen_pace(settings, MOST_STEPS), tell)
     with tempfile.TemporaryDirectory() as folder:
-        field = Field(write(spec, Path(folder)), settings)
+        workload = write(spec, Path(folder))
         try:
+            for name in settings.contenders:
+                say(f"  {name}: first step")
+                field.enter(name, partial(started, name, workload, settings.threads))
             check_losses(field.running)
             records = field.compete()
             ours = records[OURS].median_seconds() if OURS in records else None
@@ -70,75 +77,25 @@ def measure(spec: Spec, settings: argparse.Namespace) -> dict[str, Any]:
             field.close()
 
 
-class Field:
-    """The contenders on one workload: those that run, and the errors of those that failed."""
+def started(name: str, workload: Workload, threads: int) -> Contender:
+    """Return a contender that has made its first step.
 
-    def __init__(self, workload: Workload, settings: argparse.Namespace):
-        self._settings = settings
-        self._steps: dict[str, int] = {}
-        self.running: dict[str, Contender] = {}
-        self.errors: dict[str, str] = {}
-        for name in settings.contenders:
-            say(f"  {name}: first step")
-            try:
-                self.running[name] = Contender(name, workload, settings.threads)
-            except ContenderError as error:
-                self.errors[name] = str(error)
-            except BaseException:
-                self.close()
-                raise
-
-    def compete(self) -> dict[str, Record]:
-        """Warm every contender up and take the rounds."""
-        settings = self._settings
-        rules = Rules(
-            settings.rounds,
-            settings.max_load,
-            settings.attempts,
-            settings.most_seconds,
-            settings.pause,
-        )
-        for name in list(self.running):
-            self._guarded(name, self._warm_up)
-        return take_rounds(list(self.running), lambda name: self._guarded(name, self._turn), rules)
-
-    def close(self) -> None:
-        """End all processes."""
-        for contender in self.running.values():
-            contender.close()
-
-    def _guarded(self, name: str, work: Callable[[Contender], Turn]) -> Turn | None:
-        """Do something with a contender; if that fails, it is out."""
-        try:
-            return work(self.running[name])
-        except ContenderError as error:
-            self.errors[name] = str(error)
-            self.running.pop(name).close()
-            return None
-
-    def _warm_up(self, contender: Contender) -> Turn:
-        """Make untimed steps, and choose how many fill a turn."""
-        seconds = contender.run(1)
-        if seconds[0] < self._settings.turn_seconds:
-            seconds = contender.run(WARM_UP)
-        wanted = self._settings.turn_seconds / statistics.median(seconds)
-        self._steps[contender.name] = max(1, min(MOST_STEPS, round(wanted)))
-        return Turn(seconds, load=0.0)
-
-    def _turn(self, contender: Contender) -> Turn:
-        steps = self._steps[contender.name]
-        meter = LoadMeter(contender.pid)
-        # The first step after a stop is slow, with cold caches and threads asleep: a turn of
-        # several steps starts with one that does not count.
-        turn = Turn(contender.run(steps, untimed=int(steps > 1)), meter.foreign_cores())
-        say(
-            f"  {contender.name}: {1e3 * statistics.median(turn.seconds):.2f} ms, "
-            f"others kept {turn.load:.2f} cores busy"
-        )
-        return turn
+    Raises
+    ------
+    ContenderError
+    """
+    if "compile" in name and not any(map(shutil.which, COMPILERS)):
+        raise ContenderError(f"torch.compile needs a C++ compiler: one of {', '.join(COMPILERS)}")
+    return Contender(name, workload, threads)
 
 
-def check_losses(running: dict[str, Contender]) -> None:
+def tell(name: str, turn: Turn) -> None:
+    """Say what a turn took."""
+    milliseconds = 1e3 * statistics.median(turn.seconds)
+    say(f"  {name}: {milliseconds:.2f} ms, others kept {turn.load:.2f} cores busy")
+
+
+def check_losses(running: Mapping[str, Stepping]) -> None:
     """End the benchmark unless all contenders compute the same thing."""
     losses = {name: contender.facts["initial_loss"] for name, contender in running.items()}
     first = next(iter(losses.values()), math.nan)
@@ -146,7 +103,7 @@ def check_losses(running: dict[str, Contender]) -> None:
         raise SystemExit(f"the initial losses differ, so the times compare nothing: {losses}")
 
 
-def figures(contender: Contender, record: Record, ours: float | None) -> dict[str, Any]:
+def figures(contender: Stepping, record: Record, ours: float | None) -> dict[str, Any]:
     """Return what was measured of one contender; `ours` is graphgrad's time for a step."""
     seconds = record.median_seconds()
     return {
@@ -206,67 +163,34 @@ def _cells(measured: dict[str, Any]) -> list[str]:
     ]
 
 
-def say(text: str) -> None:
-    """Tell of progress where it does not mix with the result."""
-    print(text, file=sys.stderr, flush=True)
-
-
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--json", action="store_true", help="print one JSON object")
-    add("--models", type=_names(SPECS), default=list(SPECS), help=f"of {', '.join(SPECS)}")
+    add(
+        "--models",
+        type=some_of(SPECS),
+        default=list(QUICK_MODELS),
+        help=f"of {', '.join(SPECS)}; default: {', '.join(QUICK_MODELS)}",
+    )
     add(
         "--contenders",
-        type=_names(CONTENDERS),
-        default=list(CONTENDERS),
-        help=f"of {', '.join(CONTENDERS)}",
+        type=some_of(CONTENDERS),
+        default=list(QUICK),
+        help=f"of {', '.join(CONTENDERS)}; default: {', '.join(QUICK)}",
     )
-    add("--rounds", type=_positive, default=7, help="quiet turns of each contender")
-    add("--attempts", type=_positive, help="turns taken at most; default three times --rounds")
-    add("--threads", type=_positive, default=min(2, usable_cores()), help="of each contender")
-    add("--turn-seconds", type=float, default=1.0, help="about how long a contender's turn takes")
-    add(
-        "--most-seconds",
-        type=float,
-        default=60.0,
-        help="no further turn for a contender whose timed steps took this long",
-    )
-    add(
-        "--max-load",
-        type=float,
-        default=0.1,
-        help="cores others may keep busy in a quiet turn",
-    )
-    add("--pause", type=float, default=5.0, help="seconds to wait after a loaded turn")
-    add("--batch", type=_positive, help="batch size, instead of each model's own")
+    add("--threads", type=positive, default=min(2, usable_cores()), help="of each contender")
+    add_pace(parser, 7, turn_seconds=1.0, max_load=0.1, pause=5.0, most_seconds=60.0)
+    add("--batch", type=positive, help="batch size, instead of each model's own")
     add("--width", type=float, help="multiplies all channels, instead of each model's own")
     arguments = parser.parse_args()
-    arguments.attempts = arguments.attempts or 3 * arguments.rounds
-    if "torch" in arguments.contenders and importlib.util.find_spec("torch") is None:
+    uses_torch = any(name.startswith("torch") for name in arguments.contenders)
+    if uses_torch and importlib.util.find_spec("torch") is None:
         parser.error(
             "torch is missing; install graphgrad's extra 'bench': pip install 'graphgrad[bench]', "
             "or leave it out with --contenders"
         )
     return arguments
-
-
-def _names(known: dict[str, Any]) -> Any:
-    def read(text: str) -> list[str]:
-        names = text.split(",")
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise argparse.ArgumentTypeError(f"unknown: {unknown}; there are {list(known)}")
-        return names
-
-    return read
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a number above zero, given {text}")
-    return value
 
 
 def chosen_spec(name: str, arguments: argparse.Namespace) -> Spec:

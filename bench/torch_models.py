@@ -1,7 +1,8 @@
 """Residual networks in torch, with the names and the layout of ``graphgrad.models``.
 
 The structure is read from the weights' names and shapes: a state dict determines its twin. That
-holds for residual networks of basic blocks with a 3×3 stem, which is all that is compared.
+holds for residual networks of basic blocks with a 3×3 stem. It is for machines without onnx; where
+there is onnx, `torch_twin` takes any file.
 """
 
 from __future__ import annotations

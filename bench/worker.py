@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from channel import private_output, send, told
 from contenders import CONTENDERS
@@ -33,10 +33,11 @@ def main() -> None:
 
 def serve(name: str, workload: Workload, threads: int, channel: TextIO) -> None:
     """Make the initial step, then those asked for, until the input ends."""
-    contender = importlib.import_module(CONTENDERS[name])
+    module, options = CONTENDERS[name]
+    contender = importlib.import_module(module)
     baseline = resident()
     start = time.perf_counter()
-    step = contender.prepare(workload, threads)
+    step = contender.prepare(workload, threads, **options)
     loss = step()
     first_step = {
         "includes": contender.INCLUDES,
@@ -51,13 +52,15 @@ def serve(name: str, workload: Workload, threads: int, channel: TextIO) -> None:
         send(channel, {"seconds": seconds, "memory": growth(baseline)})
 
 
-def timed_steps(step: Callable[[], float], count: int) -> list[float]:
+def timed_steps(
+    step: Callable[[], Any], count: int, clock: Callable[[], float] = time.perf_counter
+) -> list[float]:
     """Make steps and return the seconds that each took."""
     seconds = []
     for _ in range(count):
-        start = time.perf_counter()
+        start = clock()
         step()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock() - start)
     return seconds
 
 

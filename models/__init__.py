@@ -2,6 +2,17 @@
 
 from graphgrad.models.lenet import lenet
 from graphgrad.models.mlp import mlp
+from graphgrad.models.mobilenet import mobilenet_v2
 from graphgrad.models.resnet import resnet18, resnet34, resnet50, resnet_digits
+from graphgrad.models.vgg import vgg16_bn
 
-__all__ = ["lenet", "mlp", "resnet18", "resnet34", "resnet50", "resnet_digits"]
+__all__ = [
+    "lenet",
+    "mlp",
+    "mobilenet_v2",
+    "resnet18",
+    "resnet34",
+    "resnet50",
+    "resnet_digits",
+    "vgg16_bn",
+]

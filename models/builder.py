@@ -10,8 +10,10 @@ from onnx import TensorProto, helper, numpy_helper
 OPSET = 17
 IR_VERSION = 8
 
-Activation = Literal["relu", "silu"]
+Activation = Literal["relu", "relu6", "silu"]
 Batch = int | str
+
+_RELU6 = {"min": 0.0, "max": 6.0}
 
 
 class NetworkBuilder:
@@ -28,7 +30,7 @@ class NetworkBuilder:
         Shape of the input ``input``; a string makes that dimension symbolic.
     seed : int
         Seed of the initial weights.
-    activation : 'relu' or 'silu'
+    activation : 'relu', 'relu6' or 'silu'
         What `activate` appends.
     training : bool
         Whether batch normalisation is written in training form.
@@ -42,8 +44,8 @@ class NetworkBuilder:
         activation: Activation = "relu",
         training: bool = True,
     ):
-        if activation not in ("relu", "silu"):
-            raise ValueError(f"activation is 'relu' or 'silu', given {activation!r}")
+        if activation not in ("relu", "relu6", "silu"):
+            raise ValueError(f"activation is 'relu', 'relu6' or 'silu', given {activation!r}")
         self.name = name
         self.input = "input"
         self._input_shape = list(input_shape)
@@ -62,11 +64,12 @@ class NetworkBuilder:
         kernel: int,
         stride: int = 1,
         padding: int = 0,
+        groups: int = 1,
         bias: bool = False,
     ) -> str:
         """Append a square convolution from ``channels[0]`` to ``channels[1]`` channels."""
-        shape = (channels[1], channels[0], kernel, kernel)
-        fan_out = channels[1] * kernel * kernel
+        shape = (channels[1], channels[0] // groups, kernel, kernel)
+        fan_out = channels[1] // groups * kernel * kernel
         weights = [self._normal(f"{name}.weight", shape, fan_out)]
         if bias:
             weights.append(self._constant(f"{name}.bias", channels[1], 0.0))
@@ -77,6 +80,7 @@ class NetworkBuilder:
             kernel_shape=[kernel, kernel],
             strides=[stride, stride],
             pads=[padding] * 4,
+            group=groups,
         )
 
     def batch_norm(self, x: str, name: str, channels: int, scale: float = 1.0) -> str:
@@ -105,6 +109,9 @@ class NetworkBuilder:
         """Append the network's activation."""
         if self._activation == "relu":
             return self._node("Relu", [x], name)
+        if self._activation == "relu6":
+            bounds = [self._number(f"{name}.{bound}", value) for bound, value in _RELU6.items()]
+            return self._node("Clip", [x, *bounds], name)
         return self._node("Mul", [x, self._node("Sigmoid", [x], f"{name}.sigmoid")], name)
 
     def max_pool(self, x: str, name: str, kernel: int, stride: int, padding: int = 0) -> str:
@@ -162,6 +169,12 @@ class NetworkBuilder:
             helper.make_node(op_type, inputs, [output, *extra], name=name, **attributes)
         )
         return output
+
+    def _number(self, name: str, value: float) -> str:
+        """Append a number that is part of the computation: it is no weight, and never trains."""
+        tensor = numpy_helper.from_array(np.array(value, np.float32), name)
+        self._nodes.append(helper.make_node("Constant", [], [name], name=name, value=tensor))
+        return name
 
     def _normal(self, name: str, shape: tuple[int, ...], fan: int) -> str:
         """Add a weight with variance 2 / fan (He et al. 2015)."""

@@ -24,7 +24,7 @@ def lenet(
         Input channels and output classes.
     batch : int or str
         Batch size; a string makes it symbolic.
-    activation : 'relu' or 'silu'
+    activation : 'relu', 'relu6' or 'silu'
         After each layer but the last.
     seed : int
         Seed of the initial weights.

@@ -23,7 +23,7 @@ def mlp(
         Widths: of the input, of each hidden layer, of the output.
     batch : int or str
         Batch size; a string makes it symbolic.
-    activation : 'relu' or 'silu'
+    activation : 'relu', 'relu6' or 'silu'
         Between the layers.
     seed : int
         Seed of the initial weights.

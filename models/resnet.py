@@ -74,7 +74,7 @@ def resnet(
         Output classes and input channels.
     size : int
         Height and width of the images.
-    activation : 'relu' or 'silu'
+    activation : 'relu', 'relu6' or 'silu'
         After each normalised convolution and each sum.
     training : bool
         Batch normalisation in training form (three outputs) or inference form.

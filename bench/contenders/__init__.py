@@ -1,13 +1,27 @@
-"""The systems that `step.py` compares: one module each.
+"""The systems that `step.py` and `kernels.py` compare: one module each.
 
-A contender's module has ``prepare(workload, threads) -> step``: it reads the workload's files,
-builds its training step, and returns a function that makes one step on the workload's batch and
-returns the loss before the step as a float. It imports its libraries when it is imported itself,
-so that the memory they take counts as baseline. ``INCLUDES`` says what a step does.
+A contender of `step.py` has ``prepare(workload, threads, **options) -> step``: it reads the
+workload's files, builds its training step, and returns a function that makes one step on the
+workload's batch and returns the loss before the step as a float. It imports its libraries when it
+is imported itself, so that the memory they take counts as baseline. ``INCLUDES`` says what a step
+does.
+
+`kernels_ours` and `kernels_torch` compete in `kernels.py`; see `kernel_worker.py`.
 """
 
-CONTENDERS = {
-    "graphgrad": "contenders.ours",
-    "torch": "contenders.torch_eager",
-    "tvm": "contenders.stock_tvm",
+from typing import Any
+
+_TORCH = "contenders.torch_step"
+
+CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "graphgrad": ("contenders.ours", {}),
+    "torch": (_TORCH, {}),
+    "torch_channels_last": (_TORCH, {"channels_last": True}),
+    "torch_compile": (_TORCH, {"compiled": True}),
+    "torch_compile_channels_last": (_TORCH, {"channels_last": True, "compiled": True}),
+    "tvm": ("contenders.stock_tvm", {}),
 }
+"""The module and the options of each contender."""
+
+QUICK = ("graphgrad", "torch", "torch_channels_last", "tvm")
+"""Who competes unless the command line says otherwise: torch's compiler takes minutes."""

@@ -13,7 +13,10 @@ import tvm_ffi
 
 from .errors import FolderError
 
-FORMAT = "graphgrad-export-1"
+FORMAT = "graphgrad-export-2"
+_READ = ("graphgrad-export-1", FORMAT)
+"""The first one had no ``storage``: parameters were stored as the model has them."""
+
 MANIFEST, STATE, KERNELS = "manifest.json", "state.safetensors", "kernels"
 
 _CUDA_COMPILE = "tvm_callback_cuda_compile"
@@ -49,7 +52,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise FolderError(f"{folder} holds no export: {error}") from error
     except ValueError as error:
         raise FolderError(f"{path} is damaged: {error}") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    if not isinstance(manifest, dict) or manifest.get("format") not in _READ:
         raise FolderError(f"{path} describes no export in the format {FORMAT}")
     if manifest.get("sha256") != digest_of(manifest):
         raise FolderError(f"{path} is damaged: its digest does not fit")

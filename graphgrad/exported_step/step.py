@@ -26,6 +26,7 @@ from .folder import (
 )
 from .machine import check_machine, device_errors, open_device, release_pool
 from .program import Programs, types_by_name
+from .storage import Storage
 from .window import Types, Window, accumulated_in, window_types
 
 _T = TypeVar("_T")
@@ -90,6 +91,7 @@ class ExportedStep:
         self._params = types_by_name(self.manifest["params"])
         self._state = types_by_name(self.manifest["state"])
         self._trained = [self._params[name] for name in self.manifest["trained"]]
+        self._storage = Storage(self.manifest.get("storage", {}))
         self._fills = {slot["name"]: slot["fill"] for slot in self.manifest["slots"]}
         with machine_code_from(root, self.manifest["files"]):
             self._programs = Programs(root, self.manifest["entries"], self._device)
@@ -324,13 +326,18 @@ class ExportedStep:
 
         def placed() -> tuple[Any, ...]:
             tensors = {
-                group: {name: copy(groups[group][name], self._device) for name in names}
+                group: {
+                    name: copy(self._storage.stored(group, name, groups[group][name]), self._device)
+                    for name in names
+                }
                 for group, names in self._types().items()
             }
             updates = copy(np.asarray(steps - facts["skipped"], "float64"), self._device)
             window = None
             if self.accumulate > 1:
-                window = Window(self._window_types(), groups, accumulated, self._device)
+                window = Window(
+                    self._window_types(), groups, accumulated, self._device, self._storage
+                )
             return tensors, updates, window, self._placed_rate(rate)  # last, as it may overwrite
 
         task = "a copy of the parameters and the optimiser's state"
@@ -352,7 +359,8 @@ class ExportedStep:
     def _arrays(self, group: str) -> Arrays:
         """Return copies of a group of what the step owns."""
         with device_errors(self._device, f"a copy of {group}"):
-            return to_arrays(self._tensors[group])
+            stored = to_arrays(self._tensors[group])
+        return {name: self._storage.as_in_model(group, name, a) for name, a in stored.items()}
 
     def _on_device(self, task: str, work: Callable[[], _T]) -> _T:
         """Return what some work does that places arrays on the device, then perhaps computes there.

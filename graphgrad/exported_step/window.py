@@ -12,6 +12,7 @@ import tvm
 from .arrays import Arrays, copy, to_arrays
 from .errors import StateError
 from .program import TensorType
+from .storage import Storage
 
 Types = dict[str, dict[str, TensorType]]
 
@@ -55,6 +56,9 @@ class Window:
     accumulated : int
         Micro-batches so far.
     device : Device
+    storage : Storage, optional
+        Says in which order accumulators are stored. Arrays that come in and go out are as the model
+        has them.
     """
 
     def __init__(
@@ -63,12 +67,14 @@ class Window:
         groups: Mapping[str, Arrays],
         accumulated: int,
         device: tvm.runtime.Device,
+        storage: Storage | None = None,
     ):
         self.accumulated = accumulated
+        self._storage = storage or Storage({})
         self._flags = [copy(np.asarray(flag, "int64"), device) for flag in (1, 0)]
         self._tensors = {
             group: {
-                name: copy(held[name], device) if held else _empty(ty, device)
+                name: self._placed(group, ty, held[name] if held else None, device)
                 for name, ty in members.items()
             }
             for group, members in types.items()
@@ -94,12 +100,22 @@ class Window:
 
     def arrays(self) -> dict[str, Arrays]:
         """Return copies of everything, by group and name."""
-        return {group: to_arrays(tensors) for group, tensors in self._tensors.items()}
+        return {
+            group: {
+                name: self._storage.as_in_model(group, name, array)
+                for name, array in to_arrays(tensors).items()
+            }
+            for group, tensors in self._tensors.items()
+        }
+
+    def _placed(
+        self, group: str, ty: TensorType, array: np.ndarray | None, device: tvm.runtime.Device
+    ) -> tvm.runtime.Tensor:
+        """Return an array as it is stored; memory for one, where there is none."""
+        if array is not None:
+            return copy(self._storage.stored(group, ty.name, array), device)
+        return tvm.runtime.empty(self._storage.shape(group, ty.name, ty.shape), ty.dtype, device)
 
 
 def _wide(dtype: str) -> str:
     return "float32" if dtype in ("float16", "bfloat16") else dtype
-
-
-def _empty(ty: TensorType, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
-    return tvm.runtime.empty(ty.shape, ty.dtype, device)

@@ -11,13 +11,17 @@ from tvm.ir import prim
 from tvm.s_tir import Schedule, ScheduleError
 
 from ..fallback.lowering.wide_floats import with_wide_floats
-from .contraction import pays, plan, schedule_contraction
+from .contraction import blocks_of, nest_of, pays, with_nests
+from .digits import with_digit_axes
 from .epilogue import Epilogue, epilogues_of
 from .inline import inline_maps
 from .map import schedule_map
+from .phases import with_phases_apart
 from .reduction import schedule_reduction
+from .stand_ins import StandIn, joined
 from .structure import Stage, stages
 from .target import VectorUnit, vector_unit
+from .winograd import nest_of as winograd_nest_of
 
 _TRIVIAL_BODY = 4
 """Operations that may be repeated for every reader of a broadcast value."""
@@ -25,18 +29,30 @@ _TRIVIAL_BODY = 4
 _SCHEDULED = "tirx.is_scheduled"
 
 
-def schedule_module(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.IRModule:
-    """Return the module with every PrimFunc scheduled for an llvm target."""
+def schedule_module(
+    mod: tvm.IRModule, target: tvm.target.Target, winograd: bool = True
+) -> tvm.IRModule:
+    """Return the module with every PrimFunc scheduled for an llvm target.
+
+    Parameters
+    ----------
+    mod : IRModule
+    target : Target
+    winograd : bool
+        Whether convolutions may be computed by minimal filtering, whose rounding errors differ.
+    """
     unit = vector_unit(target)
     known: dict[int, list[tuple[tirx.PrimFunc, tirx.PrimFunc]]] = {}
     scheduled = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
-            scheduled.update_func(name, _once(func, unit, known))
+            scheduled.update_func(name, _once(func, unit, winograd, known))
     return scheduled
 
 
-def schedule_function(func: tirx.PrimFunc, unit: VectorUnit) -> tirx.PrimFunc:
+def schedule_function(
+    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool = True
+) -> tirx.PrimFunc:
     """Return a PrimFunc scheduled; unchanged if it is not made of known structures."""
     found = stages(func)
     if found is None or (func.attrs and func.attrs.get(_SCHEDULED)):
@@ -44,17 +60,56 @@ def schedule_function(func: tirx.PrimFunc, unit: VectorUnit) -> tirx.PrimFunc:
     if not all(stage.axes for stage in found):
         return func  # scalars are left to the code generator
     sch = Schedule(func)
-    internal = list(func.body.block.alloc_buffers)
     try:
-        rest = inline_maps(sch, _may_repeat)
-        while rest:
-            stage, *rest = rest
-            epilogues = [e for e in epilogues_of(stage, rest, internal) if pays(stage, e)]
-            rest = [s for s in rest if not any(s is e.stage for e in epilogues)]
-            _schedule_stage(sch, stage, epilogues, unit)
+        inline_maps(sch, _may_repeat)
+        sch, stand_ins = _taken_apart(sch)
+        body = _with_scheduled_stages(sch, unit, winograd)
     except ScheduleError:
         return func
-    return _with_wide_bindings(func.with_body(sch.mod["main"].body))
+    return _with_wide_bindings(func.with_body(joined(body, stand_ins)))
+
+
+def _taken_apart(sch: Schedule) -> tuple[Schedule, list[StandIn]]:
+    """Return a schedule in which stages that choose by remainders are taken apart.
+
+    It is the same schedule if there are none, or if TVM refuses to make another one, because of
+    what inlining may leave: variables that are bound twice.
+    """
+    inlined = sch.mod["main"]
+    apart, phases = with_phases_apart(inlined)
+    apart, digits = with_digit_axes(apart)
+    if apart.same_as(inlined):
+        return sch, []
+    try:
+        return Schedule(apart), [*phases, *digits]
+    except tvm.error.InternalError:
+        return sch, []
+
+
+def _with_scheduled_stages(sch: Schedule, unit: VectorUnit, winograd: bool) -> Any:
+    """Return the root block of a kernel, with each stage scheduled or written out as a nest."""
+    func = sch.mod["main"]
+    found, blocks = stages(func) or [], blocks_of(func.body)
+    internal = list(func.body.block.alloc_buffers)
+    nests: dict[str, Any] = {}
+    behind: list[Epilogue] = []
+    rest = found
+    while rest:
+        stage, *rest = rest
+        epilogues = [e for e in epilogues_of(stage, rest, internal) if pays(stage, e)]
+        rest = [s for s in rest if not any(s is e.stage for e in epilogues)]
+        epilogue = next(iter(epilogues), None)
+        nest = None
+        if winograd:
+            nest, unread = winograd_nest_of(stage, epilogue, found, internal, blocks, unit)
+            nests.update(dict.fromkeys(unread))
+        nest = nest or nest_of(stage, epilogue, blocks, unit)
+        if nest is None:
+            _schedule_stage(sch, stage, epilogues, unit)
+        else:
+            nests[stage.name] = nest
+            behind += epilogues
+    return with_nests(sch.mod["main"].body, nests, behind)
 
 
 def _with_wide_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -67,24 +122,22 @@ def _with_wide_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
     return with_wide_floats(func) if bindings else func
 
 
-def _once(func: tirx.PrimFunc, unit: VectorUnit, known: dict[int, list[Any]]) -> tirx.PrimFunc:
+def _once(
+    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool, known: dict[int, list[Any]]
+) -> tirx.PrimFunc:
     """Schedule a function, or return the result of an identical one."""
     same = known.setdefault(tvm_ffi.structural_hash(func), [])
     for seen, result in same:
         if tvm_ffi.structural_equal(seen, func):
             return result
-    same.append((func, schedule_function(func, unit)))
+    same.append((func, schedule_function(func, unit, winograd)))
     return same[-1][1]
 
 
 def _schedule_stage(
     sch: Schedule, stage: Stage, epilogues: list[Epilogue], unit: VectorUnit
 ) -> None:
-    epilogue = epilogues[0] if epilogues else None
-    tile = plan(stage, unit, epilogue)
-    if tile is not None:
-        schedule_contraction(sch, stage, tile, epilogue)
-    elif stage.reduced:
+    if stage.reduced:
         schedule_reduction(sch, stage, unit, epilogues)
     else:
         schedule_map(sch, stage, unit)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm
+import tvm_ffi
 from tvm.s_tir import Schedule
 
 from .structure import Axis, Stage, buffer_of, static, stride, uses
@@ -83,8 +85,25 @@ def _indexed(access: Any, outer: Axis, inner: Axis) -> bool:
 
 
 def _is_smooth(stage: Stage) -> bool:
-    """Return whether every access moves by nothing or by one element along the last axis."""
+    """Return whether every access moves by nothing or by one element along the last axis.
+
+    A condition has to be the same all along it, as that of a border is: a vector of elements is
+    loaded or it is not.
+    """
     var = stage.axes[-1].var
-    return not stage.conditional and all(
+    return not any(uses(condition, var) for condition in _conditions(stage)) and all(
         stride(access, var) in (0, 1) for access in [*stage.stores, *stage.loads]
     )
+
+
+def _conditions(stage: Stage) -> list[Any]:
+    """Return the conditions under which a map loads."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if getattr(node.op, "name", "") == "prim.if_then_else":
+            found.append(node.args[0])
+
+    for value in stage.values:
+        tvm_ffi.structural_walk(value, (tvm.ir.Call, visit))
+    return found

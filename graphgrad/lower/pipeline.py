@@ -42,7 +42,7 @@ _READING = ("relax.run.assert_op", "relax.run.print")
 TargetLike: TypeAlias = str | Mapping[str, Any] | tvm.target.Target
 
 
-def compile(mod: tvm.IRModule, target: TargetLike = "llvm") -> Any:
+def compile(mod: tvm.IRModule, target: TargetLike = "llvm", *, winograd: bool = True) -> Any:
     """Return an executable for the Relax virtual machine.
 
     For CUDA, in a process without a GPU, it holds the source of the kernels too. A library exported
@@ -56,6 +56,10 @@ def compile(mod: tvm.IRModule, target: TargetLike = "llvm") -> Any:
         call by a name of yours get, for CUDA, tensors on the device.
     target : str, dict or Target
         See `graphgrad.target`: a bare ``"llvm"`` is this host.
+    winograd : bool
+        For processors: whether convolutions of float32 with windows of 3 by 3 may be computed by
+        minimal filtering where that is faster. Its rounding errors are others, of the same size;
+        and an element that is not finite spoils results up to 5 rows and columns away.
 
     Returns
     -------
@@ -75,7 +79,7 @@ def compile(mod: tvm.IRModule, target: TargetLike = "llvm") -> Any:
         An op has no lowering; all such ops are listed.
     """
     resolved = resolve(target)
-    executable = generate(lower(mod, resolved), resolved)
+    executable = generate(lower(mod, resolved, winograd=winograd), resolved)
     # Where no CUDA runtime is loaded TVM keeps the source alone, and nobody has compiled it yet.
     for source in executable_sources(executable):
         machine_code(source, arch_of(resolved))
@@ -83,7 +87,10 @@ def compile(mod: tvm.IRModule, target: TargetLike = "llvm") -> Any:
 
 
 def lower(
-    mod: tvm.IRModule, target: tvm.target.Target, kernels: list[cuda_schedule.Kernel] | None = None
+    mod: tvm.IRModule,
+    target: tvm.target.Target,
+    kernels: list[cuda_schedule.Kernel] | None = None,
+    winograd: bool = True,
 ) -> tvm.IRModule:
     """Return a module of scheduled kernels and instructions of the Relax virtual machine.
 
@@ -94,6 +101,8 @@ def lower(
         Resolved.
     kernels : list, optional
         Receives, for CUDA, what became of each kernel.
+    winograd : bool
+        As of `compile`.
 
     Raises
     ------
@@ -101,7 +110,7 @@ def lower(
         As `compile`.
     """
     with target:
-        return _lowering(target, kernels)(mod)
+        return _lowering(target, kernels, winograd)(mod)
 
 
 def generate(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
@@ -119,7 +128,7 @@ def generate(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
         return tvm.compile(mod, target, relax_pipeline=nothing, tir_pipeline=cuda_lowering.PIPELINE)
 
 
-def pipeline(target: TargetLike) -> tvm.ir.transform.Pass:
+def pipeline(target: TargetLike, *, winograd: bool = True) -> tvm.ir.transform.Pass:
     """Return the lowering of Relax alone, for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
     The target given to ``tvm.compile`` decides what code is generated; give the same to both.
@@ -129,6 +138,8 @@ def pipeline(target: TargetLike) -> tvm.ir.transform.Pass:
     ----------
     target : str, dict or Target
         Taken as it is; ``graphgrad.target("llvm")`` is this host.
+    winograd : bool
+        As of `compile`.
 
     Raises
     ------
@@ -142,11 +153,13 @@ def pipeline(target: TargetLike) -> tvm.ir.transform.Pass:
             'slower than this host can run; pass graphgrad.target("llvm") here and to tvm.compile',
             stacklevel=2,
         )
-    return _lowering(parsed)
+    return _lowering(parsed, winograd=winograd)
 
 
 def _lowering(
-    target: tvm.target.Target, kernels: list[cuda_schedule.Kernel] | None = None
+    target: tvm.target.Target,
+    kernels: list[cuda_schedule.Kernel] | None = None,
+    winograd: bool = True,
 ) -> tvm.ir.transform.Pass:
     kind = str(target.kind.name)
     if kind not in ("llvm", "cuda"):
@@ -164,7 +177,7 @@ def _lowering(
             if kind == "cuda":
                 mod = cuda_schedule.schedule_module(mod, target, kernels)
             else:
-                mod = cpu.schedule_module(mod, target)
+                mod = cpu.schedule_module(mod, target, winograd)
             mod = _with_exact_divisions(mod)
             mod = donate(mod)
             mod = _to_virtual_machine(is_device=kind == "cuda")(mod)

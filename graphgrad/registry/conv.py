@@ -7,14 +7,20 @@ from typing import Any
 
 from ..errors import ArgumentError
 from ..ops import functional as op
-from ..ops.conv import Window, check_output, conv, conv_data_gradient, conv_weight_gradient
+from ..ops.conv import (
+    Layouts,
+    Window,
+    check_layout,
+    check_output,
+    conv,
+    conv_data_gradient,
+    conv_weight_gradient,
+)
 from ..ops.tensor import Tensor, same_shape
 from .rule import bilinear
 from .sample import Sample, sample, static
 
-_SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
-
-Case = tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]
+Case = tuple[tuple[Any, ...], tuple[Any, ...], dict[str, Any]]
 """Input shape, weight shape and attributes of a call."""
 
 _HWIO = {"data_layout": "NHWC", "kernel_layout": "HWIO"}
@@ -27,6 +33,7 @@ CONVOLUTIONS: dict[int, list[Case]] = {
         ((1, 3, 6), (6, 1, 2), {"strides": 3, "groups": 3}),
         ((2, 8, 5), (3, 8, 1), {}),
         (("n", 2, "w"), (3, 2, 3), {"strides": 2, "padding": (2, 1)}),
+        ((2, 2, 9), (3, 2, "r"), {"strides": 3, "padding": 1}),
         ((2, 6, 3), (4, 3, 2), {"padding": (1, 0), "data_layout": "NWC", "kernel_layout": "OIW"}),
         ((2, 6, 4), (3, 2, 6), {"groups": 2, "data_layout": "NWC", "kernel_layout": "WIO"}),
         ((2, 3, 6), (2, 3, 2), {"out_layout": "NWC"}),
@@ -40,6 +47,7 @@ CONVOLUTIONS: dict[int, list[Case]] = {
         ((1, 2, 8, 9), (3, 2, 3, 2), {"dilation": (2, 3), "padding": 2}),
         ((1, 8, 5, 5), (4, 8, 1, 1), {"strides": 2}),
         ((1, 2, 7, 7), (2, 2, 3, 3), {"strides": 3, "dilation": 2, "padding": (1, 2)}),
+        ((1, 2, 11, 9), (2, 2, 3, 4), {"strides": (6, 3), "dilation": (4, 2), "padding": 1}),
         ((1, 1, 1, 1), (1, 1, 1, 1), {}),
         ((0, 2, 4, 4), (3, 2, 3, 3), {"padding": 1}),
         (("n", 3, 4, 4), (2, 3, 3, 3), {"padding": 1}),
@@ -109,6 +117,7 @@ TRANSPOSED: dict[int, list[Case]] = {
         ),
         ((2, 3, 3, 3), (3, 1, 2, 2), {"strides": 2, "groups": 3}),
         ((2, 2, 3, 3), (2, 3, 1, 1), {"strides": 3}),
+        ((1, 2, 2, 2), (2, 2, 6, 3), {"strides": (4, 5), "padding": (1, 0)}),
         ((0, 2, 3, 3), (2, 3, 2, 2), {}),
         (("n", 2, 3, "w"), (2, 2, 3, 2), {"strides": 2, "padding": 1}),
         (
@@ -149,11 +158,13 @@ def _gradient_samples(of_data: bool) -> list[Sample]:
     """Return calls of a gradient op: those that some of the convolutions would emit."""
     samples = []
     for rank, cases in CONVOLUTIONS.items():
-        for x, w, attributes in cases[:3]:
-            window = _window(rank, attributes)
-            ct = _output_shape(x, w, window)
+        ordered = [case for case in cases if "kernel_layout" in case[2]]
+        for x, w, attributes in [*cases[:3], *ordered[:2]]:
+            window, layouts = _window(rank, attributes), _layouts(rank, attributes)
+            ct = _output_shape(x, w, window, layouts)
             arguments = (ct, w, static(x)) if of_data else (x, ct, static(w))
-            samples.append(sample(*arguments, **window.attributes()))
+            given = layouts.attributes() if "kernel_layout" in attributes else {}
+            samples.append(sample(*arguments, **window.attributes(), **given))
     missing_end = Window((2,), (0, 0), (3,), 1).attributes()
     ct, x, w = (1, 2, 2), (1, 3, 11), (2, 3, 3)
     arguments = (ct, w, static(x)) if of_data else (x, ct, static(w))
@@ -176,34 +187,45 @@ def _window(rank: int, attributes: dict[str, Any]) -> Window:
     )
 
 
-def _output_shape(x: Sequence[int], w: Sequence[int], window: Window) -> tuple[int, ...]:
-    padded = [e + b + a for e, b, a in zip(x[2:], window.before, window.after, strict=True)]
-    reach = window.reach(w[2:])
-    spatial = [
-        (extent - 1 - far) // stride + 1
-        for extent, far, stride in zip(padded, reach, window.strides, strict=True)
-    ]
-    return (x[0], w[0], *spatial)
+def _layouts(rank: int, attributes: dict[str, Any]) -> Layouts:
+    standard = Layouts.standard(rank)
+    return Layouts(
+        attributes.get("data_layout", standard.data),
+        attributes.get("kernel_layout", standard.kernel),
+    )
+
+
+def _output_shape(
+    x: Sequence[int], w: Sequence[int], window: Window, layouts: Layouts
+) -> tuple[int, ...]:
+    kernel = dict(zip(layouts.kernel, w, strict=True))
+    extents = dict(zip(layouts.data, x, strict=True))
+    extents["C"] = kernel.pop("O")
+    spatial = layouts.spatial(layouts.data)
+    reach = window.reach([kernel[axis] for axis in spatial])
+    for axis, before, after, far, stride in zip(
+        spatial, window.before, window.after, reach, window.strides, strict=True
+    ):
+        extents[axis] = (extents[axis] + before + after - 1 - far) // stride + 1
+    return tuple(extents[axis] for axis in layouts.data)
 
 
 def convolution(x: Tensor, w: Tensor, ct: Tensor, attrs: Any) -> tuple[Tensor, Tensor]:
     """x̄ = data_gradient(ȳ, w),  w̄ = weight_gradient(x, ȳ)"""
     window = Window.of(attrs)
-    data, kernel = "NC" + _SPATIAL[window.rank], "OI" + _SPATIAL[window.rank]
-    x, w, ct = _canonical(x, w, ct, attrs, data, kernel)
-    x_bar = conv_data_gradient(ct, w, x.shape, window)
-    w_bar = conv_weight_gradient(x, ct, w.shape, window)
-    return to_layout(x_bar, data, attrs.data_layout), to_layout(w_bar, kernel, attrs.kernel_layout)
+    layouts = Layouts.of(attrs, window.rank)
+    x, w, ct = _prepared(x, w, ct, attrs.out_layout, layouts)
+    x_bar = conv_data_gradient(ct, w, x.shape, window, layouts)
+    return x_bar, conv_weight_gradient(x, ct, w.shape, window, layouts)
 
 
 def transposed_convolution(x: Tensor, w: Tensor, ct: Tensor, attrs: Any) -> tuple[Tensor, Tensor]:
     """x̄ = conv(ȳ, w),  w̄ = weight_gradient(ȳ, x), for y = data_gradient(x, w)"""
     window = Window.of(attrs)
-    data, kernel = "NC" + _SPATIAL[window.rank], "IO" + _SPATIAL[window.rank]
-    x, w, ct = _canonical(x, w, ct, attrs, data, kernel)
-    x_bar = _without_end(conv(ct, w, window), x)
-    w_bar = conv_weight_gradient(ct, x, w.shape, window)
-    return to_layout(x_bar, data, attrs.data_layout), to_layout(w_bar, kernel, attrs.kernel_layout)
+    layouts = Layouts.of(attrs, window.rank).transposed
+    x, w, ct = _prepared(x, w, ct, attrs.out_layout, layouts)
+    x_bar = _without_end(conv(ct, w, window, layouts), x, layouts)
+    return x_bar, conv_weight_gradient(ct, x, w.shape, window, layouts)
 
 
 for _rank in (1, 2, 3):
@@ -219,8 +241,9 @@ def data_gradient(
 ) -> tuple[Tensor, Tensor, None]:
     """With v the cotangent of x̄: conv(v, w) for ȳ,  weight_gradient(v, ȳ) for w"""
     window = Window.of(attrs)
-    ct_bar = _without_end(conv(v, w, window), ct)
-    return ct_bar, conv_weight_gradient(v, ct, w.shape, window), None
+    layouts = Layouts.of(attrs, window.rank)
+    ct_bar = _without_end(conv(v, w, window, layouts), ct, layouts)
+    return ct_bar, conv_weight_gradient(v, ct, w.shape, window, layouts), None
 
 
 @bilinear("graphgrad.conv_weight_gradient", samples=_gradient_samples(of_data=False))
@@ -229,27 +252,26 @@ def weight_gradient(
 ) -> tuple[Tensor, Tensor, None]:
     """With v the cotangent of w̄: data_gradient(ȳ, v) for x,  conv(x, v) for ȳ"""
     window = Window.of(attrs)
-    ct_bar = _without_end(conv(x, v, window), ct)
-    return conv_data_gradient(ct, v, x.shape, window), ct_bar, None
+    layouts = Layouts.of(attrs, window.rank)
+    ct_bar = _without_end(conv(x, v, window, layouts), ct, layouts)
+    return conv_data_gradient(ct, v, x.shape, window, layouts), ct_bar, None
 
 
-def _canonical(
-    x: Tensor, w: Tensor, ct: Tensor, attrs: Any, data: str, kernel: str
-) -> list[Tensor]:
-    """Return data, weights and cotangent with the channels first, in their widest dtype."""
-    x = to_layout(x, attrs.data_layout, data)
-    w = to_layout(w, attrs.kernel_layout, kernel)
-    ct = to_layout(ct, attrs.out_layout, data)
-    check_output("a convolution", ct.shape[2:])
+def _prepared(x: Tensor, w: Tensor, ct: Tensor, out_layout: str, layouts: Layouts) -> list[Tensor]:
+    """Return data, weights and cotangent in their widest dtype, the last in the data's layout."""
+    check_layout(out_layout, layouts.data)
+    ct = to_layout(ct, out_layout, layouts.data)
+    check_output("a convolution", layouts.spatial(ct.shape))
     return op.same_dtype(x, w, ct)
 
 
-def _without_end(y: Tensor, like: Tensor) -> Tensor:
+def _without_end(y: Tensor, like: Tensor, layouts: Layouts) -> Tensor:
     """Drop the positions at the far ends that a cotangent does not have."""
     if same_shape(y.shape, like.shape):
         return y
-    axes = list(range(2, y.ndim))
-    return op.strided_slice(y, axes, [0] * len(axes), like.shape[2:], assume_inbound=True)
+    axes = layouts.spatial(range(y.ndim))
+    ends = [like.shape[axis] for axis in axes]
+    return op.strided_slice(y, axes, [0] * len(axes), ends, assume_inbound=True)
 
 
 def to_layout(x: Tensor, source: str, target: str) -> Tensor:

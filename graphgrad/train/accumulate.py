@@ -22,6 +22,7 @@ from tvm import relax, te, tirx
 
 from ..autodiff.write import write_function
 from ..frontend.model import Model
+from ..layout.choice import AS_IN_MODEL, Layout
 from ..ops import functional as op
 from ..ops.copy import copy_of
 from ..ops.tensor import Emitter, Tensor, accumulator_dtype, is_float
@@ -136,8 +137,19 @@ def build_micro_batch(
     return with_donations(written, MICRO_BATCH, inputs, window.all, first=1)
 
 
-def build_end_of_window(model: Model, trained: Sequence[str], optimizer: Optimizer) -> tvm.IRModule:
+def build_end_of_window(
+    model: Model, trained: Sequence[str], optimizer: Optimizer, layout: Layout = AS_IN_MODEL
+) -> tvm.IRModule:
     """Write the function that ends a window: the optimiser's update by its mean gradient.
+
+    Parameters
+    ----------
+    model : Model
+    trained : sequence of str
+        Names of the parameters that the optimiser moves.
+    optimizer : Optimizer
+    layout : Layout
+        In which they, their buffers and their gradients are stored.
 
     Returns
     -------
@@ -148,7 +160,7 @@ def build_end_of_window(model: Model, trained: Sequence[str], optimizer: Optimiz
         unchanged. The window itself is only read.
     """
     types = owned_types(model)
-    weights = [relax.Var(name, types[name]) for name in trained]
+    weights = [relax.Var(name, layout.stored_type(name, types[name])) for name in trained]
     state = [relax.Var(name, types[name]) for name in model.state]
     update, window = Update(optimizer, weights, state), OpenWindow(weights, state)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,6 +18,7 @@ from ..autodiff.write import write_function
 from ..errors import ArgumentError, InputError
 from ..frontend.mode import is_seeded, specialise
 from ..frontend.model import Model
+from ..layout.choice import Layout
 from ..ops.tensor import Emitter, is_float, type_shape
 from .loss import LOSSES, Loss
 from .shapes import bind_dimensions, fits, shape_text
@@ -271,6 +272,15 @@ def build_forward(
         kernels(model.mod), FORWARD, params, body, pure=program.pure, dataflow=program.dataflow
     )
     return Forward(mod, target_type, output_types, is_seeded(specialised))
+
+
+def laid_out(forward: Forward, layout: Layout, keep: Collection[str] = ()) -> Forward:
+    """Return a forward pass in a layout: it takes parameters as that stores them.
+
+    Inputs, targets, statistics and results are those of the model, and so are the values whose
+    names are in `keep`.
+    """
+    return replace(forward, mod=layout.of(forward.mod, FORWARD, keep))
 
 
 def kernels(mod: tvm.IRModule) -> tvm.IRModule:

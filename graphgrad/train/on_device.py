@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..lower.allocate import allocated_bytes
 from ..lower.device import device_of, reported
 from ..lower.pipeline import generate, lower
 from ..lower.target import target as resolve_target
-from .forward import Forward, LossChoice, LossFunction, build_forward
+from .forward import Forward, LossChoice, LossFunction
 from .inputs import (
     Inputs,
     Staging,
@@ -52,7 +53,7 @@ class Given:
     extents: dict[Any, int]
 
 
-class ModelOnDevice:
+class ModelOnDevice(ABC):
     """A model, its loss, and the device that both run on.
 
     Parameters
@@ -85,12 +86,14 @@ class ModelOnDevice:
         lent = {name: array for name, array in arrays.items() if not isinstance(array, np.ndarray)}
         return Given(placed(arrays, self._staging), lent, shapes_of(arrays), extents)
 
-    def _forward(self, given: Given, training: bool | None) -> Forward:
+    @abstractmethod
+    def _build_forward(self, extents: Mapping[Any, int]) -> Forward:
+        """Return the forward function with the loss for concrete shapes."""
+
+    def _forward(self, given: Given) -> Forward:
         """Return the forward function with the loss for the shapes of a call."""
         if given.shapes not in self._forwards:
-            self._forwards[given.shapes] = build_forward(
-                self._model, self._loss, training, given.extents
-            )
+            self._forwards[given.shapes] = self._build_forward(given.extents)
         return self._forwards[given.shapes]
 
     def _targets(self, targets: Any, forward: Forward) -> list[tvm.runtime.Tensor]:

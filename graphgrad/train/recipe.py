@@ -11,10 +11,19 @@ import numpy as np
 import tvm
 
 from ..errors import ArgumentError
+from ..frontend.mode import specialise
 from ..frontend.model import Model
+from ..layout.choice import Layout, layout_for, with_storage
 from ..lower.target import target as resolve_target
 from .accumulate import MICRO_BATCH, build_end_of_window, build_micro_batch
-from .forward import Forward, LossChoice, LossFunction, build_forward, differentiated
+from .forward import (
+    Forward,
+    LossChoice,
+    LossFunction,
+    build_forward,
+    differentiated,
+    laid_out,
+)
 from .groups import by_parameter
 from .inputs import check_seed, check_types, input_types, names_in, owned_types
 from .loss import LOSSES
@@ -39,6 +48,8 @@ class Recipe:
         Which gradient rules it is differentiated by.
     accumulate : int
         Micro-batches a step, at least 1.
+    layout : Layout
+        In which the functions compute, and take and return what belongs to parameters.
     """
 
     model: Model
@@ -49,6 +60,7 @@ class Recipe:
     seed: int
     rules: str
     accumulate: int
+    layout: Layout
 
     @property
     def method(self) -> str:
@@ -59,7 +71,7 @@ class Recipe:
 
     def forward(self, extents: Mapping[Any, int]) -> Forward:
         """Return the forward pass in training form, with the loss, for concrete shapes."""
-        return build_forward(self.model, self.loss, True, extents)
+        return laid_out(build_forward(self.model, self.loss, True, extents), self.layout)
 
     @property
     def step_name(self) -> str:
@@ -74,11 +86,12 @@ class Recipe:
 
     def end_of_window(self) -> tvm.IRModule:
         """Return the update that follows the last micro-batch of a step."""
-        return build_end_of_window(self.model, self.trained, self.optimizer)
+        return build_end_of_window(self.model, self.trained, self.optimizer, self.layout)
 
     def evaluation(self, extents: Mapping[Any, int]) -> tvm.IRModule:
         """Return the forward pass in inference form, without a loss, for concrete shapes."""
-        return build_forward(self.model, LossFunction(self.model, None), False, extents).mod
+        forward = build_forward(self.model, LossFunction(self.model, None), False, extents)
+        return laid_out(forward, self.layout).mod
 
 
 def recipe(
@@ -111,7 +124,8 @@ def recipe(
     # They may have been replaced since the model was made.
     check_types({**model.params, **model.state}, owned_types(model), "parameter")
     resolved = resolve_target(target)
-    return Recipe(model, function, optimizer, trained, resolved, seed, rules, accumulate)
+    layout = with_storage(layout_for(resolved), specialise(model, True))
+    return Recipe(model, function, optimizer, trained, resolved, seed, rules, accumulate, layout)
 
 
 def check_accumulate(count: Any) -> int:

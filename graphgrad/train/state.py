@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from ..exported_step.storage import Storage
 from ..lower.arrays import to_tensor
 from ..lower.device import reported
 from .tensors import Arrays, as_arrays, refuse_overlap
@@ -28,6 +29,9 @@ class TrainState:
     device : tvm device
     accumulates : bool
         A step consists of several micro-batches.
+    orders : mapping of str to sequence of int, optional
+        Those in which parameters, and the buffers that belong to them, are stored; see `Storage`.
+        Arrays that come in and go out are as the model has them.
 
     Attributes
     ----------
@@ -47,8 +51,10 @@ class TrainState:
         slots: Mapping[str, float],
         device: Any,
         accumulates: bool = False,
+        orders: Mapping[str, Sequence[int]] | None = None,
     ):
         self.device = device
+        self._storage = Storage(orders or {})
         self.trained = list(trained)
         self.trained_dtypes = {params[name].dtype for name in trained}
         # In bytes, in the order of `_overwritten`.
@@ -63,13 +69,15 @@ class TrainState:
             remedy="use a smaller model or another optimiser",
         ):
             self.updates, self.rate = self.scalar(np.float64(0)), self.scalar(np.float64(0))
-            self.params = {name: to_tensor(array, device) for name, array in params.items()}
+            self.params = {name: self._placed("params", name, a) for name, a in params.items()}
             self.state = {name: to_tensor(array, device) for name, array in state.items()}
             self.slots = {
-                slot: {n: to_tensor(np.full_like(params[n], fill), device) for n in trained}
+                slot: {n: self._placed(slot, n, np.full_like(params[n], fill)) for n in trained}
                 for slot, fill in slots.items()
             }
-        self.window = Window(params, state, self.trained, device) if accumulates else None
+        self.window = None
+        if accumulates:
+            self.window = Window(params, state, self.trained, device, self._storage)
 
     @property
     def accumulated(self) -> int:
@@ -83,8 +91,12 @@ class TrainState:
     def arrays(self, with_window: bool = False) -> dict[str, Arrays]:
         """Return copies of everything, by group (``params``, ``state``, slot names) and name."""
         window = self.window.arrays() if self.window is not None and with_window else {}
-        groups = {group: as_arrays(tensors) for group, tensors in self._groups().items()}
-        return {**groups, **window}
+        return {**{group: self.arrays_of(group) for group in self._groups()}, **window}
+
+    def arrays_of(self, group: str) -> Arrays:
+        """Return copies of a group: ``params``, ``state`` or the name of a slot."""
+        stored = as_arrays(self._groups()[group])
+        return {name: self._storage.as_in_model(group, name, a) for name, a in stored.items()}
 
     def restore(
         self, groups: Mapping[str, Mapping[str, np.ndarray]], updates: int, accumulated: int = 0
@@ -99,7 +111,7 @@ class TrainState:
             count = self.scalar(np.float64(updates))  # first: all else needs no memory
             for group, members in self._groups().items():
                 for name, tensor in members.items():
-                    to_tensor(groups[group][name], into=tensor)
+                    to_tensor(self._storage.stored(group, name, groups[group][name]), into=tensor)
             self.updates = count
             if self.window is not None:
                 self.window.restore(groups, accumulated)
@@ -143,6 +155,9 @@ class TrainState:
             refuse_overlap(lent, self._overwritten(), self._sizes)
         if lent and self.window is not None:
             self.window.check_overlap(lent)
+
+    def _placed(self, group: str, name: str, array: np.ndarray) -> tvm.runtime.Tensor:
+        return to_tensor(self._storage.stored(group, name, array), self.device)
 
     def _groups(self) -> dict[str, dict[str, tvm.runtime.Tensor]]:
         return {"params": self.params, "state": self.state, **self.slots}

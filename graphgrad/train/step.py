@@ -15,7 +15,7 @@ from ..lower.device import reported
 from . import checkpoint
 from .accumulate import END_OF_WINDOW
 from .export import InputShapes, chosen_shapes, write_export
-from .forward import FORWARD, LossChoice
+from .forward import FORWARD, Forward, LossChoice
 from .inputs import Inputs, overwrite
 from .on_device import ModelOnDevice, Shapes
 from .optimizer import SGD, Optimizer, check_rate
@@ -131,7 +131,13 @@ class TrainStep(ModelOnDevice):
         super().__init__(model, loss, target)
         trained, self._seed = self._recipe.trained, self._recipe.seed
         self._tensors = TrainState(
-            model.params, model.state, trained, optimizer.slots, self._device, self.accumulate > 1
+            model.params,
+            model.state,
+            trained,
+            optimizer.slots,
+            self._device,
+            self.accumulate > 1,
+            self._recipe.layout.storage,
         )
         self._end: Callable[..., Any] | None = None
         self._learning_rate = 0.0
@@ -181,17 +187,17 @@ class TrainStep(ModelOnDevice):
     @property
     def params(self) -> Arrays:
         """Copies of all parameters, by name."""
-        return as_arrays(self._tensors.params)
+        return self._tensors.arrays_of("params")
 
     @property
     def state(self) -> Arrays:
         """Copies of the running statistics, by name."""
-        return as_arrays(self._tensors.state)
+        return self._tensors.arrays_of("state")
 
     @property
     def optimizer_state(self) -> dict[str, Arrays]:
         """Copies of the optimiser's buffers, by kind (such as ``momentum``) and parameter."""
-        return {slot: as_arrays(tensors) for slot, tensors in self._tensors.slots.items()}
+        return {slot: self._tensors.arrays_of(slot) for slot in self._tensors.slots}
 
     def __call__(self, inputs: Inputs, targets: Any = None) -> StepLoss | ReadLoss:
         """Make one step, or add a micro-batch to it.
@@ -227,7 +233,7 @@ class TrainStep(ModelOnDevice):
             The device failed, perhaps in an earlier step.
         """
         given = self._given(inputs)
-        forward = self._forward(given, training=True)
+        forward = self._forward(given)
         window = self._tensors.window
         scalar = self._tensors.rate if window is None else window.opens
         arguments = [*given.tensors.values(), *self._targets(targets, forward), scalar]
@@ -255,6 +261,9 @@ class TrainStep(ModelOnDevice):
         fresh = end(self._tensors.rate, *self._tensors.replaced(), *window.everything())
         return self._replaced(loss, fresh)
 
+    def _build_forward(self, extents: Mapping[Any, int]) -> Forward:
+        return self._recipe.forward(extents)
+
     def _end_of_window(self) -> Callable[..., Any]:
         """Return the function that ends a window, compiled."""
         if self._end is None:
@@ -280,7 +289,7 @@ class TrainStep(ModelOnDevice):
         InputError
             An array does not fit.
         """
-        self._targets(targets, self._forward(self._given(inputs), training=True))
+        self._targets(targets, self._forward(self._given(inputs)))
 
     def evaluate(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Return the model's outputs by name, in inference form, with the current parameters.

@@ -11,8 +11,9 @@ from ..autodiff.activity import has_cotangent
 from ..autodiff.vjp import vjp
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
+from ..layout.choice import layout_for
 from ..ops.tensor import type_shape
-from .forward import FORWARD, Forward, LossChoice, differentiated
+from .forward import FORWARD, Forward, LossChoice, build_forward, differentiated, laid_out
 from .inputs import Inputs, check_seed, check_types, names_in, owned_types, placed, read_arrays
 from .on_device import ModelOnDevice, Shapes
 from .state import Arrays, as_arrays
@@ -132,7 +133,7 @@ class ValueAndGrad(ModelOnDevice):
         named = dict(inputs) if isinstance(inputs, Mapping) else inputs
         targets = named.pop(TARGETS, None) if self._takes_targets(named) else None
         given = self._given(named)
-        forward = self._forward(given, self._training)
+        forward = self._forward(given)
         word = np.array(check_seed(seed) << 32)
         arguments = [
             *given.tensors.values(),
@@ -148,6 +149,11 @@ class ValueAndGrad(ModelOnDevice):
         if self._loss.is_given:
             outputs = {LOSS: values[0], **outputs}
         return as_arrays(outputs), as_arrays(dict(zip(self._wrt, gradients, strict=True)))
+
+    def _build_forward(self, extents: Mapping[Any, int]) -> Forward:
+        forward = build_forward(self._model, self._loss, self._training, extents)
+        # Parameters may change at any call, so they are taken as the model has them.
+        return laid_out(forward, layout_for(self._target), self._differentiated)
 
     def _compile_gradient(self, forward: Forward) -> Callable[..., Any]:
         mod = vjp(forward.mod, FORWARD, self._differentiated, rules=self._rules)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import tvm
 
+from ..exported_step.storage import Storage
 from ..lower.arrays import to_tensor
 from ..lower.device import reported
 from ..ops.tensor import accumulator_dtype
@@ -26,6 +27,9 @@ class Window:
     trained : sequence of str
         Names of the parameters that get an accumulator.
     device : tvm device
+    storage : Storage, optional
+        Says in which order accumulators are stored. Arrays that come in and go out are as the model
+        has them.
 
     Attributes
     ----------
@@ -39,8 +43,10 @@ class Window:
         state: Mapping[str, np.ndarray],
         trained: Sequence[str],
         device: Any,
+        storage: Storage | None = None,
     ):
         self.accumulated = 0
+        self._storage = storage or Storage({})
         arrays: dict[str, Arrays] = {
             "window": {"loss": np.zeros(()), "weight": np.zeros(())},
             "window_state": {name: np.zeros_like(array) for name, array in state.items()},
@@ -55,7 +61,10 @@ class Window:
             remedy="use a smaller model, or accumulate=1",
         ):
             self._groups = {
-                group: {name: to_tensor(array, device) for name, array in members.items()}
+                group: {
+                    name: to_tensor(self._storage.stored(group, name, array), device)
+                    for name, array in members.items()
+                }
                 for group, members in arrays.items()
             }
             self._flags = [to_tensor(np.array(flag, "int64"), device) for flag in (1, 0)]
@@ -79,13 +88,19 @@ class Window:
 
     def arrays(self) -> dict[str, Arrays]:
         """Return copies of everything, by group and name."""
-        return {group: as_arrays(tensors) for group, tensors in self._groups.items()}
+        return {
+            group: {
+                name: self._storage.as_in_model(group, name, array)
+                for name, array in as_arrays(tensors).items()
+            }
+            for group, tensors in self._groups.items()
+        }
 
     def restore(self, groups: Mapping[str, Mapping[str, np.ndarray]], accumulated: int) -> None:
         """Overwrite everything by arrays, grouped as `arrays` returns them, and set the count."""
         for group, members in self._groups.items() if accumulated else ():
             for name, tensor in members.items():
-                to_tensor(groups[group][name], into=tensor)
+                to_tensor(self._storage.stored(group, name, groups[group][name]), into=tensor)
         self.accumulated = accumulated
 
     def check_overlap(self, lent: Mapping[str, tvm.runtime.Tensor]) -> None:

@@ -1,3 +1,4 @@
+import dataclasses
 import math
 import re
 from types import SimpleNamespace
@@ -28,7 +29,7 @@ def test_json_form(bench):
     model = result["models"]["resnet_digits"]
     assert model["batch"] == 4
     contenders = model["contenders"]
-    assert list(contenders) == ["graphgrad", "torch", "tvm"]
+    assert list(contenders) == ["graphgrad", "torch", "torch_channels_last", "tvm"]
     for figures in contenders.values():
         assert figures["includes"]
         assert math.isfinite(figures["initial_loss"])
@@ -74,7 +75,7 @@ def test_different_initial_losses_end_it(step):
 @pytest.mark.parametrize(
     "arguments, text",
     [
-        (["--models", "vgg"], r"unknown: \['vgg'\]; there are .*resnet_digits"),
+        (["--models", "alexnet"], r"unknown: \['alexnet'\]; there are .*resnet_digits"),
         (["--contenders", "jax"], r"unknown: \['jax'\]"),
         (["--rounds", "0"], "above zero"),
     ],
@@ -94,3 +95,46 @@ def test_missing_torch_names_the_extra(step, monkeypatch, capsys):
     assert "graphgrad[bench]" in capsys.readouterr().err
     monkeypatch.setattr("sys.argv", ["step.py", "--contenders", "graphgrad,tvm"])
     assert step.parse_arguments().contenders == ["graphgrad", "tvm"]
+
+
+def test_every_spec_writes_a_workload(tmp_path):
+    from specs import SPECS, write
+
+    for name, spec in SPECS.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        workload = write(dataclasses.replace(spec, batch=2, width=0.125), folder)
+        images, labels = workload.batch()
+        assert images.shape == (2, spec.channels, spec.size, spec.size) and labels.shape == (2,)
+        assert workload.weights()
+
+
+def test_without_a_compiler_of_c_nothing_is_compiled(step, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(step.ContenderError, match=r"needs a C\+\+ compiler: one of g\+\+"):
+        step.started("torch_compile", None, 1)
+    monkeypatch.setattr(step, "Contender", lambda *given: given)
+    assert step.started("torch", None, 1) == ("torch", None, 1)
+
+
+FORMS = [
+    {"channels_last": True},
+    pytest.param({"compiled": True}, marks=pytest.mark.slow),
+    pytest.param({"channels_last": True, "compiled": True}, marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids="-".join)
+def test_torch_trains_alike_in_every_form(tmp_path, form):
+    peer("torch")
+    from contenders import torch_step
+    from specs import SPECS, write
+
+    spec = dataclasses.replace(SPECS["vgg16_cifar"], batch=4, width=0.125)
+    workload = write(spec, tmp_path)
+    losses = []
+    for options in ({}, form):
+        run = torch_step.prepare(workload, 1, **options)
+        losses.append([run(), run()])
+    assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+    assert losses[0][1] < losses[0][0]

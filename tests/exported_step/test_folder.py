@@ -1,5 +1,6 @@
 """Exports that are damaged or not whole."""
 
+import json
 import re
 
 import pytest
@@ -33,9 +34,18 @@ def test_a_missing_file(folder, name):
 
 
 def test_a_format_of_the_future(folder):
-    reseal(folder, format="graphgrad-export-2")
-    with pytest.raises(FolderError, match="no export in the format graphgrad-export-1"):
+    reseal(folder, format="graphgrad-export-3")
+    with pytest.raises(FolderError, match="no export in the format graphgrad-export-2"):
         ExportedStep(folder)
+
+
+def test_the_first_format(folder):
+    """It did not say in which order parameters are stored: as the model has them."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    assert manifest.pop("storage") == {}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    reseal(folder, format="graphgrad-export-1")
+    assert ExportedStep(folder).steps == 2
 
 
 @pytest.mark.parametrize("folder", [5, None, b"export", "a\0b"], ids=repr)

@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import tvm
 import tvm_ffi
-from tvm import te, topi
-from tvm.s_tir import ScheduleError
+from tvm import te, tirx, topi
+from tvm.s_tir import Schedule, ScheduleError
 from tvm.script import tirx as T
 
 from graphgrad.fallback import create_prim_func
@@ -52,6 +52,29 @@ def test_a_failing_schedule_leaves_the_function_alone(monkeypatch):
     assert cpu.schedule_function(func, UNIT).same_as(func)
 
 
+def test_what_tvm_refuses_to_take_apart_is_scheduled_whole(monkeypatch):
+    x = tensor(64, 48)
+    k = te.reduce_axis((0, 48), "k")
+    even = te.compute((32,), lambda i: te.sum(x[2 * i, k], axis=k), name="even")
+    odd = te.compute((32,), lambda i: te.sum(x[2 * i + 1, k] * 2.0, axis=k), name="odd")
+    merged = te.compute(
+        (64,), lambda i: tirx.if_then_else(i % 2 == 0, even[i // 2], odd[i // 2]), name="merged"
+    )
+    asked = []
+
+    def schedule(func):
+        asked.append(func)
+        if len(asked) > 1:
+            raise tvm.error.InternalError("no")
+        return Schedule(func)
+
+    monkeypatch.setattr(cpu, "Schedule", schedule)
+    result = run([x], [merged])
+    result.agree()
+    assert len(asked) == 2
+    assert result.changed
+
+
 def test_attributes_are_kept():
     func = add_function().with_attr("op_pattern", 0)
     assert cpu.schedule_function(func, UNIT).attrs["op_pattern"] == 0
@@ -61,7 +84,7 @@ def test_identical_functions_are_scheduled_once(monkeypatch):
     seen = []
     original = cpu.schedule_function
     monkeypatch.setattr(
-        cpu, "schedule_function", lambda f, unit: seen.append(f) or original(f, unit)
+        cpu, "schedule_function", lambda f, *given: seen.append(f) or original(f, *given)
     )
     mod = tvm.IRModule({"a": add_function(), "b": add_function()})
     scheduled = cpu.schedule_module(mod, HOST)

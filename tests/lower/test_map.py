@@ -59,6 +59,20 @@ def test_padding_reads_nothing_outside():
     run([x], [topi.nn.pad(x, (0, 0, 1, 2), (0, 0, 2, 1))]).agree()
 
 
+def test_vectors_that_no_border_crosses():
+    x = tensor(9, 15, 15, 32)
+    result = run([x], [topi.nn.pad(x, (0, 1, 2, 0), (0, 2, 1, 0))])
+    result.agree()
+    assert "T.vectorized" in result.text
+
+
+def test_vectors_that_a_border_crosses():
+    x = tensor(9, 15, 15, 32)
+    result = run([x], [topi.nn.pad(x, (0, 0, 0, 16), (0, 0, 0, 16))])
+    result.agree()
+    assert "T.vectorized" not in result.text
+
+
 def test_flip_and_reshape_of_odd_extents():
     x = tensor(33, 7, 91)
     run([x], [topi.flip(topi.reshape(x, (91, 33, 7)), 1)]).agree()

@@ -127,7 +127,7 @@ def test_losses_of_a_step_keep_their_values():
     held, kept = [], []
     for run in range(3):
         given = step._given(x)
-        forward = step._forward(given, training=True)
+        forward = step._forward(given)
         step(x, y)
         arguments = [*given.tensors.values(), *step._targets(y, forward), step._tensors.rate]
         loss, updates, *_ = step._steps[given.shapes](*arguments, *step._tensors.everything())

@@ -15,7 +15,7 @@ from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
 from ..epilogue import epilogues_of
 from ..inline import inline_maps
-from ..structure import Stage, buffer_of, loop_nest, sequence, stages
+from ..structure import Axis, Stage, buffer_of, loop_nest, sequence, stages, static
 from .contraction import cut_long_sums, may_tile, tiles, used_buffers
 from .reduction import launches, reduction_of
 from .threads import one_thread_per_point
@@ -133,8 +133,11 @@ class _Kernel:
     def _consumers(self, position: int) -> list[int]:
         """Return the map that alone reads the stage at a position, if there is one."""
         readers = self._readers(position)
-        alone = len(readers) == 1 and readers[0] not in self.replaced
-        return readers if alone and not self.stages[readers[0]].reduced else []
+        if len(readers) != 1 or readers[0] in self.replaced:
+            return []
+        reader = self.stages[readers[0]]
+        written = self.stages[position].stores[0].buffer
+        return readers if not reader.reduced and _takes_each_once(reader, written) else []
 
     def _readers(self, position: int) -> list[int]:
         """Return the stages that read what a stage leaves for others; none if it is a result."""
@@ -152,6 +155,29 @@ class _Kernel:
         outside = [stage for i, stage in enumerate(self.stages) if i not in group]
         used = [buffer_of(a) for stage in outside for a in (*stage.loads, *stage.stores)]
         return [*self.func.params, *used]
+
+
+def _takes_each_once(reader: Stage, buffer: Any) -> bool:
+    """Return whether each element of a map takes one of a buffer, at the indices of its own.
+
+    TVM inlines other maps too. Of one that chooses between buffers, because it interleaves or
+    concatenates them, it keeps only the elements that take the buffer in question.
+    """
+    long = [axis for axis in reader.axes if axis.extent != 1]
+    loads = [load for load in reader.loads if buffer_of(load).same_as(buffer)]
+    if not all(_index_of(load, axis) is not None for load in loads for axis in long):
+        return False
+    return not reader.conditional or all(
+        axis.extent is not None and static(buffer.shape[_index_of(load, axis)]) == axis.extent
+        for load in loads
+        for axis in long
+    )
+
+
+def _index_of(load: Any, axis: Axis) -> int | None:
+    """Return which index of a load is an axis, if one is."""
+    found = [i for i, index in enumerate(load.indices) if index.same_as(axis.var)]
+    return found[0] if len(found) == 1 else None
 
 
 def _may_repeat(_: Stage, operations: int) -> bool:

@@ -11,68 +11,53 @@ from typing import Any
 
 from tvm import relax, te
 
-from ...errors import ArgumentError
-from ...ops.conv import Window, check_output
-from ...ops.conv_expressions import convolution, data_gradient, permuted
+from ...ops.conv import SPATIAL, Layouts, Window, check_layout, check_output
+from ...ops.conv_expressions import convolution
+from ...ops.conv_gradients import data_gradient
 from ...ops.tensor import type_shape
 from .table import legalisation
-
-_SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 
 
 def conv(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower a convolution in any layout."""
     window = Window.of(call.attrs)
-    layouts = _layouts(call, window)
-    shape, dtype = type_shape(call.ty), str(call.ty.dtype)
-    check_output(call.op.name, [shape[layouts[2].index(axis)] for axis in _SPATIAL[window.rank]])
+    layouts = Layouts.of(call.attrs, window.rank)
 
     def expression(x: te.Tensor, w: te.Tensor) -> te.Tensor:
-        return convolution(x, w, shape, window, layouts, dtype)
+        orders = (layouts.data, layouts.kernel, _out_layout(call, layouts))
+        return convolution(x, w, type_shape(call.ty), window, orders, str(call.ty.dtype))
 
-    return _call_te(builder, call, expression)
+    return _call_te(builder, call, layouts, expression)
 
 
 def conv_transpose(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower a transposed convolution in any layout: the data gradient of a convolution."""
     window = Window.of(call.attrs)
-    data_layout, kernel_layout, out_layout = _layouts(call, window)
-    spatial = _SPATIAL[window.rank]
-    shape = [type_shape(call.ty)[out_layout.index(axis)] for axis in "NC" + spatial]
-    check_output(call.op.name, shape[2:])
+    layouts = Layouts.of(call.attrs, window.rank).transposed
 
     def expression(x: te.Tensor, w: te.Tensor) -> te.Tensor:
-        ct = permuted(x, data_layout, "NC" + spatial)
-        w = permuted(w, kernel_layout, "IO" + spatial)
-        y = data_gradient(ct, w, shape, window, str(call.ty.dtype))
-        return permuted(y, "NC" + spatial, out_layout)
+        orders = (layouts.data, layouts.kernel, _out_layout(call, layouts))
+        return data_gradient(x, w, type_shape(call.ty), window, orders, str(call.ty.dtype))
 
-    return _call_te(builder, call, expression)
+    return _call_te(builder, call, layouts, expression)
 
 
-def _call_te(builder: relax.BlockBuilder, call: relax.Call, expression: Callable[..., Any]) -> Any:
+def _call_te(
+    builder: relax.BlockBuilder,
+    call: relax.Call,
+    layouts: Layouts,
+    expression: Callable[[te.Tensor, te.Tensor], te.Tensor],
+) -> Any:
+    extents = dict(zip(_out_layout(call, layouts), type_shape(call.ty), strict=True))
+    check_output(call.op.name, [extents[axis] for axis in SPATIAL[len(extents) - 2]])
     name = call.op.name.rsplit(".", 1)[-1]
     return builder.call_te(expression, *call.args, primfunc_name_hint=name)
 
 
-def _layouts(call: relax.Call, window: Window) -> tuple[str, str, str]:
-    """Return the layouts of data, weights and output.
-
-    Raises
-    ------
-    ArgumentError
-        One is no order of the axes, such as the blocked NCHW4c.
-    """
-    spatial = _SPATIAL[window.rank]
-    attributes = call.attrs
-    layouts = (attributes.data_layout, attributes.kernel_layout, attributes.out_layout)
-    for layout, axes in zip(layouts, ("NC" + spatial, "OI" + spatial, "NC" + spatial), strict=True):
-        if sorted(layout) != sorted(axes):
-            raise ArgumentError(
-                f"{call.op.name} cannot be lowered with the layout {layout}: layouts are served "
-                f"that permute the axes {axes}; convert the op's layout first"
-            )
-    return layouts
+def _out_layout(call: relax.Call, layouts: Layouts) -> str:
+    layout = str(call.attrs.out_layout)
+    check_layout(layout, layouts.data)
+    return layout
 
 
 for _rank in (1, 2, 3):

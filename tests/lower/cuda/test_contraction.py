@@ -216,3 +216,24 @@ def test_no_outputs(shape):
     m, k, n = shape
     a, b = tensor(m, k), tensor(k, n, name="b")
     run([a, b], [product(a, b)]).agree()
+
+
+def test_a_map_that_interleaves_products():
+    """As the gradient of a strided convolution does: no product may be taken for the whole."""
+    a, b = tensor(33, 40), tensor(40, 34, name="b")
+    even, odd = product(a, b), product(a, b)
+    y = te.compute(
+        (33, 68),
+        lambda i, j: tirx.if_then_else(j % 2 == 0, even(i, j // 2), odd(i, j // 2) + 1),
+    )
+    tiled([a, b], [y])
+
+
+def test_a_map_that_concatenates_products():
+    a, b = tensor(33, 40), tensor(40, 34, name="b")
+    first, second = product(a, b), product(a, b)
+    y = te.compute(
+        (33, 68),
+        lambda i, j: tirx.if_then_else(j < 34, first(i, j), second(i, j - 34) + 1),
+    )
+    tiled([a, b], [y])

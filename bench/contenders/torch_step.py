@@ -1,0 +1,44 @@
+"""PyTorch, eager or compiled, in either memory format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.nn.functional import cross_entropy
+from torch_twin import twin
+from workload import LEARNING_RATE, MOMENTUM, Workload
+
+INCLUDES = "forward, loss, backward, statistics, fused SGD momentum"
+
+
+def prepare(
+    workload: Workload, threads: int, channels_last: bool = False, compiled: bool = False
+) -> Callable[[], float]:
+    """Return the step of the model's twin, with the workload's weights.
+
+    Parameters
+    ----------
+    workload : Workload
+    threads : int
+    channels_last : bool
+        How weights and images lie in memory; else as NCHW.
+    compiled : bool
+        Whether forward and backward pass go through `torch.compile`.
+    """
+    torch.set_num_threads(threads)
+    order = torch.channels_last if channels_last else torch.contiguous_format
+    model = twin(workload.proto()).to(memory_format=order)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, fused=True)
+    images, labels = (torch.from_numpy(array) for array in workload.batch())
+    images = images.contiguous(memory_format=order)
+    forward = torch.compile(model) if compiled else model
+
+    def step() -> float:
+        optimizer.zero_grad(set_to_none=True)
+        loss = cross_entropy(forward(images), labels)
+        loss.backward()
+        optimizer.step()
+        return loss.item()
+
+    return step

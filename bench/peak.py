@@ -1,0 +1,125 @@
+"""What the machine can do at most: multiply-adds in registers, and bytes from and to memory.
+
+    python peak.py THREADS CLOCK
+
+Prints one JSON object. Started by `kernels.py`, in a process of its own like any contender.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.script.parser import tirx as T
+
+import graphgrad as gg
+from graphgrad.lower.arrays import to_tensor
+from graphgrad.lower.target import vector_unit
+
+ROUNDS = 7
+ITERATIONS = 1 << 22  # of each thread: tens of milliseconds
+ELEMENTS = 1 << 24  # of the arrays that are copied: larger than any cache
+
+
+def main() -> None:
+    threads, clock = sys.argv[1:]
+    print(json.dumps(measured(int(threads), getattr(time, clock))))
+
+
+def measured(
+    threads: int,
+    clock: Callable[[], float] = time.perf_counter,
+    iterations: int = ITERATIONS,
+    elements: int = ELEMENTS,
+) -> dict[str, float]:
+    """Return the best of some rounds: GFLOP/s in float32, and GB/s of a copy, both ways counted.
+
+    TVM has `threads` threads, by the environment of this process.
+    """
+
+    def least(run: Callable[[], None]) -> float:
+        seconds = []
+        for _ in range(ROUNDS):
+            start = clock()
+            run()
+            seconds.append(clock() - start)
+        return min(seconds)
+
+    lanes, chains = _registers()
+    factors = to_tensor(np.full(2 * lanes, 0.5, np.float32))
+    sums = to_tensor(np.zeros((threads, chains * lanes), np.float32))
+    source = to_tensor(np.zeros(elements, np.float32))
+    copy = to_tensor(np.zeros(elements, np.float32))
+    operations = 2 * threads * iterations * chains * lanes
+    adding = compiled(multiply_adds(threads, iterations, chains, lanes))
+    copying = compiled(copies(threads, elements // threads, lanes))
+    return {
+        "gflops": operations / least(lambda: adding(factors, sums)) / 1e9,
+        "gb_per_s": 2 * copy.numpy().nbytes / least(lambda: copying(source, copy)) / 1e9,
+    }
+
+
+def compiled(kernel: Any) -> Callable[..., None]:
+    """Return a kernel, compiled for this host as it stands."""
+    module: Callable[..., None] = tvm.compile(kernel, gg.target("llvm"))
+    return module
+
+
+def multiply_adds(tasks: int, iterations: int, chains: int, lanes: int) -> Any:
+    """Return a kernel of independent chains ``x = x * a + b``, as many as registers hold."""
+
+    @T.prim_func(s_tir=True)
+    def main(
+        factors: T.Buffer((2 * lanes,), "float32"),
+        sums: T.Buffer((tasks, chains * lanes), "float32"),
+    ):
+        T.func_attr({"tirx.noalias": True})  # else registers are stored after each sum
+        for task in T.parallel(tasks):
+            x = T.alloc_buffer((chains * lanes,), "float32", scope="local")
+            for chain in T.unroll(chains):
+                for lane in T.vectorized(lanes):
+                    x[chain * lanes + lane] = sums[task, chain * lanes + lane]
+            for _ in T.serial(iterations):
+                for chain in T.unroll(chains):
+                    for lane in T.vectorized(lanes):
+                        x[chain * lanes + lane] = (
+                            x[chain * lanes + lane] * factors[lane] + factors[lanes + lane]
+                        )
+            for chain in T.unroll(chains):
+                for lane in T.vectorized(lanes):
+                    sums[task, chain * lanes + lane] = x[chain * lanes + lane]
+
+    return main
+
+
+def copies(tasks: int, elements: int, lanes: int) -> Any:
+    """Return a kernel in which each task copies its part of an array."""
+
+    @T.prim_func(s_tir=True)
+    def main(
+        source: T.Buffer((tasks * elements,), "float32"),
+        copy: T.Buffer((tasks * elements,), "float32"),
+    ):
+        for task in T.parallel(tasks):
+            for i in T.serial(elements // lanes):
+                for lane in T.vectorized(lanes):
+                    copy[task * elements + i * lanes + lane] = source[
+                        task * elements + i * lanes + lane
+                    ]
+
+    return main
+
+
+def _registers() -> tuple[int, int]:
+    """Return the lanes of a vector register, and how many chains leave some registers free."""
+    unit = vector_unit(gg.target("llvm"))
+    return unit.lanes("float32"), unit.registers * 3 // 4
+
+
+if __name__ == "__main__":
+    main()

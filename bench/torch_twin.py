@@ -1,0 +1,138 @@
+"""The twin of an ONNX file in torch: a module whose code is what one would have written by hand.
+
+The file's nodes become modules and functions of torch in a `torch.fx` graph, which generates an
+ordinary `forward`; so torch runs, and compiles, exactly the network of the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from onnx import helper, numpy_helper
+from torch import fx, nn
+
+Attributes = Mapping[str, Any]
+Weights = Mapping[str, torch.Tensor]
+
+
+def twin(proto: onnx.ModelProto) -> fx.GraphModule:
+    """Return the network of a file of `graphgrad.models`, with its weights.
+
+    Parameters
+    ----------
+    proto : onnx.ModelProto
+        One input; batch normalisation in either form.
+
+    Returns
+    -------
+    torch.fx.GraphModule
+        In training mode.
+
+    Raises
+    ------
+    ValueError
+        The file has an operator that no layer stands for here.
+    """
+    constants = _constants(proto)
+    graph = fx.Graph()
+    layers: dict[str, nn.Module] = {}
+    values = {proto.graph.input[0].name: graph.placeholder("input")}
+    for node in proto.graph.node:
+        if node.op_type == "Constant":
+            continue
+        if node.op_type not in LAYERS:
+            raise ValueError(f"no layer stands for the ONNX operator {node.op_type}")
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        weights = [constants[name] for name in node.input if name in constants]
+        layer = LAYERS[node.op_type](attributes, weights)
+        inputs = tuple(values[name] for name in node.input if name not in constants)
+        if isinstance(layer, nn.Module):
+            name = f"layer{len(layers)}"
+            layers[name] = layer
+            values[node.output[0]] = graph.call_module(name, inputs)
+        else:
+            values[node.output[0]] = graph.call_function(layer, inputs)
+    graph.output(values[proto.graph.output[0].name])
+    return fx.GraphModule(layers, graph).train()
+
+
+def _constants(proto: onnx.ModelProto) -> dict[str, torch.Tensor]:
+    named = {tensor.name: tensor for tensor in proto.graph.initializer}
+    for node in proto.graph.node:
+        if node.op_type == "Constant":
+            named[node.output[0]] = node.attribute[0].t
+    return {
+        name: torch.from_numpy(np.array(numpy_helper.to_array(tensor)))
+        for name, tensor in named.items()
+    }
+
+
+def _convolution(attributes: Attributes, weights: list[torch.Tensor]) -> nn.Module:
+    weight, *bias = weights
+    groups = attributes.get("group", 1)
+    layer = nn.Conv2d(
+        weight.shape[1] * groups,
+        weight.shape[0],
+        tuple(weight.shape[2:]),
+        tuple(attributes["strides"]),
+        _symmetric(attributes["pads"]),
+        groups=groups,
+        bias=bool(bias),
+    )
+    return _loaded(layer, dict(zip(("weight", "bias"), weights, strict=False)))
+
+
+def _batch_norm(attributes: Attributes, weights: list[torch.Tensor]) -> nn.Module:
+    layer = nn.BatchNorm2d(len(weights[0]), eps=attributes["epsilon"])
+    names = ("weight", "bias", "running_mean", "running_var")
+    counted = {"num_batches_tracked": torch.tensor(0)}
+    return _loaded(layer, dict(zip(names, weights, strict=True)) | counted)
+
+
+def _linear(attributes: Attributes, weights: list[torch.Tensor]) -> nn.Module:
+    weight, bias = weights
+    layer = nn.Linear(weight.shape[1], weight.shape[0])
+    return _loaded(layer, {"weight": weight, "bias": bias})
+
+
+def _max_pool(attributes: Attributes, weights: list[torch.Tensor]) -> nn.Module:
+    window = (attributes["kernel_shape"], attributes["strides"])
+    return nn.MaxPool2d(*map(tuple, window), _symmetric(attributes["pads"]))
+
+
+def _clip(attributes: Attributes, bounds: list[torch.Tensor]) -> nn.Module:
+    low, high = (float(bound) for bound in bounds)
+    return nn.ReLU6() if (low, high) == (0.0, 6.0) else nn.Hardtanh(low, high)
+
+
+LAYERS: dict[str, Callable[[Attributes, list[torch.Tensor]], Any]] = {
+    "Add": lambda *_: torch.add,
+    "BatchNormalization": _batch_norm,
+    "Clip": _clip,
+    "Conv": _convolution,
+    "Flatten": lambda *_: nn.Flatten(),
+    "Gemm": _linear,
+    "GlobalAveragePool": lambda *_: nn.AdaptiveAvgPool2d(1),
+    "MaxPool": _max_pool,
+    "Mul": lambda *_: torch.mul,
+    "Relu": lambda *_: nn.ReLU(),
+    "Sigmoid": lambda *_: nn.Sigmoid(),
+}
+"""What stands for each operator: given its attributes and constants, a module or a function."""
+
+
+def _symmetric(pads: list[int]) -> tuple[int, int]:
+    """Return ONNX's padding before and after each axis as torch's, which is the same on both."""
+    top, left, bottom, right = pads
+    if (top, left) != (bottom, right):
+        raise ValueError(f"padding is the same on both sides, given {pads}")
+    return top, left
+
+
+def _loaded(layer: nn.Module, values: Weights) -> nn.Module:
+    layer.load_state_dict(dict(values))
+    return layer

@@ -1,0 +1,47 @@
+"""The order of axes in which a step stores what belongs to parameters, and the model's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+_NOT_OF_PARAMETERS = ("state", "window", "window_state")
+"""Groups of what a step owns whose names are not those of parameters; of all others they are."""
+
+
+class Storage:
+    """Converts between arrays as the model has them, which all files hold, and what is stored.
+
+    Parameters
+    ----------
+    orders : mapping of str to sequence of int
+        By parameter: axis k of what is stored is axis ``order[k]`` of the model's. Buffers and
+        accumulators are stored as the parameter that they belong to. What is left out is stored as
+        the model has it.
+    """
+
+    def __init__(self, orders: Mapping[str, Sequence[int]]):
+        self._orders = {name: tuple(map(int, order)) for name, order in orders.items()}
+
+    def stored(self, group: str, name: str, array: np.ndarray) -> np.ndarray:
+        """Return what is stored for an array of a group, such as ``params`` or ``momentum``."""
+        return _transposed(array, self._order(group, name))
+
+    def as_in_model(self, group: str, name: str, array: np.ndarray) -> np.ndarray:
+        """Return the array that something is stored for: the inverse of `stored`."""
+        order = self._order(group, name)
+        return _transposed(array, None if order is None else np.argsort(order))
+
+    def shape(self, group: str, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of what is stored for an array of a shape."""
+        order = self._order(group, name)
+        return shape if order is None else tuple(shape[axis] for axis in order)
+
+    def _order(self, group: str, name: str) -> tuple[int, ...] | None:
+        return None if group in _NOT_OF_PARAMETERS else self._orders.get(name)
+
+
+def _transposed(array: np.ndarray, axes: Any) -> np.ndarray:
+    return array if axes is None else np.ascontiguousarray(np.transpose(array, axes))

@@ -1,0 +1,166 @@
+"""How layout goes through ops along axes: reductions, normalisations, splits, slices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import relax, tirx
+
+from . import orders
+from .orders import Order
+from .passage import Passed, Site, as_in_model, following, passage, stored_axes, stored_axis
+from .value import Value
+
+_ALONG_ONE_AXIS = [
+    *("relax.argsort", "relax.flip", "relax.sort", "graphgrad.resample"),
+    *("relax.nn.log_softmax", "relax.nn.softmax"),
+]
+_NUMBERING = ["relax.cumsum", "relax.cumprod", "relax.repeat"]
+_REDUCTIONS = [f"relax.{name}" for name in ("max", "mean", "min", "prod", "std", "sum", "variance")]
+
+
+@passage(*_ALONG_ONE_AXIS)
+@following
+def along_axis(site: Site, x: relax.Expr, order: Order) -> Passed:
+    """The op runs along the axis where it is stored; its further operands are its own."""
+    rest = map(as_in_model, site.operands[1:])
+    return site.passed([x, *rest], order, axis=stored_axis(order, site.attributes.axis))
+
+
+@passage(*_NUMBERING)
+@following
+def along_given_axis(site: Site, x: relax.Expr, order: Order) -> Passed | None:
+    """As `along_axis`; without an axis the op numbers all elements, in the model's order."""
+    if site.attributes.axis is None:
+        return None
+    return site.passed([x], order, axis=stored_axis(order, site.attributes.axis))
+
+
+@passage("relax.split", "relax.topk")
+@following
+def into_parts(site: Site, x: relax.Expr, order: Order) -> Passed:
+    """Every part is stored as the whole."""
+    axis = stored_axis(order, site.attributes.axis)
+    is_tuple = isinstance(site.call.ty, relax.TupleType)
+    parts = [order] * len(site.call.ty.fields) if is_tuple else order
+    return site.passed([x], parts, axis=axis)
+
+
+@passage(*_REDUCTIONS)
+@following
+def reduction(site: Site, x: relax.Expr, order: Order) -> Passed:
+    """The axes are reduced where they are stored."""
+    axes = site.attributes.axis
+    reduced = list(range(len(order))) if axes is None else [axis % len(order) for axis in axes]
+    left = order if site.attributes.keepdims else orders.without(order, reduced)
+    return site.passed([x], left, axis=stored_axes(order, reduced))
+
+
+@passage("relax.argmax", "relax.argmin")
+@following
+def position(site: Site, x: relax.Expr, order: Order) -> Passed | None:
+    """The position along one axis; over all of them it counts in the model's order."""
+    axis = site.attributes.axis
+    if axis is None:
+        return None
+    left = order if site.attributes.keepdims else orders.without(order, [axis % len(order)])
+    return site.passed([x], left, axis=stored_axis(order, axis))
+
+
+@passage("relax.nn.batch_norm")
+@following
+def batch_norm(site: Site, x: relax.Expr, order: Order) -> Passed:
+    """Scale, shift and statistics lie along the channels; the new statistics are vectors."""
+    rest = map(as_in_model, site.operands[1:])
+    axis = stored_axis(order, site.attributes.axis)
+    return site.passed([x, *rest], [order, orders.own(1), orders.own(1)], axis=axis)
+
+
+@passage("relax.nn.group_norm", "relax.nn.instance_norm")
+@following
+def group_norm(site: Site, x: relax.Expr, order: Order) -> Passed:
+    """Scale and shift lie along the channels."""
+    rest = map(as_in_model, site.operands[1:])
+    return site.passed(
+        [x, *rest],
+        order,
+        channel_axis=stored_axis(order, site.attributes.channel_axis),
+        axes=stored_axes(order, site.attributes.axes),
+    )
+
+
+@passage("relax.nn.layer_norm", "relax.nn.rms_norm")
+@following
+def layer_norm(site: Site, x: relax.Expr, order: Order) -> Passed:
+    """Scale and shift have the extents of the axes, in the order in which they are named."""
+    rest = map(as_in_model, site.operands[1:])
+    return site.passed([x, *rest], order, axes=stored_axes(order, site.attributes.axes))
+
+
+@passage("relax.nn.nll_loss")
+def nll_loss(site: Site) -> Passed | None:
+    """Reduced to a scalar, the loss of images is that of their positions, one by one."""
+    x, targets, *weights = site.operands
+    order = orders.channels_last(x.rank)
+    if x.rank < 3 or x.preferred != order or site.attributes.reduction == "none":
+        return None
+    *positions, classes = orders.extents(x.shape, order)
+    if not all(isinstance(extent, int) for extent in positions):
+        return None
+    count = math.prod(positions)
+    rows = x.reshaped(order, [count, classes])
+    labels = targets.reshaped(orders.own(targets.rank), [count])
+    return site.passed([rows, labels, *map(as_in_model, weights)], ())
+
+
+@passage("relax.take")
+@following
+def take(site: Site, x: relax.Expr, order: Order) -> Passed | None:
+    """A vector of indices picks along the axis where it is stored."""
+    index = site.operands[1]
+    if not isinstance(index, Value) or index.rank != 1 or site.attributes.axis is None:
+        return None
+    axis = stored_axis(order, site.attributes.axis)
+    return site.passed([x, index.plain], order, axis=axis)
+
+
+@passage("relax.strided_slice")
+@following
+def strided_slice(site: Site, x: relax.Expr, order: Order) -> Passed | None:
+    """The slice is cut along the axes where they are stored."""
+    axes = _numbers(site.call.args[1])
+    if axes is None:
+        return None
+    stored = [tirx.IntImm("int64", axis) for axis in stored_axes(order, axes)]
+    return site.passed([x, relax.Tuple(stored), *site.call.args[2:]], order)
+
+
+@passage("relax.nn.pad")
+@following
+def pad(site: Site, x: relax.Expr, order: Order) -> Passed:
+    """The border has a width before and after each axis."""
+    widths = site.attributes.pad_width
+    pairs = [widths[2 * axis : 2 * axis + 2] for axis in order]
+    return site.passed([x], order, pad_width=[width for pair in pairs for width in pair])
+
+
+@passage("relax.tile")
+@following
+def tile(site: Site, x: relax.Expr, order: Order) -> Passed | None:
+    """Each axis is repeated; if there are more numbers than axes, new axes arise."""
+    repeats = site.attributes.repeats
+    if len(repeats) > len(order):
+        return None
+    repeats = [1] * (len(order) - len(repeats)) + list(repeats)
+    return site.passed([x], order, repeats=[repeats[axis] for axis in order])
+
+
+def _numbers(items: Any) -> Sequence[int] | None:
+    """Return a tuple of constant integers; None if it is anything else."""
+    if not isinstance(items, relax.Tuple):
+        return None
+    if not all(isinstance(item, tirx.IntImm) for item in items.fields):
+        return None
+    return [int(item) for item in items.fields]

@@ -1,0 +1,209 @@
+"""Making a function channels-last: a pass over its bindings, before it is differentiated.
+
+Every tensor is followed with the order in which it is stored (`value.Value`). A convolution asks
+for its data and weights channels last; what comes after computes in the order in which its
+operands come (`passage.PASSAGES`); an op without a passage gets them as the model has them. So
+tensors are converted where the orders meet, once each, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..autodiff.program import Program, linearise, replay, substitute, variables_in
+from ..autodiff.write import write_function
+from ..lower.in_order import may_write
+from ..ops.tensor import Emitter, type_shape
+from . import axes, elementwise, orders, shapes, windows  # noqa: F401 (they register passages)
+from .orders import Order
+from .passage import PASSAGES, Passage, Passed, Site, as_in_model
+from .value import Bindings, Parts, Value
+
+
+def channels_last(
+    mod: tvm.IRModule,
+    func: str = "main",
+    storage: Mapping[str, Order] | None = None,
+    keep: Collection[str] = (),
+) -> tvm.IRModule:
+    """Return a module with a function that computes the same with the channels innermost.
+
+    Parameters
+    ----------
+    mod : IRModule
+    func : str
+        Name of a Relax function in it. The functions that it calls are inlined.
+    storage : mapping of str to Order, optional
+        Parameters that are passed in an order of ours, see `storage.storage_of`; all others, and
+        all results, have the shapes that they had.
+    keep : collection of str
+        Names of values that somebody will ask for: they keep their shapes, and all that depends on
+        them is computed from what has their names.
+
+    Returns
+    -------
+    IRModule
+        Where there is no convolution in the standard layout, or memory is overwritten, only the
+        parameters in `storage` differ from the function that was given. Names, and the spans that
+        say which ONNX node a call comes from, are kept.
+    """
+    storage = storage or {}
+    program = linearise(mod, func)
+    pays = is_convertible(mod[func], program)
+    if not pays and not storage:
+        return mod
+    rewritten = _Rewriting(program, storage, keep, PASSAGES if pays else {}).program()
+
+    def body(emitter: Emitter) -> Any:
+        environment = replay(rewritten, emitter.builder)
+        return substitute(rewritten.result, environment)
+
+    others = {var: function for var, function in mod.functions.items() if var.name_hint != func}
+    written = write_function(
+        tvm.IRModule(others, attrs=mod.attrs),
+        func,
+        rewritten.params,
+        body,
+        pure=rewritten.pure,
+        dataflow=rewritten.dataflow,
+    )
+    attributes = {k: v for k, v in (mod[func].attrs or {}).items() if k != "global_symbol"}
+    if attributes:
+        written[func] = written[func].with_attr(attributes)
+    return written
+
+
+def is_convertible(function: relax.Function, program: Program) -> bool:
+    """Return whether a function has a convolution to convert, and overwrites no memory.
+
+    A tensor that is overwritten must be one tensor, in one order.
+    """
+    return not may_write(function.body) and any(
+        windows.order_of_weights(value) is not None for _, value in program.bindings
+    )
+
+
+class _Rewriting:
+    """One walk over the bindings of a program."""
+
+    def __init__(
+        self,
+        program: Program,
+        storage: Mapping[str, Order],
+        keep: Collection[str],
+        passages: Mapping[str, Passage],
+    ):
+        self._program = program
+        self._keep = set(keep)
+        self._passages = passages
+        self._bindings = Bindings((var.name for var in program.variables()), self._keep)
+        self._params: list[Any] = []
+        self._values: dict[Any, Any] = {}
+        """What each variable of the program is: a `Value`, `Parts`, a list of what is in a tuple,
+        or the expression of anything else."""
+        for param in program.params:
+            self._values[param] = self._param(param, storage.get(param.name))
+
+    def program(self) -> Program:
+        """Return the new program."""
+        for var, value in self._program.bindings:
+            self._bindings.span = getattr(value, "span", None)
+            self._values[var] = self._rewritten(var, value)
+        result = as_in_model(self._operand(self._program.result))
+        return replace(
+            self._program, params=self._params, bindings=self._bindings.bound, result=result
+        )
+
+    def _param(self, param: Any, order: Order | None) -> Any:
+        """Add a parameter to the new program, stored in an order; return what it is."""
+        if order is None:
+            stored = param
+        else:
+            shape = orders.extents(type_shape(param.ty), order)
+            stored = relax.Var(param.name, relax.TensorType(shape, param.ty.dtype))
+        self._params.append(stored)
+        self._bindings.take(param.name)
+        return self._held(param, stored, order)
+
+    def _rewritten(self, var: Any, value: Any) -> Any:
+        """Write the binding of a variable anew; return what the variable is."""
+        if isinstance(value, relax.Var | relax.Tuple):
+            return self._operand(value)
+        if isinstance(value, relax.TupleGetItem):
+            parts = self._operand(value.tuple_value)
+            if isinstance(parts, list):
+                return self._element(var, value, parts)
+            if isinstance(parts, Parts):
+                return self._bound(var, parts.item(value.index), parts.orders[value.index])
+        result = self._through(var, value)
+        if isinstance(result, Passed):
+            return self._bound(var, result.call, result.orders)
+        return self._unchanged(var, value) if result is None else result
+
+    def _element(self, var: Any, value: Any, parts: list[Any]) -> Any:
+        """Return an element of a tuple that the program itself has made, bound only if kept."""
+        if var.name not in self._keep:
+            return parts[value.index]
+        name = self._bindings.other_name(value.tuple_value.name)
+        whole = relax.Var(name, value.tuple_value.ty)
+        self._bindings.keep(whole, as_in_model(parts))
+        self._bindings.keep(var, relax.TupleGetItem(whole, value.index, value.span))
+        return self._held(var, var, None)
+
+    def _through(self, var: Any, value: Any) -> Passed | Value | None:
+        """Return what the passage of a call gives; None if it stays in the model's order."""
+        passage = self._passages.get(getattr(getattr(value, "op", None), "name", ""))
+        if passage is None or not isinstance(value, relax.Call) or not _is_known(value.ty):
+            return None
+        operands = [self._operand(argument) for argument in value.args]
+        if not all(_is_known(argument.ty) for argument in value.args):
+            return None
+        result = passage(Site(value, operands, var.name))
+        return None if isinstance(result, Value) and var.name in self._keep else result
+
+    def _bound(self, var: Any, expr: Any, order: Order | list[Order]) -> Any:
+        """Bind what computes a variable in an order of ours; return what the variable is."""
+        if isinstance(order, list):
+            return Parts(self._bindings, self._bindings.add(expr, var.name), var, order)
+        is_kept = var.name in self._keep and order != orders.own(len(order))
+        name = self._bindings.other_name(var.name) if is_kept else var.name
+        held = self._held(var, self._bindings.add(expr, name), order)
+        return self._held(var, held.plain, None) if is_kept else held
+
+    def _unchanged(self, var: Any, value: Any) -> Any:
+        """Bind a value as it was, of operands as the model has them."""
+        names = {read: as_in_model(self._values[read]) for read in variables_in(value)}
+        if isinstance(value, relax.MatchCast):
+            value = relax.MatchCast(var, substitute(value.value, names), value.ty)
+        else:
+            value = substitute(value, names)
+        self._bindings.keep(var, value)
+        return self._held(var, var, None)
+
+    def _operand(self, expr: Any) -> Any:
+        """Return what an expression of the old program is."""
+        if isinstance(expr, relax.Var):
+            return self._values[expr]
+        if isinstance(expr, relax.Tuple):
+            return [self._operand(item) for item in expr.fields]
+        if isinstance(expr, tvm.ir.GenericConst) and _is_known(expr.ty):
+            return Value(self._bindings, "constant", type_shape(expr.ty), expr)
+        return expr
+
+    def _held(self, var: Any, expr: Any, order: Order | None) -> Any:
+        """Return what a variable of the old program is, stored as an expression of the new one."""
+        if not isinstance(var.ty, relax.TensorType) or not _is_known(var.ty):
+            return expr
+        return Value(self._bindings, var.name, type_shape(var.ty), expr, order)
+
+
+def _is_known(ty: Any) -> bool:
+    """Whether tensors of a type, or in a tuple of that type, have a known rank and shape."""
+    if isinstance(ty, relax.TupleType):
+        return all(map(_is_known, ty.fields))
+    return not isinstance(ty, relax.TensorType) or isinstance(ty.shape, relax.ShapeExpr)

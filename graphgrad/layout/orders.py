@@ -1,0 +1,135 @@
+"""Orders of axes, as pure integers.
+
+An *order* says how a tensor of the model lies in memory: axis ``k`` of what is stored is axis
+``order[k]`` of the model's tensor. (0, 1, 2, 3) is the model's own order, NCHW for images, and
+(0, 2, 3, 1) is NHWC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..ops.tensor import Dimension, same_dimension
+
+Order = tuple[int, ...]
+
+
+def own(rank: int) -> Order:
+    """Return the model's own order."""
+    return tuple(range(rank))
+
+
+def channels_last(rank: int) -> Order:
+    """Return the order of images whose channels, axis 1 of the model's, are innermost."""
+    return (0, *range(2, rank), 1) if rank > 1 else own(rank)
+
+
+def filters_last(rank: int) -> Order:
+    """Return the order of kernels (O, I, spatial…) that stores them as (spatial…, I, O)."""
+    return (*range(2, rank), 1, 0)
+
+
+def letters(layout: str, order: Order) -> str:
+    """Return a layout such as NCHW, reordered."""
+    return "".join(layout[axis] for axis in order)
+
+
+def steps(source: Order, target: Order) -> list[int]:
+    """Return the permutation of stored axes that leads from one order to another."""
+    return [source.index(axis) for axis in target]
+
+
+def inverse(order: Order) -> Order:
+    """Return the permutation that undoes an order: from what is stored to the model's tensor."""
+    return tuple(steps(order, own(len(order))))
+
+
+def extents(shape: Sequence[Dimension], order: Order) -> list[Dimension]:
+    """Return the extents of what is stored; `shape` is the model's."""
+    return [shape[axis] for axis in order]
+
+
+def relabelled(order: Order, axes: Sequence[int]) -> Order:
+    """Return the order of the same memory after the model permutes its axes by `axes`."""
+    return tuple(axes.index(axis) for axis in order)
+
+
+def without(order: Order, axes: Sequence[int]) -> Order:
+    """Return the order after the model drops some axes."""
+    left = [axis for axis in range(len(order)) if axis not in axes]
+    return tuple(left.index(axis) for axis in order if axis in left)
+
+
+def with_axis(order: Order, axis: int) -> Order:
+    """Return the order after the model inserts an axis, which is stored outermost."""
+    return (axis, *(held + (held >= axis) for held in order))
+
+
+def wide(order: Order, shape: Sequence[Dimension]) -> list[int]:
+    """Return the axes whose extent is not 1, as they are stored."""
+    return [axis for axis in order if not same_dimension(shape[axis], 1)]
+
+
+def is_same_memory(source: Order, target: Order, shape: Sequence[Dimension]) -> bool:
+    """Whether two orders of a shape differ in axes of extent 1 alone: no element moves."""
+    return wide(source, shape) == wide(target, shape)
+
+
+def through_reshape(
+    order: Order, shape: Sequence[Dimension], new_shape: Sequence[Dimension]
+) -> Order | None:
+    """Return the order after the model reshapes, where the memory may stay as it is.
+
+    A reshape merges and splits groups of adjacent axes. It needs no copy of what is stored in an
+    order if there, too, the axes of each group are adjacent and in their order.
+
+    Returns
+    -------
+    Order or None
+        The model's own order or `channels_last` where either describes the memory. None where
+        elements would have to move, or where that cannot be told of symbolic extents.
+    """
+    groups = _groups(shape, new_shape)
+    if groups is None:
+        return None
+    by_first = {before[0]: (before, after) for before, after in groups}
+    stored = wide(order, shape)
+    wanted: list[int] = []
+    while stored:
+        before, after = by_first.get(stored[0], ([], []))
+        if not before or stored[: len(before)] != before:
+            return None
+        wanted += after
+        stored = stored[len(before) :]
+    rank = len(new_shape)
+    for candidate in (own(rank), channels_last(rank)):
+        if wide(candidate, new_shape) == wanted:
+            return candidate
+    return (*wanted, *(axis for axis in range(rank) if axis not in wanted))
+
+
+def _groups(
+    shape: Sequence[Dimension], new_shape: Sequence[Dimension]
+) -> list[tuple[list[int], list[int]]] | None:
+    """Return the groups of axes that a reshape merges and splits, those of extent 1 left out."""
+    before, after = wide(own(len(shape)), shape), wide(own(len(new_shape)), new_shape)
+    groups: list[tuple[list[int], list[int]]] = []
+    while before and after:
+        left, right = [before.pop(0)], [after.pop(0)]
+        if not same_dimension(shape[left[0]], new_shape[right[0]]):
+            size, new_size = shape[left[0]], new_shape[right[0]]
+            while isinstance(size, int) and isinstance(new_size, int) and size != new_size:
+                axes, rest, known = (
+                    (left, before, shape) if size < new_size else (right, after, new_shape)
+                )
+                if not rest or not isinstance(known[rest[0]], int):
+                    return None
+                axes.append(rest.pop(0))
+                if axes is left:
+                    size *= known[axes[-1]]
+                else:
+                    new_size *= known[axes[-1]]
+            if not isinstance(size, int) or not isinstance(new_size, int):
+                return None
+        groups.append((left, right))
+    return None if before or after else groups

@@ -1,0 +1,42 @@
+"""How layout goes through reshapes and permutations: where possible, nothing moves."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from . import orders
+from .passage import Passed, Site, passage
+from .value import Value
+
+_RESHAPE = tvm.ir.Op.get("relax.reshape")
+
+
+@passage("relax.permute_dims")
+def permute_dims(site: Site) -> Value | None:
+    """The model sees other axes; the memory stays as it is."""
+    x = site.operands[0]
+    axes = site.attributes.axes
+    axes = range(x.rank)[::-1] if axes is None else [axis % x.rank for axis in axes]
+    return x.relabelled(site.name, list(axes))
+
+
+@passage("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.nn.batch_flatten")
+def reshape(site: Site) -> Passed | None:
+    """The model merges and splits axes; the memory stays, where they are adjacent in it too.
+
+    Where they are not, as of shuffled channels, elements move so that the result is channels last.
+    """
+    x = site.operands[0]
+    if x.is_plain:
+        return None
+    order = x.preferred
+    new_order = orders.through_reshape(order, x.shape, site.shape)
+    if new_order is None and len(site.shape) > 2:
+        new_order = orders.channels_last(len(site.shape))
+        order = orders.through_reshape(new_order, site.shape, x.shape)
+    if new_order is None or order is None:
+        return None
+    target = relax.ShapeExpr(orders.extents(site.shape, new_order))
+    call = relax.Call(_RESHAPE, [x.in_order(order), target], None, [], site.call.span)
+    return Passed(call, new_order)

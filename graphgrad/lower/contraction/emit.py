@@ -1,0 +1,265 @@
+"""The loop nest of a contraction, written out as its plan says.
+
+    tasks, parts                      in parallel: of the result, of the sum
+      blocks                          of the sum, such that what they read stays in the cache
+        tiles                         of the result
+          registers = 0
+          terms                       of the sum
+            rows, vectors, lanes      unrolled, vectorised: registers += factor · factor
+          registers → result          or, with parts or blocks, added to partial sums
+
+After unrolling all accesses of the registers have constant indices; this is what lets the code
+generator keep them in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.tirx import ForKind
+
+from .form import Contraction, known, with_values
+from .frame import Frame
+from .nest import block, loop, loops, together, variable
+from .pack import Panels, filled, panels_of
+from .plan import Loop, Plan
+from .sink import Sink
+
+_Element = Callable[[Sequence[Any], Any], Any]
+"""From the position in a tile, along its rows and along the vector axis, to the value there."""
+
+
+def emit(contraction: Contraction, plan: Plan, sink: Sink) -> Any:
+    """Return the statement that computes a contraction.
+
+    Parameters
+    ----------
+    contraction : Contraction
+    plan : Plan
+    sink : Sink
+        What becomes of the results.
+    """
+    kind = ForKind.PARALLEL if plan.parallel else ForKind.SERIAL
+    panels = {factor: panels_of(contraction, plan, factor, axis) for factor, axis in plan.packed}
+    emitter = _Emitter(contraction, plan, sink, panels, kind)
+    fills = [filled(contraction, plan, one, kind) for one in panels.values()]
+    statement, buffers = emitter.nest()
+    return block(
+        "contraction",
+        together(*fills, statement),
+        [*(one.buffer for one in panels.values()), *buffers],
+    )
+
+
+class _Emitter:
+    """Writes the loops around one contraction, whose copies of factors are there already."""
+
+    def __init__(
+        self,
+        contraction: Contraction,
+        plan: Plan,
+        sink: Sink,
+        panels: dict[int, Panels],
+        kind: ForKind,
+    ) -> None:
+        self._contraction = contraction
+        self._plan = plan
+        self._sink = sink
+        self._panels = panels
+        self._kind = kind
+
+    def nest(self) -> tuple[Any, list[Any]]:
+        """Return the loops over all tasks, and the buffers that they need."""
+        plan = self._plan
+        frame = Frame(self._contraction, plan)
+        across = [*plan.parts, *plan.tasks]
+        if not plan.accumulates:
+            body = frame.around(plan.tiles, self._tile(frame, None, []))
+            return frame.in_parallel(across, body, self._kind), []
+        scope = [*across, *plan.tiles] if plan.parts else list(plan.tiles)
+        sums = self._partial_sums(scope)
+        body = frame.around([*plan.blocks, *plan.tiles], self._tile(frame, sums, scope))
+        if plan.blocks:
+            clear = frame.renewed(plan.tiles)
+            body = together(clear.around(plan.tiles, self._clear(clear, sums, scope)), body)
+        if not plan.parts:
+            last = frame.renewed(plan.tiles)
+            body = together(body, last.around(plan.tiles, self._stored_sums(last, sums, scope)))
+            return frame.in_parallel(across, block("task", body, [sums]), self._kind), []
+        last = Frame(self._contraction, plan)
+        total = last.in_parallel(
+            [*plan.tasks, *plan.tiles], self._stored_sums(last, sums, scope), self._kind
+        )
+        return together(frame.in_parallel(across, body, self._kind), total), [sums]
+
+    def _partial_sums(self, scope: Sequence[Loop]) -> Any:
+        lengths = [length for _, length in self._plan.rows]
+        shape = [*(one.trips for one in scope), *lengths, self._plan.width]
+        return tirx.decl_buffer(shape, self._contraction.dtype, "partial_sums")
+
+    def _tile(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
+        """Return what computes one tile, and hands it over or adds it to partial sums."""
+        plan, dtype = self._plan, self._contraction.dtype
+        lengths = [length for _, length in plan.rows]
+        registers = tirx.decl_buffer([*lengths, plan.width], dtype, "registers", scope="local")
+        zero = tirx.const(0, dtype)
+
+        def start(rows: Sequence[Any], column: Any) -> Any:
+            return tirx.BufferStore(registers, zero, [*rows, column])
+
+        def add(rows: Sequence[Any], column: Any) -> Any:
+            place = [*rows, column]
+            product = self._product(frame, rows, column)
+            return tirx.BufferStore(registers, tirx.BufferLoad(registers, place) + product, place)
+
+        def held(rows: Sequence[Any], column: Any) -> Any:
+            return tirx.BufferLoad(registers, [*rows, column])
+
+        terms = frame.around(plan.terms, self._unrolled(add))
+        steps = [self._unrolled(start), terms]
+        buffers = [registers]
+        if sums is not None:
+            steps.append(self._unrolled(self._adding(frame, sums, scope, held)))
+        elif self._stores_vectors():
+            steps.append(self._store_vectors(frame, held, ForKind.UNROLLED))
+        else:
+            tile = tirx.decl_buffer([*lengths, plan.width], dtype, "tile")
+            steps.append(
+                self._unrolled(
+                    lambda rows, column: tirx.BufferStore(tile, held(rows, column), [*rows, column])
+                )
+            )
+            steps.append(
+                self._store_elements(
+                    frame, lambda rows, column: tirx.BufferLoad(tile, [*rows, column])
+                )
+            )
+            buffers.append(tile)
+        return block("tile", together(*steps), buffers)
+
+    def _product(self, frame: Frame, rows: Sequence[Any], column: Any) -> Any:
+        plan = self._plan
+        at = frame.read(rows, column)
+        row_axes = [axis.var for axis, _ in plan.rows]
+        factors = []
+        for number, factor in enumerate(self._contraction.factors):
+            if number in self._panels:
+                panels = self._panels[number]
+                places = {plan.vector.var: column, **dict(zip(row_axes, rows, strict=True))}
+                factors.append(panels.at(at, frame.tile_of(panels.axis), places[panels.axis.var]))
+            else:
+                factors.append(with_values(factor, at))
+        return factors[0] * factors[1]
+
+    def _clear(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
+        zero = tirx.const(0, self._contraction.dtype)
+        place = [frame.tile(one) for one in scope]
+        return self._unrolled(
+            lambda rows, column: tirx.BufferStore(sums, zero, [*place, *rows, column])
+        )
+
+    def _adding(
+        self, frame: Frame, sums: Any, scope: Sequence[Loop], held: _Element
+    ) -> Callable[[Sequence[Any], Any], Any]:
+        """Return what adds an element to the partial sums; the first and only one is stored."""
+        place = [frame.tile(one) for one in scope]
+
+        def add(rows: Sequence[Any], column: Any) -> Any:
+            at = [*place, *rows, column]
+            value = held(rows, column)
+            if self._plan.blocks:
+                value = tirx.BufferLoad(sums, at) + value
+            return tirx.BufferStore(sums, value, at)
+
+        return add
+
+    def _stored_sums(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
+        """Return what adds up the partial sums of one tile, part after part, and hands it over."""
+        parts: list[dict[Loop, int]] = [{}]
+        for one in self._plan.parts:
+            assert one.trips is not None
+            parts = [{**chosen, one: trip} for chosen in parts for trip in range(one.trips)]
+
+        def total(rows: Sequence[Any], column: Any) -> Any:
+            value: Any = None
+            for chosen in parts:
+                place = [
+                    frame.number(chosen[one]) if one in chosen else frame.tile(one) for one in scope
+                ]
+                term = tirx.BufferLoad(sums, [*place, *rows, column])
+                value = term if value is None else value + term
+            return value
+
+        if self._stores_vectors():
+            return self._store_vectors(frame, total, ForKind.SERIAL)
+        return self._store_elements(frame, total)
+
+    def _stores_vectors(self) -> bool:
+        """Return whether vectors of the result are stored as such."""
+        plan = self._plan
+        whole = not (self._sink.once and plan.is_ragged(plan.vector))
+        return whole and self._sink.step(plan.vector) == 1
+
+    def _store_vectors(self, frame: Frame, value: _Element, kind: ForKind) -> Any:
+        """Return what hands over a tile, vector by vector.
+
+        The last columns may be those of the tile before again: the same values.
+        """
+
+        def store(rows: Sequence[Any], column: Any) -> Any:
+            at = self._place(frame, rows)
+            at[self._plan.vector.var] = frame.first_column() + column
+            return self._guarded(frame, rows, self._sink.store(at, value(rows, column)))
+
+        return self._unrolled(store, kind)
+
+    def _store_elements(self, frame: Frame, value: _Element) -> Any:
+        """Return what hands over a tile that is in memory, each element once."""
+        plan = self._plan
+        rows = [variable("row", frame.dtype) for _ in plan.rows]
+        column = variable("column", frame.dtype)
+        index = frame.start(plan.vector) + column
+        behind = index - frame.first_column() if plan.is_ragged(plan.vector) else column
+        at = self._place(frame, rows)
+        at[plan.vector.var] = index
+        body = self._guarded(frame, rows, self._sink.store(at, value(rows, behind)))
+        if plan.is_ragged(plan.vector):
+            body = tirx.IfThenElse(index < frame.number(known(plan.vector)), body, None)
+        lengths = [length for _, length in plan.rows]
+        nest = [*zip(rows, lengths, strict=True)]
+        if self._sink.step(plan.vector) == 1:
+            return loops([*nest, (column, plan.width)], body)
+        return loops([(column, plan.width), *nest], body)
+
+    def _place(self, frame: Frame, rows: Sequence[Any]) -> dict[Any, Any]:
+        """Return the indices, along all axes but that of vectors, of a row's results."""
+        at = {axis.var: frame.start(axis) for axis in self._contraction.spatial}
+        for (axis, _), row in zip(self._plan.rows, rows, strict=True):
+            at[axis.var] = at[axis.var] + row
+        return at
+
+    def _guarded(self, frame: Frame, rows: Sequence[Any], body: Any) -> Any:
+        """Return a statement that is done only for rows that the result has."""
+        for (axis, _), row in zip(self._plan.rows, rows, strict=True):
+            if self._plan.is_ragged(axis):
+                extent = self._contraction.extent(axis)
+                extent = frame.number(extent) if isinstance(extent, int) else extent
+                body = tirx.IfThenElse(frame.start(axis) + row < extent, body, None)
+        return body
+
+    def _unrolled(
+        self, element: Callable[[Sequence[Any], Any], Any], kind: ForKind = ForKind.UNROLLED
+    ) -> Any:
+        """Return what does something for each element of a tile, vector by vector."""
+        plan = self._plan
+        dtype = str(plan.vector.var.ty.dtype)
+        rows = [variable("row", dtype) for _ in plan.rows]
+        number, lane = variable("vector", dtype), variable("lane", dtype)
+        column = lane if plan.vectors == 1 else number * plan.lanes + lane
+        body = loop(lane, plan.lanes, element(rows, column), ForKind.VECTORIZED)
+        if plan.vectors > 1:
+            body = loop(number, plan.vectors, body, ForKind.UNROLLED)
+        nest = zip(rows, (length for _, length in plan.rows), strict=True)
+        return loops(nest, body, kind)

@@ -1,0 +1,100 @@
+"""Stages of a kernel replaced by nests of their own: contractions, with the maps behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm.s_tir import SBlock, SBlockRealize
+
+from ..epilogue import Epilogue
+from ..map import SMALL
+from ..structure import Stage, loop_nest, sequence, volume
+from ..target import VectorUnit
+from .emit import emit
+from .form import contraction_of
+from .nest import together
+from .order import plan
+from .sink import EpilogueSink, PlainSink, Sink, is_single_store
+
+_MANY_TERMS = 512
+"""Terms of a sum beside which storing it element by element takes no time worth naming."""
+
+
+def pays(stage: Stage, epilogue: Epilogue) -> bool:
+    """Return whether an epilogue is sooner computed behind each tile than in a pass of its own.
+
+    It is not where it does nothing but put sums of few terms into another order.
+    """
+    along = [epilogue.along[axis.var].var for axis in stage.spatial if axis.var in epilogue.along]
+    order = [axis.var for axis in epilogue.stage.axes if axis.extent != 1]
+    moves = not all(a.same_as(b) for a, b in zip(along, order, strict=True))
+    copies = len(epilogue.stage.loads) == 1
+    return not (moves and copies) or volume(stage.reduced) >= _MANY_TERMS
+
+
+def nest_of(
+    stage: Stage, epilogue: Epilogue | None, blocks: Mapping[str, Any], unit: VectorUnit
+) -> Any | None:
+    """Return the statement that computes a contraction, and its epilogue; None if none pays.
+
+    Parameters
+    ----------
+    stage : Stage
+    epilogue : Epilogue or None
+        The map that takes each of its results.
+    blocks : dict
+        The blocks (SBlockRealize) of the kernel, by name.
+    unit : VectorUnit
+    """
+    if stage.work < SMALL or any(axis.extent == 0 for axis in stage.axes):
+        return None
+    contraction = contraction_of(stage, blocks[stage.name])
+    if contraction is None:
+        return None
+    sink: Sink = PlainSink(blocks[stage.name])
+    if epilogue is not None:
+        behind = blocks[epilogue.stage.name]
+        if not is_single_store(behind):
+            return None
+        sink = EpilogueSink(epilogue, behind)
+    chosen = plan(contraction, unit, sink)
+    return None if chosen is None else emit(contraction, chosen, sink)
+
+
+def blocks_of(root: Any) -> dict[str, Any]:
+    """Return the blocks of a kernel's stages, by name."""
+    nests = [loop_nest(statement) for statement in sequence(root.block.body)]
+    return {str(nest[1].block.name_hint): nest[1] for nest in nests if nest is not None}
+
+
+def with_nests(root: Any, nests: Mapping[str, Any], epilogues: Sequence[Epilogue]) -> Any:
+    """Return a kernel's root block with stages replaced.
+
+    Parameters
+    ----------
+    root : SBlockRealize
+    nests : dict
+        By the name of the stage; None for a stage that nothing needs any more.
+    epilogues : sequence of Epilogue
+        What the nests compute besides.
+    """
+    dropped = {epilogue.stage.name for epilogue in epilogues}
+    named = [(_name(statement), statement) for statement in sequence(root.block.body)]
+    body = [nests.get(name, statement) for name, statement in named if name not in dropped]
+    taken = [epilogue.taken for epilogue in epilogues]
+    block = SBlock(
+        root.block.iter_vars,
+        root.block.reads,
+        root.block.writes,
+        root.block.name_hint,
+        together(*body),
+        alloc_buffers=[b for b in root.block.alloc_buffers if not any(b.same_as(t) for t in taken)],
+        annotations=root.block.annotations,
+    )
+    return SBlockRealize(root.iter_values, root.predicate, block)
+
+
+def _name(statement: Any) -> str:
+    found = loop_nest(statement)
+    return "" if found is None else str(found[1].block.name_hint)

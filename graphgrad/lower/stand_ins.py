@@ -1,0 +1,214 @@
+"""Buffers that stand for parts or other views of a buffer while a kernel is scheduled.
+
+Schedules want one writer of each buffer, which stores at plain loop variables. Where a kernel is
+better computed otherwise (phase by phase, group by group) its stages are restated over other axes,
+and store to buffers that have these as dimensions. After scheduling each access goes to its place
+in the buffer that is meant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Range
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir.analysis import get_sblock_access_region
+
+from .structure import Load, loop_nest, static
+
+Places = Callable[[Sequence[Any]], list[Any]]
+"""From the indices of an element to its indices in another buffer; none falls where one grows."""
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A buffer that stands for another one, or for a part of it.
+
+    Attributes
+    ----------
+    own : Buffer
+        What is accessed while the kernel is scheduled.
+    whole : Buffer
+        What is meant.
+    places : function
+        From indices of the first to those of the second.
+    """
+
+    own: Any
+    whole: Any
+    places: Places
+
+
+def joined(body: Any, stand_ins: Sequence[StandIn]) -> Any:
+    """Return a kernel's body, scheduled, in which all accesses are of the buffers that are meant.
+
+    Parameters
+    ----------
+    body : Stmt
+    stand_ins : sequence of StandIn
+        One may stand for another that comes before it.
+    """
+    for stand_in in reversed(stand_ins):
+        body = _joined(body, stand_in)
+    return body
+
+
+def restated(
+    block: SBlock,
+    axes: Sequence[tuple[Any, Range, int]],
+    values: Mapping[Any, Any],
+    moved: Mapping[Any, tuple[Any, Places]],
+    name: str,
+) -> Any:
+    """Return a loop nest that does what a block does, over other axes.
+
+    Parameters
+    ----------
+    block : SBlock
+        Whose statement is one store, and whose initial statement is another if it reduces.
+    axes : sequence of (Var, Range, int)
+        The new axes: the variable of each, its range and its kind as TVM numbers them.
+    values : dict
+        The block's variables in terms of the new ones.
+    moved : dict
+        From a buffer to the one that is accessed in its place, and the indices there.
+    name : str
+        Of the new block.
+    """
+    analyzer = tvm.sym.Analyzer()
+    for var, dom, _ in axes:
+        analyzer.bind(var, dom)
+    body = _simplified(_substituted(block.body, values), moved, analyzer)
+    init = block.init
+    init = None if init is None else _simplified(_substituted(init, values), moved, analyzer)
+    iterators = [tirx.IterVar(dom, var, kind) for var, dom, kind in axes]
+    reads, writes, _ = get_sblock_access_region(
+        SBlock(iterators, [], [], name, body, init), _buffers(body)
+    )
+    loops = [tvm.ir.Var(var.name, var.ty) for var, _, _ in axes]
+    inside = SBlock(iterators, reads, writes, name, body, init)
+    nest: Any = SBlockRealize(loops, tirx.const(True, "bool"), inside)
+    for loop, (_, dom, _) in reversed(list(zip(loops, axes, strict=True))):
+        nest = tirx.For(loop, dom.min, dom.extent, tirx.ForKind.SERIAL, nest)
+    return nest
+
+
+def with_nests(func: tirx.PrimFunc, nests: Sequence[Any], buffers: Sequence[Any]) -> tirx.PrimFunc:
+    """Return a kernel made of other nests, with other buffers of its own."""
+    block = func.body.block
+    body = nests[0] if len(nests) == 1 else tirx.SeqStmt(list(nests))
+    root = SBlock(
+        [],
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        alloc_buffers=list(buffers),
+        annotations=block.annotations,
+    )
+    return func.with_body(SBlockRealize([], func.body.predicate, root))
+
+
+def block_of(nest: Any) -> SBlock:
+    """Return the block inside the loops of a stage."""
+    found = loop_nest(nest)
+    assert found is not None
+    return found[1].block
+
+
+def is_conditional(node: Any) -> bool:
+    """Return whether a call evaluates one of two values."""
+    return getattr(node.op, "name", "") == "prim.if_then_else"
+
+
+def is_among(buffer: Any, buffers: Sequence[Any]) -> bool:
+    """Return whether a buffer is one of several."""
+    return any(buffer.same_as(other) for other in buffers)
+
+
+def _simplified(
+    statement: Any, moved: Mapping[Any, tuple[Any, Places]], analyzer: tvm.sym.Analyzer
+) -> Any:
+    """Return a statement with simple indices, and without branches that are never taken.
+
+    Its arithmetic is left as it is.
+    """
+
+    def branch(node: Any) -> Any:
+        if not is_conditional(node):
+            return node
+        condition = static(analyzer.simplify(node.args[0]))
+        return node if condition is None else node.args[1 if condition else 2]
+
+    def place(buffer: Any, indices: Sequence[Any]) -> tuple[Any, list[Any]]:
+        simple = [analyzer.simplify(index) for index in indices]
+        if buffer not in moved:
+            return buffer, simple
+        other, places = moved[buffer]
+        return other, [analyzer.simplify(index) for index in places(simple)]
+
+    def load(node: Any) -> Any:
+        return tirx.BufferLoad(*place(node.source, node.indices))
+
+    def store(node: Any) -> Any:
+        buffer, indices = place(node.buffer, node.indices)
+        return tirx.BufferStore(buffer, node.value, indices)
+
+    changes = [(tvm.ir.Call, branch), (Load, load), (tirx.BufferStore, store)]
+    return tvm_ffi.structural_map(statement, changes)
+
+
+def _joined(body: Any, stand_in: StandIn) -> Any:
+    own, whole = stand_in.own, stand_in.whole
+
+    def store(node: Any) -> Any:
+        if not node.buffer.same_as(own):
+            return node
+        return tirx.BufferStore(whole, node.value, stand_in.places(node.indices))
+
+    def load(node: Any) -> Any:
+        if not node.source.same_as(own):
+            return node
+        return tirx.BufferLoad(whole, stand_in.places(node.indices))
+
+    def block(node: Any) -> Any:
+        return SBlock(
+            node.iter_vars,
+            [_region(region, stand_in) for region in node.reads],
+            [_region(region, stand_in) for region in node.writes],
+            node.name_hint,
+            node.body,
+            node.init,
+            [buffer for buffer in node.alloc_buffers if not buffer.same_as(own)],
+            node.match_buffers,
+            node.annotations,
+            node.span,
+        )
+
+    changes = [(tirx.BufferStore, store), (Load, load), (SBlock, block)]
+    return tvm_ffi.structural_map(body, changes)
+
+
+def _region(region: Any, stand_in: StandIn) -> Any:
+    if not region.source.same_as(stand_in.own):
+        return region
+    first = stand_in.places([one.min for one in region.region])
+    last = stand_in.places([one.min + one.extent - 1 for one in region.region])
+    ranges = [Range.from_min_extent(a, b - a + 1) for a, b in zip(first, last, strict=True)]
+    return tvm.ir.TensorRegion(stand_in.whole, ranges, region.ty)
+
+
+def _buffers(store: Any) -> dict[Any, Any]:
+    """Return the buffers that a store reads and writes."""
+    found = {store.buffer: store.buffer}
+    tvm_ffi.structural_walk(store, (Load, lambda node: found.update({node.source: node.source})))
+    return found
+
+
+def _substituted(node: Any, values: Mapping[Any, Any]) -> Any:
+    return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: values.get(var, var)))

@@ -1,0 +1,66 @@
+"""What kernels keep between their parts: factors of tiles, factors of panels, and products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .code import Index, scratch
+from .multiply import Panel
+
+
+@dataclass(frozen=True)
+class Rows:
+    """For each product a matrix: a row of channels for each tile.
+
+    Attributes
+    ----------
+    buffer : Buffer
+    stride : int
+        From product to product: an odd number of vectors, so that the products of one element start
+        in different sets of a cache.
+    channels : int
+    """
+
+    buffer: Any
+    stride: int
+    channels: int
+
+    @staticmethod
+    def of(name: str, products: int, tiles: int, channels: int, lanes: int) -> Rows:
+        """Return memory for that many matrices."""
+        stride = (-(-tiles * channels // lanes) | 1) * lanes
+        return Rows(scratch(name, (products * stride,)), stride, channels)
+
+    def at(self, product: Index, tile: Index, channel: Index) -> list[Index]:
+        """Return the indices of an element."""
+        return [product * self.stride + tile * self.channels + channel]
+
+
+@dataclass(frozen=True)
+class Panels:
+    """For each product a matrix, cut into panels of columns that lie in memory one by one.
+
+    Attributes
+    ----------
+    buffer : Buffer
+    stride : int
+        From product to product, as of `Rows`.
+    rows : int
+    panel : Panel
+    """
+
+    buffer: Any
+    stride: int
+    rows: int
+    panel: Panel
+
+    @staticmethod
+    def of(name: str, products: int, rows: int, panels: int, panel: Panel) -> Panels:
+        """Return memory for that many matrices."""
+        stride = (rows * panels * panel.vectors | 1) * panel.lanes
+        return Panels(scratch(name, (products * stride,)), stride, rows, panel)
+
+    def at(self, product: Index, panel: Index, row: Index, column: Index) -> list[Index]:
+        """Return the indices of an element, of a column in a panel."""
+        return [product * self.stride + (panel * self.rows + row) * self.panel.width + column]

@@ -1,0 +1,48 @@
+import pytest
+
+import graphgrad as gg
+from graphgrad.layout.choice import AS_IN_MODEL
+from graphgrad.ops.tensor import type_shape
+from graphgrad.train.recipe import recipe
+from tests.train.nets import normalised, perceptron
+
+WEIGHT, STORED = [4, 2, 3, 3], [3, 3, 2, 4]
+CUDA = {"kind": "cuda", "arch": "sm_90"}
+
+
+def made(model, target="llvm", accumulate=1):
+    optimizer = gg.optim.SGD(0.1, momentum=0.9)
+    return recipe(model, "cross_entropy", optimizer, None, target, 0, "auto", accumulate)
+
+
+def extents(model):
+    return {type_shape(model.mod["main"].params[0].ty)[0]: 2}
+
+
+def shapes_of(mod, function, *names):
+    return [type_shape(p.ty) for p in mod[function].params if p.name in names]
+
+
+def test_functions_take_weights_as_they_are_stored():
+    model = normalised()
+    given = made(model, accumulate=2)
+    assert given.layout.storage == {"conv.weight": (2, 3, 1, 0)}
+    forward = given.forward(extents(model))
+    assert shapes_of(forward.mod, "forward", "x", "conv.weight") == [[2, 2, 5, 5], STORED]
+    assert shapes_of(given.evaluation(extents(model)), "forward", "conv.weight") == [STORED]
+    names = ["conv.weight", "momentum.conv.weight", "accumulator.conv.weight"]
+    assert shapes_of(given.end_of_window(), "end_of_window", *names) == [STORED] * 3
+    names = ["conv.weight", "accumulator.conv.weight"]
+    assert shapes_of(given.step(forward), "micro_batch", *names) == [STORED] * 2
+
+
+@pytest.mark.parametrize("build, target", [(normalised, CUDA), (perceptron, "llvm")])
+def test_nothing_is_stored_otherwise(build, target):
+    layout = made(build(), target).layout
+    assert not layout.storage and (layout == AS_IN_MODEL) == (target == CUDA)
+
+
+def test_on_a_gpu_weights_are_as_the_model_has_them():
+    model = normalised()
+    forward = made(model, CUDA).forward(extents(model))
+    assert shapes_of(forward.mod, "forward", "conv.weight") == [WEIGHT]
