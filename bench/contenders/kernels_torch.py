@@ -55,14 +55,15 @@ def _convolution(
 
 def _product(case: Case, work: Product, tensors: list[torch.Tensor]) -> Callable[[], torch.Tensor]:
     given = dict(zip(case.reads, tensors, strict=True))
-    left, right = (
-        given[name].mT if name in given and letter == "T" else given.get(name)
-        for name, letter in zip(("data", "weight"), work.form, strict=True)
-    )
+    turned = dict(zip(("data", "weight"), (letter == "T" for letter in work.form), strict=True))
+    operands = {n: given[n].mT if turned[n] else given[n] for n in turned if n in given}
     if case.part == "forward":
+        left, right = operands.values()
         return lambda: left @ right
-    ct = given["result"]
+    # The gradient of the operand as it is multiplied is ct · rightᵀ or leftᵀ · ct; of one that was
+    # transposed first, its transpose.
+    ct, is_turned = given["result"], turned[case.part]
+    (other,) = operands.values()
     if case.part == "data":
-        # of the left operand as it stands: ct · rightᵀ, transposed if the operand is
-        return (lambda: right @ ct.mT) if work.form[0] == "T" else (lambda: ct @ right.mT)
-    return (lambda: ct.mT @ left) if work.form[1] == "T" else (lambda: left.mT @ ct)
+        return (lambda: other @ ct.mT) if is_turned else (lambda: ct @ other.mT)
+    return (lambda: ct.mT @ other) if is_turned else (lambda: other.mT @ ct)

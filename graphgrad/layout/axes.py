@@ -115,6 +115,15 @@ def nll_loss(site: Site) -> Passed | None:
     return site.passed([rows, labels, *map(as_in_model, weights)], ())
 
 
+@passage("graphgrad.dropout", "graphgrad.dropout_mask")
+@following
+def dropout(site: Site, x: relax.Expr, order: Order) -> Passed:
+    """The mask is that of the model's tensor, in whatever order its elements are stored."""
+    numbered = site.attributes.order or orders.own(len(order))
+    by_number = [numbered[axis] for axis in order]
+    return site.passed([x, site.operands[1].plain], order, order=by_number)
+
+
 @passage("relax.take")
 @following
 def take(site: Site, x: relax.Expr, order: Order) -> Passed | None:

@@ -5,7 +5,7 @@ Max pooling is a gather: `max_pool_index` finds, once, the position of each wind
 integer output, so no comparison of floats is repeated in the backward pass. TVM's own max-pool
 gradient reads uninitialised memory where windows do not cover the input; these do not.
 
-The layout is that of `Pool.layout`: batch, channels, and then the spatial axes.
+Data are in the layout of the pooling, `Pool.layout`.
 """
 
 from __future__ import annotations
@@ -17,18 +17,27 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from ..errors import ArgumentError
 from .define import call_op, define_op
 from .tensor import Dimension, Tensor, accumulator_dtype, is_float, type_shape
 
 LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
-"""The layout in which our own ops pool, by the number of spatial axes."""
+"""The layout of a pooling that names none, by the number of spatial axes."""
 
 Indices = Sequence[Any]
 
 
 @dataclass(frozen=True)
 class Pool:
-    """The windows of a pooling: one number per spatial axis, padding as all before, all after."""
+    """The windows of a pooling: one number per spatial axis, padding as all before, all after.
+
+    The layout is a permutation of that in `LAYOUTS`, which it is by default.
+
+    Raises
+    ------
+    ArgumentError
+        The layout is none, such as the blocked NCHW4c.
+    """
 
     size: tuple[int, ...]
     strides: tuple[int, ...]
@@ -36,6 +45,16 @@ class Pool:
     dilation: tuple[int, ...]
     ceil_mode: bool = False
     count_include_pad: bool = False
+    layout: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.layout:
+            object.__setattr__(self, "layout", LAYOUTS[self.rank])
+        if sorted(self.layout) != sorted(LAYOUTS[self.rank]):
+            raise ArgumentError(
+                f"cannot pool in the layout {self.layout}: layouts are served that permute the "
+                f"axes {LAYOUTS[self.rank]}; convert the op's layout first"
+            )
 
     @staticmethod
     def of(attributes: Any) -> Pool:
@@ -47,6 +66,7 @@ class Pool:
             tuple(int(v) for v in attributes["dilation"]),
             bool(attributes["ceil_mode"]),
             bool(attributes["count_include_pad"]),
+            str(attributes["layout"]),
         )
 
     def attributes(self) -> dict[str, Any]:
@@ -58,6 +78,7 @@ class Pool:
             "dilation": list(self.dilation),
             "ceil_mode": self.ceil_mode,
             "count_include_pad": self.count_include_pad,
+            "layout": self.layout,
         }
 
     @property
@@ -65,10 +86,15 @@ class Pool:
         """The number of spatial axes."""
         return len(self.size)
 
-    @property
-    def layout(self) -> str:
-        """The layout with the spatial axes last."""
-        return LAYOUTS[self.rank]
+    def spatial(self, of_data: Sequence[Any]) -> list[Any]:
+        """Return those of the data's axes that are spatial, in the order of a window's numbers."""
+        at = dict(zip(self.layout, of_data, strict=True))
+        return [at[axis] for axis in LAYOUTS[self.rank][2:]]
+
+    def indices(self, like: Sequence[Any], spatial: Sequence[Any]) -> tuple[Any, ...]:
+        """Return indices of data: those of `like`, but these along the spatial axes."""
+        at = dict(zip(LAYOUTS[self.rank][2:], spatial, strict=True))
+        return tuple(at.get(axis, i) for axis, i in zip(self.layout, like, strict=True))
 
     def reduce_axes(self) -> list[Any]:
         """Return one reduction axis per spatial axis: it runs over the taps of a window."""
@@ -265,14 +291,15 @@ def _sum_over_windows(
 
     `condition(indices, tap)` is that on an output and the number of its tap.
     """
-    over = pool.windows_over_element(outputs.shape[2:])
+    extents = pool.spatial(outputs.shape)
+    over = pool.windows_over_element(extents)
     dtype = str(outputs.dtype)
     wide = accumulator_dtype(dtype)
     zero = tirx.const(0, dtype)
 
-    def element(n: Any, c: Any, *positions: Any) -> Any:
-        windows, taps, reads = pool.reached_by(positions, over, outputs.shape[2:])
-        indices = (n, c, *windows)
+    def element(*where: Any) -> Any:
+        windows, taps, reads = pool.reached_by(pool.spatial(where), over, extents)
+        indices = pool.indices(where, windows)
         guarded = tirx.if_then_else(
             condition(indices, pool.tap_number(taps)), outputs(*indices), zero
         )
@@ -290,8 +317,8 @@ def _avg_gradient_expression(call: relax.Call, ct: te.Tensor) -> te.Tensor:
     shape = type_shape(call.ty)
     dtype = str(ct.dtype)
 
-    def scaled(n: Any, c: Any, *outputs: Any) -> Any:
-        return ct(n, c, *outputs) / pool.count(outputs, shape[2:]).astype(dtype)
+    def scaled(*where: Any) -> Any:
+        return ct(*where) / pool.count(pool.spatial(where), pool.spatial(shape)).astype(dtype)
 
     share = te.compute(ct.shape, scaled, name="share_of_window")
     return _sum_over_windows(pool, shape, share, lambda *_: tirx.const(True, "bool"))
@@ -304,15 +331,17 @@ def _max_index_expression(call: relax.Call, x: te.Tensor, y: te.Tensor) -> te.Te
     number = pool.tap_number(taps)
     none = tirx.const(number_of_taps(pool), "int32")
 
-    def element(n: Any, c: Any, *outputs: Any) -> Any:
-        positions = pool.positions(outputs, taps)
-        value = x(n, c, *positions)
-        found = value == y(n, c, *outputs)
+    def element(*where: Any) -> Any:
+        positions = pool.positions(pool.spatial(where), taps)
+        value = x(*pool.indices(where, positions))
+        found = value == y(*where)
         if is_float(str(x.dtype)):
             found = tirx.any(found, is_nan(value))
         # The read stays guarded by `inside`; only then is it compared.
         tap = tirx.if_then_else(
-            inside(positions, x.shape[2:]), tirx.if_then_else(found, number, none), none
+            inside(positions, pool.spatial(x.shape)),
+            tirx.if_then_else(found, number, none),
+            none,
         )
         return te.min(tap, axis=taps)
 
@@ -333,11 +362,12 @@ def _max_gather_expression(call: relax.Call, x: te.Tensor, index: te.Tensor) -> 
     """y = x at the tap that the index names; 0 where it names none."""
     pool = Pool.of(call.attrs)
 
-    def element(n: Any, c: Any, *outputs: Any) -> Any:
-        number = index(n, c, *outputs)
-        positions = pool.positions(outputs, pool.tap_of(number))
-        reads = tirx.all(number < number_of_taps(pool), inside(positions, x.shape[2:]))
-        return tirx.if_then_else(reads, x(n, c, *positions), tirx.const(0, str(x.dtype)))
+    def element(*where: Any) -> Any:
+        number = index(*where)
+        positions = pool.positions(pool.spatial(where), pool.tap_of(number))
+        reads = tirx.all(number < number_of_taps(pool), inside(positions, pool.spatial(x.shape)))
+        value = x(*pool.indices(where, positions))
+        return tirx.if_then_else(reads, value, tirx.const(0, str(x.dtype)))
 
     return te.compute(index.shape, element, name="gather_maximum")
 

@@ -8,7 +8,7 @@ random numbers: as easy as 1, 2, 3* (2011). The hash is the finaliser "lowbias32
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
@@ -22,12 +22,14 @@ _STREAM = 0x9E3779B9
 """2³² over the golden ratio: it sets the numbers of neighbouring dropouts far apart."""
 
 
-def dropout(x: Tensor, seed: Tensor, rate: float, stream: int) -> Tensor:
+def dropout(x: Tensor, seed: Tensor, rate: float, stream: int, order: Sequence[int] = ()) -> Tensor:
     """Return ``x / (1 − rate)`` where the mask keeps the element, else 0; see `dropout_call`."""
-    return x.emitter.emit(dropout_call(x.expr, seed.expr, rate, stream))
+    return x.emitter.emit(dropout_call(x.expr, seed.expr, rate, stream, order))
 
 
-def dropout_call(x: Any, seed: Any, rate: float, stream: int) -> relax.Call:
+def dropout_call(
+    x: Any, seed: Any, rate: float, stream: int, order: Sequence[int] = ()
+) -> relax.Call:
     """Return the call of a dropout.
 
     Parameters
@@ -39,13 +41,16 @@ def dropout_call(x: Any, seed: Any, rate: float, stream: int) -> relax.Call:
         The probability of an element to be dropped, from 0 to 1.
     stream : int
         Distinguishes dropouts that share a seed.
+    order : sequence of int
+        Axis k of x is axis ``order[k]`` of the tensor whose elements are numbered; none for x
+        itself. So the mask does not depend on how the tensor is stored.
     """
-    return call_op(_DROPOUT, [x, seed], rate=rate, stream=stream)
+    return call_op(_DROPOUT, [x, seed], rate=rate, stream=stream, order=list(order))
 
 
 def mask_call(x: Any, seed: Any, rate: float, stream: int) -> relax.Call:
     """Return the call that says where the same dropout keeps the elements: a boolean tensor."""
-    return call_op(_MASK, [x, seed], rate=rate, stream=stream)
+    return call_op(_MASK, [x, seed], rate=rate, stream=stream, order=[])
 
 
 def _let(value: Any, body: Callable[[Any], Any]) -> Any:
@@ -86,7 +91,9 @@ def _key(call: relax.Call, seed: te.Tensor) -> te.Tensor:
 def _kept(call: relax.Call, x: te.Tensor, key: te.Tensor, index: Any) -> Any:
     """Whether an element is kept: its hash, as a fraction of 2³², is at least the rate."""
     position = _bits(0)
-    for i, extent in zip(index, x.shape, strict=True):
+    order = [int(axis) for axis in call.attrs["order"]] or list(range(len(index)))
+    for axis in range(len(index)):
+        i, extent = index[order.index(axis)], x.shape[order.index(axis)]
         position = position * extent.astype("uint64") + i.astype("uint64")
     upper = _hash(((position >> _bits(32)) + key()) & _bits(_WORD))
     drawn = _hash(_hash((position & _bits(_WORD)) ^ key()) ^ upper)

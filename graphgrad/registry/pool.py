@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ops import pool
-from ..ops.pool import Pool
+from ..ops.pool import LAYOUTS, Pool
 from ..ops.resample import adaptive_pool_image
 from ..ops.tensor import Tensor
 from .conv import to_layout
@@ -75,6 +75,7 @@ def _in_full(rank: int, attributes: dict[str, Any]) -> dict[str, Any]:
         "dilation": all_axes(attributes.get("dilation", 1)),
         "ceil_mode": attributes.get("ceil_mode", False),
         "count_include_pad": attributes.get("count_include_pad", False),
+        "layout": attributes.get("layout", LAYOUTS[rank]),
     }
 
 
@@ -82,9 +83,7 @@ def avg_pool(x: Tensor, ct: Tensor, attrs: Any) -> Tensor:
     """x̄ = Σ over the windows that contain the element of ȳ / count"""
     windows = Pool.of(attrs)
     ct = to_layout(ct, attrs.out_layout, windows.layout)
-    shape = [x.shape[attrs.layout.index(axis)] for axis in windows.layout]
-    x_bar = pool.avg_pool_gradient(ct, shape, windows)
-    return to_layout(x_bar, windows.layout, attrs.layout)
+    return pool.avg_pool_gradient(ct, x.shape, windows)
 
 
 @linear(
@@ -93,6 +92,11 @@ def avg_pool(x: Tensor, ct: Tensor, attrs: Any) -> Tensor:
         sample((2, 3, 3, 3), static((2, 3, 6, 6)), **_in_full(2, POOLS[0][1])),
         sample((1, 2, 4, 3), static((1, 2, 7, 5)), **_in_full(2, POOLS[1][1])),
         sample((1, 2, 4), static((1, 2, 9)), **_in_full(1, {"pool_size": 3, "strides": 2})),
+        sample(
+            (2, 3, 3, 2),
+            static((2, 5, 6, 2)),
+            **_in_full(2, {"pool_size": 3, "strides": 2, "padding": 1, "layout": "NHWC"}),
+        ),
         sample(
             (1, 1, 2, 2, 1),
             static((1, 1, 4, 4, 3)),
@@ -108,11 +112,9 @@ def avg_pool_gradient(ct: Tensor, shape: Any, v: Tensor, attrs: Any) -> tuple[Te
 def max_pool(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
     """x̄ = Σ of ȳ over the windows whose first maximum stands at the element"""
     windows = Pool.of(attrs)
-    x = to_layout(inputs[0], attrs.layout, windows.layout)
     y, ct = (to_layout(t, attrs.out_layout, windows.layout) for t in (outputs[0], cotangents[0]))
-    index = pool.max_pool_index(x, y, windows)
-    x_bar = pool.max_pool_scatter(ct, index, x.shape, windows)
-    return (to_layout(x_bar, windows.layout, attrs.layout),)
+    index = pool.max_pool_index(inputs[0], y, windows)
+    return (pool.max_pool_scatter(ct, index, inputs[0].shape, windows),)
 
 
 def adaptive_avg_pool(x: Tensor, attrs: Any) -> Tensor:
@@ -123,11 +125,14 @@ def adaptive_avg_pool(x: Tensor, attrs: Any) -> Tensor:
 def _index_samples(position: int) -> list[Sample]:
     """Return calls with an index of taps for each rank: windows of 2 at stride 2 over 4."""
     samples = []
-    for rank in (1, 2, 3):
-        outputs, inputs = (1, 2, *[2] * rank), (1, 2, *[4] * rank)
+    for layout in ("NCW", "NCHW", "NHWC", "NCDHW"):
+        rank = len(layout) - 2
+        outputs, inputs = (
+            tuple({"N": 1, "C": 2}.get(axis, extent) for axis in layout) for extent in (2, 4)
+        )
         index = tensor(outputs, 0, 2**rank + 1, dtype="int32")
         arguments = [(outputs, index, static(inputs)), (inputs, index)][position]
-        windows = _in_full(rank, {"pool_size": 2, "strides": 2})
+        windows = _in_full(rank, {"pool_size": 2, "strides": 2, "layout": layout})
         samples.append(sample(*arguments, **windows))
     return samples
 

@@ -13,7 +13,7 @@ from graphgrad.layout.channels_last import channels_last
 from graphgrad.layout.passage import PASSAGES
 from graphgrad.lower.arrays import to_tensor
 from graphgrad.ops.conv import Window, conv_data_gradient
-from graphgrad.ops.random import dropout_call
+from graphgrad.ops.random import dropout_call, mask_call
 from graphgrad.ops.resample import Table, resample
 from graphgrad.ops.tensor import Emitter
 from tests.running import function
@@ -140,6 +140,8 @@ KEPT = {
     "resample": lambda b, y, *_: resample(
         Emitter(b).lift(y), Table([{0: 1.0}, {1: 0.5, 5: 0.5}], 6), axis=2
     ).expr,
+    "dropout": lambda b, y, *_: dropout_call(y, relax.const(3, "int64"), 0.5, 1),
+    "dropout mask": lambda b, y, *_: mask_call(y, relax.const(3, "int64"), 0.5, 1),
     "conv": lambda b, y, *_: nn.conv2d(y, const(3, 4, 3, 2), strides=2, padding=1),
     "depthwise": lambda b, y, *_: nn.conv2d(y, const(8, 1, 3, 3), groups=4),
     "data gradient": lambda b, y, *_: conv_data_gradient(
@@ -193,9 +195,6 @@ BACK = {
     "cumsum of all": (lambda b, y, *_: o.cumsum(y), 2),
     "more axes": (lambda b, y, *_: o.tile(y, [2, 1, 1, 1, 1]), 2),
     "matmul": (lambda b, y, *_: o.matmul(y, const(5, 3)), 2),
-    "numbered elements": (
-        lambda b, y, *_: dropout_call(y, relax.const(3, "int64"), 0.5, 1), 2,
-    ),
     "another image": (lambda b, y, image, *_: o.add(y, image), 3),
     "another image, joined": (lambda b, y, image, *_: o.concat([image, y], axis=1), 3),
     "two images of another order": (

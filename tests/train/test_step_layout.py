@@ -192,7 +192,7 @@ def test_a_resnet_in_float32(as_in_model):
 @pytest.mark.parametrize("name", ["resnet18", "resnet50"])
 def test_what_a_resnet_permutes(name):
     """The images, once; no value of the network, and no gradient."""
-    made = gg.train_step(gg.from_onnx(getattr(models, name)(batch=2, stem="cifar")))._recipe
+    made = gg.train_step(gg.from_onnx(getattr(models, name)(batch=2)))._recipe
     forward = made.forward({})
     assert permutations(forward.mod, "forward") == [(2, 224, 224, 3)]
     assert permutations(made.step(forward), "train_step") == [(2, 224, 224, 3)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -89,6 +90,9 @@ class Contraction:
         used = self.used_by(factor, self.axes)
         if any(axis.extent is None for axis in used) or volume(used) > _LARGEST_COPY:
             return False
+        shape = [static(extent) for extent in buffer_of(self.loads[factor]).shape]
+        if all(shape) and volume(used) <= math.prod(extent or 0 for extent in shape):
+            return True  # indices such as group · size + place share one without any overlap
         return not self.share_index(factor, [axis for axis in used if axis.extent != 1])
 
     @cached_property

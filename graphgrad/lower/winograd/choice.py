@@ -42,7 +42,7 @@ _BLOCK = 1 << 19
 """Bytes of factors and products that are kept at a time for a block of images: half of the cache of
 a core."""
 
-_SUMMED = 6 << 20
+_SUMMED = 4 << 20
 """Bytes of factors that are kept at a time for a weight gradient: the cache that cores share."""
 
 _WHOLE = 20 << 20

@@ -175,48 +175,57 @@ class ConvolutionKernel:
     def _weights(
         self, taps: Panels, panel: Index, source: Index, first: Index, depth: int
     ) -> Statement:
-        """Return what computes the factors of one panel of filters, of some channels."""
-        width = self.panel.width
+        """Return what computes the factors of one panel of filters, of some channels.
+
+        The weights are copied first, tap by tap: to read nine places of a large tensor at a time
+        takes longer.
+        """
+        lanes, width = self.panel.lanes, self.panel.width
+        copy = scratch("weights", (TAPS, TAPS, depth, width))
 
         def at(i: Index, j: Index, channel: Index, column: Index) -> tuple[Any, list[Index]]:
             return self.conv.weight(i, j, first + channel, source * width + column)
 
-        if not self.conv.turned and depth == self.conv.images.channels:
-            return self._transformed(taps, panel, depth, lambda *index: load(*at(*index)))
-        copy = scratch("turned_weights", (TAPS, TAPS, depth, width))
+        def copied(i: Index, j: Index) -> Statement:
+            if self.conv.turned:
+                return turned(
+                    width,
+                    depth,
+                    lanes,
+                    lambda column, channel: at(i, j, channel, column),
+                    lambda column, channel: (copy, [i, j, channel, column]),
+                )
 
-        def turn(i: Index, j: Index) -> Statement:
-            if not self.conv.turned:
-                return serial(depth, lambda c: serial(self.panel.vectors, lambda v: vector(self.panel.lanes, lambda lane: store(copy, [i, j, c, v * self.panel.lanes + lane], load(*at(i, j, c, v * self.panel.lanes + lane))))))
-            return turned(
-                width,
-                depth,
-                self.panel.lanes,
-                lambda column, channel: at(i, j, channel, column),
-                lambda column, channel: (copy, [i, j, channel, column]),
-            )
+            def one(*element: Index) -> Statement:
+                return store(copy, [i, j, *element], load(*at(i, j, *element)))
 
-        turns = serial(TAPS, lambda i: serial(TAPS, lambda j: turn(i, j)))
-        transformed = self._transformed(taps, panel, depth, lambda *index: load(copy, index))
-        return within([copy], sequence([turns, transformed]))
+            return serial(depth, lambda channel: self._row(lambda column: one(channel, column)))
 
-    def _transformed(
-        self, taps: Panels, panel: Index, depth: int, read: Callable[..., Any]
-    ) -> Statement:
-        """Return what computes the factors of weights, given row, column, channel and filter."""
-        lanes = self.panel.lanes
-
-        def one(channel: Index, v: Index) -> Statement:
+        def transformed(channel: Index, v: Index) -> Statement:
             return tap_factors(
                 self.filtering.taps,
                 lanes,
-                lambda i, j, lane: read(constant(i), constant(j), channel, v * lanes + lane),
+                lambda i, j, lane: load(
+                    copy, [constant(i), constant(j), channel, v * lanes + lane]
+                ),
                 lambda p, lane, value: store(
                     taps.buffer, taps.at(p, panel, channel, v * lanes + lane), value
                 ),
             )
 
-        return serial(depth, lambda channel: serial(self.panel.vectors, lambda v: one(channel, v)))
+        copies = serial(TAPS, lambda i: serial(TAPS, lambda j: copied(i, j)))
+        transforms = serial(
+            depth,
+            lambda channel: serial(self.panel.vectors, lambda v: transformed(channel, v)),
+        )
+        return within([copy], sequence([copies, transforms]))
+
+    def _row(self, body: Callable[[Index], Statement]) -> Statement:
+        """Return loops over the columns of a panel, vector by vector."""
+        lanes = self.panel.lanes
+        return serial(
+            self.panel.vectors, lambda v: vector(lanes, lambda lane: body(v * lanes + lane))
+        )
 
     def _strip(self, part: Part, factors: Rows, image: Index, row: Index) -> Statement:
         """Return what computes the factors of one row of tiles."""
