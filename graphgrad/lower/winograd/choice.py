@@ -23,14 +23,14 @@ _TILES = (2, 4)
 _MOVED = 15
 """What it costs to compute and store, or to load, a vector of factors or of products."""
 
-_MOVED_TAPS = (5, 15)
-"""The same for the factors of weights: while all of them stay in the shared cache, and beyond."""
+_MOVED_TAPS = 5
+"""The same for the factors of weights."""
 
 _MOVED_SUMS = 10
 """The same for the products of a weight gradient, which are stored as sums over all tiles."""
 
 _SHARED = 16 << 20
-"""Bytes that stay in the cache that cores share."""
+"""Bytes of the weights' factors up to which they are computed first: the cache that cores share."""
 
 _GAIN = 0.9
 """The part of the direct kernel's cost that another one may have to be preferred."""
@@ -101,9 +101,7 @@ def choose_convolution(conv: Convolution, unit: VectorUnit) -> Choice | None:
         moved = tiles * (images.channels + conv.filters) // panel.lanes * _MOVED
         height = min(tiles, panel.rows)
         slow = max(1.0, _STEP / (height * panel.vectors))
-        products = one.products**2
-        taps = _MOVED_TAPS[products * pairs * panel.lanes * _FLOAT > _SHARED]
-        return products * (tiles * pairs * slow + moved + pairs * taps)
+        return one.products**2 * (tiles * pairs * slow + moved + pairs * _MOVED_TAPS)
 
     step = min(_TILES, key=cost)
     if cost(step) > _GAIN * direct:
