@@ -45,14 +45,14 @@ class Differential:
         self.compared = 0
         self.in_place = 0
 
-    def lowering(self, target, kernels=None):
+    def lowering(self, target, kernels=None, winograd=True):
         """Return a lowering that remembers what it lowered."""
 
         @tvm.transform.module_pass(opt_level=0, name="tests.remember")
         def remember(mod, _):
-            lowered = _lowering(target, kernels)(mod)
+            lowered = _lowering(target, kernels, winograd)(mod)
             if str(target.kind.name) == "llvm" and not _calls_python(lowered):
-                self.lowered[_key(lowered)] = (lowered, mod)
+                self.lowered[_key(lowered)] = (lowered, mod, winograd)
             return lowered
 
         return remember
@@ -62,16 +62,16 @@ class Differential:
         found = self.lowered.pop(_key(mod), None) if isinstance(mod, tvm.IRModule) else None
         if found is None:
             return _compile(mod, target, **options)
-        never, target = self._never_in_place(found[1], target), _rounding_each(target)
+        never, target = self._never_in_place(*found[1:], target), _rounding_each(target)
         executable = _compile(mod, target, **options)
         others = [_compile(variant, target, **options) for variant in (never, _dirtied(mod))]
         self.variants[id(executable)] = (executable, others)
         self.in_place += any(map(_is_in_place, mod.functions.values()))
         return executable
 
-    def _never_in_place(self, mod, target):
+    def _never_in_place(self, mod, winograd, target):
         with mock.patch.object(pipeline, "donate", lambda mod: mod), target:
-            return _lowering(target)(mod)
+            return _lowering(target, winograd=winograd)(mod)
 
     def machine(self, vm, executable, device, *rest, **options):
         """Make a virtual machine, and those of the others."""

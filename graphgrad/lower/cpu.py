@@ -11,7 +11,8 @@ from tvm.ir import prim
 from tvm.s_tir import Schedule, ScheduleError
 
 from ..fallback.lowering.wide_floats import with_wide_floats
-from .contraction import blocks_of, nest_of, pays, with_nests
+from .borders import borders_of
+from .contraction import blocks_of, nest_of, pays, unread, with_nests
 from .digits import with_digit_axes
 from .epilogue import Epilogue, epilogues_of
 from .inline import inline_maps
@@ -91,6 +92,7 @@ def _with_scheduled_stages(sch: Schedule, unit: VectorUnit, winograd: bool) -> A
     func = sch.mod["main"]
     found, blocks = stages(func) or [], blocks_of(func.body)
     internal = list(func.body.block.alloc_buffers)
+    borders = borders_of(found, internal, blocks)
     nests: dict[str, Any] = {}
     behind: list[Epilogue] = []
     rest = found
@@ -101,14 +103,15 @@ def _with_scheduled_stages(sch: Schedule, unit: VectorUnit, winograd: bool) -> A
         epilogue = next(iter(epilogues), None)
         nest = None
         if winograd:
-            nest, unread = winograd_nest_of(stage, epilogue, found, internal, blocks, unit)
-            nests.update(dict.fromkeys(unread))
-        nest = nest or nest_of(stage, epilogue, blocks, unit)
+            nest, copies = winograd_nest_of(stage, epilogue, found, internal, blocks, unit)
+            nests.update(dict.fromkeys(copies))
+        nest = nest or nest_of(stage, epilogue, blocks, unit, borders)
         if nest is None:
             _schedule_stage(sch, stage, epilogues, unit)
         else:
             nests[stage.name] = nest
             behind += epilogues
+    nests.update(dict.fromkeys(unread(found, nests, borders)))
     return with_nests(sch.mod["main"].body, nests, behind)
 
 

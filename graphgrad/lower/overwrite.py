@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
+from math import gcd
 from typing import Any
 
 import tvm
@@ -12,7 +14,7 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from .structure import Load, static
+from .structure import Load, sequence, static
 
 
 def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
@@ -20,21 +22,23 @@ def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
 
     It may if one statement stores every element of the output first, each once; if that statement
     reads of the input no more than the element that it stores; and if all other reads of the input
-    are in loops that have ended before.
+    are in loops that have ended before. Several statements will do that one after the other store
+    parts of the output, of different remainders of an index.
     """
     if not isinstance(kernel.body, SBlockRealize) or not _is_plain(kernel, output):
         return False
     if not _is_only_loaded(kernel, donated):
         return False
-    site = _first_store(kernel.body, output)
-    if site is None or any(_loads(statement, output) for statement in site.until):
+    sites = _sites(kernel.body, donated, output)
+    if not sites or any(_loads(statement, output) for s in sites for statement in s.until):
         return False
-    here = [load for statement in site.scope for load in _loads(statement, donated)]
-    earlier = sum(len(_loads(statement, donated)) for statement in site.before)
+    here = [(load, site) for site in sites for node in site.scope for load in _loads(node, donated)]
+    earlier = sum(len(_loads(statement, donated)) for statement in sites[0].before)
     return (
-        all(_same_indices(load, site.store) for load in here)
+        all(_same_indices(load, site.store) for load, site in here)
         and len(here) + earlier == len(_loads(kernel.body, donated))
-        and site.stores_once()
+        and all(site.stores_once() for site in sites)
+        and all(a.is_apart_from(b) for a, b in combinations(sites, 2))
     )
 
 
@@ -93,9 +97,31 @@ class _Site:
         tvm_ffi.structural_walk(nest, (tirx.For, lambda loop: found.add(_thread(loop))))
         return found <= self.threads | {None}
 
+    def is_apart_from(self, other: _Site) -> bool:
+        """Return whether remainders tell that no element is stored here and there."""
+        for (a, x), (b, y) in zip(self._remainders(), other._remainders(), strict=True):
+            common = gcd(a, b)
+            if common > 1 and x % common != y % common:
+                return True
+        return False
+
+    def _indices(self) -> list[Any]:
+        return [_simplified(_replaced(index, self.values)) for index in self.store.indices]
+
+    def _remainders(self) -> list[tuple[int, int]]:
+        """Return for each index a divisor, and the remainder that it always has."""
+        sets = [tvm.sym.Analyzer().modular_set(index) for index in self._indices()]
+        return [(int(found.coeff), int(found.base)) for found in sets]
+
+    def _quotients(self) -> list[Any]:
+        """Return the indices without what all of their values have in common."""
+        return [
+            _simplified(tirx.floordiv(index - remainder, divisor)) if divisor > 1 else index
+            for index, (divisor, remainder) in zip(self._indices(), self._remainders(), strict=True)
+        ]
+
     def _is_bijective(self) -> bool:
-        indices = [_simplified(_replaced(index, self.values)) for index in self.store.indices]
-        indices = [index for index in indices if not isinstance(index, tirx.IntImm)]
+        indices = [index for index in self._quotients() if not isinstance(index, tirx.IntImm)]
         names = [loop.loop_var for loop in self.loops]
         if not names:
             return not indices
@@ -111,6 +137,26 @@ class _Site:
             check_level=IterMapLevel.Bijective,
         )
         return len(found.indices) > 0
+
+
+def _sites(body: SBlockRealize, donated: Any, output: Any) -> list[_Site] | None:
+    """Return where an output is stored until the input is read no more; None if that is complex."""
+    first = _first_store(body, output)
+    if first is None:
+        return None
+    sites = [first]
+    statements = sequence(body.block.body)
+    storing = [i for i, statement in enumerate(statements) if _stores(statement, output)]
+    reading = [i for i, statement in enumerate(statements) if _loads(statement, donated)]
+    for i in storing[1:]:
+        if i > max(reading, default=0):
+            break
+        site = _first_store(statements[i], output)
+        if site is None or len(_stores(statements[i], output)) > 1:
+            return None
+        site.until[:0] = statements[:i]
+        sites.append(site)
+    return sites
 
 
 def _first_store(body: Any, output: Any) -> _Site | None:

@@ -26,6 +26,7 @@ from .cuda.sorting import with_sorting_on_device
 from .in_order import in_order, is_fusion_dropping
 from .inplace import donate
 from .legalise import LEGALISATIONS
+from .no_alias import with_one_promise, with_promise_kept
 from .overlap import check_overlaps
 from .ownership import with_own_constants, with_own_views
 from .retained import allocate_retained
@@ -177,10 +178,10 @@ def _lowering(
             if kind == "cuda":
                 mod = cuda_schedule.schedule_module(mod, target, kernels)
             else:
-                mod = cpu.schedule_module(mod, target, winograd)
+                mod = with_one_promise(cpu.schedule_module(mod, target, winograd))
             mod = _with_exact_divisions(mod)
             mod = donate(mod)
-            mod = _to_virtual_machine(is_device=kind == "cuda")(mod)
+            mod = with_promise_kept(_to_virtual_machine(is_device=kind == "cuda")(mod))
         _refuse_unlowered(mod)
         if kind == "cuda":
             _refuse_host_ops(mod)

@@ -4,6 +4,7 @@ import pytest
 import tvm
 import tvm_ffi
 from tvm import te, tirx, topi
+from tvm.s_tir import SBlock, SBlockRealize
 from tvm.script import tirx as T
 
 from graphgrad.lower.cpu import schedule_function
@@ -172,6 +173,44 @@ def by_half_of_the_threads(x: T.Buffer((8,), "float32"), out: T.Buffer((8,), "fl
         with T.sblock("b"):
             v = T.axis.spatial(8, i)
             out[v] = x[v] * T.float32(2)
+
+
+def in_two_parts(first, second, read):
+    """Return a kernel that stores at first(i), then at second(i), of what is read there."""
+    x, out = tirx.decl_buffer((16,), "float32", "x"), tirx.decl_buffer((16,), "float32", "out")
+    nests = []
+    for place in (first, second):
+        i = tvm.ir.Var("i", "int64")
+        value = tirx.BufferLoad(x, [read(place(i))]) * tirx.const(2, "float32")
+        store = tirx.BufferStore(out, value, [place(i)])
+        zero, eight = tirx.const(0, "int64"), tirx.const(8, "int64")
+        nests.append(tirx.For(i, zero, eight, tirx.ForKind.SERIAL, store))
+    root = SBlock([], [], [], "root", tirx.SeqStmt(nests))
+    return tirx.PrimFunc([x, out], SBlockRealize([], tirx.const(True, "bool"), root))
+
+
+def even(i):
+    return i * 2
+
+
+def odd(i):
+    return i * 2 + 1
+
+
+PARTS = {
+    "remainders": (even, odd, lambda i: i, True),
+    "the same remainder": (even, even, lambda i: i, False),
+    "halves": (lambda i: i, lambda i: i + 8, lambda i: i, False),  # right, but not proved
+    "what the other part stores": (even, odd, lambda i: (i + 1) % 16, False),
+    "one twice": (even, lambda i: i // 2 * 2 + 1, lambda i: i, False),
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_an_output(name):
+    first, second, read, safe = PARTS[name]
+    func = in_two_parts(first, second, read)
+    assert may_overwrite(func, *func.params) == safe
 
 
 BY_HAND = {

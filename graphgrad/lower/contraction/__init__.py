@@ -5,6 +5,7 @@ factor is read as vectors, and along the row axes the other is broadcast, so tha
 serves several multiply-adds. `plan` chooses the loops, `emit` writes the nest.
 """
 
+from .border import unread
 from .emit import emit
 from .form import Contraction, contraction_of, operands
 from .order import plan
@@ -26,5 +27,6 @@ __all__ = [
     "operands",
     "pays",
     "plan",
+    "unread",
     "with_nests",
 ]

@@ -14,12 +14,13 @@ generator keep them in registers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from tvm import tirx
 from tvm.tirx import ForKind
 
+from ..structure import linear_coefficient, uses
 from .form import Contraction, known, with_values
 from .frame import Frame
 from .nest import block, loop, loops, together, variable
@@ -117,7 +118,7 @@ class _Emitter:
         def held(rows: Sequence[Any], column: Any) -> Any:
             return tirx.BufferLoad(registers, [*rows, column])
 
-        terms = frame.around(plan.terms, self._unrolled(add))
+        terms = frame.around(plan.terms, self._term(frame, add))
         steps = [self._unrolled(start), terms]
         buffers = [registers]
         if sums is not None:
@@ -138,6 +139,43 @@ class _Emitter:
             )
             buffers.append(tile)
         return block("tile", together(*steps), buffers)
+
+    def _term(self, frame: Frame, add: _Element) -> Any:
+        """Return what adds one term to all elements of a tile, where it is inside the factors.
+
+        Most often it is for all rows, which is asked once. Otherwise each row asks for itself.
+        """
+        distances = self._contraction.distances
+        plain = self._unrolled(add)
+        if not distances:
+            return plain
+        rows = [axis for axis, _ in self._plan.rows]
+        own = [one for one in distances if any(uses(one, axis.var) for axis in rows)]
+        common = [one for one in distances if not any(one is other for other in own)]
+
+        def inside(places: Sequence[Any]) -> Any:
+            at = frame.read(places, frame.number(0))
+            return _not_negative(with_values(one, at) for one in own)
+
+        term = plain
+        if own:
+            closest = _not_negative(self._least(frame, one) for one in own)
+            term = tirx.IfThenElse(closest, plain, self._unrolled(add, guard=inside))
+        if common:
+            at = frame.read([frame.number(0) for _ in rows], frame.number(0))
+            term = tirx.IfThenElse(
+                _not_negative(with_values(one, at) for one in common), term, None
+            )
+        return term
+
+    def _least(self, frame: Frame, distance: Any) -> Any:
+        """Return the least value of an affine function of the axes over all rows of a tile."""
+        places = []
+        for axis, length in self._plan.rows:
+            factor = linear_coefficient(distance, axis.var)
+            assert factor is not None
+            places.append(frame.number(0 if factor >= 0 else length - 1))
+        return with_values(distance, frame.read(places, frame.number(0)))
 
     def _product(self, frame: Frame, rows: Sequence[Any], column: Any) -> Any:
         plan = self._plan
@@ -250,9 +288,15 @@ class _Emitter:
         return body
 
     def _unrolled(
-        self, element: Callable[[Sequence[Any], Any], Any], kind: ForKind = ForKind.UNROLLED
+        self,
+        element: _Element,
+        kind: ForKind = ForKind.UNROLLED,
+        guard: Callable[[Sequence[Any]], Any] | None = None,
     ) -> Any:
-        """Return what does something for each element of a tile, vector by vector."""
+        """Return what does something for each element of a tile, vector by vector.
+
+        With a guard, only for the rows for which it holds.
+        """
         plan = self._plan
         dtype = str(plan.vector.var.ty.dtype)
         rows = [variable("row", dtype) for _ in plan.rows]
@@ -261,5 +305,11 @@ class _Emitter:
         body = loop(lane, plan.lanes, element(rows, column), ForKind.VECTORIZED)
         if plan.vectors > 1:
             body = loop(number, plan.vectors, body, ForKind.UNROLLED)
+        if guard is not None:
+            body = tirx.IfThenElse(guard(rows), body, None)
         nest = zip(rows, (length for _, length in plan.rows), strict=True)
         return loops(nest, body, kind)
+
+
+def _not_negative(values: Iterable[Any]) -> Any:
+    return tirx.all(*[value >= 0 for value in values])

@@ -35,6 +35,9 @@ class Contraction:
         Of the factors, of the products and of the sum.
     extents : dict
         The extents of symbolic axes, by variable.
+    inside : dict
+        By factor that is read beyond its tensor: affine functions of the axes. Where one of them is
+        negative, the term is left out.
     """
 
     spatial: tuple[Axis, ...]
@@ -42,6 +45,12 @@ class Contraction:
     factors: tuple[Any, Any]
     dtype: str
     extents: Mapping[Any, Any] = field(default_factory=dict)
+    inside: Mapping[int, tuple[Any, ...]] = field(default_factory=dict)
+
+    @property
+    def distances(self) -> tuple[Any, ...]:
+        """All functions of the axes that are not negative where a term counts."""
+        return tuple(distance for of_factor in self.inside.values() for distance in of_factor)
 
     @property
     def loads(self) -> tuple[Any, Any]:
@@ -87,6 +96,8 @@ class Contraction:
 
         Where windows overlap, a copy in the order of reading would repeat elements.
         """
+        if factor in self.inside:
+            return False
         used = self.used_by(factor, self.axes)
         if any(axis.extent is None for axis in used) or volume(used) > _LARGEST_COPY:
             return False

@@ -10,8 +10,9 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from ..structure import Axis
+from ..transpose import transposed
 from .form import Contraction, known, with_values
-from .nest import ceiling, fused, loop, loops, variable
+from .nest import block, ceiling, fused, loop, loops, together, variable
 from .plan import Plan
 
 _BLOCK = 16
@@ -19,6 +20,9 @@ _BLOCK = 16
 
 _FULL = 12
 """Terms from which a block is large enough."""
+
+_SQUARE = (4, 16)
+"""Elements along a side of a square that is transposed in registers, at least and at most."""
 
 
 @dataclass(frozen=True)
@@ -76,20 +80,33 @@ def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> 
 def filled(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) -> Any:
     """Return the nest that fills panels; its outermost loop is of the kind given.
 
-    A block of terms is copied for all tiles before the next one. Elements that are not neighbours
-    in memory are copied one by one, in the order in which they are read.
+    Elements of a tile that are neighbours in memory are copied as vectors. If others are, squares
+    of them are transposed in registers; if none, they are copied one by one.
+    """
+    found = None
+    if contraction.step(panels.factor, panels.axis) != 1:
+        found = _square(contraction, plan, panels)
+    if found is not None:
+        return _transposing(contraction, plan, panels, *found, kind)
+    return _copying(contraction, plan, panels, kind)
+
+
+def _copying(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) -> Any:
+    """Return the nest that copies elements, or vectors of them, in the order in which they lie.
+
+    A block of terms is copied for all tiles before the next one.
     """
     axis, length = panels.axis, plan.length(panels.axis)
     dtype = str(axis.var.ty.dtype)
-    at = {one.var: variable(str(one.var.name), dtype) for one in (*panels.outer, *panels.inner)}
+    at = _variables(panels)
     tile, place = variable("tile", dtype), variable("place", dtype)
     across = [(at[one.var], one.extent) for one in panels.outer]
     within = []
     for one, count in _blocks(contraction, panels):
         if count < known(one):
-            block, term = variable("block", dtype), variable("term", dtype)
-            across.append((block, known(one) // count))
-            at[one.var] = block * count + term if count > 1 else block
+            number, term = variable("block", dtype), variable("term", dtype)
+            across.append((number, known(one) // count))
+            at[one.var] = number * count + term if count > 1 else number
             within.append((term, count))
         else:
             within.append((at[one.var], count))
@@ -103,6 +120,77 @@ def filled(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) 
     else:
         body = loop(place, length, loops(within, body))
     return fused(across, body, kind)
+
+
+def _square(contraction: Contraction, plan: Plan, panels: Panels) -> tuple[Axis, int] | None:
+    """Return the axis along which the factor lies in memory, and the side of squares along it.
+
+    None if no square is large enough.
+    """
+    least, side = _SQUARE
+    for axis in (*panels.inner, *panels.outer):
+        if contraction.step(panels.factor, axis) == 1 and known(axis) >= least:
+            side = min(side, plan.lanes)
+            while known(axis) < side or plan.length(panels.axis) % side != 0:
+                side //= 2
+            return (axis, side) if side >= least else None
+    return None
+
+
+def _transposing(
+    contraction: Contraction, plan: Plan, panels: Panels, along: Axis, side: int, kind: ForKind
+) -> Any:
+    """Return the nest that fills panels square by square.
+
+    Parameters
+    ----------
+    contraction, plan, panels, kind
+        See `filled`.
+    along : Axis
+        The axis along which the factor lies in memory. The last square begins early enough not to
+        reach beyond its end; what it has in common with the one before is copied twice.
+    side : int
+        Elements along a side of a square: a power of two that divides the length of the tile.
+    """
+    axis, factor = panels.axis, contraction.factors[panels.factor]
+    dtype = str(axis.var.ty.dtype)
+    tile, number, part = (variable(name, dtype) for name in ("tile", "square", "part"))
+    row, lane = variable("row", dtype), variable("lane", dtype)
+    at = _variables(panels)
+    others = [one for one in (*panels.outer, *panels.inner) if one is not along]
+    across = [(at[one.var], one.extent) for one in others]
+    across += [
+        (tile, ceiling(axis.extent, plan.length(axis))),
+        (number, ceiling(along.extent, side)),
+    ]
+    start = number * side
+    if known(along) % side != 0:
+        start = tirx.min(start, tirx.const(known(along) - side, dtype))
+
+    square = tirx.decl_buffer([side, side], contraction.dtype, "square", scope="local")
+    read = {**at, along.var: start + lane, axis.var: _index(plan, axis, tile, part * side + row)}
+    body = tirx.BufferStore(square, with_values(factor, read), [row, lane])
+    body = loop(lane, side, body, ForKind.VECTORIZED)
+    reads = loop(row, side, body, ForKind.UNROLLED)
+
+    def lanes(first: Any) -> Any:
+        return tirx.Ramp(first, tirx.const(1, dtype), side)
+
+    zero = tirx.const(0, dtype)
+    rows = [tirx.BufferLoad(square, [tirx.const(n, dtype), lanes(zero)]) for n in range(side)]
+    statements, columns = transposed(rows)
+    for n, column in enumerate(columns):
+        place = panels.at({**at, along.var: start + n}, tile, lanes(part * side)).indices
+        statements.append(tirx.BufferStore(panels.buffer, column, place))
+    body = block("square", together(reads, *statements), [square])
+    return fused(across, loop(part, plan.length(axis) // side, body), kind)
+
+
+def _variables(panels: Panels) -> dict[Any, Any]:
+    """Return new variables for the axes of panels, by variable."""
+    dtype = str(panels.axis.var.ty.dtype)
+    axes = (*panels.outer, *panels.inner)
+    return {one.var: variable(str(one.var.name), dtype) for one in axes}
 
 
 def _blocks(contraction: Contraction, panels: Panels) -> list[tuple[Axis, int]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tvm.s_tir import SBlock, SBlockRealize
 
@@ -11,11 +11,15 @@ from ..epilogue import Epilogue
 from ..map import SMALL
 from ..structure import Stage, loop_nest, sequence, volume
 from ..target import VectorUnit
+from .border import reads_both_along, without_border
 from .emit import emit
 from .form import contraction_of
 from .nest import together
 from .order import plan
 from .sink import EpilogueSink, PlainSink, Sink, is_single_store
+
+if TYPE_CHECKING:
+    from ..winograd.pads import Border
 
 _MANY_TERMS = 512
 """Terms of a sum beside which storing it element by element takes no time worth naming."""
@@ -34,7 +38,11 @@ def pays(stage: Stage, epilogue: Epilogue) -> bool:
 
 
 def nest_of(
-    stage: Stage, epilogue: Epilogue | None, blocks: Mapping[str, Any], unit: VectorUnit
+    stage: Stage,
+    epilogue: Epilogue | None,
+    blocks: Mapping[str, Any],
+    unit: VectorUnit,
+    borders: Mapping[Any, Border] | None = None,
 ) -> Any | None:
     """Return the statement that computes a contraction, and its epilogue; None if none pays.
 
@@ -46,6 +54,8 @@ def nest_of(
     blocks : dict
         The blocks (SBlockRealize) of the kernel, by name.
     unit : VectorUnit
+    borders : dict, optional
+        By buffer, what it is a copy of, and may be read instead.
     """
     if stage.work < SMALL or any(axis.extent == 0 for axis in stage.axes):
         return None
@@ -58,6 +68,11 @@ def nest_of(
         if not is_single_store(behind):
             return None
         sink = EpilogueSink(epilogue, behind)
+    inside = without_border(contraction, borders or {})
+    if inside is not None and any(reads_both_along(inside, axis) for axis in inside.spatial):
+        chosen = plan(inside, unit, sink)
+        if chosen is not None and reads_both_along(inside, chosen.vector):
+            return emit(inside, chosen, sink)
     chosen = plan(contraction, unit, sink)
     return None if chosen is None else emit(contraction, chosen, sink)
 

@@ -1,7 +1,9 @@
 """Whether minimal filtering pays for a layer, with which tiles, and in which order.
 
-Costs are counted in vector multiply-adds of one core. They depend on the layer alone, so that a
-kernel is the same wherever it is compiled for the same processor.
+Costs are counted in vector multiply-adds of one core. Their constants were fitted to 30 layers, of
+16 to 512 channels and 2 to 224 rows, on a core with vectors of 512 bits (AMD Zen 4, L2 of 1 MB, L3
+of 32 MB). They depend on the layer and the vector unit alone, so that a kernel is the same wherever
+it is compiled for the same processor.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from .multiply import Panel
 from .weight import WeightGradient
 
 _LEAST_CHANNELS = 16
+"""With fewer, transforms take longer than products."""
 
 _TILES = (2, 4)
 """Results of a tile along rows and columns, or cotangents where the weights are the results."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
+from ..transpose import transposed
 from .code import Index, Statement, sequence, serial
 
 
@@ -31,48 +32,15 @@ def turned(
     """
 
     def block(row: Index, column: Index) -> Statement:
-        statements: list[Statement] = []
-
-        def named(value: Any) -> Any:
-            variable = tirx.Var("lanes", value.ty)
-            statements.append(tirx.Bind(variable, value))
-            return variable
-
-        vectors = [named(_load(*source(row + i, column), lanes)) for i in range(lanes)]
-        distance = 1
-        while distance < lanes:
-            vectors = _exchanged(vectors, distance, named)
-            distance *= 2
-        for j, value in enumerate(vectors):
-            statements.append(_store(*target(row, column + j), value, lanes))
-        return sequence(statements)
+        loads = [_load(*source(row + i, column), lanes) for i in range(lanes)]
+        statements, vectors = transposed(loads)
+        stores = [_store(*target(row, column + j), v, lanes) for j, v in enumerate(vectors)]
+        return sequence([*statements, *stores])
 
     return serial(
         rows // lanes,
         lambda row: serial(columns // lanes, lambda column: block(row * lanes, column * lanes)),
     )
-
-
-def _exchanged(vectors: list[Any], distance: int, named: Callable[[Any], Any]) -> list[Any]:
-    """Return vectors in which one bit of their number and of the lanes' have changed places.
-
-    After this has been done for all bits, the elements of a vector have become those of a lane.
-    """
-    lanes = len(vectors)
-    result = list(vectors)
-    for i in range(lanes):
-        if i & distance:
-            continue
-        pair = [vectors[i], vectors[i + distance]]
-        low = [n if not n & distance else lanes + n - distance for n in range(lanes)]
-        high = [n + distance if not n & distance else lanes + n for n in range(lanes)]
-        result[i] = named(_shuffle(pair, low))
-        result[i + distance] = named(_shuffle(pair, high))
-    return result
-
-
-def _shuffle(vectors: list[Any], lanes: list[int]) -> Any:
-    return tirx.Shuffle(vectors, [tirx.const(lane, "int32") for lane in lanes])
 
 
 def _load(buffer: Any, indices: list[Index], lanes: int) -> Any:
