@@ -79,7 +79,9 @@ class _Ownership:
             return mod
         places: dict[Any, list[Any]] = {}
         for constant in exposed:
-            places.setdefault(constant.place, []).append(constant.value)
+            found = places.setdefault(constant.place, [])
+            if not any(constant.value.same_as(other) for other in found):
+                found.append(constant.value)
         builder = relax.BlockBuilder(mod)
 
         def copied(place: Any, value: Any) -> tuple[list[Any], Any]:
