@@ -11,7 +11,7 @@ from tvm.ir import prim
 from tvm.s_tir import Schedule, ScheduleError
 
 from ..fallback.lowering.wide_floats import with_wide_floats
-from .borders import borders_of
+from .borders import borders_of, with_reads_inside
 from .contraction import blocks_of, nest_of, pays, unread, with_nests
 from .digits import with_digit_axes
 from .epilogue import Epilogue, epilogues_of
@@ -78,7 +78,7 @@ def _taken_apart(sch: Schedule) -> tuple[Schedule, list[StandIn]]:
     """
     inlined = sch.mod["main"]
     apart, phases = with_phases_apart(inlined)
-    apart, digits = with_digit_axes(apart)
+    apart, digits = with_digit_axes(with_reads_inside(apart))
     if apart.same_as(inlined):
         return sch, []
     try:

@@ -29,6 +29,7 @@ from .legalise import LEGALISATIONS
 from .no_alias import with_one_promise, with_promise_kept
 from .overlap import check_overlaps
 from .ownership import with_own_constants, with_own_views
+from .parallel_compile import compile_kernels
 from .retained import allocate_retained
 from .static_kernels import with_static_kernels
 from .target import is_generic, parse
@@ -122,9 +123,9 @@ def generate(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
     LoweringError
         For CUDA: some kernels would run on the host.
     """
-    nothing = tvm.transform.Sequential([])
     if str(target.kind.name) != "cuda":
-        return tvm.compile(mod, target, relax_pipeline=nothing)
+        return compile_kernels(mod, target)
+    nothing = tvm.transform.Sequential([])
     with compiling_for(target):
         return tvm.compile(mod, target, relax_pipeline=nothing, tir_pipeline=cuda_lowering.PIPELINE)
 

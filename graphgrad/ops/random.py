@@ -91,7 +91,7 @@ def _key(call: relax.Call, seed: te.Tensor) -> te.Tensor:
 def _kept(call: relax.Call, x: te.Tensor, key: te.Tensor, index: Any) -> Any:
     """Whether an element is kept: its hash, as a fraction of 2³², is at least the rate."""
     position = _bits(0)
-    order = [int(axis) for axis in call.attrs["order"]] or list(range(len(index)))
+    order = [int(axis) for axis in call.attrs.get("order", ())] or list(range(len(index)))
     for axis in range(len(index)):
         i, extent = index[order.index(axis)], x.shape[order.index(axis)]
         position = position * extent.astype("uint64") + i.astype("uint64")

@@ -25,7 +25,7 @@ _seed = tensor((), 0, 1 << 40, dtype="int64")
 def dropout(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor, None]:
     """x̄ = ȳ through the same mask: dropout(ȳ) with the same seed"""
     (_, seed), (ct,) = inputs, cotangents
-    return random.dropout(ct, seed, attrs.rate, attrs.stream, attrs.order), None
+    return random.dropout(ct, seed, attrs.rate, attrs.stream, getattr(attrs, "order", ())), None
 
 
 nondifferentiable("graphgrad.dropout_mask")

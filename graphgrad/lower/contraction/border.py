@@ -49,7 +49,7 @@ def without_border(contraction: Contraction, borders: Mapping[Any, Border]) -> C
 
 
 def reads_both_along(contraction: Contraction, axis: Any) -> bool:
-    """Return whether both factors are read in vectors along an axis, none of which crosses a border.
+    """Return whether both factors are read in vectors along an axis, without crossing a border.
 
     Each element read is then used by no more results than a window has places.
     """

@@ -118,7 +118,7 @@ class _Emitter:
         def held(rows: Sequence[Any], column: Any) -> Any:
             return tirx.BufferLoad(registers, [*rows, column])
 
-        terms = frame.around(plan.terms, self._term(frame, add))
+        terms = frame.around(plan.terms, self._term(frame, add), plan.unrolled)
         steps = [self._unrolled(start), terms]
         buffers = [registers]
         if sums is not None:

@@ -49,11 +49,12 @@ class Frame:
         """Return a constant of the dtype of indices."""
         return tirx.const(value, self.dtype)
 
-    def around(self, loops: Sequence[Loop], body: Any) -> Any:
-        """Return serial loops around a statement."""
-        for one in reversed(loops):
+    def around(self, loops: Sequence[Loop], body: Any, unrolled: int = 0) -> Any:
+        """Return serial loops around a statement, so many of the innermost ones unrolled."""
+        for position, one in enumerate(reversed(loops)):
             if one.trips != 1:
-                body = loop(self._variables[one], self._trips(one), body)
+                kind = ForKind.UNROLLED if position < unrolled else ForKind.SERIAL
+                body = loop(self._variables[one], self._trips(one), body, kind)
         return body
 
     def in_parallel(self, loops: Sequence[Loop], body: Any, kind: ForKind) -> Any:

@@ -14,7 +14,7 @@ from .form import Contraction, known
 from .nest import ceiling
 from .plan import Loop, Plan
 from .sink import Sink
-from .tile import CACHE, Tile, best_tile
+from .tile import CACHE, Tile, best_tile, is_short
 
 _SMALL = 1 << 18
 """Multiply-adds below which handing work to other threads costs more than it saves."""
@@ -27,6 +27,9 @@ _APART = 1024
 
 _BLOCKED_TASKS = 8
 """Tasks where each goes through a sum block by block, and must have many tiles to do so."""
+
+_UNROLLED = 64
+"""Multiply-adds of vectors in the unrolled terms of a tile at most."""
 
 _REUSE = 128
 """Results that must read each element of a factor, for copying it to be worth it."""
@@ -92,6 +95,7 @@ class _Planner:
             terms=tuple(terms),
             packed=tuple(packed),
             parallel=volume(self._contraction.axes) >= _SMALL,
+            unrolled=self._unrolled(terms),
         )
 
     def _term_order(self) -> list[Axis]:
@@ -170,6 +174,16 @@ class _Planner:
             return [], [*across, inner]
         tasks, rest = _leading(across, _BLOCKED_TASKS if in_blocks else PARALLEL_TRIPS)
         return tasks, [*rest, inner]
+
+    def _unrolled(self, terms: Sequence[Loop]) -> int:
+        """Return how many loops of a short sum are unrolled: elements read once serve all terms."""
+        size, count = self._tile.registers, 0
+        while is_short(self._contraction, self._tile.vector) and count < len(terms):
+            size *= terms[-1 - count].trips or _UNROLLED
+            if size > _UNROLLED:
+                break
+            count += 1
+        return count
 
     def _group(self, vectors: Loop, terms: Sequence[Loop]) -> int:
         """Return how many panels fit the cache together."""

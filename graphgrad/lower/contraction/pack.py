@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,9 @@ _FULL = 12
 
 _SQUARE = (4, 16)
 """Elements along a side of a square that is transposed in registers, at least and at most."""
+
+_RUN = 32
+"""Squares copied one after the other along the rows of a source."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def filled(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) 
     """
     found = None
     if contraction.step(panels.factor, panels.axis) != 1:
-        found = _square(contraction, plan, panels)
+        found = _squares(contraction, plan, panels)
     if found is not None:
         return _transposing(contraction, plan, panels, *found, kind)
     return _copying(contraction, plan, panels, kind)
@@ -122,7 +125,7 @@ def _copying(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind
     return fused(across, body, kind)
 
 
-def _square(contraction: Contraction, plan: Plan, panels: Panels) -> tuple[Axis, int] | None:
+def _squares(contraction: Contraction, plan: Plan, panels: Panels) -> tuple[Axis, int] | None:
     """Return the axis along which the factor lies in memory, and the side of squares along it.
 
     None if no square is large enough.
@@ -142,48 +145,82 @@ def _transposing(
 ) -> Any:
     """Return the nest that fills panels square by square.
 
+    It goes along a few rows of memory at a time, as far as a run: of many rows, a cache would lose
+    the next lines before they are used.
+
     Parameters
     ----------
     contraction, plan, panels, kind
         See `filled`.
     along : Axis
-        The axis along which the factor lies in memory. The last square begins early enough not to
-        reach beyond its end; what it has in common with the one before is copied twice.
+        The axis along which the factor lies in memory. Squares that would reach beyond its end
+        begin earlier: some elements are copied twice.
     side : int
         Elements along a side of a square: a power of two that divides the length of the tile.
     """
-    axis, factor = panels.axis, contraction.factors[panels.factor]
+    axis = panels.axis
     dtype = str(axis.var.ty.dtype)
-    tile, number, part = (variable(name, dtype) for name in ("tile", "square", "part"))
-    row, lane = variable("row", dtype), variable("lane", dtype)
+    tile, strip, run, number = (
+        variable(name, dtype) for name in ("tile", "strip", "run", "number")
+    )
+    squares = ceiling(known(along), side)
+    runs = ceiling(squares, _RUN)
+    length = ceiling(squares, runs)
+    start = (run * length + number) * side
+    if runs * length * side > known(along):
+        start = tirx.min(start, tirx.const(known(along) - side, dtype))
     at = _variables(panels)
     others = [one for one in (*panels.outer, *panels.inner) if one is not along]
-    across = [(at[one.var], one.extent) for one in others]
-    across += [
+    around = [
+        *((at[one.var], one.extent) for one in others),
         (tile, ceiling(axis.extent, plan.length(axis))),
-        (number, ceiling(along.extent, side)),
+        (strip, plan.length(axis) // side),
+        (run, runs),
     ]
-    start = number * side
-    if known(along) % side != 0:
-        start = tirx.min(start, tirx.const(known(along) - side, dtype))
 
-    square = tirx.decl_buffer([side, side], contraction.dtype, "square", scope="local")
-    read = {**at, along.var: start + lane, axis.var: _index(plan, axis, tile, part * side + row)}
-    body = tirx.BufferStore(square, with_values(factor, read), [row, lane])
-    body = loop(lane, side, body, ForKind.VECTORIZED)
-    reads = loop(row, side, body, ForKind.UNROLLED)
+    def read(row: Any, lane: Any) -> Any:
+        place = _index(plan, axis, tile, strip * side + row)
+        indices = {**at, along.var: start + lane, axis.var: place}
+        return with_values(contraction.factors[panels.factor], indices)
 
-    def lanes(first: Any) -> Any:
-        return tirx.Ramp(first, tirx.const(1, dtype), side)
+    def store(column: int, values: Any) -> Any:
+        place = tirx.Ramp(strip * side, tirx.const(1, dtype), side)
+        indices = panels.at({**at, along.var: start + column}, tile, place).indices
+        return tirx.BufferStore(panels.buffer, values, indices)
 
-    zero = tirx.const(0, dtype)
-    rows = [tirx.BufferLoad(square, [tirx.const(n, dtype), lanes(zero)]) for n in range(side)]
-    statements, columns = transposed(rows)
-    for n, column in enumerate(columns):
-        place = panels.at({**at, along.var: start + n}, tile, lanes(part * side)).indices
-        statements.append(tirx.BufferStore(panels.buffer, column, place))
-    body = block("square", together(reads, *statements), [square])
-    return fused(across, loop(part, plan.length(axis) // side, body), kind)
+    body = _square(contraction.dtype, dtype, side, read, store)
+    return fused(around, loop(number, length, body), kind)
+
+
+def _square(
+    dtype: str,
+    index_dtype: str,
+    side: int,
+    read: Callable[[Any, Any], Any],
+    store: Callable[[int, Any], Any],
+) -> Any:
+    """Return what transposes one square.
+
+    Parameters
+    ----------
+    dtype, index_dtype : str
+    side : int
+    read : callable
+        Given row and place in the row, returns the element; neighbours in a row are neighbours in
+        memory.
+    store : callable
+        Given the number of a column, and its values as a vector, returns what stores them.
+    """
+    rows = tirx.decl_buffer([side, side], dtype, "rows", scope="local")
+    row, lane = variable("row", index_dtype), variable("lane", index_dtype)
+    element = tirx.BufferStore(rows, read(row, lane), [row, lane])
+    reads = loop(row, side, loop(lane, side, element, ForKind.VECTORIZED), ForKind.UNROLLED)
+    zero, one = tirx.const(0, index_dtype), tirx.const(1, index_dtype)
+    whole = tirx.Ramp(zero, one, side)
+    vectors = [tirx.BufferLoad(rows, [tirx.const(n, index_dtype), whole]) for n in range(side)]
+    statements, columns = transposed(vectors)
+    stores = [store(number, values) for number, values in enumerate(columns)]
+    return block("square", together(reads, *statements, *stores), [rows])
 
 
 def _variables(panels: Panels) -> dict[Any, Any]:

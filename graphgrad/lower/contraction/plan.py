@@ -48,6 +48,8 @@ class Plan:
         Along axes of the result, in a block.
     terms : tuple of Loop
         Along the reduction, in a tile.
+    unrolled : int
+        How many of these, the innermost ones, are unrolled.
     packed : tuple of (int, Axis)
         The factors that are copied first, in the order in which tiles read them, each with the axis
         of the tile along which its elements come to lie side by side.
@@ -67,6 +69,7 @@ class Plan:
     terms: tuple[Loop, ...]
     packed: tuple[tuple[int, Axis], ...] = ()
     parallel: bool = True
+    unrolled: int = 0
 
     @property
     def width(self) -> int:

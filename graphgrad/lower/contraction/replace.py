@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import tvm_ffi
+from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
 from ..epilogue import Epilogue
@@ -97,14 +99,16 @@ def with_nests(root: Any, nests: Mapping[str, Any], epilogues: Sequence[Epilogue
     dropped = {epilogue.stage.name for epilogue in epilogues}
     named = [(_name(statement), statement) for statement in sequence(root.block.body)]
     body = [nests.get(name, statement) for name, statement in named if name not in dropped]
-    taken = [epilogue.taken for epilogue in epilogues]
+    unread = [statement for name, statement in named if nests.get(name, statement) is None]
+    gone = [epilogue.taken for epilogue in epilogues]
+    tvm_ffi.structural_walk(unread, (tirx.BufferStore, lambda one: gone.append(one.buffer)))
     block = SBlock(
         root.block.iter_vars,
         root.block.reads,
         root.block.writes,
         root.block.name_hint,
         together(*body),
-        alloc_buffers=[b for b in root.block.alloc_buffers if not any(b.same_as(t) for t in taken)],
+        alloc_buffers=[b for b in root.block.alloc_buffers if not any(b.same_as(g) for g in gone)],
         annotations=root.block.annotations,
     )
     return SBlockRealize(root.iter_values, root.predicate, block)

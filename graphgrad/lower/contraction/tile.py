@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import tvm
 
-from ..structure import Axis, volume
+from ..structure import Axis, linear_coefficient, volume
 from ..target import VectorUnit
 from .form import Contraction
 from .nest import ceiling
@@ -46,6 +46,17 @@ _CUT = 0.05
 
 _ELEMENT = 2.0
 """Cycles to store one element of a tile that cannot be stored in vectors."""
+
+_STACK = 1024
+"""Bytes of results from which TVM puts them on the heap. From there they get into registers for the
+length of an innermost loop, and only if that has no branches."""
+
+_SHORT = 64
+"""Terms up to which a sum is short: if both factors are read in vectors, waiting for them is what
+takes time."""
+
+_SHORT_TILE = 4
+"""Vectors of a tile of short sums at most: a core then begins with the next tile meanwhile."""
 
 _COPY = 2.0
 """Cycles to copy one element into a panel of vectors that are not contiguous."""
@@ -104,6 +115,12 @@ def best_tile(contraction: Contraction, unit: VectorUnit, sink: Sink) -> Tile | 
     return best
 
 
+def is_short(contraction: Contraction, vector: Axis) -> bool:
+    """Return whether sums have few terms, and all factors are read in vectors along an axis."""
+    both = all(contraction.step(factor, vector) for factor in (0, 1))
+    return both and volume(contraction.reduced) <= _SHORT
+
+
 def _tiles_along(contraction: Contraction, axis: Axis, unit: VectorUnit) -> Iterator[Tile]:
     """Yield the tiles whose vectors lie along an axis."""
     panel = _panel_factor(contraction, axis)
@@ -114,9 +131,14 @@ def _tiles_along(contraction: Contraction, axis: Axis, unit: VectorUnit) -> Iter
         return
     others = [one for one in contraction.spatial if one is not axis and one.extent != 1]
     shared = [one for one in others if not contraction.depends(panel, one)]
+    itemsize = tvm.DataType(contraction.dtype).itemsize
     for lanes, vectors in _widths(axis.extent, unit.lanes(contraction.dtype)):
         # Beside the results, registers hold the vectors of one step and one broadcast element.
         most = (unit.registers - 2 - vectors) // vectors
+        if is_short(contraction, axis):
+            most = min(most, _SHORT_TILE // vectors)
+        if contraction.inside:
+            most = min(most, (_STACK - 1) // (vectors * lanes * itemsize))
         for rows in _rows(shared, most):
             yield Tile(axis, panel, copied, lanes, vectors, rows)
 
@@ -204,11 +226,26 @@ def _cycles(contraction: Contraction, tile: Tile, in_vectors: bool, operation: f
 
 def _step_cycles(contraction: Contraction, tile: Tile) -> float:
     """Return the cycles of one step of the innermost loop: one multiply-add per register."""
-    loads, waits = 0, 0.0
+    loads, waits = 0.0, 0.0
+    short = is_short(contraction, tile.vector)
     for factor in (0, 1):
         rows = [length for axis, length in tile.rows if contraction.depends(factor, axis)]
         is_vector = bool(contraction.step(factor, tile.vector))
-        number = math.prod(rows) * (tile.vectors if is_vector else 1)
+        places = _places(contraction, factor, tile) if short else math.prod(rows)
+        number = places * (tile.vectors if is_vector else 1)
         loads += number
         waits += number * _LOAD[is_vector]
     return max(tile.registers, loads) + waits
+
+
+def _places(contraction: Contraction, factor: int, tile: Tile) -> float:
+    """Return how many elements along the rows are read in one step, on average over a short sum.
+
+    Windows overlap: what one step has read is at hand in the next.
+    """
+    lengths = [*tile.rows, *((axis, volume([axis])) for axis in contraction.reduced)]
+    places = 1
+    for index in contraction.loads[factor].indices:
+        reaches = [(linear_coefficient(index, a.var) or 0) * (n - 1) for a, n in lengths]
+        places *= 1 + sum(abs(reach) for reach in reaches)
+    return places / volume(contraction.reduced)

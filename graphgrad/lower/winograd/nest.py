@@ -103,8 +103,9 @@ def _sink(stage: Stage, epilogue: Epilogue | None, blocks: Mapping[str, Any]) ->
 
 def _stores_vectors(stage: Stage, realize: Any, sink: Sink) -> bool:
     """Return whether neighbours along the last axis of the result are neighbours where stored."""
-    index = Sum(stage, realize).accesses[2].indices[-1]
-    axes = [axis for axis in stage.spatial if index and axis.var in index]
+    indices = Sum(stage, realize).accesses[2].indices
+    last = indices[-1] if indices else None
+    axes = [axis for axis in stage.spatial if last and axis.var in last]
     return bool(axes) and all(sink.step(axis) == 1 for axis in axes)
 
 

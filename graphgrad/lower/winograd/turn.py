@@ -31,16 +31,17 @@ def turned(
         the source, and along a column of the target, are neighbours in the last index.
     """
 
-    def block(row: Index, column: Index) -> Statement:
+    across = columns // lanes
+
+    def block(trip: Index) -> Statement:
+        row, column = tirx.floordiv(trip, across) * lanes, tirx.floormod(trip, across) * lanes
         loads = [_load(*source(row + i, column), lanes) for i in range(lanes)]
         statements, vectors = transposed(loads)
         stores = [_store(*target(row, column + j), v, lanes) for j, v in enumerate(vectors)]
         return sequence([*statements, *stores])
 
-    return serial(
-        rows // lanes,
-        lambda row: serial(columns // lanes, lambda column: block(row * lanes, column * lanes)),
-    )
+    # One loop: of two with few trips the code generator unrolls parts, at length.
+    return serial(rows // lanes * across, block)
 
 
 def _load(buffer: Any, indices: list[Index], lanes: int) -> Any:
