@@ -54,7 +54,7 @@ def with_reads_inside(func: tirx.PrimFunc) -> tirx.PrimFunc:
     found = stages(func) or []
     internal = list(func.body.block.alloc_buffers)
     borders = borders_of(found, internal, blocks_of(func.body))
-    nests = sequence(func.body.block.body)
+    nests, changed = sequence(func.body.block.body), False
     for number, stage in enumerate(found):
         read = {
             buffer: (border.source, _moved(border))
@@ -65,8 +65,8 @@ def with_reads_inside(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if not stage.reduced and read and _reads_inside(stage, block, borders):
             axes = [(tvm.ir.Var(v.var.name, v.var.ty), v.dom, v.iter_type) for v in block.iter_vars]
             values = {v.var: axis[0] for v, axis in zip(block.iter_vars, axes, strict=True)}
-            nests[number] = restated(block, axes, values, read, stage.name)
-    return with_nests(func, nests, internal) if borders else func
+            nests[number], changed = restated(block, axes, values, read, stage.name), True
+    return with_nests(func, nests, internal) if changed else func
 
 
 def _moved(border: Border) -> Places:

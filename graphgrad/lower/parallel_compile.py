@@ -71,12 +71,13 @@ def compile_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
 class _ExecutableInPieces(vm_build.VMExecutable):
     """An executable whose LLVM modules become machine code at once, when it is first loaded.
 
-    One that is only exported, maybe for another processor, is not loaded.
+    One that is only exported, maybe for another processor, is not loaded. Each module comes with
+    the name of one of its kernels.
     """
 
-    def __init__(self, linked: tvm.runtime.Module, pieces: list[tvm.runtime.Module]):
+    def __init__(self, linked: tvm.runtime.Module, built: list[tuple[tvm.runtime.Module, str]]):
         super().__init__(linked)
-        self._waiting = pieces
+        self._waiting = built
 
     def jit(self, **options: Any) -> tvm.runtime.Module:
         """Return the module to run, as ``tvm.runtime.Executable.jit`` does."""
@@ -91,23 +92,25 @@ def _compiled_in_pieces(
 ) -> _ExecutableInPieces:
     context = tvm.transform.PassContext.current()  # of this thread; others have contexts of theirs
 
-    def build(piece: Kernels) -> tvm.runtime.Module:
+    def build(piece: Kernels) -> tuple[tvm.runtime.Module, str]:
+        symbols = [str(func.attrs["global_symbol"]) for func in piece.values()]
         with context:
-            return tirx.build(tvm.IRModule(piece), target=target)
+            return tirx.build(tvm.IRModule(piece), target=target), symbols[0]
 
     builder = relax.ExecBuilder()
     vm_build._vmcodegen(builder, mod)
     built = _at_once(build, pieces)
-    first, *others = built
-    for other in others:
+    (first, _), *others = built
+    for other, _ in others:
         first.import_module(other)  # where the machine looks for kernels, and what is exported
     # The linker of `vm_build._vmlink`, which takes one module of kernels only as it builds it.
     return _ExecutableInPieces(vm_build._ffi_api.VMLink(builder, target, first, [], {}), built)
 
 
-def _emit(piece: tvm.runtime.Module) -> None:
-    """Have LLVM emit the machine code of a module: it does when it is first asked for a name."""
-    piece.implements_function("")
+def _emit(built: tuple[tvm.runtime.Module, str]) -> None:
+    """Have LLVM emit the machine code of a module: it does when it is first asked for a kernel."""
+    module, kernel = built
+    module.get_function(kernel)
 
 
 def _pieces(mod: tvm.IRModule, most: int) -> list[Kernels]:

@@ -83,8 +83,8 @@ def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> 
 def filled(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) -> Any:
     """Return the nest that fills panels; its outermost loop is of the kind given.
 
-    Elements of a tile that are neighbours in memory are copied as vectors. If others are, squares
-    of them are transposed in registers; if none, they are copied one by one.
+    Where the elements of a tile are neighbours in memory, they are copied as vectors. Where those
+    along another axis are, squares are transposed in registers. Others are copied one by one.
     """
     found = None
     if contraction.step(panels.factor, panels.axis) != 1:

@@ -1,5 +1,7 @@
 """Nests of explicit plans: every way to cut the loops computes the same."""
 
+from dataclasses import replace
+
 import pytest
 
 from graphgrad.lower.contraction import Loop, Plan
@@ -110,3 +112,19 @@ def test_serial_nests_stand_inside_parallel_loops():
     serial = Plan(**(vars(parallel) | {"parallel": False}))
     assert "T.parallel" not in kernel.emitted(serial).script()
     assert kernel.error(serial) < TOLERANCE
+
+
+@pytest.mark.parametrize("unrolled", [0, 1, 2])
+def test_unrolled_terms(unrolled):
+    kernel = Kernel(convolution(1, 4, 3, 8, 3))
+    loops = {
+        "vector": "k",
+        "rows": [("h", 2), ("v", 2)],
+        "tasks": [("h", 2, 2)],
+        "tiles": [("v", 2, 2)],
+        "terms": [("c", 1, 3), ("r", 1, 3), ("s", 1, 3)],
+    }
+    plan = replace(plan_of(kernel, **loops), unrolled=unrolled)
+    text = kernel.emitted(plan).script()
+    assert text.count("in T.unroll(3)") == unrolled
+    assert kernel.error(plan) < TOLERANCE

@@ -7,7 +7,13 @@ import pytest
 from graphgrad.lower.contraction import plan
 from graphgrad.lower.target import VectorUnit
 from tests.labels import label
-from tests.lower.contraction.stages import Kernel, convolution, product, weight_gradient
+from tests.lower.contraction.stages import (
+    Kernel,
+    convolution,
+    depthwise,
+    product,
+    weight_gradient,
+)
 
 UNIT = VectorUnit(bytes=64, registers=32)
 
@@ -87,3 +93,13 @@ def test_what_is_copied():
     assert copied(product(256, 256, 256, flip_b=True)) == ["v_j"]  # vectors are not contiguous
     assert copied(product(1024, 1024, 1024, flip_a=True)) == ["v_j", "v_i"]
     assert copied(convolution(8, 56, 64, 64, 3)) == []
+
+
+@pytest.mark.parametrize(("window", "unrolled"), [(3, 2), (5, 1), (7, 1)])
+def test_windows_of_short_sums_are_unrolled_as_far_as_they_are_small(window, unrolled):
+    assert plan_of(depthwise(2, 14, 32, window)).unrolled == unrolled
+
+
+def test_long_sums_are_not_unrolled():
+    assert plan_of(convolution(8, 14, 64, 64, 3)).unrolled == 0
+    assert plan_of(product(128, 128, 128)).unrolled == 0

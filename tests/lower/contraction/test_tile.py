@@ -1,5 +1,7 @@
 """Tiles: they fit the registers and the axes, and vectors lie where they can be read."""
 
+from dataclasses import replace
+
 import pytest
 
 from graphgrad.lower.contraction.tile import best_tile
@@ -85,3 +87,20 @@ def test_windows_that_overlap_are_not_copied():
     factor = next(f for f in (0, 1) if contraction.depends(f, kernel.axis("n")))
     assert not contraction.can_be_copied(factor)
     assert contraction.can_be_copied(1 - factor)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=label)
+def test_short_sums_of_vectors_have_small_tiles(unit):
+    """Their windows overlap most where a tile is as high as it is wide."""
+    tile = tile_of(depthwise(2, 14, 32, 3), unit)
+    assert tile.vectors == 1
+    assert {str(axis.var.name): length for axis, length in tile.rows} == {"v_h": 2, "v_v": 2}
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=label)
+def test_results_of_terms_with_conditions_are_on_the_stack(unit):
+    kernel = Kernel(convolution(2, 14, 32, 64, 3))
+    (row,) = (axis for axis in kernel.contraction.axes if str(axis.var.name) == "v_h")
+    inside = replace(kernel.contraction, inside={0: (row.var - 1,)})
+    tile = best_tile(inside, unit, kernel.sink)
+    assert tile.registers * unit.bytes < 1024
