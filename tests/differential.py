@@ -26,6 +26,7 @@ from graphgrad.lower.inplace import DONATED_DONE
 _ALLOCATIONS = ("relax.vm.alloc_tensor", "relax.memory.alloc_tensor")
 _OURS = ("vm.", "runtime.", "tests.dirty")
 _lowering, _compile, _donate = pipeline._lowering, tvm.compile, pipeline.donate
+_compile_kernels = pipeline.compile_kernels
 _init, _getitem = relax.VirtualMachine.__init__, relax.VirtualMachine.__getitem__
 
 
@@ -58,13 +59,20 @@ class Differential:
         return remember
 
     def compile(self, mod, target=None, **options):
-        """Compile a module, and the others that must compute the same."""
+        """Do what `tvm.compile` does, and compile the others that must compute the same."""
+        return self._compiled(_compile, mod, target, options)
+
+    def compile_kernels(self, mod, target):
+        """Do what `compile_kernels` does, and compile the others that must compute the same."""
+        return self._compiled(_compile_kernels, mod, target, {})
+
+    def _compiled(self, compile_one, mod, target, options):
         found = self.lowered.pop(_key(mod), None) if isinstance(mod, tvm.IRModule) else None
         if found is None:
-            return _compile(mod, target, **options)
+            return compile_one(mod, target, **options)
         never, target = self._never_in_place(*found[1:], target), _rounding_each(target)
-        executable = _compile(mod, target, **options)
-        others = [_compile(variant, target, **options) for variant in (never, _dirtied(mod))]
+        executable = compile_one(mod, target, **options)
+        others = [compile_one(variant, target, **options) for variant in (never, _dirtied(mod))]
         self.variants[id(executable)] = (executable, others)
         self.in_place += any(map(_is_in_place, mod.functions.values()))
         return executable
@@ -107,6 +115,7 @@ def differential():
     with (
         mock.patch.object(pipeline, "_lowering", state.lowering),
         mock.patch.object(tvm, "compile", state.compile),
+        mock.patch.object(pipeline, "compile_kernels", state.compile_kernels),
         mock.patch.object(relax.VirtualMachine, "__init__", _method(state.machine)),
         mock.patch.object(relax.VirtualMachine, "__getitem__", _method(state.function)),
     ):
