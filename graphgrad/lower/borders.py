@@ -9,9 +9,9 @@ import tvm
 from tvm import tirx
 
 from .contraction import blocks_of
+from .pads import Border, border_of
 from .stand_ins import Places, block_of, is_among, restated, with_nests
 from .structure import Load, Stage, buffer_of, sequence, stages
-from .winograd.pads import Border, border_of
 
 
 def borders_of(

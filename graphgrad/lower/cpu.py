@@ -103,8 +103,7 @@ def _with_scheduled_stages(sch: Schedule, unit: VectorUnit, winograd: bool) -> A
         epilogue = next(iter(epilogues), None)
         nest = None
         if winograd:
-            nest, copies = winograd_nest_of(stage, epilogue, found, internal, blocks, unit)
-            nests.update(dict.fromkeys(copies))
+            nest = winograd_nest_of(stage, epilogue, blocks, unit, borders)
         nest = nest or nest_of(stage, epilogue, blocks, unit, borders)
         if nest is None:
             _schedule_stage(sch, stage, epilogues, unit)

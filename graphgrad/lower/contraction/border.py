@@ -20,7 +20,7 @@ from ..structure import Load, Stage, buffer_of, uses
 from .form import Contraction
 
 if TYPE_CHECKING:
-    from ..winograd.pads import Border
+    from ..pads import Border
 
 
 def without_border(contraction: Contraction, borders: Mapping[Any, Border]) -> Contraction | None:

@@ -21,7 +21,7 @@ from .order import plan
 from .sink import EpilogueSink, PlainSink, Sink, is_single_store
 
 if TYPE_CHECKING:
-    from ..winograd.pads import Border
+    from ..pads import Border
 
 _MANY_TERMS = 512
 """Terms of a sum beside which storing it element by element takes no time worth naming."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from ..contraction import Sink, operands
 from ..contraction.form import fixed_iterators, with_values
+from ..pads import Border, Terms, terms_of
 from ..structure import Stage, buffer_of, static
 from .code import Index
 from .forward import TAPS, Convolution
-from .pads import Border, Terms, terms_of
 from .transforms import Images
 from .weight import WeightGradient
 

@@ -10,8 +10,8 @@ import tvm
 from tvm import tirx
 from tvm.ir import prim
 
-from ..contraction.form import fixed_iterators, with_values
-from ..structure import Axis, Load, Stage, buffer_of, static
+from .contraction.form import fixed_iterators, with_values
+from .structure import Axis, Load, Stage, buffer_of, static
 
 Terms = dict[Any, int]
 """An affine index: the factors of variables, without zeros. The constant has the key None."""

@@ -3,7 +3,7 @@
 import pytest
 from tvm import te, tirx
 
-from graphgrad.lower.winograd.pads import border_of
+from graphgrad.lower.pads import border_of
 from tests.lower.kernels import tensor
 from tests.lower.winograd.convolutions import stages_of
 
