@@ -54,8 +54,15 @@ def check(kind, layer, func=None):
     assert error(run(func, arrays, expected.shape), expected) < BOUND
 
 
-@pytest.mark.parametrize("tile", [2, 4])
-@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def cases():
+    """Yield all layers with large tiles, and some with small ones; the rest is slow."""
+    for tile in (4, 2):
+        for i, layer in enumerate(LAYERS):
+            marks = [pytest.mark.slow] if tile == 2 and i % 3 else []
+            yield pytest.param(layer, tile, marks=marks, id=f"{layer}-{tile}")
+
+
+@pytest.mark.parametrize(("layer", "tile"), cases())
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("always")
 def test_values(kind, layer, tile, monkeypatch):
