@@ -100,8 +100,8 @@ class _Site:
     def is_apart_from(self, other: _Site) -> bool:
         """Return whether remainders tell that no element is stored here and there."""
         for (a, x), (b, y) in zip(self._remainders(), other._remainders(), strict=True):
-            common = gcd(a, b)
-            if common > 1 and x % common != y % common:
+            common = gcd(a, b)  # 0 where both are constants
+            if (x - y) % common if common else x != y:
                 return True
         return False
 
