@@ -10,8 +10,8 @@ from tvm import tirx
 
 from .contraction import blocks_of
 from .pads import Border, border_of
-from .stand_ins import Places, block_of, is_among, restated, with_nests
-from .structure import Load, Stage, buffer_of, sequence, stages
+from .stand_ins import Places, block_of, restated, with_nests
+from .structure import Load, Stage, buffer_of, is_among, sequence, stages
 
 
 def borders_of(

@@ -17,8 +17,8 @@ from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
 
-from .stand_ins import Places, StandIn, block_of, is_among, restated, with_nests
-from .structure import Stage, buffer_of, sequence, stages, static
+from .stand_ins import Places, StandIn, block_of, restated, with_nests
+from .structure import Stage, buffer_of, is_among, sequence, stages, static
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from .structure import Axis, Stage, buffer_of
+from .structure import Axis, Stage, buffer_of, is_among, with_values
 
 _LARGEST = 16
 """Operations of an epilogue at most: it is unrolled with the tile."""
@@ -62,13 +62,13 @@ def _epilogue(
 ) -> Epilogue | None:
     written = store.buffer
     readers = [s for s in found if any(buffer_of(load).same_as(written) for load in s.loads)]
-    if not _is_among(written, internal) or len(readers) != 1:
+    if not is_among(written, internal) or len(readers) != 1:
         return None
     (reader,) = readers
     loads = [load for load in reader.loads if buffer_of(load).same_as(written)]
     others = [load for load in reader.loads if not buffer_of(load).same_as(written)]
     plain = not reader.reduced and not reader.calls and reader.operations <= _LARGEST
-    if not plain or any(_is_among(buffer_of(load), internal) for load in others):
+    if not plain or any(is_among(buffer_of(load), internal) for load in others):
         return None
     if not all(tvm_ffi.structural_equal(load, loads[0]) for load in loads):
         return None
@@ -108,12 +108,7 @@ def _place(index: Any, axes: Sequence[Axis]) -> Axis | int | None:
             zeros[axis.var] = zero
         else:
             analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(zero, axis.extent))
-    index = tvm_ffi.structural_map(index, (tvm.ir.Var, lambda var: zeros.get(var, var)))
-    index = analyzer.simplify(index)
+    index = analyzer.simplify(with_values(index, zeros))
     if isinstance(index, tirx.IntImm):
         return int(index)
     return next((axis for axis in axes if index.same_as(axis.var)), None)
-
-
-def _is_among(buffer: Any, buffers: Sequence[Any]) -> bool:
-    return any(buffer.same_as(other) for other in buffers)

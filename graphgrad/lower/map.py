@@ -8,7 +8,7 @@ import tvm
 import tvm_ffi
 from tvm.s_tir import Schedule
 
-from .structure import Axis, Stage, buffer_of, static, stride, uses
+from .structure import Axis, Stage, buffer_of, is_conditional, static, stride, uses
 from .target import VectorUnit
 
 PARALLEL_TRIPS = 32
@@ -101,7 +101,7 @@ def _conditions(stage: Stage) -> list[Any]:
     found: list[Any] = []
 
     def visit(node: Any) -> None:
-        if getattr(node.op, "name", "") == "prim.if_then_else":
+        if is_conditional(node):
             found.append(node.args[0])
 
     for value in stage.values:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule, renew_defs
 
 from .epilogue import epilogues_of
 from .inline import inline_maps
-from .structure import sequence, stages
+from .structure import sequence, stages, with_values
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def with_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
         [], [], [], "root", body, alloc_buffers=[*first.body.block.alloc_buffers, between]
     )
     whole = SBlockRealize([], tirx.const(True, "bool"), root)
-    whole = tvm_ffi.structural_map(whole, (tvm.ir.Var, lambda var: values.get(var, var)))
+    whole = with_values(whole, values)
     kernel = tirx.PrimFunc([*params, *results], whole, attrs=first.attrs)
     return Part(kernel, arguments) if _hands_over(kernel, between) else None
 

@@ -14,7 +14,7 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from .structure import Load, sequence, static
+from .structure import Load, sequence, static, with_values
 
 
 def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
@@ -48,7 +48,7 @@ def overwriting(kernel: tirx.PrimFunc, shared: dict[Any, Any]) -> tirx.PrimFunc:
     Two parameters that share memory would break the promise that none overlap, by which the code
     generator reorders reads and writes. What copied the input to the output is gone.
     """
-    body = tvm_ffi.structural_map(kernel.body, (tvm.ir.Var, lambda var: shared.get(var, var)))
+    body = with_values(kernel.body, shared)
     params = [param for param in kernel.params if param not in shared]
     return tirx.PrimFunc(params, _without_copies(body), kernel.ret_type, attrs=kernel.attrs)
 
@@ -106,7 +106,7 @@ class _Site:
         return False
 
     def _indices(self) -> list[Any]:
-        return [_simplified(_replaced(index, self.values)) for index in self.store.indices]
+        return [_simplified(with_values(index, self.values)) for index in self.store.indices]
 
     def _remainders(self) -> list[tuple[int, int]]:
         """Return for each index a divisor, and the remainder that it always has."""
@@ -181,19 +181,19 @@ def _first_store(body: Any, output: Any) -> _Site | None:
         elif isinstance(node, tirx.For):
             threads.add(_thread(node))
             if static(node.extent) == 1:
-                values[node.loop_var] = _replaced(node.min, values)
+                values[node.loop_var] = with_values(node.min, values)
             else:
                 loops.append(node)
                 scope = []
             node = node.body
         elif isinstance(node, tirx.IfThenElse) and node.else_case is None:
-            condition = tirx.And(condition, _replaced(node.condition, values))
+            condition = tirx.And(condition, with_values(node.condition, values))
             node = node.then_case
         elif isinstance(node, SBlockRealize) and node.block.init is None:
             block = node.block
-            condition = tirx.And(condition, _replaced(node.predicate, values))
+            condition = tirx.And(condition, with_values(node.predicate, values))
             bound = zip(block.iter_vars, node.iter_values, strict=True)
-            values.update({v.var: _replaced(value, values) for v, value in bound})
+            values.update({v.var: with_values(value, values) for v, value in bound})
             node = block.body
         else:
             return None
@@ -293,10 +293,6 @@ def _same_indices(load: Any, store: Any) -> bool:
     return len(load.indices) == len(store.indices) and all(
         tvm_ffi.structural_equal(a, b) for a, b in zip(load.indices, store.indices, strict=True)
     )
-
-
-def _replaced(expression: Any, values: dict[Any, Any]) -> Any:
-    return tvm_ffi.structural_map(expression, (tvm.ir.Var, lambda var: values.get(var, var)))
 
 
 def _simplified(expression: Any) -> Any:

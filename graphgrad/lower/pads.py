@@ -10,13 +10,11 @@ import tvm
 from tvm import tirx
 from tvm.ir import prim
 
-from .contraction.form import fixed_iterators, with_values
-from .structure import Axis, Load, Stage, buffer_of, static
+from .contraction.form import fixed_iterators
+from .structure import Axis, Load, Stage, buffer_of, is_conditional, static, with_values
 
 Terms = dict[Any, int]
 """An affine index: the factors of variables, without zeros. The constant has the key None."""
-
-_CHOICE = "prim.if_then_else"
 
 
 @dataclass(frozen=True)
@@ -96,8 +94,7 @@ def border_of(stage: Stage, realize: Any) -> Border | None:
 
 
 def _is_choice(value: Any) -> bool:
-    is_call = isinstance(value, tvm.ir.Call) and str(getattr(value.op, "name", "")) == _CHOICE
-    return is_call or isinstance(value, tirx.Select)
+    return is_conditional(value) or isinstance(value, tirx.Select)
 
 
 def _parts(choice: Any) -> tuple[Any, Any, Any]:

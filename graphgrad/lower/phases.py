@@ -24,12 +24,19 @@ from .stand_ins import (
     Places,
     StandIn,
     block_of,
-    is_among,
-    is_conditional,
     restated,
     with_nests,
 )
-from .structure import Stage, buffer_of, linear_coefficient, sequence, stages, static
+from .structure import (
+    Stage,
+    buffer_of,
+    is_among,
+    is_conditional,
+    linear_coefficient,
+    sequence,
+    stages,
+    static,
+)
 
 _MOST_PARTS = 16
 """Parts of a tensor at most, each a loop nest of its own to compile."""

@@ -19,7 +19,7 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.s_tir.analysis import get_sblock_access_region
 
-from .structure import Load, loop_nest, static
+from .structure import Load, is_conditional, loop_nest, static, with_statements, with_values
 
 Places = Callable[[Sequence[Any]], list[Any]]
 """From the indices of an element to its indices in another buffer; none falls where one grows."""
@@ -83,9 +83,9 @@ def restated(
     analyzer = tvm.sym.Analyzer()
     for var, dom, _ in axes:
         analyzer.bind(var, dom)
-    body = _simplified(_substituted(block.body, values), moved, analyzer)
+    body = _simplified(with_values(block.body, values), moved, analyzer)
     init = block.init
-    init = None if init is None else _simplified(_substituted(init, values), moved, analyzer)
+    init = None if init is None else _simplified(with_values(init, values), moved, analyzer)
     iterators = [tirx.IterVar(dom, var, kind) for var, dom, kind in axes]
     reads, writes, _ = get_sblock_access_region(
         SBlock(iterators, [], [], name, body, init), _buffers(body)
@@ -100,18 +100,7 @@ def restated(
 
 def with_nests(func: tirx.PrimFunc, nests: Sequence[Any], buffers: Sequence[Any]) -> tirx.PrimFunc:
     """Return a kernel made of other nests, with other buffers of its own."""
-    block = func.body.block
-    body = nests[0] if len(nests) == 1 else tirx.SeqStmt(list(nests))
-    root = SBlock(
-        [],
-        block.reads,
-        block.writes,
-        block.name_hint,
-        body,
-        alloc_buffers=list(buffers),
-        annotations=block.annotations,
-    )
-    return func.with_body(SBlockRealize([], func.body.predicate, root))
+    return func.with_body(with_statements(func.body, nests, buffers))
 
 
 def block_of(nest: Any) -> SBlock:
@@ -119,16 +108,6 @@ def block_of(nest: Any) -> SBlock:
     found = loop_nest(nest)
     assert found is not None
     return found[1].block
-
-
-def is_conditional(node: Any) -> bool:
-    """Return whether a call evaluates one of two values."""
-    return getattr(node.op, "name", "") == "prim.if_then_else"
-
-
-def is_among(buffer: Any, buffers: Sequence[Any]) -> bool:
-    """Return whether a buffer is one of several."""
-    return any(buffer.same_as(other) for other in buffers)
 
 
 def _simplified(
@@ -208,7 +187,3 @@ def _buffers(store: Any) -> dict[Any, Any]:
     found = {store.buffer: store.buffer}
     tvm_ffi.structural_walk(store, (Load, lambda node: found.update({node.source: node.source})))
     return found
-
-
-def _substituted(node: Any, values: Mapping[Any, Any]) -> Any:
-    return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: values.get(var, var)))

@@ -6,7 +6,7 @@ Schedules are chosen by this structure alone, never by the name of an operator.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from tvm.tirx.expr import BinaryOpExpr
 Load = tvm.ir.TensorLoad
 _OPERATION = (Load, tvm.ir.Call, BinaryOpExpr, tirx.Select, tirx.Cast)
 
+_CONDITIONAL = "prim.if_then_else"
 _REDUCTION = 2  # the kind of a block iterator that is reduced over, as TVM numbers them
 _LONG = 1024  # what a symbolic extent is taken for when deciding what is worth a parallel loop
 
@@ -80,7 +81,7 @@ class Stage:
     @property
     def conditional(self) -> bool:
         """Whether a load happens only under a condition, so that it cannot be vectorised."""
-        return "prim.if_then_else" in self.calls
+        return _CONDITIONAL in self.calls
 
     @property
     def dtype(self) -> str:
@@ -153,6 +154,21 @@ def uses(node: Any, var: Any) -> int:
     return count
 
 
+def is_among(buffer: Any, buffers: Iterable[Any]) -> bool:
+    """Return whether a buffer is one of several."""
+    return any(buffer.same_as(other) for other in buffers)
+
+
+def is_conditional(node: Any) -> bool:
+    """Return whether a node is a call that evaluates one of two values, under a condition."""
+    return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == _CONDITIONAL
+
+
+def with_values(node: Any, values: Mapping[Any, Any]) -> Any:
+    """Return an expression or statement with variables replaced, all at once."""
+    return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: values.get(var, var)))
+
+
 def static(extent: Any) -> int | None:
     """Return an extent as a number, or None if it is symbolic."""
     return int(extent) if isinstance(extent, tirx.IntImm) else None
@@ -161,6 +177,21 @@ def static(extent: Any) -> int | None:
 def sequence(body: Any) -> list[Any]:
     """Return the statements of a body, one or several."""
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def with_statements(root: SBlockRealize, statements: Sequence[Any], buffers: Sequence[Any]) -> Any:
+    """Return a kernel's outermost block with other statements, and other buffers of its own."""
+    block = root.block
+    inside = SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements)),
+        alloc_buffers=list(buffers),
+        annotations=block.annotations,
+    )
+    return SBlockRealize(root.iter_values, root.predicate, inside)
 
 
 def loop_nest(statement: Any) -> tuple[list[Any], Any] | None:

@@ -11,7 +11,7 @@ from .form import Contraction, contraction_of, operands
 from .order import plan
 from .plan import Loop, Plan
 from .replace import blocks_of, nest_of, pays, with_nests
-from .sink import EpilogueSink, PlainSink, Sink
+from .sink import EpilogueSink, PlainSink, Sink, sink_of
 
 __all__ = [
     "Contraction",
@@ -27,6 +27,7 @@ __all__ = [
     "operands",
     "pays",
     "plan",
+    "sink_of",
     "unread",
     "with_nests",
 ]

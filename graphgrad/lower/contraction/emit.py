@@ -20,8 +20,8 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ..structure import linear_coefficient, uses
-from .form import Contraction, known, with_values
+from ..structure import linear_coefficient, uses, with_values
+from .form import Contraction, known
 from .frame import Frame
 from .nest import block, loop, loops, together, variable
 from .pack import Panels, filled, panels_of

@@ -8,11 +8,20 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import tvm
-import tvm_ffi
 from tvm import tirx
 
-from ..structure import Axis, Load, Stage, buffer_of, sequence, static, stride, uses, volume
+from ..structure import (
+    Axis,
+    Load,
+    Stage,
+    buffer_of,
+    sequence,
+    static,
+    stride,
+    uses,
+    volume,
+    with_values,
+)
 
 _LARGEST_COPY = 1 << 29
 """Elements of a copy at most: its indices fit 32 bits, with what fills up its last panel."""
@@ -156,11 +165,6 @@ def fixed_iterators(realize: Any) -> dict[Any, Any]:
     """Return the values of a block's iterators over one element."""
     block = realize.block
     return {axis.var: axis.dom.min for axis in block.iter_vars if static(axis.dom.extent) == 1}
-
-
-def with_values(node: Any, values: Mapping[Any, Any]) -> Any:
-    """Return an expression or statement with variables replaced, all at once."""
-    return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: values.get(var, var)))
 
 
 def _product(total: Any, stage: Stage) -> Any:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import ForKind
+
+from ..structure import with_values
 
 
 def variable(name: str, dtype: str) -> Any:
@@ -49,8 +50,7 @@ def fused(around: Sequence[tuple[Any, Any]], body: Any, kind: ForKind) -> Any:
         inner *= trips
         if var is not around[0][0]:
             values[var] = tirx.floormod(values[var], tirx.const(trips, dtype))
-    body = tvm_ffi.structural_map(body, (tvm.ir.Var, lambda var: values.get(var, var)))
-    return loop(point, inner, body, kind)
+    return loop(point, inner, with_values(body, values), kind)
 
 
 def block(name: str, body: Any, buffers: Sequence[Any] = ()) -> Any:

@@ -9,9 +9,9 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ..structure import Axis
+from ..structure import Axis, with_values
 from ..transpose import transposed
-from .form import Contraction, known, with_values
+from .form import Contraction, known
 from .nest import block, ceiling, fused, loop, loops, together, variable
 from .plan import Plan
 

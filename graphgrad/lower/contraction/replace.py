@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize
 
 from ..epilogue import Epilogue
 from ..map import SMALL
-from ..structure import Stage, loop_nest, sequence, volume
+from ..structure import Stage, is_among, loop_nest, sequence, volume, with_statements
 from ..target import VectorUnit
 from .border import reads_both_along, without_border
 from .emit import emit
 from .form import contraction_of
-from .nest import together
 from .order import plan
-from .sink import EpilogueSink, PlainSink, Sink, is_single_store
+from .sink import sink_of
 
 if TYPE_CHECKING:
     from ..pads import Border
@@ -64,12 +62,9 @@ def nest_of(
     contraction = contraction_of(stage, blocks[stage.name])
     if contraction is None:
         return None
-    sink: Sink = PlainSink(blocks[stage.name])
-    if epilogue is not None:
-        behind = blocks[epilogue.stage.name]
-        if not is_single_store(behind):
-            return None
-        sink = EpilogueSink(epilogue, behind)
+    sink = sink_of(stage, epilogue, blocks)
+    if sink is None:
+        return None
     inside = without_border(contraction, borders or {})
     if inside is not None and any(reads_both_along(inside, axis) for axis in inside.spatial):
         chosen = plan(inside, unit, sink)
@@ -98,20 +93,13 @@ def with_nests(root: Any, nests: Mapping[str, Any], epilogues: Sequence[Epilogue
     """
     dropped = {epilogue.stage.name for epilogue in epilogues}
     named = [(_name(statement), statement) for statement in sequence(root.block.body)]
-    body = [nests.get(name, statement) for name, statement in named if name not in dropped]
-    unread = [statement for name, statement in named if nests.get(name, statement) is None]
+    kept = [(nests.get(name, own), own) for name, own in named if name not in dropped]
+    body = [statement for statement, _ in kept if statement is not None]
+    unread = [own for statement, own in kept if statement is None]
     gone = [epilogue.taken for epilogue in epilogues]
     tvm_ffi.structural_walk(unread, (tirx.BufferStore, lambda one: gone.append(one.buffer)))
-    block = SBlock(
-        root.block.iter_vars,
-        root.block.reads,
-        root.block.writes,
-        root.block.name_hint,
-        together(*body),
-        alloc_buffers=[b for b in root.block.alloc_buffers if not any(b.same_as(g) for g in gone)],
-        annotations=root.block.annotations,
-    )
-    return SBlockRealize(root.iter_values, root.predicate, block)
+    buffers = [b for b in root.block.alloc_buffers if not is_among(b, gone)]
+    return with_statements(root, body, buffers)
 
 
 def _name(statement: Any) -> str:

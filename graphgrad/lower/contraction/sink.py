@@ -9,8 +9,8 @@ import tvm_ffi
 from tvm import tirx
 
 from ..epilogue import Epilogue
-from ..structure import Load, sequence, static, stride
-from .form import fixed_iterators, with_values
+from ..structure import Load, Stage, sequence, static, stride, with_values
+from .form import fixed_iterators
 
 
 class Sink(Protocol):
@@ -109,6 +109,25 @@ def _is_like(buffer: Any, other: Any) -> bool:
     return same and str(buffer.dtype) == str(other.dtype)
 
 
-def is_single_store(realize: Any) -> bool:
+def sink_of(
+    stage: Stage, epilogue: Epilogue | None, blocks: Mapping[str, Any]
+) -> PlainSink | EpilogueSink | None:
+    """Return what takes the results of a stage; None if its epilogue does more than to store one.
+
+    Parameters
+    ----------
+    stage : Stage
+    epilogue : Epilogue or None
+        The map that takes each of its results.
+    blocks : dict
+        The blocks (SBlockRealize) of the kernel, by name.
+    """
+    if epilogue is None:
+        return PlainSink(blocks[stage.name])
+    behind = blocks[epilogue.stage.name]
+    return EpilogueSink(epilogue, behind) if _is_single_store(behind) else None
+
+
+def _is_single_store(realize: Any) -> bool:
     """Return whether a block does nothing but store one value."""
     return isinstance(realize.block.body, tirx.BufferStore) and static(realize.predicate) == 1

@@ -18,7 +18,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ..epilogue import Epilogue
-from ..structure import Axis, Load, Stage, sequence, static, stride, volume
+from ..structure import Axis, Load, Stage, sequence, static, stride, volume, with_values
 from .combiner import Combine, combiner
 from .threads import divisor, one_thread_per_point
 
@@ -116,7 +116,7 @@ def reduction_of(
     for iterator in block.iter_vars:
         at.setdefault(iterator.var, tirx.const(0, "int64"))
     bound = {s.var: s.value for s in sequence(block.body) if isinstance(s, tirx.Bind)}
-    values = [_replaced(store.value, bound) for store in stage.stores]
+    values = [with_values(store.value, bound) for store in stage.stores]
     behind = {epilogue.taken: epilogue for epilogue in epilogues}
     targets = [
         Target(store.buffer, None)
@@ -125,10 +125,10 @@ def reduction_of(
         for store in stage.stores
     ]
     starts = {store.buffer: store.value for store in sequence(block.init)}
-    initial = [_replaced(starts[store.buffer], at) for store in stage.stores]
+    initial = [with_values(starts[store.buffer], at) for store in stage.stores]
 
     def update(accumulators: Values) -> Values:
-        return [_replaced(_accumulating(v, stage.stores, accumulators), at) for v in values]
+        return [with_values(_accumulating(v, stage.stores, accumulators), at) for v in values]
 
     kinds = list(zip(stage.axes, loops, strict=True))
     return Reduction(
@@ -228,7 +228,7 @@ def _of_parts(reduction: Reduction, part: Any, parts: int, targets: list[Target]
     exact = static(terms) is not None and int(terms) % parts == 0
 
     def update(accumulators: Values) -> Values:
-        values = [_replaced(value, at) for value in reduction.update(accumulators)]
+        values = [with_values(value, at) for value in reduction.update(accumulators)]
         if exact:
             return values
         pairs = zip(values, accumulators, strict=True)
@@ -309,18 +309,14 @@ def _target(store: Any, at: dict[Any, Any], epilogue: Epilogue | None) -> Target
     """Return where a result goes, with loops' variables in place of the blocks'."""
     result = store.buffer
     if epilogue is None:
-        indices = [_replaced(index, at) for index in store.indices]
+        indices = [with_values(index, at) for index in store.indices]
         return Target(result, tirx.BufferStore(result, tirx.BufferLoad(result, indices), indices))
     there = {axis.var: tirx.const(0, str(axis.var.ty.dtype)) for axis in epilogue.stage.axes}
     there |= {taken.var: at[var] for var, taken in epilogue.along.items()}
     (behind,) = epilogue.stage.stores
-    indices = [_replaced(index, there) for index in behind.indices]
-    value = _replaced(behind.value, there)
+    indices = [with_values(index, there) for index in behind.indices]
+    value = with_values(behind.value, there)
     return Target(result, tirx.BufferStore(behind.buffer, value, indices))
-
-
-def _replaced(expression: Any, values: dict[Any, Any]) -> Any:
-    return tvm_ffi.structural_map(expression, (tvm.ir.Var, lambda var: values.get(var, var)))
 
 
 def _loop(name: str, extent: Any) -> Any:

@@ -15,7 +15,7 @@ from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
 from ..epilogue import epilogues_of
 from ..inline import inline_maps
-from ..structure import Axis, Stage, buffer_of, loop_nest, sequence, stages, static
+from ..structure import Axis, Stage, buffer_of, is_among, loop_nest, sequence, stages, static
 from .contraction import cut_long_sums, may_tile, tiles, used_buffers
 from .reduction import launches, reduction_of
 from .threads import one_thread_per_point
@@ -91,9 +91,9 @@ class _Kernel:
             kernels.extend(statements)
             buffers.extend(more)
         body = kernels[0] if len(kernels) == 1 else tirx.SeqStmt(kernels)
-        own = [b for b in self.block.alloc_buffers if not _is_among(b, buffers)]
+        own = [b for b in self.block.alloc_buffers if not is_among(b, buffers)]
         used, _ = used_buffers(kernels)
-        between = [b for b in (*own, *buffers) if _is_among(b, used)]
+        between = [b for b in (*own, *buffers) if is_among(b, used)]
         block = SBlock([], [], [], self.block.name_hint, body, alloc_buffers=between)
         return self.func.with_body(SBlockRealize([], self.func.body.predicate, block))
 
@@ -119,8 +119,8 @@ class _Kernel:
         """
         read = [buffer_of(load) for other in self.stages for load in other.loads]
         written = [store.buffer for store in stage.stores]
-        own = [buffer for buffer in written if _is_among(buffer, self.block.alloc_buffers)]
-        return [buffer for buffer in own if not _is_among(buffer, read)]
+        own = [buffer for buffer in written if is_among(buffer, self.block.alloc_buffers)]
+        return [buffer for buffer in own if not is_among(buffer, read)]
 
     def _producers(self, position: int) -> list[int]:
         """Return the maps that only the stage at a position reads."""
@@ -142,7 +142,7 @@ class _Kernel:
     def _readers(self, position: int) -> list[int]:
         """Return the stages that read what a stage leaves for others; none if it is a result."""
         written = self.stages[position].stores[0].buffer
-        if not _is_among(written, self.block.alloc_buffers):
+        if not is_among(written, self.block.alloc_buffers):
             return []
         return [
             i
@@ -182,7 +182,3 @@ def _index_of(load: Any, axis: Axis) -> int | None:
 
 def _may_repeat(_: Stage, operations: int) -> bool:
     return operations <= _CHEAP_BODY
-
-
-def _is_among(buffer: Any, buffers: Any) -> bool:
-    return any(buffer.same_as(other) for other in buffers)

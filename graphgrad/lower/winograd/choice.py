@@ -8,7 +8,7 @@ it is compiled for the same processor.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from ..target import VectorUnit
@@ -95,9 +95,6 @@ def choose_convolution(conv: Convolution, unit: VectorUnit) -> Choice | None:
     pairs = images.channels * conv.filters // panel.lanes
     direct = images.count * conv.rows * conv.columns * TAPS**2 * pairs
 
-    if not direct:
-        return None
-
     def cost(step: int) -> float:
         one = filtering(step, TAPS)
         tiles = images.count * _tiles(conv.rows, conv.columns, step)
@@ -106,8 +103,8 @@ def choose_convolution(conv: Convolution, unit: VectorUnit) -> Choice | None:
         slow = max(1.0, _STEP / (height * panel.vectors))
         return one.products**2 * (tiles * pairs * slow + moved + pairs * _MOVED_TAPS)
 
-    step = min(_TILES, key=cost)
-    if cost(step) > _GAIN * direct:
+    step = _cheapest(direct, cost)
+    if step is None:
         return None
     return Choice(filtering(step, TAPS), panel, _convolution_blocks(conv, step, panel))
 
@@ -122,19 +119,24 @@ def choose_weight_gradient(gradient: WeightGradient, unit: VectorUnit) -> Choice
     pairs = data.channels * cotangent.channels // panel.lanes
     direct = data.count * cotangent.rows * cotangent.columns * TAPS**2 * pairs
 
-    if not direct:
-        return None
-
     def cost(step: int) -> float:
         one = filtering(TAPS, step)
         tiles = data.count * _tiles(cotangent.rows, cotangent.columns, step)
         moved = tiles * (data.channels + cotangent.channels) // panel.lanes * _MOVED
         return one.products**2 * (tiles * pairs + moved + pairs * _MOVED_SUMS)
 
-    step = min(_TILES, key=cost)
-    if cost(step) > _GAIN * direct:
+    step = _cheapest(direct, cost)
+    if step is None:
         return None
     return Choice(filtering(TAPS, step), panel, _gradient_blocks(gradient, step, panel))
+
+
+def _cheapest(direct: int, cost: Callable[[int], float]) -> int | None:
+    """Return the tile of the least cost; None if that is no gain, or nothing is to be computed."""
+    if not direct:
+        return None
+    step = min(_TILES, key=cost)
+    return step if cost(step) <= _GAIN * direct else None
 
 
 def _panel(

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..contraction import Sink, operands
-from ..contraction.form import fixed_iterators, with_values
+from ..contraction.form import fixed_iterators
 from ..pads import Border, Terms, terms_of
-from ..structure import Stage, buffer_of, static
+from ..structure import Stage, buffer_of, static, with_values
 from .code import Index
 from .forward import TAPS, Convolution
 from .transforms import Images

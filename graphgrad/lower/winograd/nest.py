@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..contraction import EpilogueSink, PlainSink, Sink, operands
-from ..contraction.sink import is_single_store
+from ..contraction import Sink, operands, sink_of
 from ..epilogue import Epilogue
 from ..pads import Border
 from ..structure import Stage, buffer_of
@@ -45,7 +44,7 @@ def nest_of(
     """
     if operands(stage) is None or not _is_float32(stage):
         return None
-    sink = _sink(stage, epilogue, blocks)
+    sink = sink_of(stage, epilogue, blocks)
     if sink is None or not _stores_vectors(stage, blocks[stage.name], sink):
         return None
     statement = _convolution(stage, blocks[stage.name], borders, sink, unit)
@@ -86,13 +85,6 @@ def _is_float32(stage: Stage) -> bool:
     return all(
         str(buffer_of(access).dtype) == "float32" for access in (*stage.loads, *stage.stores)
     )
-
-
-def _sink(stage: Stage, epilogue: Epilogue | None, blocks: Mapping[str, Any]) -> Sink | None:
-    if epilogue is None:
-        return PlainSink(blocks[stage.name])
-    behind = blocks[epilogue.stage.name]
-    return EpilogueSink(epilogue, behind) if is_single_store(behind) else None
 
 
 def _stores_vectors(stage: Stage, realize: Any, sink: Sink) -> bool:
