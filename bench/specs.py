@@ -5,18 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 from workload import Workload
 
-from graphgrad.models import mobilenet_v2, resnet18, resnet50, resnet_digits, vgg16_bn
+from graphgrad.models import (
+    mobilenet_v2,
+    resnet18,
+    resnet50,
+    resnet_digits,
+    transformer_encoder,
+    vgg16_bn,
+)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A model of ``graphgrad.models`` and its data; `width` multiplies all channels."""
+    """A network for images of ``graphgrad.models`` and its data; `width` multiplies channels."""
 
     build: Callable[..., onnx.ModelProto]
     batch: int
@@ -26,34 +33,82 @@ class Spec:
     classes: int = 10
     options: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def example(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return self.channels, self.size, self.size
 
-SPECS = {
+    def proto(self) -> onnx.ModelProto:
+        """Return the model, with seeded weights."""
+        return self.build(
+            batch=self.batch,
+            channels=self.channels,
+            size=self.size,
+            width=self.width,
+            classes=self.classes,
+            **self.options,
+        )
+
+
+@dataclass(frozen=True)
+class SequenceSpec:
+    """A transformer encoder for embeddings and its data; `width` multiplies all features."""
+
+    batch: int
+    sequence: int
+    features: int
+    feed_forward: int
+    heads: int
+    layers: int
+    width: float = 1.0
+    classes: int = 10
+
+    @property
+    def example(self) -> tuple[int, ...]:
+        """The shape of one example."""
+        return self.sequence, self._scaled(self.features)
+
+    def proto(self) -> onnx.ModelProto:
+        """Return the model, with seeded weights."""
+        return transformer_encoder(
+            batch=self.batch,
+            sequence=self.sequence,
+            width=self._scaled(self.features),
+            feed_forward=self._scaled(self.feed_forward),
+            heads=self.heads,
+            layers=self.layers,
+            classes=self.classes,
+        )
+
+    def _scaled(self, features: int) -> int:
+        """Return the multiple of the number of heads nearest to the scaled features, not zero."""
+        return max(1, round(features * self.width / self.heads)) * self.heads
+
+
+AnySpec: TypeAlias = Spec | SequenceSpec
+
+
+SPECS: dict[str, AnySpec] = {
     "resnet_digits": Spec(resnet_digits, batch=64, channels=1, size=8, width=0.25),
     "resnet18_cifar": Spec(resnet18, batch=32, channels=3, size=32, options={"stem": "cifar"}),
     "vgg16_cifar": Spec(vgg16_bn, batch=32, channels=3, size=32, options={"head": "cifar"}),
     "resnet18": Spec(resnet18, batch=8, channels=3, size=224, classes=1000),
     "resnet50": Spec(resnet50, batch=4, channels=3, size=224, classes=1000),
     "mobilenet_v2": Spec(mobilenet_v2, batch=8, channels=3, size=224, classes=1000),
+    "transformer_encoder": SequenceSpec(
+        batch=8, sequence=128, features=256, feed_forward=1024, heads=8, layers=6
+    ),
 }
 
 QUICK = ("resnet_digits", "resnet18_cifar")
 """What is trained unless the command line says otherwise; the others take minutes each."""
 
 
-def write(spec: Spec, folder: Path) -> Workload:
+def write(spec: AnySpec, folder: Path) -> Workload:
     """Write a model with seeded weights and a random batch into a folder."""
-    proto = spec.build(
-        batch=spec.batch,
-        channels=spec.channels,
-        size=spec.size,
-        width=spec.width,
-        classes=spec.classes,
-        **spec.options,
-    )
-    onnx.save(proto, folder / "model.onnx")
+    onnx.save(spec.proto(), folder / "model.onnx")
     generator = np.random.default_rng(0)
-    shape = (spec.batch, spec.channels, spec.size, spec.size)
-    images = generator.standard_normal(shape, dtype=np.float32)
+    images = generator.standard_normal((spec.batch, *spec.example), dtype=np.float32)
     labels = generator.integers(0, spec.classes, spec.batch)
     np.savez(folder / "batch.npz", images=images, labels=labels)
     return Workload(folder)

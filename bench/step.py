@@ -31,7 +31,7 @@ from machine import facts, usable_cores, versions
 from process import Contender, ContenderError, Stepping
 from rounds import Record, Turn
 from specs import QUICK as QUICK_MODELS
-from specs import SPECS, Spec, write
+from specs import SPECS, AnySpec, write
 from table import table
 from workload import Workload
 
@@ -51,7 +51,7 @@ HEADER = [
 ]
 
 
-def measure(spec: Spec, settings: argparse.Namespace) -> dict[str, Any]:
+def measure(spec: AnySpec, settings: argparse.Namespace) -> dict[str, Any]:
     """Compare the contenders on one model; a failed one is reported with its error."""
     field = Field(chosen_pace(settings, MOST_STEPS), tell)
     with tempfile.TemporaryDirectory() as folder:
@@ -65,7 +65,7 @@ def measure(spec: Spec, settings: argparse.Namespace) -> dict[str, Any]:
             ours = records[OURS].median_seconds() if OURS in records else None
             return {
                 "batch": spec.batch,
-                "image": [spec.channels, spec.size, spec.size],
+                "example": list(spec.example),
                 "contenders": {
                     name: figures(field.running[name], records[name], ours)
                     if name in records
@@ -193,7 +193,7 @@ def parse_arguments() -> argparse.Namespace:
     return arguments
 
 
-def chosen_spec(name: str, arguments: argparse.Namespace) -> Spec:
+def chosen_spec(name: str, arguments: argparse.Namespace) -> AnySpec:
     """Return a model's spec with what the command line says otherwise."""
     changes = {"batch": arguments.batch, "width": arguments.width}
     given = {key: value for key, value in changes.items() if value is not None}

@@ -14,12 +14,13 @@ import onnx
 import torch
 from onnx import helper, numpy_helper
 from torch import fx, nn
+from torch_models import transformer_encoder
 
 Attributes = Mapping[str, Any]
 Weights = Mapping[str, torch.Tensor]
 
 
-def twin(proto: onnx.ModelProto) -> fx.GraphModule:
+def twin(proto: onnx.ModelProto) -> nn.Module:
     """Return the network of a file of `graphgrad.models`, with its weights.
 
     Parameters
@@ -29,8 +30,8 @@ def twin(proto: onnx.ModelProto) -> fx.GraphModule:
 
     Returns
     -------
-    torch.fx.GraphModule
-        In training mode.
+    torch.nn.Module
+        In training mode; of a transformer encoder, torch's own.
 
     Raises
     ------
@@ -38,6 +39,8 @@ def twin(proto: onnx.ModelProto) -> fx.GraphModule:
         The file has an operator that no layer stands for here.
     """
     constants = _constants(proto)
+    if proto.graph.name == "transformer_encoder":
+        return _transformer_encoder(proto, constants)
     graph = fx.Graph()
     layers: dict[str, nn.Module] = {}
     values = {proto.graph.input[0].name: graph.placeholder("input")}
@@ -58,6 +61,12 @@ def twin(proto: onnx.ModelProto) -> fx.GraphModule:
             values[node.output[0]] = graph.call_function(layer, inputs)
     graph.output(values[proto.graph.output[0].name])
     return fx.GraphModule(layers, graph).train()
+
+
+def _transformer_encoder(proto: onnx.ModelProto, constants: Weights) -> nn.Module:
+    weights = {tensor.name: constants[tensor.name] for tensor in proto.graph.initializer}
+    heads = int(constants["layers.0.self_attn.heads"][2])
+    return transformer_encoder(weights, heads).train()
 
 
 def _constants(proto: onnx.ModelProto) -> dict[str, torch.Tensor]:

@@ -35,6 +35,6 @@ class Workload:
         }
 
     def batch(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return images, float32 (N, C, H, W), and labels, int64 (N,)."""
+        """Return images (N, C, H, W) or embeddings (N, S, W), float32, and labels, int64 (N,)."""
         with np.load(self.folder / "batch.npz") as arrays:
             return arrays["images"], arrays["labels"]

@@ -30,9 +30,11 @@ from .frontend.onnx_export import to_onnx
 from .frontend.onnx_import import from_onnx
 from .lower.pipeline import compile, pipeline
 from .lower.target import target
+from .lower.thread_count import set_threads
 from .memory import copy, shares_memory
 from .ops.call_te import call_te
 from .ops.scan import scan
+from .profile import profile
 from .registry.rule import nondifferentiable, register_gradient
 from .train.export import export_step
 from .train.step import train_step
@@ -70,10 +72,12 @@ __all__ = [
     "nondifferentiable",
     "optim",
     "pipeline",
+    "profile",
     "register_gradient",
     "register_intrinsic_gradient",
     "scan",
     "schedule",
+    "set_threads",
     "shares_memory",
     "target",
     "te_gradient",

@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Callable, Sequence
 
-from . import __version__, cli_check, cli_coverage, cli_grad, cli_train
+from . import __version__, cli_bench, cli_cache, cli_check, cli_coverage, cli_grad, cli_train
 from .autodiff.program import RULES
 from .cli_optimizer import DEFAULTS, SCHEDULES
 from .cli_train import Settings
@@ -91,6 +91,21 @@ examples:
 
 """
 
+BENCH = """\
+Time the training step of a model, on random data unless --data gives some. With --profile, also say
+where its time and memory go: kernels by op class, forward and backward, with the names of the ONNX
+nodes and who wrote their gradients, and the bytes in use over the step.
+"""
+
+BENCH_EXAMPLES = """\
+examples:
+  graphgrad bench model.onnx
+  graphgrad bench model.onnx --profile --batch 32
+  graphgrad bench model.onnx --profile --figure profile.svg
+  graphgrad bench model.onnx --profile --json
+
+"""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code.
@@ -127,6 +142,8 @@ def parser() -> argparse.ArgumentParser:
     _add_grad(commands)
     _add_coverage(commands)
     _add_check(commands)
+    _add_bench(commands)
+    _add_cache(commands)
     return root
 
 
@@ -223,6 +240,47 @@ def _add_check(commands: argparse._SubParsersAction) -> None:
     add("--input", metavar="FILE.npz", help="values of the inputs; default: random ones")
     add("--order", type=int, choices=[1, 2], default=1, help="2: the gradient's gradient too")
     add("--seed", type=index, default=0, metavar="N", help="of what is drawn; default: %(default)s")
+
+
+def _add_bench(commands: argparse._SubParsersAction) -> None:
+    summary = "time a training step, and profile it"
+    command = _add_command(commands, "bench", summary, BENCH, BENCH_EXAMPLES)
+    command.set_defaults(run=cli_bench.run)
+    add = command.add_argument
+    add("model", metavar="MODEL", help="ONNX file")
+    add("--profile", action="store_true", help="say where time and memory go")
+    add("--figure", metavar="FILE", help="draw the profile, as .svg or .png (needs matplotlib)")
+    add("--data", metavar="FILE.npz", help="arrays to train on, as of train; default: random ones")
+    add(
+        "--batch",
+        type=count,
+        default=cli_bench.DEFAULT_BATCH,
+        metavar="N",
+        help="examples of a step, where the model leaves them open; default: %(default)s",
+    )
+    add(
+        "--steps",
+        type=count,
+        default=cli_bench.DEFAULT_STEPS,
+        metavar="N",
+        help="steps that are timed; default: %(default)s",
+    )
+    add(
+        "--loss",
+        default=Settings().loss,
+        metavar="NAME",
+        help=f"{', '.join(LOSSES)}, or an output of the model; default: %(default)s",
+    )
+    add("--target", default=Settings().target, metavar="TARGET", help="as of train")
+    add("--seed", type=index, default=0, metavar="N", help="of what is drawn; default: %(default)s")
+    _add_rules(command)
+
+
+def _add_cache(commands: argparse._SubParsersAction) -> None:
+    summary = "show or empty the cache of compiled programs"
+    command = _add_command(commands, "cache", summary, cli_cache.DESCRIPTION, cli_cache.EXAMPLES)
+    command.set_defaults(run=cli_cache.run)
+    command.add_argument("--clear", action="store_true", help="drop all that is kept")
 
 
 def _add_rules(command: argparse.ArgumentParser, default: str | None = RULES[0]) -> None:

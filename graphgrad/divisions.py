@@ -146,6 +146,8 @@ class _Places:
         self.analyzer = tvm.sym.Analyzer()
         self.values: dict[int, Any] = {}
         """Of the variables of blocks, in terms of loops."""
+        self.divided: set[int] = set()
+        """Those of them whose values have divisions."""
         self.sources: dict[int, set[int]] = {}
         """The loops on which a variable depends: itself, or those of what it is bound to."""
         self.shifted: set[int] = set()
@@ -164,7 +166,10 @@ class _Places:
                 self.shifted.add(loop)
         elif isinstance(node, SBlockRealize):
             for axis, value in zip(node.block.iter_vars, node.iter_values, strict=True):
-                self.values[_identity(axis.var)] = self._in_loops(value)
+                placed = self._in_loops(value)
+                self.values[_identity(axis.var)] = placed
+                if _divisions_in(placed):
+                    self.divided.add(_identity(axis.var))
             self.guarded = self.guarded or not isinstance(node.predicate, prim.IntImm)
         elif isinstance(node, tirx.Bind | prim.Let):
             self.sources[_identity(node.var)] = self._loops(node.value)
@@ -175,10 +180,10 @@ class _Places:
 
     def safe(self, indices: Sequence[Any]) -> list[Any] | None:
         """Return indices that TVM leaves as they are; None if it does right by the given ones."""
-        placed = [self._in_loops(index) for index in indices]
-        divided = [bool(_divisions_in(index)) for index in placed]
+        divided = [self._divides(index) for index in indices]
         if not any(divided):
             return None
+        placed = [self._in_loops(index) for index in indices]
         placed = [self.analyzer.simplify(index) for index in placed]
         if not any(
             self._is_risky(node, placed) for index in placed for node in _divisions_in(index)
@@ -188,6 +193,18 @@ class _Places:
             _unknown(index) if divides else index
             for index, divides in zip(indices, divided, strict=True)
         ]
+
+    def _divides(self, index: Any) -> bool:
+        """Return whether an index has divisions, in terms of loops."""
+        if isinstance(index, tvm.ir.Var):
+            return _identity(index) in self.divided
+        if isinstance(index, prim.IntImm):
+            return False
+        found: list[Any] = []
+        tvm_ffi.structural_walk(index, ((tvm.ir.Var, *_DIVISIONS), found.append))
+        return any(
+            not isinstance(node, tvm.ir.Var) or _identity(node) in self.divided for node in found
+        )
 
     def _in_loops(self, expr: Any) -> Any:
         return tvm_ffi.structural_map(

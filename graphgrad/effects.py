@@ -120,6 +120,11 @@ def effects_of(name: str) -> Effects | None:
     return _declared.get(name) or known_effects(name)
 
 
+def declared_effects() -> dict[str, Effects]:
+    """Return what has been declared, by function."""
+    return dict(_declared)
+
+
 def known_effects(name: str) -> Effects | None:
     """Return what a function of TVM does, None where that is unknown."""
     return NOTHING if name.startswith(_FREE) else _KNOWN.get(name)

@@ -66,10 +66,12 @@ def backbone(proto: onnx.ModelProto) -> tvm.IRModule:
             for binding in main.body.blocks[0].bindings:
                 builder.emit_normalized(binding)
             outputs = main.body.body
-            results = [
-                builder.emit_output(relax.TupleGetItem(outputs, index))
-                for index in range(len(outputs.ty.fields))
-            ]
+            fields = (
+                [relax.TupleGetItem(outputs, index) for index in range(len(outputs.ty.fields))]
+                if isinstance(outputs.ty, relax.TupleType)
+                else [outputs]  # of a model without statistics
+            )
+            results = [builder.emit_output(field) for field in fields]
         builder.emit_func_output(relax.Tuple(results))
     return builder.get().with_attrs({"param_num": len(params), "state_num": len(state)})
 

@@ -22,7 +22,7 @@ def prepare(
     workload : Workload
     threads : int
     channels_last : bool
-        How weights and images lie in memory; else as NCHW.
+        How weights and images lie in memory; else as NCHW. Embeddings lie in one way only.
     compiled : bool
         Whether forward and backward pass go through `torch.compile`.
     """
@@ -31,7 +31,8 @@ def prepare(
     model = twin(workload.proto()).to(memory_format=order)
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM, fused=True)
     images, labels = (torch.from_numpy(array) for array in workload.batch())
-    images = images.contiguous(memory_format=order)
+    if images.ndim == 4:  # else there are no channels to put last
+        images = images.contiguous(memory_format=order)
     forward = torch.compile(model) if compiled else model
 
     def step() -> float:

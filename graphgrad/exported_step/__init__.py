@@ -8,6 +8,7 @@ This package is copied into every export. It needs TVM's runtime, numpy and safe
     loss = step(inputs, targets)
 
 Set ``TVM_USE_RUNTIME_LIB=1`` where TVM's compiler is installed and should not be loaded.
+`set_threads` chooses how many threads compute; by default as many as there are cores.
 """
 
 from .errors import (
@@ -19,6 +20,7 @@ from .errors import (
     StateError,
 )
 from .step import ExportedStep
+from .threads import set_threads
 
 __all__ = [
     "ExportedStep",
@@ -28,4 +30,5 @@ __all__ = [
     "MachineError",
     "OutOfMemoryError",
     "StateError",
+    "set_threads",
 ]

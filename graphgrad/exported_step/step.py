@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from . import state_file
-from .arrays import Arrays, Staging, copy, to_array, to_arrays
+from .arrays import Arrays, Staging, to_array, to_arrays
 from .errors import FolderError, InputError, OutOfMemoryError, StateError
 from .folder import (
     MANIFEST,
@@ -25,9 +25,10 @@ from .folder import (
     read_manifest,
 )
 from .machine import check_machine, device_errors, open_device, release_pool
-from .program import Programs, types_by_name
-from .storage import Storage
-from .window import Types, Window, accumulated_in, window_types
+from .owned import Description, Owned
+from .program import Programs
+from .threads import prepare as prepare_threads
+from .window import Window, accumulated_in
 
 _T = TypeVar("_T")
 
@@ -72,8 +73,7 @@ class ExportedStep:
     _seed: int
     _learning_rate: float
     _rate: tvm.runtime.Tensor
-    _updates: tvm.runtime.Tensor
-    _tensors: dict[str, dict[str, tvm.runtime.Tensor]]
+    _owned: Owned
     _window: Window | None
 
     def __init__(
@@ -88,11 +88,7 @@ class ExportedStep:
         check_machine(self.manifest)
         self._device = open_device(self.manifest, device)
         self._staging = Staging(self._device)
-        self._params = types_by_name(self.manifest["params"])
-        self._state = types_by_name(self.manifest["state"])
-        self._trained = [self._params[name] for name in self.manifest["trained"]]
-        self._storage = Storage(self.manifest.get("storage", {}))
-        self._fills = {slot["name"]: slot["fill"] for slot in self.manifest["slots"]}
+        self._described = Description.of(self.manifest)
         with machine_code_from(root, self.manifest["files"]):
             self._programs = Programs(root, self.manifest["entries"], self._device)
         if isinstance(weights, Mapping):
@@ -126,7 +122,7 @@ class ExportedStep:
     def skipped(self) -> int:
         """How many of `steps` changed nothing, because something was not finite."""
         with device_errors(self._device, "a copy of the count of updates"):
-            return self.steps - int(self._updates.numpy())
+            return self.steps - self._owned.updates
 
     @property
     def accumulate(self) -> int:
@@ -156,7 +152,7 @@ class ExportedStep:
     @property
     def optimizer_state(self) -> dict[str, Arrays]:
         """Copies of the optimiser's buffers, by kind (such as ``momentum``) and parameter."""
-        return {slot: self._arrays(slot) for slot in self._fills}
+        return {slot: self._arrays(slot) for slot in self._described.fills}
 
     def __call__(self, inputs: Any, targets: Any = None) -> float:
         """Make one step, or add a micro-batch to it.
@@ -212,7 +208,7 @@ class ExportedStep:
                 return loss
             window.accumulated = 0  # also if the end fails
             fresh = self._on_device(task, lambda: self._end(window))
-        self._replace(fresh)
+        self._owned.replace(fresh)
         self.steps += 1
         return loss
 
@@ -258,7 +254,7 @@ class ExportedStep:
             "seed": self._seed,
             "extra": dict(extra or {}),
         }
-        groups = {group: self._arrays(group) for group in self._tensors}
+        groups = {group: self._arrays(group) for group in self._owned.groups()}
         if self._window is not None and self.accumulated:
             facts |= {"accumulate": self.accumulate, "accumulated": self.accumulated}
             with device_errors(self._device, "a copy of the open window"):
@@ -281,7 +277,8 @@ class ExportedStep:
         groups, facts = state_file.read(path)
         # A group without arrays leaves no trace in the file.
         accumulated = accumulated_in(path, facts, self.accumulate)
-        types = {**self._types(), **(self._window_types() if accumulated else {})}
+        window_types = self._described.window_types() if accumulated else {}
+        types = {**self._described.types(), **window_types}
         groups = {group: groups.get(group, {}) for group in {**types, **groups}}
         state_file.check_match(path, groups, types)
         if facts["optimizer"] != self.manifest["optimizer"]:
@@ -292,18 +289,9 @@ class ExportedStep:
         self._place(groups, facts)
         return facts["extra"]
 
-    def _types(self) -> Types:
-        """Return the types of everything that the step owns, by group, in its order."""
-        trained = {ty.name: ty for ty in self._trained}
-        return {"params": self._params, "state": self._state, **dict.fromkeys(self._fills, trained)}
-
-    def _window_types(self) -> Types:
-        """Return the types of what a window holds."""
-        return window_types(self._state, self._trained)
-
     def _start(self, weights: Mapping[str, Any]) -> None:
         """Begin at step 0 with given values of the parameters and statistics."""
-        wanted = {**self._params, **self._state}
+        wanted = {**self._described.params, **self._described.state}
         if weights.keys() != wanted.keys():
             raise InputError(
                 f"weights: unknown {sorted(weights.keys() - wanted.keys(), key=str)}, missing "
@@ -313,10 +301,8 @@ class ExportedStep:
             arrays = {name: to_array(f"weights {name!r}", weights[name]) for name in wanted}
         for name, ty in wanted.items():
             ty.check(f"weights {name!r}", arrays[name])
-        groups = {group: {n: arrays[n] for n in names} for group, names in self._types().items()}
-        for slot, fill in self._fills.items():
-            groups[slot] = {n: np.full_like(array, fill) for n, array in groups[slot].items()}
-        self._place(groups, {**self.manifest, "steps": 0, "skipped": 0, "accumulated": 0})
+        facts = {**self.manifest, "steps": 0, "skipped": 0, "accumulated": 0}
+        self._place(self._described.started(arrays), facts)
 
     def _place(self, groups: Mapping[str, Arrays], facts: Mapping[str, Any]) -> None:
         """Go on from arrays, copied in the order that the step takes them, and facts of a file."""
@@ -325,29 +311,22 @@ class ExportedStep:
         self._check_rate(rate)
 
         def placed() -> tuple[Any, ...]:
-            tensors = {
-                group: {
-                    name: copy(self._storage.stored(group, name, groups[group][name]), self._device)
-                    for name in names
-                }
-                for group, names in self._types().items()
-            }
-            updates = copy(np.asarray(steps - facts["skipped"], "float64"), self._device)
+            described = self._described
+            owned = Owned(described, groups, steps - facts["skipped"], self._device)
             window = None
             if self.accumulate > 1:
-                window = Window(
-                    self._window_types(), groups, accumulated, self._device, self._storage
-                )
-            return tensors, updates, window, self._placed_rate(rate)  # last, as it may overwrite
+                types, storage = described.window_types(), described.storage
+                window = Window(types, groups, accumulated, self._device, storage)
+            return owned, window, self._placed_rate(rate)  # last, as it may overwrite
 
         task = "a copy of the parameters and the optimiser's state"
-        self._tensors, self._updates, self._window, self._rate = self._on_device(task, placed)
+        self._owned, self._window, self._rate = self._on_device(task, placed)
         self.steps, self._learning_rate, self._seed = steps, float(rate), facts["seed"]
 
     def _check_rate(self, rate: float) -> None:
         if not isinstance(rate, Real) or isinstance(rate, bool) or not 0 <= rate < math.inf:
             raise InputError(f"learning_rate={rate!r} must be a finite number, at least 0")
-        for dtype in {ty.dtype for ty in self._trained}:
+        for dtype in {ty.dtype for ty in self._described.trained}:
             with np.errstate(over="ignore"):
                 overflows = np.isinf(np.float64(rate).astype(dtype))
             if overflows:
@@ -359,8 +338,7 @@ class ExportedStep:
     def _arrays(self, group: str) -> Arrays:
         """Return copies of a group of what the step owns."""
         with device_errors(self._device, f"a copy of {group}"):
-            stored = to_arrays(self._tensors[group])
-        return {name: self._storage.as_in_model(group, name, a) for name, a in stored.items()}
+            return self._owned.arrays(group)
 
     def _on_device(self, task: str, work: Callable[[], _T]) -> _T:
         """Return what some work does that places arrays on the device, then perhaps computes there.
@@ -368,6 +346,8 @@ class ExportedStep:
         Where memory is short, what is kept for the next arrays is given back and the work done once
         more: it has changed nothing.
         """
+        if self._device.type == "cpu":
+            prepare_threads()
         try:
             with device_errors(self._device, task):
                 return work()
@@ -392,37 +372,20 @@ class ExportedStep:
             word = np.asarray(self._seed << 32 | call, "int64")
             arguments.append(self._staging.copy("seed", word))
         if self._window is not None:
-            return program.step(*arguments, *self._of_model(), *self._window.everything())
-        owned = [tensor for group in self._tensors.values() for tensor in group.values()]
-        return program.step(*arguments, self._updates, *owned)
+            return program.step(*arguments, *self._owned.of_model(), *self._window.everything())
+        return program.step(*arguments, *self._owned.everything())
 
     def _end(self, window: Window) -> Any:
         """Return what the program at the end of a window returns."""
         end = self._programs.end
         assert end is not None
-        trained = [self._tensors["params"][ty.name] for ty in self._trained]
-        others = [t for group in ("state", *self._fills) for t in self._tensors[group].values()]
-        return end(self._rate, self._updates, *trained, *others, *window.everything())
-
-    def _of_model(self) -> list[tvm.runtime.Tensor]:
-        """Return the parameters and the statistics."""
-        return [*self._tensors["params"].values(), *self._tensors["state"].values()]
+        return end(self._rate, *self._owned.replaced(), *window.everything())
 
     def _evaluate(self, inputs: Any) -> Arrays:
         """Return the outputs by name."""
         program, arguments = self._programs.of(inputs, self._staging)
-        outputs = program.evaluate(*arguments, *self._of_model())[0]
+        outputs = program.evaluate(*arguments, *self._owned.of_model())[0]
         return to_arrays(dict(zip(self.manifest["outputs"], outputs, strict=True)))
-
-    def _replace(self, tensors: list[tvm.runtime.Tensor]) -> None:
-        """Take what a step returned: count, parameters that train, statistics and buffers."""
-        fresh = iter(tensors)
-        self._updates = next(fresh)
-        for ty in self._trained:
-            self._tensors["params"][ty.name] = next(fresh)
-        for group in ("state", *self._fills):
-            for name in self._tensors[group]:
-                self._tensors[group][name] = next(fresh)
 
 
 def _read_weights(path: str | os.PathLike[str]) -> Arrays:

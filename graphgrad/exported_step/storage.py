@@ -29,15 +29,21 @@ class Storage:
         """Return what is stored for an array of a group, such as ``params`` or ``momentum``."""
         return _transposed(array, self._order(group, name))
 
-    def as_in_model(self, group: str, name: str, array: np.ndarray) -> np.ndarray:
-        """Return the array that something is stored for: the inverse of `stored`."""
-        order = self._order(group, name)
-        return _transposed(array, None if order is None else np.argsort(order))
+    def as_in_model(self, group: str, stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Return the arrays by name that those of a group are stored for: the inverse of `stored`.
+
+        What is stored as the model has it is returned itself.
+        """
+        return {name: self._restored(group, name, array) for name, array in stored.items()}
 
     def shape(self, group: str, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of what is stored for an array of a shape."""
         order = self._order(group, name)
         return shape if order is None else tuple(shape[axis] for axis in order)
+
+    def _restored(self, group: str, name: str, array: np.ndarray) -> np.ndarray:
+        order = self._order(group, name)
+        return _transposed(array, None if order is None else np.argsort(order))
 
     def _order(self, group: str, name: str) -> tuple[int, ...] | None:
         return None if group in _NOT_OF_PARAMETERS else self._orders.get(name)

@@ -101,10 +101,7 @@ class Window:
     def arrays(self) -> dict[str, Arrays]:
         """Return copies of everything, by group and name."""
         return {
-            group: {
-                name: self._storage.as_in_model(group, name, array)
-                for name, array in to_arrays(tensors).items()
-            }
+            group: self._storage.as_in_model(group, to_arrays(tensors))
             for group, tensors in self._tensors.items()
         }
 

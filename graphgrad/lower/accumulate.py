@@ -135,17 +135,19 @@ class _FusedSums:
         return _without_unused(self._builder.get(), self._replaced)
 
     def _fused(self, bindings: list[Any]) -> list[Any]:
+        at = _positions(bindings)
         for total in list(bindings):
             if _calls_kernel(total.value) and isinstance(total.value.ty, relax.TensorType):
-                bindings = self._with_sum(bindings, total)
+                changed = self._with_sum(bindings, at, total)
+                if changed is not bindings:
+                    bindings, at = changed, _positions(changed)
         return bindings
 
-    def _with_sum(self, bindings: list[Any], total: Any) -> list[Any]:
+    def _with_sum(self, bindings: list[Any], at: dict[Any, int], total: Any) -> list[Any]:
         """Return the bindings with a sum in the kernel of its gradient, if that is possible."""
         arguments = list(total.value.args[1].fields)
         if not any(argument in self._accumulators for argument in arguments):
             return bindings
-        at = {binding.var: i for i, binding in enumerate(bindings)}
         for position, gradient in enumerate(arguments):
             if gradient not in at or self._uses[gradient] != 1:
                 continue
@@ -219,12 +221,12 @@ def _has_movable_sums(func: Any) -> bool:
     )
 
 
-def _donated_params(func: relax.Function) -> list[Any]:
+def _donated_params(func: relax.Function) -> set[Any]:
     """Return the parameters that a function may overwrite, if its attribute makes sense."""
     try:
-        return [func.params[int(parameter)] for parameter, _ in func.attrs[DONATED]]
+        return {func.params[int(parameter)] for parameter, _ in func.attrs[DONATED]}
     except (IndexError, TypeError, ValueError):
-        return []  # donation refuses it, and says why
+        return set()  # donation refuses it, and says why
 
 
 def _uses(func: relax.Function) -> Counter[Any]:
@@ -234,6 +236,11 @@ def _uses(func: relax.Function) -> Counter[Any]:
     for value in (*values, func.body.body):
         tvm_ffi.structural_walk(value, (tvm.ir.Var, lambda var: found.update([var])))
     return found
+
+
+def _positions(bindings: Sequence[Any]) -> dict[Any, int]:
+    """Return where each variable is bound."""
+    return {binding.var: position for position, binding in enumerate(bindings)}
 
 
 def _calls(value: Any, op: str) -> bool:

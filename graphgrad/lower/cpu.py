@@ -15,9 +15,11 @@ from .borders import borders_of, with_reads_inside
 from .contraction import blocks_of, nest_of, pays, unread, with_nests
 from .digits import with_digit_axes
 from .epilogue import Epilogue, epilogues_of
+from .fusion.siblings import with_joint_reductions
 from .inline import inline_maps
 from .map import schedule_map
 from .phases import with_phases_apart
+from .plain_indices import with_plain_indices
 from .reduction import schedule_reduction
 from .stand_ins import StandIn, joined
 from .structure import Stage, stages
@@ -58,16 +60,24 @@ def schedule_function(
     found = stages(func)
     if found is None or (func.attrs and func.attrs.get(_SCHEDULED)):
         return func
-    if not all(stage.axes for stage in found):
+    if not any(stage.axes for stage in found):
         return func  # scalars are left to the code generator
     sch = Schedule(func)
     try:
-        inline_maps(sch, _may_repeat)
+        inline_maps(sch, may_repeat)
+        sch = _with_siblings(sch)
         sch, stand_ins = _taken_apart(sch)
         body = _with_scheduled_stages(sch, unit, winograd)
     except ScheduleError:
         return func
     return _with_wide_bindings(func.with_body(joined(body, stand_ins)))
+
+
+def _with_siblings(sch: Schedule) -> Schedule:
+    """Return a schedule of plain indices, in which reductions with the same loops are one block."""
+    func = sch.mod["main"]
+    together = with_joint_reductions(with_plain_indices(func))
+    return sch if together.same_as(func) else _schedule_of(together) or sch
 
 
 def _taken_apart(sch: Schedule) -> tuple[Schedule, list[StandIn]]:
@@ -81,10 +91,16 @@ def _taken_apart(sch: Schedule) -> tuple[Schedule, list[StandIn]]:
     apart, digits = with_digit_axes(with_reads_inside(apart))
     if apart.same_as(inlined):
         return sch, []
+    again = _schedule_of(apart)
+    return (sch, []) if again is None else (again, [*phases, *digits])
+
+
+def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
+    """Return a schedule of a kernel; None if TVM refuses what inlining may leave."""
     try:
-        return Schedule(apart), [*phases, *digits]
+        return Schedule(func)
     except tvm.error.InternalError:
-        return sch, []
+        return None
 
 
 def _with_scheduled_stages(sch: Schedule, unit: VectorUnit, winograd: bool) -> Any:
@@ -139,11 +155,22 @@ def _once(
 def _schedule_stage(
     sch: Schedule, stage: Stage, epilogues: list[Epilogue], unit: VectorUnit
 ) -> None:
+    if not stage.axes:
+        return  # a scalar is computed where it stands
     if stage.reduced:
         schedule_reduction(sch, stage, unit, epilogues)
     else:
         schedule_map(sch, stage, unit)
 
 
-def _may_repeat(stage: Stage, operations: int) -> bool:
-    return operations <= _TRIVIAL_BODY and not stage.calls
+def may_repeat(stage: Stage, operations: int) -> bool:
+    """Return whether a map may be computed more often than it has elements; see `inline_maps`."""
+    return operations <= _TRIVIAL_BODY and not stage.calls and not _divides(stage)
+
+
+def _divides(stage: Stage) -> bool:
+    """Return whether a map divides floats, which takes a vector unit ten times as long as a sum."""
+    found: list[Any] = []
+    for value in stage.values:
+        tvm_ffi.structural_walk(value, (tirx.Div, found.append))
+    return bool(found)

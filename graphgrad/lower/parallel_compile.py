@@ -11,32 +11,26 @@ alone. Their order is that of ``tvm.relax.build`` of 0.27.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax import vm_build
+from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
+
+from .argument_checks import skip_checks
+from .at_once import at_once
 
 Kernels: TypeAlias = dict[Any, tirx.PrimFunc]
 """Kernels by their global variables."""
 
-_Item = TypeVar("_Item")
-_Result = TypeVar("_Result")
-
 _SMALLEST_PIECE = 500
 """Statements that are worth a module and a thread: they compile in about a second."""
 
-_STACK_BYTES = 64 << 20
-"""Stack of a thread: TVM and LLVM descend into expressions, and some systems give threads little.
 
-Only what is used of it takes memory.
-"""
-
-_stack_size_lock = threading.Lock()
+PIPELINE = "graphgrad.cpu"
+"""Name of TVM's lowering of PrimFuncs, without checks that are not needed, as TVM takes it."""
 
 
 def compile_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
@@ -64,8 +58,22 @@ def compile_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
     """
     pieces = _pieces(mod, int(target.attrs.get("num-cores", 1)))
     if len(pieces) < 2:
-        return tvm.compile(mod, target, relax_pipeline=tvm.transform.Sequential([]))
+        nothing = tvm.transform.Sequential([])
+        return tvm.compile(mod, target, relax_pipeline=nothing, tir_pipeline=PIPELINE)
     return _compiled_in_pieces(mod, target, pieces)
+
+
+def _tir_pipeline() -> tuple[Any, Any, Any]:
+    lowering, for_host, for_device = PIPELINE_MAP["s_tir"]()
+
+    @tvm.transform.module_pass(opt_level=0, name="graphgrad.skip_checks")
+    def skip(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        return skip_checks(mod)
+
+    return tvm.transform.Sequential([lowering, skip]), for_host, for_device
+
+
+register_tir_pipeline(PIPELINE, _tir_pipeline)
 
 
 class _ExecutableInPieces(vm_build.VMExecutable):
@@ -83,7 +91,7 @@ class _ExecutableInPieces(vm_build.VMExecutable):
         """Return the module to run, as ``tvm.runtime.Executable.jit`` does."""
         waiting, self._waiting = self._waiting, []
         if waiting:
-            _at_once(_emit, waiting)
+            at_once(_emit, waiting)
         return super().jit(**options)
 
 
@@ -95,11 +103,11 @@ def _compiled_in_pieces(
     def build(piece: Kernels) -> tuple[tvm.runtime.Module, str]:
         symbols = [str(func.attrs["global_symbol"]) for func in piece.values()]
         with context:
-            return tirx.build(tvm.IRModule(piece), target=target), symbols[0]
+            return tirx.build(tvm.IRModule(piece), target, PIPELINE), symbols[0]
 
     builder = relax.ExecBuilder()
     vm_build._vmcodegen(builder, mod)
-    built = _at_once(build, pieces)
+    built = at_once(build, pieces)
     (first, _), *others = built
     for other, _ in others:
         first.import_module(other)  # where the machine looks for kernels, and what is exported
@@ -145,15 +153,3 @@ def _statements(func: tirx.PrimFunc) -> int:
     found: list[Any] = []
     tvm_ffi.structural_walk(func.body, (tirx.Stmt, found.append))
     return len(found)
-
-
-def _at_once(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    """Return the results for all items, computed by a thread each; raise the first error."""
-    with ThreadPoolExecutor(len(items)) as threads:
-        with _stack_size_lock:
-            before = threading.stack_size(_STACK_BYTES)
-            try:
-                pending = [threads.submit(work, item) for item in items]
-            finally:
-                threading.stack_size(before)
-        return [task.result() for task in pending]

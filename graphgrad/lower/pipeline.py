@@ -13,27 +13,39 @@ from tvm import relax, tirx
 
 from ..divisions import with_exact_divisions
 from ..errors import GraphGradError, LoweringError, TargetError
+from ..exported_step.threads import prepare as prepare_threads
 from ..ops.calls import without_te_gradients
 from . import cpu
 from .accumulate import with_early_sums, with_fused_sums
 from .allocate import allocate_first
+from .argument_checks import check_arguments_once
+from .cache import compiled_once
 from .closures import with_direct_calls
 from .copies import keep_copies
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda_schedule
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
 from .cuda.sorting import with_sorting_on_device
+from .fusion import (
+    with_items_for_tuples,
+    with_repeated_maps,
+    with_shared_results,
+    with_siblings_joined,
+)
 from .in_order import in_order, is_fusion_dropping
 from .inplace import donate
 from .legalise import LEGALISATIONS
+from .mathematics import with_vector_mathematics
 from .no_alias import with_one_promise, with_promise_kept
 from .overlap import check_overlaps
 from .ownership import with_own_constants, with_own_views
 from .parallel_compile import compile_kernels
+from .permuted_products import with_permutations_inside
 from .retained import allocate_retained
 from .static_kernels import with_static_kernels
 from .target import is_generic, parse
 from .target import target as resolve
+from .together import with_flat_maps_told, with_maps_together
 
 _HOST_OPS = "relax.run."
 """How the functions in Python begin that TVM leaves some ops to."""
@@ -81,7 +93,13 @@ def compile(mod: tvm.IRModule, target: TargetLike = "llvm", *, winograd: bool = 
         An op has no lowering; all such ops are listed.
     """
     resolved = resolve(target)
-    executable = generate(lower(mod, resolved, winograd=winograd), resolved)
+
+    def make(program: tvm.IRModule) -> tuple[Any, None]:
+        return generate(lower(program, resolved, winograd=winograd), resolved), None
+
+    executable, _ = compiled_once(mod, resolved, {"winograd": winograd}, make)
+    if str(resolved.kind.name) == "llvm":
+        prepare_threads()  # of the thread that is likely to call it
     # Where no CUDA runtime is loaded TVM keeps the source alone, and nobody has compiled it yet.
     for source in executable_sources(executable):
         machine_code(source, arch_of(resolved))
@@ -174,14 +192,23 @@ def _lowering(
         with target:
             if kind == "cuda":
                 mod = with_sorting_on_device(mod)
-            mod = with_early_sums(with_static_kernels(without_te_gradients(mod)))
-            mod = with_fused_sums(_to_kernels(fuse=not _fusion_fails(mod))(mod))
+            mod = with_static_kernels(without_te_gradients(mod))
+            if kind == "llvm":
+                mod = with_permutations_inside(mod)
+            mod = with_early_sums(mod)
+            mod = _to_kernels(fuse=not _fusion_fails(mod))(mod)
+            if kind == "llvm":
+                mod = with_siblings_joined(mod, cpu.may_repeat)
+            mod = with_fused_sums(mod)
             if kind == "cuda":
                 mod = cuda_schedule.schedule_module(mod, target, kernels)
             else:
+                mod, flat_maps = with_flat_maps_told(mod)
                 mod = with_one_promise(cpu.schedule_module(mod, target, winograd))
             mod = _with_exact_divisions(mod)
             mod = donate(mod)
+            if kind == "llvm":
+                mod = with_vector_mathematics(with_maps_together(mod, flat_maps))
             mod = with_promise_kept(_to_virtual_machine(is_device=kind == "cuda")(mod))
         _refuse_unlowered(mod)
         if kind == "cuda":
@@ -207,7 +234,10 @@ def _to_kernels(fuse: bool) -> tvm.ir.transform.Pass:
     stores a tensor that fusion lets its reader compute for nothing.
     """
     fusion = [
+        _as_pass(with_items_for_tuples),
+        _as_pass(with_shared_results),
         relax.transform.AnnotateTIROpPattern(),
+        _as_pass(with_repeated_maps),
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
     ]
@@ -263,6 +293,7 @@ def _to_virtual_machine(is_device: bool) -> tvm.ir.transform.Pass:
             relax.transform.ToNonDataflow(),
             relax.transform.CallTIRRewrite(),
             _as_pass(check_overlaps),
+            *([] if is_device else [_as_pass(check_arguments_once)]),
             _as_pass(allocate_retained),
             relax.transform.RemovePurityChecking(),
             _plan_memory,

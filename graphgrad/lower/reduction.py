@@ -196,17 +196,29 @@ def _accumulate_in_registers(
     `explicit` says that the vector is vectorised here, not left to the code generator. The
     reduction is taken apart last, because no other loop may be changed after that.
     """
-    caches = [sch.cache_write(nest.block, i, "local") for i in range(outputs)]
+    # TVM keeps a small buffer of the scope "global" on the stack, one of the scope "local" not.
+    caches = [sch.cache_write(nest.block, i, "global") for i in range(outputs)]
     behind = [*caches, *after]
     for block in behind:
         sch.reverse_compute_at(block, nest.across[-1])
+    apart = explicit and _is_three_vectors(extent_of(sch, nest.vector))
     if explicit:
         for loop in (nest.vector, *(sch.get_loops(block)[-1] for block in behind)):
-            sch.vectorize(loop)
+            *three, lanes = sch.split(loop, [3, None]) if apart else [loop]
+            if three:
+                sch.unroll(*three)
+            sch.vectorize(lanes)
     parallel_leading(sch, nest.across)
-    start = sch.decompose_reduction(nest.block, nest.first_reduced)
+    start = sch.get_loops(sch.decompose_reduction(nest.block, nest.first_reduced))
     if explicit:
-        sch.vectorize(sch.get_loops(start)[-1])
+        sch.vectorize(start[-1])
+    if apart:
+        sch.unroll(start[-2])
+
+
+def _is_three_vectors(length: int | None) -> bool:
+    """Return whether LLVM would take a vector for part of one of four parts, at a high price."""
+    return length is not None and length > 3 and length % 3 == 0
 
 
 def _define_empty(sch: Schedule, block: Any, stage: Stage) -> None:

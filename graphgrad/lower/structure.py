@@ -17,7 +17,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx.expr import BinaryOpExpr
 
 Load = tvm.ir.TensorLoad
-_OPERATION = (Load, tvm.ir.Call, BinaryOpExpr, tirx.Select, tirx.Cast)
+_OPERATIONS = (Load, tvm.ir.Call, *BinaryOpExpr.__subclasses__(), tirx.Select, tirx.Cast)
 
 _CONDITIONAL = "prim.if_then_else"
 _REDUCTION = 2  # the kind of a block iterator that is reduced over, as TVM numbers them
@@ -239,7 +239,7 @@ def _of_block(block: SBlock, axes: list[Axis]) -> Stage | None:
 
     def visit(node: Any) -> None:
         nonlocal operations, accumulates
-        operations += isinstance(node, _OPERATION)
+        operations += 1
         if isinstance(node, tvm.ir.Call):
             calls.add(str(getattr(node.op, "name", "")))
         elif isinstance(node, Load):
@@ -249,7 +249,7 @@ def _of_block(block: SBlock, axes: list[Axis]) -> Stage | None:
                 loads.append(node)
 
     for statement in statements:
-        tvm_ffi.structural_walk(statement.value, visit)
+        tvm_ffi.structural_walk(statement.value, (_OPERATIONS, visit))
     if accumulates != reduces or (not reduces and len(stores) != 1):
         return None
     values = [statement.value for statement in binds or stores]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import tvm
 
 from ..errors import TargetError
+from ..exported_step.threads import threads
 from .architecture import check_architecture
 from .device import cuda_absence, cuda_architecture
 
@@ -170,7 +170,7 @@ def _resolve_host(parsed: tvm.target.Target) -> tvm.target.Target:
         processor, triple or _system_triple()
     ):
         raise TargetError(f"the processor mcpu={processor!r} is unknown; this host is {host!r}")
-    config.setdefault("num-cores", _cores())
+    config.setdefault("num-cores", threads())
     config.setdefault("opt-level", _OPT_LEVEL)
     return tvm.target.Target(config)
 
@@ -185,13 +185,3 @@ def _is_foreign(triple: str) -> bool:
 
 def _architecture(triple: str) -> str:
     return triple.split("-", maxsplit=1)[0]
-
-
-def _cores() -> int:
-    """Return the number of threads that TVM's pool will use."""
-    wanted = os.environ.get("TVM_NUM_THREADS", "")
-    if wanted.isdigit() and int(wanted) > 0:
-        return int(wanted)
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -1,8 +1,6 @@
 """Normalisation in terms of the vocabulary: what rules, lowerings and converters share.
 
-Everything is taken in float32 for half precision, and means are summed in float64. The variance is
-that of the centred values, in a second pass: the shorter E[x²] − E[x]² loses all digits where the
-mean is large.
+Everything is taken in float32 for half precision, and means are summed in float64.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from . import functional as op
+from .moments import moments
 from .tensor import Tensor
 
 
@@ -22,9 +21,24 @@ def mean(x: Tensor, axes: Sequence[int]) -> Tensor:
     return op.divide_by_count(total, [x.shape[axis] for axis in axes]).astype(x.dtype)
 
 
-def inverse_deviation(centred: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
+def standardise(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
+    """Return x − μ and (σ² + ε)^(−1/2) with the statistics over axes, which are kept in the latter.
+
+    Parameters
+    ----------
+    x : Tensor
+        float32 or float64.
+    axes : sequence of int
+        Non-negative.
+    epsilon : float
+    """
+    centre, variance = moments(x, axes)
+    return x - centre, op.rsqrt(variance + epsilon)
+
+
+def inverse_root_mean_square(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
     """Return (mean x² + ε)^(−1/2) over axes, which are kept with extent 1."""
-    return op.rsqrt(mean(centred * centred, axes) + epsilon)
+    return op.rsqrt(mean(x * x, axes) + epsilon)
 
 
 def spread(parameter: Tensor, axes: Sequence[int], rank: int) -> Tensor:
@@ -84,8 +98,11 @@ def normalise(
         In the shape and dtype of `x`.
     """
     wide = op.widen(x)
-    centred = wide - mean(wide, axes) if centre else wide
-    y = centred * inverse_deviation(centred, axes, epsilon)
+    if centre:
+        centred, r = standardise(wide, axes, epsilon)
+    else:
+        centred, r = wide, inverse_root_mean_square(wide, axes, epsilon)
+    y = centred * r
     if gamma is not None:
         y = y * spread(op.widen(gamma), parameter_axes, x.ndim)
     if beta is not None:

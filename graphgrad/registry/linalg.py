@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..ops import functional as op
@@ -24,6 +25,7 @@ MATMUL = [
     (("n", 3), (3, 4)),
     ((2, "k"), ("k", 4)),
     (("b", 2, 3), (1, 3, 4)),
+    (("b", "m", 3), (3, 4)),
     ((1, 1), (1, 1)),
     ((2, 0), (0, 3)),
     ((0, 2), (2, 3)),
@@ -73,7 +75,16 @@ def matmul(a: Tensor, b: Tensor, ct: Tensor) -> tuple[Tensor, Tensor]:
         a_bar = row @ op.transpose(b)
         a_bar = op.reshape(a_bar, [*a_bar.shape[:-2], a_bar.shape[-1]])
         return a_bar, op.reshape(a, [*a.shape, 1]) * row
+    if b.ndim == 2:
+        # One sum over all rows: a product for each matrix of the stack would be added up behind it.
+        a, rows = _rows(a), _rows(ct)
+        return ct @ op.transpose(b), op.transpose(a) @ rows
     return ct @ op.transpose(b), op.transpose(a) @ ct
+
+
+def _rows(x: Tensor) -> Tensor:
+    """Return a stack of matrices as one matrix, with the rows of all."""
+    return x if x.ndim == 2 else op.reshape(x, [math.prod(x.shape[:-1]), x.shape[-1]])
 
 
 def _einsum_samples() -> list[Sample]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from ..ops import functional as op
+from ..ops.moments import moments
 from ..ops.normalisation import (
     collect,
     group_axes,
     in_groups,
-    inverse_deviation,
+    inverse_root_mean_square,
     mean,
     spread,
+    standardise,
 )
 from ..ops.tensor import Tensor
 from .rule import register_gradient
@@ -41,6 +43,7 @@ def batch_norm(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """x̄ = γ r (ȳ − mean ȳ − x̂ · mean(ȳ x̂)),  γ̄ = Σ ȳ x̂,  β̄ = Σ ȳ,  r = (σ² + ε)^(−1/2)
 
+    With x̂ = r (x − μ), where r is taken out of sums over the batch.
     Ioffe and Szegedy, *Batch normalization* (2015), section 3. The statistics are those of the
     batch when training, else the running ones, which are then inputs like any other. The new
     running statistics are outputs and have cotangents of their own.
@@ -51,18 +54,17 @@ def batch_norm(
     extents = [x.shape[a] for a in axes]
 
     def per_channel(t: Tensor) -> Tensor:
-        return op.reshape(t, [x.shape[a] if a == axis else 1 for a in range(x.ndim)])
-
-    def channel_mean(t: Tensor) -> Tensor:
-        return op.divide_by_count(op.reduce_sum(t, axes), extents)
+        return spread(t, [axis], x.ndim)
 
     ct, ct_mean, ct_variance = (op.widen(t) for t in cotangents)
-    batch_mean = channel_mean(x) if attrs.training else old_mean
-    centred = x - per_channel(batch_mean)
-    variance = channel_mean(centred * centred) if attrs.training else old_variance
-    r = op.rsqrt(variance + attrs.epsilon)
-    x_hat = centred * per_channel(r)
-    sum_ct, sum_ct_x_hat = op.reduce_sum(ct, axes), op.reduce_sum(ct * x_hat, axes)
+    if attrs.training:
+        batch_mean, batch_variance = moments(x, axes)
+    else:
+        batch_mean, batch_variance = per_channel(old_mean), per_channel(old_variance)
+    centred = x - batch_mean
+    r = op.reshape(op.rsqrt(batch_variance + attrs.epsilon), gamma.shape)
+    sum_ct = op.reduce_sum(ct, axes)
+    sum_ct_x_hat = r * op.reduce_sum(ct * centred, axes)
     slope = gamma * r if attrs.scale else r
     gamma_bar = sum_ct_x_hat if attrs.scale else 0.0 * gamma
     beta_bar = sum_ct if attrs.center else 0.0 * beta
@@ -74,12 +76,29 @@ def batch_norm(
 
     momentum = attrs.momentum
     inner = ct - per_channel(op.divide_by_count(sum_ct, extents))
-    inner = inner - x_hat * per_channel(op.divide_by_count(sum_ct_x_hat, extents))
+    inner = inner - centred * per_channel(op.divide_by_count(r * sum_ct_x_hat, extents))
     x_bar = inner * per_channel(slope)
     x_bar = x_bar + per_channel(op.divide_by_count(momentum * ct_mean, extents))
     x_bar = x_bar + centred * per_channel(op.divide_by_count(2.0 * momentum * ct_variance, extents))
     keep = 1.0 - momentum
     return x_bar, gamma_bar, beta_bar, keep * ct_mean, keep * ct_variance
+
+
+@register_gradient(
+    "graphgrad.moments",
+    samples=[
+        sample((3, 4), axes=[1]),
+        sample((2, 3, 4), axes=[0, 2]),
+        sample((2, 3), axes=[0, 1]),
+        sample(("n", 3), axes=[0]),
+    ],
+)
+def moments_rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> Tensor:
+    """x̄ = (μ̄ + 2 (x − μ) v̄) / n, as μ = Σ x / n, v = Σ (x − μ)² / n and Σ (x − μ) = 0"""
+    (x,), (mean_of_x, _), (ct_mean, ct_variance) = inputs, outputs, cotangents
+    extents = [x.shape[axis] for axis in attrs.axes]
+    slope = op.divide_by_count(2.0 * ct_variance, extents)
+    return op.divide_by_count(ct_mean, extents) + (x - mean_of_x) * slope
 
 
 def _normalised_gradient(
@@ -93,8 +112,10 @@ def _normalised_gradient(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the cotangents of x, γ and β in γ x̂ + β, where x̂ is x normalised over `axes`."""
     wide, ct = op.widen(x), op.widen(ct)
-    centred = wide - mean(wide, axes) if centre else wide
-    r = inverse_deviation(centred, axes, epsilon)
+    if centre:
+        centred, r = standardise(wide, axes, epsilon)
+    else:
+        centred, r = wide, inverse_root_mean_square(wide, axes, epsilon)
     x_hat = centred * r
     slope = ct if gamma is None else ct * spread(op.widen(gamma), parameter_axes, x.ndim)
     inner = slope - x_hat * mean(slope * x_hat, axes)

@@ -25,12 +25,13 @@ from ..frontend.model import Model
 from ..layout.choice import AS_IN_MODEL, Layout
 from ..ops import functional as op
 from ..ops.copy import copy_of
+from ..ops.many import all_finite
 from ..ops.tensor import Emitter, Tensor, accumulator_dtype, is_float
 from .forward import Forward, LossFunction
 from .gradients import StepGradients
 from .inputs import owned_types
 from .optimizer import Optimizer
-from .update import Update, all_finite, with_donations
+from .update import Update, with_donations
 
 MICRO_BATCH = "micro_batch"
 END_OF_WINDOW = "end_of_window"

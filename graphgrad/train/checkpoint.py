@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,32 +43,51 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
         return state_file.read(path)
 
 
-def check_match(
+def read_for(
     path: str | os.PathLike[str],
-    groups: Groups,
-    expected: Mapping[str, Mapping[str, np.ndarray]],
-) -> None:
-    """Raise unless a file's arrays are those of a model: same groups, names, shapes and dtypes.
+    current: Callable[[bool], Mapping[str, Mapping[str, np.ndarray]]],
+    method: str,
+    accumulate: int,
+) -> tuple[Groups, dict[str, Any], int]:
+    """Read a file that a step is to go on from.
+
+    Parameters
+    ----------
+    path : path
+    current : callable
+        Returns the arrays that the step holds, by group, with those of a window if asked to.
+    method : str
+        The step's optimiser in words.
+    accumulate : int
+        The micro-batches of its windows.
+
+    Returns
+    -------
+    groups : dict
+        Arrays of the groups, names, shapes and dtypes of `current`.
+    facts : dict
+    accumulated : int
+        Micro-batches of an open window.
 
     Raises
     ------
     CheckpointError
-        Lists the first differences.
+        The file is missing, damaged, or of another model or optimiser, or of an open window of
+        another size.
     """
+    groups, facts = read(path)
     with _our_errors():
+        accumulated = window.accumulated_in(path, facts, accumulate)
+        expected = current(accumulated > 0)
+        # A group without arrays leaves no trace in the file.
+        groups = {group: groups.get(group, {}) for group in {**expected, **groups}}
         state_file.check_match(path, groups, expected)
-
-
-def accumulated_in(path: str | os.PathLike[str], facts: Mapping[str, Any], accumulate: int) -> int:
-    """Return how many micro-batches of an open window a file holds.
-
-    Raises
-    ------
-    CheckpointError
-        It holds some, and a window has not `accumulate` of them.
-    """
-    with _our_errors():
-        return window.accumulated_in(path, facts, accumulate)
+    if facts["optimizer"] != method:
+        raise CheckpointError(
+            f"{path} was saved by {facts['optimizer']}, this step uses {method}; build the step "
+            "with the same optimiser"
+        )
+    return groups, facts, accumulated
 
 
 @contextlib.contextmanager

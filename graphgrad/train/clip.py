@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..ops import functional as op
+from ..ops.many import sum_of_squares
 from ..ops.tensor import Tensor
 
 _TINY = 1e-6
@@ -28,11 +29,7 @@ def clip_by_norm(gradients: Sequence[Tensor], limit: float) -> tuple[list[Tensor
     norm : Tensor
         Before scaling, a float64 scalar. Where it is not finite, the gradients are of no use.
     """
-    squares = [op.reduce_sum(g.astype("float64") * g.astype("float64")) for g in gradients]
-    total = squares[0]
-    for square in squares[1:]:
-        total = total + square
-    norm = op.sqrt(total)
+    norm = op.sqrt(sum_of_squares(gradients))
     scale = limit / (norm + _TINY)
     scale = op.where(op.less(scale, 1.0), scale, 1.0)
     return [g * scale.astype(g.dtype) for g in gradients], norm

@@ -10,7 +10,6 @@ import operator
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from .forward import FORWARD, LossChoice
 from .inputs import bind_shapes, input_types
 from .optimizer import SGD, Optimizer
 from .recipe import Recipe, recipe
+from .shapes import Shaped
 from .state import TrainState
 
 InputShapes = Mapping[str, Sequence[int]]
@@ -53,6 +53,7 @@ def export_step(
     seed: int = 0,
     rules: str = "auto",
     accumulate: int = 1,
+    winograd: bool = True,
 ) -> None:
     """Write a training step that has made no step yet, for a target that need not be here.
 
@@ -60,7 +61,7 @@ def export_step(
 
     Parameters
     ----------
-    model, loss, optimizer, wrt, target, seed, rules, accumulate
+    model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd
         As of `train_step`.
     path : path
         The folder to write. An export that stands there is replaced, anything else is left alone.
@@ -85,7 +86,7 @@ def export_step(
     >>> cuda = {"kind": "cuda", "arch": "sm_90"}
     >>> gg.export_step(model, "resnet", target=cuda, shapes={"x": (64, 3, 224, 224)})
     """
-    made = recipe(model, loss, optimizer, wrt, target, seed, rules, accumulate)
+    made = recipe(model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd)
     chosen = chosen_shapes(made.model, shapes, [])
     start = {
         "optimizer": made.method,
@@ -144,7 +145,7 @@ def extents_of(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[Any,
         The shapes do not fit.
     """
     types = input_types(model)
-    given = {name: _Shaped(types[name].dtype, shape) for name, shape in shapes.items()}
+    given = {name: Shaped(types[name].dtype, shape) for name, shape in shapes.items()}
     try:
         return bind_shapes(given, types)
     except InputError as error:
@@ -174,14 +175,6 @@ def _checked(shapes: Any, names: list[str], given: Any) -> dict[str, tuple[int, 
 
 def _expected(given: Any, names: list[str]) -> str:
     return f"shapes={given!r}: give {{name: shape}} for the inputs {names}, or a list of those"
-
-
-@dataclass(frozen=True)
-class _Shaped:
-    """What is asked of a tensor before there is one."""
-
-    dtype: Any
-    shape: tuple[int, ...]
 
 
 def _is_static(ty: Any) -> bool:
@@ -241,7 +234,7 @@ def _write_library(
     if made.accumulate > 1:
         functions["end_of_window"] = END_OF_WINDOW
         written.update(made.end_of_window())
-    executable = compile_module(written, made.target)
+    executable = compile_module(written, made.target, winograd=made.winograd)
     try:
         executable.export_library(str(folder / name))
     except RuntimeError as error:

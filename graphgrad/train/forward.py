@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,8 +21,9 @@ from ..frontend.mode import is_seeded, specialise
 from ..frontend.model import Model
 from ..layout.choice import Layout
 from ..ops.tensor import Emitter, is_float, type_shape
+from ..provenance import span_of
 from .loss import LOSSES, Loss
-from .shapes import bind_dimensions, fits, shape_text
+from .shapes import Shaped, bind_dimensions, fits, shape_text
 
 LossChoice: TypeAlias = str | Loss | Any | None
 """A name in `LOSSES`, one of `graphgrad.loss`, the name of a scalar output of the model, or a Relax
@@ -52,6 +54,21 @@ class Forward:
     targets: relax.TensorType | None
     outputs: list[Any]
     seeded: bool
+
+    @cached_property
+    def target_shape(self) -> tuple[int, ...]:
+        """The shape of the targets, of a loss that takes any."""
+        return tuple(type_shape(self.targets))
+
+    @cached_property
+    def plain_outputs(self) -> list[Shaped]:
+        """Dtypes and shapes of the outputs; of those that are no tensors, no shape."""
+        return [
+            Shaped(str(ty.dtype), tuple(type_shape(ty)))
+            if isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
+            else Shaped(None, ())
+            for ty in self.outputs
+        ]
 
 
 class LossFunction:
@@ -263,7 +280,9 @@ def build_forward(
         outputs = [emitter.lift(output) for output in results.fields]
         if not bound.is_given:
             return tuple(outputs), state
-        return bound.emit(emitter, outputs, targets), tuple(outputs), state
+        with emitter.at(span_of(None, "loss"), "loss"):
+            loss = bound.emit(emitter, outputs, targets)
+        return loss, tuple(outputs), state
 
     count = len(model.inputs)
     extra = [targets] if targets is not None else []

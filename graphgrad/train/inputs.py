@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,12 +13,12 @@ from tvm import relax
 from ..arrays import to_numpy
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
-from ..lower.arrays import borrowed, empty, to_tensor
-from ..lower.device import reported
+from ..lower.arrays import borrowed
 from ..ops.tensor import type_shape
 from .forward import Forward, LossFunction
 from .loss import check_target_shape
 from .shapes import bind_dimensions, fits, shape_text
+from .staging import Staging
 
 Array: TypeAlias = tvm.runtime.Tensor | np.ndarray
 
@@ -81,59 +80,6 @@ def by_name(inputs: Inputs, names: list[str]) -> dict[str, Any]:
     return {name: inputs[name] for name in names}
 
 
-class Staging:
-    """Memory on the device that arrays from the host are copied to, kept for the next ones.
-
-    To take memory from a driver and to give it back costs more than most copies, and giving back
-    waits for all that runs.
-    """
-
-    def __init__(self, device: tvm.runtime.Device):
-        self.device = device
-        self._held: dict[Any, tvm.runtime.Tensor] = {}
-
-    def copy(self, name: str, array: np.ndarray) -> tvm.runtime.Tensor:
-        """Return an array on the device; it is overwritten by the next of its name and shape.
-
-        Raises
-        ------
-        DeviceError
-        """
-        with self._place(name, array) as tensor:
-            return to_tensor(array, into=tensor)
-
-    def queue(self, name: str, array: np.ndarray) -> tvm.runtime.Tensor:
-        """Return what `copy` does, by `overwrite`.
-
-        Raises
-        ------
-        DeviceError
-        """
-        with self._place(name, array) as tensor:
-            return overwrite(tensor, array)
-
-    @contextmanager
-    def _place(self, name: str, array: np.ndarray) -> Iterator[tvm.runtime.Tensor]:
-        key = (name, array.shape, array.dtype)
-        with reported(self.device, f"a copy of {name}", array.nbytes):
-            if key not in self._held:
-                self._held[key] = empty(array.shape, str(array.dtype), self.device)
-            yield self._held[key]
-
-    def clear(self) -> None:
-        """Give the memory back."""
-        self._held.clear()
-
-
-def overwrite(tensor: tvm.runtime.Tensor, array: np.ndarray) -> tvm.runtime.Tensor:
-    """Copy an array into a tensor, after all that was queued, without asking to wait for it."""
-    if tensor.device.type == "cpu":
-        return to_tensor(array, into=tensor)
-    # The driver has read ordinary memory when it returns, but not memory that is locked for it, as
-    # a caller's may be.
-    return tvm.runtime.tensor(array).copyto(tensor)
-
-
 def read_arrays(
     values: Mapping[str, Any], device: tvm.runtime.Device, kind: str = "input"
 ) -> dict[str, Array]:
@@ -151,9 +97,11 @@ def read_arrays(
     """
     arrays: dict[str, Array] = {}
     for name, value in values.items():
-        with _naming(f"{kind} {name!r}"):
+        try:
             tensor = borrowed(value, device)
             arrays[name] = to_numpy(value) if tensor is None else tensor
+        except InputError as error:
+            raise InputError(f"{kind} {name!r}: {error}") from error
     return arrays
 
 
@@ -244,20 +192,13 @@ def target_array(targets: Any, loss: LossFunction, forward: Forward) -> np.ndarr
         return None
     if targets is None:
         raise InputError("targets are missing: the loss compares the outputs with targets")
-    with _naming("targets"):
-        array = to_numpy(targets)
-    array = loss.prepare(array, forward.outputs)
-    check_target_shape(array, forward.targets)
-    return array
-
-
-@contextmanager
-def _naming(label: str) -> Iterator[None]:
-    """Say of which array an error speaks."""
     try:
-        yield
+        array = to_numpy(targets)
     except InputError as error:
-        raise InputError(f"{label}: {error}") from error
+        raise InputError(f"targets: {error}") from error
+    array = loss.prepare(array, forward.plain_outputs)
+    check_target_shape(array, forward.target_shape)
+    return array
 
 
 def check_seed(seed: Any) -> int:
@@ -270,6 +211,18 @@ def check_seed(seed: Any) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 1 << 31:
         raise ArgumentError(f"seed={seed!r} must be a whole number from 0, below 2**31")
     return int(seed)
+
+
+def check_winograd(winograd: Any) -> bool:
+    """Return the switch of winograd, after checking that it is one.
+
+    Raises
+    ------
+    ArgumentError
+    """
+    if not isinstance(winograd, bool):
+        raise ArgumentError(f"winograd={winograd!r} must be True or False")
+    return winograd
 
 
 def names_in(wrt: Any) -> list[str]:

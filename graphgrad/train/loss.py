@@ -20,6 +20,9 @@ from ..errors import ArgumentError, InputError, ModelError
 from ..ops import functional as op
 from ..ops import losses
 from ..ops.tensor import Tensor, is_float, type_shape
+from .shapes import Shaped
+
+_UNBOUNDED = (-math.inf, math.inf)
 
 
 @dataclass(frozen=True)
@@ -67,19 +70,26 @@ class LabelLoss:
             )
         return relax.TensorType([shape[0], *shape[2:]], "int64")
 
-    def prepare(self, targets: np.ndarray, output: relax.TensorType) -> np.ndarray:
+    def prepare(self, targets: np.ndarray, output: relax.TensorType | Shaped) -> np.ndarray:
         """Return the labels as int64, after checking their dtype and range.
 
         Raises
         ------
         InputError
         """
-        if not np.issubdtype(targets.dtype, np.integer):
+        if targets.dtype.kind not in "iu":
             raise InputError(
                 f"targets: {self.name} takes integer labels, given {targets.dtype}; convert "
                 "class numbers with .astype('int64'), one-hot rows with .argmax(1)"
             )
-        classes = type_shape(output)[1]
+        labels, classes = targets.astype("int64", copy=False), int(output.shape[1])
+        # As unsigned numbers negative ones are the largest: one comparison finds all that is wrong.
+        if (labels.view("uint64") >= classes).any():
+            self._check_range(targets, classes)
+        return labels
+
+    def _check_range(self, targets: np.ndarray, classes: int) -> None:
+        """Raise `InputError` unless all labels that count are those of classes."""
         ignored = False if self.ignore_index is None else targets == self.ignore_index
         wrong = np.argwhere(((targets < 0) | (targets >= classes)) & ~np.asarray(ignored))
         if len(wrong):
@@ -89,7 +99,6 @@ class LabelLoss:
                 f"model has {classes} classes, so labels go from 0 to {classes - 1} "
                 f"({len(wrong)} label(s) are out of range)"
             )
-        return targets.astype("int64")
 
     def emit(self, output: Tensor, targets: Tensor) -> Tensor:
         """Emit the loss of a batch, a scalar."""
@@ -140,7 +149,7 @@ class ValueLoss:
     name: str
     function: Callable[..., Tensor]
     settings: tuple[tuple[str, Any], ...] = ()
-    within: tuple[float, float] = (-math.inf, math.inf)
+    within: tuple[float, float] = _UNBOUNDED
 
     takes_labels = False
 
@@ -159,7 +168,7 @@ class ValueLoss:
             )
         return output
 
-    def prepare(self, targets: np.ndarray, output: relax.TensorType) -> np.ndarray:
+    def prepare(self, targets: np.ndarray, output: relax.TensorType | Shaped) -> np.ndarray:
         """Return the targets in the output's dtype.
 
         Raises
@@ -170,7 +179,7 @@ class ValueLoss:
         if not is_number(targets.dtype) or targets.dtype.kind == "b":
             raise InputError(f"targets: {self.name} takes numbers, given {targets.dtype}")
         low, high = self.within
-        if ((targets < low) | (targets > high)).any():
+        if (low, high) != _UNBOUNDED and ((targets < low) | (targets > high)).any():
             raise InputError(
                 f"targets: {self.name} takes numbers from {low:g} to {high:g}, given "
                 f"{targets.min():g} to {targets.max():g}"
@@ -292,14 +301,13 @@ def _positive(name: str, value: float) -> float:
     return float(value)
 
 
-def check_target_shape(targets: np.ndarray, ty: Any) -> None:
-    """Raise unless targets have the shape of a type.
+def check_target_shape(targets: np.ndarray, expected: tuple[int, ...]) -> None:
+    """Raise unless targets have a shape.
 
     Raises
     ------
     InputError
     """
-    expected = tuple(type_shape(ty))
     if targets.shape != expected:
         raise InputError(f"targets: expected shape {expected}, given {targets.shape}")
 

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tvm
 from tvm import relax
 
 from ..errors import OutOfMemoryError
+from ..exported_step.threads import prepare as prepare_threads
 from ..frontend.model import Model
 from ..lower.allocate import allocated_bytes
+from ..lower.cache import compiled_once
 from ..lower.device import device_of, reported
 from ..lower.pipeline import generate, lower
 from ..lower.target import target as resolve_target
+from ..lower.workspace import with_workspace
 from .forward import Forward, LossChoice, LossFunction
 from .inputs import (
+    Array,
     Inputs,
-    Staging,
     bind_shapes,
     by_name,
+    check_winograd,
     input_types,
     placed,
     read_arrays,
     shapes_of,
     target_array,
 )
+from .results import without_arguments
+from .staging import Staging
 
 Shapes = tuple[tuple[int, ...], ...]
 Tensors = dict[str, tvm.runtime.Tensor]
+Facts = tuple[list[int], int, str | None]
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,16 @@ class Given:
     extents: dict[Any, int]
 
 
+class Watch(Protocol):
+    """Sees what a model becomes on its way to the device."""
+
+    def lowering(self, name: str) -> AbstractContextManager[None]:
+        """Return what a function is lowered inside of."""
+
+    def loaded(self, machine: relax.VirtualMachine, device: tvm.runtime.Device) -> None:
+        """Take the machine that runs it."""
+
+
 class ModelOnDevice(ABC):
     """A model, its loss, and the device that both run on.
 
@@ -61,30 +79,43 @@ class ModelOnDevice(ABC):
     model : Model
     loss : LossChoice
     target : str, dict or Target
+    winograd : bool
+        As of `graphgrad.compile`.
 
     Raises
     ------
     ArgumentError
-        The model or the loss is none that is served.
+        The model or the loss is none that is served, or `winograd` is no switch.
     TargetError, DeviceError
         Nothing can run there.
     """
 
-    def __init__(self, model: Model, loss: LossChoice, target: Any):
+    def __init__(self, model: Model, loss: LossChoice, target: Any, winograd: bool):
         self._input_types = input_types(model)
         self._model = model
         self._loss = LossFunction(model, loss)
         self._target = resolve_target(target)
+        self._winograd = check_winograd(winograd)
         self._device = device_of(self._target)
         self._staging = Staging(self._device)
         self._forwards: dict[Shapes, Forward] = {}
+        self._extents: dict[Any, dict[Any, int]] = {}
+        self._watch: Watch | None = None
 
     def _given(self, inputs: Inputs) -> Given:
         """Return the inputs of a call, checked against the model."""
         arrays = read_arrays(by_name(inputs, self._model.inputs), self._device)
-        extents = bind_shapes(arrays, self._input_types)
+        shapes = shapes_of(arrays)
+        extents = self._checked(arrays, shapes)
         lent = {name: array for name, array in arrays.items() if not isinstance(array, np.ndarray)}
-        return Given(placed(arrays, self._staging), lent, shapes_of(arrays), extents)
+        return Given(placed(arrays, self._staging), lent, shapes, extents)
+
+    def _checked(self, arrays: Mapping[str, Array], shapes: Shapes) -> dict[Any, int]:
+        """Return the extents of the symbolic dimensions; inputs of a kind are checked once."""
+        kind = shapes, tuple(array.dtype for array in arrays.values())
+        if kind not in self._extents:
+            self._extents[kind] = bind_shapes(arrays, self._input_types)
+        return self._extents[kind]
 
     @abstractmethod
     def _build_forward(self, extents: Mapping[Any, int]) -> Forward:
@@ -103,11 +134,60 @@ class ModelOnDevice(ABC):
 
     def _compile(self, mod: tvm.IRModule, name: str, task: str) -> Callable[..., Any]:
         """Return a function of a module, compiled, whose failures are told as those of `task`."""
-        lowered = lower(mod, self._target)
-        needs = allocated_bytes(lowered)[name]
-        executable = generate(lowered, self._target)
+        return self._load(mod, name, task, is_updating=False)[0]
+
+    def _compile_updating(
+        self, mod: tvm.IRModule, name: str, task: str
+    ) -> Callable[..., dict[int, tvm.runtime.Tensor]]:
+        """Return a function that overwrites arguments, compiled.
+
+        It returns results by position, without those that are arguments, overwritten; see
+        `without_arguments`.
+        """
+        function, kept = self._load(mod, name, task, is_updating=True)
+        return lambda *arguments: dict(zip(kept, function(*arguments), strict=True))
+
+    def _built(self, mod: tvm.IRModule, name: str, is_updating: bool) -> tuple[Any, Facts]:
+        """Return an executable, and facts about its function.
+
+        They are the results that it returns, the bytes that it takes, and the name of the function
+        that makes its workspace, if it has one.
+        """
+
+        def make(program: tvm.IRModule) -> tuple[Any, Facts]:
+            lowered = self._lower(program, name)
+            needs = allocated_bytes(lowered)[name]
+            kept: list[int] = []
+            workspace = None
+            if is_updating:
+                lowered, kept = without_arguments(lowered, name)
+            # Only what overwrites arguments is never called twice at a time.
+            if is_updating and self._device.type == "cpu":
+                lowered, workspace = with_workspace(lowered, name)
+            return generate(lowered, self._target), (kept, needs, workspace)
+
+        if self._watch is not None:
+            return make(mod)  # it is to see the lowering
+        options = {"winograd": self._winograd, "updating": name if is_updating else None}
+        return compiled_once(mod, self._target, options, make)
+
+    def _lower(self, mod: tvm.IRModule, name: str) -> tvm.IRModule:
+        with self._watch.lowering(name) if self._watch is not None else nullcontext():
+            return lower(mod, self._target, winograd=self._winograd)
+
+    def _load(
+        self, mod: tvm.IRModule, name: str, task: str, is_updating: bool
+    ) -> tuple[Callable[..., Any], list[int]]:
+        """Return a function of a module, to be called by any thread, and the results it returns."""
+        executable, (kept, needs, workspace) = self._built(mod, name, is_updating)
         with reported(self._device, f"loading {task}"):
-            function = relax.VirtualMachine(executable, self._device)[name]
+            machine = relax.VirtualMachine(executable, self._device)
+            function = machine[name]
+            inner = list(machine[workspace]()) if workspace is not None else []
+        if self._watch is not None:
+            self._watch.loaded(machine, self._device)
+        if self._device.type == "cpu":
+            return _on_host(function, inner), kept
 
         def run(*arguments: Any) -> Any:
             try:
@@ -117,4 +197,17 @@ class ModelOnDevice(ABC):
                 self._staging.clear()  # the next batch may be a smaller one
                 raise
 
-        return run
+        return run, kept
+
+
+def _on_host(function: Callable[..., Any], workspace: list[Any]) -> Callable[..., Any]:
+    """Return a function of the host that computes in a workspace, with as many threads as it can.
+
+    Any thread may call it.
+    """
+
+    def run(*arguments: Any) -> Any:
+        prepare_threads()
+        return function(*arguments, *workspace)
+
+    return run

@@ -25,7 +25,14 @@ from .forward import (
     laid_out,
 )
 from .groups import by_parameter
-from .inputs import check_seed, check_types, input_types, names_in, owned_types
+from .inputs import (
+    check_seed,
+    check_types,
+    check_winograd,
+    input_types,
+    names_in,
+    owned_types,
+)
 from .loss import LOSSES
 from .optimizer import Optimizer
 from .update import STEP, build_step
@@ -50,6 +57,8 @@ class Recipe:
         Micro-batches a step, at least 1.
     layout : Layout
         In which the functions compute, and take and return what belongs to parameters.
+    winograd : bool
+        As of `graphgrad.compile`.
     """
 
     model: Model
@@ -61,6 +70,7 @@ class Recipe:
     rules: str
     accumulate: int
     layout: Layout
+    winograd: bool
 
     @property
     def method(self) -> str:
@@ -103,6 +113,7 @@ def recipe(
     seed: int,
     rules: str,
     accumulate: int = 1,
+    winograd: bool = True,
 ) -> Recipe:
     """Check the arguments of `train_step`, which says what they are.
 
@@ -112,6 +123,7 @@ def recipe(
     """
     seed = check_seed(seed)
     accumulate = check_accumulate(accumulate)
+    winograd = check_winograd(winograd)
     input_types(model)
     function = LossFunction(model, loss)
     if not function.is_given:
@@ -125,7 +137,9 @@ def recipe(
     check_types({**model.params, **model.state}, owned_types(model), "parameter")
     resolved = resolve_target(target)
     layout = with_storage(layout_for(resolved), specialise(model, True))
-    return Recipe(model, function, optimizer, trained, resolved, seed, rules, accumulate, layout)
+    return Recipe(
+        model, function, optimizer, trained, resolved, seed, rules, accumulate, layout, winograd
+    )
 
 
 def check_accumulate(count: Any) -> int:

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
 import tvm_ffi
 
 from ..ops.tensor import Dimension, dimension_text
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """Dtype and shape of a tensor, where there is no tensor, or its type takes long to read."""
+
+    dtype: Any
+    shape: tuple[Any, ...]
 
 
 def bind_dimensions(

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import tvm
 
+from ..errors import ArgumentError
 from ..exported_step.storage import Storage
 from ..lower.arrays import to_tensor
 from ..lower.device import reported
-from .tensors import Arrays, as_arrays, refuse_overlap
+from .staging import overwrite
+from .tensors import Arrays, Spans, as_arrays
 from .window import Window
 
 
@@ -75,6 +77,12 @@ class TrainState:
                 slot: {n: self._placed(slot, n, np.full_like(params[n], fill)) for n in trained}
                 for slot, fill in slots.items()
             }
+        # What `replace` replaces after the count: each tensor's group and name, in a step's order.
+        self._places = [
+            *((self.params, name) for name in self.trained),
+            *((group, name) for group in (self.state, *self.slots.values()) for name in group),
+        ]
+        self._spans: Spans | None = None  # until a tensor is replaced
         self.window = None
         if accumulates:
             self.window = Window(params, state, self.trained, device, self._storage)
@@ -83,6 +91,23 @@ class TrainState:
     def accumulated(self) -> int:
         """How many micro-batches the open window has."""
         return self.window.accumulated if self.window is not None else 0
+
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate of the next steps.
+
+        Raises
+        ------
+        ArgumentError
+            It is infinite in the dtype of a parameter.
+        DeviceError
+        """
+        for dtype in self.trained_dtypes:
+            with np.errstate(over="ignore"):
+                overflows = np.isinf(np.float64(rate).astype(dtype))
+            if overflows:
+                raise ArgumentError(f"learning_rate={rate!r} is too large for {dtype} parameters")
+        with reported(self.device, "setting the learning rate"):
+            overwrite(self.rate, np.array(rate, "float64"))
 
     def scalar(self, value: np.generic) -> tvm.runtime.Tensor:
         """Return a number as a tensor on the device."""
@@ -95,8 +120,7 @@ class TrainState:
 
     def arrays_of(self, group: str) -> Arrays:
         """Return copies of a group: ``params``, ``state`` or the name of a slot."""
-        stored = as_arrays(self._groups()[group])
-        return {name: self._storage.as_in_model(group, name, a) for name, a in stored.items()}
+        return self._storage.as_in_model(group, as_arrays(self._groups()[group]))
 
     def restore(
         self, groups: Mapping[str, Mapping[str, np.ndarray]], updates: int, accumulated: int = 0
@@ -125,21 +149,22 @@ class TrainState:
         buffers = (tensor for slot in self.slots.values() for tensor in slot.values())
         return [self.updates, *self.of_model(), *buffers]
 
-    def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
-        """Take what a step returned: count, parameters that train, statistics and buffers."""
-        fresh = iter(tensors)
-        self.updates = next(fresh)
-        for name in self.trained:
-            self.params[name] = next(fresh)
-        for group in (self.state, *self.slots.values()):
-            for name in group:
-                group[name] = next(fresh)
+    def replace(self, tensors: Mapping[int, tvm.runtime.Tensor]) -> None:
+        """Take what a step returned, by position: count, trained parameters, statistics, buffers.
+
+        What is left out was overwritten where it is.
+        """
+        for position, tensor in tensors.items():
+            if position == 0:
+                self.updates = tensor
+            else:
+                group, name = self._places[position - 1]
+                group[name] = tensor
+                self._spans = None
 
     def replaced(self) -> list[tvm.runtime.Tensor]:
         """Return those that `replace` replaces, in its order."""
-        trained = (self.params[name] for name in self.trained)
-        buffers = (tensor for slot in self.slots.values() for tensor in slot.values())
-        return [self.updates, *trained, *self.state.values(), *buffers]
+        return [self.updates, *(group[name] for group, name in self._places)]
 
     def check_overlap(self, lent: Mapping[str, tvm.runtime.Tensor]) -> None:
         """Raise if memory that the caller lends belongs to a tensor that a step may overwrite.
@@ -151,9 +176,12 @@ class TrainState:
         AliasError
             Names both.
         """
-        if lent:
-            refuse_overlap(lent, self._overwritten(), self._sizes)
-        if lent and self.window is not None:
+        if not lent:
+            return
+        if self._spans is None:
+            self._spans = Spans(self._overwritten(), self._sizes)
+        self._spans.refuse(lent)
+        if self.window is not None:
             self.window.check_overlap(lent)
 
     def _placed(self, group: str, name: str, array: np.ndarray) -> tvm.runtime.Tensor:

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import tvm
 
-from ..errors import ArgumentError, CheckpointError, only_served
+from ..errors import ArgumentError, only_served
 from ..frontend.model import Model
-from ..lower.device import reported
 from . import checkpoint
-from .accumulate import END_OF_WINDOW
 from .export import InputShapes, chosen_shapes, write_export
-from .forward import FORWARD, Forward, LossChoice
-from .inputs import Inputs, overwrite
-from .on_device import ModelOnDevice, Shapes
+from .forward import Forward, LossChoice
+from .inputs import Inputs
+from .on_device import ModelOnDevice, Watch
 from .optimizer import SGD, Optimizer, check_rate
+from .programs import NewResults, Programs
 from .recipe import recipe
 from .state import TrainState
 from .step_loss import ReadLoss, StepLoss
@@ -36,6 +36,7 @@ def train_step(
     memory: int | None = None,
     seed: int = 0,
     rules: str = "auto",
+    winograd: bool = True,
 ) -> TrainStep:
     """Return a callable that trains a model, one step a call.
 
@@ -63,6 +64,8 @@ def train_step(
         Decides, with the number of the step, what dropouts drop; from 0, below 2³¹.
     rules : "auto" or "derived"
         As of `graphgrad.vjp`.
+    winograd : bool
+        As of `graphgrad.compile`: False computes all convolutions in the direct form.
 
     Returns
     -------
@@ -85,7 +88,7 @@ def train_step(
     >>> loss = step(images, labels)
     """
     only_served(precision=(precision, "float32"), memory=(memory, None))
-    return TrainStep(model, loss, optimizer, wrt, target, seed, rules, accumulate)
+    return TrainStep(model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd)
 
 
 class TrainStep(ModelOnDevice):
@@ -126,9 +129,12 @@ class TrainStep(ModelOnDevice):
         seed: int,
         rules: str,
         accumulate: int = 1,
+        winograd: bool = True,
     ):
-        self._recipe = recipe(model, loss, optimizer, wrt, target, seed, rules, accumulate)
-        super().__init__(model, loss, target)
+        self._recipe = recipe(
+            model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd
+        )
+        super().__init__(model, loss, target, winograd)
         trained, self._seed = self._recipe.trained, self._recipe.seed
         self._tensors = TrainState(
             model.params,
@@ -139,10 +145,8 @@ class TrainStep(ModelOnDevice):
             self.accumulate > 1,
             self._recipe.layout.storage,
         )
-        self._end: Callable[..., Any] | None = None
+        self._programs = self._no_programs()
         self._learning_rate = 0.0
-        self._steps: dict[Shapes, Callable[..., Any]] = {}
-        self._evaluations: dict[Shapes, Callable[..., Any]] = {}
         self.learning_rate = optimizer.learning_rate
         self.steps = 0
 
@@ -154,14 +158,8 @@ class TrainStep(ModelOnDevice):
     @learning_rate.setter
     def learning_rate(self, rate: float) -> None:
         check_rate("learning_rate", rate)
-        for dtype in self._tensors.trained_dtypes:
-            with np.errstate(over="ignore"):
-                overflows = np.isinf(np.float64(rate).astype(dtype))
-            if overflows:
-                raise ArgumentError(f"learning_rate={rate!r} is too large for {dtype} parameters")
         if rate != self._learning_rate:
-            with reported(self._device, "setting the learning rate"):
-                overwrite(self._tensors.rate, np.array(rate, "float64"))
+            self._tensors.set_rate(rate)
         self._learning_rate = float(rate)
 
     @property
@@ -243,17 +241,12 @@ class TrainStep(ModelOnDevice):
             call = self.steps * self.accumulate + self.accumulated
             word = np.array(self._seed << 32 | call)
             arguments.append(self._staging.queue("the seed", word))
-        if given.shapes not in self._steps:
-            mod = self._recipe.step(forward)
-            self._steps[given.shapes] = self._compile(
-                mod, self._recipe.step_name, "a training step"
-            )
-        function = self._steps[given.shapes]
+        function = self._programs.step(given.shapes, forward)
         if window is None:
-            loss, *fresh = function(*arguments, *self._tensors.everything())
+            loss, fresh = function(*arguments, *self._tensors.everything())
             return self._replaced(loss, fresh)
-        end = self._end_of_window()
-        loss, *sums = function(*arguments, *self._tensors.of_model(), *window.everything())
+        end = self._programs.end_of_window()
+        loss, sums = function(*arguments, *self._tensors.of_model(), *window.everything())
         window.replace(sums)
         if window.accumulated < self.accumulate:
             return self._settled(StepLoss(loss, applied=False))
@@ -261,17 +254,23 @@ class TrainStep(ModelOnDevice):
         fresh = end(self._tensors.rate, *self._tensors.replaced(), *window.everything())
         return self._replaced(loss, fresh)
 
+    @contextmanager
+    def watched(self, watch: Watch) -> Iterator[None]:
+        """Have steps compiled anew inside the ``with`` block, for `watch` to see."""
+        kept, self._programs, self._watch = self._programs, self._no_programs(), watch
+        try:
+            yield
+        finally:
+            self._programs, self._watch = kept, None
+
     def _build_forward(self, extents: Mapping[Any, int]) -> Forward:
         return self._recipe.forward(extents)
 
-    def _end_of_window(self) -> Callable[..., Any]:
-        """Return the function that ends a window, compiled."""
-        if self._end is None:
-            mod = self._recipe.end_of_window()
-            self._end = self._compile(mod, END_OF_WINDOW, "the end of a training step")
-        return self._end
+    def _no_programs(self) -> Programs:
+        """Return the functions of the step, of which none is compiled yet."""
+        return Programs(self._recipe, self._compile, self._compile_updating)
 
-    def _replaced(self, loss: tvm.runtime.Tensor, fresh: Sequence[Any]) -> StepLoss | ReadLoss:
+    def _replaced(self, loss: tvm.runtime.Tensor, fresh: NewResults) -> StepLoss | ReadLoss:
         """Take what a step returned, and return its loss."""
         before = self._tensors.updates
         self._tensors.replace(fresh)
@@ -301,10 +300,7 @@ class TrainStep(ModelOnDevice):
         InputError, DeviceError
         """
         given = self._given(inputs)
-        if given.shapes not in self._evaluations:
-            mod = self._recipe.evaluation(given.extents)
-            self._evaluations[given.shapes] = self._compile(mod, FORWARD, "an evaluation")
-        evaluation = self._evaluations[given.shapes]
+        evaluation = self._programs.evaluation(given.shapes, given.extents)
         outputs = evaluation(*given.tensors.values(), *self._tensors.of_model())[0]
         return as_arrays(dict(zip(self._model.outputs, outputs, strict=True)))
 
@@ -346,17 +342,9 @@ class TrainStep(ModelOnDevice):
             The file is missing, damaged, or of another model or optimiser, or of an open window and
             another `accumulate`; nothing has changed.
         """
-        groups, facts = checkpoint.read(path)
-        accumulated = checkpoint.accumulated_in(path, facts, self.accumulate)
-        current = self._tensors.arrays(accumulated > 0)
-        # A group without arrays leaves no trace in the file.
-        groups = {group: groups.get(group, {}) for group in {**current, **groups}}
-        checkpoint.check_match(path, groups, current)
-        if facts["optimizer"] != self._recipe.method:
-            raise CheckpointError(
-                f"{path} was saved by {facts['optimizer']}, this step uses {self._recipe.method}; "
-                "build the step with the same optimiser"
-            )
+        groups, facts, accumulated = checkpoint.read_for(
+            path, self._tensors.arrays, self._recipe.method, self.accumulate
+        )
         self._tensors.restore(groups, facts["steps"] - facts["skipped"], accumulated)
         self.learning_rate = facts["learning_rate"]
         self.steps = facts["steps"]
@@ -396,8 +384,7 @@ class TrainStep(ModelOnDevice):
         ExportError
             The folder cannot be written, or there is no C compiler to link a library with.
         """
-        known = dict.fromkeys([*self._steps, *self._evaluations])
-        chosen = chosen_shapes(self._model, shapes, known)
+        chosen = chosen_shapes(self._model, shapes, self._programs.shapes)
         write_export(path, self._recipe, chosen, self._facts(), self.save if weights else None)
 
     def _facts(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, SupportsFloat
 import numpy as np
 import tvm
 
-from .tensors import read
+from .tensors import read_number
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
@@ -149,7 +149,7 @@ class StepLoss(_AsFloat, Real):
         False for a micro-batch that does not end its window: nothing was applied yet.
         """
         if self._counts is not None:
-            before, after = (float(read(count)) for count in self._counts)
+            before, after = map(read_number, self._counts)
             self._applied = after > before
             self._counts = None
         return self._applied
@@ -165,5 +165,5 @@ class StepLoss(_AsFloat, Real):
 
     def __float__(self) -> float:
         if isinstance(self._value, tvm.runtime.Tensor):
-            self._value = float(read(self._value))
+            self._value = read_number(self._value)
         return float(self._value)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import tvm
@@ -12,36 +15,43 @@ from ..lower.device import reported
 
 Arrays = dict[str, np.ndarray]
 
+_NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}
+"""How scalars of the host are read at once; others are read as arrays are."""
 
-def refuse_overlap(
-    lent: Mapping[str, tvm.runtime.Tensor],
-    owned: Mapping[str, tvm.runtime.Tensor],
-    sizes: np.ndarray,
-) -> None:
-    """Raise if memory that the caller lends belongs to one of some tensors.
+
+class Spans:
+    """Where some tensors lie in memory.
 
     Parameters
     ----------
-    lent, owned : mapping of str to tensor
-        The latter by what errors call them.
+    tensors : mapping of str to tensor
+        By what errors call them.
     sizes : array of int
-        Of the tensors in `owned`, in bytes; asking each would take longer.
-
-    Raises
-    ------
-    AliasError
-        Names both.
+        Of the tensors, in bytes; asking each would take longer.
     """
-    starts = np.array([buffer.data_ptr() for buffer in owned.values()], int)
-    for name, tensor in lent.items():
-        start = tensor.data_ptr()
-        end = start + int(tensor.numel()) * tensor.dtype.itemsize
-        shared = np.flatnonzero((starts < end) & (start < starts + sizes))
-        if len(shared):
-            raise AliasError(
-                f"input {name!r} shares memory with the {list(owned)[shared[0]]}, which the "
-                "step overwrites; pass a copy"
-            )
+
+    def __init__(self, tensors: Mapping[str, tvm.runtime.Tensor], sizes: np.ndarray):
+        self._names = list(tensors)
+        self._starts = np.array([tensor.data_ptr() for tensor in tensors.values()], int)
+        self._ends = self._starts + sizes
+
+    def refuse(self, lent: Mapping[str, tvm.runtime.Tensor]) -> None:
+        """Raise if memory that the caller lends belongs to one of the tensors.
+
+        Raises
+        ------
+        AliasError
+            Names both.
+        """
+        for name, tensor in lent.items():
+            start = tensor.data_ptr()
+            end = start + int(tensor.numel()) * tensor.dtype.itemsize
+            shared = np.flatnonzero((self._starts < end) & (start < self._ends))
+            if len(shared):
+                raise AliasError(
+                    f"input {name!r} shares memory with the {self._names[shared[0]]}, which the "
+                    "step overwrites; pass a copy"
+                )
 
 
 def as_arrays(tensors: Mapping[str, tvm.runtime.Tensor]) -> Arrays:
@@ -63,5 +73,31 @@ def read(tensor: tvm.runtime.Tensor) -> np.ndarray:
     DeviceError
         The device has failed.
     """
+    if tensor.device.type == "cpu":
+        return memory_of(tensor).copy()
     with reported(tensor.device, "a step"):
         return tensor.numpy()
+
+
+def read_number(tensor: tvm.runtime.Tensor) -> float:
+    """Return a scalar tensor as a float, after waiting for the device.
+
+    Raises
+    ------
+    DeviceError
+        The device has failed.
+    """
+    kind = _NUMBERS.get(str(tensor.dtype))
+    if kind is None or tensor.device.type != "cpu":
+        return float(read(tensor))
+    return kind.from_address(tensor.data_ptr()).value
+
+
+def memory_of(tensor: tvm.runtime.Tensor) -> np.ndarray:
+    """Return the memory of a contiguous tensor on the host as an array, which dies with the tensor.
+
+    TVM's own ways to and from numpy take as long as a small kernel.
+    """
+    shape, dtype = tuple(tensor.shape), np.dtype(str(tensor.dtype))
+    size = math.prod(shape) * dtype.itemsize
+    return np.ndarray(shape, dtype, (ctypes.c_byte * size).from_address(tensor.data_ptr()))

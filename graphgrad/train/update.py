@@ -12,7 +12,9 @@ from ..frontend.model import Model
 from ..lower.inplace import DONATED
 from ..lower.overlap import CHECKED_BY_OWNER
 from ..ops import functional as op
+from ..ops.many import all_finite
 from ..ops.tensor import Emitter, Tensor, is_float, type_shape
+from ..provenance import span_of
 from .clip import clip_by_norm, clip_by_value
 from .forward import Forward
 from .gradients import StepGradients
@@ -62,7 +64,7 @@ def build_step(
 
     def body(emitter: Emitter) -> Any:
         loss, gradients, statistics = step.emit(emitter)
-        with emitter.at(None, "update"):
+        with emitter.at(span_of(None, "update"), "update"):
             return (loss, *update.emit(emitter, gradients, statistics, [loss, *gradients]))
 
     owned = [update.updates, *step.params, *step.state, *update.buffers]
@@ -120,6 +122,9 @@ class Update:
         new = list(statistics) or [emitter.lift(var) for var in self._state]
         floats = [statistic for statistic in new if is_float(statistic.dtype)]
         clipped, norms = _clip(self._optimizer, gradients)
+        if norms and self._optimizer.clip_value is None:
+            # A finite norm has finite terms: gradients need not be read for that again.
+            checked = [value for value in checked if not any(value is g for g in gradients)]
         applied = all_finite([*checked, *norms, *floats])
         update = emitter.lift(self.updates) + 1.0
         moved, buffers = self._moved(emitter, clipped, update)
@@ -166,19 +171,6 @@ def with_donations(
     pairs = [[params.index(var), index] for index, var in enumerate(replaced, first)]
     mod[name] = mod[name].with_attr({DONATED: pairs, CHECKED_BY_OWNER: True})
     return mod
-
-
-def all_finite(values: Sequence[Tensor]) -> Tensor:
-    """Emit whether every element of every tensor is finite, as a boolean scalar."""
-    checks = []
-    for value in values:
-        # Stock lowering reduces integers, not booleans.
-        finite = op.isfinite(value).astype("int32")
-        checks.append(op.minimum_of(finite) if value.shape else finite)
-    total = checks[0]
-    for check in checks[1:]:
-        total = total * check
-    return op.greater(total, 0)
 
 
 def _clip(optimizer: Optimizer, gradients: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:

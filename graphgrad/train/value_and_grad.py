@@ -29,6 +29,7 @@ def value_and_grad(
     training: bool | None = None,
     rules: str = "auto",
     target: Any = "llvm",
+    winograd: bool = True,
 ) -> ValueAndGrad:
     """Return a function that computes a model's outputs and their gradients.
 
@@ -46,6 +47,8 @@ def value_and_grad(
     rules : "auto" or "derived"
         As of `graphgrad.vjp`.
     target : str, dict or Target
+    winograd : bool
+        As of `graphgrad.compile`.
 
     Returns
     -------
@@ -68,7 +71,7 @@ def value_and_grad(
     >>> f = gg.value_and_grad(model, wrt=["fc.weight"])
     >>> outputs, gradients = f({"x": x}, cotangent=np.ones((8, 10), "float32"))
     """
-    return ValueAndGrad(model, wrt, loss, training, rules, target)
+    return ValueAndGrad(model, wrt, loss, training, rules, target, winograd)
 
 
 class ValueAndGrad(ModelOnDevice):
@@ -85,8 +88,9 @@ class ValueAndGrad(ModelOnDevice):
         training: bool | None,
         rules: str,
         target: Any,
+        winograd: bool = True,
     ):
-        super().__init__(model, loss, target)
+        super().__init__(model, loss, target, winograd)
         self._wrt = model.trainable() if wrt is None else names_in(wrt)
         if not self._wrt:
             raise ArgumentError("wrt: the model has no parameter that can train; name some values")

@@ -12,7 +12,7 @@ from ..exported_step.storage import Storage
 from ..lower.arrays import to_tensor
 from ..lower.device import reported
 from ..ops.tensor import accumulator_dtype
-from .tensors import Arrays, as_arrays, refuse_overlap
+from .tensors import Arrays, Spans, as_arrays
 
 
 class Window:
@@ -68,6 +68,8 @@ class Window:
                 for group, members in arrays.items()
             }
             self._flags = [to_tensor(np.array(flag, "int64"), device) for flag in (1, 0)]
+        self._places = [(members, name) for members in self._groups.values() for name in members]
+        self._spans: Spans | None = None  # until a tensor is replaced
 
     @property
     def opens(self) -> tvm.runtime.Tensor:
@@ -78,21 +80,21 @@ class Window:
         """Return the tensors in the order of `OpenWindow.all`."""
         return [tensor for members in self._groups.values() for tensor in members.values()]
 
-    def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
-        """Take what a micro-batch returned, in that order, and count it."""
-        fresh = iter(tensors)
-        for members in self._groups.values():
-            for name in members:
-                members[name] = next(fresh)
+    def replace(self, tensors: Mapping[int, tvm.runtime.Tensor]) -> None:
+        """Take what a micro-batch returned, by its position in that order, and count it.
+
+        What is left out was overwritten where it is.
+        """
+        for position, tensor in tensors.items():
+            members, name = self._places[position]
+            members[name] = tensor
+            self._spans = None
         self.accumulated += 1
 
     def arrays(self) -> dict[str, Arrays]:
         """Return copies of everything, by group and name."""
         return {
-            group: {
-                name: self._storage.as_in_model(group, name, array)
-                for name, array in as_arrays(tensors).items()
-            }
+            group: self._storage.as_in_model(group, as_arrays(tensors))
             for group, tensors in self._groups.items()
         }
 
@@ -105,12 +107,14 @@ class Window:
 
     def check_overlap(self, lent: Mapping[str, tvm.runtime.Tensor]) -> None:
         """Raise `AliasError` if memory that the caller lends belongs to the window."""
-        owned = {
-            f"{group} of {name!r}": tensor
-            for group, members in self._groups.items()
-            for name, tensor in members.items()
-        }
-        refuse_overlap(lent, owned, self._sizes)
+        if self._spans is None:
+            owned = {
+                f"{group} of {name!r}": tensor
+                for group, members in self._groups.items()
+                for name, tensor in members.items()
+            }
+            self._spans = Spans(owned, self._sizes)
+        self._spans.refuse(lent)
 
 
 def _zeros(param: np.ndarray) -> np.ndarray:

@@ -105,7 +105,8 @@ def test_every_spec_writes_a_workload(tmp_path):
         folder.mkdir()
         workload = write(dataclasses.replace(spec, batch=2, width=0.125), folder)
         images, labels = workload.batch()
-        assert images.shape == (2, spec.channels, spec.size, spec.size) and labels.shape == (2,)
+        assert images.shape[0] == 2 and images.ndim == 1 + len(spec.example)
+        assert labels.shape == (2,)
         assert workload.weights()
 
 
@@ -138,3 +139,24 @@ def test_torch_trains_alike_in_every_form(tmp_path, form):
         losses.append([run(), run()])
     assert losses[1] == pytest.approx(losses[0], rel=1e-4)
     assert losses[0][1] < losses[0][0]
+
+
+def test_a_transformer_trains_as_torchs_own(tmp_path):
+    peer("torch")
+    from contenders import ours, torch_step
+    from specs import SPECS, write
+
+    spec = dataclasses.replace(SPECS["transformer_encoder"], batch=2, width=0.125, layers=2)
+    workload = write(dataclasses.replace(spec, sequence=12), tmp_path)
+    assert workload.batch()[0].shape == (2, 12, 32)
+    losses = []
+    for prepare, options in [
+        (ours.prepare, {}),
+        (torch_step.prepare, {}),
+        (torch_step.prepare, {"channels_last": True}),
+    ]:
+        run = prepare(workload, 1, **options)
+        losses.append([run() for _ in range(3)])
+    assert losses[1] == losses[2]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    assert losses[0][2] < losses[0][0]

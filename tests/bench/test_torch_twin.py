@@ -21,12 +21,15 @@ def twin():
         (models.mobilenet_v2, {"width": 0.25, "size": 32}),
         (models.resnet18, {"width": 0.125, "size": 32, "activation": "silu"}),
         (models.resnet50, {"width": 0.125, "stem": "cifar", "size": 16, "classes": 7}),
+        (models.transformer_encoder, {"layers": 2, "width": 32, "sequence": 6}),
+        (models.transformer_encoder, {"layers": 1, "width": 32, "heads": 4, "norm_first": True}),
         (models.vgg16_bn, {"width": 0.125, "size": 32}),
     ],
 )
 def test_computes_what_the_file_says(twin, build, options):
     torch = peer("torch")
-    form = {} if build is models.lenet else {"training": False}
+    has_norms = build not in (models.lenet, models.transformer_encoder)
+    form = {"training": False} if has_norms else {}
     proto = build(batch=3, **form, **options)
     session = peer("onnxruntime").InferenceSession(proto.SerializeToString())
     shape = [d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim]

@@ -12,7 +12,7 @@ def test_what_belongs_to_a_parameter_is_stored_as_it_is(group):
     stored = STORAGE.stored(group, "w", ARRAY)
     assert stored.shape == STORAGE.shape(group, "w", ARRAY.shape) == (4, 5, 3, 2)
     assert stored.flags.c_contiguous and stored[3, 0, 2, 1] == ARRAY[1, 2, 3, 0]
-    back = STORAGE.as_in_model(group, "w", stored)
+    back = STORAGE.as_in_model(group, {"w": stored})["w"]
     assert back.flags.c_contiguous
     np.testing.assert_array_equal(back, ARRAY)
 
@@ -22,5 +22,5 @@ def test_what_belongs_to_a_parameter_is_stored_as_it_is(group):
 ])  # fmt: skip
 def test_all_else_is_stored_as_the_model_has_it(group, name):
     assert STORAGE.stored(group, name, ARRAY) is ARRAY
-    assert STORAGE.as_in_model(group, name, ARRAY) is ARRAY
+    assert STORAGE.as_in_model(group, {name: ARRAY})[name] is ARRAY
     assert STORAGE.shape(group, name, ARRAY.shape) == ARRAY.shape

@@ -41,13 +41,14 @@ class Runs:
             np.testing.assert_allclose(b, a, rtol=0, atol=bound * scale)
 
 
-def run(inputs, outputs, shapes=None, seed=0):
-    """Run the function of TE tensors both ways on the same random inputs.
+def run(inputs, outputs, shapes=None, seed=0, values=None, then=lambda func: func):
+    """Run the function of TE tensors both ways on the same inputs, which are random if not given.
 
-    `shapes`, for symbolic functions, gives the shape of each input and output.
+    `shapes`, for symbolic functions, gives the shape of each input and output; `then` is what is
+    made of the scheduled function.
     """
     func = te.create_prim_func([*inputs, *outputs])
-    scheduled = schedule_function(func, UNIT)
+    scheduled = then(schedule_function(func, UNIT))
     mod = tvm.IRModule(
         {
             "stock": func.with_attr("global_symbol", "stock"),
@@ -56,7 +57,9 @@ def run(inputs, outputs, shapes=None, seed=0):
     )
     library = tvm.compile(mod, target=HOST)
     shapes = shapes or [[int(n) for n in t.shape] for t in (*inputs, *outputs)]
-    values = [random_values(s, str(t.dtype), seed) for s, t in zip(shapes, inputs, strict=False)]
+    if values is None:
+        pairs = zip(shapes, inputs, strict=False)
+        values = [random_values(s, str(t.dtype), seed) for s, t in pairs]
     arguments = [to_tensor(value) for value in values]
     results = []
     for name in ("stock", "scheduled"):

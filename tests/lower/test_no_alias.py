@@ -66,7 +66,7 @@ def test_what_writes_to_fresh_memory_promises():
 
 def test_one_that_may_overlap_takes_the_promise_from_all():
     lowered = lower(InPlace, gg.target("llvm"))
-    assert len(kernels(lowered)) == 2
+    assert kernels(lowered).keys() >= {"aa_shifted", "tir_exp"}
     assert not promising(lowered)
 
 

@@ -6,6 +6,8 @@ import pytest
 import tvm
 
 from graphgrad.errors import TargetError
+from graphgrad.exported_step.cores import usable_cores
+from graphgrad.exported_step.threads import VARIABLES
 from graphgrad.lower.target import is_generic, parse, target, vector_unit
 from tests.labels import label
 
@@ -18,10 +20,11 @@ HOST = str(tvm.get_global_func("target.llvm_get_system_cpu")())
     ids=label,
 )
 def test_bare_llvm_is_this_host(spec, monkeypatch):
-    monkeypatch.delenv("TVM_NUM_THREADS", raising=False)
+    for variable in VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
     resolved = target(spec)
     assert resolved.attrs["mcpu"] == HOST
-    assert resolved.attrs["num-cores"] == len(os.sched_getaffinity(0))
+    assert resolved.attrs["num-cores"] == usable_cores()
     assert not is_generic(resolved)
 
 

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from graphgrad.errors import ArgumentError, CheckpointError
 from graphgrad.exported_step.state_file import replace_file
-from graphgrad.train.checkpoint import check_match, read, write
+from graphgrad.train.checkpoint import read, read_for, write
 
 GROUPS = {
     "params": {
@@ -97,12 +97,19 @@ def test_foreign_files(tmp_path, saved):
     ],
     ids=["missing", "superfluous", "shape", "dtype", "group"],
 )
-def test_mismatch(change, message):
+def test_mismatch(tmp_path, change, message):
+    facts = {**FACTS, "optimizer": "SGD()"}
     groups = {group: dict(members) for group, members in GROUPS.items()}
-    check_match("file", groups, GROUPS)
     change(groups)
+    for name, written in (("same", GROUPS), ("changed", groups)):
+        write(tmp_path / name, written, facts)
+    taken, _, accumulated = read_for(tmp_path / "same", lambda _: GROUPS, "SGD()", 1)
+    assert_same(taken)
+    assert accumulated == 0
     with pytest.raises(CheckpointError, match=message):
-        check_match("file", groups, GROUPS)
+        read_for(tmp_path / "changed", lambda _: GROUPS, "SGD()", 1)
+    with pytest.raises(CheckpointError, match=r"saved by SGD\(\), this step uses Adam\(\)"):
+        read_for(tmp_path / "same", lambda _: GROUPS, "Adam()", 1)
 
 
 @pytest.mark.parametrize("facts", [{"x": np.float32(1)}, {"x": {1, 2}}, {"x": print}])

@@ -4,14 +4,8 @@ import tvm
 from tvm import relax
 
 from graphgrad.errors import ArgumentError, InputError, only_served
-from graphgrad.train.inputs import (
-    Staging,
-    bind_shapes,
-    by_name,
-    check_types,
-    placed,
-    read_arrays,
-)
+from graphgrad.train.inputs import bind_shapes, by_name, check_types, placed, read_arrays
+from graphgrad.train.staging import Staging
 from tests.frontend.graphs import random
 from tests.labels import label
 from tests.lower.test_arrays import aligned

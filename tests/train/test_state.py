@@ -31,7 +31,7 @@ def test_groups(state):
 def test_replace_takes_the_order_of_a_step(state):
     fresh = [to_tensor(np.full(3, value)) for value in (0.0, 1.0, 2.0, 3.0)]
     frozen = state.params["frozen"]
-    state.replace(fresh)
+    state.replace(dict(enumerate(fresh)))
     held = [state.updates, state.params["w"], state.state["mean"], state.slots["momentum"]["w"]]
     assert all(a.same_as(b) for a, b in zip(held, fresh, strict=True))
     assert state.params["frozen"].same_as(frozen)

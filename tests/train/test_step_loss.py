@@ -105,7 +105,8 @@ def test_a_step_on_the_host_is_over_when_it_returns():
 
 def test_it_is_read_once_and_only_when_asked(unread, monkeypatch):
     asked = []
-    monkeypatch.setattr(step_loss, "read", lambda tensor: asked.append(tensor) or tensor.numpy())
+    read = step_loss.read_number
+    monkeypatch.setattr(step_loss, "read_number", lambda t: asked.append(t) or read(t))
     assert not unread.is_read and isinstance(unread, Real) and not asked
     assert float(unread) == X and unread.is_read
     assert unread + unread == 2 * X and len(asked) == 1
@@ -130,7 +131,9 @@ def test_losses_of_a_step_keep_their_values():
         forward = step._forward(given)
         step(x, y)
         arguments = [*given.tensors.values(), *step._targets(y, forward), step._tensors.rate]
-        loss, updates, *_ = step._steps[given.shapes](*arguments, *step._tensors.everything())
+        function = step._programs.step(given.shapes, forward)
+        loss, others = function(*arguments, *step._tensors.everything())
+        updates = others[0]
         step._tensors.updates = updates
         held.append((loss, updates))
         kept.append((loss.numpy().copy(), updates.numpy().copy()))
@@ -142,10 +145,10 @@ def test_losses_of_a_step_keep_their_values():
 
 def test_a_device_that_failed_is_told(monkeypatch):
     class Lost:
-        device = tvm.cuda()
+        device, dtype = tvm.cuda(), "float32"
 
         def numpy(self):
             raise RuntimeError("CUDA Runtime Error: cudaErrorIllegalAddress (700): an illegal ...")
 
     with pytest.raises(DeviceError, match=r"cuda:0 failed at a step, or before: CUDA.*700"):
-        step_loss.read(Lost())
+        step_loss.read_number(Lost())

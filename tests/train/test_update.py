@@ -9,6 +9,8 @@ from graphgrad.train.forward import LossFunction, build_forward
 from graphgrad.train.update import STEP, build_step
 from tests.train.nets import normalised, perceptron
 
+ALL_FINITE = "graphgrad.all_finite"
+
 
 def written(model, trained, **settings):
     """Return the step of a model for batches of two."""
@@ -70,10 +72,25 @@ def test_buffers_are_those_of_the_optimiser(settings, buffers):
     assert sum(p.name.startswith("momentum.") for p in step.params) == buffers
 
 
+def checked(function):
+    """Return how many values a function asks to be finite, all by one op."""
+    bindings = [b.value for block in function.body.blocks for b in block.bindings]
+    (check,) = [v for v in bindings if getattr(getattr(v, "op", None), "name", "") == ALL_FINITE]
+    return len(check.args[0].ty.fields)
+
+
 def test_every_gradient_and_statistic_is_checked():
     model = normalised()
     step = written(model, model.trainable())
     # the loss, a gradient for each parameter, a value for each statistic
-    assert calls(step).count("relax.isfinite") == 1 + len(model.params) + len(model.state)
+    assert checked(step) == 1 + len(model.params) + len(model.state)
     assert calls(step).count("relax.where") >= len(model.params) + len(model.state)
     assert np.all([p.ty is not None for p in step.params])
+
+
+def test_a_norm_is_checked_in_the_place_of_gradients():
+    model = normalised()
+    step = written(model, model.trainable(), clip_norm=1.0)
+    assert checked(step) == 1 + 1 + len(model.state)
+    both = written(model, model.trainable(), clip_norm=1.0, clip_value=1.0)
+    assert checked(both) == 1 + len(model.params) + 1 + len(model.state)

@@ -9,7 +9,8 @@ from tvm import relax
 
 from ...errors import ModelError
 from ...ops import functional as op
-from ...ops.normalisation import inverse_deviation, mean, normalise
+from ...ops.moments import moments
+from ...ops.normalisation import mean, normalise
 from ...ops.tensor import Tensor, same_shape
 from .node import Node, converter
 
@@ -169,8 +170,8 @@ def _rms_norm(x: Tensor, gamma: Tensor, axes: Sequence[int], epsilon: float) -> 
 
 def _statistics(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
     wide = op.widen(x)
-    average = mean(wide, axes)
-    return average, inverse_deviation(wide - average, axes, epsilon)
+    average, variance = moments(wide, axes)
+    return average, op.rsqrt(variance + epsilon)
 
 
 def _per_channel(t: Tensor, groups: int, members: int) -> Tensor:

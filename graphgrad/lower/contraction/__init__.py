@@ -7,7 +7,7 @@ serves several multiply-adds. `plan` chooses the loops, `emit` writes the nest.
 
 from .border import unread
 from .emit import emit
-from .form import Contraction, contraction_of, operands
+from .form import Contraction, contraction_of, operands, reuses_operands
 from .order import plan
 from .plan import Loop, Plan
 from .replace import blocks_of, nest_of, pays, with_nests
@@ -27,6 +27,7 @@ __all__ = [
     "operands",
     "pays",
     "plan",
+    "reuses_operands",
     "sink_of",
     "unread",
     "with_nests",

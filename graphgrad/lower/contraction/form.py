@@ -161,6 +161,17 @@ def operands(stage: Stage) -> tuple[Any, Any] | None:
     return (left, right) if isinstance(left, Load) and isinstance(right, Load) else None
 
 
+def reuses_operands(stage: Stage) -> bool:
+    """Return whether a stage sums products of reads, and uses some of what it reads several times.
+
+    The sum of products of two tensors element by element does not.
+    """
+    pair = operands(stage)
+    return pair is not None and any(
+        axis.extent != 1 and not uses(operand, axis.var) for axis in stage.axes for operand in pair
+    )
+
+
 def fixed_iterators(realize: Any) -> dict[Any, Any]:
     """Return the values of a block's iterators over one element."""
     block = realize.block

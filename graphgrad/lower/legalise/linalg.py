@@ -37,7 +37,7 @@ def matmul(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         return relax.op.zeros(call.ty.shape, dtype)
     if accumulator_dtype(dtype) == dtype:
         return builder.call_te(
-            _matmul, *call.args, call.ty.shape, dtype, primfunc_name_hint="matmul"
+            matrix_product, *call.args, call.ty.shape, dtype, primfunc_name_hint="matmul"
         )
     emitter = Emitter(builder)
     with emitter.at(call.span, ""):
@@ -45,10 +45,23 @@ def matmul(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         return (a @ b).astype(dtype).expr
 
 
-def _matmul(a: te.Tensor, b: te.Tensor, shape: list[Any], dtype: str) -> te.Tensor:
+def matrix_product(
+    a: te.Tensor, b: te.Tensor, shape: list[Any], dtype: str, order: Sequence[int] | None = None
+) -> te.Tensor:
     """Return the product of two stacks of matrices; a vector is a row on the left, else a column.
 
     The shapes of the stacks are broadcast, as NumPy's matmul does.
+
+    Parameters
+    ----------
+    a, b : te.Tensor
+        Or what has a shape and is read as one.
+    shape : list
+        Of the product.
+    dtype : str
+        In which it is computed.
+    order : sequence of int, optional
+        Which axis of the product each axis of the result is; by default they are those.
     """
     rows, columns = len(a.shape) > 1, len(b.shape) > 1
     stack = len(shape) - rows - columns
@@ -66,7 +79,11 @@ def _matmul(a: te.Tensor, b: te.Tensor, shape: list[Any], dtype: str) -> te.Tens
         right = b(*within(lead, b.shape[:-2]), k, *rest[len(rest) - columns :])
         return te.sum(left.astype(dtype) * right.astype(dtype), axis=k)
 
-    return te.compute(shape, element, name="matmul")
+    if order is None:
+        return te.compute(shape, element, name="matmul")
+    places = [order.index(axis) for axis in range(len(order))]
+    permuted = [shape[axis] for axis in order]
+    return te.compute(permuted, lambda *i: element(*(i[p] for p in places)), name="matmul")
 
 
 def _is_one(extent: Any) -> bool:

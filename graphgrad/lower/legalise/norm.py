@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import tvm
 from tvm import relax
 
 from ...ops import functional as op
 from ...ops import normalisation
+from ...ops.moments import moments
 from ...ops.tensor import Emitter, Tensor
 from .table import Legalisation, legalisation
 
@@ -33,20 +33,34 @@ def _in_vocabulary(state: Callable[..., Tensor]) -> Legalisation:
 
 @legalisation("relax.nn.batch_norm")
 def batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    """Lower batch norm as TVM does, but half precision in float32, and with any axis.
+    """Lower batch norm: outputs and running statistics in the dtype of the input.
 
-    The stock form adds up float16 in float16, and fails on a negative axis when it trains.
+    The stock form reads what it trains on three times, adds up float16 in float16, and fails on a
+    negative axis when it trains.
     """
-    axis = int(call.attrs.axis) % len(call.args[0].ty.shape)
+    emitter, attrs = Emitter(builder), call.attrs
     dtype = str(call.args[0].ty.dtype)
-    if dtype in ("float32", "float64") and axis == call.attrs.axis:
-        return tvm.ir.Op.get("relax.nn.batch_norm").get_attr("FLegalize")(builder, call)
-    emitter = Emitter(builder)
-    inputs = [op.widen(emitter.lift(argument)) for argument in call.args]
-    names = ("epsilon", "center", "scale", "momentum", "training")
-    attributes = {name: getattr(call.attrs, name) for name in names}
-    outputs = emitter.emit(relax.op.nn.batch_norm(*inputs, axis=axis, **attributes))
-    return relax.Tuple([output.astype(dtype).expr for output in outputs])
+    with emitter.at(call.span, ""):
+        x, gamma, beta, *running = (op.widen(emitter.lift(argument)) for argument in call.args)
+        axis = int(attrs.axis) % x.ndim
+
+        def per_channel(t: Tensor) -> Tensor:
+            return normalisation.spread(t, [axis], x.ndim)
+
+        if attrs.training:
+            batch = moments(x, [a for a in range(x.ndim) if a != axis])
+            mean, variance = (op.reshape(statistic, gamma.shape) for statistic in batch)
+            keep, take = 1.0 - float(attrs.momentum), float(attrs.momentum)
+            running = [
+                keep * old + take * new for old, new in zip(running, (mean, variance), strict=True)
+            ]
+        else:
+            mean, variance = running
+        slope = op.rsqrt(variance + float(attrs.epsilon))
+        slope = gamma * slope if attrs.scale else slope
+        y = (x - per_channel(mean)) * per_channel(slope)
+        y = y + per_channel(beta) if attrs.center else y
+        return relax.Tuple([output.astype(dtype).expr for output in (y, *running)])
 
 
 @legalisation("relax.nn.group_norm")

@@ -15,6 +15,7 @@ import tvm
 from tvm import relax, te, tirx, topi
 
 from ...ops.define import OPAQUE
+from ...ops.moments import mean_expression
 from ...ops.order import order
 from .elementwise import larger, smaller
 from .precision import lower_half_in_float32
@@ -156,29 +157,10 @@ def _lower_statistic(op: str, statistic: Statistic) -> None:
         return builder.call_te(statistic, x, _axes(call), keepdims, primfunc_name_hint=hint)
 
 
-def _mean(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
-    """Return the mean; NaN of no elements, for which stock code fails to build or reads garbage."""
-    dtype = str(x.dtype)
-    count = math.prod(x.shape[axis] for axis in axes)
-    total = topi.sum(x, axes, keepdims) if axes else topi.identity(x)
-    nan = tirx.const(float("nan"), dtype)
-    known = isinstance(count, int | tirx.IntImm)
-    if known and int(count) == 0:
-        return te.compute(total.shape, lambda *_: nan, name="mean")
-
-    def element(*index: Any) -> Any:
-        if known:
-            return total(*index) / tirx.const(int(count), dtype)
-        # Of an empty sum the memory is not written: it must not be read.
-        return tirx.if_then_else(count == 0, nan, total(*index) / count.astype(dtype))
-
-    return te.compute(total.shape, element, name="mean")
-
-
 def _variance(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
     """Return the population variance, by deviations from the mean."""
-    deviation = topi.subtract(x, _mean(x, axes, True))
-    return _mean(topi.multiply(deviation, deviation), axes, keepdims)
+    deviation = topi.subtract(x, mean_expression(x, axes, True))
+    return mean_expression(topi.multiply(deviation, deviation), axes, keepdims)
 
 
 def _deviation(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
@@ -221,7 +203,7 @@ _lower_extremum("relax.max", larger, _minus_infinity)
 _lower_extremum("relax.min", smaller, _infinity)
 _lower_position("relax.argmax", operator.gt, _minus_infinity)
 _lower_position("relax.argmin", operator.lt, _infinity)
-_lower_statistic("relax.mean", _mean)
+_lower_statistic("relax.mean", mean_expression)
 _lower_statistic("relax.std", _deviation)
 _lower_statistic("relax.variance", _variance)
 

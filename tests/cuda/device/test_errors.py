@@ -12,7 +12,7 @@ import tvm
 import graphgrad as gg
 from graphgrad import models
 from graphgrad.errors import OutOfMemoryError
-from graphgrad.train.inputs import Staging
+from graphgrad.train.staging import Staging
 from tests.cuda.device.running import gpu, is_emulated
 from tests.train.nets import held
 

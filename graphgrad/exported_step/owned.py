@@ -1,0 +1,139 @@
+"""What an exported step owns on its device: parameters, statistics, the optimiser's buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+
+from .arrays import Arrays, copy, to_arrays
+from .program import TensorType, types_by_name
+from .storage import Storage
+from .window import Types, window_types
+
+
+@dataclass(frozen=True)
+class Description:
+    """The types of what a step owns.
+
+    Attributes
+    ----------
+    params, state : dict of str to TensorType
+        Parameters and statistics.
+    trained : list of TensorType
+        The parameters that train.
+    fills : dict of str to float
+        Names of the optimiser's buffers, of which each parameter that trains has one, and what they
+        start with.
+    storage : Storage
+    """
+
+    params: dict[str, TensorType]
+    state: dict[str, TensorType]
+    trained: list[TensorType]
+    fills: dict[str, float]
+    storage: Storage
+
+    @staticmethod
+    def of(manifest: Mapping[str, Any]) -> Description:
+        """Return what a manifest says."""
+        params = types_by_name(manifest["params"])
+        return Description(
+            params,
+            types_by_name(manifest["state"]),
+            [params[name] for name in manifest["trained"]],
+            {slot["name"]: slot["fill"] for slot in manifest["slots"]},
+            Storage(manifest.get("storage", {})),
+        )
+
+    def types(self) -> Types:
+        """Return the types of everything, by group, in the order of a step."""
+        trained = {ty.name: ty for ty in self.trained}
+        return {"params": self.params, "state": self.state, **dict.fromkeys(self.fills, trained)}
+
+    def window_types(self) -> Types:
+        """Return the types of what a window of several micro-batches holds."""
+        return window_types(self.state, self.trained)
+
+    def started(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Arrays]:
+        """Return everything by group before the first step, of parameters and statistics."""
+        groups = {group: {n: arrays[n] for n in names} for group, names in self.types().items()}
+        for slot, fill in self.fills.items():
+            groups[slot] = {n: np.full_like(array, fill) for n, array in groups[slot].items()}
+        return groups
+
+
+class Owned:
+    """Tensors on a device that each step replaces.
+
+    Parameters
+    ----------
+    described : Description
+    groups : mapping
+        Copied: arrays by group and name, as a state file has them.
+    updates : int
+        How many steps have changed something.
+    device : Device
+    """
+
+    def __init__(
+        self,
+        described: Description,
+        groups: Mapping[str, Arrays],
+        updates: int,
+        device: tvm.runtime.Device,
+    ):
+        self._described = described
+        storage = described.storage
+        self._tensors = {
+            group: {
+                name: copy(storage.stored(group, name, groups[group][name]), device)
+                for name in names
+            }
+            for group, names in described.types().items()
+        }
+        self._updates = copy(np.asarray(updates, "float64"), device)
+
+    @property
+    def updates(self) -> int:
+        """How many steps have changed something; asking waits for the device."""
+        return int(self._updates.numpy())
+
+    def groups(self) -> list[str]:
+        """Return the names of the groups."""
+        return list(self._tensors)
+
+    def arrays(self, group: str) -> Arrays:
+        """Return copies of a group, as the model has them."""
+        return self._described.storage.as_in_model(group, to_arrays(self._tensors[group]))
+
+    def of_model(self) -> list[tvm.runtime.Tensor]:
+        """Return the parameters and the statistics."""
+        return [*self._tensors["params"].values(), *self._tensors["state"].values()]
+
+    def everything(self) -> list[tvm.runtime.Tensor]:
+        """Return count, parameters, statistics and buffers, in the order that a step takes."""
+        owned = [tensor for group in self._tensors.values() for tensor in group.values()]
+        return [self._updates, *owned]
+
+    def replaced(self) -> list[tvm.runtime.Tensor]:
+        """Return those that `replace` replaces, in its order."""
+        trained = [self._tensors["params"][ty.name] for ty in self._described.trained]
+        others = [tensor for group in self._replaced_whole() for tensor in group.values()]
+        return [self._updates, *trained, *others]
+
+    def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
+        """Take what a step returned: count, parameters that train, statistics and buffers."""
+        fresh = iter(tensors)
+        self._updates = next(fresh)
+        for ty in self._described.trained:
+            self._tensors["params"][ty.name] = next(fresh)
+        for group in self._replaced_whole():
+            for name in group:
+                group[name] = next(fresh)
+
+    def _replaced_whole(self) -> list[dict[str, tvm.runtime.Tensor]]:
+        return [self._tensors[group] for group in ("state", *self._described.fills)]

@@ -1,0 +1,266 @@
+"""Arguments checked once, where they come in, and not by each kernel that is handed them.
+
+TVM has each kernel compare type, shape, strides, offset and device of each argument with what it
+was compiled for. In a training step that is more machine code than all the kernels. But what the
+virtual machine has allocated is as the program says, and what a function was given is so throughout
+it once it has been looked at. So one kernel, at the start of a function, looks at all tensors that
+come from outside; kernels that get nothing else go without.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from .rebuild import with_body
+
+CHECKED = "graphgrad.arguments_checked"
+"""Attribute of a kernel whose callers guarantee that its arguments are what it was compiled for."""
+
+_TOGETHER = 64
+"""Tensors that one kernel checks: LLVM takes more than twice as long for a function of twice the
+size."""
+
+_STRIDES, _BYTE_OFFSET, _DEVICE_TYPE, _ELEMENT = 3, 8, 10, 17
+"""Fields that ``tvm_struct_get`` reads: of tensors, and of an array (``TVMStructFieldKind``)."""
+
+_HOST = 1
+"""The type of the host among devices (``kDLCPU``)."""
+
+_HANDLE = tirx.tvm_stack_alloca("tvm_ffi_any", 1).ty
+"""The type of pointers to anything."""
+
+_ALLOCATION = tvm.ir.Op.get("relax.builtin.alloc_tensor")
+_RESHAPE = tvm.ir.Op.get("relax.reshape")
+
+_OWN = "own"
+"""Where a tensor comes from that the virtual machine has allocated."""
+
+
+@dataclass
+class _Calls:
+    """The calls of kernels in a function, and where what they are handed comes from.
+
+    Attributes
+    ----------
+    made : dict
+        By kernel, the arguments of each call.
+    origins : dict
+        By variable: `_OWN`; the parameter or constant that it is, or is a view of; a list of
+        these, of a tuple. Nothing of what is not known.
+    """
+
+    made: dict[str, list[list[Any]]] = field(default_factory=lambda: defaultdict(list))
+    origins: dict[Any, Any] = field(default_factory=dict)
+
+
+def check_arguments_once(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module in which kernels that need no checks have the attribute `CHECKED`.
+
+    Runs on calls of kernels that take their outputs (after ``CallTIRRewrite``), while functions
+    that nobody may call from outside can still be told by having no symbol. Kernels with symbolic
+    shapes keep their checks, which are what binds the symbols.
+    """
+    functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
+    calls = {variable: _calls(function) for variable, function in functions.items()}
+    chosen = _without_need(mod, list(calls.values()))
+    if not chosen:
+        return mod
+    changed = mod.clone()
+    for variable, func in mod.functions.items():
+        if variable.name_hint in chosen:
+            changed.update_func(variable, func.with_attr(CHECKED, True))
+    for variable, function in functions.items():
+        outside = _outside(calls[variable], chosen)
+        if outside:
+            changed = _with_checks(changed, variable, function, outside)
+    return changed
+
+
+def skip_checks(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module of lowered kernels in which those with the attribute check nothing."""
+    chosen = {v: f for v, f in mod.functions.items() if (f.attrs or {}).get(CHECKED)}
+    changed = mod.clone()
+    for variable, func in tirx.transform.SkipAssert()(tvm.IRModule(chosen)).functions.items():
+        changed.update_func(variable, func)
+    return changed
+
+
+def _calls(function: relax.Function) -> _Calls:
+    calls = _Calls(origins={param: param for param in function.params if _is_static(param.ty)})
+    for binding in _unconditional(function.body):
+        value = binding.value
+        if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.GlobalVar):
+            calls.made[value.op.name_hint].append(list(value.args))
+        else:
+            calls.origins[binding.var] = _origin(value, calls.origins)
+    return calls
+
+
+def _unconditional(body: relax.SeqExpr) -> Iterator[Any]:
+    """Yield the bindings of a body that are always made, in order."""
+    for block in body.blocks:
+        yield from block.bindings
+
+
+def _origin(value: Any, origins: dict[Any, Any]) -> Any:
+    """Return where a value comes from, as in `_Calls.origins`; None if that is not known."""
+    if isinstance(value, tvm.ir.Var):
+        return origins.get(value)
+    if isinstance(value, tvm.ir.GenericConst):
+        return value
+    if isinstance(value, relax.Tuple):
+        return [_origin(item, origins) for item in value.fields]
+    if isinstance(value, relax.TupleGetItem):
+        items = _origin(value.tuple_value, origins)
+        return items[value.index] if isinstance(items, list) else None
+    if isinstance(value, tvm.ir.Call) and value.op == _ALLOCATION:
+        return _OWN
+    if isinstance(value, tvm.ir.Call) and value.op == _RESHAPE:
+        return _origin(value.args[0], origins)  # a view of all of it
+    return None
+
+
+def _without_need(mod: tvm.IRModule, calls: list[_Calls]) -> set[str]:
+    """Return the kernels that are handed nothing but known tensors of the right types."""
+    mentions: Counter[str] = Counter()
+
+    def visit(variable: tvm.ir.GlobalVar) -> None:
+        mentions[variable.name_hint] += 1
+
+    for func in mod.functions.values():
+        tvm_ffi.structural_walk(func, (tvm.ir.GlobalVar, visit))
+    return {
+        variable.name_hint
+        for variable, func in mod.functions.items()
+        if isinstance(func, tirx.PrimFunc)
+        and _is_internal(func)
+        and mentions[variable.name_hint] == sum(len(c.made[variable.name_hint]) for c in calls)
+        and all(
+            _fits(func, arguments, each.origins)
+            for each in calls
+            for arguments in each.made[variable.name_hint]
+        )
+    }
+
+
+def _is_internal(func: tirx.PrimFunc) -> bool:
+    """Return whether a kernel cannot be called by name, and asserts nothing of its own."""
+    if "global_symbol" in dict(func.attrs or {}):
+        return False
+    asserted: list[Any] = []
+    tvm_ffi.structural_walk(func.body, (tirx.AssertStmt, asserted.append))
+    return not asserted
+
+
+def _fits(func: tirx.PrimFunc, arguments: list[Any], origins: dict[Any, Any]) -> bool:
+    return len(arguments) == len(func.params) and all(
+        _is_plain(param)
+        and _is_static(argument.ty)
+        and _shape(argument.ty) == _shape(param.ty)
+        and str(argument.ty.dtype) == str(param.ty.dtype)
+        and _is_tensor(_origin(argument, origins))
+        for param, argument in zip(func.params, arguments, strict=True)
+    )
+
+
+def _is_tensor(origin: Any) -> bool:
+    return origin is not None and not isinstance(origin, list)
+
+
+def _is_plain(param: Any) -> bool:
+    """Return whether a parameter is a buffer of static shape, dense and from its start."""
+    return (
+        tirx.is_buffer_var(param)
+        and all(isinstance(extent, tirx.IntImm) for extent in param.ty.shape)
+        and not len(param.ty.strides)
+        and isinstance(param.ty.elem_offset, tirx.IntImm)
+        and int(param.ty.elem_offset) == 0
+    )
+
+
+def _is_static(ty: Any) -> bool:
+    return (
+        isinstance(ty, relax.TensorType)
+        and isinstance(ty.shape, relax.ShapeExpr)
+        and all(isinstance(extent, tirx.IntImm) for extent in ty.shape)
+    )
+
+
+def _shape(ty: Any) -> list[int]:
+    return [int(extent) for extent in ty.shape]
+
+
+def _outside(calls: _Calls, chosen: set[str]) -> list[Any]:
+    """Return the parameters and constants that kernels without checks are handed."""
+    found: dict[Any, None] = {}
+    for kernel, made in calls.made.items():
+        if kernel in chosen:
+            origins = (_origin(argument, calls.origins) for call in made for argument in call)
+            found.update(dict.fromkeys(origin for origin in origins if origin is not _OWN))
+    return list(found)
+
+
+def _with_checks(
+    mod: tvm.IRModule, variable: Any, function: relax.Function, tensors: list[Any]
+) -> tvm.IRModule:
+    """Return a module in whose function kernels check some tensors first."""
+    builder = relax.BlockBuilder(mod)
+    bindings = []
+    for start in range(0, len(tensors), _TOGETHER):
+        checked = tensors[start : start + _TOGETHER]
+        kernel = builder.add_func(
+            _kernel(variable.name_hint, checked), f"{variable.name_hint}_argument_check"
+        )
+        nothing = relax.Var("_", relax.TupleType([]))
+        bindings.append(relax.VarBinding(nothing, relax.Call(kernel, checked)))
+    blocks = [relax.BindingBlock(bindings), *function.body.blocks]
+    body = relax.SeqExpr(blocks, function.body.body, function.body.span)
+    builder.update_func(variable, with_body(function, body))
+    return builder.get()
+
+
+def _kernel(function: str, tensors: list[Any]) -> tirx.PrimFunc:
+    """Return a kernel that refuses tensors which other kernels would read wrongly.
+
+    Their types, the virtual machine has compared: `VMShapeLower` sees to that.
+    """
+    handles = [tvm.ir.Var(getattr(t, "name", "constant"), _HANDLE) for t in tensors]
+    checks = [
+        tirx.AssertStmt(
+            _is_dense(handle, _shape(tensor.ty)),
+            tvm.ir.StringImm("ValueError"),
+            [
+                tvm.ir.StringImm(
+                    f"{handle.name!r} of {function!r} is no dense tensor in the memory of the "
+                    "host; pass a contiguous copy"
+                )
+            ],
+        )
+        for handle, tensor in zip(handles, tensors, strict=True)
+    ]
+    attributes = tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True})
+    return tirx.PrimFunc(handles, tirx.SeqStmt([*checks, tirx.Evaluate(0)]), attrs=attributes)
+
+
+def _is_dense(handle: Any, shape: list[int]) -> Any:
+    """Return the condition that a tensor is on the host, starts where its data do, has no gaps."""
+    on_host = tirx.tvm_struct_get(handle, 0, _DEVICE_TYPE, "int32") == _HOST
+    from_start = tirx.tvm_struct_get(handle, 0, _BYTE_OFFSET, "uint64") == tirx.const(0, "uint64")
+    strides = tirx.tvm_struct_get(handle, 0, _STRIDES, _HANDLE)
+    steps = [
+        tirx.tvm_struct_get(strides, axis, _ELEMENT, "int64")
+        == tirx.const(math.prod(shape[axis + 1 :]), "int64")
+        for axis, extent in enumerate(shape)
+        if extent != 1 and 0 not in shape
+    ]
+    # Without strides a tensor is dense; there are none to be read then.
+    dense = [tirx.if_then_else(tirx.isnullptr(strides), True, tirx.all(*steps))] if steps else []
+    return tirx.all(on_host, from_start, *dense)

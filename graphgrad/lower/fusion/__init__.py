@@ -1,0 +1,21 @@
+"""What stock fusion does not do: fewer passes over large tensors.
+
+Stock fusion puts maps into the kernel of their only reader. Around it, here,
+
+- `items`: items of tuples are named by what they are, before fusion;
+- `share`: small results that two kernels compute alike are computed once, before fusion;
+- `repeat`: a map with several readers is computed in each of them, before fusion;
+- `siblings`: reductions that read the same tensor share a kernel, after fusion.
+"""
+
+from .items import with_items_for_tuples
+from .repeat import with_repeated_maps
+from .share import with_shared_results
+from .siblings import with_siblings_joined
+
+__all__ = [
+    "with_items_for_tuples",
+    "with_repeated_maps",
+    "with_shared_results",
+    "with_siblings_joined",
+]

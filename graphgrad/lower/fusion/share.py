@@ -1,0 +1,72 @@
+"""Results of equal kernel calls, computed once where they are small.
+
+A gradient rule states what it needs of the forward pass again, such as a batch's statistics. What
+is small beside the tensors that it is computed from is better kept than computed again. What is
+large is not: it would be kept in memory from one place to the other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..rebuild import renamed
+from .calls import arguments_of, bytes_of, is_kernel_call, with_blocks_changed
+
+_FRACTION = 8
+"""How many times smaller than its arguments a result is at least."""
+
+_TINY = 1 << 14
+"""Bytes of a result that is kept whatever it is computed from."""
+
+
+def with_shared_results(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module whose dataflow blocks compute no small result twice.
+
+    Runs on kernels, before fusion, when equal ops call the same kernel.
+    """
+    return with_blocks_changed(mod, _shared)
+
+
+def _shared(bindings: list[Any]) -> list[Any]:
+    known: dict[Any, Any] = {}
+    names: dict[Any, Any] = {}
+    kept = []
+    for binding in bindings:
+        new = renamed(binding, names) if names else binding
+        key = _key(new)
+        same = known.setdefault(key, new.var) if key is not None else new.var
+        if same.same_as(new.var) or not isinstance(binding.var, relax.DataflowVar):
+            kept.append(new)
+        else:
+            names[binding.var] = same
+    return kept
+
+
+def _key(binding: Any) -> Any | None:
+    """Return what a binding computes, if that is worth keeping, in a form that can be compared."""
+    if not isinstance(binding, relax.VarBinding):
+        return None
+    value = binding.value
+    if isinstance(value, relax.TupleGetItem):
+        return value.tuple_value, int(value.index)
+    if not is_kernel_call(value) or not _is_small(value):
+        return None
+    arguments = tuple(map(_argument, arguments_of(value)))
+    return None if None in arguments else (value.args[0], arguments)
+
+
+def _is_small(call: Any) -> bool:
+    size = bytes_of(call.ty)
+    sizes = [bytes_of(argument.ty) or 0 for argument in arguments_of(call)]
+    return size is not None and size <= max(_TINY, sum(sizes) // _FRACTION)
+
+
+def _argument(expr: Any) -> Any | None:
+    """Return an argument in a form that can be compared; None if there is none."""
+    if isinstance(expr, tvm.ir.GenericConst):
+        array = expr.value.numpy()
+        return (str(array.dtype), array.tobytes()) if array.ndim == 0 else None
+    return expr if isinstance(expr, tvm.ir.Var) else None

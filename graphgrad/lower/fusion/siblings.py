@@ -1,0 +1,323 @@
+"""Reductions that read the same tensor, in one pass over it.
+
+The sums that the gradient of a norm asks for, or a mean and a mean square, run over the same loops.
+Such siblings become one block that keeps several results, as TVM writes a reduction of tuples; all
+schedules of reductions know that form.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.s_tir import SBlock, SBlockRealize, Schedule, renew_defs
+
+from ..contraction import reuses_operands
+from ..inline import inline_maps
+from ..structure import (
+    Stage,
+    buffer_of,
+    is_among,
+    loop_nest,
+    sequence,
+    stages,
+    with_statements,
+    with_values,
+)
+from .calls import (
+    arguments_of,
+    bytes_of,
+    is_kernel_call,
+    variables_of,
+    with_blocks_changed,
+    without_unused,
+)
+
+_LARGE = 1 << 16
+"""Bytes of a tensor that is worth reading once less."""
+
+_MOST = 4
+"""Results of one reduction: they are kept in registers, several vectors of each."""
+
+
+def with_joint_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a kernel, made of stages, in which sibling reductions are one block.
+
+    Siblings have the same loops, read a tensor together, and do not depend on each other. Sums of
+    products are left alone: contractions have schedules of their own.
+    """
+    found = stages(func)
+    if found is None:
+        return func
+    statements = dict(zip([s.name for s in found], sequence(func.body.block.body), strict=True))
+    order = [stage.name for stage in found]
+    current = {stage.name: stage for stage in found}
+    for name in list(order):
+        first = _earlier_sibling(name, order, current)
+        if first is None:
+            continue
+        statements[first] = _joint(statements[first], statements[name])
+        (current[first],) = stages(_with_one(func, statements[first])) or []
+        order.remove(name)
+    if len(order) == len(found):
+        return func
+    body = [statements[name] for name in order]
+    return func.with_body(with_statements(func.body, body, func.body.block.alloc_buffers))
+
+
+def _with_one(func: tirx.PrimFunc, statement: Any) -> tirx.PrimFunc:
+    return func.with_body(with_statements(func.body, [statement], func.body.block.alloc_buffers))
+
+
+def _earlier_sibling(name: str, order: list[str], current: dict[str, Stage]) -> str | None:
+    """Return the reduction that another can be computed with, before what stands between them."""
+    stage = current[name]
+    if not _may_join(stage):
+        return None
+    before = order[: order.index(name)]
+    for first in before:
+        other = current[first]
+        between = [current[n] for n in before[before.index(first) :]]
+        written = [store.buffer for s in between for store in s.stores]
+        if (
+            _may_join(other)
+            and are_siblings(other, stage)
+            and not any(is_among(buffer_of(load), written) for load in stage.loads)
+        ):
+            return first
+    return None
+
+
+def _may_join(stage: Stage) -> bool:
+    return bool(stage.reduced) and bool(stage.spatial) and not reuses_operands(stage)
+
+
+def are_siblings(one: Stage, other: Stage) -> bool:
+    """Return whether two reductions have the same loops, and read a tensor together."""
+    loops = [[(axis.extent, axis.reduced) for axis in stage.axes] for stage in (one, other)]
+    known = all(extent is not None for extent, _ in loops[0])
+    shared = any(is_among(buffer_of(load), map(buffer_of, other.loads)) for load in one.loads)
+    few = len(one.stores) + len(other.stores) <= _MOST
+    return known and loops[0] == loops[1] and shared and few
+
+
+def _joint(one: Any, other: Any) -> Any:
+    """Return the loops of one reduction around the blocks of two."""
+    loops, first = _nest(one)
+    _, second = _nest(other)
+    pairs = zip(second.block.iter_vars, first.block.iter_vars, strict=True)
+    values = {theirs.var: ours.var for theirs, ours in pairs}
+    block, added = first.block, second.block
+
+    def ours(node: Any) -> Any:
+        return with_values(node, values)
+
+    body = [*_parts(block.body), *map(ours, _parts(added.body))]
+    binds = [part for part in body if isinstance(part, tirx.Bind)]
+    stores = [part for part in body if isinstance(part, tirx.BufferStore)]
+    whole = SBlock(
+        block.iter_vars,
+        [*block.reads, *map(ours, added.reads)],
+        [*block.writes, *map(ours, added.writes)],
+        block.name_hint,
+        tirx.SeqStmt([*binds, *stores]),
+        init=tirx.SeqStmt([*sequence(block.init), *map(ours, sequence(added.init))]),
+        annotations=block.annotations,
+    )
+    statement = SBlockRealize(first.iter_values, first.predicate, whole)
+    for loop in reversed(loops):
+        statement = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, statement)
+    return statement
+
+
+def _nest(statement: Any) -> tuple[list[Any], Any]:
+    found = loop_nest(statement)
+    assert found is not None
+    return found
+
+
+def _parts(body: Any) -> list[Any]:
+    """Return a block's statements, each value bound before it is stored."""
+    statements = sequence(body)
+    if any(isinstance(statement, tirx.Bind) for statement in statements):
+        return statements
+    parts = []
+    for store in statements:
+        value = tirx.Var(f"{store.buffer.name}_next", store.buffer.dtype)
+        parts += [
+            tirx.Bind(value, store.value),
+            tirx.BufferStore(store.buffer, value, store.indices),
+        ]
+    return parts
+
+
+def with_siblings_joined(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
+    """Return a module in which kernels that are sibling reductions are one kernel.
+
+    Runs after fusion, which leaves the maps in front of a reduction in its kernel.
+
+    Parameters
+    ----------
+    mod : IRModule
+    may_repeat : function
+        Which maps a schedule will inline; see `inline_maps`.
+    """
+    builder = relax.BlockBuilder(mod)
+    joining = _Joining(builder, mod, may_repeat)
+    changed = with_blocks_changed(mod, joining.joined)
+    if not joining.made:
+        return mod
+    for variable, func in changed.functions.items():
+        if isinstance(func, relax.Function):
+            builder.update_func(variable, func)
+    return without_unused(builder.get(), joining.replaced)
+
+
+class _Joining:
+    """Pairs of kernel calls on the way into one call.
+
+    Attributes
+    ----------
+    made : list of (GlobalVar, PrimFunc)
+        New kernels.
+    replaced : list of GlobalVar
+        Kernels that fewer calls call.
+    """
+
+    def __init__(self, builder: relax.BlockBuilder, mod: tvm.IRModule, may_repeat: Any):
+        self._builder, self._mod, self._may_repeat = builder, mod, may_repeat
+        self.made: list[tuple[Any, tirx.PrimFunc]] = []
+        self.replaced: list[Any] = []
+        self._reductions: dict[Any, tuple[tirx.PrimFunc, Stage] | None] = {}
+
+    def joined(self, bindings: list[Any]) -> list[Any]:
+        """Return the bindings of a block with sibling reductions computed by one call."""
+        at = {binding.var: i for i, binding in enumerate(bindings)}
+        first_use: dict[Any, int] = {}
+        for i, binding in enumerate(bindings):
+            for var in variables_of(binding.value):
+                first_use.setdefault(var, i)
+        waiting: dict[Any, int] = {}
+        replaced: dict[int, list[Any]] = {}
+        for i, binding in enumerate(bindings):
+            large = self._large_arguments(binding)
+            sibling = next((waiting[a] for a in large if a in waiting), None)
+            if sibling is not None:
+                place = self._place(bindings, at, first_use, sibling, i)
+                pair = self._pair(bindings[sibling], binding) if place is not None else None
+                if pair is not None and place is not None:
+                    replaced[sibling + i - place], replaced[place] = [], pair
+                    for argument in large:
+                        waiting.pop(argument, None)
+                    continue
+            for argument in large:
+                waiting[argument] = i
+        return [new for i, binding in enumerate(bindings) for new in replaced.get(i, [binding])]
+
+    def _large_arguments(self, binding: Any) -> list[Any]:
+        """Return what a reduction of one result reads that is worth reading once less."""
+        value = binding.value
+        if not is_kernel_call(value) or not isinstance(value.ty, relax.TensorType):
+            return []
+        large = [
+            argument
+            for argument in arguments_of(value)
+            if isinstance(argument, tvm.ir.Var) and (bytes_of(argument.ty) or 0) >= _LARGE
+        ]
+        return large if large and self._reduction(value.args[0]) is not None else []
+
+    def _reduction(self, variable: Any) -> tuple[tirx.PrimFunc, Stage] | None:
+        """Return a kernel with its maps inlined, and its one reduction, which ends it."""
+        if variable not in self._reductions:
+            self._reductions[variable] = self._as_reduction(self._mod[variable])
+        return self._reductions[variable]
+
+    def _as_reduction(self, func: Any) -> tuple[tirx.PrimFunc, Stage] | None:
+        found = stages(func) if isinstance(func, tirx.PrimFunc) else None
+        if not found or sum(bool(stage.reduced) for stage in found) != 1:
+            return None
+        sch = Schedule(func)
+        rest = inline_maps(sch, self._may_repeat)
+        if not rest[-1].reduced or not _may_join(rest[-1]):
+            return None
+        return func.with_body(sch.mod["main"].body), rest[-1]
+
+    @staticmethod
+    def _place(
+        bindings: list[Any], at: dict[Any, int], first_use: dict[Any, int], first: int, second: int
+    ) -> int | None:
+        """Return which of two calls may be moved to the other: none if one needs the other."""
+        if first_use.get(bindings[first].var, len(bindings)) > second:
+            return second
+        if all(at.get(var, -1) < first for var in variables_of(bindings[second].value)):
+            return first
+        return None
+
+    def _pair(self, one: Any, other: Any) -> list[Any] | None:
+        """Return bindings of one call in place of two; None if they do not fit together."""
+        kernel, arguments = self._together(one.value, other.value)
+        if kernel is None:
+            return None
+        variable = self._named(kernel, one.value.args[0], other.value.args[0])
+        self.replaced += [one.value.args[0], other.value.args[0]]
+        types = [one.value.ty, other.value.ty]
+        call = self._builder.normalize(relax.call_tir(variable, relax.Tuple(arguments), types))
+        both = relax.DataflowVar("sums", call.ty)
+        parts = []
+        for index, binding in enumerate((one, other)):
+            item = relax.TupleGetItem(both, index)
+            parts.append(relax.VarBinding(binding.var, item, binding.span))
+        return [relax.VarBinding(both, call, one.span), *parts]
+
+    def _together(self, one: Any, other: Any) -> tuple[tirx.PrimFunc | None, list[Any]]:
+        """Return the kernel of two calls, and its arguments; None if they are no siblings."""
+        found, theirs = self._reduction(one.args[0]), self._reduction(other.args[0])
+        assert found is not None and theirs is not None
+        first, second = found[0], renew_defs(theirs[0])
+        arguments, params = arguments_of(one), list(first.params[:-1])
+        values: dict[Any, Any] = {}
+        for param, argument in zip(second.params[:-1], arguments_of(other), strict=True):
+            same = [p for p, a in zip(params, arguments, strict=True) if a.same_as(argument)]
+            if same:  # no two parameters may be one buffer
+                values[param] = same[0]
+            else:
+                params.append(param)
+                arguments = [*arguments, argument]
+        body = with_values(second.body, values)
+        taken = {stage.name for stage in stages(first) or []}
+        statements = [
+            *sequence(first.body.block.body),
+            *(_renamed(statement, taken) for statement in sequence(body.block.body)),
+        ]
+        buffers = [*first.body.block.alloc_buffers, *body.block.alloc_buffers]
+        whole = with_statements(first.body, statements, buffers)
+        kernel = tirx.PrimFunc(
+            [*params, first.params[-1], second.params[-1]], whole, attrs=first.attrs
+        )
+        final = stages(kernel) or []
+        reductions = [stage for stage in final if stage.reduced]
+        return (kernel if are_siblings(*reductions) else None), arguments
+
+    def _named(self, kernel: tirx.PrimFunc, *parts: Any) -> Any:
+        """Return the variable of a kernel, which is kept for calls of an equal one."""
+        for variable, known in self.made:
+            if tvm_ffi.structural_equal(known, kernel):
+                return variable
+        hint = "_".join(str(part.name_hint) for part in parts)
+        variable = self._builder.add_func(kernel, hint)
+        self.made.append((variable, kernel))
+        return variable
+
+
+def _renamed(nest: Any, taken: set[str]) -> Any:
+    """Return a loop nest whose block has a name that is not among those taken."""
+
+    def rename(block: SBlock) -> SBlock:
+        name = str(block.name_hint)
+        while name in taken:
+            name += "_"
+        return SBlock(block.iter_vars, block.reads, block.writes, name, block.body, block.init)
+
+    return tvm_ffi.structural_map(nest, (SBlock, rename))

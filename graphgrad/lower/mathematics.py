@@ -1,0 +1,262 @@
+"""Exponentials and their kin as arithmetic, which runs in vectors.
+
+LLVM calls the C library for each element of ``exp``, ``tanh``, ``erf``, ``sigmoid`` and the inverse
+square root. In float32 they are written out here as polynomials, whose coefficients interpolate the
+function, in double precision, at Chebyshev nodes of the interval that is named with each. Errors
+are below 3 units in the last place; infinite values, NaN and subnormal results are as they should
+be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+
+from .structure import is_conditional, sequence, static, with_statements, with_values
+
+_EXP = (0.5, 1.66666667e-1, 4.16664650e-2, 8.33329848e-3, 1.39336435e-3, 1.98992762e-4)
+"""(eʳ − 1 − r) / r² for |r| ≤ ln 2 / 2, by powers of r."""
+
+_TANH = (-3.33333333e-1, 1.33333040e-1, -5.39594100e-2, 2.17699600e-2, -8.34698000e-3, 2.29584e-3)
+"""(tanh x / x − 1) / x² for |x| ≤ 5/8, by powers of x²."""
+
+_ERF = (
+    *(1.12837917, -3.76126353e-1, 1.12837189e-1, -2.68607090e-2, 5.20433158e-3),
+    *(-8.18078089e-4, 8.53412063e-5),
+)
+"""erf x / x for |x| ≤ 9/10, by powers of x²."""
+
+_LOG_ERFC = (
+    *(-3.00268820e-4, 1.13015510, 6.31956241e-1, 1.09960799e-1, -2.63551208e-2),
+    *(4.73695062e-3, -5.92092757e-4, 4.55127728e-5, -1.61024041e-6),
+)
+"""−ln(1 − erf x) for 9/10 ≤ x ≤ 4, by powers of x."""
+
+_SMALL_TANH, _SMALL_ERF, _WHOLE_ERF = 0.625, 0.9, 4.0
+_LEAST, _MOST = -105.0, 89.0
+"""Arguments of the exponential beyond which it is 0, or infinite."""
+
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440054690583e-4
+"""ln 2 in two parts; the product of the first and a small integer is exact."""
+
+_SHIFT, _SHIFT_BITS = 12582912.0, 0x4B400000
+"""3 · 2²², and its bits: the last bits of its sum with a small integer are that integer."""
+
+
+def with_vector_mathematics(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module in whose scheduled kernels float32 functions are arithmetic.
+
+    Where a function is called under a condition it stays a call: what it is computed from may not
+    be there to be read.
+    """
+    changed = mod.clone()
+    for variable, func in mod.functions.items():
+        is_scheduled = isinstance(func, tirx.PrimFunc) and isinstance(func.body, SBlockRealize)
+        if is_scheduled and _calls(func.body):
+            changed.update_func(variable, func.with_body(_with_arithmetic(func.body)))
+    return changed
+
+
+def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
+    buffers = list(root.block.alloc_buffers)
+
+    def in_vectors(loop: tirx.For) -> Any:
+        block = _vectorised_block(loop)
+        if block is None:
+            return loop
+        values = _Values(loop.extent, loop.loop_var)
+        changed = [part for store in sequence(block) for part in values.written_out(store)]
+        buffers.extend(values.buffers)
+        # TVM moves a buffer into the vectorised loop that alone uses it, and then gets it wrong.
+        return tirx.SeqStmt([_loop_of_its_own(loop, store) for store in changed])
+
+    def in_scalars(block: SBlock) -> SBlock:
+        if not block.iter_vars or not _may_be_written_out(block.body):
+            return block
+        values = _Values(tirx.const(1, "int32"), tirx.const(0, "int32"))
+        changed = [part for store in sequence(block.body) for part in values.written_out(store)]
+        return SBlock(
+            block.iter_vars,
+            block.reads,
+            block.writes,
+            block.name_hint,
+            tirx.SeqStmt(changed),
+            block.init,
+            [*block.alloc_buffers, *values.buffers],
+            block.match_buffers,
+            block.annotations,
+        )
+
+    body = [tvm_ffi.structural_map(s, (tirx.For, in_vectors)) for s in sequence(root.block.body)]
+    body = [tvm_ffi.structural_map(statement, (SBlock, in_scalars)) for statement in body]
+    return with_statements(root, body, buffers)
+
+
+def _vectorised_block(loop: tirx.For) -> Any | None:
+    """Return what a vectorised loop stores, without its block, if functions are called there."""
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, SBlockRealize):
+        return None
+    realize, block = loop.body, loop.body.block
+    if static(realize.predicate) != 1 or block.init is not None or block.alloc_buffers:
+        return None
+    if not _may_be_written_out(block.body):
+        return None
+    pairs = zip(block.iter_vars, realize.iter_values, strict=True)
+    return with_values(block.body, {iterator.var: value for iterator, value in pairs})
+
+
+def _may_be_written_out(body: Any) -> bool:
+    plain = all(isinstance(store, tirx.BufferStore) for store in sequence(body))
+    return plain and bool(_calls(body)) and not _calls_under_condition(body)
+
+
+def _loop_of_its_own(loop: tirx.For, store: Any) -> tirx.For:
+    variable = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty))
+    body = with_values(store, {loop.loop_var: variable})
+    return tirx.For(variable, loop.min, loop.extent, loop.kind, body)
+
+
+def _calls(node: Any) -> list[Any]:
+    """Return the calls in an expression that can be written out."""
+    found: list[Any] = []
+
+    def visit(call: Any) -> None:
+        if _function(call) is not None:
+            found.append(call)
+
+    tvm_ffi.structural_walk(node, (tvm.ir.Call, visit))
+    return found
+
+
+def _calls_under_condition(node: Any) -> bool:
+    found: list[Any] = []
+
+    def visit(call: Any) -> None:
+        if is_conditional(call):
+            found.extend(_calls(call))
+
+    tvm_ffi.structural_walk(node, (tvm.ir.Call, visit))
+    return bool(found)
+
+
+def _function(call: Any) -> Callable[[_Values, Any], Any] | None:
+    if str(call.ty) != "float32":
+        return None
+    return _FUNCTIONS.get(str(getattr(call.op, "name", "")))
+
+
+class _Values:
+    """Values that are computed once, in order, in front of a store.
+
+    Each is kept in a local buffer, which becomes a register. TVM would put what is bound to a
+    variable in all of its places, again and again.
+
+    Parameters
+    ----------
+    extent : int expression
+        How many there are of each: the lanes of a vector.
+    index : expression
+        Which of them is computed.
+
+    Attributes
+    ----------
+    buffers : list of Buffer
+    """
+
+    def __init__(self, extent: Any, index: Any):
+        self._extent, self._index = extent, index
+        self.buffers: list[Any] = []
+        self._stores: list[Any] = []
+
+    def written_out(self, store: tirx.BufferStore) -> list[Any]:
+        """Return the stores that compute what one does."""
+        self._stores = []
+        value = tvm_ffi.structural_map(store.value, (tvm.ir.Call, self._arithmetic))
+        return [*self._stores, tirx.BufferStore(store.buffer, value, store.indices)]
+
+    def _arithmetic(self, call: Any) -> Any:
+        """Return what takes a call's place; its arguments are written out already."""
+        function = _function(call)
+        return call if function is None else self(function(self, self(call.args[0])))
+
+    def __call__(self, value: Any) -> Any:
+        """Store a value, and return what reads it."""
+        buffer = tirx.decl_buffer([self._extent], str(value.ty), "value")
+        self.buffers.append(buffer)
+        self._stores.append(tirx.BufferStore(buffer, value, [self._index]))
+        return tirx.BufferLoad(buffer, [self._index])
+
+    def polynomial(self, coefficients: tuple[float, ...], x: Any) -> Any:
+        """Return Σ cᵢ xⁱ, by Horner's scheme."""
+        *rest, total = map(_float, coefficients)
+        for coefficient in reversed(rest):
+            total = total * x + coefficient
+        return self(total)
+
+
+def _exp(keep: _Values, x: Any) -> Any:
+    """Return eˣ = 2ⁿ eʳ, with n the integer next to x / ln 2; 2ⁿ in two factors."""
+    above = keep(tirx.Select(x < _float(_LEAST), _float(_LEAST), x))  # NaN stays
+    x = keep(tirx.Select(above > _float(_MOST), _float(_MOST), above))
+    whole = keep(tirx.floor(x * _float(_LOG2_E) + _float(0.5)))
+    r = keep(x - whole * _float(_LN2_HIGH))
+    r = keep(r - whole * _float(_LN2_LOW))
+    power = keep(keep.polynomial(_EXP, r) * (r * r) + r + _float(1))
+    n = keep(tirx.reinterpret("int32", whole + _float(_SHIFT)) - _int(_SHIFT_BITS))
+    half = keep(n >> _int(1))
+    return power * _power_of_two(half) * _power_of_two(n - half)
+
+
+def _power_of_two(n: Any) -> Any:
+    return tirx.reinterpret("float32", (n + _int(127)) << _int(23))
+
+
+def _sigmoid(keep: _Values, x: Any) -> Any:
+    return _float(1) / (_float(1) + keep(_exp(keep, keep(-x))))
+
+
+def _tanh(keep: _Values, x: Any) -> Any:
+    size = keep(tirx.Select(x < _float(0), -x, x))
+    square = keep(x * x)
+    small = keep(x * (square * keep.polynomial(_TANH, square) + _float(1)))
+    power = keep(_exp(keep, keep(size * _float(2))))
+    large = keep(_float(1) - _float(2) / (power + _float(1)))
+    signed = tirx.Select(x < _float(0), -large, large)
+    return tirx.Select(size < _float(_SMALL_TANH), small, signed)
+
+
+def _erf(keep: _Values, x: Any) -> Any:
+    size = keep(tirx.Select(x < _float(0), -x, x))
+    small = keep(x * keep.polynomial(_ERF, keep(x * x)))
+    size = keep(tirx.Select(size > _float(_WHOLE_ERF), _float(_WHOLE_ERF), size))
+    rest = keep(_exp(keep, keep(-keep.polynomial(_LOG_ERFC, size))))
+    large = keep(_float(1) - rest)
+    signed = tirx.Select(x < _float(0), -large, large)
+    return tirx.Select(size < _float(_SMALL_ERF), small, signed)
+
+
+def _rsqrt(keep: _Values, x: Any) -> Any:
+    return _float(1) / tirx.sqrt(x)
+
+
+def _float(value: float) -> Any:
+    return tirx.const(value, "float32")
+
+
+def _int(value: int) -> Any:
+    return tirx.const(value, "int32")
+
+
+_FUNCTIONS: dict[str, Callable[[_Values, Any], Any]] = {
+    "tirx.erf": _erf,
+    "tirx.exp": _exp,
+    "tirx.rsqrt": _rsqrt,
+    "tirx.sigmoid": _sigmoid,
+    "tirx.tanh": _tanh,
+}

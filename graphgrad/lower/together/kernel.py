@@ -1,0 +1,56 @@
+"""The kernel of chains that are alike, over all their tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+
+from .addresses import Rows, kernel, over_rows
+from .chain import Formula
+
+_LANES = 16
+"""Elements at once: a register of floats, or several."""
+
+
+def kernel_of(
+    formula: Formula, shapes: Sequence[Sequence[Sequence[int]]], scalars: Sequence[str]
+) -> tirx.PrimFunc:
+    """Return the kernel that does what a formula says, for several rows of tensors.
+
+    Parameters
+    ----------
+    formula : Formula
+    shapes : sequence
+        For each row the shapes of its tensors, in the order of the formula's cells.
+    scalars : sequence of str
+        Dtypes of the scalars.
+
+    Returns
+    -------
+    PrimFunc
+        It takes the scalars, then row by row what its cells hold, then row by row the cells that
+        are made. Those that are written to and hold arguments are overwritten.
+    """
+    numbers = [tirx.decl_buffer((), dtype, f"scalar{i}") for i, dtype in enumerate(scalars)]
+    rows = [
+        [
+            tirx.decl_buffer([tirx.const(extent, "int64") for extent in shape], dtype, "tensor")
+            for shape, dtype in zip(row, formula.dtypes, strict=True)
+        ]
+        for row in shapes
+    ]
+    first, known = formula.first([tirx.BufferLoad(number, []) for number in numbers])
+
+    def element(buffers: list[Any], index: Any, _: Any) -> Any:
+        return formula.statement(
+            known,
+            [tirx.BufferLoad(buffer, [index]) for buffer in buffers[: formula.given]],
+            lambda cell, value: tirx.BufferStore(buffers[cell], value, [index]),
+        )
+
+    given = [cell for row in rows for cell in row[: formula.given]]
+    made = [cell for row in rows for cell in row[formula.given :]]
+    statements = [*first, *over_rows(Rows(rows), _LANES, element)]
+    return kernel([*numbers, *given, *made], statements, {})

@@ -1,0 +1,259 @@
+"""One number from all elements of many tensors: whether they are finite, and their squared norm.
+
+A tensor of its own kernel, and an expression that joins a number for each, would take longer to
+compile than the rest of a training step's end. On processors these are single kernels, which read
+each tensor once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx
+
+from ..lower.structure import is_among
+from ..lower.together.addresses import Rows, kernel, over_rows
+from .define import OPAQUE, PREFIX
+from .tensor import Tensor
+
+_MOST_TENSORS = 64
+"""Of a kernel: LLVM takes more time for each the more there are."""
+
+_LANES = 32
+"""Partial results side by side: enough registers to hide the latency of an addition."""
+
+_SERVED = ("float32", "float64")
+"""Dtypes of tensors that share a kernel; others are widened by what makes a kernel of each."""
+
+
+@dataclass(frozen=True)
+class _Reduction:
+    """What is made of elements, and how two results become one.
+
+    Attributes
+    ----------
+    name : str
+        Of the op, without prefix.
+    partial, result : str
+        Dtypes of partial results and of the result.
+    identity : Expr
+        The result of no elements.
+    map, combine, finish : callable
+        From an element to a partial result; of two, one; from the last one to the result.
+    """
+
+    name: str
+    partial: str
+    result: str
+    identity: Any
+    map: Callable[[Any], Any]
+    combine: Callable[[Any, Any], Any]
+    finish: Callable[[Any], Any]
+
+
+def _is_finite(x: Any) -> Any:
+    # False also of NaN, which is less than nothing.
+    return (tirx.abs(x) < tirx.infinity(str(x.ty.dtype))).astype("int32")
+
+
+def _squared(x: Any) -> Any:
+    wide = x.astype("float64")
+    return wide * wide
+
+
+_FINITE = _Reduction(
+    "all_finite",
+    partial="int32",
+    result="bool",
+    identity=tirx.const(1, "int32"),
+    map=_is_finite,
+    combine=lambda a, b: tirx.min(a, b),  # noqa: PLW0108 (TVM counts its parameters)
+    finish=lambda total: total > 0,
+)
+_SQUARES = _Reduction(
+    "sum_of_squares",
+    partial="float64",
+    result="float64",
+    identity=tirx.const(0.0, "float64"),
+    map=_squared,
+    combine=lambda a, b: a + b,
+    finish=lambda total: total,
+)
+
+
+def all_finite(values: Sequence[Tensor]) -> Tensor:
+    """Emit whether every element of every tensor is finite, a boolean scalar.
+
+    Parameters
+    ----------
+    values : sequence of Tensor
+        At least one, of floats, of any shapes.
+    """
+    flags = _reduced(_FINITE, values)
+    return reduce(lambda a, b: a.emitter.emit(relax.op.logical_and(a.expr, b.expr)), flags)
+
+
+def sum_of_squares(values: Sequence[Tensor]) -> Tensor:
+    """Emit the sum of the squares of all elements of all tensors, a float64 scalar.
+
+    It is added up in float64, in an order that depends on the shapes alone.
+
+    Parameters
+    ----------
+    values : sequence of Tensor
+        At least one, of floats, of any shapes.
+    """
+    return reduce(lambda a, b: a + b, _reduced(_SQUARES, values))
+
+
+def _reduced(reduction: _Reduction, values: Sequence[Tensor]) -> list[Tensor]:
+    """Emit one result for each batch of tensors."""
+    emitter = values[0].emitter
+    batches = -(-len(values) // _MOST_TENSORS)
+    bounds = [i * len(values) // batches for i in range(batches + 1)]
+    calls = [
+        relax.Call(_OPS[reduction.name], [relax.Tuple([v.expr for v in values[start:stop]])])
+        for start, stop in pairwise(bounds)
+    ]
+    return [emitter.emit(call) for call in calls]
+
+
+def _define(reduction: _Reduction) -> Any:
+    """Register the op that makes one number of a tuple of tensors."""
+    name = PREFIX + reduction.name
+    # No public registration function exists; `ir.RegisterOp` is what the wheel offers.
+    tvm.get_global_func("ir.RegisterOp")(name, reduction.name)
+    op = tvm.ir.Op.get(name)
+    op.set_num_inputs(1)
+    op.add_argument("tensors", "Tuple", "tensors of floats")
+
+    def infer(_: relax.Call, __: Any) -> Any:
+        return relax.TensorType([], reduction.result)
+
+    def legalise(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        return _lowered(builder, reduction, _fields(builder, call.args[0]))
+
+    tvm.ir.register_op_attr(name, "FInferType", infer)
+    tvm.ir.register_op_attr(name, "FLegalize", legalise)
+    tvm.ir.register_op_attr(name, "FPurity", True)
+    return op
+
+
+def _fields(builder: relax.BlockBuilder, tensors: Any) -> list[Any]:
+    """Return the tensors of a tuple, which may be bound to a variable."""
+    if isinstance(tensors, relax.Tuple):
+        return list(tensors.fields)
+    count = len(tensors.ty.fields)
+    return [builder.emit(relax.TupleGetItem(tensors, i)) for i in range(count)]
+
+
+def _lowered(builder: relax.BlockBuilder, reduction: _Reduction, tensors: list[Any]) -> Any:
+    """Return the call of a kernel that reads what can share one, and of one for each other."""
+    tensors = [tensor for tensor in tensors if not _is_empty(tensor.ty)]
+    shared = [] if _for_gpu() else [t for t in tensors if _may_share(t.ty)]
+    alone = [t for t in tensors if not is_among(t, shared)]
+    partials = [builder.emit(_of_one(builder, reduction, tensor)) for tensor in alone]
+    if shared:
+        name = builder.add_func(_kernel(reduction, [t.ty for t in shared]), reduction.name)
+        result = relax.TensorType([], reduction.partial)
+        partials.append(builder.emit(relax.call_tir(name, relax.Tuple(shared), result)))
+
+    def joined(*terms: te.Tensor) -> te.Tensor:
+        total = reduce(reduction.combine, (term() for term in terms), reduction.identity)
+        return te.compute((), lambda: reduction.finish(total), name=reduction.name)
+
+    return builder.call_te(joined, *partials, primfunc_name_hint=f"{reduction.name}_of_parts")
+
+
+def _of_one(builder: relax.BlockBuilder, reduction: _Reduction, tensor: Any) -> Any:
+    """Return the call of a kernel that makes a partial result of one tensor."""
+
+    def reduced(x: te.Tensor) -> te.Tensor:
+        is_half = str(x.dtype) in ("float16", "bfloat16")
+
+        def element(*indices: Any) -> Any:
+            value = x(*indices)
+            return reduction.map(value.astype("float32") if is_half else value)
+
+        if not x.shape:
+            return te.compute((), element, name=reduction.name)
+        axes = [te.reduce_axis((0, extent)) for extent in x.shape]
+        combiner = te.comm_reducer(reduction.combine, lambda _: reduction.identity)
+        return te.compute((), lambda: combiner(element(*axes), axes), name=reduction.name)
+
+    return builder.call_te(reduced, tensor, primfunc_name_hint=reduction.name)
+
+
+def _kernel(reduction: _Reduction, types: list[relax.TensorType]) -> tirx.PrimFunc:
+    """Return the kernel that makes a partial result of several tensors, one after the other.
+
+    Each part of the elements, of a length that does not depend on the number of cores, has a
+    partial result in each lane; those are combined in order, first in a part, then of all parts.
+    """
+    tensors = [tirx.decl_buffer(list(ty.shape), str(ty.dtype), "tensor") for ty in types]
+    result = tirx.decl_buffer((), reduction.partial, "result")
+    statements: list[Any] = [tirx.BufferStore(result, reduction.identity, [])]
+    for dtype in dict.fromkeys(str(ty.dtype) for ty in types):
+        rows = Rows([[tensor] for tensor in tensors if str(tensor.dtype) == dtype])
+        statements += _over(reduction, rows, result)
+    return kernel([*tensors, result], statements, OPAQUE)
+
+
+def _over(reduction: _Reduction, rows: Rows, result: Any) -> list[Any]:
+    """Return the statements that combine what is made of some rows with a result."""
+    lanes = tirx.decl_buffer((_LANES,), reduction.partial, "lanes", scope="local")
+    parts = tirx.decl_buffer((rows.parts,), reduction.partial, "parts")
+
+    def combined(buffer: Any, indices: list[Any], term: Any) -> Any:
+        total = reduction.combine(tirx.BufferLoad(buffer, indices), term)
+        return tirx.BufferStore(buffer, total, indices)
+
+    def element(buffers: list[Any], index: Any, lane: Any) -> Any:
+        return combined(lanes, [lane], reduction.map(tirx.BufferLoad(buffers[0], [index])))
+
+    def around(part: Any, inside: Any) -> Any:
+        first, lane = tirx.Var("lane", "int64"), tirx.Var("lane", "int64")
+        clear = tirx.BufferStore(lanes, reduction.identity, [first])
+        return tirx.SeqStmt(
+            [
+                tirx.AllocBuffer(lanes),
+                _loop(first, _LANES, clear, tirx.ForKind.VECTORIZED),
+                inside,
+                tirx.BufferStore(parts, reduction.identity, [part]),
+                _loop(lane, _LANES, combined(parts, [part], tirx.BufferLoad(lanes, [lane]))),
+            ]
+        )
+
+    part = tirx.Var("part", "int64")
+    return [
+        tirx.AllocBuffer(parts),
+        *over_rows(rows, _LANES, element, around),
+        _loop(part, rows.parts, combined(result, [], tirx.BufferLoad(parts, [part]))),
+    ]
+
+
+def _loop(var: Any, extent: int, body: Any, kind: Any = tirx.ForKind.SERIAL) -> Any:
+    return tirx.For(var, tirx.const(0, "int64"), tirx.const(extent, "int64"), kind, body)
+
+
+def _may_share(ty: Any) -> bool:
+    """Return whether tensors of a type may be read by a kernel of several."""
+    is_static = all(isinstance(extent, tirx.IntImm) for extent in ty.shape)
+    return is_static and str(ty.dtype) in _SERVED
+
+
+def _is_empty(ty: Any) -> bool:
+    return any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in ty.shape)
+
+
+def _for_gpu() -> bool:
+    target = tvm.target.Target.current(allow_none=True)
+    return target is not None and str(target.kind.name) == "cuda"
+
+
+_OPS = {reduction.name: _define(reduction) for reduction in (_FINITE, _SQUARES)}

@@ -1,0 +1,109 @@
+"""Mean and variance of one pass over a tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import relax, te, tirx, topi
+
+from . import functional as op
+from .define import call_op, define_op
+from .tensor import Tensor, type_shape
+
+
+def moments(x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return the mean and the population variance over axes, which are kept with extent 1.
+
+    Both are NaN where there is nothing to average.
+
+    Parameters
+    ----------
+    x : Tensor
+        float32 or float64.
+    axes : sequence of int
+        Non-negative.
+    """
+    mean, variance = x.emitter.emit(call_op(_MOMENTS, [x.expr], axes=[int(axis) for axis in axes]))
+    return mean, variance
+
+
+def _types(call: relax.Call) -> Any:
+    (x,) = call.args
+    extents = op.reduced_shape(type_shape(x.ty), [int(a) for a in call.attrs["axes"]], True)
+    ty = relax.TensorType(extents, x.ty.dtype)
+    return relax.TupleType([ty, ty])
+
+
+def _expression(call: relax.Call, x: te.Tensor) -> list[te.Tensor]:
+    """The mean μ of x over some axes, and the mean of (x − μ)²."""
+    axes = [int(axis) for axis in call.attrs["axes"]]
+    return _of_float32(x, axes) if str(x.dtype) == "float32" else _of_float64(x, axes)
+
+
+def _of_float32(x: te.Tensor, axes: list[int]) -> list[te.Tensor]:
+    """Take Σ (x − s) and Σ (x − s)² in float64, in one pass; s is the first element of each sum.
+
+    The squares are exact but for one rounding. What (mean of squares) − (square of mean) loses is
+    2⁻⁵³ ((μ − s) / σ)². Chan, Golub and LeVeque, *Algorithms for computing the sample variance*
+    (1983), section 3.
+    """
+    first = _first(x, axes)
+
+    def from_first() -> te.Tensor:
+        # One for each reader, so that each computes it by itself.
+        return topi.subtract(topi.cast(x, "float64"), first)
+
+    mean = mean_expression(from_first(), axes, True)
+    square = mean_expression(topi.multiply(from_first(), from_first()), axes, True)
+
+    def variance(*index: Any) -> Any:
+        value = square(*index) - mean(*index) * mean(*index)
+        # Not a maximum: it may drop a NaN.
+        return tirx.Select(value < 0, tirx.const(0, "float64"), value).astype("float32")
+
+    return [
+        topi.cast(topi.add(mean, first), "float32"),
+        te.compute(mean.shape, variance, name="variance"),
+    ]
+
+
+def _first(x: te.Tensor, axes: list[int]) -> te.Tensor:
+    """Return the first element along the axes; zero where there may be none."""
+    shape = [1 if axis in axes else extent for axis, extent in enumerate(x.shape)]
+    exists = all(isinstance(n, tirx.IntImm) and int(n) for n in (x.shape[axis] for axis in axes))
+
+    def element(*index: Any) -> Any:
+        return x(*index).astype("float64") if exists else tirx.const(0, "float64")
+
+    return te.compute(shape, element, name="first")
+
+
+def _of_float64(x: te.Tensor, axes: list[int]) -> list[te.Tensor]:
+    """Take the mean first: no dtype is wide enough for the squares."""
+    mean = mean_expression(x, axes, True)
+    centred = topi.subtract(x, mean)
+    return [mean, mean_expression(topi.multiply(centred, centred), axes, True)]
+
+
+def mean_expression(x: te.Tensor, axes: Sequence[int], keepdims: bool) -> te.Tensor:
+    """Return the mean; NaN of no elements, for which stock code fails to build or reads garbage."""
+    dtype = str(x.dtype)
+    count = math.prod(x.shape[axis] for axis in axes)
+    total = topi.sum(x, list(axes), keepdims) if axes else topi.identity(x)
+    nan = tirx.const(float("nan"), dtype)
+    known = isinstance(count, int | tirx.IntImm)
+    if known and int(count) == 0:
+        return te.compute(total.shape, lambda *_: nan, name="mean")
+
+    def element(*index: Any) -> Any:
+        if known:
+            return total(*index) / tirx.const(int(count), dtype)
+        # Of an empty sum the memory is not written: it must not be read.
+        return tirx.if_then_else(count == 0, nan, total(*index) / count.astype(dtype))
+
+    return te.compute(total.shape, element, name="mean")
+
+
+_MOMENTS = define_op("moments", ["x"], _types, _expression)

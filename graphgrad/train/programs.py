@@ -1,0 +1,78 @@
+"""The compiled functions of a step, by the shapes of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import tvm
+
+from .accumulate import END_OF_WINDOW
+from .forward import FORWARD, Forward
+from .on_device import Shapes
+from .recipe import Recipe
+
+NewResults: TypeAlias = dict[int, tvm.runtime.Tensor]
+"""What a function returns, by position, without the arguments that it has overwritten."""
+
+
+class Programs:
+    """The functions of a step, each compiled when it is first asked for.
+
+    Parameters
+    ----------
+    recipe : Recipe
+    compile_function : callable
+        Compiles the function of a name in a module; its failures are told as those of a task.
+    compile_updating : callable
+        Likewise, for a function that overwrites arguments; it returns `NewResults`.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        compile_function: Callable[[tvm.IRModule, str, str], Callable[..., Any]],
+        compile_updating: Callable[[tvm.IRModule, str, str], Callable[..., NewResults]],
+    ):
+        self._recipe = recipe
+        self._compile_function = compile_function
+        self._compile_updating = compile_updating
+        self._steps: dict[Shapes, Callable[..., tuple[Any, NewResults]]] = {}
+        self._evaluations: dict[Shapes, Callable[..., Any]] = {}
+        self._end: Callable[..., NewResults] | None = None
+
+    @property
+    def shapes(self) -> list[Shapes]:
+        """Shapes of inputs that something is compiled for, those of steps first."""
+        return list(dict.fromkeys([*self._steps, *self._evaluations]))
+
+    def step(self, shapes: Shapes, forward: Forward) -> Callable[..., tuple[Any, NewResults]]:
+        """Return a step, or a micro-batch of it, on top of the forward pass for some shapes.
+
+        It returns the loss, and its other results by their position behind it.
+        """
+        if shapes not in self._steps:
+            mod = self._recipe.step(forward)
+            name = self._recipe.step_name
+            compiled = self._compile_updating(mod, name, "a training step")
+            self._steps[shapes] = lambda *arguments: _split(compiled(*arguments))
+        return self._steps[shapes]
+
+    def evaluation(self, shapes: Shapes, extents: Mapping[Any, int]) -> Callable[..., Any]:
+        """Return the inference form for some shapes, and extents of the symbolic dimensions."""
+        if shapes not in self._evaluations:
+            mod = self._recipe.evaluation(extents)
+            self._evaluations[shapes] = self._compile_function(mod, FORWARD, "an evaluation")
+        return self._evaluations[shapes]
+
+    def end_of_window(self) -> Callable[..., NewResults]:
+        """Return what follows the last micro-batch of a step."""
+        if self._end is None:
+            mod = self._recipe.end_of_window()
+            self._end = self._compile_updating(mod, END_OF_WINDOW, "the end of a training step")
+        return self._end
+
+
+def _split(results: NewResults) -> tuple[Any, NewResults]:
+    loss = results.pop(0)
+    return loss, {position - 1: tensor for position, tensor in results.items()}

@@ -1,0 +1,30 @@
+"""Programs of kernels, as fusion gets them, and what is counted in them."""
+
+import tvm
+from tvm import relax
+
+from graphgrad.lower.fusion.calls import is_kernel_call
+from graphgrad.lower.legalise import LEGALISATIONS
+from graphgrad.lower.rebuild import bindings_of
+from tests.running import function
+
+
+def kernels(build, *types):
+    """Return the module of one function whose ops have become calls of kernels."""
+    return relax.transform.LegalizeOps(LEGALISATIONS)(function(build, *types))
+
+
+def noted(mod):
+    """Return a module whose kernels bear TVM's notes of what kind they are."""
+    return relax.transform.AnnotateTIROpPattern()(mod)
+
+
+def fused(mod):
+    """Return a module after stock fusion."""
+    return tvm.transform.Sequential([relax.transform.FuseOps(), relax.transform.FuseTIR()])(mod)
+
+
+def called(mod, name="main"):
+    """Return the names of the kernels that a function calls, in order."""
+    values = [binding.value for binding in bindings_of(mod[name].body)]
+    return [str(value.args[0].name_hint) for value in values if is_kernel_call(value)]

@@ -1,0 +1,39 @@
+"""Tuples of values that are known, and values that nobody reads."""
+
+from tvm import relax
+
+from graphgrad.lower.fusion import with_items_for_tuples
+from graphgrad.lower.rebuild import bindings_of
+from tests.lower.fusion.programs import called, fused, kernels, noted
+
+op = relax.op
+LARGE = ((32, 64), "float32")
+
+
+def through_a_tuple(b, x):
+    pair = b.emit(relax.Tuple([b.emit(op.exp(x)), b.emit(op.log(x))]))
+    return op.negative(b.emit(relax.TupleGetItem(pair, 0)))
+
+
+def test_readers_read_what_is_in_a_tuple_and_the_rest_is_dead():
+    mod = with_items_for_tuples(kernels(through_a_tuple, LARGE))
+    assert called(mod) == ["tir_exp", "tir_negative"]
+    assert not any(isinstance(b.value, relax.Tuple) for b in bindings_of(mod["main"].body))
+    assert len(called(fused(noted(mod)))) == 1
+
+
+def test_fusion_alone_takes_the_tuple_for_a_reader():
+    assert len(called(fused(noted(kernels(through_a_tuple, LARGE))))) > 1
+
+
+def test_items_of_a_tuple_that_a_kernel_returns_stay():
+    mod = kernels(lambda b, x: b.emit(b.emit(op.split(x, 2))[0]), LARGE)
+    assert called(with_items_for_tuples(mod)) == called(mod)
+
+
+def test_results_of_a_function_are_alive():
+    def build(b, x):
+        y = b.emit(op.exp(x))
+        return relax.Tuple([y, b.emit(op.log(y))])
+
+    assert called(with_items_for_tuples(kernels(build, LARGE))) == ["tir_exp", "tir_log"]

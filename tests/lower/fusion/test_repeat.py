@@ -1,0 +1,107 @@
+"""Maps that are computed where they are read, and those that are not."""
+
+import numpy as np
+import pytest
+from tvm import relax
+
+from graphgrad.lower.fusion import with_repeated_maps
+from tests.lower.fusion.programs import called, fused, kernels, noted
+from tests.running import function, run
+
+op = relax.op
+LARGE = ((64, 1024), "float32")
+ROW = ((1024,), "float32")
+
+
+def repeated(build, *types):
+    return fused(with_repeated_maps(noted(kernels(build, *types))))
+
+
+def read_twice(make):
+    """Return a function of two sums of one map."""
+
+    def build(b, *x):
+        y = b.emit(make(b, *x))
+        return relax.Tuple([b.emit(op.sum(y, axis=[0])), b.emit(op.max(y, axis=[0]))])
+
+    return build
+
+
+def difference(b, x, row):
+    return op.subtract(x, row)
+
+
+def test_a_difference_is_computed_in_both_readers():
+    mod = kernels(read_twice(difference), LARGE, ROW)
+    assert len(called(fused(noted(mod)))) == 3
+    assert len(called(repeated(read_twice(difference), LARGE, ROW))) == 2
+
+
+def test_so_is_what_it_is_computed_from():
+    def scaled(b, x, row):
+        return op.multiply(b.emit(op.subtract(x, row)), row)
+
+    assert len(called(repeated(read_twice(scaled), LARGE, ROW))) == 2
+
+
+def test_values_do_not_change():
+    x, row = np.random.default_rng(0).standard_normal((64, 1024)).astype("float32"), np.float32(2)
+    results = run(function(read_twice(difference), LARGE, ROW), "main", x, np.full(1024, row))
+    np.testing.assert_allclose(results[0], (x - row).sum(0), rtol=1e-5, atol=1e-4)
+    np.testing.assert_array_equal(results[1], (x - row).max(0))
+
+
+def logarithm(b, x):
+    return op.log(x)
+
+
+def of_three(b, *x):
+    return op.add(x[0], b.emit(op.add(x[1], x[2])))
+
+
+def product(b, x, w):
+    return op.nn.relu(b.emit(op.matmul(x, w)))
+
+
+@pytest.mark.parametrize(
+    "make, types, calls",
+    [
+        (logarithm, [LARGE], 3),  # dear
+        (of_three, [LARGE, LARGE, LARGE], 2),
+        (product, [((64, 32), "float32"), ((32, 1024), "float32")], 3),  # stored by the product
+    ],
+)
+def test_what_pays(make, types, calls):
+    assert len(called(repeated(read_twice(make), *types))) == calls
+
+
+def test_many_readers_of_a_map_of_several_tensors_read_the_map():
+    def build(b, *x):
+        y = b.emit(op.add(x[0], x[1]))
+        sums = [
+            b.emit(op.sum(b.emit(op.multiply(y, relax.const(float(i), "float32"))), axis=[0]))
+            for i in range(2, 8)
+        ]
+        return relax.Tuple(sums)
+
+    assert len(called(repeated(build, LARGE, LARGE))) == 7
+
+
+def test_an_operand_of_a_product_stays():
+    def build(b, x, row):
+        y = b.emit(op.subtract(x, row))
+        return relax.Tuple([b.emit(op.matmul(y, b.emit(op.permute_dims(y)))), b.emit(op.sum(y))])
+
+    assert len(called(repeated(build, LARGE, ROW))) == len(
+        called(fused(noted(kernels(build, LARGE, ROW))))
+    )
+
+
+def test_a_result_of_the_function_stays():
+    def build(b, x, row):
+        y = b.emit(op.subtract(x, row))
+        return relax.Tuple([y, b.emit(op.sum(y, axis=[0])), b.emit(op.max(y, axis=[0]))])
+
+    names = called(repeated(build, LARGE, ROW))
+    assert len(names) == 3
+    assert "subtract" in names[0]

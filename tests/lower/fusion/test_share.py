@@ -1,0 +1,56 @@
+"""Small results that are computed twice, and large ones."""
+
+import pytest
+from tvm import relax
+
+from graphgrad.lower.fusion import with_shared_results
+from tests.lower.fusion.programs import called, kernels
+
+op = relax.op
+LARGE = ((512, 64), "float32")
+
+
+def twice(compute):
+    return lambda b, x: op.add(b.emit(compute(b, x)), b.emit(compute(b, x)))
+
+
+def count(build, *types):
+    return len(called(with_shared_results(kernels(build, *types))))
+
+
+def test_a_sum_is_computed_once():
+    assert count(twice(lambda b, x: op.sum(x, axis=[0])), LARGE) == 2
+
+
+def test_what_is_computed_from_shared_results_is_shared():
+    assert count(twice(lambda b, x: op.rsqrt(b.emit(op.sum(x, axis=[0])))), LARGE) == 3
+
+
+def test_items_of_a_shared_tuple_are_shared():
+    def build(b, x):
+        first, second = (b.emit(op.topk(x, 1, axis=1)) for _ in range(2))
+        return op.add(b.emit(first[0]), b.emit(second[0]))
+
+    assert count(build, LARGE) == 2
+
+
+def test_a_large_result_is_not_kept_for_later():
+    assert count(twice(lambda b, x: op.exp(x)), LARGE) == 3
+
+
+@pytest.mark.parametrize("others", [(op.sum, op.max), (op.sum, lambda x, axis: op.sum(x, [1]))])
+def test_different_results_are_not_one(others):
+    def build(b, x):
+        return relax.Tuple([b.emit(other(x, axis=[0])) for other in others])
+
+    assert count(build, LARGE) == 2
+
+
+@pytest.mark.parametrize("second, calls", [(2.0, 2), (3.0, 3)])
+def test_constants_count(second, calls):
+    def build(b, x):
+        small = b.emit(op.sum(x, axis=[0]))
+        scaled = [b.emit(op.multiply(small, relax.const(c, "float32"))) for c in (2.0, second)]
+        return relax.Tuple(scaled) if second != 2.0 else op.add(*scaled)
+
+    assert count(build, LARGE) == calls + (second == 2.0)

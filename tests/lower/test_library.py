@@ -1,0 +1,28 @@
+"""Libraries that are linked from objects of several threads."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm.support import cc
+
+from graphgrad.lower import parallel_compile
+from graphgrad.lower.library import linked_library
+from tests.lower.test_parallel_compile import compile_kernels, for_cores, lowered, results
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_library_computes_what_the_modules_do(count, tmp_path, monkeypatch):
+    monkeypatch.setattr(parallel_compile, "_SMALLEST_PIECE", 1)
+    executable = compile_kernels(lowered(count), for_cores(count))
+    path = tmp_path / "library.so"
+    path.write_bytes(linked_library(executable.mod))
+    loaded = tvm.runtime.load_module(str(path))
+    for ours, expected in zip(results(loaded), results(executable), strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def test_a_compiler_that_fails(monkeypatch):
+    executable = compile_kernels(lowered(1), for_cores(1))
+    monkeypatch.setattr(cc, "get_cc", lambda: "false")
+    with pytest.raises(RuntimeError):
+        linked_library(executable.mod)
