@@ -244,7 +244,7 @@ def step(compiled, tmp_path):
 @pytest.mark.parametrize("at", [0, 1, 3])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e38, 1e30])
 def test_a_micro_batch_that_is_not_finite_discards_its_window(step, tmp_path, bad, at):
-    """1e30 overflows a running variance alone: loss and gradients stay finite."""
+    """Large numbers overflow a running variance alone: loss and gradients stay finite."""
     arrays = images(16)
     window(step, arrays, [4] * 4)
     step.save(tmp_path / "start")
@@ -252,7 +252,7 @@ def test_a_micro_batch_that_is_not_finite_discards_its_window(step, tmp_path, ba
     wrong = arrays[0].copy()
     wrong[4 * at, 1, 2, 2] = bad
     losses = window(step, (wrong, arrays[1]), [4] * 4)
-    assert np.isfinite(losses[at]) == (bad == 1e30)
+    assert np.isfinite(losses[at]) == np.isfinite(bad)
     assert not any(loss.applied for loss in losses)
     assert held(step) == before
     assert (step.steps, step.skipped, step.accumulated) == (steps + 1, skipped + 1, 0)
