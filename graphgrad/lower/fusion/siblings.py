@@ -203,17 +203,20 @@ class _Joining:
         replaced: dict[int, list[Any]] = {}
         for i, binding in enumerate(bindings):
             large = self._large_arguments(binding)
-            sibling = next((waiting[a] for a in large if a in waiting), None)
-            if sibling is not None:
-                place = self._place(bindings, at, first_use, sibling, i)
-                pair = self._pair(bindings[sibling], binding) if place is not None else None
-                if pair is not None and place is not None:
-                    replaced[sibling + i - place], replaced[place] = [], pair
-                    for argument in large:
-                        waiting.pop(argument, None)
-                    continue
+            first = next((waiting[a] for a in large if a in waiting), None)
+            place = None if first is None else self._place(bindings, at, first_use, first, i)
+            pair = None if first is None or place is None else self._pair(bindings[first], binding)
+            if first is None or place is None or pair is None:
+                waiting.update(dict.fromkeys(large, i))
+                continue
+            replaced[first], replaced[i] = [], []
+            replaced[place] = pair
+            for moved in (bindings[first], binding):
+                at[moved.var] = place
+                for var in variables_of(moved.value):
+                    first_use[var] = min(first_use[var], place)
             for argument in large:
-                waiting[argument] = i
+                waiting.pop(argument, None)
         return [new for i, binding in enumerate(bindings) for new in replaced.get(i, [binding])]
 
     def _large_arguments(self, binding: Any) -> list[Any]:

@@ -79,6 +79,26 @@ def test_a_reduction_that_needs_the_other_stays_behind_it():
     assert len(called(joined(build, LARGE))) == 2
 
 
+def test_a_reduction_that_was_moved_is_where_it_is_now():
+    """The second pair may not move in front of the first, although its parts once stood there."""
+
+    def build(b, x, row, y):
+        first, early = b.emit(total(b, x)), b.emit(total(b, y))
+        late = b.emit(weighted(b, x, row))
+        used = b.emit(op.exp(early))
+        last = b.emit(weighted(b, y, first))
+        return relax.Tuple([late, used, last])
+
+    rng = np.random.default_rng(0)
+    x, y = (rng.standard_normal((64, 1024)).astype("f4") for _ in range(2))
+    row = rng.standard_normal(1024).astype("f4")
+    late, used, last = run(function(build, LARGE, ROW, LARGE), "main", x, row, y)
+    wide = y.astype("f8")
+    np.testing.assert_allclose(used, np.exp(wide.sum(0)), rtol=1e-4)
+    np.testing.assert_allclose(last, ((wide - x.sum(0)) * wide).sum(0), rtol=1e-4, atol=1e-2)
+    np.testing.assert_allclose(late, ((x - row) * x).sum(0), rtol=1e-4, atol=1e-3)
+
+
 def test_small_tensors_are_left_alone():
     assert len(called(joined(both(total, weighted), ((8, 16), "float32"), ((16,), "float32")))) == 2
 
