@@ -65,7 +65,9 @@ def program(build):
 
 
 @pytest.mark.parametrize(
-    "build, values", [(layers, layers_values), (reshaped, reshaped_values)], ids=str
+    "build, values",
+    [(layers, layers_values), (reshaped, reshaped_values)],
+    ids=["layers", "reshaped"],
 )
 def test_results_are_right_and_new(build, values):
     mod, call = changed(program(build))

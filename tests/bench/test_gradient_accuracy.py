@@ -2,10 +2,10 @@
 
 import importlib
 
-import accuracy
+import gradient_accuracy
 import numpy as np
 import pytest
-from accuracy import Distance, Network, distance, judge, verdict
+from gradient_accuracy import Distance, Network, distance, judge, verdict
 
 from graphgrad.models.resnet import basic_block, bottleneck_block, resnet
 from tests.peers import peer
@@ -27,16 +27,16 @@ def test_small_networks(block):
     result = judge(small(block, "silu"), 1)
     assert result["kept"], result
     assert result["float32"].keys() == {"graphgrad", "graphgrad, direct", "torch"}
-    assert result["torch_float64"]["worst"] <= accuracy.EXACT
+    assert result["torch_float64"]["worst"] <= gradient_accuracy.EXACT
     # Otherwise nothing was filtered, and both forms are one.
     assert result["float32"]["graphgrad"] != result["float32"]["graphgrad, direct"]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", accuracy.NETWORKS)
+@pytest.mark.parametrize("name", gradient_accuracy.NETWORKS)
 def test_published_networks(name):
     peer("torch")
-    result = judge(accuracy.NETWORKS[name], 2)
+    result = judge(gradient_accuracy.NETWORKS[name], 2)
     assert result["kept"], result
 
 
@@ -68,7 +68,7 @@ def test_the_verdict(ours, exact, kept):
     result = verdict(distances, wide)
     assert result["kept"] is kept
     assert result["ratio_to"]["graphgrad, direct"] == pytest.approx(ours / 2e-6)
-    assert "torch" in accuracy.text({"net": result})
+    assert "torch" in gradient_accuracy.text({"net": result})
 
 
 def test_gradients_of_the_twin_have_the_names_of_the_file():

@@ -1,6 +1,6 @@
 """How far the gradients of whole networks are from exact ones: ours, in both forms, and torch's.
 
-    python bench/accuracy.py [--json] [--models resnet18,resnet18_silu] [--batches 3]
+    python bench/gradient_accuracy.py [--json] [--models resnet18,resnet18_silu] [--batches 3]
 
 Freshly seeded residual networks in training form at full width, a loss, small batches. The gradient
 in float64 is the reference; float32 is judged by the numeric policy:
