@@ -8,7 +8,6 @@ Matrix products and convolutions need nothing here: stock fusion takes the addit
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +21,7 @@ from ..ops.indexing import Indexing
 from ..ops.tensor import accumulator_dtype
 from .in_order import may_write
 from .inplace import DONATED
+from .kernel_calls import is_kernel_call, uses_in, without_unused
 from .merge import Part, with_epilogue
 
 _SCATTER_ADD = "graphgrad.scatter_add"
@@ -58,7 +58,7 @@ class _EarlySums:
     def __init__(self, builder: relax.BlockBuilder, func: relax.Function):
         self._builder, self._func = builder, func
         self._accumulators = _donated_params(func)
-        self._uses = _uses(func)
+        self._uses = uses_in(func)
 
     def function(self) -> relax.Function:
         return _with_blocks(
@@ -123,7 +123,7 @@ class _FusedSums:
         self._builder = relax.BlockBuilder(mod)
         self._mod = mod
         self._accumulators = _donated_params(func)
-        self._uses = _uses(func)
+        self._uses = uses_in(func)
         self._made: list[tuple[tirx.PrimFunc, Any]] = []
         self._replaced: list[Any] = []
 
@@ -132,12 +132,12 @@ class _FusedSums:
         if not self._made:
             return self._mod
         self._builder.update_func(self._name, _with_blocks(self._func, blocks))
-        return _without_unused(self._builder.get(), self._replaced)
+        return without_unused(self._builder.get(), self._replaced)
 
     def _fused(self, bindings: list[Any]) -> list[Any]:
         at = _positions(bindings)
         for total in list(bindings):
-            if _calls_kernel(total.value) and isinstance(total.value.ty, relax.TensorType):
+            if is_kernel_call(total.value) and isinstance(total.value.ty, relax.TensorType):
                 changed = self._with_sum(bindings, at, total)
                 if changed is not bindings:
                     bindings, at = changed, _positions(changed)
@@ -179,7 +179,7 @@ class _FusedSums:
     ) -> tuple[Any | None, int | None]:
         """Return the call of a kernel that computes a value, and which of its results it is."""
         if not isinstance(defined.value, relax.TupleGetItem):
-            return (defined, None) if _calls_kernel(defined.value) else (None, None)
+            return (defined, None) if is_kernel_call(defined.value) else (None, None)
         whole, output = defined.value.tuple_value, int(defined.value.index)
         parts = [
             int(b.value.index)
@@ -189,7 +189,7 @@ class _FusedSums:
         if whole not in at or len(parts) != self._uses[whole] or parts.count(output) != 1:
             return None, None
         producer = bindings[at[whole]]
-        return (producer, output) if _calls_kernel(producer.value) else (None, None)
+        return (producer, output) if is_kernel_call(producer.value) else (None, None)
 
     def _call(self, producer: Any, output: int | None, consumer: Any, position: int) -> Any | None:
         """Return the call of one kernel in place of two; None if it would not be better."""
@@ -229,31 +229,13 @@ def _donated_params(func: relax.Function) -> set[Any]:
         return set()  # donation refuses it, and says why
 
 
-def _uses(func: relax.Function) -> Counter[Any]:
-    """Return how often each variable is used."""
-    found: Counter[Any] = Counter()
-    values = [binding.value for block in func.body.blocks for binding in block.bindings]
-    for value in (*values, func.body.body):
-        tvm_ffi.structural_walk(value, (tvm.ir.Var, lambda var: found.update([var])))
-    return found
+def _calls(value: Any, op: str) -> bool:
+    return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get(op)
 
 
 def _positions(bindings: Sequence[Any]) -> dict[Any, int]:
     """Return where each variable is bound."""
     return {binding.var: position for position, binding in enumerate(bindings)}
-
-
-def _calls(value: Any, op: str) -> bool:
-    return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get(op)
-
-
-def _calls_kernel(value: Any) -> bool:
-    """Return whether a value is the plain call of a kernel."""
-    return (
-        _calls(value, "relax.call_tir")
-        and len(value.args) == 2
-        and isinstance(value.args[1], relax.Tuple)
-    )
 
 
 def _block(block: Any, bindings: list[Any]) -> Any:
@@ -264,13 +246,3 @@ def _block(block: Any, bindings: list[Any]) -> Any:
 def _with_blocks(func: relax.Function, blocks: list[Any]) -> relax.Function:
     body = relax.SeqExpr(blocks, func.body.body, func.body.span)
     return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
-
-
-def _without_unused(mod: tvm.IRModule, candidates: list[Any]) -> tvm.IRModule:
-    """Return the module without those kernels that nothing calls any more."""
-    called: set[str] = set()
-    for func in mod.functions.values():
-        tvm_ffi.structural_walk(func, (tvm.ir.GlobalVar, lambda g: called.add(g.name_hint)))
-    unused = {candidate.name_hint for candidate in candidates} - called
-    kept = {v: f for v, f in mod.functions.items() if v.name_hint not in unused}
-    return tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)

@@ -17,7 +17,14 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from .structure import is_conditional, sequence, static, with_statements, with_values
+from .structure import (
+    is_conditional,
+    sequence,
+    static,
+    with_block_body,
+    with_statements,
+    with_values,
+)
 
 _EXP = (0.5, 1.66666667e-1, 4.16664650e-2, 8.33329848e-3, 1.39336435e-3, 1.98992762e-4)
 """(eʳ − 1 − r) / r² for |r| ≤ ln 2 / 2, by powers of r."""
@@ -81,17 +88,7 @@ def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
             return block
         values = _Values(tirx.const(1, "int32"), tirx.const(0, "int32"))
         changed = [part for store in sequence(block.body) for part in values.written_out(store)]
-        return SBlock(
-            block.iter_vars,
-            block.reads,
-            block.writes,
-            block.name_hint,
-            tirx.SeqStmt(changed),
-            block.init,
-            [*block.alloc_buffers, *values.buffers],
-            block.match_buffers,
-            block.annotations,
-        )
+        return with_block_body(block, tirx.SeqStmt(changed), values.buffers)
 
     body = [tvm_ffi.structural_map(s, (tirx.For, in_vectors)) for s in sequence(root.block.body)]
     body = [tvm_ffi.structural_map(statement, (SBlock, in_scalars)) for statement in body]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule, renew_defs
 
 from .epilogue import epilogues_of
 from .inline import inline_maps
-from .structure import sequence, stages, with_values
+from .structure import sequence, stages, with_other_names, with_values
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def with_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
         else:
             params.append(second.params[i])
             arguments.append(argument)
-    map_nest = _renamed(second.body.block.body, {stage.name for stage in found})
+    map_nest = with_other_names(second.body.block.body, {stage.name for stage in found})
     body = tirx.SeqStmt([*sequence(first.body.block.body), map_nest])
     root = SBlock(
         [], [], [], "root", body, alloc_buffers=[*first.body.block.alloc_buffers, between]
@@ -80,18 +79,6 @@ def _one_map(kernel: tirx.PrimFunc) -> tirx.PrimFunc | None:
     rest = inline_maps(sch, lambda *_: True)
     # One kernel may be merged with several: each time its variables are others.
     return renew_defs(kernel.with_body(sch.mod["main"].body)) if len(rest) == 1 else None
-
-
-def _renamed(nest: Any, names: set[str]) -> Any:
-    """Return a loop nest whose block has a name that is not among those taken."""
-
-    def rename(block: SBlock) -> SBlock:
-        name = str(block.name_hint)
-        while name in names:
-            name += "_"
-        return SBlock(block.iter_vars, block.reads, block.writes, name, block.body)
-
-    return tvm_ffi.structural_map(nest, (SBlock, rename))
 
 
 def _hands_over(kernel: tirx.PrimFunc, buffer: Any) -> bool:

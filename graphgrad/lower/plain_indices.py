@@ -14,7 +14,7 @@ from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
 
-from .structure import Load
+from .structure import Load, with_block_body
 
 
 def with_plain_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -45,15 +45,4 @@ def _plain(block: SBlock) -> SBlock:
             return node
         return tirx.BufferLoad(node.source, simple(node.indices))
 
-    body = tvm_ffi.structural_map(block.body, (Load, load))
-    return SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        body,
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        block.annotations,
-    )
+    return with_block_body(block, tvm_ffi.structural_map(block.body, (Load, load)))

@@ -194,6 +194,33 @@ def with_statements(root: SBlockRealize, statements: Sequence[Any], buffers: Seq
     return SBlockRealize(root.iter_values, root.predicate, inside)
 
 
+def with_block_body(block: SBlock, body: Any, buffers: Sequence[Any] = ()) -> SBlock:
+    """Return a block with another body, and with further buffers of its own."""
+    return SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        block.init,
+        [*block.alloc_buffers, *buffers],
+        block.match_buffers,
+        block.annotations,
+    )
+
+
+def with_other_names(nest: Any, taken: set[str]) -> Any:
+    """Return a loop nest whose blocks have names that are not among those taken."""
+
+    def rename(block: SBlock) -> SBlock:
+        name = str(block.name_hint)
+        while name in taken:
+            name += "_"
+        return SBlock(block.iter_vars, block.reads, block.writes, name, block.body, block.init)
+
+    return tvm_ffi.structural_map(nest, (SBlock, rename))
+
+
 def loop_nest(statement: Any) -> tuple[list[Any], Any] | None:
     """Return the loops around a block without a predicate, and the block; None if it is no such."""
     loops = []

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ..structure import loop_nest, sequence, static
+from ..structure import loop_nest, sequence, static, with_block_body
 from .threads import one_thread_per_point
 
 _SPATIAL = 0
@@ -120,7 +120,9 @@ def _in_block(realize: SBlockRealize, launch: Launch) -> SBlockRealize:
     else:
         done = [_in_block(s, launch) if _is_plain_block(s) else launch(s) for s in statements]
         launched = done[0] if len(done) == 1 else tirx.SeqStmt(done)
-    return SBlockRealize(list(realize.iter_values), realize.predicate, _with_body(block, launched))
+    return SBlockRealize(
+        list(realize.iter_values), realize.predicate, with_block_body(block, launched)
+    )
 
 
 def _is_plain_block(statement: Any) -> bool:
@@ -130,18 +132,4 @@ def _is_plain_block(statement: Any) -> bool:
         and not statement.block.iter_vars
         and statement.block.init is None
         and static(statement.predicate) == 1
-    )
-
-
-def _with_body(block: SBlock, body: Any) -> SBlock:
-    return SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        body,
-        block.init,
-        block.alloc_buffers,
-        block.match_buffers,
-        block.annotations,
     )

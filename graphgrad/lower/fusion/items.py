@@ -12,8 +12,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..kernel_calls import variables_of, with_blocks_changed
 from ..rebuild import renamed
-from .calls import variables_of, with_blocks_changed
 
 
 def with_items_for_tuples(mod: tvm.IRModule) -> tvm.IRModule:

@@ -16,8 +16,8 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..contraction import reuses_operands
+from ..kernel_calls import arguments_of, bytes_of, is_kernel_call, variables_of, with_blocks_changed
 from ..structure import Load, Stage, buffer_of, stages, volume
-from .calls import arguments_of, bytes_of, is_kernel_call, variables_of, with_blocks_changed
 
 _MOST_OPERATIONS = 24
 """Of a map that is computed several times, index arithmetic included."""

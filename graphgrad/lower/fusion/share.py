@@ -12,8 +12,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..kernel_calls import arguments_of, bytes_of, is_kernel_call, with_blocks_changed
 from ..rebuild import renamed
-from .calls import arguments_of, bytes_of, is_kernel_call, with_blocks_changed
 
 _FRACTION = 8
 """How many times smaller than its arguments a result is at least."""

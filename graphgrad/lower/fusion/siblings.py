@@ -16,6 +16,14 @@ from tvm.s_tir import SBlock, SBlockRealize, Schedule, renew_defs
 
 from ..contraction import reuses_operands
 from ..inline import inline_maps
+from ..kernel_calls import (
+    arguments_of,
+    bytes_of,
+    is_kernel_call,
+    variables_of,
+    with_blocks_changed,
+    without_unused,
+)
 from ..structure import (
     Stage,
     buffer_of,
@@ -23,16 +31,9 @@ from ..structure import (
     loop_nest,
     sequence,
     stages,
+    with_other_names,
     with_statements,
     with_values,
-)
-from .calls import (
-    arguments_of,
-    bytes_of,
-    is_kernel_call,
-    variables_of,
-    with_blocks_changed,
-    without_unused,
 )
 
 _LARGE = 1 << 16
@@ -292,7 +293,7 @@ class _Joining:
         taken = {stage.name for stage in stages(first) or []}
         statements = [
             *sequence(first.body.block.body),
-            *(_renamed(statement, taken) for statement in sequence(body.block.body)),
+            *(with_other_names(statement, taken) for statement in sequence(body.block.body)),
         ]
         buffers = [*first.body.block.alloc_buffers, *body.block.alloc_buffers]
         whole = with_statements(first.body, statements, buffers)
@@ -312,15 +313,3 @@ class _Joining:
         variable = self._builder.add_func(kernel, hint)
         self.made.append((variable, kernel))
         return variable
-
-
-def _renamed(nest: Any, taken: set[str]) -> Any:
-    """Return a loop nest whose block has a name that is not among those taken."""
-
-    def rename(block: SBlock) -> SBlock:
-        name = str(block.name_hint)
-        while name in taken:
-            name += "_"
-        return SBlock(block.iter_vars, block.reads, block.writes, name, block.body, block.init)
-
-    return tvm_ffi.structural_map(nest, (SBlock, rename))

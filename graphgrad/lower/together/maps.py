@@ -22,6 +22,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
+from ..kernel_calls import without_unused
 from ..rebuild import rebuilt, with_body
 from .calls import FLAT, Calls, Member, Touched
 from .chain import Call, Cell, Chain, Formula
@@ -188,7 +189,7 @@ class _Together:
         if not self._replaced:
             return self._mod
         self._builder.update_func(self._name, with_body(self._func, body))
-        return _without_unused(self._builder.get(), self._replaced)
+        return without_unused(self._builder.get(), self._replaced)
 
     def _changed(self, block: Any) -> list[Any]:
         """Return a block with its flat maps together."""
@@ -278,13 +279,3 @@ def _batches(rows: list[_Row]) -> Iterator[list[_Row]]:
     count = -(-len(rows) // most)
     for i in range(count):
         yield rows[i * len(rows) // count : (i + 1) * len(rows) // count]
-
-
-def _without_unused(mod: tvm.IRModule, candidates: list[Any]) -> tvm.IRModule:
-    """Return the module without those kernels that nothing calls any more."""
-    called: set[str] = set()
-    for func in mod.functions.values():
-        tvm_ffi.structural_walk(func, (tvm.ir.GlobalVar, lambda g: called.add(g.name_hint)))
-    unused = {candidate.name_hint for candidate in candidates} - called
-    kept = {v: f for v, f in mod.functions.items() if v.name_hint not in unused}
-    return tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)

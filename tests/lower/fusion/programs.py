@@ -3,7 +3,7 @@
 import tvm
 from tvm import relax
 
-from graphgrad.lower.fusion.calls import is_kernel_call
+from graphgrad.lower.kernel_calls import is_kernel_call
 from graphgrad.lower.legalise import LEGALISATIONS
 from graphgrad.lower.rebuild import bindings_of
 from tests.running import function

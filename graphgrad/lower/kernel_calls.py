@@ -11,8 +11,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ...ops.tensor import bits
-from ..rebuild import rebuilt, with_body
+from ..ops.tensor import bits
+from .rebuild import rebuilt, with_body
 
 
 def is_kernel_call(value: Any) -> bool:
