@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from workload import Workload
 
 _WORKER = Path(__file__).with_name("worker.py")
+CACHE_VARIABLES = ("GRAPHGRAD_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 THREAD_VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -149,8 +150,12 @@ class Stepping:
 
 
 class Contender(Stepping):
-    """The process of one of `contenders`, which trains one workload."""
+    """The process of one of `contenders`, which trains one workload.
+
+    What it compiles is kept in the workload's folder, not where earlier runs have left something.
+    """
 
     def __init__(self, name: str, workload: Workload, threads: int):
         command = [sys.executable, str(_WORKER), name, str(workload.folder), str(threads)]
-        super().__init__(name, command, dict.fromkeys(THREAD_VARIABLES, str(threads)))
+        caches = {variable: str(workload.folder / variable) for variable in CACHE_VARIABLES}
+        super().__init__(name, command, dict.fromkeys(THREAD_VARIABLES, str(threads)) | caches)

@@ -12,7 +12,8 @@ INCLUDES = "train_step: forward, loss, backward, statistics, guarded SGD momentu
 
 
 def prepare(workload: Workload, threads: int) -> Callable[[], float]:
-    """Return the step; `threads` reaches TVM through the environment."""
+    """Return the step."""
+    gg.set_threads(threads)
     step = gg.train_step(
         gg.from_onnx(workload.proto()),
         loss="cross_entropy",
