@@ -7,7 +7,8 @@ donation, and again with each tensor overwritten as soon as it is allocated. The
 copies of the same arguments and must return the same bits, by a processor that rounds each product
 and each sum. Fusion and schedules are those of the
 first; only which buffers are bound to what differs. Programs that call functions of Python are run
-once, as they might do something else the next time.
+once, as they might do something else the next time. Steps return all results and take memory at each
+call, as the two others do.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.lower import pipeline
 from graphgrad.lower.inplace import DONATED_DONE
+from graphgrad.train import on_device
 
 _ALLOCATIONS = ("relax.vm.alloc_tensor", "relax.memory.alloc_tensor")
 _OURS = ("vm.", "runtime.", "tests.dirty")
@@ -116,10 +118,16 @@ def differential():
         mock.patch.object(pipeline, "_lowering", state.lowering),
         mock.patch.object(tvm, "compile", state.compile),
         mock.patch.object(pipeline, "compile_kernels", state.compile_kernels),
+        mock.patch.object(on_device, "without_arguments", _with_all_results),
+        mock.patch.object(on_device, "with_workspace", lambda mod, _: (mod, None)),
         mock.patch.object(relax.VirtualMachine, "__init__", _method(state.machine)),
         mock.patch.object(relax.VirtualMachine, "__getitem__", _method(state.function)),
     ):
         yield state
+
+
+def _with_all_results(mod, name):
+    return mod, list(range(len(mod[name].ret_ty.fields)))
 
 
 def _method(function):

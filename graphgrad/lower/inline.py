@@ -60,7 +60,7 @@ def inline_maps(sch: Schedule, may_repeat: MayRepeat, most_readers: int = 1) -> 
 def _may_inline(
     stage: Stage, reader: Stage, sizes: dict[str, int], may_repeat: MayRepeat, readers: int
 ) -> bool:
-    if reuses_operands(reader):
+    if stage.loads and reuses_operands(reader):
         return False  # a contraction's operands are read many times, and must stay plain reads
     reads = _reads(reader, stage.stores[0].buffer)
     if sizes[reader.name] + reads * sizes[stage.name] > LARGEST_BODY:
