@@ -6,7 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import wraps
+from threading import RLock
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import tvm
@@ -61,6 +63,23 @@ class Given:
     extents: dict[Any, int]
 
 
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+def one_at_a_time(method: _Method) -> _Method:
+    """Make calls of a method wait while another thread is in such a method of the same object.
+
+    They share the memory that batches are copied to, and the frames of a virtual machine.
+    """
+
+    @wraps(method)
+    def alone(self: ModelOnDevice, *arguments: Any, **options: Any) -> Any:
+        with self._calls:
+            return method(self, *arguments, **options)
+
+    return cast(_Method, alone)
+
+
 class Watch(Protocol):
     """Sees what a model becomes on its way to the device."""
 
@@ -101,6 +120,7 @@ class ModelOnDevice(ABC):
         self._forwards: dict[Shapes, Forward] = {}
         self._extents: dict[Any, dict[Any, int]] = {}
         self._watch: Watch | None = None
+        self._calls = RLock()
 
     def _given(self, inputs: Inputs) -> Given:
         """Return the inputs of a call, checked against the model."""

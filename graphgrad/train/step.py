@@ -16,7 +16,7 @@ from . import checkpoint
 from .export import InputShapes, chosen_shapes, write_export
 from .forward import Forward, LossChoice
 from .inputs import Inputs
-from .on_device import ModelOnDevice, Watch
+from .on_device import ModelOnDevice, Watch, one_at_a_time
 from .optimizer import SGD, Optimizer, check_rate
 from .programs import NewResults, Programs
 from .recipe import recipe
@@ -197,6 +197,7 @@ class TrainStep(ModelOnDevice):
         """Copies of the optimiser's buffers, by kind (such as ``momentum``) and parameter."""
         return {slot: self._tensors.arrays_of(slot) for slot in self._tensors.slots}
 
+    @one_at_a_time
     def __call__(self, inputs: Inputs, targets: Any = None) -> StepLoss | ReadLoss:
         """Make one step, or add a micro-batch to it.
 
@@ -280,6 +281,7 @@ class TrainStep(ModelOnDevice):
     def _settled(self, loss: StepLoss) -> StepLoss | ReadLoss:
         return loss.settle() if self._device.type == "cpu" else loss
 
+    @one_at_a_time
     def check(self, inputs: Inputs, targets: Any = None) -> None:
         """Raise what a step on these arrays would raise before it computes; compile nothing.
 
@@ -290,6 +292,7 @@ class TrainStep(ModelOnDevice):
         """
         self._targets(targets, self._forward(self._given(inputs)))
 
+    @one_at_a_time
     def evaluate(self, inputs: Inputs) -> dict[str, np.ndarray]:
         """Return the model's outputs by name, in inference form, with the current parameters.
 

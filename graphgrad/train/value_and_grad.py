@@ -15,7 +15,7 @@ from ..layout.choice import layout_for
 from ..ops.tensor import type_shape
 from .forward import FORWARD, Forward, LossChoice, build_forward, differentiated, laid_out
 from .inputs import Inputs, check_seed, check_types, names_in, owned_types, placed, read_arrays
-from .on_device import ModelOnDevice, Shapes
+from .on_device import ModelOnDevice, Shapes, one_at_a_time
 from .state import Arrays, as_arrays
 
 LOSS = "loss"
@@ -104,6 +104,7 @@ class ValueAndGrad(ModelOnDevice):
         self._rules = rules
         self._compiled: dict[Shapes, Callable[..., Any]] = {}
 
+    @one_at_a_time
     def __call__(
         self, inputs: Inputs, cotangent: Any = None, seed: int = 0
     ) -> tuple[Arrays, Arrays]:

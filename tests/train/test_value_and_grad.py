@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 import pytest
 import tvm
@@ -258,3 +260,24 @@ def test_an_output_named_loss_is_never_hidden():
     with pytest.raises(ArgumentError, match="an output 'loss' of its own"):
         gg.value_and_grad(model, loss="mse")
     assert list(gg.value_and_grad(model)(random(3), random(3))[0]) == ["loss"]
+
+
+def test_threads_take_turns():
+    """They share the memory that batches are copied to."""
+    gradient = gg.value_and_grad(product(), wrt=["layer.0.weight"])
+    batches = [random(64, 4, seed=seed).astype("float64").astype("float32") for seed in range(2)]
+    cotangent = random(64, 3, seed=7)
+    expected = [gradient(x, cotangent)[0]["y"] for x in batches]
+    wrong = []
+
+    def work(x, y):
+        for _ in range(200):
+            wrong.extend([None] * (not np.array_equal(gradient(x, cotangent)[0]["y"], y)))
+
+    pairs = zip(batches, expected, strict=True)
+    threads = [threading.Thread(target=work, args=pair) for pair in pairs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

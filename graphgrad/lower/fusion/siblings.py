@@ -92,7 +92,17 @@ def _earlier_sibling(name: str, order: list[str], current: dict[str, Stage]) -> 
 
 
 def _may_join(stage: Stage) -> bool:
-    return bool(stage.reduced) and bool(stage.spatial) and not reuses_operands(stage)
+    """Return whether a stage is a reduction that may share its block.
+
+    The values of such a block are bound, and TVM takes the bits of bfloat16 for an integer there.
+    """
+    accesses = [*stage.loads, *stage.stores]
+    return (
+        bool(stage.reduced)
+        and bool(stage.spatial)
+        and not reuses_operands(stage)
+        and not any(str(buffer_of(access).dtype).startswith("bfloat") for access in accesses)
+    )
 
 
 def are_siblings(one: Stage, other: Stage) -> bool:

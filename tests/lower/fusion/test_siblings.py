@@ -146,6 +146,24 @@ def test_a_pair_in_one_kernel_becomes_one_block():
     assert len(stage.stores) == 2
 
 
+@pytest.mark.parametrize("dtype, count", [("float16", 1), ("bfloat16", 2)])
+def test_half_precision(dtype, count):
+    """TVM takes what is bound of bfloat16 for integers."""
+    x = tensor(6, 5, dtype=dtype)
+    k, other_k = te.reduce_axis((0, 5)), te.reduce_axis((0, 5))
+    one = te.compute((6,), lambda i: te.sum(x[i, k].astype("float32"), axis=k))
+    other = te.compute(
+        (6,), lambda i: te.max(x[i, other_k].astype("float32") * x[i, other_k], axis=other_k)
+    )
+    func = te.create_prim_func([x, one, other])
+    assert len(stages(with_joint_reductions(func))) == count
+    values = np.random.default_rng(0).standard_normal((6, 5)).astype(dtype)
+    sums, largest = run_kernel([x], [one, other], values=[values]).scheduled
+    wide = values.astype("float32")
+    np.testing.assert_allclose(sums, wide.sum(1), rtol=1e-3, atol=1e-3)
+    np.testing.assert_allclose(largest, (wide * wide).max(1), rtol=2e-2)
+
+
 def test_contractions_are_left_to_their_schedules():
     x = tensor(64, 32)
     w, v = tensor(32, 48, name="w"), tensor(32, 48, name="v")
