@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         }
         print(json.dumps(facts))
     elif store is None:
-        print(f"compiled programs are not kept: {SWITCH}=0")
+        print(f"compiled programs are not kept: {SWITCH}=0, or there is no home directory")
     else:
         print(
             f"{store.folder}: {len(sizes)} compiled programs, {sum(sizes) / 2**20:.1f} of "

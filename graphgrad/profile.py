@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import relax
 
@@ -182,7 +183,7 @@ def profile(step: TrainStep, inputs: Inputs, targets: Any = None, *, steps: int 
     Raises
     ------
     ArgumentError
-        `step` is none that can be profiled, or `steps` is not positive.
+        `step` is none that can be profiled, or `steps` is no whole number from 1.
     InputError, DeviceError
         As of a step.
 
@@ -199,8 +200,8 @@ def profile(step: TrainStep, inputs: Inputs, targets: Any = None, *, steps: int 
         raise ArgumentError(
             f"the step adds up {step.accumulate} micro-batches; profile one made with accumulate=1"
         )
-    if steps < 1:
-        raise ArgumentError(f"steps={steps!r} must be at least 1")
+    if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
+        raise ArgumentError(f"steps={steps!r} must be a whole number, at least 1")
     watch = _Watch()
     with step.watched(watch):
         first = _seconds(step, inputs, targets)

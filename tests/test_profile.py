@@ -120,13 +120,18 @@ def test_a_model_that_is_no_file_is_named_by_its_ops():
     "change, error",
     [
         ({"step": lambda x, y: 0.0}, "made by graphgrad.train_step, given a function"),
-        ({"steps": 0}, "steps=0 must be at least 1"),
+        ({"steps": 0}, "steps=0 must be a whole number, at least 1"),
+        ({"steps": 2.5}, "steps=2.5 must be a whole number"),
+        ({"steps": "3"}, "steps='3' must be a whole number"),
+        ({"steps": True}, "steps=True must be a whole number"),
     ],
 )
 def test_bad_arguments(profiled, change, error):
     arguments = {"step": profiled[0], "steps": 1} | change
+    count = profiled[0].steps
     with pytest.raises(gg.ArgumentError, match=error):
         gg.profile(arguments["step"], *batch(), steps=arguments["steps"])
+    assert profiled[0].steps == count
 
 
 def test_windows_are_refused():

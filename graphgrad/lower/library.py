@@ -16,13 +16,22 @@ from tvm.support import cc
 from .at_once import at_once
 
 
+def is_linkable(executable: tvm.runtime.Module) -> bool:
+    """Return whether an executable has machine code, and all of it made by LLVM.
+
+    A program without kernels has none.
+    """
+    modules = executable._collect_dso_modules()
+    return bool(modules) and all(module.kind == "llvm" for module in modules)
+
+
 def linked_library(executable: tvm.runtime.Module) -> bytes:
     """Return a shared library that ``tvm.runtime.load_module`` makes an executable of.
 
     Parameters
     ----------
     executable : Module
-        Of the virtual machine, with LLVM modules for this host as imports.
+        Of the virtual machine, for this host; one that `is_linkable`.
 
     Raises
     ------

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import tvm
+from tvm import relax
 from tvm.support import cc
 
 from graphgrad.lower import parallel_compile
-from graphgrad.lower.library import linked_library
+from graphgrad.lower.library import is_linkable, linked_library
 from tests.lower.test_parallel_compile import compile_kernels, for_cores, lowered, results
 
 
@@ -14,6 +15,7 @@ from tests.lower.test_parallel_compile import compile_kernels, for_cores, lowere
 def test_a_library_computes_what_the_modules_do(count, tmp_path, monkeypatch):
     monkeypatch.setattr(parallel_compile, "_SMALLEST_PIECE", 1)
     executable = compile_kernels(lowered(count), for_cores(count))
+    assert is_linkable(executable.mod)
     path = tmp_path / "library.so"
     path.write_bytes(linked_library(executable.mod))
     loaded = tvm.runtime.load_module(str(path))
@@ -26,3 +28,11 @@ def test_a_compiler_that_fails(monkeypatch):
     monkeypatch.setattr(cc, "get_cc", lambda: "false")
     with pytest.raises(RuntimeError):
         linked_library(executable.mod)
+
+
+def test_without_kernels_there_is_nothing_to_link():
+    x = relax.Var("x", relax.TensorType((4,), "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        builder.emit_func_output(x)
+    assert not is_linkable(relax.build(builder.get(), "llvm").mod)

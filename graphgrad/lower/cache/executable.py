@@ -9,15 +9,17 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import tvm
 from tvm.relax.vm_build import VMExecutable
+from tvm.runtime import Executable
 from tvm.support import cc
 
-from ..library import linked_library
+from ..library import is_linkable, linked_library
 from .key import program_key
 from .store import SWITCH, chosen_store, say_once
 
@@ -30,16 +32,17 @@ _FORMATS = (".tar", ".wasm")
 """Names of exports that are something else than a library for this host."""
 
 
-Make: TypeAlias = Callable[[tvm.IRModule], tuple[VMExecutable, Any]]
+Make: TypeAlias = Callable[[tvm.IRModule], tuple[Executable, Any]]
 """Compiles a module; returns besides what JSON can hold of what was found out on the way."""
 
 
 def compiled_once(
     mod: tvm.IRModule, target: tvm.target.Target, options: Mapping[str, Any], make: Make
-) -> tuple[VMExecutable, Any]:
+) -> tuple[Executable, Any]:
     """Return what `make` returns of a module, or returned in an earlier process.
 
-    Programs for processors are kept: when they are first loaded or exported.
+    Programs for processors are kept: when they are first loaded or exported. One that is no program
+    of the virtual machine is not, nor one without kernels, whose compilation takes no time.
 
     Parameters
     ----------
@@ -53,7 +56,7 @@ def compiled_once(
 
     Returns
     -------
-    tuple of VMExecutable and facts
+    tuple of Executable and facts
 
     Raises
     ------
@@ -68,13 +71,15 @@ def compiled_once(
     entry = store.read(key)
     found = None if entry is None else _opened(entry)
 
-    def again() -> VMExecutable:
+    def again() -> Executable:
         return make(program)[0]
 
     if found is not None:
         library, loaded, facts = found
         return LibraryExecutable(library, loaded, again), facts
     made, facts = make(mod)
+    if not isinstance(made, VMExecutable) or not is_linkable(made.mod):
+        return made, facts
 
     def keep(library: bytes) -> None:
         store.write(key, _entry(library, facts))
@@ -94,9 +99,7 @@ class LibraryExecutable(VMExecutable):
         Compiles the same program, for exports in another form.
     """
 
-    def __init__(
-        self, library: bytes, loaded: tvm.runtime.Module, make: Callable[[], VMExecutable]
-    ):
+    def __init__(self, library: bytes, loaded: tvm.runtime.Module, make: Callable[[], Executable]):
         super().__init__(loaded)
         self._library = library
         self._make = make
@@ -109,14 +112,15 @@ class LibraryExecutable(VMExecutable):
         """Write a library, as ``tvm.runtime.Executable.export_library`` does."""
         if options or _is_special(file_name):
             return self._make().export_library(os.fspath(file_name), **options)
-        Path(file_name).write_bytes(self._library)
+        _put(self._library, Path(file_name))
         return None
 
 
 class KeptExecutable(VMExecutable):
     """An executable whose library is made, kept in the cache and loaded when it is first used.
 
-    From then on it is what a later process would have read.
+    From then on it is what a later process would have read: a program that imports a library, whose
+    LLVM modules are gone. To inspect the code that LLVM makes set ``GRAPHGRAD_CACHE=0``.
 
     Parameters
     ----------
@@ -132,7 +136,7 @@ class KeptExecutable(VMExecutable):
         self,
         made: VMExecutable,
         keep: Callable[[bytes], None],
-        make: Callable[[], VMExecutable],
+        make: Callable[[], Executable],
     ):
         super().__init__(made.mod)
         self._made = made
@@ -145,9 +149,16 @@ class KeptExecutable(VMExecutable):
         if not options and isinstance(self._made, LibraryExecutable):
             return self.mod
         library = None if options else self._kept()
-        loaded = None if library is None else _loaded(library)
-        if library is None or loaded is None:
+        if library is None:
             return self._made.jit(**options)
+        loaded = _loaded(library)
+        if loaded is None:
+            say_once(
+                f"a program that the C compiler {cc.get_cc()} has linked does not load, and its "
+                "machine code is made once more, in memory: check the compiler, and that there is "
+                f"space for temporary files, or set {SWITCH}=0"
+            )
+            return self._made.jit()
         self._made = LibraryExecutable(library, loaded, self._make)
         super().__init__(loaded)  # what LLVM has made of the program is free to go
         return loaded
@@ -157,7 +168,7 @@ class KeptExecutable(VMExecutable):
         library = None if options or _is_special(file_name) else self._kept()
         if library is None:
             return self._made.export_library(os.fspath(file_name), **options)
-        Path(file_name).write_bytes(library)
+        _put(library, Path(file_name))
         return None
 
     def _kept(self) -> bytes | None:
@@ -208,13 +219,31 @@ def _loaded(library: bytes) -> tvm.runtime.Module | None:
     It is loaded from a file of its own, which nobody else can replace meanwhile: two modules of one
     file would share variables, and the one that lived longer would use those of the other.
     """
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        path = Path(folder) / f"program{_SUFFIX}"
-        path.write_bytes(library)
-        try:
+    try:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            path = Path(folder) / f"program{_SUFFIX}"
+            path.write_bytes(library)
             return tvm.runtime.load_module(str(path))
-        except (RuntimeError, OSError):
-            return None
+    except (RuntimeError, OSError):
+        return None
+
+
+def _put(library: bytes, path: Path) -> None:
+    """Write a library to a file, in one step.
+
+    A process that has loaded the file of before keeps that: written over it would change under it.
+    """
+    if path.exists() and not path.is_file():
+        path.write_bytes(library)  # a device, or an error
+        return
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with unfinished.open("xb") as file:  # who may read it is up to the umask
+            file.write(library)
+        os.replace(unfinished, path)
+    except OSError:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 def _is_special(file_name: str | os.PathLike[str]) -> bool:

@@ -161,14 +161,23 @@ class Store:
 def chosen_store() -> Store | None:
     """Return where compiled programs are kept, as the environment says; None if they are not.
 
+    They are not where the user has no home directory either, which is said once.
+
     Raises
     ------
     ArgumentError
-        The size is no number.
+        The size is no number, or the folder is in the home directory of a user who has none.
     """
     if os.environ.get(SWITCH, "").strip() == "0":
         return None
-    return Store(_folder(), _megabytes() << 20)
+    folder, size = _folder(), _megabytes() << 20
+    if folder is None:
+        say_once(
+            "compiled programs are not kept for the next process, because there is no home "
+            f"directory; name a folder in the environment variable {FOLDER}, or set {SWITCH}=0"
+        )
+        return None
+    return Store(folder, size)
 
 
 def say_once(message: str) -> None:
@@ -178,14 +187,24 @@ def say_once(message: str) -> None:
         warnings.warn(message, stacklevel=2)
 
 
-def _folder() -> Path:
+def _folder() -> Path | None:
+    """Return the folder that is named, or the usual one; None if there is no home for that."""
     named = os.environ.get(FOLDER)
     if named:
-        return Path(named).expanduser()
-    if os.name == "nt":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home())) / "graphgrad" / "cache"
-    usual = os.environ.get("XDG_CACHE_HOME")
-    return (Path(usual) if usual else Path.home() / ".cache") / "graphgrad"
+        try:
+            return Path(named).expanduser()
+        except RuntimeError as error:
+            raise ArgumentError(f"{FOLDER}={named!r} names no folder: {error}") from error
+    is_windows = os.name == "nt"
+    usual = os.environ.get("LOCALAPPDATA" if is_windows else "XDG_CACHE_HOME")
+    within = Path("graphgrad", "cache") if is_windows else Path("graphgrad")
+    if usual:
+        return Path(usual) / within
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    return (home if is_windows else home / ".cache") / within
 
 
 def _megabytes() -> int:

@@ -3,16 +3,18 @@
 import os
 import subprocess
 import sys
+import threading
 import warnings
 
 import numpy as np
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, te
 from tvm.support import cc
 
 import graphgrad as gg
 from graphgrad.lower import cache, pipeline
+from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.cache import executable, key, store
 from graphgrad.lower.cache.executable import KeptExecutable, LibraryExecutable
 from tests.lower.programs import module, random_tensors, tensor_type
@@ -26,7 +28,7 @@ SHAPES = [(9, 33), (33, 17)]
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """Turn the cache on, with a folder of its own."""
-    monkeypatch.setattr(key, "_sources_changed", lambda: False)
+    monkeypatch.setattr(key, "sources_changed", lambda: False)
     monkeypatch.setattr(store, "_said", set())
     monkeypatch.setenv("GRAPHGRAD_CACHE", "1")
     monkeypatch.setenv("GRAPHGRAD_CACHE_DIR", str(tmp_path / "cache"))
@@ -166,6 +168,146 @@ def test_an_export_makes_machine_code_once(tmp_path, monkeypatch):
     assert len(calls) == 1
 
 
+REPLACED = """
+import os, sys
+import tvm
+from tvm import relax
+from tests.lower.cache.test_executable import key, program, result
+import graphgrad as gg
+key.sources_changed = lambda: False
+path = sys.argv[1]
+for scale in (2.0, 3.0):
+    if sys.argv[2] == "warm":
+        result(gg.compile(program(scale)))
+first, second = gg.compile(program(2.0)), gg.compile(program(3.0))
+first.export_library(path)
+loaded = tvm.runtime.load_module(path)
+before = result(loaded)
+second.export_library(path)
+assert (result(loaded) == before).all()
+assert (result(gg.compile(program(2.0))) == before).all()
+print(os.listdir(os.path.dirname(path)))
+"""
+
+
+@pytest.mark.parametrize("warm", ["cold", "warm"])
+def test_an_export_leaves_a_library_alone_that_is_in_use(tmp_path, warm):
+    """In a process of its own, which ends if it does not."""
+    (tmp_path / "exports").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", REPLACED, str(tmp_path / "exports" / "model.so"), warm],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "['model.so']"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_who_may_read_an_export_is_up_to_the_umask(tmp_path):
+    compiled = gg.compile(program())
+    before = os.umask(0o027)
+    try:
+        compiled.export_library(tmp_path / "model.so")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "model.so").stat().st_mode & 0o777 == 0o640
+
+
+def test_an_export_that_fails_leaves_nothing(tmp_path, monkeypatch):
+    (tmp_path / "exports").mkdir()
+    (tmp_path / "exports" / "model.so").write_bytes(b"before")
+    compiled = gg.compile(program())
+    result(compiled)
+    monkeypatch.setattr(os, "replace", no_space)
+    with pytest.raises(OSError, match="no space left"):
+        compiled.export_library(tmp_path / "exports" / "model.so")
+    (left,) = (tmp_path / "exports").iterdir()
+    assert left.read_bytes() == b"before"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="devices of POSIX systems are files")
+def test_an_export_to_a_device(tmp_path):
+    """It takes what is written, and stays a device."""
+    os.mkfifo(tmp_path / "model.so")
+    read = []
+    reader = threading.Thread(
+        target=lambda: read.append((tmp_path / "model.so").read_bytes()), daemon=True
+    )
+    reader.start()
+    compiled = gg.compile(program())
+    compiled.export_library(tmp_path / "model.so")
+    reader.join(60)
+    assert read == [compiled._kept()]
+    assert (tmp_path / "model.so").is_fifo()
+
+
+def no_space(*_, **__):
+    raise OSError("no space left")
+
+
+def test_without_space_for_temporary_files_entries_are_made_again(monkeypatch):
+    expected = result(gg.compile(program()))
+    with monkeypatch.context() as full:
+        full.setattr(executable.tempfile, "TemporaryDirectory", no_space)
+        again = gg.compile(program())
+    assert isinstance(again, KeptExecutable)
+    np.testing.assert_array_equal(result(again), expected)
+
+
+@pytest.mark.parametrize("loads", [no_space, lambda library: None], ids=["full", "refused"])
+def test_a_library_that_does_not_load_is_made_in_memory(monkeypatch, loads):
+    expected = result(gg.compile(program()))
+    compiled = gg.compile(program(3.0))
+    compiled._kept()
+    if loads is no_space:
+        monkeypatch.setattr(executable.tempfile, "TemporaryDirectory", no_space)
+    else:
+        monkeypatch.setattr(executable, "_loaded", loads)
+    with pytest.warns(UserWarning, match="has linked does not load") as said:
+        first, second = result(compiled), result(compiled)
+    assert len(said) == 1
+    np.testing.assert_array_equal(first, second)
+    np.testing.assert_allclose(first, expected * 1.5, rtol=1e-6)
+
+
+# --- what is not kept ---
+
+
+def test_a_program_without_kernels(folder):
+    compiled = gg.compile(module(lambda b, x: x, tensor_type(4)))
+    (x,) = random_tensors((4,))
+    machine = relax.VirtualMachine(compiled, tvm.cpu())
+    np.testing.assert_array_equal(machine["main"](x).numpy(), x.numpy())
+    assert not entries(folder)
+
+
+def test_a_program_of_packed_functions(folder):
+    name = "tests.cache.twice"
+    tvm.register_global_func(name, lambda x: to_tensor(2 * x.numpy()), override=True)
+    mod = module(
+        lambda b, x: op.call_pure_packed(name, x, ty_args=[tensor_type(4)]), tensor_type(4)
+    )
+    (x,) = random_tensors((4,))
+    machine = relax.VirtualMachine(gg.compile(mod), tvm.cpu())
+    np.testing.assert_array_equal(machine["main"](x).numpy(), 2 * x.numpy())
+    assert not entries(folder)
+
+
+def test_kernels_without_a_program_of_the_machine(folder):
+    a = te.placeholder((4,), "float32", name="a")
+    twice = te.create_prim_func([a, te.compute((4,), lambda i: a[i] * 2.0, name="b")])
+    compiled = gg.compile(tvm.IRModule({"twice": twice.with_attr("global_symbol", "twice")}))
+    x, y = random_tensors((4,), (4,))
+    compiled["twice"](x, y)
+    np.testing.assert_array_equal(y.numpy(), 2 * x.numpy())
+    assert not entries(folder)
+
+
+# --- compilers that are not there ---
+
+
 def test_without_a_compiler_programs_run_and_it_is_said_once(folder, monkeypatch):
     expected = result(gg.compile(program()))
     for path in entries(folder):
@@ -236,7 +378,7 @@ def test_a_step_from_the_cache_trains_alike(folder, monkeypatch):
 SCRIPT = """
 import graphgrad as gg
 from graphgrad.lower.cache import key
-key._sources_changed = lambda: False
+key.sources_changed = lambda: False
 from tests.lower.cache.test_executable import program, result
 print(result(gg.compile(program())).tobytes().hex())
 """

@@ -6,12 +6,12 @@ import sys
 import numpy as np
 import pytest
 import tvm
-import tvm_ffi
 from tvm import relax
 
 import graphgrad as gg
 from graphgrad import effects
 from graphgrad.lower.cache import key as key_module
+from graphgrad.lower.cache import lowerings
 from graphgrad.lower.cache.key import program_key
 from tests.lower.programs import module, tensor_type
 
@@ -23,7 +23,7 @@ TARGET = gg.target({"kind": "llvm", "num-cores": 2})
 @pytest.fixture(autouse=True)
 def settled_sources(monkeypatch):
     """Sources may be edited while tests run; these do not depend on them."""
-    monkeypatch.setattr(key_module, "_sources_changed", lambda: False)
+    monkeypatch.setattr(key_module, "sources_changed", lambda: False)
 
 
 def program(scale=2.0, shape=(2, 3)):
@@ -84,23 +84,23 @@ def test_declared_effects_count(monkeypatch):
 
 def test_sources_and_versions_count(monkeypatch):
     before = key()
-    monkeypatch.setattr(key_module, "_sources_digest", lambda: "others")
+    monkeypatch.setattr(key_module, "sources_digest", lambda: "others")
     other_sources = key()
-    monkeypatch.setattr(key_module, "_tvm_identity", lambda: ["another"])
+    monkeypatch.setattr(key_module, "tvm_identity", lambda: ["another"])
     assert len({before, other_sources, key()}) == 3
 
 
 ELSEWHERE = """
 from tests.lower.cache import test_key as here
-here.key_module._sources_changed = lambda: False
-here.key_module._sources_digest = lambda: "the same"
+here.key_module.sources_changed = lambda: False
+here.key_module.sources_digest = lambda: "the same"
 print(here.key(), here.key(here.program(3.0)))
 """
 
 
 def test_another_process_finds_the_same_key(monkeypatch):
     monkeypatch.setattr(effects, "_declared", {})
-    monkeypatch.setattr(key_module, "_sources_digest", lambda: "the same")
+    monkeypatch.setattr(key_module, "sources_digest", lambda: "the same")
     done = subprocess.run(
         [sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, check=True
     )
@@ -120,22 +120,24 @@ def test_instruments_see_every_pass():
 
 
 def test_sources_that_have_changed(monkeypatch):
-    monkeypatch.undo()
-    monkeypatch.setattr(key_module, "_LOADED", 0.0)
+    monkeypatch.setattr(key_module, "sources_changed", lambda: True)
     assert key() is None
 
 
-def test_an_op_that_is_lowered_otherwise_than_at_first(monkeypatch):
-    name = ("relax.nn.relu", "FLegalize")
-    other = tvm_ffi.convert(lambda builder, call: call)
-    monkeypatch.setitem(key_module._known, name, other)
+@pytest.mark.parametrize("unknown", ["sources_digest", "tvm_identity"])
+def test_sources_and_builds_that_cannot_be_told(monkeypatch, unknown):
+    monkeypatch.setattr(key_module, unknown, lambda: None)
     assert key() is None
-    monkeypatch.delitem(key_module._known, name)
+
+
+def test_lowerings_that_have_changed(monkeypatch):
+    monkeypatch.setattr(key_module, "changed_lowerings", lambda: True)
     assert key() is None
 
 
 def test_ops_of_others(monkeypatch):
-    monkeypatch.setattr(key_module, "_known_ops", key_module._known_ops - {"relax.multiply"})
+    monkeypatch.setattr(lowerings, "_first_ops", lowerings._first_ops - {"relax.multiply"})
+    monkeypatch.setattr(key_module, "changed_lowerings", lambda: False)
     assert key() is None
     assert key(module(lambda b, x: op.add(x, x), tensor_type(2, 3))) is not None
 

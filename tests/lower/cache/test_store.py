@@ -4,6 +4,7 @@ import os
 import threading
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -188,6 +189,38 @@ def test_where_it_is(monkeypatch):
     assert chosen_store().folder == Path("/somewhere/graphgrad")
     monkeypatch.setenv("GRAPHGRAD_CACHE_DIR", "/elsewhere")
     assert chosen_store().folder == Path("/elsewhere")
+
+
+def without_home():
+    raise RuntimeError("Could not determine home directory.")
+
+
+def test_a_user_without_home_is_told_once(monkeypatch):
+    monkeypatch.delenv("GRAPHGRAD_CACHE")
+    for name in ("GRAPHGRAD_CACHE_DIR", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(Path, "home", without_home)
+    with pytest.warns(UserWarning, match="no home directory.*GRAPHGRAD_CACHE_DIR") as said:
+        assert chosen_store() is None
+        assert chosen_store() is None
+    assert len(said) == 1
+
+
+def test_a_folder_in_the_home_of_nobody(monkeypatch):
+    monkeypatch.delenv("GRAPHGRAD_CACHE")
+    monkeypatch.setenv("GRAPHGRAD_CACHE_DIR", "~no such user/cache")
+    with pytest.raises(ArgumentError, match="GRAPHGRAD_CACHE_DIR='~no such user/cache'"):
+        chosen_store()
+
+
+@pytest.mark.parametrize(
+    "system, name, rest",
+    [("posix", "XDG_CACHE_HOME", "graphgrad"), ("nt", "LOCALAPPDATA", "graphgrad/cache")],
+)
+def test_no_home_is_needed_where_the_system_names_a_folder(monkeypatch, system, name, rest):
+    monkeypatch.setattr(Path, "home", without_home)
+    monkeypatch.setattr(module, "os", SimpleNamespace(name=system, environ={name: "/somewhere"}))
+    assert chosen_store().folder == Path("/somewhere") / rest
 
 
 def test_how_large_it_may_be(monkeypatch):
