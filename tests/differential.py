@@ -5,10 +5,9 @@
 runs the whole test-suite so: whatever graphgrad compiles for a processor is compiled again without
 donation, and again with each tensor overwritten as soon as it is allocated. The three are called on
 copies of the same arguments and must return the same bits, by a processor that rounds each product
-and each sum. Fusion and schedules are those of the
-first; only which buffers are bound to what differs. Programs that call functions of Python are run
-once, as they might do something else the next time. Steps return all results and take memory at each
-call, as the two others do.
+and each sum. Fusion and schedules are those of the first; only which buffers are bound to what
+differs. Programs that call functions of Python are run once, as they might do something else the
+next time. Steps return all results and take memory at each call, as the two others do.
 """
 
 import contextlib

@@ -15,6 +15,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
+from tvm.ir import prim
 from tvm.s_tir import SBlock, SBlockRealize
 
 from .structure import (
@@ -109,8 +110,15 @@ def _vectorised_block(loop: tirx.For) -> Any | None:
 
 
 def _may_be_written_out(body: Any) -> bool:
-    plain = all(isinstance(store, tirx.BufferStore) for store in sequence(body))
-    return plain and bool(_calls(body)) and not _calls_under_condition(body)
+    """Return whether what functions are called with may be computed in front of the stores.
+
+    What a variable is bound to within an expression is not known there.
+    """
+    if not all(isinstance(store, tirx.BufferStore) for store in sequence(body)):
+        return False
+    bindings: list[Any] = []
+    tvm_ffi.structural_walk(body, (prim.Let, bindings.append))
+    return bool(_calls(body)) and not bindings and not _calls_under_condition(body)
 
 
 def _loop_of_its_own(loop: tirx.For, store: Any) -> tirx.For:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tvm
 from tvm import te, tirx
+from tvm.ir import prim
 
 from graphgrad.lower.mathematics import with_vector_mathematics
 from tests.lower.kernels import run as run_kernel
@@ -106,6 +107,18 @@ def test_what_stands_under_a_condition_stays():
         (4097,), lambda i: tirx.if_then_else(i < 4096, te.exp(x[i]), tirx.const(0, "float32"))
     )
     runs = run([x], [out])
+    runs.agree()
+    assert "T.exp" in runs.text
+
+
+def test_what_is_computed_from_bound_variables_stays():
+    x = tensor(4096)
+
+    def element(i):
+        t = tirx.Var("t", "float32")
+        return prim.Let(t, x[i] * x[i], te.exp(t) + t)
+
+    runs = run([x], [te.compute(x.shape, element)])
     runs.agree()
     assert "T.exp" in runs.text
 
