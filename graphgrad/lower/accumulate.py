@@ -77,8 +77,9 @@ class _EarlySums:
         for binding in bindings:
             if binding.var in moved:
                 continue
-            total = following.get(binding.var)
-            order += [binding] if total is None else self._sum(binding, total)
+            order.append(binding)
+            while (total := following.get(order[-1].var)) is not None:  # a sum may be a gradient
+                order[-1:] = self._sum(order[-1], total)
         return order
 
     def _gradient(self, binding: Any) -> Any:

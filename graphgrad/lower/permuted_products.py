@@ -60,17 +60,13 @@ class _Permutations:
 
     def __init__(self, builder: relax.BlockBuilder, func: relax.Function):
         self._builder, self._func = builder, func
-        self._bound = {
-            binding.var: binding.value
-            for block in func.body.blocks
-            if isinstance(block, relax.DataflowBlock)
-            for binding in block.bindings
-        }
+        self._bound: dict[Any, Any] = {}
         self._readers = _readers(func)
 
     def function(self) -> relax.Function:
         """Return the function with the permutations inside the products, and without the others."""
-        if not any(_calls(value, _PERMUTATION) for value in self._bound.values()):
+        bindings = (binding for block in self._func.body.blocks for binding in block.bindings)
+        if not any(_calls(binding.value, _PERMUTATION) for binding in bindings):
             return self._func
         blocks = [
             relax.DataflowBlock(list(self._changed(block.bindings)), block.span)
@@ -85,6 +81,8 @@ class _Permutations:
         )
 
     def _changed(self, bindings: Sequence[Any]) -> Iterator[Any]:
+        # What another block has permuted may be known there alone.
+        self._bound = {binding.var: binding.value for binding in bindings}
         taken: set[Any] = set()
         for binding in bindings:
             if binding.var in taken:

@@ -220,3 +220,19 @@ def test_half_precision_is_scattered_in_single():
     _, (total,) = vm["main_vjp"](*map(to_tensor, (index, old, cotangent, old)))
     # Rounded to float16 twice at most: the sum of the updates, and the total.
     np.testing.assert_allclose(total.numpy()[0], 100 + count * float(cotangent[0, 0]), rtol=1e-3)
+
+
+def test_a_sum_that_is_a_gradient_itself():
+    def body(b, x, first, second, third):
+        gradient = b.emit(op.exp(x))
+        total = b.emit(op.add(first, gradient))
+        more = b.emit(op.add(second, total))
+        return relax.Tuple([total, more, b.emit(op.add(third, more))])
+
+    mod = module(body, *[tensor_type(8)] * 4, **{DONATED: [[1, 0], [2, 1], [3, 2]]})
+    tensors = random_tensors(*[(8,)] * 4)
+    x, *old = (tensor.numpy().copy() for tensor in tensors)
+    totals = machine(mod)["main"](*tensors)
+    expected = np.exp(x) + np.cumsum(old, axis=0)
+    for total, wanted in zip(totals, expected, strict=True):
+        np.testing.assert_allclose(total.numpy(), wanted, rtol=1e-5, atol=1e-6)

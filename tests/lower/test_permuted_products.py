@@ -184,3 +184,33 @@ def test_symbolic_extents():
     assert "relax.permute_dims" not in ops(with_permutations_inside(mod))
     x, y = (GENERATOR.standard_normal((6, k)).astype("float32") for k in (4, 5))
     np.testing.assert_allclose(run(mod, [x, y])[0], x.T @ y, rtol=1e-5, atol=1e-6)
+
+
+def test_permutations_of_another_block_stay():
+    """What they permute may be known in that block alone."""
+    x, w, result = (
+        relax.Var(name, relax.TensorType(shape, "float32"))
+        for name, shape in (("x", (4, 8)), ("w", (6, 8)), ("result", (4, 6)))
+    )
+    inner = relax.DataflowVar("inner", w.ty)
+    turned = relax.Var("turned", relax.TensorType((8, 6), "float32"))
+    between = relax.Var("between", x.ty)
+    builder = relax.BlockBuilder()
+
+    def bound(var, value):
+        return relax.VarBinding(var, builder.normalize(value))
+
+    blocks = [
+        relax.DataflowBlock(
+            [bound(inner, relax.op.exp(w)), bound(turned, relax.op.permute_dims(inner))]
+        ),
+        relax.BindingBlock([bound(between, relax.op.exp(x))]),
+        relax.DataflowBlock([bound(result, relax.op.matmul(between, turned))]),
+    ]
+    func = relax.Function([x, w], relax.SeqExpr(blocks, result), result.ty)
+    mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    assert ops(with_permutations_inside(mod)).count("relax.permute_dims") == 1
+    arrays = [GENERATOR.standard_normal(shape).astype("float32") for shape in ((4, 8), (6, 8))]
+    machine = relax.VirtualMachine(gg.compile(mod), tvm.cpu())
+    found = machine["main"](*map(tvm.runtime.tensor, arrays)).numpy()
+    np.testing.assert_allclose(found, np.exp(arrays[0]) @ np.exp(arrays[1]).T, rtol=1e-5)

@@ -22,6 +22,10 @@ from ..structure import Load, Stage, buffer_of, stages, volume
 _MOST_OPERATIONS = 24
 """Of a map that is computed several times, index arithmetic included."""
 
+_MOST_TOGETHER = 48
+"""Operations of such a map and of those that are computed again for it. So a reader has at most
+this many copies, however long the chain of maps in front of it is."""
+
 _CHEAP = {"prim.if_then_else", "tirx.fabs", "tirx.sqrt", "tirx.isnan", "tirx.likely"}
 """Functions that cost no more than some arithmetic."""
 
@@ -107,9 +111,12 @@ class _Block:
             for var in dict.fromkeys(variables_of(binding.value)):
                 self._readers.setdefault(var, []).append(binding.var)
         self._completed: set[Any] = set()
+        self._operations: dict[Any, int] = {}
         for binding in bindings:
             if self._completes(binding):
                 self._completed.add(binding.var)
+            elif self._may_be_repeated(binding):
+                self._operations[binding.var] = self._operations_of(binding)
 
     def repeated(self) -> list[Any]:
         """Return the bindings with copies, each in front of its reader."""
@@ -129,9 +136,7 @@ class _Block:
         """Give each reader but the first a copy, and each copy the same chance for its sources."""
         binding = self._bindings[var]
         readers = self._readers.get(var, [])
-        if len(readers) < 2 or not isinstance(var, relax.DataflowVar):
-            return
-        if var in self._completed or not self._pays(binding, readers):
+        if len(readers) < 2 or var not in self._operations or not self._pays(binding, readers):
             return
         for reader in readers[1:]:
             copy = relax.DataflowVar(var.name, var.ty)
@@ -151,6 +156,20 @@ class _Block:
         changed = relax.Call(call.op, [call.args[0], fields], call.attrs, call.ty_args, call.span)
         relax.expr._update_type(changed, call.ty)
         self._bindings[reader] = relax.VarBinding(reader, changed, binding.span)
+
+    def _may_be_repeated(self, binding: Any) -> bool:
+        """Return whether copies of a map may be made, for the readers that it has or for more."""
+        return (
+            isinstance(binding.var, relax.DataflowVar)
+            and self._pays(binding, self._readers.get(binding.var, []))
+            and self._operations_of(binding) <= _MOST_TOGETHER
+        )
+
+    def _operations_of(self, binding: Any) -> int:
+        """Return the operations of a copy, and of the copies that it asks for in its turn."""
+        own = sum(stage.operations for stage in self._kernels[binding.value.args[0]].stages)
+        sources = dict.fromkeys(variables_of(binding.value))
+        return max(own, 1) + sum(self._operations.get(source, 0) for source in sources)
 
     def _pays(self, binding: Any, readers: list[Any]) -> bool:
         """Return whether copies of a map move fewer bytes than the map, written and read."""

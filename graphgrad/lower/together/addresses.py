@@ -21,6 +21,8 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.s_tir import SBlock, SBlockRealize
 
+from ..structure import sequence, with_values
+
 PART = 1 << 14
 """Elements of a part: what is read and written of it stays in a core's cache."""
 
@@ -29,7 +31,9 @@ _UNION = 15
 
 Statement = Any
 Body = Callable[[list[Any], Any, Any], Statement]
-"""Given the buffers of a row, an index in them and a lane, what is done to the elements there."""
+"""Given the buffers of a row, an index in them and a lane, what is done to the elements there. Of a
+sequence, each statement is done in all lanes before the next one; a buffer that it allocates is for
+all lanes."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,11 @@ class Rows:
 
     buffers: list[list[Any]]
 
+    def __post_init__(self) -> None:
+        # Nothing checks indices where the kernel runs.
+        for row, length in zip(self.buffers, self.lengths, strict=True):
+            assert all(_elements_of(buffer) == length for buffer in row)
+
     @cached_property
     def dtypes(self) -> list[str]:
         """Of the columns."""
@@ -53,7 +62,7 @@ class Rows:
     @cached_property
     def lengths(self) -> list[int]:
         """Elements of each tensor of the rows."""
-        return [math.prod(int(extent) for extent in row[0].shape) for row in self.buffers]
+        return [_elements_of(row[0]) for row in self.buffers]
 
     @property
     def parts(self) -> int:
@@ -183,13 +192,10 @@ def _elements(buffers: list[Any], begin: Any, count: Any, lanes: int, element: B
     """Return the loops over `count` elements of a row from `begin`, as many at once as asked."""
     vector, lane, single = (tirx.Var(name, "int64") for name in ("vector", "lane", "single"))
     whole = tirx.floordiv(count, _int(lanes))
-    at_once = tirx.For(
-        lane,
-        _int(0),
-        _int(lanes),
-        tirx.ForKind.VECTORIZED,
-        element(buffers, begin + vector * lanes + lane, lane),
-    )
+    done = sequence(element(buffers, begin + vector * lanes + lane, lane))
+    # TVM would get a buffer wrong that nothing but one vectorised loop accesses.
+    loops = [_in_lanes(statement, lane, lanes) for statement in done]
+    at_once = loops[0] if len(loops) == 1 else tirx.SeqStmt(loops)
     one_by_one = element(buffers, begin + whole * lanes + single, _int(0))
     return tirx.SeqStmt(
         [
@@ -197,6 +203,19 @@ def _elements(buffers: list[Any], begin: Any, count: Any, lanes: int, element: B
             tirx.For(single, _int(0), count - whole * lanes, tirx.ForKind.SERIAL, one_by_one),
         ]
     )
+
+
+def _in_lanes(statement: Statement, lane: Any, lanes: int) -> Statement:
+    """Return what does one statement in all lanes."""
+    if isinstance(statement, tirx.AllocBuffer):
+        return statement
+    own = tirx.Var(lane.name, "int64")
+    body = with_values(statement, {lane: own})
+    return tirx.For(own, _int(0), _int(lanes), tirx.ForKind.VECTORIZED, body)
+
+
+def _elements_of(buffer: Any) -> int:
+    return math.prod(int(extent) for extent in buffer.shape)
 
 
 def _int(value: int) -> Any:

@@ -13,7 +13,7 @@ from tvm import relax, tirx
 
 from ..alias import Aliases, Module
 from ..regions import leaves
-from ..structure import static
+from ..structure import is_among, static
 from .chain import Call
 from .flat import FlatMap
 
@@ -141,6 +141,8 @@ class Calls:
             return None
         if not all(isinstance(field, tvm.ir.Var) for field in fields):
             return None
+        if not _fits(kernel, [*(field.ty for field in fields), value.ty]):
+            return None
         place = int(value.attrs.inplace_indices[0]) if value.op == _IN_PLACE else -1
         call = Call(
             kernel,
@@ -159,6 +161,33 @@ class Calls:
             self._numbers[var] = len(self._tensors)
             self._tensors.append(var)
         return self._numbers[var]
+
+
+def _fits(kernel: FlatMap, types: list[Any]) -> bool:
+    """Return whether a kernel takes all tensors of some types but the last, and makes that one.
+
+    A kernel that a program brings along may overwrite what it takes, with no parameter for its
+    result; and Relax may know less of its arguments than the kernel does.
+    """
+    written = [buffer for buffer, _ in kernel.stores if is_among(buffer, kernel.params)]
+    return (
+        len(kernel.params) == len(types)
+        and len(written) == 1
+        and written[0].same_as(kernel.params[-1])
+        and all(_is_of(ty, param) for ty, param in zip(types, kernel.params, strict=True))
+    )
+
+
+def _is_of(ty: Any, param: Any) -> bool:
+    """Return whether a type says that a tensor is as a kernel takes it."""
+    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        return False
+    extents = [static(extent) for extent in ty.shape]
+    return (
+        None not in extents
+        and extents == [static(extent) for extent in param.shape]
+        and str(ty.dtype) == str(param.dtype)
+    )
 
 
 def _elements(ty: Any) -> float:

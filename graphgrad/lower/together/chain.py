@@ -19,8 +19,12 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
+from ..kernel_calls import variables_of
 from ..structure import Load, with_values
 from .flat import FlatMap
+
+Keep = Callable[[Any], tuple[list[Any], Any]]
+"""Given a value, the statements that keep it, and what reads it."""
 
 
 @dataclass(frozen=True)
@@ -115,19 +119,24 @@ class Formula:
             and tvm_ffi.structural_equal(self._statement, other._statement)
         )
 
-    def first(self, scalars: Sequence[Any]) -> tuple[list[Any], dict[Any, Any]]:
+    def first(self, scalars: Sequence[Any], keep: Keep) -> tuple[list[Any], dict[Any, Any]]:
         """Return what is computed once, and what it makes known for `statement`.
 
         Parameters
         ----------
         scalars : sequence of Expr
+        keep : callable
         """
         given = [(_number(i, str(value.ty.dtype)), value) for i, value in enumerate(scalars)]
         known: dict[Any, Any] = {}
-        return _bound([*given, *self.numbers], known), known
+        return _kept([*given, *self.numbers], known, keep), known
 
     def statement(
-        self, known: dict[Any, Any], cells: Sequence[Any], store: Callable[[int, Any], Any]
+        self,
+        known: dict[Any, Any],
+        cells: Sequence[Any],
+        store: Callable[[int, Any], Any],
+        keep: Keep,
     ) -> Any:
         """Return what is done to one element.
 
@@ -139,9 +148,10 @@ class Formula:
             The elements of those cells that hold arguments.
         store : callable
             Given the number of a cell and a value, the statement that stores it.
+        keep : callable
         """
         known = known | {_element(i, self.dtypes[i]): value for i, value in enumerate(cells)}
-        statements = _bound(self.values, known)
+        statements = _kept(self.values, known, keep)
         # Whatever is loaded has been loaded before the first store.
         return tirx.SeqStmt(
             [*statements, *(store(cell, with_values(v, known)) for cell, v in self.stores)]
@@ -189,8 +199,9 @@ class Chain:
         cells = [*given, *made]
         stores = [(i, cell.value) for i, cell in enumerate(cells) if cell.results]
         dtypes = [cell.dtype for cell in cells]
-        formula = Formula(dtypes, len(given), self.scalars, self._numbers, self._values, stores)
-        return formula, cells
+        values = _read(self._values, [value for _, value in stores])
+        numbers = _read(self._numbers, [value for _, value in (*values, *stores)])
+        return Formula(dtypes, len(given), self.scalars, numbers, values, stores), cells
 
     def _add(self, call: Call) -> None:
         *inputs, output = call.kernel.params
@@ -251,11 +262,25 @@ def _with_loads(value: Any, known: dict[Any, Any]) -> Any:
     return tvm_ffi.structural_map(value, (Load, lambda load: known[load.source]))
 
 
-def _bound(values: Sequence[tuple[Any, Any]], known: dict[Any, Any]) -> list[Any]:
-    """Return what binds variables of their own to values, and add them to what is known."""
+def _read(values: Sequence[tuple[Any, Any]], ends: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Return those of some values, each computed from earlier ones, that the last ones need."""
+    read = {var for end in ends for var in variables_of(end)}
+    found: list[tuple[Any, Any]] = []
+    for var, value in reversed(values):
+        if var in read:
+            found.append((var, value))
+            read.update(variables_of(value))
+    return found[::-1]
+
+
+def _kept(values: Sequence[tuple[Any, Any]], known: dict[Any, Any], keep: Keep) -> list[Any]:
+    """Return what keeps values, in order, and add what reads them to what is known.
+
+    They are not bound to variables: TVM would put each value in all places of its variable, and
+    its simplification of integers fails on what that makes of some floating-point values.
+    """
     statements = []
     for var, value in values:
-        own = tirx.Var(var.name, var.ty)
-        statements.append(tirx.Bind(own, with_values(value, known)))
-        known[var] = own
+        keeping, known[var] = keep(with_values(value, known))
+        statements += keeping
     return statements

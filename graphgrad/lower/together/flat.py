@@ -75,6 +75,8 @@ def flat_map(kernel: tirx.PrimFunc) -> FlatMap | None:
     )
     if not length or not is_in_order or len(set(written)) != len(written):
         return None
+    if any(not param.shape and is_among(param, written) for param in kernel.params):
+        return None  # a scalar result has no element of each number
     return FlatMap(list(kernel.params), length, [(s.buffer, s.value) for s in stores])
 
 

@@ -41,16 +41,36 @@ def kernel_of(
         ]
         for row in shapes
     ]
-    first, known = formula.first([tirx.BufferLoad(number, []) for number in numbers])
+    first, known = formula.first([tirx.BufferLoad(number, []) for number in numbers], _once)
 
-    def element(buffers: list[Any], index: Any, _: Any) -> Any:
+    def element(buffers: list[Any], index: Any, lane: Any) -> Any:
+        def keep(value: Any) -> tuple[list[Any], Any]:
+            # The loops that use it are right behind: so it is a register in them, and no more.
+            buffer = _local(_LANES, value)
+            store = tirx.BufferStore(buffer, value, [lane])
+            return [tirx.AllocBuffer(buffer), store], buffer[lane]
+
         return formula.statement(
             known,
             [tirx.BufferLoad(buffer, [index]) for buffer in buffers[: formula.given]],
             lambda cell, value: tirx.BufferStore(buffers[cell], value, [index]),
+            keep,
         )
 
     given = [cell for row in rows for cell in row[: formula.given]]
     made = [cell for row in rows for cell in row[formula.given :]]
     statements = [*first, *over_rows(Rows(rows), _LANES, element)]
     return kernel([*numbers, *given, *made], statements, {})
+
+
+def _once(value: Any) -> tuple[list[Any], Any]:
+    """Return the statements that keep a value for all threads, and what reads it."""
+    buffer, read = _local(1, value), tirx.Var("number", str(value.ty.dtype))
+    zero = tirx.const(0, "int64")
+    store = tirx.BufferStore(buffer, value, [zero])
+    return [tirx.AllocBuffer(buffer), store, tirx.Bind(read, buffer[zero])], read
+
+
+def _local(extent: int, value: Any) -> Any:
+    """Return a buffer for values, of which registers become."""
+    return tirx.decl_buffer((tirx.const(extent, "int64"),), str(value.ty), "value", scope="local")

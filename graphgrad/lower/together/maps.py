@@ -227,6 +227,8 @@ class _Together:
     def _together(self, rows: Sequence[_Row], kind: type) -> list[Any]:
         """Return the call of one kernel for rows that are alike, and what its results are."""
         formula, tensor = rows[0].formula, self._calls.tensor
+        if not formula.stores:
+            return []  # nothing reads what these rows make
         scalars = [tensor(number) for number in formula.scalars]
         given = [cell for row in rows for cell in row.cells[: formula.given]]
         held = [tensor(cell.argument) for cell in given if cell.argument is not None]

@@ -105,3 +105,24 @@ def test_a_result_of_the_function_stays():
     names = called(repeated(build, LARGE, ROW))
     assert len(names) == 3
     assert "subtract" in names[0]
+
+
+def test_copies_of_a_long_chain_grow_no_faster_than_it():
+    """Each map has two readers: the next one, and a sum that is returned."""
+
+    def build(length):
+        def chain(b, x):
+            sums = []
+            for _ in range(length):
+                x = b.emit(op.multiply(x, relax.const(0.5, "float32")))
+                sums.append(b.emit(op.sum(x, axis=[0])))
+            return relax.Tuple(sums)
+
+        return chain
+
+    def copies(length):
+        mod = noted(kernels(build(length), LARGE))
+        return len(called(with_repeated_maps(mod))) - len(called(mod))
+
+    assert copies(2) == 1
+    assert copies(120) < 120 * 24  # without a bound, 120 · 119 / 2

@@ -117,3 +117,41 @@ def test_any_number_of_lanes(lanes):
     assert total.sum() == 103 + lanes  # each element once, in the lane that it was given
     rest = 100 % lanes + 3 % lanes
     assert total[0] == 1 + 100 // lanes + 3 // lanes + rest
+
+
+def test_tensors_of_a_row_have_one_length():
+    (long,), (short,) = buffers([8, 7], "float32")
+    with pytest.raises(AssertionError):
+        Rows([[long, short]])
+
+
+def test_each_statement_is_done_in_all_lanes_before_the_next():
+    """The second one reads the neighbouring lane of what the first one has kept.
+
+    In one loop TVM would get a buffer wrong that is accessed nowhere else.
+    """
+    lanes = 16
+    ((source, result),) = buffers([4 * lanes], "float32", "float32")
+
+    def element(columns, index, lane):
+        kept = tirx.decl_buffer((tirx.const(lanes, "int64"),), "float32", "kept", scope="local")
+        neighbour = tirx.bitwise_xor(lane, tirx.const(1, "int64"))
+        return tirx.SeqStmt(
+            [
+                tirx.AllocBuffer(kept),
+                tirx.BufferStore(kept, columns[0][index] * 2.0, [lane]),
+                tirx.BufferStore(columns[1], kept[neighbour], [index]),
+            ]
+        )
+
+    statements = over_rows(Rows([[source, result]]), lanes, element)
+    kinds = []
+
+    def visit(loop):
+        kinds.append(int(loop.kind))
+
+    tvm_ffi.structural_walk(tirx.SeqStmt(statements), (tirx.For, visit))
+    assert kinds.count(tirx.ForKind.VECTORIZED) == 2
+    array = np.random.default_rng(0).random(4 * lanes, dtype="float32")
+    found = run(kernel([source, result], statements, {}), array, np.zeros_like(array))[1]
+    np.testing.assert_array_equal(found.reshape(-1, 2), 2 * array.reshape(-1, 2)[:, ::-1])

@@ -84,3 +84,13 @@ def test_shapes_do_not_matter_and_dtypes_do():
     double = te.compute((4,), lambda i: inputs[0](i) + inputs[1](i))
     exact = flat_map(te.create_prim_func([*inputs, double]))
     assert not one.is_like(formula(Call(exact, [0, 1], 2, None))[0])
+
+
+def test_what_nothing_reads_is_not_computed():
+    calls = [
+        Call(SCALE, [0, 9], 1, None),
+        Call(DOUBLE, [1], 2, None),
+        Call(ADD, [0, 3], 4, None),
+    ]
+    found, _ = formula(*calls, needed=lambda number: number == 4)
+    assert [str(value) for _, value in found.values] == ["cell0 + cell1"]

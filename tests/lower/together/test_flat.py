@@ -53,6 +53,7 @@ OTHERS = {
         te.compute((3,), lambda i: te.sum(X(i, 0, (k := te.reduce_axis((0, 5)))), axis=k)),
     ),
     "a scalar alone": ([SCALAR], te.compute((), lambda: SCALAR() + 1.0)),
+    "a scalar result beside a tensor": ([X, SCALAR], te.compute((), lambda: SCALAR() * 2.0)),
     "nothing": ([tensor(0, 2)], te.compute((0, 2), lambda *i: tirx.const(1.0, "float32"))),
 }
 

@@ -220,6 +220,34 @@ def test_a_kernel_has_a_bounded_number_of_tensors(count):
     assert all(len(lowered[name].params) <= 64 for name in set(found))
 
 
+def test_a_larger_number_times_larger_elements():
+    def body(builder, x, y, a, b):
+        number = builder.emit(op.maximum(a, b))
+        larger = builder.emit(op.maximum(x, y))
+        return relax.Tuple([builder.emit(op.multiply(larger, number)), builder.emit(op.add(x, y))])
+
+    mod = module(body, *[tensor_type(64)] * 2, *[tensor_type()] * 2)
+    assert any(JOINED in name for name in kernels(mod))
+    x, y, a, b = random_tensors((64,), (64,), (), ())
+    scaled, total = (result.numpy() for result in machine(mod)["main"](x, y, a, b))
+    x, y, a, b = (tensor.numpy() for tensor in (x, y, a, b))
+    np.testing.assert_array_equal(scaled, np.maximum(x, y) * np.maximum(a, b))
+    np.testing.assert_array_equal(total, x + y)
+
+
+def test_results_that_nothing_reads():
+    """Nothing removes them where an argument's shape is found out."""
+
+    def body(builder, x, u):
+        known = builder.match_cast(u, tensor_type(8))
+        builder.emit(op.multiply(builder.emit(op.add(x, x)), x))
+        return builder.emit(op.exp(known))
+
+    mod = module(body, tensor_type(8), relax.TensorType(dtype="float32", ndim=1))
+    x, u = random_tensors((8,), (8,))
+    np.testing.assert_allclose(machine(mod)["main"](x, u).numpy(), np.exp(u.numpy()), rtol=1e-6)
+
+
 def test_other_targets_are_left_alone():
     mod = update_of((8,), (9,))
     lowered = pipeline.lower(mod, target({"kind": "cuda", "arch": "sm_90"}))
