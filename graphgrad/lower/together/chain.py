@@ -153,7 +153,7 @@ class Formula:
         known = known | {_element(i, self.dtypes[i]): value for i, value in enumerate(cells)}
         statements = _kept(self.values, known, keep)
         # Whatever is loaded has been loaded before the first store.
-        return tirx.SeqStmt(
+        return _in_order(
             [*statements, *(store(cell, with_values(v, known)) for cell, v in self.stores)]
         )
 
@@ -161,7 +161,14 @@ class Formula:
     def _statement(self) -> Any:
         ends = [tirx.Evaluate(value) for _, value in self.stores]
         binds = [tirx.Bind(var, value) for var, value in (*self.numbers, *self.values)]
-        return tirx.SeqStmt([*binds, *ends])
+        return _in_order([*binds, *ends])
+
+
+def _in_order(statements: Sequence[Any]) -> Any:
+    """Return statements as one: TVM refuses sequences of none, which nobody reads, and of one."""
+    if len(statements) > 1:
+        return tirx.SeqStmt(list(statements))
+    return statements[0] if statements else tirx.Evaluate(tirx.const(0, "int32"))
 
 
 class Chain:

@@ -277,7 +277,7 @@ def _alike(rows: list[_Row]) -> list[list[_Row]]:
 
 def _batches(rows: list[_Row]) -> Iterator[list[_Row]]:
     """Yield rows in batches of about the same size, each few enough for a kernel."""
-    most = max(_MOST_TENSORS // len(rows[0].cells), 1)
+    most = max(_MOST_TENSORS // max(len(rows[0].cells), 1), 1)
     count = -(-len(rows) // most)
     for i in range(count):
         yield rows[i * len(rows) // count : (i + 1) * len(rows) // count]

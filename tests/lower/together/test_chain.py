@@ -1,6 +1,6 @@
 from tvm import te, tirx
 
-from graphgrad.lower.together.chain import Call, Chain
+from graphgrad.lower.together.chain import Call, Chain, Formula
 from graphgrad.lower.together.flat import flat_map
 
 
@@ -94,3 +94,10 @@ def test_what_nothing_reads_is_not_computed():
     ]
     found, _ = formula(*calls, needed=lambda number: number == 4)
     assert [str(value) for _, value in found.values] == ["cell0 + cell1"]
+
+
+def test_chains_whose_results_nobody_reads_are_alike():
+    """TVM refuses sequences of no statements."""
+    nothing = Formula(["float32"], 1, [], [], [], [])
+    assert nothing.is_like(Formula(["float32"], 1, [], [], [], []))
+    assert not nothing.is_like(Formula(["float64"], 1, [], [], [], []))
