@@ -13,3 +13,5 @@ def pytest_configure():
         has_affinity = hasattr(os, "sched_getaffinity")
         count = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
         os.environ.setdefault("TVM_NUM_THREADS", str(max(count // processes, 1)))
+        # Where a variable decides, TVM binds threads: those of all processes to the same core.
+        os.environ.setdefault("TVM_BIND_THREADS", "0")

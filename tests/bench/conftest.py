@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import graphgrad as gg
+
 BENCH = Path(__file__).parents[2] / "bench"
 sys.path.insert(0, str(BENCH))
 
@@ -22,3 +24,10 @@ def bench():
         return json.loads(done.stdout) if "--json" in arguments else done.stdout
 
     return run
+
+
+@pytest.fixture(autouse=True)
+def _choices_are_undone():
+    """Benchmarks choose how many threads compute in their process, which here is that of all."""
+    yield
+    gg.set_threads(None)

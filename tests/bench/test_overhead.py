@@ -1,14 +1,3 @@
-import pytest
-
-import graphgrad as gg
-
-
-@pytest.fixture(autouse=True)
-def _choice_is_undone():
-    yield
-    gg.set_threads(None)  # the benchmark has chosen for this process
-
-
 def test_figures_of_a_small_model(bench):
     result = bench("overhead.py", "--json", "--models", "mlp", "--rounds", "1", "--threads", "1")
     figures = result["models"]["mlp"]
