@@ -23,6 +23,7 @@ from .in_order import may_write
 from .inplace import DONATED
 from .kernel_calls import is_kernel_call, uses_in, without_unused
 from .merge import Part, with_epilogue
+from .rebuild import with_body
 
 _SCATTER_ADD = "graphgrad.scatter_add"
 
@@ -61,8 +62,8 @@ class _EarlySums:
         self._uses = uses_in(func)
 
     def function(self) -> relax.Function:
-        return _with_blocks(
-            self._func, [_block(b, self._reordered(b.bindings)) for b in self._func.body.blocks]
+        return _with_bindings(
+            self._func, [self._reordered(block.bindings) for block in self._func.body.blocks]
         )
 
     def _reordered(self, bindings: Sequence[Any]) -> list[Any]:
@@ -129,10 +130,10 @@ class _FusedSums:
         self._replaced: list[Any] = []
 
     def module(self) -> tvm.IRModule:
-        blocks = [_block(b, self._fused(list(b.bindings))) for b in self._func.body.blocks]
+        changed = [self._fused(list(block.bindings)) for block in self._func.body.blocks]
         if not self._made:
             return self._mod
-        self._builder.update_func(self._name, _with_blocks(self._func, blocks))
+        self._builder.update_func(self._name, _with_bindings(self._func, changed))
         return without_unused(self._builder.get(), self._replaced)
 
     def _fused(self, bindings: list[Any]) -> list[Any]:
@@ -239,11 +240,8 @@ def _positions(bindings: Sequence[Any]) -> dict[Any, int]:
     return {binding.var: position for position, binding in enumerate(bindings)}
 
 
-def _block(block: Any, bindings: list[Any]) -> Any:
-    kind = relax.DataflowBlock if isinstance(block, relax.DataflowBlock) else relax.BindingBlock
-    return kind(bindings, block.span)
-
-
-def _with_blocks(func: relax.Function, blocks: list[Any]) -> relax.Function:
-    body = relax.SeqExpr(blocks, func.body.body, func.body.span)
-    return relax.Function(func.params, body, func.ret_ty, func.is_pure, func.attrs, func.span)
+def _with_bindings(func: relax.Function, changed: list[list[Any]]) -> relax.Function:
+    """Return a function whose blocks have other bindings."""
+    pairs = zip(func.body.blocks, changed, strict=True)
+    blocks = [type(block)(bindings, block.span) for block, bindings in pairs]
+    return with_body(func, relax.SeqExpr(blocks, func.body.body, func.body.span))
