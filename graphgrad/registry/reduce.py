@@ -189,7 +189,7 @@ def _ones(x: Tensor, count: int) -> Tensor:
 
 
 @register_gradient("relax.std", samples=axis_samples)
-def std(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
+def std(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor | None]:
     """x̄ = ȳ · (x − mean x) / (n y), and 0 where y = 0"""
     (x,), (y,), (ct,) = inputs, outputs, cotangents
     y, ct = op.widen(y), op.widen(ct)
@@ -199,14 +199,16 @@ def std(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]
 
 
 @register_gradient("relax.variance", samples=axis_samples)
-def variance(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
+def variance(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor | None]:
     """x̄ = ȳ · 2 (x − mean x) / n"""
     (x,), (ct,) = inputs, cotangents
     return (_variance_gradient(op.widen(x), op.widen(ct), attrs.axis),)
 
 
-def _variance_gradient(x: Tensor, ct: Tensor, axes: Any) -> Tensor:
+def _variance_gradient(x: Tensor, ct: Tensor, axes: Any) -> Tensor | None:
     extents = [x.shape[axis] for axis in op.normalise_axes(axes, x.ndim)]
+    if all(extent == 1 for extent in extents):  # exactly zero, and not x − x as it is rounded
+        return None
     total = op.reduce_sum(x, axes, keepdims=True)
     deviation = x - op.divide_by_count(total, extents)
     ct = op.unreduce(op.divide_by_count(2.0 * ct, extents), x.shape, axes)
