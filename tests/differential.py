@@ -47,14 +47,14 @@ class Differential:
         self.compared = 0
         self.in_place = 0
 
-    def lowering(self, target, kernels=None, winograd=True):
+    def lowering(self, target, kernels=None, **options):
         """Return a lowering that remembers what it lowered."""
 
         @tvm.transform.module_pass(opt_level=0, name="tests.remember")
         def remember(mod, _):
-            lowered = _lowering(target, kernels, winograd)(mod)
+            lowered = _lowering(target, kernels, **options)(mod)
             if str(target.kind.name) == "llvm" and not _calls_python(lowered):
-                self.lowered[_key(lowered)] = (lowered, mod, winograd)
+                self.lowered[_key(lowered)] = (lowered, mod, options)
             return lowered
 
         return remember
@@ -78,9 +78,9 @@ class Differential:
         self.in_place += any(map(_is_in_place, mod.functions.values()))
         return executable
 
-    def _never_in_place(self, mod, winograd, target):
+    def _never_in_place(self, mod, options, target):
         with mock.patch.object(pipeline, "donate", lambda mod: mod), target:
-            return _lowering(target, winograd=winograd)(mod)
+            return _lowering(target, **options)(mod)
 
     def machine(self, vm, executable, device, *rest, **options):
         """Make a virtual machine, and those of the others."""

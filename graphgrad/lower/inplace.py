@@ -23,6 +23,9 @@ from .regions import OUTSIDE, Leaf, Tree, leaves
 DONATED = "graphgrad.donated"
 DONATED_DONE = "graphgrad.donated_done"
 
+KNOWN_TO_CALLER = "graphgrad.donation_known_to_caller"
+"""Attribute of a function whose callers in the module know that it overwrites arguments."""
+
 
 @dataclass(frozen=True)
 class _Site:
@@ -71,7 +74,9 @@ class _Donation:
         return self._rewrite(accepted, done)
 
     def _is_called(self) -> bool:
-        """Return whether another function calls this one: it has not heard of the donation."""
+        """Return whether another function calls this one that has not heard of the donation."""
+        if KNOWN_TO_CALLER in self.func.attrs:
+            return False
         found: list[Any] = []
 
         def visit(name: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -12,7 +11,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..divisions import with_exact_divisions
-from ..errors import GraphGradError, LoweringError, TargetError
+from ..errors import TargetError
 from ..exported_step.threads import prepare as prepare_threads
 from ..ops.calls import without_te_gradients
 from . import cpu
@@ -37,7 +36,7 @@ from .inplace import donate
 from .legalise import LEGALISATIONS
 from .mathematics import with_vector_mathematics
 from .no_alias import with_one_promise, with_promise_kept
-from .overlap import check_overlaps
+from .overlap import Overlap, check_overlaps, checked_overlap, copy_overlaps
 from .ownership import with_own_constants, with_own_views
 from .parallel_compile import compile_kernels
 from .permuted_products import with_permutations_inside
@@ -46,17 +45,18 @@ from .static_kernels import with_static_kernels
 from .target import is_generic, parse
 from .target import target as resolve
 from .together import with_flat_maps_told, with_maps_together
-
-_HOST_OPS = "relax.run."
-"""How the functions in Python begin that TVM leaves some ops to."""
-
-_READING = ("relax.run.assert_op", "relax.run.print")
-"""Those of them that only read, wherever a tensor is."""
+from .unlowered import refuse_host_ops, refuse_unlowered
 
 TargetLike: TypeAlias = str | Mapping[str, Any] | tvm.target.Target
 
 
-def compile(mod: tvm.IRModule, target: TargetLike = "llvm", *, winograd: bool = True) -> Any:
+def compile(
+    mod: tvm.IRModule,
+    target: TargetLike = "llvm",
+    *,
+    winograd: bool = True,
+    overlap: Overlap = "refuse",
+) -> Any:
     """Return an executable for the Relax virtual machine.
 
     For CUDA, in a process without a GPU, it holds the source of the kernels too. A library exported
@@ -74,6 +74,10 @@ def compile(mod: tvm.IRModule, target: TargetLike = "llvm", *, winograd: bool = 
         For processors: whether convolutions of float32 with windows of 3 by 3 may be computed by
         minimal filtering where that is faster. Its rounding errors are others, of the same size;
         and an element that is not finite spoils results up to 5 rows and columns away.
+    overlap : "refuse" or "copy"
+        What becomes of a call in which an argument that is overwritten, such as an accumulator,
+        shares memory with another argument: it raises `AliasError`, or the argument is copied, so
+        that the result is in new memory. What is not shared is overwritten in place either way.
 
     Returns
     -------
@@ -88,16 +92,19 @@ def compile(mod: tvm.IRModule, target: TargetLike = "llvm", *, winograd: bool = 
         For CUDA: some kernels fit no schedule, some ops run on the host alone, or there is no
         compiler of CUDA source.
     ArgumentError
-        An attribute that asks for donation is malformed.
+        An attribute that asks for donation is malformed, or `overlap` is another word.
     GraphGradError
         An op has no lowering; all such ops are listed.
     """
     resolved = resolve(target)
+    overlap = checked_overlap(overlap)
 
     def make(program: tvm.IRModule) -> tuple[Any, None]:
-        return generate(lower(program, resolved, winograd=winograd), resolved), None
+        lowered = lower(program, resolved, winograd=winograd, overlap=overlap)
+        return generate(lowered, resolved), None
 
-    executable, _ = compiled_once(mod, resolved, {"winograd": winograd}, make)
+    options = {"winograd": winograd, "overlap": overlap}
+    executable, _ = compiled_once(mod, resolved, options, make)
     if str(resolved.kind.name) == "llvm":
         prepare_threads()  # of the thread that is likely to call it
     # Where no CUDA runtime is loaded TVM keeps the source alone, and nobody has compiled it yet.
@@ -111,6 +118,7 @@ def lower(
     target: tvm.target.Target,
     kernels: list[cuda_schedule.Kernel] | None = None,
     winograd: bool = True,
+    overlap: Overlap = "refuse",
 ) -> tvm.IRModule:
     """Return a module of scheduled kernels and instructions of the Relax virtual machine.
 
@@ -121,7 +129,7 @@ def lower(
         Resolved.
     kernels : list, optional
         Receives, for CUDA, what became of each kernel.
-    winograd : bool
+    winograd, overlap
         As of `compile`.
 
     Raises
@@ -130,7 +138,7 @@ def lower(
         As `compile`.
     """
     with target:
-        return _lowering(target, kernels, winograd)(mod)
+        return _lowering(target, kernels, winograd=winograd, overlap=overlap)(mod)
 
 
 def generate(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
@@ -148,7 +156,9 @@ def generate(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
         return tvm.compile(mod, target, relax_pipeline=nothing, tir_pipeline=cuda_lowering.PIPELINE)
 
 
-def pipeline(target: TargetLike, *, winograd: bool = True) -> tvm.ir.transform.Pass:
+def pipeline(
+    target: TargetLike, *, winograd: bool = True, overlap: Overlap = "refuse"
+) -> tvm.ir.transform.Pass:
     """Return the lowering of Relax alone, for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
     The target given to ``tvm.compile`` decides what code is generated; give the same to both.
@@ -158,13 +168,15 @@ def pipeline(target: TargetLike, *, winograd: bool = True) -> tvm.ir.transform.P
     ----------
     target : str, dict or Target
         Taken as it is; ``graphgrad.target("llvm")`` is this host.
-    winograd : bool
+    winograd, overlap
         As of `compile`.
 
     Raises
     ------
     TargetError
         The target is unknown or not served.
+    ArgumentError
+        `overlap` is another word.
     """
     parsed = parse(target)
     if is_generic(parsed):
@@ -173,13 +185,14 @@ def pipeline(target: TargetLike, *, winograd: bool = True) -> tvm.ir.transform.P
             'slower than this host can run; pass graphgrad.target("llvm") here and to tvm.compile',
             stacklevel=2,
         )
-    return _lowering(parsed, winograd=winograd)
+    return _lowering(parsed, winograd=winograd, overlap=checked_overlap(overlap))
 
 
 def _lowering(
     target: tvm.target.Target,
     kernels: list[cuda_schedule.Kernel] | None = None,
     winograd: bool = True,
+    overlap: Overlap = "refuse",
 ) -> tvm.ir.transform.Pass:
     kind = str(target.kind.name)
     if kind not in ("llvm", "cuda"):
@@ -200,6 +213,8 @@ def _lowering(
             if kind == "llvm":
                 mod = with_siblings_joined(mod, cpu.may_repeat)
             mod = with_fused_sums(mod)
+            if overlap == "copy":
+                mod = copy_overlaps(mod)
             if kind == "cuda":
                 mod = cuda_schedule.schedule_module(mod, target, kernels)
             else:
@@ -210,9 +225,9 @@ def _lowering(
             if kind == "llvm":
                 mod = with_vector_mathematics(with_maps_together(mod, flat_maps))
             mod = with_promise_kept(_to_virtual_machine(is_device=kind == "cuda")(mod))
-        _refuse_unlowered(mod)
+        refuse_unlowered(mod)
         if kind == "cuda":
-            _refuse_host_ops(mod)
+            refuse_host_ops(mod)
         return mod
 
     return lower
@@ -335,60 +350,3 @@ def _has_branches(function: relax.Function) -> bool:
     found: list[Any] = []
     tvm_ffi.structural_walk(function.body, (relax.If, found.append))
     return bool(found)
-
-
-def _refuse_unlowered(mod: tvm.IRModule) -> None:
-    """Raise if an op is left that the virtual machine has no instruction for."""
-    left: Counter[str] = Counter()
-
-    def visit(call: Any) -> None:
-        if isinstance(call.op, tvm.ir.Op) and not _is_instruction(str(call.op.name)):
-            left[str(call.op.name)] += 1
-
-    for func in mod.functions.values():
-        if isinstance(func, relax.Function):
-            tvm_ffi.structural_walk(func, (tvm.ir.Call, visit))
-    if left:
-        ops = ", ".join(f"{name} ({count}×)" for name, count in sorted(left.items()))
-        raise GraphGradError(
-            f"no lowering exists for: {ops}; replace them by other ops, or give each an FLegalize"
-        )
-
-
-def _refuse_host_ops(mod: tvm.IRModule) -> None:
-    """Raise if an op is left to a function of TVM that returns a tensor of the host.
-
-    What a caller registers under another name is theirs; the functions of the virtual machine serve
-    every device.
-    """
-    found: Counter[tuple[str, str]] = Counter()
-    for variable, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            found.update((name, variable.name_hint) for name in _host_ops(func))
-    if found:
-        ops = ", ".join(f"{op} ({n}×, in {func!r})" for (op, func), n in sorted(found.items()))
-        raise LoweringError(
-            f"no CUDA lowering exists for: {ops}; TVM runs them on the host. Replace them by other "
-            "ops, or compile for an llvm target"
-        )
-
-
-def _host_ops(func: relax.Function) -> list[str]:
-    """Return the ops of a function that are left to functions of TVM, named as ops."""
-    found: list[str] = []
-
-    def visit(call: Any) -> None:
-        if isinstance(call.op, relax.ExternFunc):
-            name = str(call.op.global_symbol)
-            if name.startswith(_HOST_OPS) and name not in _READING:
-                found.append(name.replace(_HOST_OPS, "relax."))
-
-    tvm_ffi.structural_walk(func, (tvm.ir.Call, visit))
-    return found
-
-
-def _is_instruction(op: str) -> bool:
-    # `prim.` are the operators of extents, such as the `if_then_else` of a symbolic slice.
-    return op in ("relax.call_builtin_with_ctx", "relax.null_value") or op.startswith(
-        ("relax.vm.", "relax.memory.", "prim.")
-    )

@@ -42,7 +42,7 @@ def schedule_module(
     kernels: list[Kernel] | None = None,
     rules: Sequence[Rule] = RULES,
 ) -> tvm.IRModule:
-    """Return the module with every PrimFunc scheduled for a CUDA target.
+    """Return the module with every PrimFunc but those of the host scheduled for a CUDA target.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def schedule_module(
     scheduled = mod.clone()
     failed = []
     for name, func in mod.functions.items():
-        if not isinstance(func, tirx.PrimFunc):
+        if not isinstance(func, tirx.PrimFunc) or _is_for_host(func):
             continue
         same = known.setdefault(tvm_ffi.structural_hash(func), [])
         found = next((e for e in same if tvm_ffi.structural_equal(e[0], func)), None)
@@ -79,6 +79,12 @@ def schedule_module(
     if failed:
         raise LoweringError(_no_rule(failed))
     return scheduled
+
+
+def _is_for_host(func: tirx.PrimFunc) -> bool:
+    """Return whether a PrimFunc says itself that it is compiled for the host."""
+    own = (func.attrs or {}).get("target")
+    return own is not None and str(own.kind.name) == "llvm"
 
 
 def schedule_function(

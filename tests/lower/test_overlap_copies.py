@@ -1,0 +1,120 @@
+"""On request, what would be overwritten is copied where another argument shares its memory."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+import graphgrad as gg
+from graphgrad.lower.arrays import to_tensor
+from graphgrad.lower.pipeline import lower
+from tests.lower.test_overlap import accumulating, tensors
+from tests.running import F64, function
+
+op = relax.op
+
+
+def machine(mod):
+    return relax.VirtualMachine(gg.compile(mod, overlap="copy"), tvm.cpu())["main_vjp"]
+
+
+def test_a_shared_accumulator_is_copied_and_keeps_its_elements():
+    f = machine(accumulating(3, 4))
+    x, y, ct = tensors(*[(3, 4)] * 3)
+    before = x.numpy().copy()
+    result = f(x, y, ct, x)[1][0]
+    np.testing.assert_allclose(result.numpy(), before + before**2)
+    assert not gg.shares_memory(result, x)
+    np.testing.assert_array_equal(x.numpy(), before)
+
+
+def test_an_accumulator_of_its_own_is_overwritten():
+    f = machine(accumulating(3, 4))
+    x, y, ct, old = tensors(*[(3, 4)] * 4)
+    result = f(x, y, ct, old)[1][0]
+    assert result.data_ptr() == old.data_ptr()
+
+
+def test_memory_that_is_shared_in_part():
+    f = machine(accumulating(8, 8))
+    [whole] = tensors((3, 8, 8))
+    y, ct = tensors((8, 8), (8, 8))
+    x = whole._create_view((8, 8), F64)
+    before = whole.numpy().copy()
+    shifted = whole._create_view((8, 8), F64, relative_byte_offset=64)
+    accumulator = tvm.runtime.from_dlpack(np.from_dlpack(shifted))
+    expected = accumulator.numpy() + y.numpy() * ct.numpy()
+    np.testing.assert_allclose(f(x, y, ct, accumulator)[1][0].numpy(), expected)
+    np.testing.assert_array_equal(whole.numpy(), before)
+
+
+def test_two_accumulators_that_are_one():
+    """One is copied, and both sums are right."""
+
+    def product(builder, x, y):
+        return builder.emit(op.multiply(x, y))
+
+    f = machine(gg.vjp(function(product, ((6,), F64), ((6,), F64)), grad_req="add"))
+    x, y, ct, old = tensors(*[(6,)] * 4)
+    y = to_tensor(y.numpy() + 1)
+    before = old.numpy().copy()
+    of_x, of_y = f(x, y, ct, old, old)[1]
+    np.testing.assert_allclose(of_x.numpy(), before + y.numpy() * ct.numpy())
+    np.testing.assert_allclose(of_y.numpy(), before + x.numpy() * ct.numpy())
+    assert not gg.shares_memory(of_x, of_y)
+
+
+def test_symbolic_and_empty_tensors():
+    n = tvm.tirx.Var("n", "int64")
+    f = machine(accumulating(n, 4))
+    x, y, ct = tensors(*[(5, 4)] * 3)
+    expected = ct.numpy() * (1 + y.numpy())
+    np.testing.assert_allclose(f(x, y, ct, ct)[1][0].numpy(), expected)
+    [nothing] = tensors((0, 4))
+    assert f(nothing, nothing, nothing, nothing)[1][0].numpy().shape == (0, 4)
+
+
+def test_members_of_a_tuple():
+    pair = relax.TupleType([relax.TensorType((3,), F64)] * 2)
+    builder = relax.BlockBuilder()
+    x, p = relax.Var("x", relax.TensorType((3,), F64)), relax.Var("p", pair)
+    with builder.function("main", [x, p]):
+        with builder.dataflow():
+            result = builder.emit_output(op.multiply(x, p[1]))
+        builder.emit_func_output(result)
+    f = machine(gg.vjp(builder.get(), wrt="x", grad_req="add"))
+    x, a, ct, old = tensors(*[(3,)] * 4)
+    before = old.numpy().copy()
+    result = f(x, (a, old), ct, old)[1][0]
+    np.testing.assert_allclose(result.numpy(), before + before * ct.numpy())
+    np.testing.assert_array_equal(old.numpy(), before)
+
+
+def test_as_a_pipeline_of_tvm():
+    lowering = gg.pipeline(gg.target("llvm"), overlap="copy")
+    executable = tvm.compile(accumulating(3, 4), gg.target("llvm"), relax_pipeline=lowering)
+    f = relax.VirtualMachine(executable, tvm.cpu())["main_vjp"]
+    x, y, ct = tensors(*[(3, 4)] * 3)
+    expected = ct.numpy() * (1 + y.numpy())
+    np.testing.assert_allclose(f(x, y, ct, ct)[1][0].numpy(), expected)
+
+
+def test_another_word():
+    with pytest.raises(gg.ArgumentError, match="overlap is 'ignore'; it is 'refuse' or 'copy'"):
+        gg.compile(accumulating(3, 4), overlap="ignore")
+    with pytest.raises(gg.ArgumentError, match="overlap"):
+        gg.pipeline(gg.target("llvm"), overlap=True)
+
+
+@pytest.mark.parametrize("overlap", ["refuse", "copy"])
+def test_for_cuda(overlap):
+    """The comparison runs on the host, the copy on the device."""
+    device = gg.target({"kind": "cuda", "arch": "sm_90"})
+    kernels = lower(accumulating(64, 64), device, overlap=overlap).functions
+    targets = {v.name_hint: f.attrs.get("target") for v, f in kernels.items() if f.attrs}
+    comparing = [name for name in targets if "overlap" in name or "is_shared" in name]
+    assert comparing
+    assert all(str(targets[name].kind.name) == "llvm" for name in comparing)
+    copies = [name for name in targets if name.startswith("copy_of_argument")]
+    assert bool(copies) == (overlap == "copy")
+    assert not any(targets[name] for name in copies)
