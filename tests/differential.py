@@ -2,11 +2,11 @@
 
     python -m pytest -n 2 -p tests.differential
 
-runs the whole test-suite so: whatever graphgrad compiles for a processor is compiled again without
-donation, and again with each tensor overwritten as soon as it is allocated. The three are called on
-copies of the same arguments and must return the same bits, by a processor that rounds each product
-and each sum. Fusion and schedules are those of the first; only which buffers are bound to what
-differs. Programs that call functions of Python are run once, as they might do something else the
+runs the whole test-suite so: whatever graphgrad compiles for a processor is linked again with each
+tensor overwritten as soon as it is allocated, and, where something is in place, compiled again without
+donation. All are called on copies of the same arguments and must return the same bits; where code is
+compiled again, by a processor that rounds each product and each sum. Fusion and schedules are those of
+the first; only which buffers are bound to what differs. Programs that call functions of Python are run once, as they might do something else the
 next time. Steps return all results and take memory at each call, as the two others do.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
+from tvm.relax import vm_build
 
 import graphgrad as gg
 from graphgrad.lower import pipeline
@@ -71,11 +72,14 @@ class Differential:
         found = self.lowered.pop(_key(mod), None) if isinstance(mod, tvm.IRModule) else None
         if found is None:
             return compile_one(mod, target, **options)
-        never, target = self._never_in_place(*found[1:], target), _rounding_each(target)
+        others = {}
+        if any(map(_is_in_place, mod.functions.values())):
+            self.in_place += 1
+            never, target = self._never_in_place(*found[1:], target), _rounding_each(target)
+            others["never in place"] = compile_one(never, target, **options)
         executable = compile_one(mod, target, **options)
-        others = [compile_one(variant, target, **options) for variant in (never, _dirtied(mod))]
+        others["dirtied"] = _linked(_dirtied(mod), executable, target)
         self.variants[id(executable)] = (executable, others)
-        self.in_place += any(map(_is_in_place, mod.functions.values()))
         return executable
 
     def _never_in_place(self, mod, options, target):
@@ -85,24 +89,22 @@ class Differential:
     def machine(self, vm, executable, device, *rest, **options):
         """Make a virtual machine, and those of the others."""
         _init(vm, executable, device, *rest, **options)
-        kept = self.variants.get(id(executable), (None, []))[1]
-        vm.others = []
-        for variant in kept:
-            other = relax.VirtualMachine.__new__(relax.VirtualMachine)
-            _init(other, variant, device, *rest, **options)
-            vm.others.append(other)
+        vm.others = {}
+        for how, variant in self.variants.get(id(executable), (None, {}))[1].items():
+            vm.others[how] = relax.VirtualMachine.__new__(relax.VirtualMachine)
+            _init(vm.others[how], variant, device, *rest, **options)
 
     def function(self, vm, name):
-        """Return a function that calls all three and compares."""
+        """Return a function that calls all variants and compares."""
         first = _getitem(vm, name)
-        others = [_getitem(other, name) for other in getattr(vm, "others", [])]
+        others = {how: _getitem(vm, name) for how, vm in getattr(vm, "others", {}).items()}
         return first if not others else lambda *arguments: self.call(name, first, others, arguments)
 
     def call(self, name, first, others, arguments):
         copies = [_copied(list(arguments), {}) for _ in others]
         result = first(*arguments)
         expected = list(_bits(result))
-        for other, copied, how in zip(others, copies, ("never in place", "dirtied"), strict=True):
+        for (how, other), copied in zip(others.items(), copies, strict=True):
             found = list(_bits(other(*copied)))
             assert found == expected, f"{name} {how} returns other bits than in place"
         self.compared += 1
@@ -171,6 +173,15 @@ def _calls_python(mod):
         if isinstance(func, relax.Function):
             tvm_ffi.structural_walk(func, (relax.ExternFunc, visit))
     return any(not name.startswith(_OURS) for name in names)
+
+
+def _linked(mod, executable, target):
+    """Return a lowered module as an executable that calls the kernels of another one."""
+    builder = relax.ExecBuilder()
+    vm_build._vmcodegen(builder, mod)
+    kernels = executable.mod.imports
+    library = kernels[0] if kernels else None
+    return vm_build.VMExecutable(vm_build._ffi_api.VMLink(builder, target, library, [], {}))
 
 
 def _dirtied(mod):
