@@ -3,11 +3,12 @@
     python -m pytest -n 2 -p tests.differential
 
 runs the whole test-suite so: whatever graphgrad compiles for a processor is linked again with each
-tensor overwritten as soon as it is allocated, and, where something is in place, compiled again without
-donation. All are called on copies of the same arguments and must return the same bits; where code is
-compiled again, by a processor that rounds each product and each sum. Fusion and schedules are those of
-the first; only which buffers are bound to what differs. Programs that call functions of Python are run once, as they might do something else the
-next time. Steps return all results and take memory at each call, as the two others do.
+tensor overwritten as soon as it is allocated; and, where something is in place, compiled again
+without donation. All are called on copies of the same arguments and must return the same bits;
+where code is compiled again, by a processor that rounds each product and each sum. Fusion and
+schedules are those of the first; only which buffers are bound to what differs. Programs that call
+functions of Python are run once, as they might do something else the next time. Steps return all
+results and take memory at each call, as the others do.
 """
 
 import contextlib

@@ -64,7 +64,7 @@ def _walk_as_one(stage: Stage, outer: Axis, inner: Axis) -> bool:
     if inner.extent is None or any(_indexed(access, outer, inner) is False for access in accesses):
         return False
     counted = sum(uses(access, axis.var) for access in stage.loads for axis in (outer, inner))
-    total = sum(uses(stage.stores[0].value, axis.var) for axis in (outer, inner))
+    total = sum(uses(value, axis.var) for value in stage.values for axis in (outer, inner))
     return counted == total  # nothing but the loads depends on where we are
 
 
@@ -85,19 +85,23 @@ def _indexed(access: Any, outer: Axis, inner: Axis) -> bool:
 
 
 def _is_smooth(stage: Stage) -> bool:
-    """Return whether every access moves by nothing or by one element along the last axis.
-
-    A condition has to be the same all along it, as that of a border is: a vector of elements is
-    loaded or it is not.
-    """
-    var = stage.axes[-1].var
-    return not any(uses(condition, var) for condition in _conditions(stage)) and all(
-        stride(access, var) in (0, 1) for access in [*stage.stores, *stage.loads]
+    """Return whether every access moves by nothing or by one element along the last axis."""
+    last = stage.axes[-1]
+    return has_uniform_conditions(stage, last) and all(
+        stride(access, last.var) in (0, 1) for access in [*stage.stores, *stage.loads]
     )
 
 
+def has_uniform_conditions(stage: Stage, axis: Axis) -> bool:
+    """Return whether a condition is the same all along an axis, as that of a border is.
+
+    A vector of elements is then loaded or it is not.
+    """
+    return not any(uses(condition, axis.var) for condition in _conditions(stage))
+
+
 def _conditions(stage: Stage) -> list[Any]:
-    """Return the conditions under which a map loads."""
+    """Return the conditions under which a stage loads."""
     found: list[Any] = []
 
     def visit(node: Any) -> None:

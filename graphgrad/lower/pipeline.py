@@ -31,10 +31,12 @@ from .fusion import (
     with_shared_results,
     with_siblings_joined,
 )
+from .guarded_reads import with_guarded_reads
 from .in_order import in_order, is_fusion_dropping
 from .inplace import donate
 from .legalise import LEGALISATIONS
 from .mathematics import with_vector_mathematics
+from .nan import with_vector_nan_tests
 from .no_alias import with_one_promise, with_promise_kept
 from .overlap import Overlap, check_overlaps, checked_overlap, copy_overlaps
 from .ownership import with_own_constants, with_own_views
@@ -220,7 +222,9 @@ def _lowering(
             else:
                 mod, flat_maps = with_flat_maps_told(mod)
                 mod = with_one_promise(cpu.schedule_module(mod, target, winograd))
-            mod = _with_exact_divisions(mod)
+            mod = _of_kernels(with_exact_divisions, mod)
+            if kind == "llvm":
+                mod = _of_kernels(with_vector_nan_tests, _of_kernels(with_guarded_reads, mod))
             mod = donate(mod)
             if kind == "llvm":
                 mod = with_vector_mathematics(with_maps_together(mod, flat_maps))
@@ -233,12 +237,14 @@ def _lowering(
     return lower
 
 
-def _with_exact_divisions(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module with integer divisions that TVM keeps right; inlining makes wrong ones."""
+def _of_kernels(
+    change: Callable[[tirx.PrimFunc], tirx.PrimFunc], mod: tvm.IRModule
+) -> tvm.IRModule:
+    """Return a module with each kernel changed."""
     changed = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
-            changed.update_func(name, with_exact_divisions(func))
+            changed.update_func(name, change(func))
     return changed
 
 

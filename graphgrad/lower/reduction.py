@@ -14,7 +14,14 @@ from tvm import tirx
 from tvm.s_tir import Schedule
 
 from .epilogue import Epilogue
-from .map import PARALLEL_TRIPS, SMALL, extent_of, fusable_suffix, parallel_leading
+from .map import (
+    PARALLEL_TRIPS,
+    SMALL,
+    extent_of,
+    fusable_suffix,
+    has_uniform_conditions,
+    parallel_leading,
+)
 from .structure import Axis, Stage, stride, volume
 from .target import VectorUnit
 
@@ -31,7 +38,7 @@ _LONGEST = 4096
 """Accumulators per core where the outputs cannot be cut into equal vectors."""
 
 _SHORT = 16
-"""Terms that the code generator unrolls, vectorising along the outputs by itself."""
+"""Terms that the code generator unrolls, where it can vectorise along the outputs by itself."""
 
 _LARGEST_STEP = 4
 """Reading every fourth element is still worth vectorising, as pooling windows do."""
@@ -58,7 +65,7 @@ def schedule_reduction(
     if stage.work < SMALL:
         _behind_results(sch, stage, after)
         _define_empty(sch, block, stage)
-    elif volume(stage.reduced) <= _SHORT:
+    elif volume(stage.reduced) <= _SHORT and not _is_neat(stage, unit):
         _scalar(sch, block, stage, after)
     elif _outputs_are_vectors(stage, unit):
         _across_outputs(sch, block, stage, unit, after)
@@ -227,8 +234,18 @@ def _define_empty(sch: Schedule, block: Any, stage: Stage) -> None:
         sch.decompose_reduction(block, sch.get_loops(block)[len(stage.spatial)])
 
 
+def _is_neat(stage: Stage, unit: VectorUnit) -> bool:
+    """Return whether outputs are whole vectors, whose terms are whole vectors too."""
+    if not _outputs_are_vectors(stage, unit):
+        return False
+    last = stage.spatial[-1]
+    return volume([last]) % unit.lanes(stage.dtype) == 0 and _moves_smoothly(stage, last, 1)
+
+
 def _outputs_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
-    if not stage.spatial or not stage.spatial[-1].extent or stage.conditional:
+    if not stage.spatial or not stage.spatial[-1].extent:
+        return False
+    if not has_uniform_conditions(stage, stage.spatial[-1]):
         return False
     last, lanes = stage.spatial[-1], unit.lanes(stage.dtype)
     extent = volume([last])

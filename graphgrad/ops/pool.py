@@ -24,6 +24,8 @@ from .tensor import Dimension, Tensor, accumulator_dtype, is_float, type_shape
 LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 """The layout of a pooling that names none, by the number of spatial axes."""
 
+_LARGEST_BYTE = 127
+
 Indices = Sequence[Any]
 
 
@@ -82,6 +84,11 @@ class Pool:
         }
 
     @property
+    def index_dtype(self) -> str:
+        """The dtype of the numbers of taps: a byte where they fit."""
+        return "int8" if math.prod(self.size) <= _LARGEST_BYTE else "int32"
+
+    @property
     def rank(self) -> int:
         """The number of spatial axes."""
         return len(self.size)
@@ -101,11 +108,11 @@ class Pool:
         return [te.reduce_axis((0, size), f"tap{axis}") for axis, size in enumerate(self.size)]
 
     def tap_number(self, taps: Indices) -> Any:
-        """Return the row-major number of a tap, as int32."""
+        """Return the row-major number of a tap, as `index_dtype`."""
         number: Any = 0
         for tap, size in zip(taps, self.size, strict=True):
             number = number * size + tap
-        return number.astype("int32")
+        return number.astype(self.index_dtype)
 
     def tap_of(self, number: Any) -> list[Any]:
         """Return the tap that has a row-major number."""
@@ -201,7 +208,7 @@ def avg_pool_gradient(ct: Tensor, shape: Sequence[Dimension], pool: Pool) -> Ten
 
 
 def max_pool_index(x: Tensor, y: Tensor, pool: Pool) -> Tensor:
-    """Return the tap (its row-major number in the window) of each first maximum, as int32.
+    """Return the tap of each first maximum: its row-major number, as `Pool.index_dtype`.
 
     Parameters
     ----------
@@ -270,7 +277,7 @@ def _infer_from_shape(call: relax.Call) -> relax.TensorType:
 
 
 def _infer_index(call: relax.Call) -> relax.TensorType:
-    return relax.TensorType(call.args[1].ty.shape, "int32")
+    return relax.TensorType(call.args[1].ty.shape, Pool.of(call.attrs).index_dtype)
 
 
 def _infer_gather(call: relax.Call) -> relax.TensorType:
@@ -300,10 +307,10 @@ def _sum_over_windows(
     def element(*where: Any) -> Any:
         windows, taps, reads = pool.reached_by(pool.spatial(where), over, extents)
         indices = pool.indices(where, windows)
-        guarded = tirx.if_then_else(
-            condition(indices, pool.tap_number(taps)), outputs(*indices), zero
-        )
-        return te.sum(tirx.if_then_else(reads, guarded, zero).astype(wide), axis=over)
+        # A selection, not a choice: what decides here differs along a vector, where to read does
+        # not.
+        chosen = tirx.Select(condition(indices, pool.tap_number(taps)), outputs(*indices), zero)
+        return te.sum(tirx.if_then_else(reads, chosen, zero).astype(wide), axis=over)
 
     total = te.compute(tuple(shape), element, name="sum_over_windows")
     if wide == dtype:
@@ -329,7 +336,7 @@ def _max_index_expression(call: relax.Call, x: te.Tensor, y: te.Tensor) -> te.Te
     pool = Pool.of(call.attrs)
     taps = pool.reduce_axes()
     number = pool.tap_number(taps)
-    none = tirx.const(number_of_taps(pool), "int32")
+    none = tirx.const(number_of_taps(pool), pool.index_dtype)
 
     def element(*where: Any) -> Any:
         positions = pool.positions(pool.spatial(where), taps)
@@ -339,9 +346,7 @@ def _max_index_expression(call: relax.Call, x: te.Tensor, y: te.Tensor) -> te.Te
             found = tirx.any(found, is_nan(value))
         # The read stays guarded by `inside`; only then is it compared.
         tap = tirx.if_then_else(
-            inside(positions, pool.spatial(x.shape)),
-            tirx.if_then_else(found, number, none),
-            none,
+            inside(positions, pool.spatial(x.shape)), tirx.Select(found, number, none), none
         )
         return te.min(tap, axis=taps)
 
@@ -354,7 +359,7 @@ def _max_scatter_expression(call: relax.Call, ct: te.Tensor, index: te.Tensor) -
         Pool.of(call.attrs),
         type_shape(call.ty),
         ct,
-        lambda indices, tap: index(*indices) == tap,
+        lambda indices, tap: index(*indices) == tap.astype(str(index.dtype)),
     )
 
 
@@ -363,7 +368,7 @@ def _max_gather_expression(call: relax.Call, x: te.Tensor, index: te.Tensor) -> 
     pool = Pool.of(call.attrs)
 
     def element(*where: Any) -> Any:
-        number = index(*where)
+        number = index(*where).astype("int64")
         positions = pool.positions(pool.spatial(where), pool.tap_of(number))
         reads = tirx.all(number < number_of_taps(pool), inside(positions, pool.spatial(x.shape)))
         value = x(*pool.indices(where, positions))
@@ -381,7 +386,7 @@ def _max_position_expression(call: relax.Call, index: te.Tensor) -> te.Tensor:
         axes.reverse()
 
     def element(n: Any, c: Any, *outputs: Any) -> Any:
-        positions = pool.positions(outputs, pool.tap_of(index(n, c, *outputs)))
+        positions = pool.positions(outputs, pool.tap_of(index(n, c, *outputs).astype("int64")))
         flat = tirx.Cast("int64", n) * channels + c
         for axis in axes:
             flat = flat * extents[axis] + positions[axis]

@@ -5,7 +5,7 @@ import pytest
 from tvm import te, tirx, topi
 
 from tests.labels import label
-from tests.lower.kernels import run, tensor
+from tests.lower.kernels import UNIT, run, tensor
 
 SHAPE = (12, 16, 8, 24)
 
@@ -114,6 +114,26 @@ def test_pooling_windows(kind, size):
     x = tensor(4, 8, 33, 33)
     pool = topi.nn.pool2d(x, [size] * 2, [2, 2], [1, 1], [1, 1, 1, 1], kind)
     run([x], [pool]).agree()
+
+
+@pytest.mark.parametrize("channels", [1, 7, 16, 24, 48, 64])
+@pytest.mark.parametrize("images", [(2, 9), (4, 33)], ids=label)
+def test_few_terms_read_on_a_condition(images, channels):
+    """Windows of neighbours beyond a border, with channels in vectors where they fill them."""
+    count, size = images
+    x = tensor(count, size, size, channels)
+    taps = [te.reduce_axis((0, 3), name) for name in "pq"]
+
+    def window(n, h, w, c):
+        row, column = h + taps[0] - 1, w + taps[1] - 1
+        reads = tirx.all(row >= 0, row < size, column >= 0, column < size)
+        value = tirx.if_then_else(reads, x[n, row, column, c], tirx.const(0, "float32"))
+        return te.sum(tirx.Select(value > 0.5, value, 0.0), axis=taps)
+
+    result = run([x], [te.compute(x.shape, window, name="windows")])
+    result.agree()
+    if size == 33:
+        assert ("T.vectorized" in result.text) == (channels % UNIT.lanes("float32") == 0)
 
 
 @pytest.mark.parametrize("shape", [(8, 16, 64), (8, 3, 1024), (5, 7, 601)], ids=label)

@@ -77,7 +77,8 @@ def _window_reader(
 ) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
     """Return a function of an output's indices and a tap: the element, or `neutral` outside.
 
-    Where windows leave the input, a padded copy is made first: its readers are then regular.
+    Where windows leave the input and channels are neighbours, whole vectors of them lie outside,
+    and are not read. Else a padded copy is made first: its readers are then regular.
     """
     layout, out_layout = str(call.attrs.layout), str(call.attrs.out_layout)
     axes = _spatial_axes(layout)
@@ -87,15 +88,24 @@ def _window_reader(
         (shape[outputs_of[k]] - 1) * pool.strides[k] + (pool.size[k] - 1) * pool.dilation[k] + 1
         for k in range(pool.rank)
     ]
-    source = x
-    if not _stays_inside(pool, covered, [x.shape[axis] for axis in axes]):
+    extents = [x.shape[axis] for axis in axes]
+    stays_inside = _stays_inside(pool, covered, extents)
+    is_copied = not stays_inside and layout[-1] != "C"
+    source, before = x, pool.padding
+    if is_copied:
         source = _padded(x, dict(zip(axes, covered, strict=True)), pool.padding, neutral)
+        before = (0,) * pool.rank
 
     def read(indices: Sequence[Any], taps: Sequence[Any]) -> Any:
         where = [indices[out_layout.index(name)] for name in layout]
         for k, axis in enumerate(axes):
-            where[axis] = indices[outputs_of[k]] * pool.strides[k] + taps[k] * pool.dilation[k]
-        return source(*where)
+            start = indices[outputs_of[k]] * pool.strides[k] - before[k]
+            where[axis] = start + taps[k] * pool.dilation[k]
+        if stays_inside or is_copied:
+            return source(*where)
+        return tirx.if_then_else(
+            inside([where[axis] for axis in axes], extents), source(*where), neutral
+        )
 
     return read
 

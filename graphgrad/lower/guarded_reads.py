@@ -1,0 +1,110 @@
+"""Reads that a condition keeps inside a tensor stay behind it.
+
+TVM's simplifier makes one choice of two nested ones, ``a && b`` for the conditions ``a`` and ``b``
+(``RewriteSimplifier`` on ``if_then_else``, src/arith/rewrite_simplify.cc). Its code for processors
+computes both sides of a conjunction. So ``b`` reads where ``a`` does not hold: before the beginning
+of a tensor, behind its end, or from a page that is nobody's. In source of CUDA the right side of
+``&&`` waits for the left one.
+
+Written as a choice whose result is a condition, ``a ? b : false``, it stays what it is.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import prim
+from tvm.s_tir import SBlock
+
+from .structure import Load, buffer_of, is_conditional
+
+
+def with_guarded_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return the same function; no condition reads outside of a tensor unless an earlier one holds.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        For a processor, scheduled, with indices that TVM has not flattened yet.
+    """
+    if not _reads_in_conditions(func.body):
+        return func
+    known = _Known(func.body)
+
+    def conjunction(node: Any) -> Any:
+        return _choice(node.a, node.b) if known.leaves_tensor(node.b) else node
+
+    def nested(node: Any) -> Any:
+        if not is_conditional(node) or not is_conditional(node.args[1]):
+            return node
+        outer, (inner, value, otherwise) = node.args[0], node.args[1].args
+        both_are_numbers = all(
+            isinstance(e, prim.IntImm | prim.FloatImm) for e in (otherwise, node.args[2])
+        )
+        if not both_are_numbers or not known.leaves_tensor(inner):
+            return node
+        if not tvm_ffi.structural_equal(otherwise, node.args[2]):
+            return node
+        return _chosen(_choice(outer, inner), value, otherwise)
+
+    rules = ((tirx.And, conjunction), (tvm.ir.Call, nested))
+    body = tvm_ffi.structural_map(func.body, rules)
+    return func if body.same_as(func.body) else func.with_body(body)
+
+
+def _choice(guard: Any, condition: Any) -> Any:
+    """Return a condition that is evaluated only where its guard holds."""
+    return _chosen(guard, condition, tirx.const(False, "bool"))
+
+
+def _chosen(condition: Any, value: Any, otherwise: Any) -> Any:
+    return tirx.if_then_else(condition, value, otherwise)
+
+
+def _reads_in_conditions(body: Any) -> bool:
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tirx.And) or is_conditional(node):
+            found.extend(_reads(node.b if isinstance(node, tirx.And) else node.args[0]))
+
+    tvm_ffi.structural_walk(body, ((tirx.And, tvm.ir.Call), visit))
+    return bool(found)
+
+
+def _reads(expression: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expression, (Load, found.append))
+    return found
+
+
+class _Known:
+    """What is known of the variables of a function: the ranges of its loops and blocks."""
+
+    def __init__(self, body: Any):
+        self._analyzer = tvm.sym.Analyzer()
+
+        def visit(node: Any) -> None:
+            if isinstance(node, tirx.For):
+                self._bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
+            elif isinstance(node, SBlock):
+                for axis in node.iter_vars:
+                    self._bind(axis.var, axis.dom)
+            elif str(node.var.ty).startswith("int"):
+                self._bind(node.var, node.value)
+
+        tvm_ffi.structural_walk(body, ((tirx.For, SBlock, tirx.Bind), visit))
+
+    def _bind(self, variable: Any, meaning: Any) -> None:
+        self._analyzer.bind(variable, meaning)
+
+    def leaves_tensor(self, expression: Any) -> bool:
+        """Return whether an expression may read outside of a tensor."""
+        return any(
+            not self._analyzer.can_prove(tirx.all(index >= 0, index < extent))
+            for read in _reads(expression)
+            for index, extent in zip(read.indices, buffer_of(read).shape, strict=True)
+        )

@@ -1,0 +1,52 @@
+"""Tests for NaN that run in vectors.
+
+TVM computes ``isnan`` for one element at a time, and with it the whole statement that holds it. The
+bits of a float tell as well: those of NaN, without the sign, are above those of infinity.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+_IS_NAN = tvm.ir.Op.get("tirx.isnan")
+
+_BITS = {
+    "float16": ("int16", 0x7FFF, 0x7C00),
+    "float32": ("int32", 0x7FFFFFFF, 0x7F800000),
+    "float64": ("int64", 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000),
+}
+"""Of each dtype: the integers of its size, all bits but the sign, the bits of infinity."""
+
+
+def with_vector_nan_tests(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return the same function, which asks for NaN by bits inside of vectorised loops.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Scheduled, its loops not taken for vectors yet.
+    """
+
+    def in_loop(loop: tirx.For) -> Any:
+        if loop.kind != tirx.ForKind.VECTORIZED:
+            return loop
+        return tvm_ffi.structural_map(loop, (tvm.ir.Call, _by_bits))
+
+    body = tvm_ffi.structural_map(func.body, (tirx.For, in_loop))
+    return func if body.same_as(func.body) else func.with_body(body)
+
+
+def _by_bits(call: Any) -> Any:
+    if not call.op.same_as(_IS_NAN):
+        return call
+    [value] = call.args
+    known = _BITS.get(str(value.ty))
+    if known is None:
+        return call
+    dtype, magnitude, infinity = known
+    bits = tirx.reinterpret(dtype, value)
+    return tirx.bitwise_and(bits, tirx.const(magnitude, dtype)) > tirx.const(infinity, dtype)

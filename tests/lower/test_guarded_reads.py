@@ -1,0 +1,109 @@
+"""A condition keeps others from reading where there is nothing to read."""
+
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import tvm_ffi
+from tvm import relax, te, tirx
+
+import graphgrad as gg
+from graphgrad.lower.guarded_reads import with_guarded_reads
+from graphgrad.lower.pipeline import lower
+
+FAR = 1 << 40
+"""Elements beyond which no memory is mapped."""
+
+
+def guarded(nested):
+    """Of 8 places those in x are looked at."""
+    x = te.placeholder((8,), "float32", name="x")
+    places = te.placeholder((8,), "int64", name="places")
+    zero, one = (tirx.const(value, "float32") for value in (0, 1))
+
+    def element(i):
+        inside, found = places[i] < 8, x[places[i]] > 0.0
+        if nested:
+            return tirx.if_then_else(inside, tirx.if_then_else(found, one, zero), zero)
+        return tirx.if_then_else(tirx.all(inside, found), one, zero)
+
+    return te.create_prim_func([x, places, te.compute((8,), element, name="is_positive")])
+
+
+RUN = """
+import numpy as np, tvm
+from tvm import relax
+import graphgrad as gg
+from tests.lower.test_guarded_reads import FAR, guarded
+
+x = np.array([1, -1, 1, -1] * 2, "float32")
+places = np.where(np.arange(8) < 4, np.arange(8), FAR)
+arguments = [tvm.runtime.tensor(array) for array in (x, places)]
+for nested in (True, False):
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType((8,), "float32"))
+    places = relax.Var("places", relax.TensorType((8,), "int64"))
+    with builder.function("main", [x, places]):
+        kernel = builder.add_func(guarded(nested), "is_positive")
+        call = relax.call_tir(kernel, relax.Tuple([x, places]), relax.TensorType((8,), "float32"))
+        builder.emit_func_output(builder.emit(call))
+    if {ours}:
+        executable = gg.compile(builder.get())
+    else:
+        lowering = gg.pipeline(gg.target("llvm"))
+        executable = tvm.compile(builder.get(), gg.target("llvm"), relax_pipeline=lowering)
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    print(*machine["main"](*arguments).numpy().astype(int))
+"""
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["compile", "pipeline"])
+def test_nothing_is_read_behind_a_condition_that_does_not_hold(ours):
+    """In a process of its own: what reads there ends it."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN.format(ours=ours)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == ["1 0 1 0 0 0 0 0"] * 2, done.stderr[-2000:]
+
+
+def conjunctions(func):
+    found = []
+    tvm_ffi.structural_walk(func.body, (tirx.And, found.append))
+    return found
+
+
+def fraction(data, i):
+    both = tirx.all(data[i] > 0.0, data[i] < 1.0)
+    return tirx.if_then_else(both, data[i], tirx.const(0, "float32"))
+
+
+def test_reads_that_stay_inside_are_left_as_they_are():
+    """Branches would keep them from being vectorised."""
+    x = te.placeholder((8,), "float32", name="x")
+    n = tirx.Var("n", "int64")
+    z = te.placeholder((n,), "float32", name="z")
+    for data in (x, z):
+        func = te.create_prim_func([data, te.compute(data.shape, partial(fraction, data))])
+        assert conjunctions(func)
+        assert with_guarded_reads(func).same_as(func)
+
+
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_windows_beyond_the_border(layout):
+    """Of max pooling's gradient no kernel reads behind the border of what it is given."""
+    shape = (1, 2, 6, 6) if layout == "NCHW" else (1, 6, 6, 2)
+
+    builder = relax.BlockBuilder()
+    x = relax.Var("x", relax.TensorType(shape, "float32"))
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            pooled = relax.op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1), layout=layout)
+            result = builder.emit_output(pooled)
+        builder.emit_func_output(result)
+    lowered = lower(gg.vjp(builder.get()), gg.target("llvm"))
+    kernels = [f for f in lowered.functions.values() if isinstance(f, tirx.PrimFunc)]
+    assert all(with_guarded_reads(kernel).same_as(kernel) for kernel in kernels)
