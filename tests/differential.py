@@ -1,21 +1,19 @@
-"""Every program three times: in place, never in place, and in memory full of garbage.
+"""Every program three times: in place, never in place, and in guarded memory full of garbage.
 
     python -m pytest -n 2 -p tests.differential
 
 runs the whole test-suite so: whatever graphgrad compiles for a processor is linked again with each
-tensor overwritten as soon as it is allocated; and, where something is in place, compiled again
-without donation. All are called on copies of the same arguments and must return the same bits;
-where code is compiled again, by a processor that rounds each product and each sum. Fusion and
-schedules are those of the first; only which buffers are bound to what differs. Programs that call
-functions of Python are run once, as they might do something else the next time. Steps return all
-results and take memory at each call, as the others do.
+tensor in memory of its own, full of garbage and beside a page that nobody may touch; and, where
+something is in place, compiled again without donation. All are called on copies of the same
+arguments and must return the same bits; where code is compiled again, by a processor that rounds
+each product and each sum. Fusion and schedules are those of the first; only which buffers are bound
+to what differs. Programs that call functions of Python are run once, as they might do something
+else the next time. Steps return all results and take memory at each call, as the others do.
 """
 
 import contextlib
-import ctypes
 from unittest import mock
 
-import numpy as np
 import tvm
 import tvm_ffi
 from tvm import relax
@@ -25,19 +23,16 @@ import graphgrad as gg
 from graphgrad.lower import pipeline
 from graphgrad.lower.inplace import DONATED_DONE
 from graphgrad.train import on_device
+from tests.guarded_memory import guarded, guarded_copy
 
 _ALLOCATIONS = ("relax.vm.alloc_tensor", "relax.memory.alloc_tensor")
-_OURS = ("vm.", "runtime.", "tests.dirty")
+_OURS = ("vm.", "runtime.", "tests.guarded")
 _lowering, _compile, _donate = pipeline._lowering, tvm.compile, pipeline.donate
 _compile_kernels = pipeline.compile_kernels
 _init, _getitem = relax.VirtualMachine.__init__, relax.VirtualMachine.__getitem__
 
 
-@tvm_ffi.register_global_func("tests.dirty", override=True)
-def dirty(tensor):
-    """Fill a tensor with ones, bit by bit: floats become NaN."""
-    size = int(np.prod(tensor.shape, dtype=int)) * np.dtype(str(tensor.dtype)).itemsize
-    ctypes.memset(tensor.data_ptr(), 0xFF, size)
+tvm_ffi.register_global_func("tests.guarded", guarded, override=True)
 
 
 class Differential:
@@ -102,7 +97,8 @@ class Differential:
         return first if not others else lambda *arguments: self.call(name, first, others, arguments)
 
     def call(self, name, first, others, arguments):
-        copies = [_copied(list(arguments), {}) for _ in others]
+        copying = {"dirtied": guarded_copy, "never in place": gg.copy}
+        copies = [_copied(list(arguments), {}, copying[how]) for how in others]
         result = first(*arguments)
         expected = list(_bits(result))
         for (how, other), copied in zip(others.items(), copies, strict=True):
@@ -186,37 +182,31 @@ def _linked(mod, executable, target):
 
 
 def _dirtied(mod):
-    """Return a lowered module that overwrites each tensor as soon as it is allocated."""
+    """Return a lowered module whose tensors lie in memory of their own, full of garbage."""
     changed = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
-            changed.update_func(name, _with_dirt(func))
+            changed.update_func(name, tvm_ffi.structural_map(func, (relax.VarBinding, _in_dirt)))
     return changed
 
 
-def _with_dirt(func):
-    def mutate(block):
-        bindings = []
-        for binding in block.bindings:
-            bindings.append(binding)
-            value = getattr(binding, "value", None)
-            if isinstance(value, relax.Call) and getattr(value.op, "name", "") in _ALLOCATIONS:
-                nothing = relax.TupleType([])
-                call = relax.Call(relax.ExternFunc("tests.dirty"), [binding.var], None, [nothing])
-                bindings.append(relax.VarBinding(relax.Var("_", nothing), call))
-        return relax.BindingBlock(bindings)
-
-    return tvm_ffi.structural_map(func, (relax.BindingBlock, mutate))
+def _in_dirt(binding):
+    call = binding.value
+    if not isinstance(call, relax.Call) or getattr(call.op, "name", "") not in _ALLOCATIONS:
+        return binding
+    _, _, shape, dtype, *_ = call.args
+    own = relax.Call(relax.ExternFunc("tests.guarded"), [shape, dtype], None, [binding.var.ty])
+    return relax.VarBinding(binding.var, own)
 
 
-def _copied(value, memo):
+def _copied(value, memo, copy):
     """Return arguments in memory of their own; those that were one tensor still are."""
     if isinstance(value, list | tuple | tvm_ffi.Array):
-        items = [_copied(item, memo) for item in value]
+        items = [_copied(item, memo, copy) for item in value]
         return tuple(items) if isinstance(value, tuple) else items
     if isinstance(value, tvm.runtime.Tensor):
         key = value.data_ptr(), tuple(value.shape), str(value.dtype)
-        return memo.setdefault(key, gg.copy(value))
+        return memo.setdefault(key, copy(value))
     return gg.copy(value) if hasattr(value, "__dlpack__") else value
 
 
