@@ -3,7 +3,7 @@
 from graphgrad.models.lenet import lenet
 from graphgrad.models.mlp import mlp
 from graphgrad.models.mobilenet import mobilenet_v2
-from graphgrad.models.resnet import resnet18, resnet34, resnet50, resnet_digits
+from graphgrad.models.resnet import resnet18, resnet34, resnet50, resnet101, resnet_digits
 from graphgrad.models.transformer import transformer_encoder
 from graphgrad.models.vgg import vgg16_bn
 
@@ -14,6 +14,7 @@ __all__ = [
     "resnet18",
     "resnet34",
     "resnet50",
+    "resnet101",
     "resnet_digits",
     "transformer_encoder",
     "vgg16_bn",

@@ -26,6 +26,11 @@ def resnet50(**options: Any) -> onnx.ModelProto:
     return resnet("resnet50", bottleneck_block, (3, 4, 6, 3), **options)
 
 
+def resnet101(**options: Any) -> onnx.ModelProto:
+    """Return a ResNet-101: bottleneck blocks, (3, 4, 23, 3). Options as in `resnet`."""
+    return resnet("resnet101", bottleneck_block, (3, 4, 23, 3), **options)
+
+
 def resnet_digits(**options: Any) -> onnx.ModelProto:
     """Return the small residual network for 8×8 digits: one basic block at each of three widths.
 

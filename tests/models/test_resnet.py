@@ -21,6 +21,7 @@ def trainable_count(model: onnx.ModelProto) -> int:
         (models.resnet18, {}, 11_689_512),
         (models.resnet34, {}, 21_797_672),
         (models.resnet50, {}, 25_557_032),
+        (models.resnet101, {}, 44_549_160),
         (models.resnet18, {"stem": "cifar", "classes": 10}, 11_173_962),
     ],
 )

@@ -1,0 +1,168 @@
+"""How a training step, and the time until it can run, grow with depth and with the batch.
+
+    python bench/growth.py [--json] [--depths resnet18,resnet34] [--batches 8,16] [--steps 5]
+
+Each network is imported, differentiated, compiled without a cache, and trained on random images.
+What is linear takes the same time for each operation of a step, and for each operator compiled.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+os.environ["GRAPHGRAD_CACHE"] = "0"
+
+import numpy as np
+import onnx
+from machine import facts, versions
+from onnx import numpy_helper
+from table import table
+
+import graphgrad as gg
+from graphgrad.models import resnet18, resnet34, resnet50, resnet101
+
+DEPTHS: dict[str, Callable[..., onnx.ModelProto]] = {
+    "resnet18": resnet18,
+    "resnet34": resnet34,
+    "resnet50": resnet50,
+    "resnet101": resnet101,
+}
+BATCHES = (8, 16, 32, 64, 128)
+CLASSES = 10
+
+
+def multiplications(proto: onnx.ModelProto) -> int:
+    """Return how many numbers the convolutions and the linear layer multiply, forward."""
+    inferred = onnx.shape_inference.infer_shapes(proto)
+    shapes = {
+        value.name: [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
+        for value in (*inferred.graph.value_info, *inferred.graph.output)
+    }
+    weights = {w.name: numpy_helper.to_array(w).shape for w in proto.graph.initializer}
+    total = 0
+    for node in proto.graph.node:
+        if node.op_type == "Conv":
+            total += int(np.prod(shapes[node.output[0]]) * np.prod(weights[node.input[1]][1:]))
+        elif node.op_type == "Gemm":
+            total += int(shapes[node.output[0]][0] * np.prod(weights[node.input[1]]))
+    return total
+
+
+def measure(proto: onnx.ModelProto, steps: int) -> dict[str, Any]:
+    """Return the seconds until a network's first step is done, and those of a later one."""
+    generator = np.random.default_rng(0)
+    shape = [d.dim_value for d in proto.graph.input[0].type.tensor_type.shape.dim]
+    images = generator.standard_normal(shape, dtype=np.float32)
+    labels = generator.integers(0, CLASSES, shape[0])
+    start = time.perf_counter()
+    model = gg.from_onnx(proto)
+    step = gg.train_step(model, optimizer=gg.optim.SGD(0.01, momentum=0.9))
+    float(step(images, labels))
+    first = time.perf_counter() - start
+    seconds = []
+    for _ in range(steps):
+        start = time.perf_counter()
+        float(step(images, labels))
+        seconds.append(time.perf_counter() - start)
+    products = multiplications(proto)
+    operators = len(proto.graph.node)
+    later = statistics.median(seconds)
+    return {
+        "batch": shape[0],
+        "operators": operators,
+        "giga_multiplications": products / 1e9,
+        "first_step_seconds": first,
+        "first_step_ms_per_operator": 1e3 * first / operators,
+        "step_ms": 1e3 * later,
+        "step_ms_per_giga_multiplication": 1e12 * later / products,
+    }
+
+
+def report(result: dict[str, Any]) -> str:
+    """Return the figures as text."""
+    rows = [
+        [
+            entry["network"],
+            str(entry["batch"]),
+            str(entry["operators"]),
+            f"{entry['first_step_seconds']:.1f}",
+            f"{entry['first_step_ms_per_operator']:.0f}",
+            f"{entry['step_ms']:.0f}",
+            f"{entry['step_ms_per_giga_multiplication']:.1f}",
+        ]
+        for entry in (*result["depth"], *result["batch"])
+    ]
+    header = ["network", "batch", "operators", "first step s", "ms per operator"]
+    machine = result["machine"]
+    return "\n".join(
+        [
+            table([*header, "step ms", "ms per 10⁹ products"], rows),
+            f"depth at {result['image']}×{result['image']}, batch at 32×32; products are those of "
+            "the forward pass",
+            f"{machine['processor']}, {machine['cores']} cores; medians of {result['steps']} "
+            f"steps; load average {machine['load_average'][0]}",
+        ]
+    )
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--depths", default=",".join(DEPTHS), help=f"of {', '.join(DEPTHS)}")
+    parser.add_argument("--image", type=int, default=112, help="height and width, over depth")
+    parser.add_argument("--depth-batch", type=int, default=4, help="batch size, over depth")
+    parser.add_argument(
+        "--batches", type=_numbers, default=BATCHES, help="of ResNet-18 for images of 32×32"
+    )
+    parser.add_argument("--width", type=float, default=1.0, help="multiplies all channels")
+    parser.add_argument("--steps", type=int, default=5, help="timed steps of each")
+    return parser.parse_args()
+
+
+def _numbers(text: str) -> Sequence[int]:
+    return [int(part) for part in text.split(",") if part]
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    options = {"width": arguments.width, "classes": CLASSES}
+    networks = [
+        *(
+            (
+                "depth",
+                name,
+                DEPTHS[name](batch=arguments.depth_batch, size=arguments.image, **options),
+            )
+            for name in arguments.depths.split(",")
+        ),
+        *(
+            ("batch", "resnet18", resnet18(batch=batch, size=32, stem="cifar", **options))
+            for batch in arguments.batches
+        ),
+    ]
+    result: dict[str, Any] = {
+        "benchmark": "growth",
+        "machine": facts(),
+        "versions": versions(),
+        "image": arguments.image,
+        "steps": arguments.steps,
+        "depth": [],
+        "batch": [],
+    }
+    # The first network of a process also pays for what is loaded lazily.
+    measure(resnet18(batch=1, size=32, width=0.125, classes=CLASSES, stem="cifar"), 1)
+    for kind, name, proto in networks:
+        print(f"{name}, {kind}", file=sys.stderr, flush=True)
+        result[kind].append({"network": name, **measure(proto, arguments.steps)})
+    print(json.dumps(result, indent=2) if arguments.json else report(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+import growth
+
+from graphgrad.models import resnet18
+
+TINY = (
+    *("--depths", "resnet18", "--image", "32", "--depth-batch", "1"),
+    *("--batches", "2", "--width", "0.0625", "--steps", "1"),
+)
+
+
+def test_json_form(bench):
+    result = bench("growth.py", "--json", *TINY)
+    assert result["benchmark"] == "growth"
+    assert result["machine"].keys() >= {"processor", "cores", "load_average"}
+    assert [entry["batch"] for entry in result["depth"]] == [1]
+    assert [entry["batch"] for entry in result["batch"]] == [2]
+    for entry in (*result["depth"], *result["batch"]):
+        assert entry["network"] == "resnet18"
+        assert entry["operators"] > 40
+        assert entry["first_step_seconds"] > 0 and entry["step_ms"] > 0
+
+
+def test_multiplications_are_the_published_ones():
+    """Of a ResNet-18 for images of 224×224: 1.8 thousand millions."""
+    assert growth.multiplications(resnet18(batch=1)) == 1_814_073_344
+    assert growth.multiplications(resnet18(batch=3)) == 3 * 1_814_073_344
+
+
+def test_report_has_a_row_for_each_network():
+    entry = {
+        "network": "resnet18",
+        "batch": 8,
+        "operators": 69,
+        "giga_multiplications": 2.0,
+        "first_step_seconds": 6.9,
+        "first_step_ms_per_operator": 100.0,
+        "step_ms": 50.0,
+        "step_ms_per_giga_multiplication": 25.0,
+    }
+    machine = {"processor": "P", "cores": 2, "load_average": [0.0]}
+    result = {
+        "depth": [entry],
+        "batch": [entry | {"batch": 16}],
+        "machine": machine,
+        "image": 112,
+        "steps": 5,
+    }
+    lines = growth.report(result).splitlines()
+    assert [line.split()[:2] for line in lines[2:4]] == [["resnet18", "8"], ["resnet18", "16"]]
