@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tvm
+import tvm_ffi
 from tvm import relax
 
 from .errors import ArgumentError
@@ -50,6 +52,8 @@ class KernelTime:
         Who wrote the gradients in it: ``"hand"``, ``"derived"`` or ``"user"``.
     call : int or None
         Its number in the memory timeline; None if it is not in it.
+    bytes : int
+        The sizes of the tensors that it is called with, each memory once: what it moves at least.
     """
 
     kernel: str
@@ -59,6 +63,7 @@ class KernelTime:
     nodes: tuple[str, ...]
     gradients: tuple[str, ...]
     call: int | None
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,8 @@ class ClassTime:
         As of `KernelTime`.
     calls : int
     seconds : float
+    bytes : int
+        As of `KernelTime`, of all calls.
     """
 
     phase: str
@@ -79,6 +86,7 @@ class ClassTime:
     gradients: tuple[str, ...]
     calls: int
     seconds: float
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -115,10 +123,13 @@ class Profile:
     @property
     def classes(self) -> list[ClassTime]:
         """The kernels by class, those that take most time first."""
-        found: dict[tuple[str, str, tuple[str, ...]], list[float]] = defaultdict(list)
+        found: dict[tuple[str, str, tuple[str, ...]], list[KernelTime]] = defaultdict(list)
         for kernel in self.kernels:
-            found[kernel.phase, kernel.op_class, kernel.gradients].append(kernel.seconds)
-        classes = [ClassTime(*key, len(times), sum(times)) for key, times in found.items()]
+            found[kernel.phase, kernel.op_class, kernel.gradients].append(kernel)
+        classes = [
+            ClassTime(*key, len(them), sum(k.seconds for k in them), sum(k.bytes for k in them))
+            for key, them in found.items()
+        ]
         return sorted(classes, key=lambda one: -one.seconds)
 
     @property
@@ -217,8 +228,16 @@ def _seconds(step: TrainStep, inputs: Inputs, targets: Any) -> float:
     return time.perf_counter() - start
 
 
-Run = list[tuple[str, float]]
-"""The functions that the virtual machine called in one step, and the seconds of each."""
+class Called(NamedTuple):
+    """A function that the virtual machine called in a step, and the bytes that it was given."""
+
+    name: str
+    seconds: float
+    bytes: int
+
+
+Run = list[Called]
+"""What the virtual machine called in one step, in order."""
 
 
 class _Watch:
@@ -260,13 +279,14 @@ class _Watch:
         step()
         return self._run
 
-    def _called(self, _: Any, name: str, before: bool, __: Any, *___: Any) -> int:
+    def _called(self, _: Any, name: str, before: bool, __: Any, *arguments: Any) -> int:
         if self._device.type != "cpu":
             self._device.sync()
         if before:
             self._start = time.perf_counter()
         else:
-            self._run.append((name, time.perf_counter() - self._start))
+            seconds = time.perf_counter() - self._start
+            self._run.append(Called(name, seconds, _bytes(name, arguments)))
         return tvm.runtime.vm.VMInstrumentReturnKind.NO_OP
 
     def profile(self, first: float, plain: tuple[float, ...], runs: list[Run]) -> Profile:
@@ -275,15 +295,15 @@ class _Watch:
         mod, calls = self._recorder.module, self._recorder.calls
         kernels = {str(v.name_hint) for v in mod.get_global_vars()}
         own = self._recorder.added
-        names = [name for name, _ in runs[0]]
-        if any([name for name, _ in run] != names for run in runs):
+        names = [one.name for one in runs[0]]
+        if any([one.name for one in run] != names for run in runs):
             runs = runs[-1:]  # what runs depends on values
-            names = [name for name, _ in runs[0]]
+            names = [one.name for one in runs[0]]
         seconds = [statistics.median(one) for one in zip(*map(_times, runs), strict=True)]
         follows = [name for name in names if name in kernels] == [call.kernel for call in calls]
-        called = list(zip(names, seconds, strict=True))
-        machine = sum(s for name, s in called if _is_machine(name, own))
-        others = [(name, s) for name, s in called if not _is_machine(name, own)]
+        called = [one._replace(seconds=s) for one, s in zip(runs[0], seconds, strict=True)]
+        machine = sum(one.seconds for one in called if _is_machine(one.name, own))
+        others = [one for one in called if not _is_machine(one.name, own)]
         timed = _kernel_times(others, kernels, calls if follows else None)
         is_host = self._device.type == "cpu"
         memory = (
@@ -293,7 +313,20 @@ class _Watch:
 
 
 def _times(run: Run) -> list[float]:
-    return [seconds for _, seconds in run]
+    return [one.seconds for one in run]
+
+
+def _bytes(name: str, arguments: Sequence[Any]) -> int:
+    """Return the bytes of the tensors among arguments, each memory once."""
+    if name.startswith(_BUILTIN):
+        return 0
+    sizes: dict[int, int] = {}
+    for one in arguments:
+        if isinstance(one, tvm.runtime.Tensor):
+            bits = tvm_ffi.dtype(str(one.dtype)).bits
+            size = -(-bits // 8) * math.prod(int(extent) for extent in one.shape)
+            sizes[one.data_ptr()] = max(size, sizes.get(one.data_ptr(), 0))
+    return sum(sizes.values())
 
 
 def _is_machine(name: str, own: frozenset[str]) -> bool:
@@ -306,29 +339,29 @@ def _kernel_times(
 ) -> Iterator[KernelTime]:
     """Yield the kernels and packed functions of a step; without `calls` nobody knows them."""
     number = 0
-    for name, took in called:
+    for one in called:
         origins: tuple[Origin, ...] = ()
         call = None
-        if name in kernels and calls is not None:
+        if one.name in kernels and calls is not None:
             origins, call = calls[number].origins, number
             number += 1
-        yield _described(name, took, origins, call)
+        yield _described(one, origins, call)
 
 
-def _described(
-    kernel: str, seconds: float, origins: Sequence[Origin], call: int | None
-) -> KernelTime:
+def _described(called: Called, origins: Sequence[Origin], call: int | None) -> KernelTime:
+    name, seconds, size = called
     if not origins:
-        return KernelTime(kernel, seconds, UNKNOWN, UNKNOWN, (), (), call)
+        return KernelTime(name, seconds, UNKNOWN, UNKNOWN, (), (), call, size)
     found = [origin.provenance for origin in origins]
     return KernelTime(
-        kernel,
+        name,
         seconds,
         " + ".join(dict.fromkeys(map(_phase, origins))),
         " + ".join(dict.fromkeys(map(_class, origins))),
         tuple(dict.fromkeys(one.node for one in found if one.node)),
         tuple(sorted({one.origin for one in found if one.origin})),
         call,
+        size,
     )
 
 

@@ -73,6 +73,15 @@ def test_memory_belongs_to_the_kernels(profiled):
     assert found.memory.peak_bytes >= found.memory.arguments
 
 
+def test_bytes_are_those_of_the_tensors_of_a_call(profiled):
+    _, _, found = profiled
+    (first,) = (k for k in found.kernels if "Gemm" in k.op_class and k.call == 0)
+    batch, width, hidden = 4, 5, 7
+    numbers = batch * width + width * hidden + hidden + batch * hidden
+    assert first.bytes >= 4 * numbers
+    assert sum(one.bytes for one in found.classes) == sum(k.bytes for k in found.kernels)
+
+
 def test_json_holds_everything(profiled):
     _, _, found = profiled
     facts = json.loads(found.to_json())

@@ -152,12 +152,13 @@ def _classes(profile: Profile) -> str:
             str(one.calls),
             f"{1e3 * one.seconds:.3f}",
             f"{100 * one.seconds / total:.1f} %",
+            f"{one.bytes / 1e9 / one.seconds:.1f}" if one.seconds else "",
             bar(one.seconds / largest),
         ]
         for one in classes[:_CLASSES_SHOWN]
     ]
-    header = ["phase", "op class", "gradient", "calls", "ms", "share", ""]
-    return table(header, rows, right=[3, 4, 5]) + _rest(len(classes) - len(rows), "class(es)")
+    header = ["phase", "op class", "gradient", "calls", "ms", "share", "GB/s", ""]
+    return table(header, rows, right=[3, 4, 5, 6]) + _rest(len(classes) - len(rows), "class(es)")
 
 
 def _kernels(profile: Profile) -> str:
