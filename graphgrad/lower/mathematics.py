@@ -178,17 +178,27 @@ class _Values:
         self._extent, self._index = extent, index
         self.buffers: list[Any] = []
         self._stores: list[Any] = []
+        self._known: list[tuple[Any, Any]] = []
+        """The calls that are written out, and what reads their values."""
 
     def written_out(self, store: tirx.BufferStore) -> list[Any]:
         """Return the stores that compute what one does."""
-        self._stores = []
+        self._stores, self._known = [], []
         value = tvm_ffi.structural_map(store.value, (tvm.ir.Call, self._arithmetic))
         return [*self._stores, tirx.BufferStore(store.buffer, value, store.indices)]
 
     def _arithmetic(self, call: Any) -> Any:
         """Return what takes a call's place; its arguments are written out already."""
         function = _function(call)
-        return call if function is None else self(function(self, self(call.args[0])))
+        if function is None:
+            return call
+        # Inlining has put what several places read into each of them.
+        for known, value in self._known:
+            if tvm_ffi.structural_equal(known, call):
+                return value
+        value = self(function(self, self(call.args[0])))
+        self._known.append((call, value))
+        return value
 
     def __call__(self, value: Any) -> Any:
         """Store a value, and return what reads it."""

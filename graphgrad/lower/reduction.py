@@ -120,8 +120,7 @@ def _along_terms(
     sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, after: list[Any]
 ) -> None:
     """Keep one partial result per lane, and per core if there are few outputs; then combine."""
-    suffix = _fusable_terms(stage)
-    length = _term_vector(stage, unit)
+    suffix, length = _fused_terms(stage, unit), _term_vector(stage, unit)
     loops = sch.get_loops(block)
     spatial, reduced = loops[: len(stage.spatial)], loops[len(stage.spatial) :]
     terms = sch.fuse(*reduced[-suffix:]) if suffix > 1 else reduced[-1]
@@ -274,6 +273,17 @@ def _term_vector(stage: Stage, unit: VectorUnit) -> int:
     length, lanes = volume(stage.reduced[-_fusable_terms(stage) :]), unit.lanes(stage.dtype)
     most = min(volume(stage.reduced) // (lanes * _TERMS_PER_LANE), _UNROLLED_VECTORS)
     return vector_length(length, lanes, most) if most else 1
+
+
+def _fused_terms(stage: Stage, unit: VectorUnit) -> int:
+    """Return how many reduced axes to walk through as one: as few as give vectors of that length.
+
+    Where TVM divides a position by the extents of three axes, it does not see that neighbours in a
+    vector are neighbours in memory.
+    """
+    length, most = _term_vector(stage, unit), _fusable_terms(stage)
+    enough = (n for n in range(1, most) if volume(stage.reduced[-n:]) % length == 0)
+    return next(enough, most)
 
 
 def _fusable_terms(stage: Stage) -> int:

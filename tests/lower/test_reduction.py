@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import tvm
 from tvm import te, tirx, topi
 
 from tests.labels import label
-from tests.lower.kernels import UNIT, run, tensor
+from tests.lower.kernels import HOST, UNIT, run, tensor
 
 SHAPE = (12, 16, 8, 24)
 
@@ -134,6 +135,21 @@ def test_few_terms_read_on_a_condition(images, channels):
     result.agree()
     if size == 33:
         assert ("T.vectorized" in result.text) == (channels % UNIT.lanes("float32") == 0)
+
+
+@pytest.mark.parametrize("axes", [(2, 3, 4), (1, 2, 3, 4)], ids=label)
+def test_neighbours_of_three_axes_are_read_as_vectors(axes):
+    """As the statistics of groups of channels are."""
+    x = tensor(4, 2, 8, 16, 28)
+    result = run([x], [topi.sum(x, axes)])
+    result.agree()
+    module = tvm.IRModule({"main": result.func.with_attr("global_symbol", "main")})
+    code = tvm.tirx.build(module, HOST, "s_tir").inspect_source("ll").splitlines()
+    assert any("load <" in line and "x float>" in line for line in code)
+    # A scalar that is put into all lanes is inserted at the first; what is gathered, at each.
+    assert not any(
+        "insertelement <" in line and "x float>" in line and ", i64 1," in line for line in code
+    )
 
 
 @pytest.mark.parametrize("shape", [(8, 16, 64), (8, 3, 1024), (5, 7, 601)], ids=label)
