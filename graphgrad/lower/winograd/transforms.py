@@ -92,12 +92,11 @@ def strip_factors(
     def rows(guarded: bool) -> Statement:
         def read(column: Index, tap: int, channel: Index) -> Any:
             row = top + tap
-            if not guarded:
-                return load(images.buffer, [image, row, column - images.left, channel])
+            value = load(images.buffer, [image, row, column - images.left, channel])
+            # A choice, not a selection from what is read: TVM would undo any clamping of the row
+            # that follows from the condition.
             inside = tirx.all(row >= 0, row < images.rows)
-            kept = tirx.max(tirx.min(row, constant(images.rows - 1)), constant(0))
-            value = load(images.buffer, [image, kept, column - images.left, channel])
-            return tirx.Select(inside, value, zero())
+            return tirx.if_then_else(inside, value, zero()) if guarded else value
 
         def one(column: Index, v: Index) -> Statement:
             return _applied(
