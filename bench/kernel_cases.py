@@ -112,7 +112,7 @@ class Product:
 
 
 Work = Convolution | Product
-_KINDS: Mapping[str, type[Any]] = {"convolution": Convolution, "product": Product}
+KINDS: Mapping[str, type[Any]] = {"convolution": Convolution, "product": Product}
 
 
 @dataclass(frozen=True)
@@ -153,11 +153,11 @@ class Case:
 
     def to_json(self) -> dict[str, Any]:
         """Return it as `from_json` reads it."""
-        (kind,) = (name for name, kind in _KINDS.items() if isinstance(self.work, kind))
+        (kind,) = (name for name, kind in KINDS.items() if isinstance(self.work, kind))
         return {"kind": kind, "part": self.part, **asdict(self.work)}
 
 
 def from_json(told: Mapping[str, Any]) -> Case:
     """Return the case that `Case.to_json` told of."""
     extents = {key: value for key, value in told.items() if key not in ("kind", "part")}
-    return Case(_KINDS[told["kind"]](**extents), told["part"])
+    return Case(KINDS[told["kind"]](**extents), told["part"])

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_cases import Case, Convolution
+from layer_cases import LayerCase
 from process import THREAD_VARIABLES, ContenderError, Stepping
 
 import graphgrad as gg
@@ -100,7 +101,7 @@ class Entrants:
         self._clock = clock
         self._processes: dict[str, Stepping] = {}
 
-    def prepared(self, entrant: Entrant, case: Case, result: Path) -> Stepping:
+    def prepared(self, entrant: Entrant, case: Case | LayerCase, result: Path) -> Stepping:
         """Return the process of a contender, whose kernel is a case; its values are in a file.
 
         Raises

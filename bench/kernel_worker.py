@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 from channel import private_output, send, told
-from kernel_cases import from_json
+from kernel_cases import KINDS, from_json
+from layer_cases import layer_from_json
 from worker import timed_steps
 
 
@@ -45,8 +46,9 @@ def main() -> None:
         gc.collect()  # the tensors of the last case
         start = time.perf_counter()
         try:
+            read = from_json if request["case"]["kind"] in KINDS else layer_from_json
             run, values = contender.prepare(
-                from_json(request["case"]), int(threads), **json.loads(options)
+                read(request["case"]), int(threads), **json.loads(options)
             )
             np.save(Path(request["result"]), values())
         except Exception as error:
