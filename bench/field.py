@@ -136,6 +136,18 @@ def add_pace(
     add("--pause", type=float, default=pause, help="seconds to wait after a loaded turn")
 
 
+def add_clock(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that times the processor instead of the wall clock."""
+    parser.add_argument(
+        "--cpu-time",
+        dest="clock",
+        action="store_const",
+        const="process_time",
+        default="perf_counter",
+        help="time the processor, not the wall clock, whatever others do; one thread alone",
+    )
+
+
 def chosen_pace(arguments: argparse.Namespace, most_steps: int) -> Pace:
     """Return what the command line says."""
     rules = Rules(

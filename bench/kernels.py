@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from field import Field, add_pace, chosen_pace, positive, say, some_of
+from field import Field, add_clock, add_pace, chosen_pace, positive, say, some_of
 from kernel_cases import Case
 from kernel_entrants import REFERENCE, Entrant, Entrants, entrants
 from kernel_groups import DEFAULT_GROUPS, GROUPS, cases
@@ -216,14 +216,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--match", default="", metavar="REGEX", help="only cases whose name and part it finds")
     add("--threads", type=positive, default=min(2, usable_cores()), help="of each contender")
     add("--scaling", action="store_true", help="time one thread as well")
-    add(
-        "--cpu-time",
-        dest="clock",
-        action="store_const",
-        const="process_time",
-        default="perf_counter",
-        help="time the processor, not the wall clock, whatever others do; one thread alone",
-    )
+    add_clock(parser)
     add("--quick", action="store_true", help="few cases of each group, and two rounds")
     add_pace(parser, 3, turn_seconds=0.08, max_load=0.3, pause=0.3, most_seconds=3.0)
     arguments = parser.parse_args()

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from field import Field, add_pace, chosen_pace, positive, say
+from field import Field, add_clock, add_pace, chosen_pace, positive, say
 from kernel_entrants import Entrant, Entrants
 from kernels import MOST_STEPS, TOLERANCE, difference, peak
 from layer_cases import LAYERS, PARTS, LayerCase
@@ -104,14 +104,7 @@ def parse_arguments() -> argparse.Namespace:
     add("--json", action="store_true", help="print one JSON object")
     add("--match", default="", metavar="REGEX", help="only layers whose name and part it finds")
     add("--threads", type=positive, default=min(2, usable_cores()), help="of each contender")
-    add(
-        "--cpu-time",
-        dest="clock",
-        action="store_const",
-        const="process_time",
-        default="perf_counter",
-        help="time the processor, not the wall clock, whatever others do; one thread alone",
-    )
+    add_clock(parser)
     add_pace(parser, 3, turn_seconds=0.08, max_load=0.3, pause=0.3, most_seconds=3.0)
     arguments = parser.parse_args()
     if arguments.clock == "process_time":

@@ -25,6 +25,18 @@ def accumulating(*shape):
     return mod
 
 
+def accumulating_tuple():
+    """`f(x, (a, y), ct, accumulator of x)` returns x·y and the sum; all have 3 elements."""
+    pair = relax.TupleType([relax.TensorType((3,), F64)] * 2)
+    builder = relax.BlockBuilder()
+    x, p = relax.Var("x", relax.TensorType((3,), F64)), relax.Var("p", pair)
+    with builder.function("main", [x, p]):
+        with builder.dataflow():
+            result = builder.emit_output(op.multiply(x, p[1]))
+        builder.emit_func_output(result)
+    return gg.vjp(builder.get(), wrt="x", grad_req="add")
+
+
 def machine(mod):
     return relax.VirtualMachine(gg.compile(mod), tvm.cpu())["main_vjp"]
 
@@ -96,14 +108,7 @@ def test_many_accumulators_are_checked_among_themselves():
 
 
 def test_tensors_of_a_tuple_are_checked():
-    pair = relax.TupleType([relax.TensorType((3,), F64)] * 2)
-    builder = relax.BlockBuilder()
-    x, p = relax.Var("x", relax.TensorType((3,), F64)), relax.Var("p", pair)
-    with builder.function("main", [x, p]):
-        with builder.dataflow():
-            result = builder.emit_output(op.multiply(x, p[1]))
-        builder.emit_func_output(result)
-    f = machine(gg.vjp(builder.get(), wrt="x", grad_req="add"))
+    f = machine(accumulating_tuple())
     x, a, b, ct, old = tensors(*[(3,)] * 5)
     f(x, (a, b), ct, old)
     with pytest.raises(gg.AliasError, match=r"'accumulator.x' .* with 'p\[1\]'"):

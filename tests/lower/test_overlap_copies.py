@@ -8,7 +8,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.pipeline import lower
-from tests.lower.test_overlap import accumulating, tensors
+from tests.lower.test_overlap import accumulating, accumulating_tuple, tensors
 from tests.running import F64, function
 
 op = relax.op
@@ -75,14 +75,7 @@ def test_symbolic_and_empty_tensors():
 
 
 def test_members_of_a_tuple():
-    pair = relax.TupleType([relax.TensorType((3,), F64)] * 2)
-    builder = relax.BlockBuilder()
-    x, p = relax.Var("x", relax.TensorType((3,), F64)), relax.Var("p", pair)
-    with builder.function("main", [x, p]):
-        with builder.dataflow():
-            result = builder.emit_output(op.multiply(x, p[1]))
-        builder.emit_func_output(result)
-    f = machine(gg.vjp(builder.get(), wrt="x", grad_req="add"))
+    f = machine(accumulating_tuple())
     x, a, ct, old = tensors(*[(3,)] * 4)
     before = old.numpy().copy()
     result = f(x, (a, old), ct, old)[1][0]
