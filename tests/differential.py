@@ -5,10 +5,10 @@
 runs the whole test-suite so: whatever graphgrad compiles for a processor is linked again with each
 tensor in memory of its own, full of garbage and beside a page that nobody may touch; and, where
 something is in place, compiled again without donation. All are called on copies of the same
-arguments and must return the same bits; where code is compiled again, by a processor that rounds
-each product and each sum. Fusion and schedules are those of the first; only which buffers are bound
-to what differs. Programs that call functions of Python are run once, as they might do something
-else the next time. Steps return all results and take memory at each call, as the others do.
+arguments and must return the same bits, by a processor that rounds each product and each sum.
+Fusion and schedules are those of the first; only which buffers are bound to what differs. Programs
+that call functions of Python are run once, as they might do something else the next time. Steps
+return all results and take memory at each call, as the others do.
 """
 
 import contextlib
@@ -69,13 +69,13 @@ class Differential:
         found = self.lowered.pop(_key(mod), None) if isinstance(mod, tvm.IRModule) else None
         if found is None:
             return compile_one(mod, target, **options)
-        others = {}
+        others, rounding = {}, _rounding_each(target)
         if any(map(_is_in_place, mod.functions.values())):
             self.in_place += 1
-            never, target = self._never_in_place(*found[1:], target), _rounding_each(target)
-            others["never in place"] = compile_one(never, target, **options)
-        executable = compile_one(mod, target, **options)
-        others["dirtied"] = _linked(_dirtied(mod), executable, target)
+            never = self._never_in_place(*found[1:], target)
+            others["never in place"] = compile_one(never, rounding, **options)
+        executable = compile_one(mod, rounding, **options)
+        others["dirtied"] = _linked(_dirtied(mod), executable, rounding)
         self.variants[id(executable)] = (executable, others)
         return executable
 
