@@ -26,6 +26,8 @@ from tvm import tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock, SBlockRealize
 
+from .visits import replace_nodes, visit_nodes
+
 _DIVISIONS = (prim.FloorDiv, prim.FloorMod)
 _CHOICE = tvm.ir.Op.get("prim.if_then_else")
 _identity = tvm_ffi.Object.__chandle__
@@ -54,7 +56,7 @@ def _divides(body: Any) -> bool:
         nonlocal found
         found = True
 
-    tvm_ffi.structural_walk(body, (_DIVISIONS, visit))
+    visit_nodes(body, _DIVISIONS, visit)
     return found
 
 
@@ -73,8 +75,8 @@ def _with_positive_dividends(body: Any) -> Any:
             return node
         return _positive(node, fixed)
 
-    tvm_ffi.structural_walk(body, ((tirx.For, SBlock), visit))
-    return tvm_ffi.structural_map(body, (_DIVISIONS, change))
+    visit_nodes(body, (tirx.For, SBlock), visit)
+    return replace_nodes(body, _DIVISIONS, change)
 
 
 def _is_one(extent: Any) -> bool:
@@ -155,7 +157,7 @@ class _Places:
         self.guarded = False
         """Whether conditions may narrow the range of a loop."""
         kinds = (tirx.For, SBlockRealize, tirx.Bind, prim.Let, tirx.IfThenElse, tvm.ir.Call)
-        tvm_ffi.structural_walk(body, (kinds, self._note), order="pre")
+        visit_nodes(body, kinds, self._note, outer_first=True)
 
     def _note(self, node: Any) -> None:
         if isinstance(node, tirx.For):
@@ -201,15 +203,13 @@ class _Places:
         if isinstance(index, prim.IntImm):
             return False
         found: list[Any] = []
-        tvm_ffi.structural_walk(index, ((tvm.ir.Var, *_DIVISIONS), found.append))
+        visit_nodes(index, (tvm.ir.Var, *_DIVISIONS), found.append)
         return any(
             not isinstance(node, tvm.ir.Var) or _identity(node) in self.divided for node in found
         )
 
     def _in_loops(self, expr: Any) -> Any:
-        return tvm_ffi.structural_map(
-            expr, (tvm.ir.Var, lambda var: self.values.get(_identity(var), var))
-        )
+        return replace_nodes(expr, tvm.ir.Var, lambda var: self.values.get(_identity(var), var))
 
     def _loops(self, expr: Any, without: Any = None) -> set[int]:
         """Return the loops on which an expression depends, outside of divisions as a given one."""
@@ -222,7 +222,7 @@ class _Places:
                 return tvm_ffi.WalkResult.SKIP
             return None
 
-        tvm_ffi.structural_walk(expr, ((tvm.ir.Var, *_DIVISIONS), visit), order="pre")
+        visit_nodes(expr, (tvm.ir.Var, *_DIVISIONS), visit, outer_first=True)
         return found
 
     def _is_risky(self, node: Any, indices: Sequence[Any]) -> bool:
@@ -250,7 +250,7 @@ class _Places:
 
     def _is_shifted(self, expr: Any) -> bool:
         variables: list[Any] = []
-        tvm_ffi.structural_walk(expr, (tvm.ir.Var, variables.append))
+        visit_nodes(expr, tvm.ir.Var, variables.append)
         return any(_identity(var) in self.shifted for var in variables)
 
 
@@ -261,7 +261,7 @@ def _are_alike(a: Any, b: Any) -> bool:
 
 def _divisions_in(expr: Any) -> list[Any]:
     found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (_DIVISIONS, found.append))
+    visit_nodes(expr, _DIVISIONS, found.append)
     return found
 
 

@@ -61,8 +61,11 @@ class Differential:
         """Do what `tvm.compile` does, and compile the others that must compute the same."""
         return self._compiled(_compile, mod, target, options)
 
-    def compile_kernels(self, mod, target):
-        """Do what `compile_kernels` does, and compile the others that must compute the same."""
+    def compile_kernels(self, mod, target, *_):
+        """Do what `compile_kernels` does, and compile the others that must compute the same.
+
+        What may have been built before is for the target as it was.
+        """
         return self._compiled(_compile_kernels, mod, target, {})
 
     def _compiled(self, compile_one, mod, target, options):

@@ -18,6 +18,7 @@ from tvm import relax
 from ..aliases import aliases_of
 from ..errors import ArgumentError, NotDifferentiableError
 from ..lower.rebuild import renamed
+from ..visits import replace_nodes
 
 RULES = ("auto", "derived")
 """All gradient rules, or all but graphgrad's own: these are derived then."""
@@ -361,7 +362,7 @@ def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
     if isinstance(expr, (relax.If, relax.Function)):
         own = {var: type(var)(var.name, var.ty) for var in _bound_in_branches(expr)}
         renamed = {**environment, **own}
-        return tvm_ffi.structural_map(expr, (tvm.ir.Var, lambda var: renamed.get(var, var)))
+        return replace_nodes(expr, tvm.ir.Var, lambda var: renamed.get(var, var))
     return expr
 
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 
+from ..visits import visit_nodes
 from .call_effects import take_in
 from .regions import Leaf, Regions, Tree, leaves
 
@@ -120,7 +120,7 @@ class Module:
         if kernel not in self._written:
             stored: list[Any] = []
             visit = stored.append
-            tvm_ffi.structural_walk(kernel.body, (tirx.BufferStore, lambda s: visit(s.buffer)))
+            visit_nodes(kernel.body, tirx.BufferStore, lambda s: visit(s.buffer))
             self._written[kernel] = frozenset(
                 i
                 for i, p in enumerate(kernel.params)

@@ -16,13 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 
+from ..visits import visit_nodes
 from .rebuild import with_body
 
 CHECKED = "graphgrad.arguments_checked"
 """Attribute of a kernel whose callers guarantee that its arguments are what it was compiled for."""
+
+CHECK = "graphgrad.argument_check"
+"""Attribute of a kernel that looks at arguments, and computes nothing."""
 
 _TOGETHER = 64
 """Tensors that one kernel checks: LLVM takes more than twice as long for a function of twice the
@@ -136,7 +139,7 @@ def _without_need(mod: tvm.IRModule, calls: list[_Calls]) -> set[str]:
         mentions[variable.name_hint] += 1
 
     for func in mod.functions.values():
-        tvm_ffi.structural_walk(func, (tvm.ir.GlobalVar, visit))
+        visit_nodes(func, tvm.ir.GlobalVar, visit)
     return {
         variable.name_hint
         for variable, func in mod.functions.items()
@@ -156,7 +159,7 @@ def _is_internal(func: tirx.PrimFunc) -> bool:
     if "global_symbol" in dict(func.attrs or {}):
         return False
     asserted: list[Any] = []
-    tvm_ffi.structural_walk(func.body, (tirx.AssertStmt, asserted.append))
+    visit_nodes(func.body, tirx.AssertStmt, asserted.append)
     return not asserted
 
 
@@ -246,7 +249,7 @@ def _kernel(function: str, tensors: list[Any]) -> tirx.PrimFunc:
         )
         for handle, tensor in zip(handles, tensors, strict=True)
     ]
-    attributes = tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True})
+    attributes = tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True, CHECK: True})
     return tirx.PrimFunc(handles, tirx.SeqStmt([*checks, tirx.Evaluate(0)]), attrs=attributes)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 _Item = TypeVar("_Item")
@@ -19,13 +20,27 @@ Only what is used of it takes memory.
 _stack_size_lock = threading.Lock()
 
 
-def at_once(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    """Return the results for all items, computed by a thread each; raise the first error."""
-    with ThreadPoolExecutor(len(items)) as threads:
-        with _stack_size_lock:
-            before = threading.stack_size(_STACK_BYTES)
-            try:
-                pending = [threads.submit(work, item) for item in items]
-            finally:
-                threading.stack_size(before)
+def at_once(
+    work: Callable[[_Item], _Result], items: Sequence[_Item], most: int | None = None
+) -> list[_Result]:
+    """Return the results for all items, computed by a thread each; raise the first error.
+
+    With a number of threads, those take the items in order.
+    """
+    if not items:
+        return []
+    with ThreadPoolExecutor(min(len(items), most or len(items))) as threads:
+        with stack_for_llvm():
+            pending = [threads.submit(work, item) for item in items]
         return [task.result() for task in pending]
+
+
+@contextmanager
+def stack_for_llvm() -> Iterator[None]:
+    """Let threads that are started in the ``with`` block have a stack that is large enough."""
+    with _stack_size_lock:
+        before = threading.stack_size(_STACK_BYTES)
+        try:
+            yield
+        finally:
+            threading.stack_size(before)

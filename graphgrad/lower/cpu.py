@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
@@ -18,11 +19,13 @@ from .epilogue import Epilogue, epilogues_of
 from .fusion.siblings import with_joint_reductions
 from .inline import inline_maps
 from .map import schedule_map
+from .permutation import nest_of as permutation_nest_of
 from .phases import with_phases_apart
 from .plain_indices import with_plain_indices
 from .reduction import schedule_reduction
+from .rows import Chain, chain_of, emit, with_chain
 from .stand_ins import StandIn, joined
-from .structure import Stage, stages
+from .structure import Stage, buffer_of, is_among, stages
 from .target import VectorUnit, vector_unit
 from .winograd import nest_of as winograd_nest_of
 
@@ -33,7 +36,10 @@ _SCHEDULED = "tirx.is_scheduled"
 
 
 def schedule_module(
-    mod: tvm.IRModule, target: tvm.target.Target, winograd: bool = True
+    mod: tvm.IRModule,
+    target: tvm.target.Target,
+    winograd: bool = True,
+    finish: Callable[[str, tirx.PrimFunc], tirx.PrimFunc] | None = None,
 ) -> tvm.IRModule:
     """Return the module with every PrimFunc scheduled for an llvm target.
 
@@ -43,13 +49,16 @@ def schedule_module(
     target : Target
     winograd : bool
         Whether convolutions may be computed by minimal filtering, whose rounding errors differ.
+    finish : callable, optional
+        Given each kernel as soon as it is scheduled, with its name, returns what takes its place.
     """
     unit = vector_unit(target)
     known: dict[int, list[tuple[tirx.PrimFunc, tirx.PrimFunc]]] = {}
     scheduled = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
-            scheduled.update_func(name, _once(func, unit, winograd, known))
+            result = _once(func, unit, winograd, known)
+            scheduled.update_func(name, finish(name.name_hint, result) if finish else result)
     return scheduled
 
 
@@ -67,7 +76,7 @@ def schedule_function(
         inline_maps(sch, may_repeat)
         sch = _with_siblings(sch)
         sch, stand_ins = _taken_apart(sch)
-        body = _with_scheduled_stages(sch, unit, winograd)
+        body = _with_scheduled_stages(sch, unit, winograd, stand_ins)
     except (ScheduleError, tvm.error.InternalError):
         return func  # what TVM's primitives refuse, or fail at, runs as it was built
     return _with_wide_bindings(func.with_body(joined(body, stand_ins)))
@@ -103,31 +112,61 @@ def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
         return None
 
 
-def _with_scheduled_stages(sch: Schedule, unit: VectorUnit, winograd: bool) -> Any:
+def _with_scheduled_stages(
+    sch: Schedule, unit: VectorUnit, winograd: bool, stand_ins: Sequence[StandIn]
+) -> Any:
     """Return the root block of a kernel, with each stage scheduled or written out as a nest."""
     func = sch.mod["main"]
     found, blocks = stages(func) or [], blocks_of(func.body)
     internal = list(func.body.block.alloc_buffers)
     borders = borders_of(found, internal, blocks)
+    chain = _chain(found, blocks, internal, unit, stand_ins)
     nests: dict[str, Any] = {}
     behind: list[Epilogue] = []
     rest = found
     while rest:
         stage, *rest = rest
+        if chain and chain.has(stage.name):
+            continue
         epilogues = [e for e in epilogues_of(stage, rest, internal) if pays(stage, e)]
+        epilogues = [e for e in epilogues if not (chain and chain.has(e.stage.name))]
         rest = [s for s in rest if not any(s is e.stage for e in epilogues)]
         epilogue = next(iter(epilogues), None)
         nest = None
         if winograd:
             nest = winograd_nest_of(stage, epilogue, blocks, unit, borders)
         nest = nest or nest_of(stage, epilogue, blocks, unit, borders)
+        nest = nest or permutation_nest_of(stage, blocks, unit)
         if nest is None:
             _schedule_stage(sch, stage, epilogues, unit)
         else:
             nests[stage.name] = nest
             behind += epilogues
     nests.update(dict.fromkeys(unread(found, nests, borders)))
-    return with_nests(sch.mod["main"].body, nests, behind)
+    root = with_nests(sch.mod["main"].body, nests, behind)
+    if chain is None:
+        return root
+    free = [*chain.local, *(one.own for one in stand_ins if one.keeps_addresses())]
+    rigid = [buffer for buffer in internal if not is_among(buffer, free)]
+    return with_chain(root, chain, emit(chain, unit, rigid))
+
+
+def _chain(
+    found: list[Stage],
+    blocks: dict[str, Any],
+    internal: list[Any],
+    unit: VectorUnit,
+    stand_ins: Sequence[StandIn],
+) -> Chain | None:
+    """Return the chain of rows of a kernel, if it has one.
+
+    What reads a buffer for which others stand in reads what is stored to those, and what is stored
+    to those is stored for the caller: so the first must not be, and the others are not internal.
+    """
+    meant, own = [one.whole for one in stand_ins], [one.own for one in stand_ins]
+    if any(is_among(buffer_of(load), meant) for stage in found for load in stage.loads):
+        return None
+    return chain_of(found, blocks, [b for b in internal if not is_among(b, own)], unit)
 
 
 def _with_wide_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:

@@ -1,8 +1,9 @@
-"""Axes of which sums use quotient and remainder, as two axes: groups, and places in a group.
+"""Axes of which stages use quotient and remainder, as two axes: groups, and places in a group.
 
 A convolution of groups reads channel ``k // 4 * 8 + c`` for filter k. Over the groups g and the
 places i in them, with k = 4 · g + i, every index is affine, and the groups are a batch: this is
-what schedules of contractions ask for. The map that takes the results gets the same two axes.
+what schedules of contractions ask for. The map that takes the results gets the same two axes. A map
+of its own, such as what normalises by groups, has plain loops then.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class _Split:
 
 
 def with_digit_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
-    """Return a kernel whose sums have affine indices where dividing axes by numbers achieves that.
+    """Return a kernel whose stages have affine indices where dividing axes achieves that.
 
     Parameters
     ----------
@@ -67,6 +68,8 @@ def with_digit_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
         written = block.body.buffer
         own = _with_dimension(written, split)
         readers = [i for i, s in enumerate(found) if i != number and _reads(s, written)]
+        if readers and not stage.reduced:
+            continue
         reader = block_of(nests[readers[0]]) if len(readers) == 1 else None
         nests[number] = _over_digits(block, split, {written: (own, split.apart)})
         if reader is not None and is_among(written, internal) and _follows(reader, written, split):
@@ -84,23 +87,29 @@ def with_digit_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
 
 
 def _split(stage: Stage, block: SBlock) -> _Split | None:
-    """Return how to split the one axis of a sum whose quotient is used; None if there is no such.
+    """Return how to split the one axis whose quotient a stage uses; None if there is no such.
 
-    Its extent has to be a multiple of the divisor.
+    Its extent has to be a multiple of the divisor. A map has to use the remainder too, and its
+    last axis stays as it is, because that is its vector.
     """
-    if not stage.reduced or not isinstance(block.body, tirx.BufferStore):
+    if not isinstance(block.body, tirx.BufferStore):
         return None
     divisors: dict[Any, set[int | None]] = {}
+    remainders: list[Any] = []
 
     def visit(node: Any) -> None:
         if isinstance(node.a, tvm.ir.Var):
             divisors.setdefault(node.a, set()).add(static(node.b))
+            if isinstance(node, tirx.FloorMod):
+                remainders.append(node.a)
 
     tvm_ffi.structural_walk(block.body.value, ((tirx.FloorDiv, tirx.FloorMod), visit))
     extents = {axis.var: axis.extent for axis in stage.spatial}
     for var, sizes in divisors.items():
         extent, size = extents.get(var), next(iter(sizes))
         if len(sizes) > 1 or not size or not extent or extent % size:
+            continue
+        if not stage.reduced and (not is_among(var, remainders) or var.same_as(stage.axes[-1].var)):
             continue
         positions = [i for i, e in enumerate(block.body.indices) if e.same_as(var)]
         if len(positions) == 1 and _is_whole(block, positions[0]):

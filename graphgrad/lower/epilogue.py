@@ -68,7 +68,8 @@ def _epilogue(
     loads = [load for load in reader.loads if buffer_of(load).same_as(written)]
     others = [load for load in reader.loads if not buffer_of(load).same_as(written)]
     plain = not reader.reduced and not reader.calls and reader.operations <= _LARGEST
-    if not plain or any(is_among(buffer_of(load), internal) for load in others):
+    made = [store.buffer for s in found for store in s.stores]
+    if not plain or any(is_among(buffer_of(load), [*internal, *made]) for load in others):
         return None
     if not all(tvm_ffi.structural_equal(load, loads[0]) for load in loads):
         return None

@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..errors import ArgumentError
+from ..visits import visit_nodes
 from .alias import Aliases, Module
 from .overwrite import may_overwrite, overwriting
 from .rebuild import rebuilt, with_body
@@ -85,7 +86,7 @@ class _Donation:
 
         for func in self.mod.functions.values():
             if isinstance(func, relax.Function):
-                tvm_ffi.structural_walk(func.body, (tvm.ir.GlobalVar, visit))
+                visit_nodes(func.body, tvm.ir.GlobalVar, visit)
         return bool(found)
 
     def _safe_sites(self, parameter: int, output: int) -> list[_Site]:
@@ -252,7 +253,7 @@ def _without(mod: tvm.IRModule, candidates: list[Any]) -> tvm.IRModule:
     """Return the module without those kernels that nothing calls any more."""
     called: set[str] = set()
     for func in mod.functions.values():
-        tvm_ffi.structural_walk(func, (tvm.ir.GlobalVar, lambda g: called.add(g.name_hint)))
+        visit_nodes(func, tvm.ir.GlobalVar, lambda g: called.add(g.name_hint))
     kept = dict(mod.functions.items())
     for candidate in candidates:
         if candidate.name_hint not in called:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from ..ops.tensor import bits
+from ..visits import visit_nodes
 from .rebuild import rebuilt, with_body
 
 
@@ -33,7 +33,7 @@ def arguments_of(call: Any) -> list[Any]:
 def variables_of(value: Any) -> list[Any]:
     """Return the Relax variables that an expression reads, each as often as it does."""
     found: list[Any] = []
-    tvm_ffi.structural_walk(value, (tvm.ir.Var, found.append))
+    visit_nodes(value, tvm.ir.Var, found.append)
     return found
 
 
@@ -80,7 +80,7 @@ def without_unused(mod: tvm.IRModule, candidates: Iterable[Any]) -> tvm.IRModule
     """Return the module without those kernels that nothing calls any more."""
     called: set[str] = set()
     for func in mod.functions.values():
-        tvm_ffi.structural_walk(func, (tvm.ir.GlobalVar, lambda g: called.add(g.name_hint)))
+        visit_nodes(func, tvm.ir.GlobalVar, lambda g: called.add(g.name_hint))
     unused = {candidate.name_hint for candidate in candidates} - called
     kept = {v: f for v, f in mod.functions.items() if v.name_hint not in unused}
     return tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)

@@ -13,6 +13,7 @@ import tvm
 from tvm.runtime import _ffi_api
 from tvm.support import cc
 
+from ..exported_step.threads import threads
 from .at_once import at_once
 
 
@@ -45,9 +46,8 @@ def linked_library(executable: tvm.runtime.Module) -> bytes:
         # What is no machine code, as data: instructions and constants.
         modules.append(_ffi_api.ModulePackImportsToLLVM(executable, False, target, ""))
         objects = [str(folder / f"{index}.o") for index in range(len(modules))]
-        at_once(
-            lambda pair: pair[0].write_to_file(pair[1]), list(zip(modules, objects, strict=True))
-        )
+        pairs = list(zip(modules, objects, strict=True))
+        at_once(lambda pair: pair[0].write_to_file(pair[1]), pairs, threads())
         library = folder / "library.so"
         cc.create_shared(str(library), objects)
         return library.read_bytes()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm.s_tir import Schedule
 
+from ..visits import visit_nodes
 from .structure import Axis, Stage, buffer_of, is_conditional, static, stride, uses
 from .target import VectorUnit
 
@@ -109,5 +109,5 @@ def _conditions(stage: Stage) -> list[Any]:
             found.append(node.args[0])
 
     for value in stage.values:
-        tvm_ffi.structural_walk(value, (tvm.ir.Call, visit))
+        visit_nodes(value, tvm.ir.Call, visit)
     return found

@@ -150,6 +150,11 @@ def _calls_under_condition(node: Any) -> bool:
     return bool(found)
 
 
+def is_arithmetic(call: Any) -> bool:
+    """Return whether a call can be written out, where it is in a map and under no condition."""
+    return _function(call) is not None
+
+
 def _function(call: Any) -> Callable[[_Values, Any], Any] | None:
     if str(call.ty) != "float32":
         return None
@@ -275,3 +280,6 @@ _FUNCTIONS: dict[str, Callable[[_Values, Any], Any]] = {
     "tirx.sigmoid": _sigmoid,
     "tirx.tanh": _tanh,
 }
+
+FUNCTIONS = frozenset(_FUNCTIONS)
+"""The names of functions that are arithmetic in float32."""

@@ -11,8 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
+
+from ..visits import visit_nodes
 
 _PROMISE = "tirx.noalias"
 _OUT_OF_PLACE = tvm.ir.Op.get("relax.call_tir")
@@ -69,5 +70,5 @@ def _called_otherwise(mod: tvm.IRModule) -> set[str]:
             otherwise.update(names)
 
     for func in mod.functions.values():
-        tvm_ffi.structural_walk(func, (tvm.ir.Call, visit))
+        visit_nodes(func, tvm.ir.Call, visit)
     return otherwise | ({variable.name_hint for variable, _ in _kernels(mod)} - called)

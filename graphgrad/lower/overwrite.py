@@ -14,6 +14,7 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
+from ..visits import replace_nodes, visit_nodes
 from .structure import Load, sequence, static, with_values
 
 
@@ -94,7 +95,7 @@ class _Site:
         """Return whether all threads of a kernel are in loops of the store: no two do the same."""
         found: set[str | None] = set()
         nest = self.until[-1]
-        tvm_ffi.structural_walk(nest, (tirx.For, lambda loop: found.add(_thread(loop))))
+        visit_nodes(nest, tirx.For, lambda loop: found.add(_thread(loop)))
         return found <= self.threads | {None}
 
     def is_apart_from(self, other: _Site) -> bool:
@@ -225,7 +226,7 @@ def _without_copies(body: Any) -> Any:
 
     kinds = (tirx.SeqStmt, tirx.BufferStore, tirx.For, SBlockRealize)
     root = body.block
-    rest = tvm_ffi.structural_map(root.body, (kinds, visit))
+    rest = replace_nodes(root.body, kinds, visit)
     if is_nothing(rest):
         return body
     kept = SBlock(
@@ -274,7 +275,7 @@ def _loads(node: Any, buffer: Any) -> list[Any]:
         if load.source.same_as(buffer):
             found.append(load)
 
-    tvm_ffi.structural_walk(node, (Load, visit))
+    visit_nodes(node, Load, visit)
     return found
 
 
@@ -285,7 +286,7 @@ def _stores(node: Any, buffer: Any) -> list[Any]:
         if store.buffer.same_as(buffer):
             found.append(store)
 
-    tvm_ffi.structural_walk(node, (tirx.BufferStore, visit))
+    visit_nodes(node, tirx.BufferStore, visit)
     return found
 
 

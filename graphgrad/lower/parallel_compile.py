@@ -11,29 +11,49 @@ alone. Their order is that of ``tvm.relax.build`` of 0.27.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeAlias
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 from tvm.relax import vm_build
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
-from .argument_checks import skip_checks
+from ..visits import visit_nodes
+from .argument_checks import CHECK, skip_checks
 from .at_once import at_once
 
 Kernels: TypeAlias = dict[Any, tirx.PrimFunc]
 """Kernels by their global variables."""
 
+Built: TypeAlias = tuple[tvm.runtime.Module, str]
+"""An LLVM module, and the name of one of its kernels."""
+
+TakeEarly: TypeAlias = Callable[[Kernels], dict[Any, "Future[Built]"]]
+"""Returns those of some kernels that are built already, or are being built; see `EarlyBuilds`."""
+
 _SMALLEST_PIECE = 500
 """Statements that are worth a module and a thread: they compile in about a second."""
+
+_EACH_KERNEL = 25
+"""Statements that take as long to compile as what comes with every kernel: reading arguments."""
+
+
+class Piece(NamedTuple):
+    """Kernels that become one LLVM module, and the target that says how."""
+
+    kernels: Kernels
+    target: tvm.target.Target
 
 
 PIPELINE = "graphgrad.cpu"
 """Name of TVM's lowering of PrimFuncs, without checks that are not needed, as TVM takes it."""
 
 
-def compile_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
+def compile_kernels(
+    mod: tvm.IRModule, target: tvm.target.Target, early: TakeEarly | None = None
+) -> Any:
     """Return the executable of a lowered module, made by as many threads as the target has cores.
 
     The code of a kernel does not depend on the number of pieces. A module stays in one piece, made
@@ -46,6 +66,8 @@ def compile_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
         Scheduled kernels, and functions that are instructions of the virtual machine.
     target : Target
         Of the kind llvm. Its ``num-cores`` is the largest number of pieces.
+    early : callable, optional
+        Asked for kernels that have been built before, unless the module stays in one piece.
 
     Returns
     -------
@@ -56,11 +78,15 @@ def compile_kernels(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
     Exception
         Whatever TVM raises about a kernel: that of the first piece that fails.
     """
-    pieces = _pieces(mod, int(target.attrs.get("num-cores", 1)))
-    if len(pieces) < 2:
+    kernels = {v: f for v, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
+    count = _count(mod, kernels, int(target.attrs.get("num-cores", 1)))
+    if count < 2:
         nothing = tvm.transform.Sequential([])
         return tvm.compile(mod, target, relax_pipeline=nothing, tir_pipeline=PIPELINE)
-    return _compiled_in_pieces(mod, target, pieces)
+    taken = early(kernels) if early is not None else {}
+    rest = {variable: kernel for variable, kernel in kernels.items() if variable not in taken}
+    built = list(dict.fromkeys(taken.values()))  # one may be the module of several kernels
+    return _compiled_in_pieces(mod, target, _pieces(rest, target, count), built)
 
 
 def _tir_pipeline() -> tuple[Any, Any, Any]:
@@ -83,58 +109,95 @@ class _ExecutableInPieces(vm_build.VMExecutable):
     the name of one of its kernels.
     """
 
-    def __init__(self, linked: tvm.runtime.Module, built: list[tuple[tvm.runtime.Module, str]]):
+    def __init__(self, linked: tvm.runtime.Module, built: list[Built], threads: int):
         super().__init__(linked)
         self._waiting = built
+        self._threads = threads
 
     def jit(self, **options: Any) -> tvm.runtime.Module:
         """Return the module to run, as ``tvm.runtime.Executable.jit`` does."""
         waiting, self._waiting = self._waiting, []
         if waiting:
-            at_once(_emit, waiting)
+            at_once(_emit, waiting, self._threads)
         return super().jit(**options)
 
 
+def build(kernels: Kernels, target: tvm.target.Target) -> Built:
+    """Return the LLVM module of some kernels, optimised; its machine code is still to be emitted.
+
+    Parameters
+    ----------
+    kernels : dict of GlobalVar to PrimFunc
+        With the names by which they are exported.
+    target : Target
+    """
+    symbols = [str(func.attrs["global_symbol"]) for func in kernels.values()]
+    return tirx.build(tvm.IRModule(kernels), target, PIPELINE), symbols[0]
+
+
 def _compiled_in_pieces(
-    mod: tvm.IRModule, target: tvm.target.Target, pieces: list[Kernels]
+    mod: tvm.IRModule, target: tvm.target.Target, pieces: list[Piece], early: list[Future[Built]]
 ) -> _ExecutableInPieces:
     context = tvm.transform.PassContext.current()  # of this thread; others have contexts of theirs
 
-    def build(piece: Kernels) -> tuple[tvm.runtime.Module, str]:
-        symbols = [str(func.attrs["global_symbol"]) for func in piece.values()]
+    def built_piece(piece: Piece) -> Built:
         with context:
-            return tirx.build(tvm.IRModule(piece), target, PIPELINE), symbols[0]
+            return build(piece.kernels, piece.target)
 
     builder = relax.ExecBuilder()
     vm_build._vmcodegen(builder, mod)
-    built = at_once(build, pieces)
+    built = [*at_once(built_piece, pieces), *(one.result() for one in early)]
     (first, _), *others = built
     for other, _ in others:
         first.import_module(other)  # where the machine looks for kernels, and what is exported
     # The linker of `vm_build._vmlink`, which takes one module of kernels only as it builds it.
-    return _ExecutableInPieces(vm_build._ffi_api.VMLink(builder, target, first, [], {}), built)
+    linked = vm_build._ffi_api.VMLink(builder, target, first, [], {})
+    return _ExecutableInPieces(linked, built, len(pieces))
 
 
-def _emit(built: tuple[tvm.runtime.Module, str]) -> None:
+def _emit(built: Built) -> None:
     """Have LLVM emit the machine code of a module: it does when it is first asked for a kernel."""
     module, kernel = built
     module.get_function(kernel)
 
 
-def _pieces(mod: tvm.IRModule, most: int) -> list[Kernels]:
-    """Return the kernels of a module in pieces of about the same size; in one if it must be one."""
-    kernels = {v: f for v, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
-    sizes = {v: _statements(f) for v, f in kernels.items()}
-    count = min(most, len(kernels), sum(sizes.values()) // _SMALLEST_PIECE)
-    if count < 2 or not _may_be_split(mod, kernels):
-        return [kernels]
-    pieces: list[Kernels] = [{} for _ in range(count)]
-    loads = [0] * count
-    for variable in sorted(kernels, key=lambda v: (-sizes[v], v.name_hint)):
+def _count(mod: tvm.IRModule, kernels: Kernels, most: int) -> int:
+    """Return into how many pieces of the same size to divide the kernels of a module."""
+    sizes = [statements_in(func) for func in kernels.values() if not _is_check(func)]
+    count = min(most, len(sizes), pieces_of(sum(sizes)))
+    return count if count > 1 and _may_be_split(mod, kernels) else 1
+
+
+def pieces_of(statements: int) -> int:
+    """Return into how many pieces kernels may be divided that have so many statements in all."""
+    return statements // _SMALLEST_PIECE
+
+
+def _pieces(kernels: Kernels, target: tvm.target.Target, count: int) -> list[Piece]:
+    """Return kernels in pieces of about the same size.
+
+    Those that check arguments are a further piece, in which LLVM makes no effort: they are long,
+    run in no time, and have nothing that another order of operations could change.
+    """
+    checks = {v: f for v, f in kernels.items() if _is_check(f)}
+    sizes = {v: statements_in(f) for v, f in kernels.items() if v not in checks}
+    dealt: list[Kernels] = [{} for _ in range(min(count, len(sizes)))]
+    loads = [0] * len(dealt)
+    for variable in sorted(sizes, key=lambda v: (-sizes[v], v.name_hint)):
         lightest = loads.index(min(loads))
-        pieces[lightest][variable] = kernels[variable]
-        loads[lightest] += sizes[variable]
-    return [piece for piece in pieces if piece]
+        dealt[lightest][variable] = kernels[variable]
+        loads[lightest] += sizes[variable] + _EACH_KERNEL
+    pieces = [Piece(each, target) for each in dealt]
+    return [*pieces, Piece(checks, _without_effort(target))] if checks else pieces
+
+
+def _is_check(kernel: tirx.PrimFunc) -> bool:
+    return bool((kernel.attrs or {}).get(CHECK))
+
+
+def _without_effort(target: tvm.target.Target) -> tvm.target.Target:
+    """Return a target for which LLVM emits code as it comes."""
+    return tvm.target.Target({**target.export(), "opt-level": 0})
 
 
 def _may_be_split(mod: tvm.IRModule, kernels: Kernels) -> bool:
@@ -144,12 +207,12 @@ def _may_be_split(mod: tvm.IRModule, kernels: Kernels) -> bool:
         return False  # nothing for the virtual machine to run
     called: list[Any] = []
     for func in kernels.values():
-        tvm_ffi.structural_walk(func.body, (tvm.ir.GlobalVar, called.append))
+        visit_nodes(func.body, tvm.ir.GlobalVar, called.append)
     return not called
 
 
-def _statements(func: tirx.PrimFunc) -> int:
+def statements_in(func: tirx.PrimFunc) -> int:
     """Return the number of statements of a kernel, by which its time to compile grows."""
     found: list[Any] = []
-    tvm_ffi.structural_walk(func.body, (tirx.Stmt, found.append))
+    visit_nodes(func.body, tirx.Stmt, found.append)
     return len(found)

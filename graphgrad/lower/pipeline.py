@@ -20,21 +20,24 @@ from .allocate import allocate_first
 from .argument_checks import check_arguments_once
 from .cache import compiled_once
 from .closures import with_direct_calls
+from .collection import without_collection
 from .copies import keep_copies
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda_schedule
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
 from .cuda.sorting import with_sorting_on_device
+from .early_builds import EarlyBuilds
 from .fusion import (
     with_items_for_tuples,
     with_repeated_maps,
+    with_row_chains,
     with_shared_results,
     with_siblings_joined,
 )
 from .guarded_reads import with_guarded_reads
 from .in_order import in_order, is_fusion_dropping
 from .inplace import donate
-from .legalise import LEGALISATIONS
+from .legalise import with_lowered_ops
 from .mathematics import with_vector_mathematics
 from .nan import with_vector_nan_tests
 from .no_alias import with_one_promise, with_promise_kept
@@ -44,7 +47,7 @@ from .parallel_compile import compile_kernels
 from .permuted_products import with_permutations_inside
 from .retained import allocate_retained
 from .static_kernels import with_static_kernels
-from .target import is_generic, parse
+from .target import is_generic, parse, vector_unit
 from .target import target as resolve
 from .together import with_flat_maps_told, with_maps_together
 from .unlowered import refuse_host_ops, refuse_unlowered
@@ -102,8 +105,9 @@ def compile(
     overlap = checked_overlap(overlap)
 
     def make(program: tvm.IRModule) -> tuple[Any, None]:
-        lowered = lower(program, resolved, winograd=winograd, overlap=overlap)
-        return generate(lowered, resolved), None
+        with EarlyBuilds(resolved) as early:
+            lowered = lower(program, resolved, winograd=winograd, overlap=overlap, early=early)
+            return generate(lowered, resolved, early), None
 
     options = {"winograd": winograd, "overlap": overlap}
     executable, _ = compiled_once(mod, resolved, options, make)
@@ -121,6 +125,7 @@ def lower(
     kernels: list[cuda_schedule.Kernel] | None = None,
     winograd: bool = True,
     overlap: Overlap = "refuse",
+    early: EarlyBuilds | None = None,
 ) -> tvm.IRModule:
     """Return a module of scheduled kernels and instructions of the Relax virtual machine.
 
@@ -133,17 +138,20 @@ def lower(
         Receives, for CUDA, what became of each kernel.
     winograd, overlap
         As of `compile`.
+    early : EarlyBuilds, optional
+        Where large kernels are built while others are lowered; to be handed to `generate` then.
 
     Raises
     ------
     TargetError, LoweringError, ArgumentError, GraphGradError
         As `compile`.
     """
-    with target:
-        return _lowering(target, kernels, winograd=winograd, overlap=overlap)(mod)
+    with target, without_collection():
+        lowering = _lowering(target, kernels, winograd=winograd, overlap=overlap, early=early)
+        return lowering(mod)
 
 
-def generate(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
+def generate(mod: tvm.IRModule, target: tvm.target.Target, early: EarlyBuilds | None = None) -> Any:
     """Return the executable of a module that `lower` has made for the same target.
 
     Raises
@@ -152,7 +160,7 @@ def generate(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
         For CUDA: some kernels would run on the host.
     """
     if str(target.kind.name) != "cuda":
-        return compile_kernels(mod, target)
+        return compile_kernels(mod, target, early.taken if early is not None else None)
     nothing = tvm.transform.Sequential([])
     with compiling_for(target):
         return tvm.compile(mod, target, relax_pipeline=nothing, tir_pipeline=cuda_lowering.PIPELINE)
@@ -195,12 +203,19 @@ def _lowering(
     kernels: list[cuda_schedule.Kernel] | None = None,
     winograd: bool = True,
     overlap: Overlap = "refuse",
+    early: EarlyBuilds | None = None,
 ) -> tvm.ir.transform.Pass:
     kind = str(target.kind.name)
     if kind not in ("llvm", "cuda"):
         raise TargetError(
             f"no schedules exist for the target kind {kind!r}; use an llvm or a cuda target"
         )
+
+    def finish(name: str, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        kernel = with_vector_nan_tests(with_guarded_reads(with_exact_divisions(kernel)))
+        if early is not None:
+            early.offer(name, kernel)
+        return kernel
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")
     def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
@@ -214,17 +229,16 @@ def _lowering(
             mod = _to_kernels(fuse=not _fusion_fails(mod))(mod)
             if kind == "llvm":
                 mod = with_siblings_joined(mod, cpu.may_repeat)
+                mod = with_row_chains(mod, vector_unit(target), cpu.may_repeat)
             mod = with_fused_sums(mod)
             if overlap == "copy":
                 mod = copy_overlaps(mod)
             if kind == "cuda":
                 mod = cuda_schedule.schedule_module(mod, target, kernels)
+                mod = _of_kernels(with_exact_divisions, mod)
             else:
                 mod, flat_maps = with_flat_maps_told(mod)
-                mod = with_one_promise(cpu.schedule_module(mod, target, winograd))
-            mod = _of_kernels(with_exact_divisions, mod)
-            if kind == "llvm":
-                mod = _of_kernels(with_vector_nan_tests, _of_kernels(with_guarded_reads, mod))
+                mod = with_one_promise(cpu.schedule_module(mod, target, winograd, finish))
             mod = donate(mod)
             if kind == "llvm":
                 mod = with_vector_mathematics(with_maps_together(mod, flat_maps))
@@ -268,7 +282,7 @@ def _to_kernels(fuse: bool) -> tvm.ir.transform.Pass:
             relax.transform.LambdaLift(),
             _as_pass(with_direct_calls),
             _as_pass(in_order),
-            relax.transform.LegalizeOps(LEGALISATIONS),
+            _as_pass(with_lowered_ops),
             _as_pass(with_own_constants),  # of functions that have been local
             *(fusion if fuse else []),
             _as_pass(with_own_views),

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
 
+from ..visits import replace_nodes, visit_nodes
 from .structure import Load, with_block_body
 
 
@@ -21,12 +21,12 @@ def with_plain_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel whose blocks index by quotients and remainders only where they have to."""
     if not _divides(func.body):
         return func
-    return func.with_body(tvm_ffi.structural_map(func.body, (SBlock, _plain)))
+    return func.with_body(replace_nodes(func.body, SBlock, _plain))
 
 
 def _divides(node: Any) -> bool:
     found: list[Any] = []
-    tvm_ffi.structural_walk(node, ((tirx.FloorDiv, tirx.FloorMod), found.append))
+    visit_nodes(node, (tirx.FloorDiv, tirx.FloorMod), found.append)
     return bool(found)
 
 
@@ -45,4 +45,4 @@ def _plain(block: SBlock) -> SBlock:
             return node
         return tirx.BufferLoad(node.source, simple(node.indices))
 
-    return with_block_body(block, tvm_ffi.structural_map(block.body, (Load, load)))
+    return with_block_body(block, replace_nodes(block.body, Load, load))

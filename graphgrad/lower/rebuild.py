@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
+
+from ..visits import replace_nodes
 
 Change = Callable[[Any], list[Any]]
 
@@ -73,7 +74,7 @@ def with_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
 
 def renamed(item: Any, names: Mapping[Any, Any]) -> Any:
     """Return a body or block with variables replaced, also where they are bound."""
-    return tvm_ffi.structural_map(item, (tvm.ir.Var, lambda var: names.get(var, var)))
+    return replace_nodes(item, tvm.ir.Var, lambda var: names.get(var, var))
 
 
 def with_own_variables(function: relax.Function, chosen: Callable[[Any], bool]) -> relax.Function:

@@ -43,6 +43,21 @@ class StandIn:
     whole: Any
     places: Places
 
+    def keeps_addresses(self) -> bool:
+        """Return whether each element is where it would be if both had the same memory."""
+        names = [tvm.ir.Var("i", str(extent.ty.dtype)) for extent in self.own.shape]
+        own = _address(self.own, names)
+        whole = _address(self.whole, self.places(names))
+        return bool(tvm.sym.Analyzer().can_prove_equal(own, whole))
+
+
+def _address(buffer: Any, indices: Sequence[Any]) -> Any:
+    """Return how many elements an access is behind the first one."""
+    address = indices[0]
+    for index, extent in zip(indices[1:], list(buffer.shape)[1:], strict=True):
+        address = address * extent + index
+    return address
+
 
 def joined(body: Any, stand_ins: Sequence[StandIn]) -> Any:
     """Return a kernel's body, scheduled, in which all accesses are of the buffers that are meant.

@@ -17,6 +17,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from ..fallback.walk import identity
 from ..ops.calls import data_of
 from ..ops.define import OPAQUE
+from ..visits import replace_nodes, visit_nodes
 from .long_indices import with_long_indices
 
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
@@ -47,7 +48,7 @@ def _called_kernels(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
 
     for function in mod.functions.values():
         if isinstance(function, relax.Function):
-            tvm_ffi.structural_walk(function, (tvm.ir.Call, visit))
+            visit_nodes(function, tvm.ir.Call, visit)
     return list(called.values())
 
 
@@ -105,7 +106,7 @@ def _with_numbers(ty: Any) -> Any:
     def changed(shape: relax.ShapeExpr) -> relax.ShapeExpr:
         return relax.ShapeExpr([simplify(extent) for extent in shape.values])
 
-    return tvm_ffi.structural_map(ty, (relax.ShapeExpr, changed))
+    return replace_nodes(ty, relax.ShapeExpr, changed)
 
 
 def _known_extents(call: Any, kernel: tirx.PrimFunc) -> dict[int, tirx.IntImm]:

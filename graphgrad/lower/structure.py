@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx.expr import BinaryOpExpr
+
+from ..visits import replace_nodes, visit_nodes
 
 Load = tvm.ir.TensorLoad
 _OPERATIONS = (Load, tvm.ir.Call, *BinaryOpExpr.__subclasses__(), tirx.Select, tirx.Cast)
@@ -150,7 +151,7 @@ def uses(node: Any, var: Any) -> int:
         nonlocal count
         count += found.same_as(var)
 
-    tvm_ffi.structural_walk(node, (tvm.ir.Var, visit))
+    visit_nodes(node, tvm.ir.Var, visit)
     return count
 
 
@@ -166,7 +167,7 @@ def is_conditional(node: Any) -> bool:
 
 def with_values(node: Any, values: Mapping[Any, Any]) -> Any:
     """Return an expression or statement with variables replaced, all at once."""
-    return tvm_ffi.structural_map(node, (tvm.ir.Var, lambda var: values.get(var, var)))
+    return replace_nodes(node, tvm.ir.Var, lambda var: values.get(var, var))
 
 
 def static(extent: Any) -> int | None:
@@ -218,7 +219,7 @@ def with_other_names(nest: Any, taken: set[str]) -> Any:
             name += "_"
         return SBlock(block.iter_vars, block.reads, block.writes, name, block.body, block.init)
 
-    return tvm_ffi.structural_map(nest, (SBlock, rename))
+    return replace_nodes(nest, SBlock, rename)
 
 
 def loop_nest(statement: Any) -> tuple[list[Any], Any] | None:
@@ -276,7 +277,7 @@ def _of_block(block: SBlock, axes: list[Axis]) -> Stage | None:
                 loads.append(node)
 
     for statement in statements:
-        tvm_ffi.structural_walk(statement.value, (_OPERATIONS, visit))
+        visit_nodes(statement.value, _OPERATIONS, visit)
     if accumulates != reduces or (not reduces and len(stores) != 1):
         return None
     values = [statement.value for statement in binds or stores]

@@ -20,6 +20,7 @@ from ..frontend.model import Model
 from ..lower.allocate import allocated_bytes
 from ..lower.cache import compiled_once
 from ..lower.device import device_of, reported
+from ..lower.early_builds import EarlyBuilds
 from ..lower.pipeline import generate, lower
 from ..lower.target import target as resolve_target
 from ..lower.workspace import with_workspace
@@ -175,25 +176,26 @@ class ModelOnDevice(ABC):
         """
 
         def make(program: tvm.IRModule) -> tuple[Any, Facts]:
-            lowered = self._lower(program, name)
-            needs = allocated_bytes(lowered)[name]
-            kept: list[int] = []
-            workspace = None
-            if is_updating:
-                lowered, kept = without_arguments(lowered, name)
-            # Only what overwrites arguments is never called twice at a time.
-            if is_updating and self._device.type == "cpu":
-                lowered, workspace = with_workspace(lowered, name)
-            return generate(lowered, self._target), (kept, needs, workspace)
+            with EarlyBuilds(self._target) as early:
+                lowered = self._lower(program, name, early)
+                needs = allocated_bytes(lowered)[name]
+                kept: list[int] = []
+                workspace = None
+                if is_updating:
+                    lowered, kept = without_arguments(lowered, name)
+                # Only what overwrites arguments is never called twice at a time.
+                if is_updating and self._device.type == "cpu":
+                    lowered, workspace = with_workspace(lowered, name)
+                return generate(lowered, self._target, early), (kept, needs, workspace)
 
         if self._watch is not None:
             return make(mod)  # it is to see the lowering
         options = {"winograd": self._winograd, "updating": name if is_updating else None}
         return compiled_once(mod, self._target, options, make)
 
-    def _lower(self, mod: tvm.IRModule, name: str) -> tvm.IRModule:
+    def _lower(self, mod: tvm.IRModule, name: str, early: EarlyBuilds) -> tvm.IRModule:
         with self._watch.lowering(name) if self._watch is not None else nullcontext():
-            return lower(mod, self._target, winograd=self._winograd)
+            return lower(mod, self._target, winograd=self._winograd, early=early)
 
     def _load(
         self, mod: tvm.IRModule, name: str, task: str, is_updating: bool

@@ -132,3 +132,21 @@ def test_an_extent_that_is_no_multiple_is_left_alone():
     assert same.same_as(func)
     assert not stand_ins
     run([x, w], [y]).agree()
+
+
+def test_a_map_by_groups():
+    x, mean = tensor(2, 4, 8, 9), tensor(2, 4, name="mean")
+    y = te.compute((2, 32, 9), lambda n, c, h: x(n, c // 8, c % 8, h) - mean(n, c // 8))
+    func = te.create_prim_func([x, mean, y])
+    (stage,) = stages(with_digit_axes(func)[0])
+    assert [axis.extent for axis in stage.axes] == [2, 4, 8, 9]
+    run([x, mean], [y]).agree()
+
+
+def test_maps_that_repeat_elements_or_end_in_a_group_are_left_alone():
+    x = tensor(6, 8)
+    repeated = te.compute((12, 8), lambda i, j: x(i // 2, j), name="repeated")
+    flat = te.compute((2, 48), lambda i, j: x(j // 8, j % 8), name="flat")
+    func = te.create_prim_func([x, repeated, flat])
+    assert with_digit_axes(func)[0].same_as(func)
+    run([x], [repeated, flat]).agree()

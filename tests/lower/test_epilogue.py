@@ -45,6 +45,17 @@ def test_a_result_that_is_returned_has_no_epilogue():
     assert epilogues_of(found[0], found, list(func.body.block.alloc_buffers)) == []
 
 
+def test_a_map_waits_for_a_result_that_is_computed_between():
+    """Where the sum is complete the other result, which the caller gets too, is not there yet."""
+    total, between = topi.sum(X, 0), topi.exp(SUMS)
+    result = run([X, SUMS], [topi.add(total, between), between])
+    result.agree()
+    func = te.create_prim_func([X, SUMS, topi.add(total, between), between])
+    found = stages(func)
+    assert [stage.reduced != [] for stage in found] == [True, False, False]
+    assert epilogues_of(found[0], found, list(func.body.block.alloc_buffers)) == []
+
+
 @pytest.mark.parametrize("shape", [(64, 64, 64), (31, 37, 41), (4, 5, 6), (40, 7, 300)])
 @pytest.mark.parametrize("flip", [False, True])
 def test_maps_behind_a_contraction(shape, flip):

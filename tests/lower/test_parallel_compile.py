@@ -11,6 +11,7 @@ from tvm.script import relax as R
 from tvm.script import tirx as T
 
 from graphgrad.lower import parallel_compile
+from graphgrad.lower.argument_checks import CHECK
 from graphgrad.lower.parallel_compile import compile_kernels
 from graphgrad.lower.pipeline import lower
 from graphgrad.lower.target import target
@@ -70,8 +71,10 @@ def whole():
 @pytest.mark.parametrize("count", [1, 2, 3, 64])
 def test_results_do_not_depend_on_the_number_of_pieces(count, whole):
     executable = compile_kernels(lowered(count), for_cores(count))
-    kernels = sum(isinstance(f, tirx.PrimFunc) for f in lowered(count).functions.values())
-    assert len(llvm_modules(executable)) == min(count, kernels)
+    kernels = [f for f in lowered(count).functions.values() if isinstance(f, tirx.PrimFunc)]
+    computing = sum(CHECK not in func.attrs for func in kernels)
+    assert computing == len(kernels) - 1  # the one that checks arguments is a piece by itself
+    assert len(llvm_modules(executable)) == (min(count, computing) + 1 if count > 1 else 1)
     for ours, expected in zip(results(executable), whole, strict=True):
         np.testing.assert_array_equal(ours, expected)
 
@@ -91,10 +94,10 @@ def test_each_piece_is_built_and_loaded_by_a_thread_of_its_own(monkeypatch):
     monkeypatch.setattr(tirx, "build", recorded(build))
     monkeypatch.setattr(parallel_compile, "_emit", recorded(emit))
     executable = compile_kernels(lowered(3), for_cores(3))
-    assert len(threads) == 3
+    assert len(threads) == 4  # the fourth is that of the checks
     executable.jit()
     executable.jit()
-    assert len(threads) == 6
+    assert len(threads) == 8
     assert threading.main_thread() not in threads
 
 
@@ -142,7 +145,22 @@ def test_the_pass_context_holds_in_all_threads(monkeypatch):
     monkeypatch.setattr(tirx, "build", recorded)
     with tvm.transform.PassContext(config={"tirx.disable_assert": True}):
         compile_kernels(mod, for_cores(2))
-    assert without_asserts == [True, True]
+    assert without_asserts == [True] * 3
+
+
+@pytest.mark.usefixtures("tiny_pieces")
+def test_llvm_makes_no_effort_for_checks_alone(monkeypatch):
+    levels, build = {}, tirx.build
+
+    def recorded(mod, target, pipeline):
+        for variable in mod.functions:
+            levels[variable.name_hint] = int(target.attrs["opt-level"])
+        return build(mod, target, pipeline)
+
+    monkeypatch.setattr(tirx, "build", recorded)
+    compile_kernels(lowered(2), for_cores(2))
+    assert levels.pop("main_argument_check") == 0
+    assert set(levels.values()) == {int(for_cores(2).attrs["opt-level"])} != {0}
 
 
 @I.ir_module

@@ -112,3 +112,10 @@ def test_a_stand_in_for_a_stand_in():
 def test_nothing_to_join_changes_nothing():
     func = doubled(3)
     assert joined(func.body, []).same_as(func.body)
+
+
+def test_whose_elements_are_where_they_would_be():
+    own, whole = tirx.decl_buffer([4, 8, 5], "float32"), tirx.decl_buffer([32, 5], "float32")
+    assert StandIn(own, whole, lambda i: [i[0] * 8 + i[1], i[2]]).keeps_addresses()
+    half = tirx.decl_buffer([16, 5], "float32")
+    assert not StandIn(half, whole, lambda i: [i[0] * 2, i[1]]).keeps_addresses()

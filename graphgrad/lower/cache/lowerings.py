@@ -45,6 +45,13 @@ def changed_lowerings() -> bool:
     )
 
 
+def is_lowered_by_tvm_or_graphgrad(op: tvm.ir.Op) -> bool:
+    """Return whether a Relax op has a lowering, and nobody else has registered another one."""
+    key = (str(op.name), "FLegalize")
+    first = _at_first.get(key)
+    return first is not None and first.same_as(op.get_attr("FLegalize")) and _is_stock(*key)
+
+
 def foreign_ops() -> list[str]:
     """Return the ops that neither TVM nor graphgrad has registered."""
     return [

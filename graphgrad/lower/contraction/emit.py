@@ -21,15 +21,17 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from ..structure import linear_coefficient, uses, with_values
+from .ahead import later_terms, next_rows
+from .elements import Place, Registers, each_element, registers_of
 from .form import Contraction, known
 from .frame import Frame
-from .nest import block, loop, loops, together, variable
+from .nest import block, loops, together, variable
 from .pack import Panels, filled, panels_of
 from .plan import Loop, Plan
 from .sink import Sink
 
-_Element = Callable[[Sequence[Any], Any], Any]
-"""From the position in a tile, along its rows and along the vector axis, to the value there."""
+_Element = Callable[[Place], Any]
+"""From a place in a tile to the value there, or to the statement that is done for it."""
 
 
 def emit(contraction: Contraction, plan: Plan, sink: Sink) -> Any:
@@ -103,50 +105,66 @@ class _Emitter:
     def _tile(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
         """Return what computes one tile, and hands it over or adds it to partial sums."""
         plan, dtype = self._plan, self._contraction.dtype
-        lengths = [length for _, length in plan.rows]
-        registers = tirx.decl_buffer([*lengths, plan.width], dtype, "registers", scope="local")
+        registers = registers_of(plan, dtype)
         zero = tirx.const(0, dtype)
 
-        def start(rows: Sequence[Any], column: Any) -> Any:
-            return tirx.BufferStore(registers, zero, [*rows, column])
+        def add(place: Place) -> Any:
+            return place.keep(place.register + self._product(frame, place))
 
-        def add(rows: Sequence[Any], column: Any) -> Any:
-            place = [*rows, column]
-            product = self._product(frame, rows, column)
-            return tirx.BufferStore(registers, tirx.BufferLoad(registers, place) + product, place)
-
-        def held(rows: Sequence[Any], column: Any) -> Any:
-            return tirx.BufferLoad(registers, [*rows, column])
-
-        terms = frame.around(plan.terms, self._term(frame, add), plan.unrolled)
-        steps = [self._unrolled(start), terms]
-        buffers = [registers]
+        steps = [
+            each_element(plan, lambda place: place.keep(zero), registers=registers),
+            self._terms(frame, self._term(frame, add, registers)),
+        ]
+        buffers = list(registers.buffers)
         if sums is not None:
-            steps.append(self._unrolled(self._adding(frame, sums, scope, held)))
-        elif self._stores_vectors():
-            steps.append(self._store_vectors(frame, held, ForKind.UNROLLED))
+            adding = self._adding(frame, sums, scope)
+            steps.append(each_element(plan, adding, registers=registers))
+        elif self._stores_vectors() and not (self._sink.once and len(buffers) > 1):
+            steps.append(self._store_vectors(frame, _held, ForKind.UNROLLED, registers))
         else:
-            tile = tirx.decl_buffer([*lengths, plan.width], dtype, "tile")
-            steps.append(
-                self._unrolled(
-                    lambda rows, column: tirx.BufferStore(tile, held(rows, column), [*rows, column])
-                )
-            )
-            steps.append(
-                self._store_elements(
-                    frame, lambda rows, column: tirx.BufferLoad(tile, [*rows, column])
-                )
-            )
+            tile, put, got = self._gathered()
+            steps.append(each_element(plan, put, registers=registers))
+            if self._stores_vectors():
+                steps.append(self._store_vectors(frame, got, ForKind.UNROLLED))
+            else:
+                steps.append(self._store_elements(frame, got))
             buffers.append(tile)
         return block("tile", together(*steps), buffers)
 
-    def _term(self, frame: Frame, add: _Element) -> Any:
+    def _gathered(self) -> tuple[Any, _Element, _Element]:
+        """Return a buffer for a whole tile, and what puts registers there and gets them back.
+
+        Then one statement can store all elements, from which it is seen that each is stored once.
+        """
+        plan = self._plan
+        lengths = [length for _, length in plan.rows]
+        tile = tirx.decl_buffer([*lengths, plan.width], self._contraction.dtype, "tile")
+
+        def put(place: Place) -> Any:
+            return tirx.BufferStore(tile, place.register, [*place.rows, place.column])
+
+        def got(place: Place) -> Any:
+            return tirx.BufferLoad(tile, [*place.rows, place.column])
+
+        return tile, put, got
+
+    def _terms(self, frame: Frame, term: Any) -> Any:
+        """Return the loops that add all terms to a tile, and fetch what is read next."""
+        plan = self._plan
+        term = together(*later_terms(self._contraction, plan, frame), term)
+        if plan.fetched is None:
+            return frame.around(plan.terms, term, plan.unrolled)
+        line = frame.around(plan.terms[-1:], term)
+        fetch = next_rows(self._contraction, plan, frame)
+        return frame.around(plan.terms[:-1], together(fetch, line))
+
+    def _term(self, frame: Frame, add: _Element, registers: Registers) -> Any:
         """Return what adds one term to all elements of a tile, where it is inside the factors.
 
         Most often it is for all rows, which is asked once. Otherwise each row asks for itself.
         """
         distances = self._contraction.distances
-        plain = self._unrolled(add)
+        plain = each_element(self._plan, add, registers=registers)
         if not distances:
             return plain
         rows = [axis for axis, _ in self._plan.rows]
@@ -160,7 +178,8 @@ class _Emitter:
         term = plain
         if own:
             closest = _not_negative(self._least(frame, one) for one in own)
-            term = tirx.IfThenElse(closest, plain, self._unrolled(add, guard=inside))
+            single = each_element(self._plan, add, guard=inside, registers=registers)
+            term = tirx.IfThenElse(closest, plain, single)
         if common:
             at = frame.read([frame.number(0) for _ in rows], frame.number(0))
             term = tirx.IfThenElse(
@@ -177,8 +196,8 @@ class _Emitter:
             places.append(frame.number(0 if factor >= 0 else length - 1))
         return with_values(distance, frame.read(places, frame.number(0)))
 
-    def _product(self, frame: Frame, rows: Sequence[Any], column: Any) -> Any:
-        plan = self._plan
+    def _product(self, frame: Frame, place: Place) -> Any:
+        plan, rows, column = self._plan, place.rows, place.column
         at = frame.read(rows, column)
         row_axes = [axis.var for axis, _ in plan.rows]
         factors = []
@@ -194,19 +213,16 @@ class _Emitter:
     def _clear(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
         zero = tirx.const(0, self._contraction.dtype)
         place = [frame.tile(one) for one in scope]
-        return self._unrolled(
-            lambda rows, column: tirx.BufferStore(sums, zero, [*place, *rows, column])
+        return each_element(
+            self._plan, lambda one: tirx.BufferStore(sums, zero, [*place, *one.rows, one.column])
         )
 
-    def _adding(
-        self, frame: Frame, sums: Any, scope: Sequence[Loop], held: _Element
-    ) -> Callable[[Sequence[Any], Any], Any]:
+    def _adding(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> _Element:
         """Return what adds an element to the partial sums; the first and only one is stored."""
-        place = [frame.tile(one) for one in scope]
+        tile = [frame.tile(one) for one in scope]
 
-        def add(rows: Sequence[Any], column: Any) -> Any:
-            at = [*place, *rows, column]
-            value = held(rows, column)
+        def add(place: Place) -> Any:
+            at, value = [*tile, *place.rows, place.column], place.register
             if self._plan.blocks:
                 value = tirx.BufferLoad(sums, at) + value
             return tirx.BufferStore(sums, value, at)
@@ -220,13 +236,13 @@ class _Emitter:
             assert one.trips is not None
             parts = [{**chosen, one: trip} for chosen in parts for trip in range(one.trips)]
 
-        def total(rows: Sequence[Any], column: Any) -> Any:
+        def total(place: Place) -> Any:
             value: Any = None
             for chosen in parts:
-                place = [
+                tile = [
                     frame.number(chosen[one]) if one in chosen else frame.tile(one) for one in scope
                 ]
-                term = tirx.BufferLoad(sums, [*place, *rows, column])
+                term = tirx.BufferLoad(sums, [*tile, *place.rows, place.column])
                 value = term if value is None else value + term
             return value
 
@@ -240,18 +256,20 @@ class _Emitter:
         whole = not (self._sink.once and plan.is_ragged(plan.vector))
         return whole and self._sink.step(plan.vector) == 1
 
-    def _store_vectors(self, frame: Frame, value: _Element, kind: ForKind) -> Any:
+    def _store_vectors(
+        self, frame: Frame, value: _Element, kind: ForKind, registers: Registers | None = None
+    ) -> Any:
         """Return what hands over a tile, vector by vector.
 
         The last columns may be those of the tile before again: the same values.
         """
 
-        def store(rows: Sequence[Any], column: Any) -> Any:
-            at = self._place(frame, rows)
-            at[self._plan.vector.var] = frame.first_column() + column
-            return self._guarded(frame, rows, self._sink.store(at, value(rows, column)))
+        def store(place: Place) -> Any:
+            at = self._indices(frame, place.rows)
+            at[self._plan.vector.var] = frame.first_column() + place.column
+            return self._guarded(frame, place.rows, self._sink.store(at, value(place)))
 
-        return self._unrolled(store, kind)
+        return each_element(self._plan, store, kind, registers=registers)
 
     def _store_elements(self, frame: Frame, value: _Element) -> Any:
         """Return what hands over a tile that is in memory, each element once."""
@@ -260,9 +278,9 @@ class _Emitter:
         column = variable("column", frame.dtype)
         index = frame.start(plan.vector) + column
         behind = index - frame.first_column() if plan.is_ragged(plan.vector) else column
-        at = self._place(frame, rows)
+        at = self._indices(frame, rows)
         at[plan.vector.var] = index
-        body = self._guarded(frame, rows, self._sink.store(at, value(rows, behind)))
+        body = self._guarded(frame, rows, self._sink.store(at, value(Place(rows, behind))))
         if plan.is_ragged(plan.vector):
             body = tirx.IfThenElse(index < frame.number(known(plan.vector)), body, None)
         lengths = [length for _, length in plan.rows]
@@ -271,7 +289,7 @@ class _Emitter:
             return loops([*nest, (column, plan.width)], body)
         return loops([(column, plan.width), *nest], body)
 
-    def _place(self, frame: Frame, rows: Sequence[Any]) -> dict[Any, Any]:
+    def _indices(self, frame: Frame, rows: Sequence[Any]) -> dict[Any, Any]:
         """Return the indices, along all axes but that of vectors, of a row's results."""
         at = {axis.var: frame.start(axis) for axis in self._contraction.spatial}
         for (axis, _), row in zip(self._plan.rows, rows, strict=True):
@@ -287,28 +305,9 @@ class _Emitter:
                 body = tirx.IfThenElse(frame.start(axis) + row < extent, body, None)
         return body
 
-    def _unrolled(
-        self,
-        element: _Element,
-        kind: ForKind = ForKind.UNROLLED,
-        guard: Callable[[Sequence[Any]], Any] | None = None,
-    ) -> Any:
-        """Return what does something for each element of a tile, vector by vector.
 
-        With a guard, only for the rows for which it holds.
-        """
-        plan = self._plan
-        dtype = str(plan.vector.var.ty.dtype)
-        rows = [variable("row", dtype) for _ in plan.rows]
-        number, lane = variable("vector", dtype), variable("lane", dtype)
-        column = lane if plan.vectors == 1 else number * plan.lanes + lane
-        body = loop(lane, plan.lanes, element(rows, column), ForKind.VECTORIZED)
-        if plan.vectors > 1:
-            body = loop(number, plan.vectors, body, ForKind.UNROLLED)
-        if guard is not None:
-            body = tirx.IfThenElse(guard(rows), body, None)
-        nest = zip(rows, (length for _, length in plan.rows), strict=True)
-        return loops(nest, body, kind)
+def _held(place: Place) -> Any:
+    return place.register
 
 
 def _not_negative(values: Iterable[Any]) -> Any:

@@ -69,6 +69,10 @@ class Frame:
         """Return the first index of a tile along an axis."""
         return self._start(axis, self._loops)
 
+    def line(self, axis: Axis) -> Any:
+        """Return the first index along an axis in all trips of the innermost loop."""
+        return self._start(axis, self._loops[:-1])
+
     def tile(self, one: Loop) -> Any:
         """Return how many trips a loop has made."""
         return self.number(0) if one.trips == 1 else self._variables[one]

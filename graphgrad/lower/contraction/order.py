@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import tvm
 
 from ..map import PARALLEL_TRIPS
 from ..structure import Axis, volume
 from ..target import VectorUnit
+from .ahead import next_tiles
 from .form import Contraction, known
 from .nest import ceiling
 from .plan import Loop, Plan
@@ -25,14 +27,23 @@ _TERMS = 256
 _APART = 1024
 """Bytes between what neighbouring steps of a sum read, from which each step costs a page."""
 
+_TASKS = 4 * PARALLEL_TRIPS
+"""Tasks that suffice: cores that share them evenly have equal parts, but for a small rest."""
+
 _BLOCKED_TASKS = 8
 """Tasks where each goes through a sum block by block, and must have many tiles to do so."""
+
+_LINE = 64
+"""Bytes of a line of the cache, which is what comes into it at a time."""
 
 _UNROLLED = 64
 """Multiply-adds of vectors in the unrolled terms of a tile at most."""
 
 _REUSE = 128
 """Results that must read each element of a factor, for copying it to be worth it."""
+
+_PANEL_REUSE = 1100
+"""The same for panels that could be read in place: what one core copies another has to fetch."""
 
 
 def plan(contraction: Contraction, unit: VectorUnit, sink: Sink) -> Plan | None:
@@ -46,7 +57,7 @@ def plan(contraction: Contraction, unit: VectorUnit, sink: Sink) -> Plan | None:
         What will become of the results.
     """
     tile = best_tile(contraction, unit, sink)
-    return None if tile is None else _Planner(contraction, tile, sink.once).plan()
+    return None if tile is None else _Planner(contraction, tile).plan()
 
 
 class _Planner:
@@ -56,14 +67,10 @@ class _Planner:
     ----------
     contraction : Contraction
     tile : Tile
-    once : bool
-        Whether each result is stored once: then all groups of tiles are whole ones, so that this
-        can be proved.
     """
 
-    def __init__(self, contraction: Contraction, tile: Tile, once: bool) -> None:
+    def __init__(self, contraction: Contraction, tile: Tile) -> None:
         self._contraction = contraction
-        self._once = once
         self._tile = tile
         self._width = tile.width
         self._itemsize = tvm.DataType(contraction.dtype).itemsize
@@ -81,9 +88,9 @@ class _Planner:
         packed = []
         if tile.copied or self._is_scattered(tiles, terms):
             packed.append((tile.panel, tile.vector))
-        if len(tile.rows) == 1 and self._is_apart(tile.rows[0][0], terms):
+        if len(tile.rows) == 1 and not blocks and self._is_apart(tile.rows[0][0], terms):
             packed.append((1 - tile.panel, tile.rows[0][0]))
-        return Plan(
+        chosen = Plan(
             vector=tile.vector,
             lanes=tile.lanes,
             vectors=tile.vectors,
@@ -97,6 +104,37 @@ class _Planner:
             parallel=volume(self._contraction.axes) >= _SMALL,
             unrolled=self._unrolled(terms),
         )
+        return self._streaming(self._fetching(chosen))
+
+    def _fetching(self, chosen: Plan) -> Plan:
+        """Return a plan that fetches rows of the next tile, if they lie in lines."""
+        other = 1 - self._tile.panel
+        *outer, innermost = chosen.terms
+        line = _LINE // self._itemsize
+        in_lines = self._contraction.step(other, innermost.axis) == 1
+        if not (in_lines and (innermost.trips or 0) > line and self._is_fetchable(other, chosen)):
+            return chosen
+        if next_tiles(self._contraction, chosen, other) is None:
+            return chosen
+        return replace(chosen, terms=(*outer, *_cut(innermost, line)), fetched=other)
+
+    def _streaming(self, chosen: Plan) -> Plan:
+        """Return a plan that fetches later terms, if each part of the sum reads other lines."""
+        innermost = chosen.terms[-1].axis
+        streamed = [
+            factor
+            for factor in (0, 1)
+            if self._is_fetchable(factor, chosen)
+            and abs(self._contraction.step(factor, innermost) or 0) * self._itemsize >= _LINE
+        ]
+        return replace(chosen, streamed=tuple(streamed)) if chosen.accumulates else chosen
+
+    def _is_fetchable(self, factor: int, chosen: Plan) -> bool:
+        """Return whether a factor is read where it lies, and tiles use what they read of it."""
+        contraction = self._contraction
+        broadcast = contraction.step(1 - self._tile.panel, chosen.vector) == 0
+        copied = any(factor == one for one, _ in chosen.packed)
+        return broadcast and not copied and factor not in contraction.inside
 
     def _term_order(self) -> list[Axis]:
         """Order the sum: windows that slide over rows outside, then as the other factor lies.
@@ -113,7 +151,10 @@ class _Planner:
         def step(axis: Axis) -> int:
             return abs(self._contraction.step(other, axis) or 0)
 
-        return sorted(self._contraction.reduced, key=lambda axis: (not slides(axis), -step(axis)))
+        return sorted(
+            self._contraction.reduced,
+            key=lambda axis: (axis.extent != 1, not slides(axis), -step(axis)),
+        )
 
     def _parts(self, terms: list[Loop]) -> tuple[list[Loop], list[Loop]]:
         """Cut a sum into parts if it is long and the results are few."""
@@ -171,8 +212,12 @@ class _Planner:
         outer, inner = _cut(loops[tile.vector.var], group)
         across = [*(loops[a.var] for a in panel), outer, *(loops[a.var] for a in rows)]
         if in_parts:
+            panel_bytes, other_bytes = (self._factor_bytes(axes, terms) for axes in self._both)
+            if panel_bytes > other_bytes:
+                across.insert(len(panel) + 1, inner)
+                return [], across
             return [], [*across, inner]
-        tasks, rest = _leading(across, _BLOCKED_TASKS if in_blocks else PARALLEL_TRIPS)
+        tasks, rest = _leading(across, _BLOCKED_TASKS if in_blocks else _TASKS)
         return tasks, [*rest, inner]
 
     def _unrolled(self, terms: Sequence[Loop]) -> int:
@@ -186,14 +231,13 @@ class _Planner:
         return count
 
     def _group(self, vectors: Loop, terms: Sequence[Loop]) -> int:
-        """Return how many panels fit the cache together."""
+        """Return how many panels go through the cache together.
+
+        All groups are equal, or the cores that share them would not have equal parts.
+        """
         assert vectors.trips is not None
         most = max(CACHE // self._panel_bytes(terms), 1)
-        if self._once:
-            return max(
-                n for n in range(1, vectors.trips + 1) if vectors.trips % n == 0 and n <= most
-            )
-        return ceiling(vectors.trips, ceiling(vectors.trips, most))
+        return max(n for n in range(1, vectors.trips + 1) if vectors.trips % n == 0 and n <= most)
 
     def _is_scattered(self, tiles: Sequence[Loop], terms: Sequence[Loop]) -> bool:
         """Return whether panels, read in place, would drive one another out of the cache.
@@ -210,7 +254,7 @@ class _Planner:
         power = distance & -distance
         places = CACHE * min(1.0, run / power)
         is_large = (group or 1) * self._panel_bytes(terms) > places
-        return is_large and self._reuse(self._tile.panel) >= _REUSE
+        return is_large and self._reuse(self._tile.panel) >= _PANEL_REUSE
 
     def _is_apart(self, axis: Axis, terms: Sequence[Loop]) -> bool:
         """Return whether the other factor is copied: its rows lie side by side, but far between.

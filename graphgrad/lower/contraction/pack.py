@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,19 +10,16 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from ..structure import Axis, with_values
-from ..transpose import transposed
 from .form import Contraction, known
-from .nest import block, ceiling, fused, loop, loops, together, variable
+from .nest import ceiling, fused, loop, loops, variable
 from .plan import Plan
+from .squares import SIDES, turned
 
 _BLOCK = 16
 """Terms along one axis that are copied together, for all panels: they share lines or pages."""
 
 _FULL = 12
 """Terms from which a block is large enough."""
-
-_SQUARE = (4, 16)
-"""Elements along a side of a square that is transposed in registers, at least and at most."""
 
 _RUN = 32
 """Squares copied one after the other along the rows of a source."""
@@ -72,7 +69,8 @@ def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> 
     """
     outer = [one for one in contraction.used_by(factor, contraction.spatial) if one is not axis]
     used = contraction.used_by(factor, contraction.reduced)
-    inner = [one.axis for one in plan.terms if any(one.axis is axis for axis in used)]
+    terms = {one.axis.var: one.axis for one in plan.terms}  # an axis may have two loops
+    inner = [one for one in terms.values() if any(one is axis for axis in used)]
     length = plan.length(axis)
     tiles = ceiling(axis.extent, length)
     shape = [*(one.extent for one in outer), tiles, *(one.extent for one in inner), length]
@@ -130,7 +128,7 @@ def _squares(contraction: Contraction, plan: Plan, panels: Panels) -> tuple[Axis
 
     None if no square is large enough.
     """
-    least, side = _SQUARE
+    least, side = SIDES
     for axis in (*panels.inner, *panels.outer):
         if contraction.step(panels.factor, axis) == 1 and known(axis) >= least:
             side = min(side, plan.lanes)
@@ -188,39 +186,8 @@ def _transposing(
         indices = panels.at({**at, along.var: start + column}, tile, place).indices
         return tirx.BufferStore(panels.buffer, values, indices)
 
-    body = _square(contraction.dtype, dtype, side, read, store)
+    body = turned(contraction.dtype, dtype, side, read, store)
     return fused(around, loop(number, length, body), kind)
-
-
-def _square(
-    dtype: str,
-    index_dtype: str,
-    side: int,
-    read: Callable[[Any, Any], Any],
-    store: Callable[[int, Any], Any],
-) -> Any:
-    """Return what transposes one square.
-
-    Parameters
-    ----------
-    dtype, index_dtype : str
-    side : int
-    read : callable
-        Given row and place in the row, returns the element; neighbours in a row are neighbours in
-        memory.
-    store : callable
-        Given the number of a column, and its values as a vector, returns what stores them.
-    """
-    rows = tirx.decl_buffer([side, side], dtype, "rows", scope="local")
-    row, lane = variable("row", index_dtype), variable("lane", index_dtype)
-    element = tirx.BufferStore(rows, read(row, lane), [row, lane])
-    reads = loop(row, side, loop(lane, side, element, ForKind.VECTORIZED), ForKind.UNROLLED)
-    zero, one = tirx.const(0, index_dtype), tirx.const(1, index_dtype)
-    whole = tirx.Ramp(zero, one, side)
-    vectors = [tirx.BufferLoad(rows, [tirx.const(n, index_dtype), whole]) for n in range(side)]
-    statements, columns = transposed(vectors)
-    stores = [store(number, values) for number, values in enumerate(columns)]
-    return block("square", together(reads, *statements, *stores), [rows])
 
 
 def _variables(panels: Panels) -> dict[Any, Any]:

@@ -50,6 +50,12 @@ class Plan:
         Along the reduction, in a tile.
     unrolled : int
         How many of these, the innermost ones, are unrolled.
+    fetched : int or None
+        A factor of which each tile fetches into the cache what the next one reads, because
+        processors do not foresee it: before each innermost loop of terms, what that one is for in
+        the next tile. This loop goes along a line of the cache.
+    streamed : tuple of int
+        Factors of which each step fetches what a later step reads.
     packed : tuple of (int, Axis)
         The factors that are copied first, in the order in which tiles read them, each with the axis
         of the tile along which its elements come to lie side by side.
@@ -70,6 +76,8 @@ class Plan:
     packed: tuple[tuple[int, Axis], ...] = ()
     parallel: bool = True
     unrolled: int = 0
+    fetched: int | None = None
+    streamed: tuple[int, ...] = ()
 
     @property
     def width(self) -> int:

@@ -5,9 +5,11 @@ Stock fusion puts maps into the kernel of their only reader. Around it, here,
 - `items`: items of tuples are named by what they are, before fusion;
 - `share`: small results that two kernels compute alike are computed once, before fusion;
 - `repeat`: a map with several readers is computed in each of them, before fusion;
-- `siblings`: reductions that read the same tensor share a kernel, after fusion.
+- `siblings`: reductions that read the same tensor share a kernel, after fusion;
+- `chains`: kernels that compute by the same rows of tensors become one, after that.
 """
 
+from .chains import with_row_chains
 from .items import with_items_for_tuples
 from .repeat import with_repeated_maps
 from .share import with_shared_results
@@ -16,6 +18,7 @@ from .siblings import with_siblings_joined
 __all__ = [
     "with_items_for_tuples",
     "with_repeated_maps",
+    "with_row_chains",
     "with_shared_results",
     "with_siblings_joined",
 ]

@@ -17,6 +17,7 @@ from tvm import relax, tirx
 
 from ..contraction import reuses_operands
 from ..kernel_calls import arguments_of, bytes_of, is_kernel_call, variables_of, with_blocks_changed
+from ..mathematics import FUNCTIONS, is_arithmetic
 from ..structure import Load, Stage, buffer_of, stages, volume
 
 _MOST_OPERATIONS = 24
@@ -28,6 +29,13 @@ this many copies, however long the chain of maps in front of it is."""
 
 _CHEAP = {"prim.if_then_else", "tirx.fabs", "tirx.sqrt", "tirx.isnan", "tirx.likely"}
 """Functions that cost no more than some arithmetic."""
+
+_FUNCTION = 8
+"""Operations that an exponential or its kin counts for. In vectors it takes as long as to write an
+element of a large tensor and to read it again, so few copies of one cost nothing but arithmetic."""
+
+_MOST_READERS = 3
+"""Of a map that calls such a function."""
 
 _INJECTIVE, _REDUCING = 2, 3
 """TVM's kinds of kernels that its fusion puts maps into, at most: those up to a reduction."""
@@ -58,19 +66,28 @@ class _Kernel:
         None if it is something else.
     params : list of Buffer
     is_cheap_map : bool
+    functions : int
+        Exponentials and their kin that it calls.
     """
 
     kind: int
     stages: list[Stage]
     params: list[Any]
     is_cheap_map: bool
+    functions: int
 
     @classmethod
     def of(cls, func: tirx.PrimFunc) -> _Kernel:
         kind = int(func.attrs["op_pattern"]) if func.attrs and "op_pattern" in func.attrs else 8
         found = stages(func) or []
         cheap = kind <= _INJECTIVE and bool(found) and all(map(_is_cheap, found))
-        return cls(kind, found, list(func.params), cheap)
+        functions = sum(len(_functions(stage)) for stage in found)
+        return cls(kind, found, list(func.params), cheap, functions)
+
+    @property
+    def operations(self) -> int:
+        """The size of its expressions, and what its functions count for."""
+        return sum(stage.operations for stage in self.stages) + _FUNCTION * self.functions
 
     def may_compute(self, position: int, elements: int) -> bool:
         """Return whether an argument of so many elements may be computed where it is read."""
@@ -90,12 +107,29 @@ def _is_cheap(stage: Stage) -> bool:
     for load in stage.loads:
         for index in load.indices:
             tvm_ffi.structural_walk(index, (Load, indirect.append))
+    functions = _functions(stage)
+    names = {str(call.op.name) for call in functions}
     return (
         not stage.reduced
         and not indirect
         and stage.operations <= _MOST_OPERATIONS
-        and stage.calls <= _CHEAP
+        and stage.calls <= _CHEAP | names
+        and all(map(is_arithmetic, functions))
+        and not (functions and stage.conditional)
     )
+
+
+def _functions(stage: Stage) -> list[Any]:
+    """Return the calls of functions that are arithmetic in vectors, in some dtype."""
+    found: list[Any] = []
+
+    def visit(call: Any) -> None:
+        if getattr(call.op, "name", "") in FUNCTIONS:
+            found.append(call)
+
+    for value in stage.values:
+        tvm_ffi.structural_walk(value, (tvm.ir.Call, visit))
+    return found
 
 
 class _Block:
@@ -167,7 +201,7 @@ class _Block:
 
     def _operations_of(self, binding: Any) -> int:
         """Return the operations of a copy, and of the copies that it asks for in its turn."""
-        own = sum(stage.operations for stage in self._kernels[binding.value.args[0]].stages)
+        own = self._kernels[binding.value.args[0]].operations
         sources = dict.fromkeys(variables_of(binding.value))
         return max(own, 1) + sum(self._operations.get(source, 0) for source in sources)
 
@@ -175,6 +209,8 @@ class _Block:
         """Return whether copies of a map move fewer bytes than the map, written and read."""
         size = bytes_of(binding.var.ty)
         if size is None or not self._is_cheap_map(binding):
+            return False
+        if self._kernels[binding.value.args[0]].functions and len(readers) > _MOST_READERS:
             return False
         if not all(self._may_compute(self._bindings[reader], binding.var) for reader in readers):
             return False

@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
-from tvm.s_tir import SBlock, SBlockRealize, Schedule, renew_defs
+from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
 from ..contraction import reuses_operands
 from ..inline import inline_maps
@@ -24,6 +24,7 @@ from ..kernel_calls import (
     with_blocks_changed,
     without_unused,
 )
+from ..merge import Part
 from ..structure import (
     Stage,
     buffer_of,
@@ -31,10 +32,10 @@ from ..structure import (
     loop_nest,
     sequence,
     stages,
-    with_other_names,
     with_statements,
     with_values,
 )
+from .side_by_side import side_by_side
 
 _LARGE = 1 << 16
 """Bytes of a tensor that is worth reading once less."""
@@ -289,30 +290,11 @@ class _Joining:
         """Return the kernel of two calls, and its arguments; None if they are no siblings."""
         found, theirs = self._reduction(one.args[0]), self._reduction(other.args[0])
         assert found is not None and theirs is not None
-        first, second = found[0], renew_defs(theirs[0])
-        arguments, params = arguments_of(one), list(first.params[:-1])
-        values: dict[Any, Any] = {}
-        for param, argument in zip(second.params[:-1], arguments_of(other), strict=True):
-            same = [p for p, a in zip(params, arguments, strict=True) if a.same_as(argument)]
-            if same:  # no two parameters may be one buffer
-                values[param] = same[0]
-            else:
-                params.append(param)
-                arguments = [*arguments, argument]
-        body = with_values(second.body, values)
-        taken = {stage.name for stage in stages(first) or []}
-        statements = [
-            *sequence(first.body.block.body),
-            *(with_other_names(statement, taken) for statement in sequence(body.block.body)),
-        ]
-        buffers = [*first.body.block.alloc_buffers, *body.block.alloc_buffers]
-        whole = with_statements(first.body, statements, buffers)
-        kernel = tirx.PrimFunc(
-            [*params, first.params[-1], second.params[-1]], whole, attrs=first.attrs
+        whole = side_by_side(
+            Part(found[0], arguments_of(one)), Part(theirs[0], arguments_of(other))
         )
-        final = stages(kernel) or []
-        reductions = [stage for stage in final if stage.reduced]
-        return (kernel if are_siblings(*reductions) else None), arguments
+        reductions = [stage for stage in stages(whole.kernel) or [] if stage.reduced]
+        return (whole.kernel if are_siblings(*reductions) else None), whole.arguments
 
     def _named(self, kernel: tirx.PrimFunc, *parts: Any) -> Any:
         """Return the variable of a kernel, which is kept for calls of an equal one."""

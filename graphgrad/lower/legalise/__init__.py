@@ -15,6 +15,7 @@ from . import (
     shape,
     sorting,
 )
+from .repeated import with_lowered_ops
 from .table import LEGALISATIONS, lowering_of
 
 __all__ = [
@@ -33,4 +34,5 @@ __all__ = [
     "reduce",
     "shape",
     "sorting",
+    "with_lowered_ops",
 ]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, tirx
 
+from ...visits import visit_nodes
 from ..alias import Aliases, Module
 from ..regions import leaves
 from ..structure import is_among, static
@@ -80,7 +80,7 @@ class Calls:
         self._numbers: dict[Any, int] = {}
         self._tensors: list[Any] = []
         self._uses: Counter[Any] = Counter()
-        tvm_ffi.structural_walk(func, (tvm.ir.Var, lambda var: self._uses.update([var])))
+        visit_nodes(func, tvm.ir.Var, lambda var: self._uses.update([var]))
         self._members: dict[Any, Member | None] = {}
 
     def member(self, binding: Any) -> Member | None:

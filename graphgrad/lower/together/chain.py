@@ -19,6 +19,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
+from ...visits import replace_nodes
 from ..kernel_calls import variables_of
 from ..structure import Load, with_values
 from .flat import FlatMap
@@ -266,7 +267,7 @@ def _number(number: int, dtype: str) -> Any:
 
 def _with_loads(value: Any, known: dict[Any, Any]) -> Any:
     """Return an expression with what is known of each buffer in the place of its loads."""
-    return tvm_ffi.structural_map(value, (Load, lambda load: known[load.source]))
+    return replace_nodes(value, Load, lambda load: known[load.source])
 
 
 def _read(values: Sequence[tuple[Any, Any]], ends: Sequence[Any]) -> list[tuple[Any, Any]]:

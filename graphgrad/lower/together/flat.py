@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlockRealize
 
+from ...visits import visit_nodes
 from ..structure import Load, is_among, is_conditional, loop_nest, sequence, static, uses
 
 _PURE = 1
@@ -127,7 +127,7 @@ def _is_at(indices: Any, variables: list[Any], shape: Any) -> bool:
 def _loads_alike(store: Any, variables: list[Any]) -> bool:
     """Return whether a value is computed from loads at the store's element, and scalars alone."""
     calls: list[Any] = []
-    tvm_ffi.structural_walk(store.value, (tvm.ir.Call, calls.append))
+    visit_nodes(store.value, tvm.ir.Call, calls.append)
     is_served = _is_cheap if store.buffer.shape else _is_pure
     return (
         all(map(is_served, calls))
@@ -168,7 +168,7 @@ def _reads_only(store: Any, buffers: list[Any]) -> bool:
 
 def _loads(store: Any) -> list[Any]:
     found: list[Any] = []
-    tvm_ffi.structural_walk(store.value, (Load, found.append))
+    visit_nodes(store.value, Load, found.append)
     return found
 
 

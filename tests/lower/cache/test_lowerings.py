@@ -30,6 +30,14 @@ def test_another_function(monkeypatch):
     assert lowerings.changed_lowerings()
 
 
+def test_one_op_at_a_time(monkeypatch):
+    relu, call_tir = tvm.ir.Op.get("relax.nn.relu"), tvm.ir.Op.get("relax.call_tir")
+    assert lowerings.is_lowered_by_tvm_or_graphgrad(relu)
+    assert not lowerings.is_lowered_by_tvm_or_graphgrad(call_tir)
+    monkeypatch.setitem(lowerings._at_first, RELU, tvm_ffi.convert(lambda builder, call: call))
+    assert not lowerings.is_lowered_by_tvm_or_graphgrad(relu)
+
+
 def test_one_more(monkeypatch):
     monkeypatch.delitem(lowerings._at_first, RELU)
     assert lowerings.changed_lowerings()

@@ -64,6 +64,16 @@ def test_long_sums_of_few_results_are_cut_into_parts(built, cut):
     assert bool(chosen.parts) == cut
 
 
+def test_parts_go_through_the_larger_factor_once():
+    """The smaller one stays in the cache meanwhile."""
+    for channels, filters in ((64, 256), (256, 64)):
+        built = Kernel(weight_gradient(8, 28, channels, filters, 1))
+        chosen = plan(built.contraction, UNIT, built.sink)
+        long = [str(one.axis.var.name) for one in chosen.tiles if one.trips > 1]
+        assert chosen.parts
+        assert long == (["v_k", "v_c"] if filters > channels else ["v_c", "v_k"])
+
+
 def test_parts_have_enough_terms():
     chosen = plan_of(product(64, 64, 4096))
     assert 4096 // trips(chosen.parts) >= 256
@@ -89,10 +99,22 @@ def copied(built):
 
 def test_what_is_copied():
     assert copied(product(128, 128, 128)) == []
-    assert copied(product(1024, 1024, 1024)) == ["v_j"]  # lines collide
+    assert copied(product(2048, 2048, 2048)) == ["v_j"]  # lines collide
+    assert copied(product(512, 512, 512)) == []  # and are not read often enough
     assert copied(product(256, 256, 256, flip_b=True)) == ["v_j"]  # vectors are not contiguous
-    assert copied(product(1024, 1024, 1024, flip_a=True)) == ["v_j", "v_i"]
+    assert copied(product(1024, 1024, 1024, flip_a=True)) == ["v_i"]  # rows lie far apart
+    assert copied(product(1024, 64, 1 << 15, flip_a=True)) == []  # but blocks are in the cache
     assert copied(convolution(8, 56, 64, 64, 3)) == []
+
+
+@pytest.mark.parametrize("columns", [512, 1000, 1024, 2048])
+def test_groups_of_panels_are_equal(columns):
+    """Cores get neighbouring tasks: if some took less time, so would one core's."""
+    chosen = plan_of(product(512, columns, 512))
+    groups = [one for one in chosen.tasks if one.axis is chosen.vector]
+    panels = [one for one in chosen.tiles if one.axis is chosen.vector]
+    assert trips(groups) * trips(panels) == -(-columns // chosen.width)
+    assert trips(panels) * chosen.width * 512 * 4 <= 1 << 20
 
 
 @pytest.mark.parametrize(("window", "unrolled"), [(3, 2), (5, 1), (7, 1)])

@@ -109,7 +109,9 @@ def test_random_contractions(seed, monkeypatch):
     monkeypatch.setattr(order, "CACHE", cache)
     monkeypatch.setattr(order, "_TERMS", rng.choice([8, 256]))
     monkeypatch.setattr(order, "_REUSE", rng.choice([1, 128]))
+    monkeypatch.setattr(order, "_PANEL_REUSE", rng.choice([1, 1536]))
     monkeypatch.setattr(order, "_APART", rng.choice([4, 1024]))
+    monkeypatch.setattr(order, "_LINE", rng.choice([8, 64]))
     dtype = rng.choice(["float32", "float32", "float64", "float16", "bfloat16", "int32"])
     inputs, output = contraction(rng, list(FORMS)[seed % len(FORMS)], dtype)
     if rng.random() < 0.5:

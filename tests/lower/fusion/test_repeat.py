@@ -55,6 +55,10 @@ def logarithm(b, x):
     return op.log(x)
 
 
+def exponential(b, x):
+    return op.exp(b.emit(op.negative(x)))
+
+
 def of_three(b, *x):
     return op.add(x[0], b.emit(op.add(x[1], x[2])))
 
@@ -67,6 +71,8 @@ def product(b, x, w):
     "make, types, calls",
     [
         (logarithm, [LARGE], 3),  # dear
+        (exponential, [LARGE], 2),
+        (exponential, [((64, 1024), "float64")], 3),  # a call of the library for each element
         (of_three, [LARGE, LARGE, LARGE], 2),
         (product, [((64, 32), "float32"), ((32, 1024), "float32")], 3),  # stored by the product
     ],
@@ -85,6 +91,21 @@ def test_many_readers_of_a_map_of_several_tensors_read_the_map():
         return relax.Tuple(sums)
 
     assert len(called(repeated(build, LARGE, LARGE))) == 7
+
+
+def test_many_readers_of_an_exponential_read_it():
+    """Each would compute it anew."""
+
+    def build(count):
+        def sums(b, x):
+            y = b.emit(op.exp(x))
+            kinds = [op.sum, op.max, op.min, op.prod][:count]
+            return relax.Tuple([b.emit(kind(y, axis=[0])) for kind in kinds])
+
+        return sums
+
+    assert not any(name == "exp" for name in called(repeated(build(3), LARGE)))
+    assert len(called(repeated(build(4), LARGE))) == 5
 
 
 def test_an_operand_of_a_product_stays():
