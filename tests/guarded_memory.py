@@ -8,6 +8,8 @@ import numpy as np
 import tvm
 import tvm_ffi
 
+from graphgrad.lower.arrays import to_tensor
+
 _PAGE = mmap.PAGESIZE
 _ALIGNMENT = 64
 _NOBODY = 0
@@ -40,3 +42,8 @@ def guarded(shape, dtype):
 def guarded_copy(tensor):
     """Return a copy of a tensor that lies beside a guard."""
     return guarded(tensor.shape, tensor.dtype).copyfrom(tensor)
+
+
+def guarded_tensor(array):
+    """Return an array of numpy as a tensor that lies beside a guard."""
+    return guarded_copy(to_tensor(array))

@@ -6,9 +6,9 @@ import numpy as np
 import tvm
 from tvm import te, tirx
 
-from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.cpu import schedule_function
 from graphgrad.lower.target import target, vector_unit
+from tests.guarded_memory import guarded_tensor
 
 HOST = target("llvm")
 UNIT = vector_unit(HOST)
@@ -60,11 +60,11 @@ def run(inputs, outputs, shapes=None, seed=0, values=None, then=lambda func: fun
     if values is None:
         pairs = zip(shapes, inputs, strict=False)
         values = [random_values(s, str(t.dtype), seed) for s, t in pairs]
-    arguments = [to_tensor(value) for value in values]
+    arguments = [guarded_tensor(value) for value in values]
     results = []
     for name in ("stock", "scheduled"):
         given = [
-            to_tensor(np.full(s, 77).astype(str(t.dtype)))
+            guarded_tensor(np.full(s, 77).astype(str(t.dtype)))
             for s, t in zip(shapes[len(inputs) :], outputs, strict=True)
         ]
         library[name](*arguments, *given)

@@ -5,7 +5,6 @@ import tvm
 from tvm import te
 
 from graphgrad.fallback import create_prim_func
-from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.contraction import (
     PlainSink,
     blocks_of,
@@ -14,6 +13,7 @@ from graphgrad.lower.contraction import (
     with_nests,
 )
 from graphgrad.lower.structure import stages
+from tests.guarded_memory import guarded_tensor
 from tests.lower.kernels import HOST, random_values, tensor
 
 
@@ -121,7 +121,7 @@ class Kernel:
         results = []
         for name in ("stock", "emitted"):
             shape = [int(n) for n in self._output.shape]
-            result = to_tensor(np.full(shape, 77).astype(str(self._output.dtype)))
-            library[name](*(to_tensor(value) for value in values), result)
+            result = guarded_tensor(np.full(shape, 77).astype(str(self._output.dtype)))
+            library[name](*(guarded_tensor(value) for value in values), result)
             results.append(result.numpy().astype("float64"))
         return np.abs(results[0] - results[1]).max() / np.abs(results[0]).max()

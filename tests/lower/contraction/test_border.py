@@ -7,12 +7,12 @@ import tvm
 from tvm import te, tirx
 
 from graphgrad.fallback import create_prim_func
-from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.contraction import replace
 from graphgrad.lower.cpu import schedule_function
 from graphgrad.ops.conv import Layouts, Window
 from graphgrad.ops.conv_expressions import convolution, padded
 from graphgrad.ops.conv_gradients import data_gradient, weight_gradient
+from tests.guarded_memory import guarded_tensor
 from tests.labels import label
 from tests.lower.kernels import HOST, UNIT, run, tensor
 
@@ -87,8 +87,8 @@ def rounded(values, dtype):
 def computed(func, values, output):
     """Return the result of a function as float64."""
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    result = to_tensor(rounded(np.full(shape_of(output), 77), str(output.dtype)))
-    tvm.compile(mod, target=HOST)["main"](*map(to_tensor, values), result)
+    result = guarded_tensor(rounded(np.full(shape_of(output), 77), str(output.dtype)))
+    tvm.compile(mod, target=HOST)["main"](*map(guarded_tensor, values), result)
     return result.numpy().astype("float64")
 
 

@@ -9,10 +9,10 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.contraction import Loop, Plan, plan
 from graphgrad.lower.contraction.pack import filled, panels_of
 from graphgrad.lower.target import VectorUnit
+from tests.guarded_memory import guarded_tensor
 from tests.lower.contraction.stages import Kernel, convolution, product
 from tests.lower.kernels import HOST, tensor
 
@@ -43,8 +43,8 @@ def filled_by(kernel, factor, name, given, lanes, vectors):
     func = tirx.PrimFunc([contraction.loads[factor].source, made.buffer], root)
     library = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), HOST)
     shape = [int(n) for n in made.buffer.shape]
-    result = to_tensor(np.full(shape, 77).astype(contraction.dtype))
-    library["main"](to_tensor(given), result)
+    result = guarded_tensor(np.full(shape, 77).astype(contraction.dtype))
+    library["main"](guarded_tensor(given), result)
     return result.numpy()
 
 

@@ -10,9 +10,9 @@ from tvm import te
 
 from graphgrad.fallback import create_prim_func
 from graphgrad.lower import cpu
-from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.contraction import order, replace, tile
 from graphgrad.lower.target import VectorUnit
+from tests.guarded_memory import guarded_tensor
 from tests.lower.kernels import HOST
 
 TOLERANCE = {"float32": 2e-5, "float64": 1e-12, "float16": 6e-3, "bfloat16": 2e-2, "int32": 0}
@@ -121,8 +121,8 @@ def test_random_contractions(seed, monkeypatch):
     named = {"stock": func, "scheduled": scheduled}
     mod = tvm.IRModule({name: f.with_attr("global_symbol", name) for name, f in named.items()})
     library = tvm.compile(mod, target=HOST)
-    arguments = [to_tensor(values_of(x, seed + i)) for i, x in enumerate(inputs)]
-    results = {name: to_tensor(values_of(output, 99)) for name in named}
+    arguments = [guarded_tensor(values_of(x, seed + i)) for i, x in enumerate(inputs)]
+    results = {name: guarded_tensor(values_of(output, 99)) for name in named}
     for name, result in results.items():
         library[name](*arguments, result)
     expected, found = (results[name].numpy().astype("float64") for name in named)

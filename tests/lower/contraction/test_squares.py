@@ -6,10 +6,10 @@ import tvm
 from tvm import te, tirx
 
 from graphgrad.fallback import create_prim_func
-from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.contraction import with_nests
 from graphgrad.lower.contraction.squares import turned
 from graphgrad.lower.structure import stages
+from tests.guarded_memory import guarded_tensor
 from tests.lower.kernels import HOST, tensor
 
 
@@ -33,6 +33,6 @@ def test_a_square_turned(side, dtype):
     changed = func.with_body(with_nests(func.body, {stage.name: nest}, []))
     library = tvm.compile(changed.with_attr("global_symbol", "main"), target=HOST)
     values = np.arange(side * side).reshape(side, side).astype(dtype)
-    out = to_tensor(np.zeros_like(values))
-    library["main"](to_tensor(values), out)
+    out = guarded_tensor(np.zeros_like(values))
+    library["main"](guarded_tensor(values), out)
     np.testing.assert_array_equal(out.numpy(), values.T)

@@ -7,6 +7,7 @@ from tvm import relax
 
 from graphgrad.lower.legalise import LEGALISATIONS, repeated, with_lowered_ops
 from graphgrad.lower.legalise.repeated import _Known
+from tests.labels import label
 from tests.lower.programs import machine, module, random_tensors, tensor_type
 
 op = relax.op
@@ -93,7 +94,7 @@ def of_something_else(builder, call):
 
 
 @pytest.mark.parametrize(
-    "lowering, asked", [(kernel, 1), (other_op, 2), (of_something_else, 2)], ids=str
+    "lowering, asked", [(kernel, 1), (other_op, 2), (of_something_else, 2)], ids=label
 )
 def test_only_calls_of_one_kernel_are_remembered(lowering, asked):
     assert times_asked(lowering, twice, tensor_type(3, 8), tensor_type(3, 8)) == asked

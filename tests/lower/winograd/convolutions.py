@@ -6,13 +6,13 @@ import numpy as np
 import tvm
 from tvm import te
 
-from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.contraction import blocks_of
 from graphgrad.lower.cpu import schedule_function
 from graphgrad.lower.structure import stages
 from graphgrad.ops.conv import Layouts, Window
 from graphgrad.ops.conv_expressions import convolution
 from graphgrad.ops.conv_gradients import data_gradient, weight_gradient
+from tests.guarded_memory import guarded_tensor
 from tests.lower.kernels import HOST, UNIT, tensor
 
 CHANNELS_LAST = ("NHWC", "HWIO", "NHWC")
@@ -105,8 +105,8 @@ def scheduled(inputs, outputs, winograd=True):
 def run(func, arrays, shape):
     """Return the result of a scheduled function, of some shape."""
     library = tvm.compile(tvm.IRModule({"main": func.with_attr("global_symbol", "main")}), HOST)
-    result = to_tensor(np.full(shape, 77, "float32"))
-    library["main"](*map(to_tensor, arrays), result)
+    result = guarded_tensor(np.full(shape, 77, "float32"))
+    library["main"](*map(guarded_tensor, arrays), result)
     return result.numpy()
 
 
