@@ -107,7 +107,7 @@ def _split(stage: Stage, block: SBlock) -> _Split | None:
     extents = {axis.var: axis.extent for axis in stage.spatial}
     for var, sizes in divisors.items():
         extent, size = extents.get(var), next(iter(sizes))
-        if len(sizes) > 1 or not size or not extent or extent % size:
+        if len(sizes) > 1 or size is None or size < 1 or not extent or extent % size:
             continue
         if not stage.reduced and (not is_among(var, remainders) or var.same_as(stage.axes[-1].var)):
             continue

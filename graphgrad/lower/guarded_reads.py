@@ -2,11 +2,12 @@
 
 TVM's simplifier makes one choice of two nested ones, ``a && b`` for the conditions ``a`` and ``b``
 (``RewriteSimplifier`` on ``if_then_else``, src/arith/rewrite_simplify.cc). Its code for processors
-computes both sides of a conjunction. So ``b`` reads where ``a`` does not hold: before the beginning
-of a tensor, behind its end, or from a page that is nobody's. In source of CUDA the right side of
-``&&`` waits for the left one.
+computes both sides of a conjunction, and of a disjunction. So ``b`` reads where ``a`` does not
+hold: before the beginning of a tensor, behind its end, or from a page that is nobody's. In source
+of CUDA the right side of ``&&`` waits for the left one.
 
-Written as a choice whose result is a condition, ``a ? b : false``, it stays what it is.
+Written as a choice whose result is a condition, ``a ? b : false`` or ``a ? true : b``, it stays
+what it is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from tvm import tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock
 
-from .structure import Load, buffer_of, is_conditional
+from .structure import Load, buffer_of, is_conditional, static
+
+_BOTH_SIDES = (tirx.And, tirx.Or)
+"""Of which code for processors computes both sides."""
 
 
 def with_guarded_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -37,6 +41,10 @@ def with_guarded_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def conjunction(node: Any) -> Any:
         return _choice(node.a, node.b) if known.leaves_tensor(node.b) else node
 
+    def disjunction(node: Any) -> Any:
+        true = tirx.const(True, "bool")
+        return _chosen(node.a, true, node.b) if known.leaves_tensor(node.b) else node
+
     def nested(node: Any) -> Any:
         if not is_conditional(node) or not is_conditional(node.args[1]):
             return node
@@ -50,13 +58,18 @@ def with_guarded_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return node
         return _chosen(_choice(outer, inner), value, otherwise)
 
-    rules = ((tirx.And, conjunction), (tvm.ir.Call, nested))
+    rules = ((tirx.And, conjunction), (tirx.Or, disjunction), (tvm.ir.Call, nested))
     body = tvm_ffi.structural_map(func.body, rules)
     return func if body.same_as(func.body) else func.with_body(body)
 
 
 def _choice(guard: Any, condition: Any) -> Any:
-    """Return a condition that is evaluated only where its guard holds."""
+    """Return a condition that is evaluated only where its guard holds.
+
+    From left to right: TVM would join a choice that is the first value of another.
+    """
+    if is_conditional(condition) and static(condition.args[2]) == 0:
+        return _choice(_choice(guard, condition.args[0]), condition.args[1])
     return _chosen(guard, condition, tirx.const(False, "bool"))
 
 
@@ -68,10 +81,12 @@ def _reads_in_conditions(body: Any) -> bool:
     found: list[Any] = []
 
     def visit(node: Any) -> None:
-        if isinstance(node, tirx.And) or is_conditional(node):
-            found.extend(_reads(node.b if isinstance(node, tirx.And) else node.args[0]))
+        if isinstance(node, _BOTH_SIDES):
+            found.extend(_reads(node.b))
+        elif is_conditional(node):
+            found.extend(_reads(node.args[0]))
 
-    tvm_ffi.structural_walk(body, ((tirx.And, tvm.ir.Call), visit))
+    tvm_ffi.structural_walk(body, ((*_BOTH_SIDES, tvm.ir.Call), visit))
     return bool(found)
 
 

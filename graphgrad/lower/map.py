@@ -28,7 +28,9 @@ def schedule_map(sch: Schedule, stage: Stage, unit: VectorUnit) -> None:
     outer = loops[:-together]
     length = extent_of(sch, inner)
     lanes = unit.lanes(stage.dtype)
-    if length is not None and length % lanes == 0 and _is_smooth(stage):
+    # TVM forgets the lanes of a constant where it computes bfloat16 by integers.
+    is_fill = stage.dtype == "bfloat16" and not stage.loads
+    if length is not None and length % lanes == 0 and _is_smooth(stage) and not is_fill:
         head, inner = sch.split(inner, [None, lanes])
         sch.vectorize(inner)
         outer.append(head)

@@ -65,10 +65,16 @@ def with_vector_mathematics(mod: tvm.IRModule) -> tvm.IRModule:
     """
     changed = mod.clone()
     for variable, func in mod.functions.items():
-        is_scheduled = isinstance(func, tirx.PrimFunc) and isinstance(func.body, SBlockRealize)
-        if is_scheduled and _calls(func.body):
-            changed.update_func(variable, func.with_body(_with_arithmetic(func.body)))
+        if isinstance(func, tirx.PrimFunc):
+            changed.update_func(variable, with_arithmetic(func))
     return changed
+
+
+def with_arithmetic(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a kernel in which float32 functions are arithmetic, if it is scheduled."""
+    if not isinstance(func.body, SBlockRealize) or not _calls(func.body):
+        return func
+    return func.with_body(_with_arithmetic(func.body))
 
 
 def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
@@ -79,7 +85,7 @@ def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
         if block is None:
             return loop
         values = _Values(loop.extent, loop.loop_var)
-        changed = [part for store in sequence(block) for part in values.written_out(store)]
+        changed = [part for one in sequence(block) for part in values.written_out(one)]
         buffers.extend(values.buffers)
         # TVM moves a buffer into the vectorised loop that alone uses it, and then gets it wrong.
         return tirx.SeqStmt([_loop_of_its_own(loop, store) for store in changed])
@@ -88,7 +94,7 @@ def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
         if not block.iter_vars or not _may_be_written_out(block.body):
             return block
         values = _Values(tirx.const(1, "int32"), tirx.const(0, "int32"))
-        changed = [part for store in sequence(block.body) for part in values.written_out(store)]
+        changed = [part for one in sequence(block.body) for part in values.written_out(one)]
         return with_block_body(block, tirx.SeqStmt(changed), values.buffers)
 
     body = [tvm_ffi.structural_map(s, (tirx.For, in_vectors)) for s in sequence(root.block.body)]
@@ -114,11 +120,18 @@ def _may_be_written_out(body: Any) -> bool:
 
     What a variable is bound to within an expression is not known there.
     """
-    if not all(isinstance(store, tirx.BufferStore) for store in sequence(body)):
+    if not all(_is_store_or_number(statement) for statement in sequence(body)):
         return False
     bindings: list[Any] = []
     tvm_ffi.structural_walk(body, (prim.Let, bindings.append))
     return bool(_calls(body)) and not bindings and not _calls_under_condition(body)
+
+
+def _is_store_or_number(statement: Any) -> bool:
+    """Return whether a statement stores something, or gives a number a name."""
+    if isinstance(statement, tirx.Bind):
+        return str(statement.value.ty).startswith(("float", "int"))
+    return isinstance(statement, tirx.BufferStore)
 
 
 def _loop_of_its_own(loop: tirx.For, store: Any) -> tirx.For:
@@ -185,12 +198,19 @@ class _Values:
         self._stores: list[Any] = []
         self._known: list[tuple[Any, Any]] = []
         """The calls that are written out, and what reads their values."""
+        self._named: dict[Any, Any] = {}
+        """Variables, and what reads their values."""
 
-    def written_out(self, store: tirx.BufferStore) -> list[Any]:
-        """Return the stores that compute what one does."""
+    def written_out(self, statement: Any) -> list[Any]:
+        """Return the stores that compute what one does; one that names a value keeps it."""
         self._stores, self._known = [], []
-        value = tvm_ffi.structural_map(store.value, (tvm.ir.Call, self._arithmetic))
-        return [*self._stores, tirx.BufferStore(store.buffer, value, store.indices)]
+        statement = with_values(statement, self._named) if self._named else statement
+        if isinstance(statement, tirx.Bind):
+            value = tvm_ffi.structural_map(statement.value, (tvm.ir.Call, self._arithmetic))
+            self._named[statement.var] = self(value)
+            return self._stores
+        value = tvm_ffi.structural_map(statement.value, (tvm.ir.Call, self._arithmetic))
+        return [*self._stores, tirx.BufferStore(statement.buffer, value, statement.indices)]
 
     def _arithmetic(self, call: Any) -> Any:
         """Return what takes a call's place; its arguments are written out already."""

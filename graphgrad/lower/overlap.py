@@ -20,6 +20,7 @@ from ..errors import AliasError, ArgumentError
 from ..ops.copy import KERNEL_OF_COPY
 from .inplace import DONATED, DONATED_DONE, KNOWN_TO_CALLER
 from .rebuild import with_body
+from .structure import static
 
 Overlap = Literal["refuse", "copy"]
 """What becomes of a call one of whose arguments is overwritten and shares memory with another."""
@@ -172,7 +173,9 @@ def _by_use(
     rest: list[_Argument] = []
     for index, param in enumerate(function.params):
         found = _arguments(param.name, param, bindings)
-        (first if index in overwritten else rest).extend(found)
+        # Members of tuples are never overwritten: nothing names them.
+        is_first = index in overwritten and isinstance(param.ty, relax.TensorType)
+        (first if is_first else rest).extend(found)
     return first, rest
 
 
@@ -189,9 +192,12 @@ def _arguments(name: str, value: Any, bindings: list[Any]) -> list[_Argument]:
         value.ty.shape, relax.ShapeExpr
     ):
         return []
-    return [
-        _Argument(name, value, tirx.decl_buffer(list(value.ty.shape), str(value.ty.dtype), name))
+    # A kernel learns symbols from extents that are symbols alone, and not from `2 * n`.
+    extents = [
+        extent if static(extent) is not None else tirx.Var("extent", str(extent.ty.dtype))
+        for extent in value.ty.shape
     ]
+    return [_Argument(name, value, tirx.decl_buffer(extents, str(value.ty.dtype), name))]
 
 
 def _kernel(

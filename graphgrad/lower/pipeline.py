@@ -38,7 +38,7 @@ from .guarded_reads import with_guarded_reads
 from .in_order import in_order, is_fusion_dropping
 from .inplace import donate
 from .legalise import with_lowered_ops
-from .mathematics import with_vector_mathematics
+from .mathematics import with_arithmetic, with_vector_mathematics
 from .nan import with_vector_nan_tests
 from .no_alias import with_one_promise, with_promise_kept
 from .overlap import Overlap, check_overlaps, checked_overlap, copy_overlaps
@@ -214,7 +214,7 @@ def _lowering(
     def finish(name: str, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
         kernel = with_vector_nan_tests(with_guarded_reads(with_exact_divisions(kernel)))
         if early is not None:
-            early.offer(name, kernel)
+            early.offer(name, with_arithmetic(kernel))
         return kernel
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")

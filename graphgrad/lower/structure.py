@@ -211,12 +211,13 @@ def with_block_body(block: SBlock, body: Any, buffers: Sequence[Any] = ()) -> SB
 
 
 def with_other_names(nest: Any, taken: set[str]) -> Any:
-    """Return a loop nest whose blocks have names that are not among those taken."""
+    """Return statements whose blocks have names that are not taken; they are then."""
 
     def rename(block: SBlock) -> SBlock:
         name = str(block.name_hint)
         while name in taken:
             name += "_"
+        taken.add(name)
         return SBlock(block.iter_vars, block.reads, block.writes, name, block.body, block.init)
 
     return replace_nodes(nest, SBlock, rename)

@@ -150,3 +150,16 @@ def test_maps_that_repeat_elements_or_end_in_a_group_are_left_alone():
     func = te.create_prim_func([x, repeated, flat])
     assert with_digit_axes(func)[0].same_as(func)
     run([x], [repeated, flat]).agree()
+
+
+def test_a_map_that_divides_by_a_negative_number_is_left_alone():
+    x = tensor(3, 2)
+
+    def place(i, j):
+        inside = tirx.all(i <= 6, (6 - i) // 2 < 3, (i - 6) % -2 == 0)
+        return tirx.if_then_else(inside, x((i - 6) // -2, j) + i % -2, 0.0)
+
+    y = te.compute((8, 2), place)
+    func = te.create_prim_func([x, y])
+    assert with_digit_axes(func)[0].same_as(func)
+    run([x], [y]).agree()

@@ -62,6 +62,16 @@ def test_kernels_are_used_that_are_what_they_were_taken_for(compiled):
         np.testing.assert_array_equal(ours, expected)
 
 
+def test_functions_that_become_arithmetic_are_taken():
+    def build(builder, x):
+        return builder.emit(relax.op.nn.gelu(x))
+
+    with EarlyBuilds(for_cores(2)) as early:
+        mod = lower(module(build, tensor_type(64, 256)), for_cores(2), early=early)
+        finished(early)
+        assert len(early._early) == len(early.taken(kernels_of(mod))) == 1
+
+
 def test_kernels_that_have_become_others_are_not_used(compiled):
     """As if later passes had changed all of them."""
     with EarlyBuilds(for_cores(2)) as early:

@@ -16,17 +16,33 @@ FAR = 1 << 40
 """Elements beyond which no memory is mapped."""
 
 
-def guarded(nested):
+ONE, ZERO = (tirx.const(value, "float32") for value in (1, 0))
+CONDITIONS = {
+    "nested": lambda a, b, c: choice(a, choice(b, ONE, ZERO), ZERO),
+    "all": lambda a, b, c: choice(tirx.And(a, b), ONE, ZERO),
+    "all, right first": lambda a, b, c: choice(tirx.And(a, tirx.And(b, c)), ONE, ZERO),
+    "three nested": lambda a, b, c: choice(a, choice(b, choice(c, ONE, ZERO), ZERO), ZERO),
+    "all in a nested one": lambda a, b, c: choice(a, choice(tirx.And(b, c), ONE, ZERO), ZERO),
+    "any": lambda a, b, c: choice(tirx.Or(tirx.Not(a), tirx.Not(b)), ZERO, ONE),
+    "any within all": lambda a, b, c: choice(tirx.And(a, tirx.Or(b, tirx.Not(c))), ONE, ZERO),
+    "not": lambda a, b, c: choice(tirx.Not(tirx.And(a, b)), ZERO, ONE),
+    "else": lambda a, b, c: choice(tirx.Not(a), ZERO, choice(tirx.Not(b), ZERO, ONE)),
+}
+"""Ways to look at an element, `b` and `c`, only where `a` says that there is one."""
+
+
+def choice(*arguments):
+    return tirx.if_then_else(*arguments)
+
+
+def guarded(condition):
     """Of 8 places those in x are looked at."""
     x = te.placeholder((8,), "float32", name="x")
     places = te.placeholder((8,), "int64", name="places")
-    zero, one = (tirx.const(value, "float32") for value in (0, 1))
 
     def element(i):
-        inside, found = places[i] < 8, x[places[i]] > 0.0
-        if nested:
-            return tirx.if_then_else(inside, tirx.if_then_else(found, one, zero), zero)
-        return tirx.if_then_else(tirx.all(inside, found), one, zero)
+        found = x[places[i]]
+        return CONDITIONS[condition](places[i] < 8, found > 0.0, found < 5.0)
 
     return te.create_prim_func([x, places, te.compute((8,), element, name="is_positive")])
 
@@ -35,17 +51,18 @@ RUN = """
 import numpy as np, tvm
 from tvm import relax
 import graphgrad as gg
-from tests.lower.test_guarded_reads import FAR, guarded
+from tests.lower.test_guarded_reads import CONDITIONS, FAR, guarded
 
 x = np.array([1, -1, 1, -1] * 2, "float32")
 places = np.where(np.arange(8) < 4, np.arange(8), FAR)
 arguments = [tvm.runtime.tensor(array) for array in (x, places)]
-for nested in (True, False):
+for condition in CONDITIONS:
+    print(condition, end=": ", flush=True)
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType((8,), "float32"))
     places = relax.Var("places", relax.TensorType((8,), "int64"))
     with builder.function("main", [x, places]):
-        kernel = builder.add_func(guarded(nested), "is_positive")
+        kernel = builder.add_func(guarded(condition), "is_positive")
         call = relax.call_tir(kernel, relax.Tuple([x, places]), relax.TensorType((8,), "float32"))
         builder.emit_func_output(builder.emit(call))
     if {ours}:
@@ -67,7 +84,8 @@ def test_nothing_is_read_behind_a_condition_that_does_not_hold(ours):
         capture_output=True,
         text=True,
     )
-    assert done.stdout.splitlines() == ["1 0 1 0 0 0 0 0"] * 2, done.stderr[-2000:]
+    expected = [f"{condition}: 1 0 1 0 0 0 0 0" for condition in CONDITIONS]
+    assert done.stdout.splitlines() == expected, done.stderr[-2000:]
 
 
 def conjunctions(func):

@@ -38,6 +38,12 @@ def test_dtypes(dtype):
     assert "T.vectorized" in result.text
 
 
+def test_a_fill_of_bfloat16():
+    """TVM forgets how many lanes its constant has."""
+    filled = topi.full((64, 1024), "bfloat16", 1.5)
+    run([], [filled]).agree()
+
+
 @pytest.mark.parametrize(
     "other", [(1, 32, 1, 1), (7, 1, 8, 16), (1, 1, 1, 16), (16,), (1, 1, 1, 1), (7, 32, 1, 1)]
 )

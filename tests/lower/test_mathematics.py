@@ -7,8 +7,11 @@ import pytest
 import tvm
 from tvm import te, tirx
 from tvm.ir import prim
+from tvm.s_tir import SBlock
 
-from graphgrad.lower.mathematics import with_vector_mathematics
+from graphgrad.lower.mathematics import with_arithmetic, with_vector_mathematics
+from graphgrad.lower.structure import with_block_body
+from graphgrad.visits import replace_nodes
 from tests.lower.kernels import run as run_kernel
 from tests.lower.kernels import tensor
 
@@ -109,6 +112,31 @@ def test_what_stands_under_a_condition_stays():
     runs = run([x], [out])
     runs.agree()
     assert "T.exp" in runs.text
+
+
+def test_values_that_statements_name():
+    """As kernels have them in which several results are made of one function."""
+    x = tensor(4096)
+    y = te.compute(x.shape, lambda i: te.tanh(x[i]), name="y")
+    z = te.compute(x.shape, lambda i: x[i] * 2, name="z")
+
+    def named(func):
+        def both(block):
+            if not block.iter_vars:
+                return block
+            name = tirx.Var("name", "float32")
+            store = block.body
+            twice = tirx.BufferStore(store.buffer, name + name * name, store.indices)
+            body = tirx.SeqStmt([tirx.Bind(name, store.value), twice])
+            return with_block_body(block, body)
+
+        func = func.with_body(replace_nodes(func.body, SBlock, both))
+        return with_arithmetic(func)
+
+    runs = run_kernel([x], [y, z], then=named)
+    values = runs.stock[0]
+    np.testing.assert_allclose(runs.scheduled[0], values + values**2, rtol=1e-5, atol=1e-6)
+    assert "T.tanh" not in runs.text
 
 
 def test_what_is_computed_from_bound_variables_stays():

@@ -83,6 +83,46 @@ def test_members_of_a_tuple():
     np.testing.assert_array_equal(old.numpy(), before)
 
 
+def donating(donated, build, *types):
+    """Return a function that overwrites parameters: of `donated`, pairs (index, result)."""
+    params = [relax.Var(f"x{i}", ty) for i, ty in enumerate(types)]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params, attrs={"graphgrad.donated": donated}):
+        with builder.dataflow():
+            result = builder.emit_output(build(builder, *params))
+        builder.emit_func_output(result)
+    return builder.get()
+
+
+@pytest.mark.parametrize("overlap", ["refuse", "copy"])
+def test_extents_that_are_expressions(overlap):
+    """Of `2 * n` a kernel cannot learn n; here a shape alone says what n is."""
+    n = tvm.tirx.Var("n", "int64")
+    twice = relax.TensorType([2 * n], F64)
+    mod = donating([[0, 0]], lambda b, x, y, _: b.emit(op.add(x, y)), twice, twice,
+                   relax.ShapeType([n]))  # fmt: skip
+    f = relax.VirtualMachine(gg.compile(mod, overlap=overlap), tvm.cpu())["main"]
+    x, y = tensors((6,), (6,))
+    expected, shape = x.numpy() + y.numpy(), tvm.runtime.ShapeTuple([3])
+    if overlap == "copy":
+        np.testing.assert_array_equal(f(x, x, shape).numpy(), 2 * x.numpy())
+    else:
+        with pytest.raises(gg.AliasError):
+            f(x, x, shape)
+    np.testing.assert_array_equal(f(x, y, shape).numpy(), expected)
+
+
+def test_a_tuple_among_what_is_overwritten():
+    """Nothing names its members, so they stay."""
+    three = relax.TensorType((3,), F64)
+    mod = donating([[0, 0]], lambda b, p, y: b.emit(op.add(b.emit(p[0]), y)),
+                   relax.TupleType([three, three]), three)  # fmt: skip
+    f = relax.VirtualMachine(gg.compile(mod, overlap="copy"), tvm.cpu())["main"]
+    [x] = tensors((3,))
+    np.testing.assert_array_equal(f((x, x), x).numpy(), [2, 4, 6])
+    np.testing.assert_array_equal(x.numpy(), [1, 2, 3])
+
+
 def test_as_a_pipeline_of_tvm():
     lowering = gg.pipeline(gg.target("llvm"), overlap="copy")
     executable = tvm.compile(accumulating(3, 4), gg.target("llvm"), relax_pipeline=lowering)

@@ -1,9 +1,11 @@
 """Reading the structure of a function."""
 
 import pytest
-from tvm import te, topi
+import tvm_ffi
+from tvm import te, tirx, topi
+from tvm.s_tir import SBlock
 
-from graphgrad.lower.structure import linear_coefficient, stages, stride
+from graphgrad.lower.structure import linear_coefficient, stages, stride, with_other_names
 from tests.lower.kernels import tensor
 
 
@@ -68,3 +70,15 @@ def test_coefficients():
     assert linear_coefficient(j, i) == 0
     assert linear_coefficient(i // 2, i) is None
     assert linear_coefficient(i * j, i) is None
+
+
+def test_names_are_taken_once():
+    x = tensor(8, 16)
+    func = te.create_prim_func([x, topi.add(topi.exp(x), 1.0)])
+    names = {stage.name for stage in stages(func)}
+    nests = tirx.SeqStmt([func.body.block.body, func.body.block.body])
+    found = []
+    tvm_ffi.structural_walk(
+        with_other_names(nests, set(names)), (SBlock, lambda block: found.append(block.name_hint))
+    )
+    assert len({*found, *names}) == len(found) + len(names) == 6

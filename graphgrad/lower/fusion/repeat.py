@@ -89,11 +89,17 @@ class _Kernel:
         """The size of its expressions, and what its functions count for."""
         return sum(stage.operations for stage in self.stages) + _FUNCTION * self.functions
 
-    def may_compute(self, position: int, elements: int) -> bool:
-        """Return whether an argument of so many elements may be computed where it is read."""
-        if self.kind > _REDUCING or not self.stages:
+    def may_compute(self, position: int, elements: int, with_functions: bool) -> bool:
+        """Return whether an argument of so many elements may be computed where it is read.
+
+        One that calls functions has to get the same bits from all readers: some may compare it with
+        what others have made of it. So each must write the functions out, in a map.
+        """
+        if self.kind > (_INJECTIVE if with_functions else _REDUCING) or not self.stages:
             return False
         readers = [s for s in self.stages if any(self._reads(s, position))]
+        if with_functions and any(s.conditional for s in readers):
+            return False
         return all(
             s.axes and volume(s.axes) <= elements and not reuses_operands(s) for s in readers
         )
@@ -236,7 +242,10 @@ class _Block:
         kernel = self._kernels[reader.value.args[0]]
         elements = math.prod(map(int, var.ty.shape))
         positions = [i for i, a in enumerate(arguments_of(reader.value)) if a.same_as(var)]
-        return bool(positions) and all(kernel.may_compute(i, elements) for i in positions)
+        with_functions = bool(self._kernels[self._bindings[var].value.args[0]].functions)
+        return bool(positions) and all(
+            kernel.may_compute(i, elements, with_functions) for i in positions
+        )
 
     def _completes(self, binding: Any) -> bool:
         """Return whether a map is computed where a contraction stores its results.

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ...visits import visit_nodes
 from ..structure import Load, Stage, is_among, sequence, with_values
 
 _COMBINERS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
@@ -86,6 +88,8 @@ def loads_of(node: Any) -> list[Any]:
 
 def _is_identity(combine: type, start: Any) -> bool:
     if combine in (tirx.Max, tirx.Min):
-        return not loads_of(start)
+        variables: list[Any] = []
+        visit_nodes(start, tvm.ir.Var, variables.append)
+        return not variables and not loads_of(start)
     neutral = 0 if combine is tirx.Add else 1
     return isinstance(start, tirx.IntImm | tirx.FloatImm) and float(start.value) == neutral

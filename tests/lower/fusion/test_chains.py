@@ -155,3 +155,19 @@ def test_values_of_a_norm_and_its_gradient(shape, dtype):
     for name, (found, true) in expected.items():
         error = np.abs(found.astype("f8") - true).max() / np.abs(true).max()
         assert error < bound, (name, error)
+
+
+def test_chains_of_equal_parts():
+    """Their blocks have one name each until they are in one kernel."""
+
+    def build(b, x, row):
+        for _ in range(3):
+            x = b.emit(op.nn.rms_norm(b.emit(op.add(b.emit(op.tanh(x)), x)), row, axes=[-1]))
+        return x
+
+    x, row = (np.random.default_rng(0).standard_normal(s).astype("f4") for s in ((64, 1024), 1024))
+    found, x_bar, _ = run(gg.vjp(function(build, LARGE, ROW)), "main_vjp", x, row, x)
+    exact = function(build, (x.shape, "float64"), (row.shape, "float64"))
+    expected = run(gg.vjp(exact), "main_vjp", *(a.astype("f8") for a in (x, row, x)))
+    np.testing.assert_allclose(found, expected[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(x_bar, expected[1], rtol=1e-4, atol=1e-4)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from tvm import relax
 
+import graphgrad as gg
 from graphgrad.lower.fusion import with_repeated_maps
 from tests.lower.fusion.programs import called, fused, kernels, noted
 from tests.running import function, run
@@ -51,6 +52,20 @@ def test_values_do_not_change():
     np.testing.assert_array_equal(results[1], (x - row).max(0))
 
 
+def test_a_maximum_finds_the_elements_that_it_was_computed_from():
+    """Where a function is computed twice in two ways no element may equal the maximum."""
+
+    def build(b, x):
+        y = b.emit(op.erf(x))
+        return relax.Tuple([b.emit(op.max(y, axis=0)), b.emit(op.sum(y, axis=0))])
+
+    x = np.random.default_rng(0).uniform(-1, 1, (1024, 64)).astype("float32")
+    mod = gg.vjp(function(build, (x.shape, "float32")))
+    *_, x_bar = run(mod, "main_vjp", x, np.ones(64, "float32"), np.zeros(64, "float32"))
+    slope = 2 / np.sqrt(np.pi) * np.exp(-(x.max(0) ** 2))
+    np.testing.assert_allclose(x_bar, np.where(x == x.max(0), slope, 0), rtol=1e-5)
+
+
 def logarithm(b, x):
     return op.log(x)
 
@@ -71,7 +86,7 @@ def product(b, x, w):
     "make, types, calls",
     [
         (logarithm, [LARGE], 3),  # dear
-        (exponential, [LARGE], 2),
+        (exponential, [LARGE], 3),  # another exponential than that of a map
         (exponential, [((64, 1024), "float64")], 3),  # a call of the library for each element
         (of_three, [LARGE, LARGE, LARGE], 2),
         (product, [((64, 32), "float32"), ((32, 1024), "float32")], 3),  # stored by the product
@@ -79,6 +94,18 @@ def product(b, x, w):
 )
 def test_what_pays(make, types, calls):
     assert len(called(repeated(read_twice(make), *types))) == calls
+
+
+@pytest.mark.parametrize(("dtype", "calls"), [("float32", 2), ("float64", 3)])
+def test_exponentials_are_repeated_in_maps(dtype, calls):
+    """In float64 each is a call of the library."""
+
+    def build(b, x, z):
+        y = b.emit(exponential(b, x))
+        return relax.Tuple([b.emit(op.multiply(y, z)), b.emit(op.matmul(z, b.emit(op.add(y, x))))])
+
+    square = ((512, 512), dtype)
+    assert len(called(repeated(build, square, square))) == calls + 1
 
 
 def test_many_readers_of_a_map_of_several_tensors_read_the_map():

@@ -4,10 +4,13 @@ import numpy as np
 import pytest
 import tvm
 from tvm import te, tirx, topi
+from tvm.s_tir import SBlock
 
+from graphgrad.lower.cpu import schedule_function
 from graphgrad.lower.mathematics import with_vector_mathematics
 from graphgrad.lower.target import VectorUnit
 from graphgrad.ops.tensor import accumulator_dtype
+from graphgrad.visits import replace_nodes
 from tests.labels import label
 from tests.lower import kernels
 from tests.lower.kernels import run, tensor
@@ -105,6 +108,29 @@ def test_every_combiner(reduce):
     result = run([x], [topi.subtract(topi.multiply(x, 0.01), least)])
     result.agree()
     assert is_chain(result)
+
+
+def test_a_maximum_that_begins_with_another_value_in_each_row():
+    """Vectors of a row would all begin with that of the first row."""
+    x = tensor(64, 1024)
+    largest = topi.max(x, axis=1, keepdims=True)
+    func = te.create_prim_func([x, topi.subtract(topi.multiply(x, 0.01), largest)])
+
+    def begun_by_row(block):
+        if block.init is None:
+            return block
+        first = block.iter_vars[0].var.astype("float32") * 0.1
+        init = tirx.BufferStore(block.init.buffer, first, block.init.indices)
+        return SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, block.body, init)
+
+    func = func.with_body(replace_nodes(func.body, SBlock, begun_by_row))
+    scheduled = schedule_function(func, kernels.UNIT)
+    values = np.random.default_rng(0).standard_normal((64, 1024)).astype("float32")
+    first = 0.1 * np.arange(64, dtype="float32")
+    largest = np.maximum(values.max(1), first)[:, None]
+    result = tvm.runtime.empty((64, 1024), "float32")
+    tvm.compile(scheduled, target=kernels.HOST)(tvm.runtime.tensor(values), result)
+    np.testing.assert_allclose(result.numpy(), values * np.float32(0.01) - largest, rtol=1e-5)
 
 
 def test_maxima_and_sums_of_integers():
