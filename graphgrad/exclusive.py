@@ -2,5 +2,6 @@
 
 import threading
 
-BLOCK_BUILDER = threading.RLock()
-"""Held while a `BlockBuilder` is inside a function: TVM keeps all open builders on one stack."""
+SHARED_STATE = threading.RLock()
+"""Held while a `BlockBuilder` is inside a function, and while tensor expressions of operators are
+made: TVM keeps all open builders on one stack, and the tag that stages get in one place."""

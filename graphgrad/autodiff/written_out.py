@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..errors import RuleError
-from ..exclusive import BLOCK_BUILDER
+from ..exclusive import SHARED_STATE
 from ..fallback.memo import Memo
 from ..lower.legalise import LEGALISATIONS
 from ..ops.calls import data_of
@@ -80,7 +80,7 @@ def _written_out(rule: Rule, var: Any, call: Any, sources: list[Any]) -> Written
     builder = relax.BlockBuilder()
     emitter = Emitter(builder)
     span = _span(rule, call)
-    with BLOCK_BUILDER, builder.function("composite", sources):
+    with SHARED_STATE, builder.function("composite", sources):
         with emitter.at(span, var.name):
             inputs = [emitter.lift(argument) for argument in data_of(call)]
             keyword = {"attrs": Attributes(call.attrs)} if rule.takes_attributes else {}

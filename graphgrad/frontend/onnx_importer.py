@@ -15,7 +15,7 @@ from tvm.ir import GenericConst, IRModule
 
 from ..aliases import equal_names, with_aliases
 from ..errors import GraphGradError, ModelError
-from ..exclusive import BLOCK_BUILDER
+from ..exclusive import SHARED_STATE
 from ..ops.tensor import Emitter, Tensor, expression_of
 from ..provenance import span_of
 from . import converters, stock_operators
@@ -83,7 +83,7 @@ def import_graph(
     ModelError
         If a node cannot be translated; it is named.
     """
-    with BLOCK_BUILDER:
+    with SHARED_STATE:
         return _Importer(proto, input_types, variables, custom).translate()
 
 

@@ -13,7 +13,6 @@ from typing import Any
 import tvm
 from tvm import relax, tirx, topi
 
-from ..exclusive import BLOCK_BUILDER
 from ..ops.copy import KERNEL_OF_COPY
 from .alias import Aliases, Module
 from .rebuild import rebuilt, with_body, with_own_variables
@@ -37,8 +36,7 @@ def with_own_constants(mod: tvm.IRModule) -> tvm.IRModule:
     changed = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
-            with BLOCK_BUILDER:
-                changed = _Ownership(mod, func, analysed.function(name)).with_copies(changed, name)
+            changed = _Ownership(mod, func, analysed.function(name)).with_copies(changed, name)
     return changed
 
 

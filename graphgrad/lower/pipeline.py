@@ -12,6 +12,7 @@ from tvm import relax, tirx
 
 from ..divisions import with_exact_divisions
 from ..errors import TargetError
+from ..exclusive import SHARED_STATE
 from ..exported_step.threads import prepare as prepare_threads
 from ..ops.calls import without_te_gradients
 from . import cpu
@@ -219,7 +220,7 @@ def _lowering(
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")
     def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        with target:
+        with SHARED_STATE, target:
             if kind == "cuda":
                 mod = with_sorting_on_device(mod)
             mod = with_static_kernels(without_te_gradients(mod))
