@@ -1,7 +1,16 @@
 """One thread at a time where TVM keeps state that all threads share."""
 
+import os
 import threading
 
 SHARED_STATE = threading.RLock()
-"""Held while a `BlockBuilder` is inside a function, and while tensor expressions of operators are
-made: TVM keeps all open builders on one stack, and the tag that stages get in one place."""
+"""Held while a `BlockBuilder` is inside a function, and while a program is lowered: TVM keeps all
+open builders on one stack, and in one place the tag that stages of operators get."""
+
+# A process that is forked meanwhile would find the lock held for ever, and what it guards half done.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=SHARED_STATE.acquire,
+        after_in_parent=SHARED_STATE.release,
+        after_in_child=SHARED_STATE.release,
+    )

@@ -1,13 +1,18 @@
 """Programs made in several threads at once do not meet in what TVM keeps for all threads."""
 
+import os
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
 import tvm
 from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import flat
+from graphgrad.exclusive import SHARED_STATE
 from graphgrad.lower.arrays import to_tensor
 from tests.running import function
 
@@ -41,3 +46,24 @@ def test_gradients_made_in_threads_are_those_made_one_by_one(monkeypatch):
     for ours, program in zip(found, programs, strict=True):
         for value, expected in zip(ours, gradients(program), strict=True):
             np.testing.assert_array_equal(value, expected)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_process_is_not_forked_while_a_thread_lowers():
+    held, done = threading.Event(), threading.Event()
+
+    def lower():
+        with SHARED_STATE:
+            held.set()
+            time.sleep(0.2)
+            done.set()
+
+    thread = threading.Thread(target=lower)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if not child:
+        os._exit(0 if done.is_set() and SHARED_STATE.acquire(blocking=False) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    thread.join()

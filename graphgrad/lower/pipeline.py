@@ -147,7 +147,7 @@ def lower(
     TargetError, LoweringError, ArgumentError, GraphGradError
         As `compile`.
     """
-    with target, without_collection():
+    with SHARED_STATE, target, without_collection():
         lowering = _lowering(target, kernels, winograd=winograd, overlap=overlap, early=early)
         return lowering(mod)
 
