@@ -7,7 +7,7 @@ SHARED_STATE = threading.RLock()
 """Held while a `BlockBuilder` is inside a function, and while a program is lowered: TVM keeps all
 open builders on one stack, and in one place the tag that stages of operators get."""
 
-# A process that is forked meanwhile would find the lock held for ever, and what it guards half done.
+# A process that is forked meanwhile would find the lock held for ever, what it guards half done.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=SHARED_STATE.acquire,
