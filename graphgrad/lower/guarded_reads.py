@@ -12,6 +12,8 @@ what it is.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import tvm
@@ -20,6 +22,7 @@ from tvm import tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock
 
+from ..visits import visit_nodes
 from .structure import Load, buffer_of, is_conditional, static
 
 _BOTH_SIDES = (tirx.And, tirx.Or)
@@ -117,9 +120,44 @@ class _Known:
         self._analyzer.bind(variable, meaning)
 
     def leaves_tensor(self, expression: Any) -> bool:
-        """Return whether an expression may read outside of a tensor."""
-        return any(
-            not self._analyzer.can_prove(tirx.all(index >= 0, index < extent))
-            for read in _reads(expression)
+        """Return whether an expression may read outside of a tensor.
+
+        What it reads under a condition of its own is judged under that condition.
+        """
+        found: list[Any] = []
+
+        def visit(node: Any) -> Any:
+            if isinstance(node, tvm.ir.Call):
+                if not is_conditional(node):
+                    return tvm_ffi.WalkResult.ADVANCE
+                found.append(self._choice_leaves_tensor(*node.args))
+                return tvm_ffi.WalkResult.SKIP
+            found.append(not self._is_inside(node))
+            return tvm_ffi.WalkResult.ADVANCE
+
+        visit_nodes(expression, (Load, tvm.ir.Call), visit, outer_first=True)
+        return any(found)
+
+    def _choice_leaves_tensor(self, condition: Any, value: Any, otherwise: Any) -> bool:
+        if self.leaves_tensor(condition) or self.leaves_tensor(otherwise):
+            return True
+        with contextlib.ExitStack() as scopes:
+            for part in _conjuncts(condition):
+                scopes.enter_context(self._analyzer.constraint_scope(part))
+            return self.leaves_tensor(value)
+
+    def _is_inside(self, read: Any) -> bool:
+        return all(
+            self._analyzer.can_prove(tirx.all(index >= 0, index < extent))
             for index, extent in zip(read.indices, buffer_of(read).shape, strict=True)
         )
+
+
+def _conjuncts(condition: Any) -> Iterator[Any]:
+    """Yield conditions that all hold where one does, and that read nothing."""
+    if isinstance(condition, tirx.And):
+        yield from (*_conjuncts(condition.a), *_conjuncts(condition.b))
+    elif is_conditional(condition) and static(condition.args[2]) == 0:
+        yield from (*_conjuncts(condition.args[0]), *_conjuncts(condition.args[1]))
+    elif not _reads(condition):
+        yield condition

@@ -110,6 +110,19 @@ def test_reads_that_stay_inside_are_left_as_they_are():
         assert with_guarded_reads(func).same_as(func)
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_read_under_a_condition_of_its_own_is_judged_under_that(inside):
+    """As a maximum that hands NaN on looks twice at an element of a border."""
+    x = te.placeholder((8,), "float32", name="x")
+
+    def element(i):
+        at = choice(tirx.all(i >= 1, i < (9 if inside else 10)), x[i - 1], ZERO)
+        return choice(tirx.Or(i > 5, at > 0.0), ONE, ZERO)
+
+    func = te.create_prim_func([x, te.compute((12,), element)])
+    assert with_guarded_reads(func).same_as(func) == inside
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_windows_beyond_the_border(layout):
     """Of max pooling's gradient no kernel reads behind the border of what it is given."""
