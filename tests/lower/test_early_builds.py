@@ -21,6 +21,8 @@ from tests.lower.test_parallel_compile import (
     results,
 )
 
+pytestmark = pytest.mark.compilation
+
 
 @pytest.fixture(autouse=True)
 def all_are_worth_it(monkeypatch):

@@ -17,6 +17,8 @@ from graphgrad.lower.pipeline import lower
 from graphgrad.lower.target import target
 from tests.lower.programs import module, random_tensors, tensor_type
 
+pytestmark = pytest.mark.compilation
+
 op = relax.op
 
 SHAPES = [(9, 33), (33, 17), (17,)]
