@@ -318,7 +318,7 @@ def _sum_over_windows(
     return te.compute(total.shape, lambda *i: total(*i).astype(dtype), name="narrow")
 
 
-def _avg_gradient_expression(call: relax.Call, ct: te.Tensor) -> te.Tensor:
+def avg_gradient_expression(call: relax.Call, ct: te.Tensor) -> te.Tensor:
     """x̄ = Σ ȳ / count over the windows that contain the element."""
     pool = Pool.of(call.attrs)
     shape = type_shape(call.ty)
@@ -331,7 +331,7 @@ def _avg_gradient_expression(call: relax.Call, ct: te.Tensor) -> te.Tensor:
     return _sum_over_windows(pool, shape, share, lambda *_: tirx.const(True, "bool"))
 
 
-def _max_index_expression(call: relax.Call, x: te.Tensor, y: te.Tensor) -> te.Tensor:
+def max_index_expression(call: relax.Call, x: te.Tensor, y: te.Tensor) -> te.Tensor:
     """The smallest tap at which the window's maximum stands."""
     pool = Pool.of(call.attrs)
     taps = pool.reduce_axes()
@@ -353,7 +353,7 @@ def _max_index_expression(call: relax.Call, x: te.Tensor, y: te.Tensor) -> te.Te
     return te.compute(y.shape, element, name="index_of_maximum")
 
 
-def _max_scatter_expression(call: relax.Call, ct: te.Tensor, index: te.Tensor) -> te.Tensor:
+def max_scatter_expression(call: relax.Call, ct: te.Tensor, index: te.Tensor) -> te.Tensor:
     """x̄ = Σ ȳ over the windows whose maximum stands at the element."""
     return _sum_over_windows(
         Pool.of(call.attrs),
@@ -396,11 +396,11 @@ def _max_position_expression(call: relax.Call, index: te.Tensor) -> te.Tensor:
 
 
 _AVG_GRADIENT = define_op(
-    "avg_pool_gradient", ["ct", "shape"], _infer_from_shape, _avg_gradient_expression
+    "avg_pool_gradient", ["ct", "shape"], _infer_from_shape, avg_gradient_expression
 )
-_MAX_INDEX = define_op("max_pool_index", ["data", "output"], _infer_index, _max_index_expression)
+_MAX_INDEX = define_op("max_pool_index", ["data", "output"], _infer_index, max_index_expression)
 _MAX_SCATTER = define_op(
-    "max_pool_scatter", ["ct", "index", "shape"], _infer_from_shape, _max_scatter_expression
+    "max_pool_scatter", ["ct", "index", "shape"], _infer_from_shape, max_scatter_expression
 )
 _MAX_GATHER = define_op("max_pool_gather", ["data", "index"], _infer_gather, _max_gather_expression)
 _MAX_POSITION = define_op(

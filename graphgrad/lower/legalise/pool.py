@@ -11,7 +11,14 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from ...ops.pool import Pool, inside, is_nan
+from ...ops.pool import (
+    Pool,
+    avg_gradient_expression,
+    inside,
+    is_nan,
+    max_index_expression,
+    max_scatter_expression,
+)
 from ...ops.tensor import accumulator_dtype, is_float, type_shape
 from .table import legalisation
 
@@ -20,20 +27,19 @@ _SPATIAL = "DHW"
 
 def max_pool(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower a max pooling: NaN stays NaN, and a window in the padding gives −∞."""
-    pool = Pool.of(call.attrs)
-    dtype = str(call.ty.dtype)
+    shape = type_shape(call.ty)
+    return builder.call_te(
+        lambda x: _maxima(call.attrs, shape, x), call.args[0], primfunc_name_hint="max_pool"
+    )
+
+
+def _maxima(attrs: Any, shape: Sequence[Any], x: te.Tensor) -> te.Tensor:
+    pool = Pool.of(attrs)
+    dtype = str(x.dtype)
     maximum = te.comm_reducer(_larger, lambda _: _lowest(dtype), name="maximum")
-
-    def expression(x: te.Tensor) -> te.Tensor:
-        taps = pool.reduce_axes()
-        read = _window_reader(call, pool, x, _lowest(dtype))
-        return te.compute(
-            type_shape(call.ty),
-            lambda *i: maximum(read(i, taps), axis=taps),
-            name="max_pool",
-        )
-
-    return builder.call_te(expression, call.args[0], primfunc_name_hint="max_pool")
+    taps = pool.reduce_axes()
+    read = _window_reader(attrs, shape, x, _lowest(dtype))
+    return te.compute(shape, lambda *i: maximum(read(i, taps), axis=taps), name="max_pool")
 
 
 def avg_pool(builder: relax.BlockBuilder, call: relax.Call) -> Any:
@@ -44,7 +50,7 @@ def avg_pool(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
     def expression(x: te.Tensor) -> te.Tensor:
         taps = pool.reduce_axes()
-        read = _window_reader(call, pool, x, tirx.const(0, dtype))
+        read = _window_reader(call.attrs, type_shape(call.ty), x, tirx.const(0, dtype))
         total = te.compute(
             type_shape(call.ty),
             lambda *i: te.sum(read(i, taps).astype(wide), axis=taps),
@@ -62,6 +68,44 @@ def avg_pool(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(expression, call.args[0], primfunc_name_hint="avg_pool")
 
 
+@legalisation("relax.grad.max_pool2d_backward")
+def max_pool_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower TVM's gradient of max pooling: that of the first maximum of each window.
+
+    The stock one reads behind the last window.
+    """
+
+    def expression(ct: te.Tensor, x: te.Tensor) -> te.Tensor:
+        y = _maxima(call.attrs, ct.shape, x)
+        y, ct = (_in_layout(tensor, call.attrs) for tensor in (y, ct))
+        return max_scatter_expression(call, ct, max_index_expression(call, x, y))
+
+    return builder.call_te(expression, *call.args, primfunc_name_hint="max_pool_backward")
+
+
+@legalisation("relax.grad.avg_pool2d_backward")
+def avg_pool_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower TVM's gradient of average pooling; the stock one leaves the same border unguarded."""
+
+    def expression(ct: te.Tensor) -> te.Tensor:
+        return avg_gradient_expression(call, _in_layout(ct, call.attrs))
+
+    return builder.call_te(expression, call.args[0], primfunc_name_hint="avg_pool_backward")
+
+
+def _in_layout(output: te.Tensor, attrs: Any) -> te.Tensor:
+    """Return what pooling gives in the layout of what it takes."""
+    layout, out_layout = str(attrs.layout), str(attrs.out_layout)
+    if layout == out_layout:
+        return output
+    shape = [output.shape[out_layout.index(name)] for name in layout]
+
+    def element(*where: Any) -> Any:
+        return output(*(where[layout.index(name)] for name in out_layout))
+
+    return te.compute(shape, element, name="in_layout")
+
+
 def _lowest(dtype: str) -> Any:
     return tirx.const(float("-inf"), dtype) if is_float(dtype) else te.min_value(dtype)
 
@@ -73,17 +117,18 @@ def _larger(a: Any, b: Any) -> Any:
 
 
 def _window_reader(
-    call: relax.Call, pool: Pool, x: te.Tensor, neutral: Any
+    attrs: Any, shape: Sequence[Any], x: te.Tensor, neutral: Any
 ) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
     """Return a function of an output's indices and a tap: the element, or `neutral` outside.
 
-    Where windows leave the input and channels are neighbours, whole vectors of them lie outside,
-    and are not read. Else a padded copy is made first: its readers are then regular.
+    The output's shape is given. Where windows leave the input and channels are neighbours, whole
+    vectors of them lie outside, and are not read. Else a padded copy is made first: its readers are
+    then regular.
     """
-    layout, out_layout = str(call.attrs.layout), str(call.attrs.out_layout)
+    pool = Pool.of(attrs)
+    layout, out_layout = str(attrs.layout), str(attrs.out_layout)
     axes = _spatial_axes(layout)
     outputs_of = _spatial_axes(out_layout)
-    shape = type_shape(call.ty)
     covered = [
         (shape[outputs_of[k]] - 1) * pool.strides[k] + (pool.size[k] - 1) * pool.dilation[k] + 1
         for k in range(pool.rank)

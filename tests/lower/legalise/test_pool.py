@@ -9,6 +9,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.check import flat
 from graphgrad.lower.arrays import to_tensor
+from tests.differential import differential
 from tests.running import F64, function, run
 
 nn = relax.op.nn
@@ -120,3 +121,31 @@ def test_an_adaptive_average_in_half_precision_adds_up_in_float32():
     x = np.full((1, 1, 64, 64), 0.1, "float16")
     mod = program("adaptive_avg_pool2d", x.shape, "float16", output_size=1)
     assert run(mod, "main", x)[0] == x[0, 0, 0, 0]
+
+
+WINDOWS = [
+    {"pool_size": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)},
+    {"pool_size": (3, 2), "strides": (2, 1), "padding": (1, 0, 0, 1)},
+    {"pool_size": (3, 3), "strides": (2, 2), "ceil_mode": True, "count_include_pad": True},
+    {"pool_size": (2, 2), "padding": (1, 1, 1, 1), "layout": "NHWC"},
+    {"pool_size": (2, 2), "strides": (2, 2), "padding": (1, 1, 1, 1), "out_layout": "NHWC"},
+]
+
+
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
+@pytest.mark.parametrize("windows", WINDOWS, ids=str)
+def test_gradients_of_tvm_are_ours(name, windows):
+    """Those that TVM's own transform writes; its lowering reads behind the last window."""
+    mod = program(name, (2, 5, 7, 6), **windows)
+    outputs = [int(extent) for extent in mod["main"].ret_ty.shape]
+    generator = np.random.default_rng(0)
+    x, ct = generator.standard_normal((2, 5, 7, 6)), generator.standard_normal(outputs)
+    backward = getattr(relax.op.grad, f"{name}_backward")
+    theirs = function(
+        lambda b, ct, x: b.emit(backward(ct, x, **windows)), (outputs, F64), (x.shape, F64)
+    )
+    _, expected = run(gg.vjp(mod), "main_vjp", x, ct)
+    with differential():
+        for _ in range(2):  # with guards at the other ends
+            found = run(theirs, "main", ct, x)[0]
+    np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
