@@ -38,12 +38,15 @@ def with_guarded_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     known = _Known(func.body)
 
+    def waits(node: Any) -> bool:
+        return known.leave_tensor(_further_reads(node.b, node.a))
+
     def conjunction(node: Any) -> Any:
-        return _choice(node.a, node.b) if known.leaves_tensor(node.b) else node
+        return _choice(node.a, node.b) if waits(node) else node
 
     def disjunction(node: Any) -> Any:
         true = tirx.const(True, "bool")
-        return _chosen(node.a, true, node.b) if known.leaves_tensor(node.b) else node
+        return _chosen(node.a, true, node.b) if waits(node) else node
 
     def nested(node: Any) -> Any:
         if not is_conditional(node) or not is_conditional(node.args[1]):
@@ -52,7 +55,7 @@ def with_guarded_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
         both_are_numbers = all(
             isinstance(e, prim.IntImm | prim.FloatImm) for e in (otherwise, node.args[2])
         )
-        if not both_are_numbers or not known.leaves_tensor(inner):
+        if not both_are_numbers or not known.leave_tensor(_reads(inner)):
             return node
         if not tvm_ffi.structural_equal(otherwise, node.args[2]):
             return node
@@ -96,6 +99,37 @@ def _reads(expression: Any) -> list[Any]:
     return found
 
 
+def _further_reads(expression: Any, before: Any) -> list[Any]:
+    """Return the reads in an expression but those that another one has made in any case.
+
+    Branches would keep them from being vectorised. What a choice reads, the same choice may read
+    again.
+    """
+    made: list[Any] = []
+
+    def note(node: Any) -> Any:
+        if isinstance(node, Load):
+            made.append(node)
+        elif is_conditional(node):
+            made.append(node)
+            tvm_ffi.structural_walk(node.args[0], ((Load, tvm.ir.Call), note), order="pre")
+            return tvm_ffi.WalkResult.SKIP
+        return None
+
+    further: list[Any] = []
+
+    def visit(node: Any) -> Any:
+        if any(tvm_ffi.structural_equal(node, other) for other in made):
+            return tvm_ffi.WalkResult.SKIP
+        if isinstance(node, Load):
+            further.append(node)
+        return None
+
+    tvm_ffi.structural_walk(before, ((Load, tvm.ir.Call), note), order="pre")
+    tvm_ffi.structural_walk(expression, ((Load, tvm.ir.Call), visit), order="pre")
+    return further
+
+
 class _Known:
     """What is known of the variables of a function: the ranges of its loops and blocks."""
 
@@ -116,10 +150,10 @@ class _Known:
     def _bind(self, variable: Any, meaning: Any) -> None:
         self._analyzer.bind(variable, meaning)
 
-    def leaves_tensor(self, expression: Any) -> bool:
-        """Return whether an expression may read outside of a tensor."""
+    def leave_tensor(self, reads: list[Any]) -> bool:
+        """Return whether one of some reads may be outside of its tensor."""
         return any(
             not self._analyzer.can_prove(tirx.all(index >= 0, index < extent))
-            for read in _reads(expression)
+            for read in reads
             for index, extent in zip(read.indices, buffer_of(read).shape, strict=True)
         )

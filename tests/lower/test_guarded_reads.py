@@ -110,6 +110,34 @@ def test_reads_that_stay_inside_are_left_as_they_are():
         assert with_guarded_reads(func).same_as(func)
 
 
+def test_what_was_read_may_be_read_again():
+    """Both sides of the condition look at one element, or at what one choice gives for it."""
+    x = te.placeholder((8,), "float32", name="x")
+    n = tirx.Var("n", "int64")
+
+    def shifted(i):
+        return tirx.if_then_else(i < n, x[i + n], tirx.const(0, "float32"))
+
+    for read in (lambda i: x[i + n], shifted):
+        func = te.create_prim_func(
+            [n, x, te.compute((8,), lambda i: tirx.all(read(i) > 0.0, read(i) < 1.0))]  # noqa: B023
+        )
+        assert conjunctions(func)
+        assert with_guarded_reads(func).same_as(func)
+
+
+def test_what_only_a_choice_has_read_is_no_read_for_all():
+    x = te.placeholder((8,), "float32", name="x")
+    n = tirx.Var("n", "int64")
+
+    def condition(i):
+        left = tirx.if_then_else(i < n, x[i + n], tirx.const(0, "float32"))
+        return tirx.all(left > 0.0, x[i + n] < 1.0)
+
+    func = te.create_prim_func([n, x, te.compute((8,), condition)])
+    assert not conjunctions(with_guarded_reads(func))
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_windows_beyond_the_border(layout):
     """Of max pooling's gradient no kernel reads behind the border of what it is given."""

@@ -15,9 +15,9 @@ import tvm
 from tvm import relax, te, tirx, topi
 
 from ...ops.define import OPAQUE
+from ...ops.extrema import larger, smaller
 from ...ops.moments import mean_expression
 from ...ops.order import order
-from .elementwise import larger, smaller
 from .precision import lower_half_in_float32
 from .table import Legalisation, legalisation
 
