@@ -20,7 +20,7 @@ from tvm.s_tir import SBlock
 
 from ..ops.tensor import bits
 from .map import PARALLEL_TRIPS, SMALL
-from .rows.accumulation import CHOICES, Accumulation, accumulations_of
+from .rows.accumulation import Accumulation, accumulations_of, maximum, minimum
 from .stand_ins import block_of, restated, with_nests
 from .structure import Axis, Stage, sequence, stages, stride, volume
 
@@ -94,7 +94,7 @@ def _cut(stage: Stage) -> _Cut | None:
 def _extremum(stage: Stage, block: SBlock) -> Accumulation | None:
     """Return what a stage accumulates if it is an extremum that hands NaN on."""
     accumulations = accumulations_of(stage, block) or []
-    return next((one for one in accumulations if one.combine in CHOICES), None)
+    return next((one for one in accumulations if one.combine in (maximum, minimum)), None)
 
 
 def _buffer_of_parts(accumulation: Accumulation, cut: _Cut) -> Any:

@@ -15,8 +15,28 @@ from ...visits import visit_nodes
 from ..structure import Load, Stage, is_among, sequence, with_values
 
 _COMBINERS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
-CHOICES = (larger, smaller)
-"""Extrema that hand NaN on."""
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """Return what `larger` does, in fewer instructions: whether there is NaN is one comparison.
+
+    As a disjunction TVM would take ``a > b or b >= a`` for granted.
+    """
+    ordered = tirx.Select(a > b, tirx.const(True, "bool"), b >= a)
+    return tirx.Select(ordered, tirx.Select(a > b, a, b), a + b)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """Return what `smaller` does, likewise."""
+    ordered = tirx.Select(a < b, tirx.const(True, "bool"), b <= a)
+    return tirx.Select(ordered, tirx.Select(a < b, a, b), a + b)
+
+
+_CHOICES = ((larger, maximum), (smaller, minimum))
+"""Extrema that hand NaN on: as they are lowered, and as they are computed."""
+
+_REPEATABLE = (tirx.Max, tirx.Min, maximum, minimum)
+"""What may take a term in more than once."""
 
 
 @dataclass(frozen=True)
@@ -83,9 +103,9 @@ def _combination(
             continue
         if kind in _COMBINERS:
             return kind, other
-        for choose in CHOICES:
-            if tvm_ffi.structural_equal(choose(own, other), value):
-                return choose, other
+        for lowered, computed in _CHOICES:
+            if tvm_ffi.structural_equal(lowered(own, other), value):
+                return computed, other
     return None
 
 
@@ -113,7 +133,7 @@ def loads_of(node: Any) -> list[Any]:
 
 def _is_start(combine: Callable[[Any, Any], Any], start: Any) -> bool:
     """Return whether several parts may begin with a value: an identity, or one that may repeat."""
-    if combine in (tirx.Max, tirx.Min, *CHOICES):
+    if combine in _REPEATABLE:
         variables: list[Any] = []
         visit_nodes(start, tvm.ir.Var, variables.append)
         return not variables and not loads_of(start)
