@@ -27,8 +27,8 @@ from .structure import Axis, Stage, sequence, stages, stride, volume
 _FEW = 16
 """Tasks below which not every core may have one."""
 
-_COLUMNS = 64
-"""Neighbouring results that make one task where terms are not neighbours."""
+_COLUMNS = 32
+"""Neighbouring results that share the rows of terms, which tasks take: no part is needed."""
 
 _LARGEST_ROW = 1 << 18
 """Bytes of a row from which on it is cut."""
