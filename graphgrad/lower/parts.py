@@ -27,8 +27,8 @@ from .structure import Axis, Stage, sequence, stages, stride, volume
 _FEW = 16
 """Tasks below which not every core may have one."""
 
-_COLUMNS = 32
-"""Neighbouring results that share the rows of terms, which tasks take: no part is needed."""
+_NARROW = 128
+"""Neighbouring results from which on they are tasks themselves, or rows of terms are."""
 
 _LARGEST_ROW = 1 << 18
 """Bytes of a row from which on it is cut."""
@@ -78,7 +78,7 @@ def _cut(stage: Stage) -> _Cut | None:
     last = stage.reduced[-1]
     along = any(stride(load, last.var) == 1 for load in stage.loads)
     results = volume(stage.spatial)
-    tasks = results if along else max(results // _COLUMNS, 1)
+    tasks = results if along or results >= _NARROW else 1
     row = volume(stage.reduced) * bits(stage.dtype) // 8
     wanted = max(
         -(-PARALLEL_TRIPS // tasks) if tasks < _FEW else 1,
