@@ -29,6 +29,24 @@ def test_extrema_of_rows(shape, axes, choose):
     assert "T.vectorized" in result.text
 
 
+@pytest.mark.parametrize("shape", [(64, 1024), (61, 1009)], ids=label)
+def test_a_softmax_that_is_written_out(shape):
+    """Its maxima are part of the chain; rows with NaN are NaN, and others are not."""
+    x = tensor(*shape)
+    k = te.reduce_axis((0, shape[1]), "k")
+    most = extremum(larger, x, (1,))
+    power = te.compute(shape, lambda i, j: te.exp(x(i, j) - most(i)), name="power")
+    total = te.compute(shape[:1], lambda i: te.sum(power(i, k), axis=k), name="total")
+    result = te.compute(shape, lambda i, j: power(i, j) / total(i), name="softmax")
+    values = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    values[5, 3], values[8, 7], values[9, shape[1] - 1] = np.nan, -np.inf, np.nan
+    runs = run([x], [result], values=[values])
+    powers = np.exp(values - values.max(axis=1, keepdims=True))
+    expected = powers / powers.sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(runs.scheduled[0], expected, rtol=1e-5)
+    assert runs.text.count("T.parallel") == 1
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float64"])
 def test_dtypes(dtype):
     x = tensor(33, 530, dtype=dtype)
