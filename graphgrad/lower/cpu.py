@@ -19,6 +19,7 @@ from .epilogue import Epilogue, epilogues_of
 from .fusion.siblings import with_joint_reductions
 from .inline import inline_maps
 from .map import schedule_map
+from .parts import with_parts
 from .permutation import nest_of as permutation_nest_of
 from .phases import with_phases_apart
 from .plain_indices import with_plain_indices
@@ -83,9 +84,12 @@ def schedule_function(
 
 
 def _with_siblings(sch: Schedule) -> Schedule:
-    """Return a schedule of plain indices, in which reductions with the same loops are one block."""
+    """Return a schedule of plain indices, in which reductions with the same loops are one block.
+
+    Those that few results leave no rows are in parts.
+    """
     func = sch.mod["main"]
-    together = with_joint_reductions(with_plain_indices(func))
+    together = with_parts(with_joint_reductions(with_plain_indices(func)))
     return sch if together.same_as(func) else _schedule_of(together) or sch
 
 

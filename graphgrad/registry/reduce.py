@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from tvm import relax
 
 from ..ops import functional as op
+from ..ops.index import scatter_recurrence
+from ..ops.indexing import Indexing
 from ..ops.tensor import Tensor, accumulator_dtype
 from .rule import linear, nondifferentiable, register_gradient
 from .sample import sample, static, tensor
@@ -115,7 +116,7 @@ def _positions(x: Tensor, axis: int) -> Tensor:
 
 
 _SHORT = 16
-"""Elements of a row up to which one kernel of n² products beats log n passes over memory."""
+"""Elements of a row up to which a kernel of n² products, in vectors, beats running along it."""
 
 prod_samples = [
     *(replace(s, second_order=False) for s in axis_samples),  # the second order is long to compile
@@ -146,46 +147,21 @@ def prod(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor
 def _products_of_others(x: Tensor) -> Tensor:
     """Return, in place of each element of a row, the product of the others.
 
-    A long row takes O(n log n) operations, a short one and one of symbolic extent O(n²).
+    A long row takes O(n) operations, a short one and one of symbolic extent O(n²).
     """
     if isinstance(x.shape[-1], int) and x.shape[-1] > _SHORT:
-        return _products_of_earlier(x) * _products_of_later(x)
+        return _products(x, reverse=False) * _products(x, reverse=True)
     columns, rows = _positions(x, x.ndim - 1), op.expand_dims(_positions(x, x.ndim - 1), [-1])
     itself = op.equal(columns, rows)
     return op.prod(op.where(itself, 1.0, op.expand_dims(x, [-2])), axis=[-1])
 
 
-def _products_of_earlier(x: Tensor) -> Tensor:
-    """Return the product of the elements before each one."""
-    extent = x.shape[-1]
-
-    def shifted(x: Tensor, steps: int) -> Tensor:
-        kept, _ = op.split(x, [extent - steps], axis=-1)
-        return op.concat([_ones(x, steps), kept], axis=-1)
-
-    return _by_doubling(x, shifted)
-
-
-def _products_of_later(x: Tensor) -> Tensor:
-    """Return the product of the elements after each one."""
-
-    def shifted(x: Tensor, steps: int) -> Tensor:
-        _, kept = op.split(x, [steps], axis=-1)
-        return op.concat([kept, _ones(x, steps)], axis=-1)
-
-    return _by_doubling(x, shifted)
-
-
-def _by_doubling(x: Tensor, shifted: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Return products of neighbours, of twice as many in each step, until they are of all."""
-    product, steps = shifted(x, 1), 1
-    while steps < x.shape[-1] - 1:
-        product, steps = product * shifted(product, steps), 2 * steps
-    return product
-
-
-def _ones(x: Tensor, count: int) -> Tensor:
-    return x.emitter.full(1.0, [*x.shape[:-1], count], x.dtype)
+def _products(x: Tensor, reverse: bool) -> Tensor:
+    """Return the product of the elements before each one of a row, or of those after it."""
+    one = x.emitter.full(1.0, [*x.shape[:-1], 1], x.dtype)
+    nothing = x.emitter.full(0.0, x.shape, x.dtype)
+    line = Indexing("line", x.ndim - 1)
+    return scatter_recurrence(one, x, nothing, None, line, reverse=reverse)[0]
 
 
 @register_gradient("relax.std", samples=axis_samples)

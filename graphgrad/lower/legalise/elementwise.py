@@ -12,6 +12,7 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx, topi
 
+from ...ops.extrema import larger, smaller
 from .precision import lower_half_in_float32
 from .table import legalisation
 
@@ -73,16 +74,6 @@ def _is_one(extent: Any) -> bool:
 
 def _is_float(value: Any) -> bool:
     return str(value.ty).removeprefix("T.").startswith(("float", "bfloat"))
-
-
-def larger(a: Any, b: Any) -> Any:
-    """Return the larger of two elements, or NaN if one is: the stock form may drop it."""
-    return tirx.Select(a > b, a, tirx.Select(b >= a, b, a + b)) if _is_float(a) else tirx.max(a, b)
-
-
-def smaller(a: Any, b: Any) -> Any:
-    """Return the smaller of two elements, or NaN if one is: the stock form may drop it."""
-    return tirx.Select(a < b, a, tirx.Select(b <= a, b, a + b)) if _is_float(a) else tirx.min(a, b)
 
 
 def _not(condition: Any) -> Any:

@@ -15,9 +15,9 @@ import tvm
 from tvm import relax, te, tirx, topi
 
 from ...ops.define import OPAQUE
+from ...ops.extrema import larger, smaller
 from ...ops.moments import mean_expression
 from ...ops.order import order
-from .elementwise import larger, smaller
 from .precision import lower_half_in_float32
 from .table import Legalisation, legalisation
 
@@ -208,7 +208,7 @@ _lower_statistic("relax.std", _deviation)
 _lower_statistic("relax.variance", _variance)
 
 lower_half_in_float32(
-    *("relax.collapse_sum_to", "relax.mean", "relax.prod", "relax.std", "relax.sum"),
-    *("relax.variance", "relax.nn.cross_entropy_with_logits", "relax.nn.log_softmax"),
-    *("relax.nn.nll_loss", "relax.nn.softmax"),
+    *("relax.collapse_sum_to", "relax.max", "relax.mean", "relax.min", "relax.prod", "relax.std"),
+    *("relax.sum", "relax.variance", "relax.nn.cross_entropy_with_logits"),
+    *("relax.nn.log_softmax", "relax.nn.nll_loss", "relax.nn.softmax"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,10 +10,33 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ...ops.extrema import larger, smaller
 from ...visits import visit_nodes
 from ..structure import Load, Stage, is_among, sequence, with_values
 
 _COMBINERS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
+
+
+def maximum(a: Any, b: Any) -> Any:
+    """Return what `larger` does, in fewer instructions: whether there is NaN is one comparison.
+
+    As a disjunction TVM would take ``a > b or b >= a`` for granted.
+    """
+    ordered = tirx.Select(a > b, tirx.const(True, "bool"), b >= a)
+    return tirx.Select(ordered, tirx.Select(a > b, a, b), a + b)
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """Return what `smaller` does, likewise."""
+    ordered = tirx.Select(a < b, tirx.const(True, "bool"), b <= a)
+    return tirx.Select(ordered, tirx.Select(a < b, a, b), a + b)
+
+
+_CHOICES = ((larger, maximum), (smaller, minimum))
+"""Extrema that hand NaN on: as they are lowered, and as they are computed."""
+
+_REPEATABLE = (tirx.Max, tirx.Min, maximum, minimum)
+"""What may take a term in more than once."""
 
 
 @dataclass(frozen=True)
@@ -24,15 +47,15 @@ class Accumulation:
     ----------
     store : BufferStore
         Of the result.
-    combine : type
-        A binary operation that is associative and commutative, up to rounding.
+    combine : function
+        Of two values: associative and commutative, up to rounding and to which NaN it gives.
     element : Expr
     start : Expr
         Its identity, or, of a maximum or minimum, any value.
     """
 
     store: Any
-    combine: type
+    combine: Callable[[Any, Any], Any]
     element: Any
     start: Any
 
@@ -48,10 +71,10 @@ def accumulations_of(stage: Stage, block: Any) -> list[Accumulation] | None:
     for store in stores:
         value = with_values(store.value, bound)
         start = [s.value for s in starts if s.buffer.same_as(store.buffer)]
-        element = _element(value, store, [s.buffer for s in stores])
-        if element is None or len(start) != 1 or not _is_identity(type(value), start[0]):
+        combination = _combination(value, store, [s.buffer for s in stores])
+        if combination is None or len(start) != 1 or not _is_start(combination[0], start[0]):
             return None
-        found.append(Accumulation(store, type(value), element, start[0]))
+        found.append(Accumulation(store, *combination, start[0]))
     return found
 
 
@@ -64,19 +87,41 @@ def bound_values(block: Any) -> dict[Any, Any]:
     return values
 
 
-def _element(value: Any, store: Any, written: Sequence[Any]) -> Any | None:
-    """Return what a value combines with the accumulator; None if it is something else."""
-    if type(value) not in _COMBINERS:
-        return None
-    for own, other in ((value.a, value.b), (value.b, value.a)):
-        if (
-            isinstance(own, Load)
-            and own.source.same_as(store.buffer)
-            and all(map(tvm_ffi.structural_equal, own.indices, store.indices))
-            and not any(is_among(load.source, written) for load in loads_of(other))
+def _combination(
+    value: Any, store: Any, written: Sequence[Any]
+) -> tuple[Callable[[Any, Any], Any], Any] | None:
+    """Return how a value combines the accumulator with an element, and that; None if it does not.
+
+    NaN is handed on by a choice, which names both operands several times.
+    """
+    kind = type(value)
+    operands = [value.a, value.b] if kind in _COMBINERS else _chosen(value)
+    for own, other in (operands, reversed(operands)) if operands else ():
+        if not _is_accumulator(own, store) or any(
+            is_among(load.source, written) for load in loads_of(other)
         ):
-            return other
+            continue
+        if kind in _COMBINERS:
+            return kind, other
+        for lowered, computed in _CHOICES:
+            if tvm_ffi.structural_equal(lowered(own, other), value):
+                return computed, other
     return None
+
+
+def _chosen(value: Any) -> list[Any]:
+    """Return what two operands a choice compares first; none if it is no such choice."""
+    if isinstance(value, tirx.Select) and isinstance(value.condition, tirx.GT | tirx.LT):
+        return [value.condition.a, value.condition.b]
+    return []
+
+
+def _is_accumulator(value: Any, store: Any) -> bool:
+    return (
+        isinstance(value, Load)
+        and value.source.same_as(store.buffer)
+        and all(map(tvm_ffi.structural_equal, value.indices, store.indices))
+    )
 
 
 def loads_of(node: Any) -> list[Any]:
@@ -86,8 +131,9 @@ def loads_of(node: Any) -> list[Any]:
     return found
 
 
-def _is_identity(combine: type, start: Any) -> bool:
-    if combine in (tirx.Max, tirx.Min):
+def _is_start(combine: Callable[[Any, Any], Any], start: Any) -> bool:
+    """Return whether several parts may begin with a value: an identity, or one that may repeat."""
+    if combine in _REPEATABLE:
         variables: list[Any] = []
         visit_nodes(start, tvm.ir.Var, variables.append)
         return not variables and not loads_of(start)

@@ -40,6 +40,12 @@ _FEWEST_ROWS = 16
 _FEWEST_VECTORS = 2
 """Vectors in a row below which other schedules do as well."""
 
+_MANY_ROWS = 2048
+"""Rows that several tasks can add up, each some."""
+
+_LONG_ROW = 8
+"""Vectors in a row whose sums wait neither for each other nor for memory."""
+
 _LARGEST_ROW = 1 << 19
 """Bytes of a row, of all tensors together, that stay in a cache until the last stage."""
 
@@ -186,10 +192,20 @@ def _extents_known(stage: Stage) -> list[int | None]:
 def _rows_of(found: Sequence[Stage], unit: VectorUnit) -> list[tuple[int, ...]]:
     """Return the extents of rows that stages may have in common, each once.
 
-    Those are the axes that a reduction leaves. A single map has rows of its own where they are no
-    whole vectors, which other schedules of maps ask for.
+    Those are the axes that a reduction leaves; or those that it takes, if rows are many and long:
+    column after column, as other schedules add them up, each row would be fetched again and again.
+    (Of several results together that does not pay: each is fetched and stored with every row.)
+    A single map has rows of its own where they are no whole vectors, which other schedules of maps
+    ask for.
     """
     tried = [tuple(_extents(_long(stage.spatial))) for stage in found if stage.reduced]
+    tried += [
+        tuple(_extents(_long(stage.reduced)))
+        for stage in found
+        if len(stage.stores) == 1
+        and volume(stage.reduced) >= _MANY_ROWS
+        and volume(stage.spatial) >= _LONG_ROW * unit.lanes(stage.dtype)
+    ]
     if len(found) == 1 and not found[0].reduced:
         axes = _long(found[0].axes)
         walked = fusable_suffix(replace(found[0], axes=axes)) if axes else 0

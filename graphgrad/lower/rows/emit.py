@@ -169,7 +169,11 @@ class _Emitter:
     def _lanes_combined(
         self, part: Part, pairs: Sequence[tuple[Accumulation, Any]], width: int
     ) -> list[Any]:
-        """Return what makes one result of each accumulator's lanes, by halves, and stores it."""
+        """Return what makes one result of each accumulator's lanes, by halves, and stores it.
+
+        The last step has two lanes if it can: a choice between single numbers would be a branch,
+        which no processor foresees.
+        """
 
         def folding(one: Accumulation, buffer: Any, half: int) -> Callable[[Any], Any]:
             def folded(lane: Any) -> Any:
@@ -180,7 +184,8 @@ class _Emitter:
         steps = []
         half = width // 2
         while half:
-            steps += [self._vector(half, folding(*pair, half)) for pair in pairs]
+            lanes = max(half, min(2, width // 2))
+            steps += [self._vector(lanes, folding(*pair, half)) for pair in pairs]
             half //= 2
         for one, buffer in pairs:
             steps += self._stored(part, one.store, tirx.BufferLoad(buffer, [self._number(0)]), [])
@@ -288,8 +293,12 @@ class _Emitter:
         return loops(zip(names, trips, strict=True), together(*steps))
 
     def _walked(self, parts: Sequence[Part]) -> int:
-        """Return how many of the innermost axes all parts walk through as if they were one."""
-        accesses = [a for part in parts for a in (*part.stage.loads, *part.stage.stores)]
+        """Return how many of the innermost axes all parts walk through as if they were one.
+
+        The result of a row stands still meanwhile.
+        """
+        accesses = [load for part in parts for load in part.stage.loads]
+        accesses += [s for part in parts if part.role is not Role.ALONG for s in part.stage.stores]
         if any(is_among(buffer_of(access), self._rigid) for access in accesses):
             return 1
         return min(part.walked for part in parts)

@@ -62,6 +62,20 @@ def test_nan_wins(name, position):
     assert np.isnan(run(program(name, (1, 3), axis=[1]), "main", x)[0]).all()
 
 
+@pytest.mark.parametrize("dtype", ["float32", F64, "float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["max", "min"])
+@pytest.mark.parametrize("axis", [[0], [1], [0, 1]], ids=str)
+def test_nan_wins_in_every_dtype(name, dtype, axis):
+    """Rows and columns of odd extents, of which some have NaN, infinities and zeros."""
+    x = np.random.default_rng(0).standard_normal((203, 331)).astype(HALF.get(dtype, dtype))
+    x[5, 7], x[100, 330], x[202, 0] = np.inf, -np.inf, -0.0
+    if len(axis) == 1:
+        x[3, 11], x[77, 11], x[202, 330] = np.nan, -np.nan, np.nan
+    (y,) = run(program(name, x.shape, dtype, axis=axis), "main", x)
+    expected = getattr(x.astype(F64), name)(axis=tuple(axis))
+    np.testing.assert_array_equal(y.astype(F64), expected)
+
+
 @pytest.mark.parametrize("name", ["max", "min"])
 def test_stock_drops_nan(name):
     x = np.array([[np.nan, 1.0, 2.0]])
