@@ -17,6 +17,7 @@ from .contraction import blocks_of, nest_of, pays, unread, with_nests
 from .digits import with_digit_axes
 from .epilogue import Epilogue, epilogues_of
 from .fusion.siblings import with_joint_reductions
+from .group_vectors import with_group_vectors
 from .inline import inline_maps
 from .map import schedule_map
 from .permutation import nest_of as permutation_nest_of
@@ -85,7 +86,7 @@ def schedule_function(
 def _with_siblings(sch: Schedule) -> Schedule:
     """Return a schedule of plain indices, in which reductions with the same loops are one block."""
     func = sch.mod["main"]
-    together = with_joint_reductions(with_plain_indices(func))
+    together = with_joint_reductions(with_group_vectors(with_plain_indices(func)))
     return sch if together.same_as(func) else _schedule_of(together) or sch
 
 
