@@ -303,7 +303,10 @@ def _beyond_its_end(load: Any, vector: Axis) -> Any | None:
 
 
 def _is_digit(index: Any, kind: type, vector: Axis, size: int | None) -> bool:
-    return isinstance(index, kind) and index.a.same_as(vector.var) and static(index.b) == size
+    if not isinstance(index, kind):
+        return False
+    digit: Any = index
+    return bool(digit.a.same_as(vector.var)) and static(digit.b) == size
 
 
 def _is_rough(access: Any, axis: Axis) -> bool:

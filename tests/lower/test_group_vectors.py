@@ -2,13 +2,19 @@
 
 import numpy as np
 import pytest
-from tvm import te, tirx, topi
+import tvm
+from tvm import relax, te, tirx, topi
 
+import graphgrad as gg
 from graphgrad.lower.group_vectors import with_group_vectors
+from graphgrad.lower.pipeline import lower
 from graphgrad.lower.plain_indices import with_plain_indices
 from graphgrad.lower.structure import stages, stride
+from graphgrad.visits import visit_nodes
 from tests.labels import label
-from tests.lower.kernels import run, tensor
+from tests.lower.kernels import HOST, run, tensor
+from tests.running import function
+from tests.running import run as run_function
 
 SHAPES = [
     *((2, 20, 21, 8, 8), (1, 40, 40, 3, 5), (3, 17, 13, 16, 2), (2, 31, 29, 2, 37)),
@@ -205,3 +211,76 @@ def test_runs_give_the_same_bits():
     x, at = images(shape, split=True)
     results = [run([x], [sums_by_group(shape, at)]).scheduled[0] for _ in range(2)]
     assert results[0].tobytes() == results[1].tobytes()
+
+
+def group_norm(shape, groups, dtype="float32", last=True):
+    """Return a module of a group norm of images, with channels last or first, and its gradient."""
+    axis, axes = (3, [1, 2]) if last else (1, [2, 3])
+    channels = ((shape[axis],), dtype)
+    build = function(
+        lambda b, *x: b.emit(relax.op.nn.group_norm(*x, groups, axis, axes)),
+        (shape, dtype),
+        channels,
+        channels,
+    )
+    return gg.vjp(build)
+
+
+def reference(x, gamma, beta, ct, groups, last):
+    """Return the result and the gradients in float64."""
+    x, gamma, beta, ct = (a.astype("float64") for a in (x, gamma, beta, ct))
+    if not last:
+        x, ct = (np.moveaxis(a, 1, 3) for a in (x, ct))
+    split = (*x.shape[:3], groups, x.shape[3] // groups)
+
+    def mean(a):
+        means = a.reshape(split).mean((1, 2, 4), keepdims=True)
+        return np.broadcast_to(means, split).reshape(x.shape)
+
+    r = 1 / np.sqrt(mean((x - mean(x)) ** 2) + 1e-5)
+    x_hat = (x - mean(x)) * r
+    slope = gamma * ct
+    x_bar = r * (slope - mean(slope) - x_hat * mean(slope * x_hat))
+    y = gamma * x_hat + beta
+    if not last:
+        y, x_bar = (np.moveaxis(a, 3, 1) for a in (y, x_bar))
+    return y, x_bar, (ct * x_hat).sum((0, 1, 2)), ct.sum((0, 1, 2))
+
+
+BOUNDS = {"float16": 4e-3, "float32": 2e-5, "float64": 1e-12}
+
+
+@pytest.mark.parametrize("last", [True, False], ids=["last", "first"])
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize(
+    ("shape", "groups"),
+    [((2, 17, 19, 64), 8), ((3, 20, 20, 30), 10), ((1, 37, 31, 35), 5), ((2, 16, 16, 64), 64)],
+    ids=label,
+)
+def test_group_norms_and_their_gradients(shape, groups, dtype, last):
+    """The cotangent is far from zero, so that its means are nearly all of it."""
+    rng = np.random.default_rng(0)
+    shape = shape if last else (shape[0], shape[3], *shape[1:3])
+    channels = 64 if shape[3 if last else 1] == 64 else shape[3 if last else 1]
+    x, ct = rng.standard_normal(shape), rng.standard_normal(shape) + 10
+    gamma, beta = rng.uniform(0.5, 1.5, (2, channels))
+    arrays = [a.astype(dtype) for a in (x, gamma, beta, ct)]
+    found = run_function(group_norm(shape, groups, dtype, last), "main_vjp", *arrays)
+    expected = reference(*arrays, groups, last)
+    for ours, theirs in zip(found, expected, strict=True):
+        bound = BOUNDS[dtype] * np.abs(theirs).max()
+        np.testing.assert_allclose(ours.astype("float64"), theirs, rtol=0, atol=bound)
+
+
+def test_a_group_norm_and_its_gradient_pass_over_images_four_times():
+    """Moments and result, the sums of the gradient and the gradient: each in vectors."""
+    shape = (2, 32, 32, 64)
+    mod = group_norm(shape, 8)
+    del mod["main"]
+    lowered = lower(mod, HOST)
+    called = set()
+    visit_nodes(lowered["main_vjp"], tvm.ir.GlobalVar, lambda g: called.add(g.name_hint))
+    kernels = [f for v, f in lowered.functions.items() if v.name_hint in called]
+    large = [kernel for kernel in kernels if "T.parallel" in kernel.script()]
+    assert len(large) == 4
+    assert all("T.vectorized" in kernel.script() for kernel in large)
