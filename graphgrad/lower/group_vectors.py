@@ -46,7 +46,7 @@ from .structure import (
 )
 
 _FRACTION = 16
-"""How many times smaller than a stage's work that is, at least, which is laid out for it."""
+"""How many times larger a stage's work is, at least, than what is laid out for it."""
 
 _SPATIAL, _REDUCED = 0, 2
 """Kinds of a block's axes, as TVM numbers them."""

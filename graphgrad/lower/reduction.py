@@ -140,12 +140,12 @@ def _side_by_side(stage: Stage, unit: VectorUnit) -> int:
         terms //= _chunks(stage.reduced[0].extent)
     width = max(bits(str(buffer_of(load).dtype)) for load in stage.loads) // 8
     is_far = terms * last.extent * width > _NEAR
-    if is_far and not rest and vectors <= _VECTORS_OF_ROW and _halves_down(vectors) in (1, 3):
+    if is_far and not rest and vectors <= _VECTORS_OF_ROW and _odd_factor(vectors) in (1, 3):
         return last.extent
     return vector_length(last.extent, lanes, _UNROLLED_VECTORS)
 
 
-def _halves_down(number: int) -> int:
+def _odd_factor(number: int) -> int:
     """Return the odd factor of a number."""
     return number // (number & -number) if number else 0
 
