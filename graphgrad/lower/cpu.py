@@ -17,6 +17,7 @@ from .contraction import blocks_of, nest_of, pays, unread, with_nests
 from .digits import with_digit_axes
 from .epilogue import Epilogue, epilogues_of
 from .fusion.siblings import with_joint_reductions
+from .group_vectors import with_group_vectors
 from .inline import inline_maps
 from .map import schedule_map
 from .parts import with_parts
@@ -89,7 +90,8 @@ def _with_siblings(sch: Schedule) -> Schedule:
     Those that few results leave no rows are in parts.
     """
     func = sch.mod["main"]
-    together = with_parts(with_joint_reductions(with_plain_indices(func)))
+    apart = with_group_vectors(with_plain_indices(func))
+    together = with_parts(with_joint_reductions(apart))
     return sch if together.same_as(func) else _schedule_of(together) or sch
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from tvm import tirx
 from tvm.s_tir import Schedule
 
+from ..ops.tensor import bits
 from .epilogue import Epilogue
 from .map import (
     PARALLEL_TRIPS,
@@ -22,7 +23,7 @@ from .map import (
     has_uniform_conditions,
     parallel_leading,
 )
-from .structure import Axis, Stage, stride, volume
+from .structure import Axis, Stage, buffer_of, stride, volume
 from .target import VectorUnit
 
 _FEW = 8
@@ -30,6 +31,13 @@ _FEW = 8
 
 _UNROLLED_VECTORS = 4
 """Independent partial sums per core, in vectors: hides the latency of an addition."""
+
+_VECTORS_OF_ROW = 32
+"""Vectors of a whole row of outputs that are computed side by side. These are more than there are
+registers: the sums wait in the nearest cache."""
+
+_NEAR = 1 << 19
+"""Bytes that a core's own cache keeps from one walk through them to the next."""
 
 _TERMS_PER_LANE = 8
 """Terms that a lane must add up, or combining the lanes costs more than they save."""
@@ -95,7 +103,7 @@ def _across_outputs(
     last = stage.spatial[-1]
     assert last.extent is not None
     lanes = unit.lanes(stage.dtype)
-    length = vector_length(last.extent, lanes, _UNROLLED_VECTORS)
+    length = _side_by_side(stage, unit)
     explicit = length % lanes == 0 or 2 * length == lanes
     if not explicit:
         length = last.extent  # the code generator cuts it into vectors and a remainder
@@ -114,6 +122,32 @@ def _across_outputs(
     across = [*lead, *spatial[:-1], head]
     nest = _Nest(block, across, reduced[0], vector)
     _accumulate_in_registers(sch, nest, len(stage.stores), explicit, after)
+
+
+def _side_by_side(stage: Stage, unit: VectorUnit) -> int:
+    """Return how many neighbouring outputs to compute side by side.
+
+    Whole rows, if they are few vectors, where the terms of a task fit no cache near its core: to
+    walk through them for a part of each row is to read a few lines here and a few there, which
+    takes twice as long.
+    """
+    last = stage.spatial[-1]
+    assert last.extent is not None
+    lanes = unit.lanes(stage.dtype)
+    vectors, rest = divmod(last.extent, lanes)
+    terms = volume(stage.reduced)
+    if volume(stage.spatial[:-1]) < _FEW:
+        terms //= _chunks(stage.reduced[0].extent)
+    width = max(bits(str(buffer_of(load).dtype)) for load in stage.loads) // 8
+    is_far = terms * last.extent * width > _NEAR
+    if is_far and not rest and vectors <= _VECTORS_OF_ROW and _odd_factor(vectors) in (1, 3):
+        return last.extent
+    return vector_length(last.extent, lanes, _UNROLLED_VECTORS)
+
+
+def _odd_factor(number: int) -> int:
+    """Return the odd factor of a number."""
+    return number // (number & -number) if number else 0
 
 
 def _along_terms(

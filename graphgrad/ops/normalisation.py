@@ -6,10 +6,11 @@ Everything is taken in float32 for half precision, and means are summed in float
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from . import functional as op
 from .moments import moments
-from .tensor import Tensor
+from .tensor import Dimension, Tensor
 
 
 def mean(x: Tensor, axes: Sequence[int]) -> Tensor:
@@ -65,6 +66,48 @@ def in_groups(x: Tensor, axis: int, groups: int) -> Tensor:
 def group_axes(axes: Sequence[int], axis: int) -> list[int]:
     """Return the axes that a group norm reduces, as numbered after `in_groups`."""
     return [axis + 1, *(a if a < axis else a + 1 for a in axes)]
+
+
+@dataclass(frozen=True)
+class ChannelGroups:
+    """Groups of channels that have statistics in common.
+
+    Attributes
+    ----------
+    axis : int
+        That of the channels, non-negative.
+    count : int, optional
+        The number of groups; if it is not given each channel is one, and has no axis of members.
+    members : Dimension
+        Of a group.
+    """
+
+    axis: int
+    count: int | None = None
+    members: Dimension = 1
+
+    def apart(self, x: Tensor) -> Tensor:
+        """Return a tensor with its channels as two axes: groups, and members."""
+        return x if self.count is None else in_groups(x, self.axis, self.count)
+
+    def axes(self, positions: Sequence[int]) -> list[int]:
+        """Return the axes that statistics over some others are taken over, after `apart`."""
+        return list(positions) if self.count is None else group_axes(positions, self.axis)
+
+    def along(self, statistic: Tensor) -> Tensor:
+        """Return a statistic of each group, of extent 1 along the members, for each channel."""
+        if self.count is None:
+            return statistic
+        before, behind = statistic.shape[: self.axis], statistic.shape[self.axis + 2 :]
+        whole = op.broadcast_to(statistic, [*before, self.count, self.members, *behind])
+        return op.reshape(whole, [*before, self.count * self.members, *behind])
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the means over the members of each group, as `along` takes them."""
+        if self.count is None:
+            return x
+        total = op.reduce_sum(self.apart(x), [self.axis + 1], keepdims=True)
+        return op.divide_by_count(total, [self.members])
 
 
 def normalise(

@@ -7,9 +7,8 @@ from typing import Any
 from ..ops import functional as op
 from ..ops.moments import moments
 from ..ops.normalisation import (
+    ChannelGroups,
     collect,
-    group_axes,
-    in_groups,
     inverse_root_mean_square,
     mean,
     spread,
@@ -101,27 +100,63 @@ def moments_rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> Tens
     return op.divide_by_count(ct_mean, extents) + (x - mean_of_x) * slope
 
 
-def _normalised_gradient(
+def _gradient_by_rows(
     x: Tensor,
     gamma: Tensor | None,
     ct: Tensor,
     axes: list[int],
-    parameter_axes: list[int],
     epsilon: float,
     centre: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the cotangents of x, γ and β in γ x̂ + β, where x̂ is x normalised over `axes`."""
+    """Return x̄, γ̄ and β̄ of γ x̂ + β, where x is normalised over the axes along which γ lies."""
     wide, ct = op.widen(x), op.widen(ct)
     if centre:
         centred, r = standardise(wide, axes, epsilon)
     else:
         centred, r = wide, inverse_root_mean_square(wide, axes, epsilon)
     x_hat = centred * r
-    slope = ct if gamma is None else ct * spread(op.widen(gamma), parameter_axes, x.ndim)
+    slope = ct if gamma is None else ct * spread(op.widen(gamma), axes, x.ndim)
     inner = slope - x_hat * mean(slope * x_hat, axes)
     if centre:
         inner = inner - mean(slope, axes)
-    return r * inner, collect(ct * x_hat, parameter_axes), collect(ct, parameter_axes)
+    return r * inner, collect(ct * x_hat, axes), collect(ct, axes)
+
+
+def _gradient_by_channels(
+    inputs: Any, cotangents: Any, attrs: Any, groups: ChannelGroups
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x̄, γ̄ and β̄ of γ x̂ + β, where γ lies along channels and x̂ is taken by groups of them.
+
+    All sums are made of those over the positions of a channel, Σ ȳ and Σ ȳ (x − μ), out of which γ
+    and r are taken. These are in float64, as are those of `mean`.
+    """
+    (x, gamma, beta), (ct,) = inputs, cotangents
+    positions = op.normalise_axes(attrs.axes, x.ndim)
+    extents = [x.shape[axis] for axis in positions]
+    x, ct = op.widen(x), op.widen(ct)
+    centre, variance = moments(groups.apart(x), groups.axes(positions))
+    r = op.rsqrt(variance + attrs.epsilon)
+    centred = x - groups.along(centre)
+    sum_ct, sum_ct_centred = (
+        op.reduce_sum(terms.astype("float64"), positions, keepdims=True)
+        for terms in (ct, ct * centred)
+    )
+    factor = spread(op.widen(gamma), [groups.axis], x.ndim) if attrs.scale else None
+
+    def mean_slope(sums: Tensor) -> Tensor:
+        scaled = sums if factor is None else sums * factor.astype("float64")
+        return op.divide_by_count(groups.mean(scaled), extents).astype(x.dtype)
+
+    r_by_channel = groups.along(r)
+    slope = ct * (r_by_channel if factor is None else r_by_channel * factor)
+    pull = groups.along(mean_slope(sum_ct_centred) * r * r * r)
+    x_bar = slope - groups.along(mean_slope(sum_ct) * r) - centred * pull
+    sum_ct_x_hat = collect(sum_ct_centred * r_by_channel.astype("float64"), [groups.axis])
+    return (
+        x_bar,
+        sum_ct_x_hat if attrs.scale else 0.0 * gamma,
+        collect(sum_ct, [groups.axis]) if attrs.center else 0.0 * beta,
+    )
 
 
 @register_gradient(
@@ -166,38 +201,10 @@ def group_norm(
 
     Wu and He, *Group normalization* (2018).
     """
-    (x, gamma, beta), (ct,) = inputs, cotangents
-    axis, groups = attrs.channel_axis % x.ndim, attrs.num_groups
-    x_bar, gamma_bar, beta_bar = _normalised_gradient(
-        in_groups(x, axis, groups),
-        in_groups(gamma, 0, groups) if attrs.scale else None,
-        in_groups(ct, axis, groups),
-        group_axes(op.normalise_axes(attrs.axes, x.ndim), axis),
-        [axis, axis + 1],
-        attrs.epsilon,
-    )
-    return (
-        op.reshape(x_bar, x.shape),
-        op.reshape(gamma_bar, gamma.shape) if attrs.scale else 0.0 * gamma,
-        op.reshape(beta_bar, beta.shape) if attrs.center else 0.0 * beta,
-    )
-
-
-def _affine_gradient(
-    inputs: Any, cotangents: Any, attrs: Any, parameter_axes: list[int]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x̄, γ̄ and β̄ of a norm whose scale and shift lie along `parameter_axes`."""
-    (x, gamma, beta), (ct,) = inputs, cotangents
-    axes = op.normalise_axes(attrs.axes, x.ndim)
-    scale = gamma if attrs.scale else None
-    x_bar, gamma_bar, beta_bar = _normalised_gradient(
-        x, scale, ct, axes, parameter_axes, attrs.epsilon
-    )
-    return (
-        x_bar,
-        gamma_bar if attrs.scale else 0.0 * gamma,
-        beta_bar if attrs.center else 0.0 * beta,
-    )
+    x = inputs[0]
+    axis, count = attrs.channel_axis % x.ndim, attrs.num_groups
+    groups = ChannelGroups(axis, count, x.shape[axis] // count)
+    return _gradient_by_channels(inputs, cotangents, attrs, groups)
 
 
 @register_gradient(
@@ -214,7 +221,8 @@ def instance_norm(
     inputs: Any, outputs: Any, cotangents: Any, attrs: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x̄ = r (γ ȳ − mean γ ȳ − x̂ · mean(γ ȳ x̂)),  γ̄ = Σ ȳ x̂,  β̄ = Σ ȳ"""
-    return _affine_gradient(inputs, cotangents, attrs, [attrs.channel_axis % inputs[0].ndim])
+    groups = ChannelGroups(attrs.channel_axis % inputs[0].ndim)
+    return _gradient_by_channels(inputs, cotangents, attrs, groups)
 
 
 @register_gradient(
@@ -237,8 +245,15 @@ def layer_norm(
 
     Ba, Kiros and Hinton, *Layer normalization* (2016).
     """
-    axes = op.normalise_axes(attrs.axes, inputs[0].ndim)
-    return _affine_gradient(inputs, cotangents, attrs, axes)
+    (x, gamma, beta), (ct,) = inputs, cotangents
+    axes = op.normalise_axes(attrs.axes, x.ndim)
+    scale = gamma if attrs.scale else None
+    x_bar, gamma_bar, beta_bar = _gradient_by_rows(x, scale, ct, axes, attrs.epsilon)
+    return (
+        x_bar,
+        gamma_bar if attrs.scale else 0.0 * gamma,
+        beta_bar if attrs.center else 0.0 * beta,
+    )
 
 
 @register_gradient(
@@ -257,5 +272,5 @@ def rms_norm(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Te
     """
     (x, gamma), (ct,) = inputs, cotangents
     axes = op.normalise_axes(attrs.axes, x.ndim)
-    gradient = _normalised_gradient(x, gamma, ct, axes, axes, attrs.epsilon, centre=False)
+    gradient = _gradient_by_rows(x, gamma, ct, axes, attrs.epsilon, centre=False)
     return gradient[0], gradient[1]

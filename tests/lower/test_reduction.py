@@ -184,3 +184,18 @@ def test_a_map_is_computed_inside_its_sum():
     result = run([x], [topi.sum(topi.multiply(topi.exp(x), x), 1)])
     result.agree()
     assert result.text.count("T.exp") == 1
+
+
+@pytest.mark.parametrize(
+    ("channels", "side_by_side"),
+    [(128, 128), (192, 64), (512, 512), (160, 32), (1024, 64), (200, 200)],
+)
+@pytest.mark.parametrize("batch", [1, 8])
+def test_rows_that_fit_no_cache_are_read_whole(channels, side_by_side, batch):
+    """Of 192 channels the vectors are taken apart into three; 160 are no 2, 4, 8, ... vectors."""
+    x = tensor(batch, 64, 64, channels)
+    k = [te.reduce_axis((0, n)) for n in (batch, 64, 64)]
+    result = run([x], [te.compute((channels,), lambda c: te.sum(x(*k, c), axis=k))])
+    result.agree()
+    if UNIT.lanes("float32") == 16 and batch == 8 and channels != 200:
+        assert f"T.vectorized({side_by_side})" in result.text

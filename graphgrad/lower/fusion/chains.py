@@ -18,6 +18,7 @@ from tvm.s_tir import Schedule, ScheduleError
 
 from ..contraction import blocks_of, reuses_operands
 from ..digits import with_digit_axes
+from ..group_vectors import with_group_vectors
 from ..inline import MayRepeat, inline_maps
 from ..kernel_calls import (
     arguments_of,
@@ -112,11 +113,11 @@ class _Rows:
     @classmethod
     def of(cls, kernel: tirx.PrimFunc, unit: VectorUnit) -> _Rows | None:
         found = stages(kernel)
-        if not found or any(map(reuses_operands, found)):
+        if not found or any(map(reuses_operands, found)) or _is_large_view(kernel, found):
             return None
-        kernel, stand_ins = with_digit_axes(with_plain_indices(kernel))
-        found = stages(kernel) or [] if stand_ins else found
-        blocks = blocks_of(kernel.body)
+        plain, _ = with_digit_axes(with_group_vectors(with_plain_indices(kernel)))
+        found = found if plain.same_as(kernel) else stages(plain) or []
+        blocks = blocks_of(plain.body)
         return cls(found, blocks, rows_reduced(found, blocks, unit))
 
     def goes_by(self, extents: tuple[int, ...], unit: VectorUnit) -> bool:
@@ -125,6 +126,12 @@ class _Rows:
             stage.work <= _SMALL_STAGE or is_by_rows(stage, self.blocks, extents, unit)
             for stage in self.stages
         )
+
+
+def _is_large_view(kernel: tirx.PrimFunc, found: Sequence[Stage]) -> bool:
+    """Return whether a kernel gives a tensor another shape: alone, it is no work at all."""
+    large = any(stage.work > _SMALL_STAGE for stage in found)
+    return large and bool(relax.analysis.has_reshape_pattern(kernel))
 
 
 class _Kernels:
@@ -227,7 +234,7 @@ class _Kernels:
 
     def _is_chain(self, kernel: tirx.PrimFunc) -> bool:
         """Return whether all stages of a kernel that take time are one chain."""
-        kernel, _ = with_digit_axes(kernel)
+        kernel, _ = with_digit_axes(with_group_vectors(kernel))
         found = stages(kernel) or []
         internal = list(kernel.body.block.alloc_buffers)
         chain = chain_of(found, blocks_of(kernel.body), internal, self._unit)

@@ -2,15 +2,17 @@
 
 A gradient rule states what it needs of the forward pass again, such as a batch's statistics. What
 is small beside the tensors that it is computed from is better kept than computed again. What is
-large is not: it would be kept in memory from one place to the other.
+large is not: it would be kept in memory from one place to the other. Unless it is a tensor in
+another shape, which takes no memory: two of these are one, so that what is read of them is alike.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
 from ..kernel_calls import arguments_of, bytes_of, is_kernel_call, with_blocks_changed
 from ..rebuild import renamed
@@ -27,16 +29,21 @@ def with_shared_results(mod: tvm.IRModule) -> tvm.IRModule:
 
     Runs on kernels, before fusion, when equal ops call the same kernel.
     """
-    return with_blocks_changed(mod, _shared)
+    views = {
+        variable
+        for variable, func in mod.functions.items()
+        if isinstance(func, tirx.PrimFunc) and relax.analysis.has_reshape_pattern(func)
+    }
+    return with_blocks_changed(mod, lambda bindings: _shared(bindings, views))
 
 
-def _shared(bindings: list[Any]) -> list[Any]:
+def _shared(bindings: list[Any], views: Container[Any]) -> list[Any]:
     known: dict[Any, Any] = {}
     names: dict[Any, Any] = {}
     kept = []
     for binding in bindings:
         new = renamed(binding, names) if names else binding
-        key = _key(new)
+        key = _key(new, views)
         same = known.setdefault(key, new.var) if key is not None else new.var
         if same.same_as(new.var) or not isinstance(binding.var, relax.DataflowVar):
             kept.append(new)
@@ -45,14 +52,14 @@ def _shared(bindings: list[Any]) -> list[Any]:
     return kept
 
 
-def _key(binding: Any) -> Any | None:
+def _key(binding: Any, views: Container[Any]) -> Any | None:
     """Return what a binding computes, if that is worth keeping, in a form that can be compared."""
     if not isinstance(binding, relax.VarBinding):
         return None
     value = binding.value
     if isinstance(value, relax.TupleGetItem):
         return value.tuple_value, int(value.index)
-    if not is_kernel_call(value) or not _is_small(value):
+    if not is_kernel_call(value) or not (value.args[0] in views or _is_small(value)):
         return None
     arguments = tuple(map(_argument, arguments_of(value)))
     return None if None in arguments else (value.args[0], arguments)

@@ -34,6 +34,13 @@ def test_items_of_a_shared_tuple_are_shared():
     assert count(build, LARGE) == 2
 
 
+def test_a_tensor_in_another_shape_is_one_and_so_is_what_is_computed_from_it():
+    def sums_of_groups(b, x):
+        return op.sum(b.emit(op.reshape(x, (512, 8, 8))), axis=[0, 2])
+
+    assert count(twice(sums_of_groups), LARGE) == 3
+
+
 def test_a_large_result_is_not_kept_for_later():
     assert count(twice(lambda b, x: op.exp(x)), LARGE) == 3
 
