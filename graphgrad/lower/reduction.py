@@ -138,7 +138,7 @@ def _side_by_side(stage: Stage, unit: VectorUnit) -> int:
     terms = volume(stage.reduced)
     if volume(stage.spatial[:-1]) < _FEW:
         terms //= _chunks(stage.reduced[0].extent)
-    width = max(bits(str(buffer_of(load).dtype)) for load in stage.loads) // 8
+    width = max((bits(str(buffer_of(load).dtype)) for load in stage.loads), default=0) // 8
     is_far = terms * last.extent * width > _NEAR
     if is_far and not rest and vectors <= _VECTORS_OF_ROW and _odd_factor(vectors) in (1, 3):
         return last.extent

@@ -76,15 +76,15 @@ class ChannelGroups:
     ----------
     axis : int
         That of the channels, non-negative.
+    channels : Dimension
+        How many there are.
     count : int, optional
         The number of groups; if it is not given each channel is one, and has no axis of members.
-    members : Dimension
-        Of a group.
     """
 
     axis: int
+    channels: Dimension
     count: int | None = None
-    members: Dimension = 1
 
     def apart(self, x: Tensor) -> Tensor:
         """Return a tensor with its channels as two axes: groups, and members."""
@@ -99,15 +99,20 @@ class ChannelGroups:
         if self.count is None:
             return statistic
         before, behind = statistic.shape[: self.axis], statistic.shape[self.axis + 2 :]
-        whole = op.broadcast_to(statistic, [*before, self.count, self.members, *behind])
-        return op.reshape(whole, [*before, self.count * self.members, *behind])
+        whole = op.broadcast_to(statistic, [*before, self.count, self._members, *behind])
+        return op.reshape(whole, [*before, self.channels, *behind])
 
     def mean(self, x: Tensor) -> Tensor:
         """Return the means over the members of each group, as `along` takes them."""
         if self.count is None:
             return x
         total = op.reduce_sum(self.apart(x), [self.axis + 1], keepdims=True)
-        return op.divide_by_count(total, [self.members])
+        return op.divide_by_count(total, [self._members])
+
+    @property
+    def _members(self) -> Dimension:
+        """The number of channels of a group."""
+        return 1 if self.count is None else self.channels // self.count
 
 
 def normalise(

@@ -149,9 +149,13 @@ def _gradient_by_channels(
 
     r_by_channel = groups.along(r)
     slope = ct * (r_by_channel if factor is None else r_by_channel * factor)
-    pull = groups.along(mean_slope(sum_ct_centred) * r * r * r)
-    x_bar = slope - groups.along(mean_slope(sum_ct) * r) - centred * pull
-    sum_ct_x_hat = collect(sum_ct_centred * r_by_channel.astype("float64"), [groups.axis])
+    x_hat = centred * r_by_channel
+    pull = groups.along(mean_slope(sum_ct_centred) * r * r)
+    x_bar = slope - groups.along(mean_slope(sum_ct) * r) - x_hat * pull
+    if all(isinstance(extent, int) and extent for extent in extents):
+        sum_ct_x_hat = collect(sum_ct_centred * r_by_channel.astype("float64"), [groups.axis])
+    else:  # of no positions r is NaN, and the sum is 0
+        sum_ct_x_hat = collect(ct * x_hat, [groups.axis])
     return (
         x_bar,
         sum_ct_x_hat if attrs.scale else 0.0 * gamma,
@@ -203,7 +207,7 @@ def group_norm(
     """
     x = inputs[0]
     axis, count = attrs.channel_axis % x.ndim, attrs.num_groups
-    groups = ChannelGroups(axis, count, x.shape[axis] // count)
+    groups = ChannelGroups(axis, x.shape[axis], count)
     return _gradient_by_channels(inputs, cotangents, attrs, groups)
 
 
@@ -221,7 +225,8 @@ def instance_norm(
     inputs: Any, outputs: Any, cotangents: Any, attrs: Any
 ) -> tuple[Tensor, Tensor, Tensor]:
     """x̄ = r (γ ȳ − mean γ ȳ − x̂ · mean(γ ȳ x̂)),  γ̄ = Σ ȳ x̂,  β̄ = Σ ȳ"""
-    groups = ChannelGroups(attrs.channel_axis % inputs[0].ndim)
+    axis = attrs.channel_axis % inputs[0].ndim
+    groups = ChannelGroups(axis, inputs[0].shape[axis])
     return _gradient_by_channels(inputs, cotangents, attrs, groups)
 
 
