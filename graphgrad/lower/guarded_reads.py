@@ -13,7 +13,7 @@ what it is.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import tvm
@@ -41,12 +41,15 @@ def with_guarded_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     known = _Known(func.body)
 
+    def waits(node: Any) -> bool:
+        return known.leaves_tensor(node.b, _reads_in_any_case(node.a))
+
     def conjunction(node: Any) -> Any:
-        return _choice(node.a, node.b) if known.leaves_tensor(node.b) else node
+        return _choice(node.a, node.b) if waits(node) else node
 
     def disjunction(node: Any) -> Any:
         true = tirx.const(True, "bool")
-        return _chosen(node.a, true, node.b) if known.leaves_tensor(node.b) else node
+        return _chosen(node.a, true, node.b) if waits(node) else node
 
     def nested(node: Any) -> Any:
         if not is_conditional(node) or not is_conditional(node.args[1]):
@@ -99,6 +102,21 @@ def _reads(expression: Any) -> list[Any]:
     return found
 
 
+def _reads_in_any_case(expression: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def visit(node: Any) -> Any:
+        if isinstance(node, Load):
+            found.append(node)
+        elif is_conditional(node):
+            found.extend(_reads_in_any_case(node.args[0]))
+            return tvm_ffi.WalkResult.SKIP
+        return tvm_ffi.WalkResult.ADVANCE
+
+    visit_nodes(expression, (Load, tvm.ir.Call), visit, outer_first=True)
+    return found
+
+
 class _Known:
     """What is known of the variables of a function: the ranges of its loops and blocks."""
 
@@ -119,10 +137,11 @@ class _Known:
     def _bind(self, variable: Any, meaning: Any) -> None:
         self._analyzer.bind(variable, meaning)
 
-    def leaves_tensor(self, expression: Any) -> bool:
-        """Return whether an expression may read outside of a tensor.
+    def leaves_tensor(self, expression: Any, made: Sequence[Any] = ()) -> bool:
+        """Return whether an expression may read outside of a tensor where others do not.
 
-        What it reads under a condition of its own is judged under that condition.
+        What it reads under a condition of its own is judged under that condition. Reads that have
+        been made may be made again: branches would keep them from being vectorised.
         """
         found: list[Any] = []
 
@@ -130,21 +149,23 @@ class _Known:
             if isinstance(node, tvm.ir.Call):
                 if not is_conditional(node):
                     return tvm_ffi.WalkResult.ADVANCE
-                found.append(self._choice_leaves_tensor(*node.args))
+                found.append(self._choice_leaves_tensor(node, made))
                 return tvm_ffi.WalkResult.SKIP
-            found.append(not self._is_inside(node))
+            was_read = any(tvm_ffi.structural_equal(node, other) for other in made)
+            found.append(not was_read and not self._is_inside(node))
             return tvm_ffi.WalkResult.ADVANCE
 
         visit_nodes(expression, (Load, tvm.ir.Call), visit, outer_first=True)
         return any(found)
 
-    def _choice_leaves_tensor(self, condition: Any, value: Any, otherwise: Any) -> bool:
-        if self.leaves_tensor(condition) or self.leaves_tensor(otherwise):
+    def _choice_leaves_tensor(self, choice: Any, made: Sequence[Any]) -> bool:
+        condition, value, otherwise = choice.args
+        if self.leaves_tensor(condition, made) or self.leaves_tensor(otherwise, made):
             return True
         with contextlib.ExitStack() as scopes:
             for part in _conjuncts(condition):
                 scopes.enter_context(self._analyzer.constraint_scope(part))
-            return self.leaves_tensor(value)
+            return self.leaves_tensor(value, made)
 
     def _is_inside(self, read: Any) -> bool:
         return all(

@@ -123,6 +123,20 @@ def test_a_read_under_a_condition_of_its_own_is_judged_under_that(inside):
     assert with_guarded_reads(func).same_as(func) == inside
 
 
+@pytest.mark.parametrize("shift", [0, 1])
+def test_a_read_that_has_been_made_may_be_made_again(shift):
+    """As an element that is compared, and may be NaN."""
+    x = te.placeholder((8,), "float32", name="x")
+    places = te.placeholder((8,), "int64", name="places")
+
+    def element(i):
+        found = tirx.Or(x[places[i]] > 0.5, x[places[i] + shift] < 0.0)
+        return choice(places[i] < 8, tirx.Select(found, ONE, ZERO), ZERO)
+
+    func = te.create_prim_func([x, places, te.compute((8,), element)])
+    assert with_guarded_reads(func).same_as(func) == (shift == 0)
+
+
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 def test_windows_beyond_the_border(layout):
     """Of max pooling's gradient no kernel reads behind the border of what it is given."""
