@@ -48,9 +48,6 @@ from .structure import (
 _FRACTION = 16
 """How many times larger a stage's work is, at least, than what is laid out for it."""
 
-_SPATIAL, _REDUCED = 0, 2
-"""Kinds of a block's axes, as TVM numbers them."""
-
 
 def with_group_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel whose stages go along the members of all groups, where they go by groups.
@@ -329,10 +326,8 @@ def _renamed(block: SBlock, axes: Sequence[Axis]) -> tuple[list[Any], dict[Any, 
     """Return axes with variables of their own, and those for a block's; all its others are 0."""
     values = {iterator.var: iterator.dom.min for iterator in block.iter_vars}
     values.update({axis.var: tvm.ir.Var(axis.var.name, axis.var.ty) for axis in axes})
-    named = [
-        (values[axis.var], _range(axis), _REDUCED if axis.reduced else _SPATIAL) for axis in axes
-    ]
-    return named, values
+    kinds = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
+    return [(values[axis.var], _range(axis), kinds[axis.reduced]) for axis in axes], values
 
 
 def _range(axis: Axis) -> Range:

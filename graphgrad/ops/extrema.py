@@ -11,13 +11,18 @@ from .tensor import is_float
 
 def larger(a: Any, b: Any) -> Any:
     """Return the larger of two elements, or NaN if one is: the stock form may drop it."""
-    return tirx.Select(a > b, a, tirx.Select(b >= a, b, a + b)) if _is_float(a) else tirx.max(a, b)
+    if not is_float_element(a):
+        return tirx.max(a, b)
+    return tirx.Select(a > b, a, tirx.Select(b >= a, b, a + b))
 
 
 def smaller(a: Any, b: Any) -> Any:
     """Return the smaller of two elements, or NaN if one is: the stock form may drop it."""
-    return tirx.Select(a < b, a, tirx.Select(b <= a, b, a + b)) if _is_float(a) else tirx.min(a, b)
+    if not is_float_element(a):
+        return tirx.min(a, b)
+    return tirx.Select(a < b, a, tirx.Select(b <= a, b, a + b))
 
 
-def _is_float(value: Any) -> bool:
+def is_float_element(value: Any) -> bool:
+    """Return whether an element of a tensor expression is a float."""
     return is_float(str(value.ty).removeprefix("T."))

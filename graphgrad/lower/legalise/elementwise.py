@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx, topi
 
-from ...ops.extrema import larger, smaller
+from ...ops.extrema import is_float_element, larger, smaller
 from .precision import lower_half_in_float32
 from .table import legalisation
 
@@ -72,10 +72,6 @@ def _is_one(extent: Any) -> bool:
     return isinstance(extent, int | tirx.IntImm) and int(extent) == 1
 
 
-def _is_float(value: Any) -> bool:
-    return str(value.ty).removeprefix("T.").startswith(("float", "bfloat"))
-
-
 def _not(condition: Any) -> Any:
     """Return the negation of a condition.
 
@@ -91,7 +87,7 @@ def _not_equal(a: Any, b: Any) -> Any:
 
 def _floor_mod(a: Any, b: Any) -> Any:
     """Return a − ⌊a / b⌋ b from the exact remainder; the quotient may be rounded, or be 0 · ∞."""
-    if not _is_float(a):
+    if not is_float_element(a):
         return tirx.floormod(a, b)
     remainder = tirx.truncmod(a, b)
     zero = tirx.const(0, str(remainder.ty.dtype))
@@ -101,7 +97,7 @@ def _floor_mod(a: Any, b: Any) -> Any:
 
 def _power(a: Any, b: Any) -> Any:
     """Return aᵇ; stock code knows no integers."""
-    if not _is_float(a):
+    if not is_float_element(a):
         wide = _pow(a.astype("float64"), b.astype("float64"))
         return wide.astype(str(a.ty.dtype))
     if isinstance(b, tirx.FloatImm) and b.value in (2.0, 3.0):
