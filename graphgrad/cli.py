@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from . import __version__, cli_bench, cli_cache, cli_check, cli_coverage, cli_grad, cli_train
-from .autodiff.program import RULES
+from .autodiff.linearise import RULES
 from .cli_optimizer import DEFAULTS, SCHEDULES
 from .cli_train import Settings
 from .errors import GraphGradError

@@ -20,7 +20,8 @@ from .autodiff.activity import (
     survey,
     variables_in,
 )
-from .autodiff.program import Program, linearise
+from .autodiff.linearise import linearise
+from .autodiff.program import Program
 from .autodiff.vjp import select
 from .errors import ArgumentError
 from .frontend.mode import specialise

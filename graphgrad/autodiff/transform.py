@@ -13,7 +13,8 @@ from ..ops.calls import without_te_gradients
 from ..ops.tensor import Emitter, type_shape
 from .activity import has_cotangent
 from .expand import expand
-from .program import Program, linearise, replay, substitute
+from .linearise import linearise
+from .program import Program, replay, substitute
 from .reverse import backward, is_differentiable
 from .vjp import select, shaped_like
 from .write import write_function

@@ -15,7 +15,8 @@ from .accumulate import Accumulators, GradReq, leaves
 from .activity import has_cotangent
 from .apply import Cotangent
 from .expand import expand
-from .program import Program, linearise, replay, substitute
+from .linearise import linearise
+from .program import Program, replay, substitute
 from .reverse import backward, check_target
 from .write import write_function
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..autodiff.activity import analyse
-from ..autodiff.program import linearise
+from ..autodiff.linearise import linearise
 from ..autodiff.vjp import select
 from ..errors import GradientMismatch
 from .compare import DEFAULT, Arrays, Tolerances, precision_of

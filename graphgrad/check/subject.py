@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from ..arrays import to_numpy
-from ..autodiff.program import linearise
+from ..autodiff.linearise import linearise
 from ..errors import ArgumentError, InputError
 from ..frontend.mode import is_seeded, specialise
 from ..frontend.model import Model

@@ -15,7 +15,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..autodiff.program import Program, linearise, replay, substitute, variables_in
+from ..autodiff.linearise import linearise
+from ..autodiff.program import Program, replay, substitute, variables_in
 from ..autodiff.write import write_function
 from ..lower.in_order import may_write
 from ..ops.tensor import Emitter, type_shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ops import pool
-from ..ops.pool import LAYOUTS, Pool
+from ..ops.pool_windows import LAYOUTS, Pool
 from ..ops.resample import adaptive_pool_image
 from ..ops.tensor import Tensor
 from .conv import to_layout

@@ -13,7 +13,8 @@ import tvm
 from tvm import relax
 
 from ..autodiff.activity import analyse, has_cotangent
-from ..autodiff.program import linearise, replay, substitute
+from ..autodiff.linearise import linearise
+from ..autodiff.program import replay, substitute
 from ..autodiff.vjp import select
 from ..autodiff.write import write_function
 from ..errors import ArgumentError, InputError

@@ -8,7 +8,8 @@ from typing import Any
 import tvm
 
 from ..autodiff.expand import expand
-from ..autodiff.program import linearise, replay, substitute
+from ..autodiff.linearise import linearise
+from ..autodiff.program import replay, substitute
 from ..autodiff.reverse import backward, check_target
 from ..autodiff.write import write_function
 from ..frontend.model import Model

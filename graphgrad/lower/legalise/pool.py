@@ -12,13 +12,12 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from ...ops.pool import (
-    Pool,
     avg_gradient_expression,
-    inside,
     is_nan,
     max_index_expression,
     max_scatter_expression,
 )
+from ...ops.pool_windows import Pool, inside
 from ...ops.tensor import accumulator_dtype, is_float, type_shape
 from .table import legalisation
 
