@@ -9,7 +9,8 @@ be.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import tvm
@@ -40,12 +41,15 @@ _ERF = (
 """erf x / x for |x| ≤ 9/10, by powers of x²."""
 
 _LOG_ERFC = (
-    *(-3.00268820e-4, 1.13015510, 6.31956241e-1, 1.09960799e-1, -2.63551208e-2),
-    *(4.73695062e-3, -5.92092757e-4, 4.55127728e-5, -1.61024041e-6),
+    *(3.00268820e-4, -1.13015510, -6.31956241e-1, -1.09960799e-1, 2.63551208e-2),
+    *(-4.73695062e-3, 5.92092757e-4, -4.55127728e-5, 1.61024041e-6),
 )
-"""−ln(1 − erf x) for 9/10 ≤ x ≤ 4, by powers of x."""
+"""ln(1 − erf x) for 9/10 ≤ x ≤ 4, by powers of x."""
 
-_SMALL_TANH, _SMALL_ERF, _WHOLE_ERF = 0.625, 0.9, 4.0
+_SMALL_TANH, _SMALL_ERF = 0.625, 0.9
+_WHOLE_TANH, _WHOLE_ERF = 10.0, 4.0
+"""From where on the functions are 1, rounded."""
+
 _LEAST, _MOST = -105.0, 89.0
 """Arguments of the exponential beyond which it is 0, or infinite."""
 
@@ -232,9 +236,9 @@ class _Values:
         self._stores.append(tirx.BufferStore(buffer, value, [self._index]))
         return tirx.BufferLoad(buffer, [self._index])
 
-    def polynomial(self, coefficients: tuple[float, ...], x: Any) -> Any:
+    def polynomial(self, coefficients: Sequence[Any], x: Any) -> Any:
         """Return Σ cᵢ xⁱ, by Horner's scheme."""
-        *rest, total = map(_float, coefficients)
+        *rest, total = (_float(c) if isinstance(c, float) else c for c in coefficients)
         for coefficient in reversed(rest):
             total = total * x + coefficient
         return self(total)
@@ -243,14 +247,30 @@ class _Values:
 def _exp(keep: _Values, x: Any) -> Any:
     """Return eˣ = 2ⁿ eʳ, with n the integer next to x / ln 2; 2ⁿ in two factors."""
     above = keep(tirx.Select(x < _float(_LEAST), _float(_LEAST), x))  # NaN stays
-    x = keep(tirx.Select(above > _float(_MOST), _float(_MOST), above))
-    whole = keep(tirx.floor(x * _float(_LOG2_E) + _float(0.5)))
+    power, n = _fraction_and_exponent(keep, keep(_at_most(_MOST, above)))
+    half = keep(n >> _int(1))
+    return power * _power_of_two(half) * _power_of_two(n - half)
+
+
+def _moderate_exp(keep: _Values, x: Any) -> Any:
+    """Return eˣ of an x that is known to lie between −87 and 88, or NaN."""
+    power, n = _fraction_and_exponent(keep, x)
+    return power * _power_of_two(n)
+
+
+def _fraction_and_exponent(keep: _Values, x: Any) -> tuple[Any, Any]:
+    """Return eʳ and the integer n, with eˣ = 2ⁿ eʳ."""
+    shifted = keep(x * _float(_LOG2_E) + _float(_SHIFT))
+    whole = keep(shifted - _float(_SHIFT))
     r = keep(x - whole * _float(_LN2_HIGH))
     r = keep(r - whole * _float(_LN2_LOW))
     power = keep(keep.polynomial(_EXP, r) * (r * r) + r + _float(1))
-    n = keep(tirx.reinterpret("int32", whole + _float(_SHIFT)) - _int(_SHIFT_BITS))
-    half = keep(n >> _int(1))
-    return power * _power_of_two(half) * _power_of_two(n - half)
+    return power, keep(tirx.reinterpret("int32", shifted) - _int(_SHIFT_BITS))
+
+
+def _at_most(bound: float, x: Any) -> Any:
+    """Return the lesser of x and a bound; NaN stays."""
+    return tirx.Select(x > _float(bound), _float(bound), x)
 
 
 def _power_of_two(n: Any) -> Any:
@@ -262,23 +282,32 @@ def _sigmoid(keep: _Values, x: Any) -> Any:
 
 
 def _tanh(keep: _Values, x: Any) -> Any:
-    size = keep(tirx.Select(x < _float(0), -x, x))
+    size = keep(tirx.abs(x))
     square = keep(x * x)
     small = keep(x * (square * keep.polynomial(_TANH, square) + _float(1)))
-    power = keep(_exp(keep, keep(size * _float(2))))
+    power = keep(_moderate_exp(keep, keep(keep(_at_most(_WHOLE_TANH, size)) * _float(2))))
     large = keep(_float(1) - _float(2) / (power + _float(1)))
-    signed = tirx.Select(x < _float(0), -large, large)
-    return tirx.Select(size < _float(_SMALL_TANH), small, signed)
+    return tirx.Select(size < _float(_SMALL_TANH), small, _with_sign(large, x))
 
 
 def _erf(keep: _Values, x: Any) -> Any:
-    size = keep(tirx.Select(x < _float(0), -x, x))
-    small = keep(x * keep.polynomial(_ERF, keep(x * x)))
-    size = keep(tirx.Select(size > _float(_WHOLE_ERF), _float(_WHOLE_ERF), size))
-    rest = keep(_exp(keep, keep(-keep.polynomial(_LOG_ERFC, size))))
-    large = keep(_float(1) - rest)
-    signed = tirx.Select(x < _float(0), -large, large)
-    return tirx.Select(size < _float(_SMALL_ERF), small, signed)
+    """Return erf x, in either range by the one polynomial whose coefficients belong there."""
+    size = keep(tirx.abs(x))
+    is_small = size < _float(_SMALL_ERF)
+    coefficients = [
+        tirx.Select(is_small, _float(small), _float(large))
+        for small, large in zip_longest(_ERF, _LOG_ERFC, fillvalue=0.0)
+    ]
+    argument = keep(tirx.Select(is_small, x * x, keep(_at_most(_WHOLE_ERF, size))))
+    value = keep.polynomial(coefficients, argument)
+    large = keep(_float(1) - keep(_moderate_exp(keep, value)))
+    return tirx.Select(is_small, x * value, _with_sign(large, x))
+
+
+def _with_sign(size: Any, x: Any) -> Any:
+    """Return a number that is not negative with the sign of x."""
+    sign = tirx.reinterpret("int32", x) & _int(-(2**31))
+    return tirx.reinterpret("float32", tirx.reinterpret("int32", size) | sign)
 
 
 def _rsqrt(keep: _Values, x: Any) -> Any:
