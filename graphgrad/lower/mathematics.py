@@ -1,14 +1,15 @@
 """Exponentials and their kin as arithmetic, which runs in vectors.
 
-LLVM calls the C library for each element of ``exp``, ``tanh``, ``erf``, ``sigmoid`` and the inverse
-square root. In float32 they are written out here as polynomials, whose coefficients interpolate the
-function, in double precision, at Chebyshev nodes of the interval that is named with each. Errors
-are below 3 units in the last place; infinite values, NaN and subnormal results are as they should
-be.
+LLVM calls the C library for each element of ``exp``, ``log``, ``tanh``, ``erf``, ``sigmoid`` and
+the inverse square root. In float32 they are written out here as polynomials, whose coefficients
+interpolate the function, in double precision, at Chebyshev nodes of the interval that is named with
+each; those of the logarithm have the least relative error. Errors are below 3 units in the last
+place; infinite values, NaN and subnormal numbers are as they should be.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -46,6 +47,12 @@ _LOG_ERFC = (
 )
 """ln(1 − erf x) for 9/10 ≤ x ≤ 4, by powers of x."""
 
+_LOG = (
+    *(3.33333317e-1, -2.50008210e-1, 2.00012269e-1, -1.66233573e-1, 1.42017580e-1),
+    *(-1.31601824e-1, 1.27615770e-1, -7.63449653e-2),
+)
+"""(ln(1 + x) − x + x² / 2) / x³ for √½ ≤ 1 + x ≤ √2, by powers of x."""
+
 _SMALL_TANH, _SMALL_ERF = 0.625, 0.9
 _WHOLE_TANH, _WHOLE_ERF = 10.0, 4.0
 """From where on the functions are 1, rounded."""
@@ -56,6 +63,9 @@ _LEAST, _MOST = -105.0, 89.0
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440054690583e-4
 """ln 2 in two parts; the product of the first and a small integer is exact."""
+
+_LEAST_NORMAL, _ROOT_HALF_BITS = 2.0**-126, 0x3F3504F3
+"""The least number that has all its digits, and the bits of √½."""
 
 _SHIFT, _SHIFT_BITS = 12582912.0, 0x4B400000
 """3 · 2²², and its bits: the last bits of its sum with a small integer are that integer."""
@@ -277,6 +287,22 @@ def _power_of_two(n: Any) -> Any:
     return tirx.reinterpret("float32", (n + _int(127)) << _int(23))
 
 
+def _log(keep: _Values, x: Any) -> Any:
+    """Return ln x = n ln 2 + ln m, with √½ ≤ m < √2."""
+    is_subnormal = x < _float(_LEAST_NORMAL)
+    bits = keep(tirx.reinterpret("int32", tirx.Select(is_subnormal, x * _float(2.0**23), x)))
+    n = keep((bits - _int(_ROOT_HALF_BITS)) >> _int(23))
+    f = keep(tirx.reinterpret("float32", bits - (n << _int(23))) - _float(1))
+    whole = keep(n.astype("float32") - tirx.Select(is_subnormal, _float(23), _float(0)))
+    square = keep(f * f)
+    rest = keep(keep.polynomial(_LOG, f) * (square * f) + whole * _float(_LN2_LOW))
+    rest = keep(rest - square * _float(0.5))
+    value = keep(whole * _float(_LN2_HIGH) + (f + rest))
+    infinity = _float(math.inf)
+    of_others = tirx.Select(tirx.EQ(x, _float(0)), -infinity, _float(math.nan))
+    return tirx.Select(x > _float(0), tirx.Select(x < infinity, value, infinity), of_others)
+
+
 def _sigmoid(keep: _Values, x: Any) -> Any:
     return _float(1) / (_float(1) + keep(_exp(keep, keep(-x))))
 
@@ -325,6 +351,7 @@ def _int(value: int) -> Any:
 _FUNCTIONS: dict[str, Callable[[_Values, Any], Any]] = {
     "tirx.erf": _erf,
     "tirx.exp": _exp,
+    "tirx.log": _log,
     "tirx.rsqrt": _rsqrt,
     "tirx.sigmoid": _sigmoid,
     "tirx.tanh": _tanh,

@@ -18,14 +18,21 @@ from tests.lower.kernels import tensor
 EXACT = {
     "erf": np.vectorize(math.erf),
     "exp": np.exp,
+    "log": np.log,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
     "tanh": np.tanh,
 }
-RANGES = {"exp": (-87.3, 88.7), "rsqrt": (1e-30, 1e30), "sigmoid": (-87, 40)}
+RANGES = {
+    "exp": (-87.3, 88.7),
+    "log": (1e-44, 3e38),
+    "rsqrt": (1e-30, 1e30),
+    "sigmoid": (-87, 40),
+}
 SPECIAL = {
     "erf": {-np.inf: -1, np.inf: 1, -0.0: -0.0, 1e-40: 1e-40 * 2 / math.sqrt(math.pi), 5: 1},
     "exp": {-np.inf: 0, np.inf: np.inf, 0: 1, 88.8: np.inf, -104: 0, -200: 0, -90: math.exp(-90)},
+    "log": {-np.inf: np.nan, np.inf: np.inf, -0.0: -np.inf, 1: 0, -1: np.nan},
     "rsqrt": {np.inf: 0, 0: np.inf, 4: 0.5},
     "sigmoid": {-np.inf: 0, np.inf: 1, 0: 0.5, 200: 1, -200: 0},
     "tanh": {-np.inf: -1, np.inf: 1, -0.0: -0.0, 1e-40: 1e-40, 50: 1, -50: -1},
@@ -59,7 +66,7 @@ def units(found, exact):
 @pytest.mark.parametrize("name", EXACT)
 def test_errors_are_a_few_units_in_the_last_place(name):
     low, high = RANGES.get(name, (-9, 9))
-    spread = np.geomspace if name == "rsqrt" else np.linspace
+    spread = np.geomspace if name in ("log", "rsqrt") else np.linspace
     values = spread(low, high, 1 << 16).astype("f4")
     assert units(computed(name, values), EXACT[name](values.astype("f8"))) < 3
 
@@ -68,6 +75,12 @@ def test_errors_are_a_few_units_in_the_last_place(name):
 def test_small_arguments_keep_their_digits(name):
     values = np.geomspace(1e-30, 1, 1 << 16).astype("f4")
     assert units(computed(name, values), EXACT[name](values.astype("f8"))) < 3
+
+
+def test_logarithms_of_numbers_next_to_one_keep_their_digits():
+    values = np.concatenate([np.linspace(0.5, 2, 1 << 15), 1 + np.linspace(-1e-3, 1e-3, 1 << 15)])
+    values = values[values.astype("f4") != 1].astype("f4")
+    assert units(computed("log", values), np.log(values.astype("f8"))) < 3
 
 
 @pytest.mark.parametrize("name", EXACT)
