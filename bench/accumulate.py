@@ -97,6 +97,7 @@ class Form:
 
 def main() -> None:
     options = _options()
+    gg.set_threads(None)  # `generate`, unlike `gg.compile`, leaves TVM half of the cores
     rules = Rules(options.rounds, options.max_load, 3 * options.rounds, MOST_SECONDS, 0.3)
     found = {}
     for name, program in programs(options.small).items():
