@@ -13,6 +13,7 @@ run as ever: they count modules, and compare ways to compile.
 """
 
 import contextlib
+from collections import Counter
 from unittest import mock
 
 import pytest
@@ -29,7 +30,8 @@ from tests.guarded_memory import guarded, guarded_copy
 
 _ALLOCATIONS = ("relax.vm.alloc_tensor", "relax.memory.alloc_tensor")
 _OURS = ("vm.", "runtime.", "tests.guarded")
-_lowering, _compile, _donate = pipeline._lowering, tvm.compile, pipeline.donate
+_totals = Counter()
+_lowering, _compile = pipeline._lowering, tvm.compile
 _compile_kernels = pipeline.compile_kernels
 _init, _getitem = relax.VirtualMachine.__init__, relax.VirtualMachine.__getitem__
 
@@ -128,6 +130,7 @@ def differential():
         mock.patch.object(relax.VirtualMachine, "__getitem__", _method(state.function)),
     ):
         yield state
+    _totals.update({"calls compared": state.compared, "programs in place": state.in_place})
 
 
 def _with_all_results(mod, name):
@@ -144,6 +147,25 @@ def pytest_configure(config):
     config.differential = contextlib.ExitStack()
     config.differential.enter_context(differential())
     config.add_cleanup(config.differential.close)
+
+
+def pytest_sessionfinish(session):
+    """Hand what was compared to the process that reports it."""
+    session.config.differential.close()
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["differential"] = dict(_totals)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    """Add up what a worker has compared."""
+    _totals.update(getattr(node, "workeroutput", {}).get("differential", {}))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Say how much was compared, so that a run which compares nothing is seen."""
+    counts = ", ".join(f"{count} {what}" for what, count in _totals.items())
+    terminalreporter.write_line(f"differential: {counts or 'nothing compared'}")
 
 
 @pytest.hookimpl(wrapper=True)
