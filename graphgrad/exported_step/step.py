@@ -28,7 +28,7 @@ from .machine import check_machine, device_errors, open_device, release_pool
 from .owned import Description, Owned
 from .program import Programs
 from .threads import prepare as prepare_threads
-from .window import Window, accumulated_in
+from .window import Window, accumulated_in, dropped_on_failure
 
 _T = TypeVar("_T")
 
@@ -371,9 +371,12 @@ class ExportedStep:
             call = self.steps * self.accumulate + self.accumulated
             word = np.asarray(self._seed << 32 | call, "int64")
             arguments.append(self._staging.copy("seed", word))
-        if self._window is not None:
-            return program.step(*arguments, *self._owned.of_model(), *self._window.everything())
-        return program.step(*arguments, *self._owned.everything())
+        if self._window is None:
+            return program.step(*arguments, *self._owned.everything())
+        summed = [*self._owned.of_model(), *self._window.everything()]
+        errors = device_errors(self._device, "a training step")
+        with dropped_on_failure(self._window, OutOfMemoryError), errors:
+            return program.step(*arguments, *summed)
 
     def _end(self, window: Window) -> Any:
         """Return what the program at the end of a window returns."""

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..errors import ArgumentError, only_served
+from ..errors import ArgumentError, OutOfMemoryError, only_served
+from ..exported_step.window import dropped_on_failure
 from ..frontend.model import Model
 from . import checkpoint
 from .export import InputShapes, chosen_shapes, write_export
@@ -230,6 +231,9 @@ class TrainStep(ModelOnDevice):
             end of a window alone, the window is dropped.
         DeviceError
             The device failed, perhaps in an earlier step.
+
+        What a packed function of the model raises goes through. Whatever is raised while a
+        micro-batch is computed drops the open window, because a part of it may be summed up.
         """
         given = self._given(inputs)
         forward = self._forward(given)
@@ -247,8 +251,9 @@ class TrainStep(ModelOnDevice):
             loss, fresh = function(*arguments, *self._tensors.everything())
             return self._replaced(loss, fresh)
         end = self._programs.end_of_window()
-        loss, sums = function(*arguments, *self._tensors.of_model(), *window.everything())
-        window.replace(sums)
+        with dropped_on_failure(window, OutOfMemoryError):
+            loss, sums = function(*arguments, *self._tensors.of_model(), *window.everything())
+            window.replace(sums)
         if window.accumulated < self.accumulate:
             return self._settled(StepLoss(loss, applied=False))
         window.accumulated = 0  # also if the end fails
