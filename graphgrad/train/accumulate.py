@@ -121,7 +121,7 @@ def build_micro_batch(
             new = new or reached
             floats = [statistic for statistic in new if is_float(statistic.dtype)]
             finite = all_finite([value, *floats])
-            kept = [op.where(finite, *pair) for pair in zip(new, before, strict=True)]
+            kept = [op.where(finite, *pair) for pair in zip(new, reached, strict=True)]
             terms = [op.where(finite, value, math.nan), emitter.lift(relax.const(1.0, "float64"))]
             totals = [emitter.lift(var) for var in (window.loss, window.weight, *window.gradients)]
             sums = [

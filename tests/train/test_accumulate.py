@@ -279,6 +279,20 @@ def test_a_statistic_that_is_finite_again_is_not_forgotten():
     assert step.skipped == 1 and held(step) != before
 
 
+def test_losses_behind_a_bad_micro_batch_are_those_of_the_start():
+    """The statistics of the window are not what an earlier window left, or zeros at first."""
+
+    def build(builder, x, w, mean):
+        return relax.op.multiply(builder.emit(relax.op.subtract(x, mean)), w)
+
+    mod = module(build, **dict.fromkeys(("x", "w", "mean"), ([2], "float32")))
+    model = gg.Model(mod, {"w": np.ones(2, "float32")}, {"mean": np.full(2, 5, "float32")})
+    step = gg.train_step(model, "mse", gg.optim.SGD(0.0), accumulate=3)
+    x = np.ones(2, "float32")
+    losses = [step(each, np.zeros(2)) for each in (x * np.float32(np.nan), x, x)]
+    assert np.isnan(losses[0]) and losses[1:] == [16, 16]
+
+
 def test_a_sum_that_overflows_discards_the_window():
     """Each micro-batch is finite, and so is their mean."""
     mod = module(lambda b, x, w: relax.op.multiply(x, w), x=([2], "float32"), w=([2], "float32"))
