@@ -105,12 +105,13 @@ class TrainStep(ModelOnDevice):
 
     With ``accumulate=k`` a step is a *window* of k calls, each with a micro-batch of any shape. The
     gradient is the mean of theirs, weighted by what each loss divides by: n_i / N of N examples;
-    where labels are ignored or have weights, the share of those that count. A loss that is an
-    output or a Relax function is taken for a mean over the first extent of the first input. A
-    window thus equals one big batch where nothing couples the examples; batch norms see each
-    micro-batch alone, and their statistics move with each. Until the window ends, parameters,
-    statistics and buffers are those of its start. Whatever is not finite in a micro-batch discards
-    the whole window. Gradients of half precision add up in float32.
+    where labels are ignored or have weights, the share of those that count: a micro-batch with none
+    has the loss NaN and adds nothing. A loss that is an output or a Relax function is taken for a
+    mean over the first extent of the first input. A window thus equals one big batch where nothing
+    couples the examples; batch norms see each micro-batch alone, and their statistics move with
+    each. Until the window ends, parameters, statistics and buffers are those of its start. Whatever
+    is not finite in a micro-batch discards the whole window. Gradients of half precision add up in
+    float32.
 
     Attributes
     ----------

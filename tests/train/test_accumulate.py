@@ -122,6 +122,23 @@ def test_micro_batches_of_unequal_size(loss):
     assert several.skipped == 0
 
 
+@pytest.mark.parametrize("loss", [
+    gg.loss.cross_entropy(ignore_index=2), gg.loss.nll(weight=[1, 2, 0]),
+], ids=["ignored", "without weight"])  # fmt: skip
+def test_a_micro_batch_without_labels_that_count(loss):
+    """Its mean is 0 / 0. It adds nothing, and a window of none else changes nothing."""
+    one, several = (gg.train_step(linear(), loss, MOMENTUM, accumulate=k) for k in (1, 3))
+    x, _ = rows(6)
+    labels = np.array([0, 1, 2, 2, 1, 0])
+    one(x, labels)
+    losses = window(several, (x, labels), [2, 2, 2])
+    assert np.isnan(losses[1]) and np.isfinite(losses[::2]).all() and losses[2].applied
+    assert_alike(several, one)
+    before = held(several)
+    window(several, (x, np.full(6, 2)), [2, 2, 2])
+    assert held(several) == before and (several.steps, several.skipped) == (2, 1)
+
+
 def test_batch_norm_sees_each_micro_batch_alone():
     """As in PyTorch: gradients are averaged, statistics move with each.
 
