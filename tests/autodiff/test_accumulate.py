@@ -133,6 +133,8 @@ def test_the_sum_can_be_differentiated_again():
         ({"x7": "add"}, r"grad_req names \['x7'\]"),
         (["add"], "1 entries for 2 gradients"),
         ("null", 'all are "null"'),
+        (None, "grad_req=None: expected a word, a sequence or a mapping"),
+        ({"add"}, "grad_req={'add'}: expected a word"),
     ],
 )
 def test_bad_requests(grad_req, message):
