@@ -107,6 +107,8 @@ def _requests(targets: Sequence[Any], grad_req: GradReq) -> list[str]:
                 f"grad_req names {unknown}, of which there is no one gradient; wrt={names}"
             )
         requests = [grad_req.get(name, "write") for name in names]
+    elif not isinstance(grad_req, Sequence):
+        raise ArgumentError(f"grad_req={grad_req!r}: expected a word, a sequence or a mapping")
     else:
         requests = list(grad_req)
         if len(requests) != len(names):

@@ -116,7 +116,8 @@ def _read(label: str, value: Any) -> Any:
         return value
     try:
         if hasattr(value, "detach"):
-            value = _ready(value.detach().contiguous())
+            # DLPack does not say that a tensor is to be read with the opposite sign.
+            value = _ready(value.detach().resolve_neg().contiguous())
         tensor = tvm.runtime.from_dlpack(value)
         _ = tensor.dtype  # raises for numbers that TVM does not know
         return tensor

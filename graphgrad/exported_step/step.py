@@ -28,13 +28,16 @@ from .machine import check_machine, device_errors, open_device, release_pool
 from .owned import Description, Owned
 from .program import Programs
 from .threads import prepare as prepare_threads
-from .window import Window, accumulated_in
+from .turns import TakesTurns, one_at_a_time
+from .window import Window, accumulated_in, dropped_on_failure
 
 _T = TypeVar("_T")
 
 
-class ExportedStep:
+class ExportedStep(TakesTurns):
     """A compiled training step, its parameters and all that it changes, loaded from an export.
+
+    Any thread may use it; what another does meanwhile waits for its turn.
 
     Parameters
     ----------
@@ -82,6 +85,7 @@ class ExportedStep:
         device: tvm.runtime.Device | None = None,
         weights: str | os.PathLike[str] | Mapping[str, Any] | None = None,
     ):
+        super().__init__()
         root = folder_at(folder)
         self.manifest = read_manifest(root)
         check_files(root, self.manifest["files"])
@@ -113,12 +117,14 @@ class ExportedStep:
         return self._learning_rate
 
     @learning_rate.setter
+    @one_at_a_time
     def learning_rate(self, rate: float) -> None:
         self._check_rate(rate)
         self._rate = self._on_device("a copy of the learning rate", lambda: self._placed_rate(rate))
         self._learning_rate = float(rate)
 
     @property
+    @one_at_a_time
     def skipped(self) -> int:
         """How many of `steps` changed nothing, because something was not finite."""
         with device_errors(self._device, "a copy of the count of updates"):
@@ -134,22 +140,26 @@ class ExportedStep:
         """How many micro-batches the open window has; 0 between two steps."""
         return self._window.accumulated if self._window is not None else 0
 
+    @one_at_a_time
     def discard(self) -> None:
         """Drop the micro-batches of the open window, as if they had never been."""
         if self._window is not None:
             self._window.accumulated = 0
 
     @property
+    @one_at_a_time
     def params(self) -> Arrays:
         """Copies of all parameters, by name."""
         return self._arrays("params")
 
     @property
+    @one_at_a_time
     def state(self) -> Arrays:
         """Copies of the running statistics, by name."""
         return self._arrays("state")
 
     @property
+    @one_at_a_time
     def optimizer_state(self) -> dict[str, Arrays]:
         """Copies of the optimiser's buffers, by kind (such as ``momentum``) and parameter."""
         return {slot: self._arrays(slot) for slot in self._described.fills}
@@ -186,6 +196,7 @@ class ExportedStep:
         with device_errors(self._device, "a training step"):
             return float(loss.numpy())
 
+    @one_at_a_time
     def enqueue(self, inputs: Any, targets: Any = None) -> tvm.runtime.Tensor:
         """Make one step as a call does, but do not wait for a GPU to finish it.
 
@@ -212,6 +223,7 @@ class ExportedStep:
         self.steps += 1
         return loss
 
+    @one_at_a_time
     def evaluate(self, inputs: Any) -> Arrays:
         """Return the model's outputs by name, in inference form, with the current parameters.
 
@@ -224,6 +236,7 @@ class ExportedStep:
         """
         return self._on_device("an evaluation", lambda: self._evaluate(inputs))
 
+    @one_at_a_time
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
         """Write everything that the next steps depend on to one file, as graphgrad's steps do.
 
@@ -261,6 +274,7 @@ class ExportedStep:
                 groups |= self._window.arrays()
         state_file.write(path, groups, facts)
 
+    @one_at_a_time
     def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Go back to a state that was saved, here or by graphgrad; return its ``extra``.
 
@@ -371,9 +385,12 @@ class ExportedStep:
             call = self.steps * self.accumulate + self.accumulated
             word = np.asarray(self._seed << 32 | call, "int64")
             arguments.append(self._staging.copy("seed", word))
-        if self._window is not None:
-            return program.step(*arguments, *self._owned.of_model(), *self._window.everything())
-        return program.step(*arguments, *self._owned.everything())
+        if self._window is None:
+            return program.step(*arguments, *self._owned.everything())
+        summed = [*self._owned.of_model(), *self._window.everything()]
+        errors = device_errors(self._device, "a training step")
+        with dropped_on_failure(self._window, OutOfMemoryError), errors:
+            return program.step(*arguments, *summed)
 
     def _end(self, window: Window) -> Any:
         """Return what the program at the end of a window returns."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import numpy as np
 import tvm
@@ -43,6 +44,31 @@ def accumulated_in(path: str | os.PathLike[str], facts: Mapping[str, Any], accum
             f"accumulate={facts['accumulate']}, or save where step.accumulated is 0"
         )
     return accumulated
+
+
+class Counting(Protocol):
+    """A window as far as `dropped_on_failure` knows it."""
+
+    accumulated: int
+
+
+@contextmanager
+def dropped_on_failure(window: Counting, lacks_memory: type[Exception]) -> Iterator[None]:
+    """Drop a window if adding a micro-batch to it, inside, fails: some sums may hold it by then.
+
+    Parameters
+    ----------
+    window : Counting
+    lacks_memory : type
+        The error that comes before anything is computed. It leaves the window as it is.
+    """
+    try:
+        yield
+    except lacks_memory:
+        raise
+    except BaseException:
+        window.accumulated = 0
+        raise
 
 
 class Window:

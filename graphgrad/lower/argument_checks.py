@@ -19,6 +19,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..visits import visit_nodes
+from .arrays import ALIGNMENT
 from .rebuild import with_body
 
 CHECKED = "graphgrad.arguments_checked"
@@ -243,7 +244,8 @@ def _kernel(function: str, tensors: list[Any]) -> tirx.PrimFunc:
             [
                 tvm.ir.StringImm(
                     f"{handle.name!r} of {function!r} is no dense tensor in the memory of the "
-                    "host; pass a contiguous copy"
+                    f"host that starts at a multiple of {ALIGNMENT} bytes; pass a copy, such as "
+                    "tvm.runtime.tensor(array)"
                 )
             ],
         )
@@ -254,7 +256,10 @@ def _kernel(function: str, tensors: list[Any]) -> tirx.PrimFunc:
 
 
 def _is_dense(handle: Any, shape: list[int]) -> Any:
-    """Return the condition that a tensor is on the host, starts where its data do, has no gaps."""
+    """Return the condition that a tensor is on the host, without gaps, at a place fit for kernels.
+
+    Its address is the first field of a tensor: the first element, if that is taken for an array.
+    """
     on_host = tirx.tvm_struct_get(handle, 0, _DEVICE_TYPE, "int32") == _HOST
     from_start = tirx.tvm_struct_get(handle, 0, _BYTE_OFFSET, "uint64") == tirx.const(0, "uint64")
     strides = tirx.tvm_struct_get(handle, 0, _STRIDES, _HANDLE)
@@ -266,4 +271,7 @@ def _is_dense(handle: Any, shape: list[int]) -> Any:
     ]
     # Without strides a tensor is dense; there are none to be read then.
     dense = [tirx.if_then_else(tirx.isnullptr(strides), True, tirx.all(*steps))] if steps else []
-    return tirx.all(on_host, from_start, *dense)
+    address = tirx.tvm_struct_get(handle, 0, _ELEMENT, "int64")
+    rest = tirx.truncmod(address, tirx.const(ALIGNMENT, "int64"))
+    aligned = [rest == tirx.const(0, "int64")] if 0 not in shape else []
+    return tirx.all(on_host, from_start, *aligned, *dense)

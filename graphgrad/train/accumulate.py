@@ -5,7 +5,8 @@ which is its number of examples where nothing else is said, the gradient of the 
 
     Σ wᵢ gᵢ / Σ wᵢ
 
-so that the window is one big batch wherever nothing couples the examples of a batch.
+so that the window is one big batch wherever nothing couples the examples of a batch. A micro-batch
+none of whose labels counts has no mean: wᵢ = 0, and gᵢ and lossᵢ are 0 / 0. It adds nothing.
 
 What is not finite stays so in a sum. The end of the window therefore looks at the sums alone, and a
 single bad micro-batch discards the whole window.
@@ -116,17 +117,22 @@ def build_micro_batch(
         value, gradients, new = step.emit(emitter, [each.expr for each in reached])
         with emitter.at(None, "accumulate"):
             weight = _weight(model, loss, forward, emitter, step.arguments)
+            is_empty = op.logical_and(op.equal(weight, 0.0), op.isnan(value))
+            counted = op.where(is_empty, 0.0, value)
             # Statistics are no sums: what is not finite now may be finite again after the next
             # micro-batch. So they stay, and the sum of the losses remembers it.
             new = new or reached
             floats = [statistic for statistic in new if is_float(statistic.dtype)]
-            finite = all_finite([value, *floats])
-            kept = [op.where(finite, *pair) for pair in zip(new, before, strict=True)]
-            terms = [op.where(finite, value, math.nan), emitter.lift(relax.const(1.0, "float64"))]
+            finite = all_finite([counted, *floats])
+            kept = [op.where(finite, *pair) for pair in zip(new, reached, strict=True)]
+            weighted = weight * counted.astype(weight.dtype)
+            one = emitter.lift(relax.const(1.0, "float64"))
+            terms = [(one, op.where(finite, weighted, math.nan)), (weight, one)]
+            terms += [(weight, gradient) for gradient in gradients]
             totals = [emitter.lift(var) for var in (window.loss, window.weight, *window.gradients)]
             sums = [
-                _added(emitter, first, weight, *pair)
-                for pair in zip(totals, [*terms, *gradients], strict=True)
+                _added(emitter, first, total, *term)
+                for total, term in zip(totals, terms, strict=True)
             ]
             # A loss that is a parameter would change when the window ends.
             own = emitter.emit(copy_of(value))
@@ -197,22 +203,24 @@ def _weight(
     return weight if isinstance(weight, Tensor) else emitter.lift(relax.const(weight, "float64"))
 
 
-def _added(emitter: Emitter, first: Tensor, weight: Tensor, total: Tensor, term: Tensor) -> Tensor:
+def _added(emitter: Emitter, first: Tensor, total: Tensor, weight: Tensor, term: Tensor) -> Tensor:
     """Emit ``total + weight · term``, without the total in the first micro-batch of a window.
 
-    One expression, so that it becomes part of the kernel that computes the term.
+    A weight of 0 leaves the total as it is, whatever the term. One expression, so that it becomes
+    part of the kernel that computes the term.
     """
     dtype = total.dtype
 
-    def sums(first: te.Tensor, weight: te.Tensor, total: te.Tensor, term: te.Tensor) -> te.Tensor:
-        return te.compute(
-            total.shape,
-            lambda *indices: (
-                tirx.Select(first() > 0, tirx.const(0, dtype), total(*indices))
-                + weight().astype(dtype) * term(*indices).astype(dtype)
-            ),
-            name="accumulate",
-        )
+    def sums(first: te.Tensor, total: te.Tensor, weight: te.Tensor, term: te.Tensor) -> te.Tensor:
+        zero = tirx.const(0, dtype)
 
-    arguments = [each.expr for each in (first, weight, total, term)]
+        def element(*indices: Any) -> Any:
+            product = weight().astype(dtype) * term(*indices).astype(dtype)
+            return tirx.Select(first() > 0, zero, total(*indices)) + tirx.Select(
+                weight() > 0, product, zero
+            )
+
+        return te.compute(total.shape, element, name="accumulate")
+
+    arguments = [each.expr for each in (first, total, weight, term)]
     return emitter.lift(emitter.builder.emit_te(sums, *arguments, primfunc_name_hint="accumulate"))

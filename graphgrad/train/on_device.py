@@ -6,9 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import wraps
-from threading import RLock
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol
 
 import numpy as np
 import tvm
@@ -16,6 +14,7 @@ from tvm import relax
 
 from ..errors import OutOfMemoryError
 from ..exported_step.threads import prepare as prepare_threads
+from ..exported_step.turns import TakesTurns
 from ..frontend.model import Model
 from ..lower.allocate import allocated_bytes
 from ..lower.cache import compiled_once
@@ -64,23 +63,6 @@ class Given:
     extents: dict[Any, int]
 
 
-_Method = TypeVar("_Method", bound=Callable[..., Any])
-
-
-def one_at_a_time(method: _Method) -> _Method:
-    """Make calls of a method wait while another thread is in such a method of the same object.
-
-    They share the memory that batches are copied to, and the frames of a virtual machine.
-    """
-
-    @wraps(method)
-    def alone(self: ModelOnDevice, *arguments: Any, **options: Any) -> Any:
-        with self._calls:
-            return method(self, *arguments, **options)
-
-    return cast(_Method, alone)
-
-
 class Watch(Protocol):
     """Sees what a model becomes on its way to the device."""
 
@@ -91,7 +73,7 @@ class Watch(Protocol):
         """Take the machine that runs it."""
 
 
-class ModelOnDevice(ABC):
+class ModelOnDevice(TakesTurns, ABC):
     """A model, its loss, and the device that both run on.
 
     Parameters
@@ -111,6 +93,7 @@ class ModelOnDevice(ABC):
     """
 
     def __init__(self, model: Model, loss: LossChoice, target: Any, winograd: bool):
+        super().__init__()
         self._input_types = input_types(model)
         self._model = model
         self._loss = LossFunction(model, loss)
@@ -121,7 +104,6 @@ class ModelOnDevice(ABC):
         self._forwards: dict[Shapes, Forward] = {}
         self._extents: dict[Any, dict[Any, int]] = {}
         self._watch: Watch | None = None
-        self._calls = RLock()
 
     def _given(self, inputs: Inputs) -> Given:
         """Return the inputs of a call, checked against the model."""

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..errors import ArgumentError, only_served
+from ..errors import ArgumentError, OutOfMemoryError, only_served
+from ..exported_step.turns import one_at_a_time
+from ..exported_step.window import dropped_on_failure
 from ..frontend.model import Model
 from . import checkpoint
 from .export import InputShapes, chosen_shapes, write_export
 from .forward import Forward, LossChoice
 from .inputs import Inputs
-from .on_device import ModelOnDevice, Watch, one_at_a_time
+from .on_device import ModelOnDevice, Watch
 from .optimizer import SGD, Optimizer, check_rate
 from .programs import NewResults, Programs
 from .recipe import recipe
@@ -95,7 +97,8 @@ class TrainStep(ModelOnDevice):
     """A compiled training step and everything it changes; made by `train_step`.
 
     A step whose loss, gradients or new statistics are not finite changes nothing, bit for bit. For
-    each new combination of input shapes a step, or an evaluation, is compiled and kept.
+    each new combination of input shapes a step, or an evaluation, is compiled and kept. Any thread
+    may use it; what another does meanwhile, such as saving, waits for its turn.
 
     Parameters, statistics and buffers stay on the device, and nothing is read back unasked. On a
     GPU a call returns once the step is queued. It first waits for the steps before where it copies
@@ -104,12 +107,13 @@ class TrainStep(ModelOnDevice):
 
     With ``accumulate=k`` a step is a *window* of k calls, each with a micro-batch of any shape. The
     gradient is the mean of theirs, weighted by what each loss divides by: n_i / N of N examples;
-    where labels are ignored or have weights, the share of those that count. A loss that is an
-    output or a Relax function is taken for a mean over the first extent of the first input. A
-    window thus equals one big batch where nothing couples the examples; batch norms see each
-    micro-batch alone, and their statistics move with each. Until the window ends, parameters,
-    statistics and buffers are those of its start. Whatever is not finite in a micro-batch discards
-    the whole window. Gradients of half precision add up in float32.
+    where labels are ignored or have weights, the share of those that count: a micro-batch with none
+    has the loss NaN and adds nothing. A loss that is an output or a Relax function is taken for a
+    mean over the first extent of the first input. A window thus equals one big batch where nothing
+    couples the examples; batch norms see each micro-batch alone, and their statistics move with
+    each. Until the window ends, parameters, statistics and buffers are those of its start. Whatever
+    is not finite in a micro-batch discards the whole window. Gradients of half precision add up in
+    float32.
 
     Attributes
     ----------
@@ -156,6 +160,7 @@ class TrainStep(ModelOnDevice):
         return self._learning_rate
 
     @learning_rate.setter
+    @one_at_a_time
     def learning_rate(self, rate: float) -> None:
         check_rate("learning_rate", rate)
         if rate != self._learning_rate:
@@ -163,6 +168,7 @@ class TrainStep(ModelOnDevice):
         self._learning_rate = float(rate)
 
     @property
+    @one_at_a_time
     def skipped(self) -> int:
         """How many of `steps` changed nothing, because something was not finite."""
         return self.steps - int(read(self._tensors.updates))
@@ -177,22 +183,26 @@ class TrainStep(ModelOnDevice):
         """How many micro-batches the open window has; 0 between two steps."""
         return self._tensors.accumulated
 
+    @one_at_a_time
     def discard(self) -> None:
         """Drop the micro-batches of the open window, as if they had never been."""
         if self._tensors.window is not None:
             self._tensors.window.accumulated = 0
 
     @property
+    @one_at_a_time
     def params(self) -> Arrays:
         """Copies of all parameters, by name."""
         return self._tensors.arrays_of("params")
 
     @property
+    @one_at_a_time
     def state(self) -> Arrays:
         """Copies of the running statistics, by name."""
         return self._tensors.arrays_of("state")
 
     @property
+    @one_at_a_time
     def optimizer_state(self) -> dict[str, Arrays]:
         """Copies of the optimiser's buffers, by kind (such as ``momentum``) and parameter."""
         return {slot: self._tensors.arrays_of(slot) for slot in self._tensors.slots}
@@ -230,6 +240,9 @@ class TrainStep(ModelOnDevice):
             end of a window alone, the window is dropped.
         DeviceError
             The device failed, perhaps in an earlier step.
+
+        What a packed function of the model raises goes through. Whatever is raised while a
+        micro-batch is computed drops the open window, because a part of it may be summed up.
         """
         given = self._given(inputs)
         forward = self._forward(given)
@@ -247,8 +260,9 @@ class TrainStep(ModelOnDevice):
             loss, fresh = function(*arguments, *self._tensors.everything())
             return self._replaced(loss, fresh)
         end = self._programs.end_of_window()
-        loss, sums = function(*arguments, *self._tensors.of_model(), *window.everything())
-        window.replace(sums)
+        with dropped_on_failure(window, OutOfMemoryError):
+            loss, sums = function(*arguments, *self._tensors.of_model(), *window.everything())
+            window.replace(sums)
         if window.accumulated < self.accumulate:
             return self._settled(StepLoss(loss, applied=False))
         window.accumulated = 0  # also if the end fails
@@ -307,6 +321,7 @@ class TrainStep(ModelOnDevice):
         outputs = evaluation(*given.tensors.values(), *self._tensors.of_model())[0]
         return as_arrays(dict(zip(self._model.outputs, outputs, strict=True)))
 
+    @one_at_a_time
     def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
         """Write everything that the next steps depend on to one file (safetensors).
 
@@ -331,6 +346,7 @@ class TrainStep(ModelOnDevice):
         facts = {**self._facts(), "extra": dict(extra or {})}
         checkpoint.write(path, self._tensors.arrays(self.accumulated > 0), facts)
 
+    @one_at_a_time
     def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
         """Go back to a saved state; from there, steps are bit-identical to not having stopped.
 
@@ -354,6 +370,7 @@ class TrainStep(ModelOnDevice):
         self._seed = facts["seed"]
         return facts["extra"]
 
+    @one_at_a_time
     def export(
         self,
         path: str | os.PathLike[str],

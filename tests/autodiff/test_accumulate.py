@@ -8,6 +8,8 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.check import flat
 from graphgrad.lower.arrays import to_tensor
+from tests.labels import label
+from tests.peers import peer
 from tests.running import F64, function, run
 
 op = relax.op
@@ -31,6 +33,40 @@ def test_add_is_the_sum_with_the_accumulator():
     _, dx, dy = run(mod, "main_vjp", x, y, ct, old)
     np.testing.assert_allclose(dx, old + ct * y)
     np.testing.assert_allclose(dy, ct * x)
+
+
+@pytest.mark.parametrize("requests", [
+    ("add", "add", "add"), ("add", "write", "null"), ("write", "null", "add"),
+    ("null", "add", "write"),
+], ids=label)  # fmt: skip
+def test_batch_norm_of_a_single_image(requests):
+    """apache/mxnet#18499: the input's gradient was overwritten, scale's and shift's never written.
+
+    Each of the three may be asked for in its own way.
+    """
+    torch = peer("torch")
+
+    def normalised(builder, x, scale, shift):
+        statistics = [relax.const(value, F64) for value in (np.zeros(3), np.ones(3))]
+        normal = op.nn.batch_norm(x, scale, shift, *statistics, axis=1, epsilon=1e-5, training=True)
+        y = builder.emit(relax.TupleGetItem(builder.emit(normal), 0))
+        return builder.emit(op.sum(builder.emit(op.multiply(y, y))))
+
+    shapes = (1, 3, 2, 2), (3,), (3,)
+    mod = gg.vjp(function(normalised, *[(shape, F64) for shape in shapes]), grad_req=requests)
+    given = [np.arange(12.0).reshape(shapes[0]), np.array([1.0, -2, 3]), np.array([0.5, 0, -1])]
+    x, scale, shift = (torch.from_numpy(array).requires_grad_() for array in given)
+    y = torch.nn.functional.batch_norm(x, None, None, scale, shift, training=True)
+    (y * y).sum().backward()
+    asked = [index for index in range(3) if requests[index] != "null"]
+    added = [index for index in asked if requests[index] == "add"]
+    sums = [np.zeros(shapes[index]) for index in added]
+    for _ in range(3):
+        _, *gradients = run(mod, "main_vjp", *given, np.ones(()), *sums)
+        sums = [gradients[asked.index(index)] for index in added]
+    for index, gradient in zip(asked, gradients, strict=True):
+        expected = (x, scale, shift)[index].grad.numpy() * (3 if index in added else 1)
+        np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_null_is_neither_computed_nor_returned():
@@ -97,6 +133,8 @@ def test_the_sum_can_be_differentiated_again():
         ({"x7": "add"}, r"grad_req names \['x7'\]"),
         (["add"], "1 entries for 2 gradients"),
         ("null", 'all are "null"'),
+        (None, "grad_req=None: expected a word, a sequence or a mapping"),
+        ({"add"}, "grad_req={'add'}: expected a word"),
     ],
 )
 def test_bad_requests(grad_req, message):

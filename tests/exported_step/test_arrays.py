@@ -46,6 +46,14 @@ def test_torch_tensors(original, exported):
         assert exported(x, torch.from_numpy(BATCH[1])) == float(original(*BATCH))
 
 
+def test_a_torch_tensor_that_is_read_with_the_opposite_sign():
+    """The imaginary part of a conjugate is a view of that of the number."""
+    torch = peer("torch")
+    part = torch.tensor([[1 + 2j]], dtype=torch.complex64).conj().imag
+    assert part.is_neg() and part.is_contiguous()
+    assert arrays.to_array("part", part) == -2
+
+
 @pytest.mark.parametrize("change", ["to_sparse", "cfloat"])
 def test_torch_tensors_that_cannot_be_read(loaded, change):
     value = getattr(peer("torch").from_numpy(BATCH[0]), change)()

@@ -88,6 +88,16 @@ def test_arrays_with_gaps_are_refused(function, array):
         function(array)
 
 
+@pytest.mark.parametrize("offset", [4, 16, 32])
+def test_memory_that_kernels_cannot_use_is_refused(function, offset):
+    """They would end the process: LLVM reads and writes whole registers where it is told it may."""
+    memory = aligned_like(np.ones(8 * 32 + 16, "float32"))
+    array = memory[offset // 4 :][: 8 * 32].reshape(SHAPE)
+    with pytest.raises(ValueError, match=r"'p0' of 'main' .* a multiple of 64 bytes; pass a copy"):
+        function(array)
+    function(tvm.runtime.tensor(array))
+
+
 @pytest.mark.parametrize(
     "array",
     [

@@ -1,7 +1,6 @@
 """A step of several micro-batches: one big batch, where nothing couples the examples of a batch."""
 
 import functools
-import itertools
 
 import ml_dtypes
 import numpy as np
@@ -122,6 +121,23 @@ def test_micro_batches_of_unequal_size(loss):
     assert several.skipped == 0
 
 
+@pytest.mark.parametrize("loss", [
+    gg.loss.cross_entropy(ignore_index=2), gg.loss.nll(weight=[1, 2, 0]),
+], ids=["ignored", "without weight"])  # fmt: skip
+def test_a_micro_batch_without_labels_that_count(loss):
+    """Its mean is 0 / 0. It adds nothing, and a window of none else changes nothing."""
+    one, several = (gg.train_step(linear(), loss, MOMENTUM, accumulate=k) for k in (1, 3))
+    x, _ = rows(6)
+    labels = np.array([0, 1, 2, 2, 1, 0])
+    one(x, labels)
+    losses = window(several, (x, labels), [2, 2, 2])
+    assert np.isnan(losses[1]) and np.isfinite(losses[::2]).all() and losses[2].applied
+    assert_alike(several, one)
+    before = held(several)
+    window(several, (x, np.full(6, 2)), [2, 2, 2])
+    assert held(several) == before and (several.steps, several.skipped) == (2, 1)
+
+
 def test_batch_norm_sees_each_micro_batch_alone():
     """As in PyTorch: gradients are averaged, statistics move with each.
 
@@ -149,79 +165,6 @@ def test_batch_norm_sees_each_micro_batch_alone():
         np.testing.assert_allclose(step.params[name], expected.detach(), **EXACT, err_msg=name)
     np.testing.assert_allclose(step.state["bn.mean"], net[1].running_mean, rtol=1e-12)
     np.testing.assert_allclose(step.state["bn.var"], variance, rtol=1e-12)
-
-
-# --- what is used often ---
-
-
-def torch_layers(count):
-    """Apply one layer `count` times over."""
-    return lambda x, w: functools.reduce(lambda h, _: h @ w, range(count), x)
-
-
-def layers(count):
-    """Return what `torch_layers` applies, as nodes."""
-    names = ["x", *(f"h{index}" for index in range(count - 1)), "y"]
-    return [helper.make_node("MatMul", [a, "w"], [b]) for a, b in itertools.pairwise(names)]
-
-
-BRANCHES = [
-    helper.make_node("MatMul", ["x", "w"], ["node"]),
-    *(helper.make_node("Mul", ["node", "node"], [f"use{index}"]) for index in range(7)),
-    helper.make_node("Sum", [f"use{index}" for index in range(7)], ["y"]),
-]
-TIED = [
-    helper.make_node("MatMul", ["x", "w"], ["hidden"]),
-    helper.make_node("Tanh", ["hidden"], ["bounded"]),
-    helper.make_node("Transpose", ["w"], ["transposed"]),
-    helper.make_node("MatMul", ["bounded", "transposed"], ["y"]),
-]
-
-
-@pytest.mark.parametrize("nodes, forward", [
-    # apache/mxnet#17989: wrong for a weight that is used more than a few times
-    (layers(24), torch_layers(24)),
-    # apache/mxnet#16708: wrong for five to seven uses of a node, and right for more
-    (BRANCHES, lambda x, w: sum((x @ w) ** 2 for _ in range(7))),
-    (TIED, lambda x, w: (x @ w).tanh() @ w.T),
-], ids=["24 times", "7 branches", "tied"])  # fmt: skip
-def test_gradients_of_what_is_used_often(nodes, forward):
-    torch = peer("torch")
-    start = np.eye(4) + 0.1 * random(4, 4, dtype="float64")
-    model = wide(nodes, {"x": ["N", 4]}, {"y": ["N", 4]}, {"w": start.astype("float32")})
-    weight = torch.from_numpy(model.params["w"]).requires_grad_()
-    step = gg.train_step(model, "mse", gg.optim.SGD(1.0), accumulate=2)
-    arrays = random(4, 4, dtype="float64"), random(4, 4, seed=1, dtype="float64")
-    losses = window(step, arrays, [2, 2])
-    x, y = map(torch.from_numpy, arrays)
-    loss = torch.nn.functional.mse_loss(forward(x, weight), y)
-    loss.backward()
-    assert np.mean(losses) == pytest.approx(loss.item(), rel=1e-12)
-    moved = model.params["w"] - step.params["w"]
-    np.testing.assert_allclose(moved, weight.grad, rtol=1e-11, atol=1e-13)
-
-
-def test_many_micro_batches_add_up():
-    """apache/mxnet#16686: with 32 of them, a transformer's sums were other than those by hand."""
-    torch = peer("torch")
-    arrays = {"w": random(6, 6), "scale": np.ones(6, "float32"), "shift": np.zeros(6, "float32")}
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["product"]),
-        helper.make_node("Add", ["product", "x"], ["residual"]),
-        helper.make_node("LayerNormalization", ["residual", "scale", "shift"], ["normal"]),
-        helper.make_node("MatMul", ["normal", "w"], ["y"]),
-    ]
-    model = wide(nodes, {"x": ["N", 5, 6]}, {"y": ["N", 5, 6]}, arrays)
-    step = gg.train_step(model, "mse", gg.optim.SGD(1.0), accumulate=32)
-    x, y = random(32, 5, 6, dtype="float64"), random(32, 5, 6, seed=1, dtype="float64")
-    window(step, (x, y), [1] * 32)
-    w, scale, shift = (torch.from_numpy(a).requires_grad_() for a in model.params.values())
-    residual = torch.from_numpy(x) @ w + torch.from_numpy(x)
-    normal = torch.nn.functional.layer_norm(residual, [6], scale, shift)
-    torch.nn.functional.mse_loss(normal @ w, torch.from_numpy(y)).backward()
-    for name, expected in zip(arrays, (w, scale, shift), strict=True):
-        moved = model.params[name] - step.params[name]
-        np.testing.assert_allclose(moved, expected.grad, rtol=1e-10, atol=1e-12)
 
 
 # --- the window is the unit ---
@@ -277,6 +220,20 @@ def test_a_statistic_that_is_finite_again_is_not_forgotten():
     assert held(step) == before and step.skipped == 1
     window(step, (x, np.arange(6) % 2), [2] * 3)
     assert step.skipped == 1 and held(step) != before
+
+
+def test_losses_behind_a_bad_micro_batch_are_those_of_the_start():
+    """The statistics of the window are not what an earlier window left, or zeros at first."""
+
+    def build(builder, x, w, mean):
+        return relax.op.multiply(builder.emit(relax.op.subtract(x, mean)), w)
+
+    mod = module(build, **dict.fromkeys(("x", "w", "mean"), ([2], "float32")))
+    model = gg.Model(mod, {"w": np.ones(2, "float32")}, {"mean": np.full(2, 5, "float32")})
+    step = gg.train_step(model, "mse", gg.optim.SGD(0.0), accumulate=3)
+    x = np.ones(2, "float32")
+    losses = [step(each, np.zeros(2)) for each in (x * np.float32(np.nan), x, x)]
+    assert np.isnan(losses[0]) and losses[1:] == [16, 16]
 
 
 def test_a_sum_that_overflows_discards_the_window():

@@ -2,10 +2,17 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
+from tvm import relax
 
+import graphgrad as gg
 from graphgrad.errors import AliasError
+from graphgrad.exported_step import ExportedStep
 from graphgrad.lower.arrays import to_tensor
+from graphgrad.registry import unregister
 from graphgrad.train.window import Window
+from tests.frontend.graphs import random
+from tests.train.nets import held, module
 
 PARAMS = {
     "w": np.arange(6, dtype="float64"),
@@ -68,3 +75,54 @@ def test_what_may_not_be_shared(window, group, name):
     with pytest.raises(AliasError, match=f"'x' shares memory with the {group} of '{name}'"):
         window.check_overlap({"x": window._groups[group][name]})
     window.check_overlap({"x": to_tensor(np.zeros(9))})
+
+
+PACKED = "tests.train.fails_on_request"
+MATRIX = relax.TensorType([3, 3], "float32")
+
+
+@pytest.fixture
+def failing():
+    """A model with a packed function between two layers, and the errors of its next calls."""
+    planned = []
+
+    @tvm.register_global_func(PACKED)
+    def copied(x):
+        if planned and (error := planned.pop(0)):
+            raise error
+        return to_tensor(x)
+
+    def call(x):
+        return relax.op.call_pure_packed(PACKED, x, ty_args=MATRIX)
+
+    def build(builder, x, first, second):
+        inner = builder.emit(call(builder.emit(relax.op.matmul(x, first))))
+        return relax.op.matmul(inner, second)
+
+    gg.declare_effects(PACKED)
+    gg.register_gradient(PACKED)(lambda inputs, outputs, cotangents, attrs: [call(cotangents[0])])
+    try:
+        mod = module(build, **dict.fromkeys(("x", "first", "second"), ([3, 3], "float32")))
+        yield gg.Model(mod, {"first": random(3, 3), "second": random(3, 3, seed=1)}), planned
+    finally:
+        unregister(PACKED)
+        tvm_ffi.remove_global_func(PACKED)
+
+
+@pytest.mark.parametrize("is_exported", [False, True], ids=["compiled", "exported"])
+def test_a_micro_batch_that_fails_drops_the_window(failing, is_exported, tmp_path):
+    """The gradient of the second layer is summed up before that of the first one fails."""
+    model, planned = failing
+    step, other = (gg.train_step(model, "mse", gg.optim.SGD(1.0), accumulate=2) for _ in range(2))
+    if is_exported:
+        step.export(tmp_path / "export", {"x": (3, 3)})
+        step = ExportedStep(tmp_path / "export")
+    batches = [(random(3, 3, seed=seed), random(3, 3, seed=seed + 9)) for seed in range(3)]
+    step(*batches[0])
+    planned += [None, RuntimeError("planned")]
+    with pytest.raises(RuntimeError, match="planned"):
+        step(*batches[1])
+    assert (step.accumulated, step.steps) == (0, 0)
+    for batch in batches[1:]:
+        assert step(*batch) == other(*batch)
+    assert held(step) == held(other)

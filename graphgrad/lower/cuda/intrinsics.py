@@ -54,7 +54,8 @@ def spell_exactly(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     The code generator writes float64 constants with 15 decimals, by which small ones lose their
     digits or become zero, and infinity in bfloat16 as a word that is no number. It writes extrema
-    as CUDA's `max` and `min`, which ignore NaN.
+    as CUDA's `max` and `min`, which ignore NaN. And it keeps the condition of a selection of
+    vectors in a variable of the type of what is selected, which nvcc refuses.
     """
     body = tvm_ffi.structural_map(
         func.body,
@@ -62,6 +63,7 @@ def spell_exactly(func: tirx.PrimFunc) -> tirx.PrimFunc:
             (tirx.FloatImm, _exact_constant),
             (tirx.Max, lambda node: _extremum(node, lambda a, b: a > b)),
             (tirx.Min, lambda node: _extremum(node, lambda a, b: a < b)),
+            (tirx.Select, _of_one_condition),
         ],
     )
     return func.with_body(body)
@@ -133,3 +135,10 @@ def _extremum(node: Any, wins: Callable[[Any, Any], Any]) -> Any:
         return node
     a, b = (tirx.Var(name, node.ty) for name in ("a", "b"))
     return tirx.Let(a, node.a, tirx.Let(b, node.b, tirx.Select(wins(a, b), a, b)))
+
+
+def _of_one_condition(node: Any) -> Any:
+    """Return a selection of vectors whose lanes share their condition as one of whole vectors."""
+    if not isinstance(node.condition, tirx.Broadcast):
+        return node
+    return tirx.if_then_else(node.condition.value, node.true_value, node.false_value)

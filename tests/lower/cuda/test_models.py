@@ -125,11 +125,24 @@ def test_machine_code():
     assert executable_sources(executable)
 
 
+def windowed():
+    """Return what a step of two micro-batches is made of."""
+    optimizer = gg.optim.AdamW(0.1, clip_norm=1.0)
+    model = gg.from_onnx(mlp(batch=4))
+    return recipe(model, "cross_entropy", optimizer, None, gpu("sm_90"), 0, "auto", accumulate=2)
+
+
+def test_machine_code_of_a_micro_batch():
+    """Whether it opens its window is asked of several elements at once."""
+    if not shutil.which("nvcc"):
+        pytest.skip("no nvcc on the PATH: nothing here compiles CUDA source")
+    made = windowed()
+    assert executable_sources(gg.compile(made.step(made.forward({})), gpu("sm_90")))
+
+
 @pytest.mark.parametrize("part", ["micro-batch", "end"])
 def test_a_step_of_several_micro_batches(part):
-    model = gg.from_onnx(mlp(batch=4))
-    optimizer = gg.optim.AdamW(0.1, clip_norm=1.0)
-    made = recipe(model, "cross_entropy", optimizer, None, gpu("sm_90"), 0, "auto", accumulate=2)
+    made = windowed()
     mod = made.end_of_window() if part == "end" else made.step(made.forward({}))
     lowered = pipeline.lower(mod, gpu("sm_90"))
     [function] = [f for f in lowered.functions.values() if DONATED in (f.attrs or {})]

@@ -1,0 +1,32 @@
+"""Calls of one object by several threads, one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from threading import RLock
+from typing import Any, TypeVar, cast
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+class TakesTurns:
+    """What has methods that are `one_at_a_time`.
+
+    Frames of a virtual machine, the memory that batches are copied to, and tensors that are
+    overwritten where they are belong to one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._calls = RLock()
+
+
+def one_at_a_time(method: _Method) -> _Method:
+    """Make calls of a method wait while another thread is in such a method of the same object."""
+
+    @wraps(method)
+    def alone(self: TakesTurns, *arguments: Any, **options: Any) -> Any:
+        with self._calls:
+            return method(self, *arguments, **options)
+
+    return cast(_Method, alone)
