@@ -132,7 +132,7 @@ def recipe(
         raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
     trained = _trained(model, wrt)
     differentiated(model, function, True, trained, rules)
-    by_parameter(optimizer, {name: model.params[name].ndim for name in trained})
+    _check_epsilons(model, optimizer, trained)
     # They may have been replaced since the model was made.
     check_types({**model.params, **model.state}, owned_types(model), "parameter")
     resolved = resolve_target(target)
@@ -140,6 +140,19 @@ def recipe(
     return Recipe(
         model, function, optimizer, trained, resolved, seed, rules, accumulate, layout, winograd
     )
+
+
+def _check_epsilons(model: Model, optimizer: Optimizer, trained: Sequence[str]) -> None:
+    """Raise if what keeps an optimiser from dividing by 0 is 0 itself, in a parameter's dtype."""
+    ranks = {name: model.params[name].ndim for name in trained}
+    for name, (settings, _) in by_parameter(optimizer, ranks).items():
+        epsilon, dtype = getattr(settings, "epsilon", 0.0), model.params[name].dtype
+        if epsilon and not np.array(epsilon).astype(dtype):
+            raise ArgumentError(
+                f"epsilon={epsilon} of {type(settings).__name__} is 0 in {dtype}, the dtype of "
+                f"{name!r}, so that a small gradient would be divided by 0; give a larger one, "
+                "such as 1e-4"
+            )
 
 
 def check_accumulate(count: Any) -> int:

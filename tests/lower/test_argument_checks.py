@@ -98,6 +98,33 @@ def test_memory_that_kernels_cannot_use_is_refused(function, offset):
     function(tvm.runtime.tensor(array))
 
 
+def test_memory_that_kernels_of_symbolic_shapes_cannot_use_is_refused():
+    mod = module(lambda b, x: op.nn.softmax(x), tensor_type(tirx.Var("n", "int64"), 32))
+    softmax = machine(mod)["main"]
+    memory = aligned_like(np.ones(9 * 32, "float32"))
+    with pytest.raises(ValueError, match=r"'p0' of 'main' .* a multiple of 64 bytes"):
+        softmax(memory[4:][:256].reshape(8, 32))
+    np.testing.assert_allclose(softmax(memory[32:].reshape(8, 32)).numpy(), 1 / 32)
+    assert softmax(memory[1:1].reshape(0, 32)).shape == (0, 32)  # nothing is read
+
+
+@pytest.mark.parametrize("extent", [8, tirx.Var("n", "int64")], ids=["static", "symbolic"])
+def test_members_of_tuples_are_looked_at(extent):
+    pair = relax.TupleType([tensor_type(extent, 32), tensor_type(extent, 32)])
+
+    def body(builder, inputs):
+        inner = builder.emit(relax.TupleGetItem(inputs, 1))
+        return op.nn.softmax(builder.emit(relax.TupleGetItem(inner, 0)))
+
+    softmax = machine(module(body, relax.TupleType([tensor_type(extent, 32), pair])))["main"]
+    fit, misfit = (
+        aligned_like(np.ones(9 * 32, "float32"))[k:][:256].reshape(SHAPE) for k in (0, 4)
+    )
+    np.testing.assert_allclose(softmax((misfit, (fit, misfit))).numpy(), 1 / 32)  # not read
+    with pytest.raises(ValueError, match=r"'p0\[1\]\[0\]' of 'main' .* a multiple of 64 bytes"):
+        softmax((fit, (misfit, fit)))
+
+
 @pytest.mark.parametrize(
     "array",
     [
@@ -248,7 +275,11 @@ def test_kernels_in_branches_keep_their_checks():
         return y
 
     checking, without = kernels(tvm.IRModule({"main": main}))
-    assert len(checking) == 2 and not without
+    assert "main_argument_check" in checking
+    assert len(checking) == 3 and not without
+    inputs = np.ones(20, "float32")
+    with pytest.raises(ValueError, match=r"'x' of 'main' .* a multiple of 64 bytes"):
+        machine(tvm.IRModule({"main": main}))["main"](np.array(True), aligned_like(inputs)[1:5])
 
 
 def test_kernels_of_what_packed_functions_return_keep_their_checks():

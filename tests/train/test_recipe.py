@@ -1,10 +1,13 @@
+import ml_dtypes
+import numpy as np
 import pytest
+from tvm import relax
 
 import graphgrad as gg
 from graphgrad.layout.choice import AS_IN_MODEL
 from graphgrad.ops.tensor import type_shape
 from graphgrad.train.recipe import recipe
-from tests.train.nets import normalised, perceptron
+from tests.train.nets import module, normalised, perceptron
 
 WEIGHT, STORED = [4, 2, 3, 3], [3, 3, 2, 4]
 CUDA = {"kind": "cuda", "arch": "sm_90"}
@@ -46,3 +49,18 @@ def test_on_a_gpu_weights_are_as_the_model_has_them():
     model = normalised()
     forward = made(model, CUDA).forward(extents(model))
     assert shapes_of(forward.mod, "forward", "conv.weight") == [WEIGHT]
+
+
+def scaled(dtype):
+    """Return a model with one weight of some dtype."""
+    mod = module(lambda b, x, w: relax.op.multiply(x, w), x=([1], dtype), w=([1], dtype))
+    return gg.Model(mod, {"w": np.ones(1, getattr(ml_dtypes, dtype, dtype))})
+
+
+@pytest.mark.parametrize("optimizer", [gg.optim.Adam, gg.optim.Adagrad, gg.optim.RMSprop])
+def test_an_epsilon_that_is_nothing_is_refused(optimizer):
+    """A step divides by it where a gradient is small, and would leave infinite weights."""
+    with pytest.raises(gg.ArgumentError, match=r"epsilon=.* is 0 in float16, the dtype of 'w'"):
+        gg.train_step(scaled("float16"), "l1", optimizer(1e-3))
+    gg.train_step(scaled("float16"), "l1", optimizer(1e-3, epsilon=1e-4))
+    gg.train_step(scaled("bfloat16"), "l1", optimizer(1e-3))
