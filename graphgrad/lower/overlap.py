@@ -18,7 +18,7 @@ from tvm import relax, tirx, topi
 
 from ..errors import AliasError, ArgumentError
 from ..ops.copy import KERNEL_OF_COPY
-from .inplace import DONATED, DONATED_DONE, KNOWN_TO_CALLER
+from .inplace import DONATED, DONATED_DONE, KNOWN_TO_CALLER, may_have_donations
 from .rebuild import with_body
 from .structure import static
 
@@ -80,7 +80,8 @@ def copy_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
     `check_overlaps`.
     """
     for name, function in _overwriting(mod, DONATED):
-        mod = _with_copying_caller(mod, name, function)
+        if may_have_donations(mod, name):
+            mod = _with_copying_caller(mod, name, function)
     return mod
 
 

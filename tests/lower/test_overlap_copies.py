@@ -6,6 +6,7 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
+from graphgrad.check import flat
 from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.pipeline import lower
 from tests.lower.test_overlap import accumulating, accumulating_tuple, tensors
@@ -121,6 +122,29 @@ def test_a_tuple_among_what_is_overwritten():
     [x] = tensors((3,))
     np.testing.assert_array_equal(f((x, x), x).numpy(), [2, 4, 6])
     np.testing.assert_array_equal(x.numpy(), [1, 2, 3])
+
+
+def test_a_function_that_others_call_overwrites_nothing():
+    """The caller goes on with what it has passed."""
+    mod = accumulating(4)
+    x, y, ct, old = params = [relax.Var(name, relax.TensorType((4,), F64)) for name in "xyca"]
+    builder = relax.BlockBuilder(mod)
+    with builder.function("outer", params):
+        own = builder.emit(op.add(old, old))
+        results = [
+            builder.emit(relax.Call(mod.get_global_var("main_vjp"), [x, y, ct, accumulator]))
+            for accumulator in (old, own)
+        ]
+        builder.emit_func_output(relax.Tuple([*results, own]))
+    f = relax.VirtualMachine(gg.compile(builder.get(), overlap="copy"), tvm.cpu())["outer"]
+    arrays = [tensor.numpy() * scale for scale, tensor in enumerate(tensors(*[(4,)] * 4), 1)]
+    arguments = list(map(to_tensor, arrays))
+    x, y, ct, old = arrays
+    expected = [x * y, old + ct * y, x * y, 2 * old + ct * y, 2 * old]
+    for result, value in zip(flat(f(*arguments)), expected, strict=True):
+        np.testing.assert_allclose(result, value)
+    for tensor, array in zip(arguments, arrays, strict=True):
+        np.testing.assert_array_equal(tensor.numpy(), array)
 
 
 def test_as_a_pipeline_of_tvm():
