@@ -56,9 +56,12 @@ def donate(mod: tvm.IRModule) -> tvm.IRModule:
 def may_have_donations(mod: tvm.IRModule, name: Any) -> bool:
     """Return whether a function of a module may overwrite any of its arguments.
 
-    It may not if another function calls it that has not heard of the donation.
+    It may not if another function calls it that has not heard of the donation, nor if it takes an
+    argument whose memory nobody can compare with what is overwritten.
     """
-    return KNOWN_TO_CALLER in (mod[name].attrs or {}) or not _is_called(mod, name)
+    func = mod[name]
+    known = KNOWN_TO_CALLER in (func.attrs or {}) or not _is_called(mod, name)
+    return known and all(_has_known_memory(param.ty) for param in func.params)
 
 
 class _Donation:
@@ -210,6 +213,15 @@ def _is_called(mod: tvm.IRModule, name: Any) -> bool:
         if isinstance(func, relax.Function):
             visit_nodes(func.body, tvm.ir.GlobalVar, visit)
     return bool(found)
+
+
+def _has_known_memory(ty: Any) -> bool:
+    """Return whether a kernel can be told where values of a type lie; shapes lie nowhere."""
+    if isinstance(ty, relax.TupleType):
+        return all(map(_has_known_memory, ty.fields))
+    if isinstance(ty, relax.TensorType):
+        return ty.ndim >= 0 and ty.dtype is not None
+    return isinstance(ty, relax.ShapeType | tvm.ir.PrimType)
 
 
 def _requested(name: Any, func: relax.Function, outputs: int) -> list[tuple[int, int]]:

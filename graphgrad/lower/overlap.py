@@ -65,7 +65,7 @@ def check_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module whose functions check first what they overwrite.
 
     Runs on calls of kernels that take their outputs (after ``CallTIRRewrite``). Of parameters that
-    are tuples the tensors are checked; tensors of unknown shape are not.
+    are tuples the tensors are checked.
     """
     for name, function in _overwriting(mod, DONATED_DONE):
         mod = _checked(mod, name, function)
@@ -189,14 +189,13 @@ def _arguments(name: str, value: Any, bindings: list[Any]) -> list[_Argument]:
             bindings.append(relax.VarBinding(member, relax.TupleGetItem(value, index)))
             found += _arguments(member.name, member, bindings)
         return found
-    if not isinstance(value.ty, relax.TensorType) or not isinstance(
-        value.ty.shape, relax.ShapeExpr
-    ):
+    if not isinstance(value.ty, relax.TensorType):
         return []
+    is_known = isinstance(value.ty.shape, relax.ShapeExpr)
     # A kernel learns symbols from extents that are symbols alone, and not from `2 * n`.
     extents = [
-        extent if static(extent) is not None else tirx.Var("extent", str(extent.ty.dtype))
-        for extent in value.ty.shape
+        extent if static(extent) is not None else tirx.Var("extent", "int64")
+        for extent in (value.ty.shape if is_known else [None] * value.ty.ndim)
     ]
     return [_Argument(name, value, tirx.decl_buffer(extents, str(value.ty.dtype), name))]
 

@@ -9,7 +9,7 @@ import graphgrad as gg
 from graphgrad.check import flat
 from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.pipeline import lower
-from tests.lower.test_overlap import accumulating, accumulating_tuple, tensors
+from tests.lower.test_overlap import accumulating, accumulating_tuple, reading_last, tensors
 from tests.running import F64, function
 
 op = relax.op
@@ -145,6 +145,17 @@ def test_a_function_that_others_call_overwrites_nothing():
         np.testing.assert_allclose(result, value)
     for tensor, array in zip(arguments, arrays, strict=True):
         np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+def test_tensors_of_unknown_shape():
+    mod, array = reading_last(relax.TensorType(ndim=1, dtype=F64)), np.arange(1.0, 4)
+    f = relax.VirtualMachine(gg.compile(mod, overlap="copy"), tvm.cpu())["main"]
+    x = to_tensor(array)
+    for result, expected in zip(flat(f(x, x)), [array + 1, array], strict=True):
+        np.testing.assert_array_equal(result, expected)
+    np.testing.assert_array_equal(x.numpy(), array)
+    old = to_tensor(array)
+    assert f(old, x)[0].data_ptr() == old.data_ptr()
 
 
 def test_as_a_pipeline_of_tvm():
