@@ -64,6 +64,18 @@ def may_have_donations(mod: tvm.IRModule, name: Any) -> bool:
     return known and all(_has_known_memory(param.ty) for param in func.params)
 
 
+def check_requests(mod: tvm.IRModule, name: Any) -> None:
+    """Raise if what a function asks for makes no sense.
+
+    Raises
+    ------
+    ArgumentError
+        As `donate`.
+    """
+    result = Module(mod.functions).function(name).result
+    _requested(name, mod[name], len(_flatten(result)))
+
+
 class _Donation:
     """The donations of one Relax function."""
 

@@ -18,7 +18,7 @@ from tvm import relax, tirx, topi
 
 from ..errors import AliasError, ArgumentError
 from ..ops.copy import KERNEL_OF_COPY
-from .inplace import DONATED, DONATED_DONE, KNOWN_TO_CALLER, may_have_donations
+from .inplace import DONATED, DONATED_DONE, KNOWN_TO_CALLER, check_requests, may_have_donations
 from .rebuild import with_body
 from .structure import static
 
@@ -78,8 +78,14 @@ def copy_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
     Runs on kernels that are not scheduled yet. Each function that may overwrite a parameter gets a
     caller of its name, which hands it the parameter, or a copy. Tensors are compared as in
     `check_overlaps`.
+
+    Raises
+    ------
+    ArgumentError
+        As `graphgrad.lower.inplace.donate`.
     """
     for name, function in _overwriting(mod, DONATED):
+        check_requests(mod, name)
         if may_have_donations(mod, name):
             mod = _with_copying_caller(mod, name, function)
     return mod

@@ -167,6 +167,16 @@ def test_as_a_pipeline_of_tvm():
     np.testing.assert_allclose(f(x, y, ct, ct)[1][0].numpy(), expected)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "says"), [([[0]], "must be a list"), ([[5, 0]], "names parameter 5 of 2")]
+)
+def test_malformed_requests_are_refused(pairs, says):
+    two = relax.TensorType((2,), F64)
+    mod = donating(pairs, lambda b, x, y: b.emit(op.add(x, y)), two, two)
+    with pytest.raises(gg.ArgumentError, match=rf"graphgrad\.donated of main {says}"):
+        gg.compile(mod, overlap="copy")
+
+
 def test_another_word():
     with pytest.raises(gg.ArgumentError, match="overlap is 'ignore'; it is 'refuse' or 'copy'"):
         gg.compile(accumulating(3, 4), overlap="ignore")
