@@ -117,6 +117,8 @@ def _span(value: Any) -> tuple[tuple[str, int], np.ndarray]:
         device = (str(value.device.type), value.device.index)
         return device, _Memory.of(value.data_ptr(), value.shape, value.strides, size)
     if torch is not None and isinstance(value, torch.Tensor):
+        if value.is_meta or value.layout != torch.strided:
+            raise _no_array(value)
         device = (value.device.type, value.device.index or 0)
         return device, _Memory.of(
             value.data_ptr(), value.shape, value.stride(), value.element_size()

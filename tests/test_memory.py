@@ -70,6 +70,14 @@ def test_what_is_no_array_is_refused(value):
         gg.copy(value)
 
 
+def test_tensors_of_torch_without_elements_of_their_own_are_refused():
+    torch = peer("torch")
+    for value in (torch.eye(2).to_sparse(), torch.empty(2, device="meta")):
+        with pytest.raises(gg.InputError, match="is no array whose memory is known"):
+            gg.shares_memory(X, value)
+    assert not gg.shares_memory(X, torch.empty(0))
+
+
 @pytest.mark.parametrize("array", [X, X[:, ::2], np.float32(3), np.zeros((0, 2))])
 def test_a_copy_of_numpy(array):
     copied = gg.copy(array)
