@@ -81,7 +81,9 @@ def copy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: copy(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(copy, value))
+        # A named tuple takes its items one by one, but by this method.
+        make = getattr(type(value), "_make", type(value))
+        return make(map(copy, value))
     if isinstance(value, np.ndarray | np.generic):
         return np.array(value)
     if isinstance(value, tvm.runtime.Tensor):

@@ -1,5 +1,7 @@
 """Which arrays share memory, and copies that share with nobody."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import tvm
@@ -107,6 +109,18 @@ def test_a_copy_of_a_container_keeps_its_form():
     copied = gg.copy({"a": [X, (X,)]})
     np.testing.assert_array_equal(copied["a"][1][0], X)
     assert isinstance(copied["a"][1], tuple)
+    assert not gg.shares_memory(copied, X)
+
+
+class Pair(NamedTuple):
+    first: np.ndarray
+    second: np.ndarray
+
+
+def test_a_copy_of_a_named_tuple():
+    copied = gg.copy(Pair(X, X))
+    assert isinstance(copied, Pair)
+    np.testing.assert_array_equal(copied.second, X)
     assert not gg.shares_memory(copied, X)
 
 
