@@ -81,7 +81,9 @@ def copy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: copy(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(map(copy, value))
+        # A named tuple takes its items one by one, but by this method.
+        make = getattr(type(value), "_make", type(value))
+        return make(map(copy, value))
     if isinstance(value, np.ndarray | np.generic):
         return np.array(value)
     if isinstance(value, tvm.runtime.Tensor):
@@ -117,6 +119,8 @@ def _span(value: Any) -> tuple[tuple[str, int], np.ndarray]:
         device = (str(value.device.type), value.device.index)
         return device, _Memory.of(value.data_ptr(), value.shape, value.strides, size)
     if torch is not None and isinstance(value, torch.Tensor):
+        if value.is_meta or value.layout != torch.strided:
+            raise _no_array(value)
         device = (value.device.type, value.device.index or 0)
         return device, _Memory.of(
             value.data_ptr(), value.shape, value.stride(), value.element_size()

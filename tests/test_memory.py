@@ -1,5 +1,7 @@
 """Which arrays share memory, and copies that share with nobody."""
 
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import tvm
@@ -70,6 +72,14 @@ def test_what_is_no_array_is_refused(value):
         gg.copy(value)
 
 
+def test_tensors_of_torch_without_elements_of_their_own_are_refused():
+    torch = peer("torch")
+    for value in (torch.eye(2).to_sparse(), torch.empty(2, device="meta")):
+        with pytest.raises(gg.InputError, match="is no array whose memory is known"):
+            gg.shares_memory(X, value)
+    assert not gg.shares_memory(X, torch.empty(0))
+
+
 @pytest.mark.parametrize("array", [X, X[:, ::2], np.float32(3), np.zeros((0, 2))])
 def test_a_copy_of_numpy(array):
     copied = gg.copy(array)
@@ -99,6 +109,18 @@ def test_a_copy_of_a_container_keeps_its_form():
     copied = gg.copy({"a": [X, (X,)]})
     np.testing.assert_array_equal(copied["a"][1][0], X)
     assert isinstance(copied["a"][1], tuple)
+    assert not gg.shares_memory(copied, X)
+
+
+class Pair(NamedTuple):
+    first: np.ndarray
+    second: np.ndarray
+
+
+def test_a_copy_of_a_named_tuple():
+    copied = gg.copy(Pair(X, X))
+    assert isinstance(copied, Pair)
+    np.testing.assert_array_equal(copied.second, X)
     assert not gg.shares_memory(copied, X)
 
 

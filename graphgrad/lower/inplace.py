@@ -53,6 +53,29 @@ def donate(mod: tvm.IRModule) -> tvm.IRModule:
     return mod
 
 
+def may_have_donations(mod: tvm.IRModule, name: Any) -> bool:
+    """Return whether a function of a module may overwrite any of its arguments.
+
+    It may not if another function calls it that has not heard of the donation, nor if it takes an
+    argument whose memory nobody can compare with what is overwritten.
+    """
+    func = mod[name]
+    known = KNOWN_TO_CALLER in (func.attrs or {}) or not _is_called(mod, name)
+    return known and all(_has_known_memory(param.ty) for param in func.params)
+
+
+def check_requests(mod: tvm.IRModule, name: Any) -> None:
+    """Raise if what a function asks for makes no sense.
+
+    Raises
+    ------
+    ArgumentError
+        As `donate`.
+    """
+    result = Module(mod.functions).function(name).result
+    _requested(name, mod[name], len(_flatten(result)))
+
+
 class _Donation:
     """The donations of one Relax function."""
 
@@ -66,28 +89,13 @@ class _Donation:
         """Return the module with this function's safe donations made."""
         accepted: dict[Any, dict[int, int]] = {}
         done = []
-        for parameter, output in self.pairs if not self._is_called() else []:
+        for parameter, output in self.pairs if may_have_donations(self.mod, self.name) else []:
             sites = self._safe_sites(parameter, output)
             for site in sites:
                 accepted.setdefault(site.var, {})[site.result] = site.argument
             if sites:
                 done.append([parameter, output])
         return self._rewrite(accepted, done)
-
-    def _is_called(self) -> bool:
-        """Return whether another function calls this one that has not heard of the donation."""
-        if KNOWN_TO_CALLER in self.func.attrs:
-            return False
-        found: list[Any] = []
-
-        def visit(name: Any) -> None:
-            if name.same_as(self.name):
-                found.append(name)
-
-        for func in self.mod.functions.values():
-            if isinstance(func, relax.Function):
-                visit_nodes(func.body, tvm.ir.GlobalVar, visit)
-        return bool(found)
 
     def _safe_sites(self, parameter: int, output: int) -> list[_Site]:
         """Return where an output is computed, if all that may happen over a parameter; else none.
@@ -203,6 +211,29 @@ class _Donation:
         indices = [results.get(i, -1) for i in range(len(types))]
         types = types if len(types) > 1 else types[0]
         return builder.normalize(relax.op.call_tir_inplace(name, call.args[1], indices, types))
+
+
+def _is_called(mod: tvm.IRModule, name: Any) -> bool:
+    """Return whether any function of a module names another one."""
+    found: list[Any] = []
+
+    def visit(called: Any) -> None:
+        if called.same_as(name):
+            found.append(called)
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            visit_nodes(func.body, tvm.ir.GlobalVar, visit)
+    return bool(found)
+
+
+def _has_known_memory(ty: Any) -> bool:
+    """Return whether a kernel can be told where values of a type lie; shapes lie nowhere."""
+    if isinstance(ty, relax.TupleType):
+        return all(map(_has_known_memory, ty.fields))
+    if isinstance(ty, relax.TensorType):
+        return ty.ndim >= 0 and ty.dtype is not None
+    return isinstance(ty, relax.ShapeType | tvm.ir.PrimType)
 
 
 def _requested(name: Any, func: relax.Function, outputs: int) -> list[tuple[int, int]]:

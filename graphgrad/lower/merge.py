@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule, renew_defs
 
@@ -46,6 +48,7 @@ def with_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
         return None
     params = list(first.params[: len(producer.arguments)])
     results = list(first.params[len(producer.arguments) :])
+    second = _with_extents(second, second.params[position], results[output])
     arguments = list(producer.arguments)
     between = tirx.decl_buffer(results[output].shape, results[output].dtype, "gradient")
     values = {results[output]: between, second.params[position]: between}
@@ -68,6 +71,16 @@ def with_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
     whole = with_values(whole, values)
     kernel = tirx.PrimFunc([*params, *results], whole, attrs=first.attrs)
     return Part(kernel, arguments) if _hands_over(kernel, between) else None
+
+
+def _with_extents(kernel: tirx.PrimFunc, taken: Any, made: Any) -> tirx.PrimFunc:
+    """Return a kernel in which a parameter's symbolic extents are those of another buffer.
+
+    A buffer that is handed over tells nobody what its extents are; other parameters must.
+    """
+    pairs = zip(taken.shape, made.shape, strict=True)
+    names = {extent: name for extent, name in pairs if isinstance(extent, tvm.ir.Var)}
+    return tvm_ffi.structural_map(kernel, (tvm.ir.Var, lambda var: names.get(var, var)))
 
 
 def _one_map(kernel: tirx.PrimFunc) -> tirx.PrimFunc | None:

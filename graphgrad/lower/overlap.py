@@ -18,7 +18,7 @@ from tvm import relax, tirx, topi
 
 from ..errors import AliasError, ArgumentError
 from ..ops.copy import KERNEL_OF_COPY
-from .inplace import DONATED, DONATED_DONE, KNOWN_TO_CALLER
+from .inplace import DONATED, DONATED_DONE, KNOWN_TO_CALLER, check_requests, may_have_donations
 from .rebuild import with_body
 from .structure import static
 
@@ -65,7 +65,7 @@ def check_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module whose functions check first what they overwrite.
 
     Runs on calls of kernels that take their outputs (after ``CallTIRRewrite``). Of parameters that
-    are tuples the tensors are checked; tensors of unknown shape are not.
+    are tuples the tensors are checked.
     """
     for name, function in _overwriting(mod, DONATED_DONE):
         mod = _checked(mod, name, function)
@@ -78,9 +78,16 @@ def copy_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
     Runs on kernels that are not scheduled yet. Each function that may overwrite a parameter gets a
     caller of its name, which hands it the parameter, or a copy. Tensors are compared as in
     `check_overlaps`.
+
+    Raises
+    ------
+    ArgumentError
+        As `graphgrad.lower.inplace.donate`.
     """
     for name, function in _overwriting(mod, DONATED):
-        mod = _with_copying_caller(mod, name, function)
+        check_requests(mod, name)
+        if may_have_donations(mod, name):
+            mod = _with_copying_caller(mod, name, function)
     return mod
 
 
@@ -188,14 +195,13 @@ def _arguments(name: str, value: Any, bindings: list[Any]) -> list[_Argument]:
             bindings.append(relax.VarBinding(member, relax.TupleGetItem(value, index)))
             found += _arguments(member.name, member, bindings)
         return found
-    if not isinstance(value.ty, relax.TensorType) or not isinstance(
-        value.ty.shape, relax.ShapeExpr
-    ):
+    if not isinstance(value.ty, relax.TensorType):
         return []
+    is_known = isinstance(value.ty.shape, relax.ShapeExpr)
     # A kernel learns symbols from extents that are symbols alone, and not from `2 * n`.
     extents = [
-        extent if static(extent) is not None else tirx.Var("extent", str(extent.ty.dtype))
-        for extent in value.ty.shape
+        extent if static(extent) is not None else tirx.Var("extent", "int64")
+        for extent in (value.ty.shape if is_known else [None] * value.ty.ndim)
     ]
     return [_Argument(name, value, tirx.decl_buffer(extents, str(value.ty.dtype), name))]
 

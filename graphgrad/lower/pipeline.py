@@ -30,6 +30,7 @@ from .cuda.sorting import with_sorting_on_device
 from .early_builds import EarlyBuilds
 from .fusion import (
     with_items_for_tuples,
+    with_known_inner_tuples,
     with_repeated_maps,
     with_row_chains,
     with_shared_results,
@@ -226,7 +227,7 @@ def _lowering(
             mod = with_static_kernels(without_te_gradients(mod))
             if kind == "llvm":
                 mod = with_permutations_inside(mod)
-            mod = with_early_sums(mod)
+            mod = with_known_inner_tuples(with_early_sums(mod))
             mod = _to_kernels(fuse=not _fusion_fails(mod))(mod)
             if kind == "llvm":
                 mod = with_siblings_joined(mod, cpu.may_repeat)
@@ -294,11 +295,13 @@ def _to_kernels(fuse: bool) -> tvm.ir.transform.Pass:
 def _fusion_fails(mod: tvm.IRModule) -> bool:
     """Return whether stock fusion aborts on a module, or leaves it wrong.
 
-    It does where a function takes a tuple of tuples, where a dataflow block holds a cast (there it
-    overlooks that the cast reads its source), and where it would drop a call that overwrites.
+    It does where a function takes a tuple of tuples, where a dataflow block takes a tuple out of a
+    tuple, or holds a cast (there it overlooks that the cast reads its source), and where it would
+    drop a call that overwrites.
     """
-    functions = [f for f in mod.functions.values() if isinstance(f, relax.Function)]
-    if any(_takes_nested_tuple(f) or _casts_in_dataflow(f) for f in functions):
+    lifted = relax.transform.LambdaLift()(mod)
+    functions = [f for f in lifted.functions.values() if isinstance(f, relax.Function)]
+    if any(_takes_nested_tuple(f) or _is_unfit_for_fusion(f) for f in functions):
         return True
     return is_fusion_dropping(mod)
 
@@ -308,12 +311,18 @@ def _takes_nested_tuple(function: relax.Function) -> bool:
     return any(isinstance(field, relax.TupleType) for fields in tuples for field in fields)
 
 
-def _casts_in_dataflow(function: relax.Function) -> bool:
+def _is_unfit_for_fusion(function: relax.Function) -> bool:
     return any(
-        isinstance(block, relax.DataflowBlock) and isinstance(binding, relax.MatchCast)
+        isinstance(binding, relax.MatchCast) or _takes_tuple_out(binding)
         for block in function.body.blocks
+        if isinstance(block, relax.DataflowBlock)
         for binding in block.bindings
     )
+
+
+def _takes_tuple_out(binding: Any) -> bool:
+    is_item = isinstance(binding.value, relax.TupleGetItem)
+    return is_item and isinstance(binding.var.ty, relax.TupleType)
 
 
 def _to_virtual_machine(is_device: bool) -> tvm.ir.transform.Pass:

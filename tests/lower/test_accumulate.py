@@ -236,3 +236,22 @@ def test_a_sum_that_is_a_gradient_itself():
     expected = np.exp(x) + np.cumsum(old, axis=0)
     for total, wanted in zip(totals, expected, strict=True):
         np.testing.assert_allclose(total.numpy(), wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_extents_that_only_the_accumulator_tells():
+    """From the flat gradient alone, of `4 * n` elements, a kernel learns no n."""
+    n = tirx.Var("n", "int64")
+
+    def build(b, x, w):
+        flat = b.emit(op.reshape(x, (n * 4,)))
+        return b.emit(op.multiply(b.emit(op.reshape(flat, (n, 4))), w))
+
+    mod = gg.vjp(function(build, ((n, 4), F64), ((4,), F64)), wrt="x0", grad_req="add")
+    vm = relax.VirtualMachine(gg.compile(mod), tvm.cpu())
+    for rows in (3, 0, 5):
+        shapes = [(rows, 4), (4,), (rows, 4), (rows, 4)]
+        _, w, cotangent, old = arrays = [np.cos(np.arange(math.prod(s)).reshape(s)) for s in shapes]
+        tensors = list(map(to_tensor, arrays))
+        _, (total,) = vm["main_vjp"](*tensors)
+        np.testing.assert_allclose(total.numpy(), old + cotangent * w)
+        assert total.data_ptr() == tensors[3].data_ptr()

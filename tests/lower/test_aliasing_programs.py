@@ -141,6 +141,15 @@ def read_before_it_is_overwritten(b, x):
     return result
 
 
+def one_of_two_equal_results(b, x):
+    """Sharing must not make one tensor of them, as what changes one would change both."""
+    with b.dataflow():
+        inner = [b.emit(op.add(b.emit(op.sin(x)), x)) for _ in range(2)]
+        first, second = map(b.emit_output, inner)
+    b.emit(call(aliasing.DECLARED_INCREMENT, first))
+    return relax.Tuple([first, second])
+
+
 def overwritten_for_nothing(b, x):
     """Fusion must not drop a call whose result is unused where what it overwrites is not."""
     b.emit(
@@ -232,6 +241,12 @@ def test_a_call_is_not_dropped_whose_result_is_unused():
     mod = written([(overwritten_for_nothing, [TENSOR])])
     machine = relax.VirtualMachine(gg.compile(mod), tvm.cpu())
     check(mod, machine, "overwritten_for_nothing", arguments([TENSOR], True))
+
+
+def test_two_values_that_are_computed_alike():
+    mod = written([(one_of_two_equal_results, [TENSOR])])
+    machine = relax.VirtualMachine(gg.compile(mod), tvm.cpu())
+    check(mod, machine, "one_of_two_equal_results", arguments([TENSOR], True))
 
 
 def test_a_returned_parameter_is_the_argument_itself():

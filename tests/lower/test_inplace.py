@@ -326,6 +326,21 @@ def test_a_function_that_others_call_overwrites_nothing():
     assert donated(builder.get()) == []
 
 
+@pytest.mark.parametrize(
+    "ty",
+    [
+        relax.ObjectType(),
+        relax.TensorType(dtype="float32"),
+        relax.TensorType((6,), dtype=None),
+        relax.TupleType([tensor_type(6), relax.ObjectType()]),
+    ],
+    ids=["object", "rank", "dtype", "tuple"],
+)
+def test_nothing_is_overwritten_beside_what_nobody_can_compare_with(ty):
+    mod = module(lambda b, x, y: b.emit(half(x)), tensor_type(6), ty, **{DONATED: [[0, 0]]})
+    assert donated(mod) == []
+
+
 def test_one_argument_passed_twice_to_a_kernel_is_not_donated():
     assert (
         donated(

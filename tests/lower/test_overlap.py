@@ -37,6 +37,21 @@ def accumulating_tuple():
     return gg.vjp(builder.get(), wrt="x", grad_req="add")
 
 
+def reading_last(ty):
+    """`main(x, y)` returns x + 1, in the memory of x, and y in order, which it reads last.
+
+    What it knows of y is the type; it has 3 elements.
+    """
+    three = relax.TensorType((3,), F64)
+    x, y = relax.Var("x", three), relax.Var("y", ty)
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x, y], attrs={"graphgrad.donated": [[0, 0]]}):
+        total = builder.emit(op.add(x, relax.const(1.0, F64)))
+        ordered = builder.emit(op.sort(builder.match_cast(y, three)))
+        builder.emit_func_output(relax.Tuple([total, ordered]))
+    return builder.get()
+
+
 def machine(mod):
     return relax.VirtualMachine(gg.compile(mod), tvm.cpu())["main_vjp"]
 
@@ -113,6 +128,15 @@ def test_tensors_of_a_tuple_are_checked():
     f(x, (a, b), ct, old)
     with pytest.raises(gg.AliasError, match=r"'accumulator.x' .* with 'p\[1\]'"):
         f(x, (a, old), ct, old)
+
+
+def test_tensors_of_unknown_shape():
+    mod = reading_last(relax.TensorType(ndim=1, dtype=F64))
+    f = relax.VirtualMachine(gg.compile(mod), tvm.cpu())["main"]
+    x, y = tensors((3,), (3,))
+    with pytest.raises(gg.AliasError, match=r"'x' of 'main' .* with 'y'"):
+        f(x, x)
+    assert f(x, y)[0].data_ptr() == x.data_ptr()
 
 
 def test_functions_that_overwrite_nothing_are_not_checked():

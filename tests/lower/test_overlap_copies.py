@@ -6,9 +6,10 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
+from graphgrad.check import flat
 from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.pipeline import lower
-from tests.lower.test_overlap import accumulating, accumulating_tuple, tensors
+from tests.lower.test_overlap import accumulating, accumulating_tuple, reading_last, tensors
 from tests.running import F64, function
 
 op = relax.op
@@ -123,6 +124,40 @@ def test_a_tuple_among_what_is_overwritten():
     np.testing.assert_array_equal(x.numpy(), [1, 2, 3])
 
 
+def test_a_function_that_others_call_overwrites_nothing():
+    """The caller goes on with what it has passed."""
+    mod = accumulating(4)
+    x, y, ct, old = params = [relax.Var(name, relax.TensorType((4,), F64)) for name in "xyca"]
+    builder = relax.BlockBuilder(mod)
+    with builder.function("outer", params):
+        own = builder.emit(op.add(old, old))
+        results = [
+            builder.emit(relax.Call(mod.get_global_var("main_vjp"), [x, y, ct, accumulator]))
+            for accumulator in (old, own)
+        ]
+        builder.emit_func_output(relax.Tuple([*results, own]))
+    f = relax.VirtualMachine(gg.compile(builder.get(), overlap="copy"), tvm.cpu())["outer"]
+    arrays = [tensor.numpy() * scale for scale, tensor in enumerate(tensors(*[(4,)] * 4), 1)]
+    arguments = list(map(to_tensor, arrays))
+    x, y, ct, old = arrays
+    expected = [x * y, old + ct * y, x * y, 2 * old + ct * y, 2 * old]
+    for result, value in zip(flat(f(*arguments)), expected, strict=True):
+        np.testing.assert_allclose(result, value)
+    for tensor, array in zip(arguments, arrays, strict=True):
+        np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+def test_tensors_of_unknown_shape():
+    mod, array = reading_last(relax.TensorType(ndim=1, dtype=F64)), np.arange(1.0, 4)
+    f = relax.VirtualMachine(gg.compile(mod, overlap="copy"), tvm.cpu())["main"]
+    x = to_tensor(array)
+    for result, expected in zip(flat(f(x, x)), [array + 1, array], strict=True):
+        np.testing.assert_array_equal(result, expected)
+    np.testing.assert_array_equal(x.numpy(), array)
+    old = to_tensor(array)
+    assert f(old, x)[0].data_ptr() == old.data_ptr()
+
+
 def test_as_a_pipeline_of_tvm():
     lowering = gg.pipeline(gg.target("llvm"), overlap="copy")
     executable = tvm.compile(accumulating(3, 4), gg.target("llvm"), relax_pipeline=lowering)
@@ -130,6 +165,16 @@ def test_as_a_pipeline_of_tvm():
     x, y, ct = tensors(*[(3, 4)] * 3)
     expected = ct.numpy() * (1 + y.numpy())
     np.testing.assert_allclose(f(x, y, ct, ct)[1][0].numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "says"), [([[0]], "must be a list"), ([[5, 0]], "names parameter 5 of 2")]
+)
+def test_malformed_requests_are_refused(pairs, says):
+    two = relax.TensorType((2,), F64)
+    mod = donating(pairs, lambda b, x, y: b.emit(op.add(x, y)), two, two)
+    with pytest.raises(gg.ArgumentError, match=rf"graphgrad\.donated of main {says}"):
+        gg.compile(mod, overlap="copy")
 
 
 def test_another_word():

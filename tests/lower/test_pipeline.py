@@ -182,6 +182,43 @@ def test_a_cast_in_a_dataflow_block_is_lowered_right():
     np.testing.assert_allclose(vm["main"](to_tensor(x)).numpy(), -np.exp(2 * x), rtol=1e-6)
 
 
+def emitted_choice(builder, condition, x, y):
+    """Emit the choice of (x, (x, y)) or (y, (y, x))."""
+    pairs = [relax.Tuple([x, relax.Tuple([x, y])]), relax.Tuple([y, relax.Tuple([y, x])])]
+    return builder.emit(relax.If(condition, *[relax.SeqExpr([], pair) for pair in pairs]))
+
+
+def last_of(builder, nested):
+    """Return a dataflow block that takes the last tensor out of (a, (b, c)), and the result."""
+    pair = relax.DataflowVar("pair", nested.ty.fields[1])
+    result = relax.Var("result", pair.ty.fields[1])
+    items = [(pair, relax.TupleGetItem(nested, 1)), (result, relax.TupleGetItem(pair, 1))]
+    bindings = [relax.VarBinding(var, builder.normalize(item)) for var, item in items]
+    return relax.SeqExpr([relax.DataflowBlock(bindings)], result)
+
+
+@pytest.mark.parametrize("in_a_closure", [True, False])
+def test_a_tuple_taken_out_of_a_tuple_in_a_dataflow_block(in_a_closure):
+    """Stock fusion aborts on it."""
+    ty = tensor_type(3)
+    condition, x, y, unused = params = [
+        relax.Var(name, relax.TensorType((), "bool") if name == "condition" else ty)
+        for name in ("condition", "x", "y", "unused")
+    ]
+    builder = relax.BlockBuilder()
+    with builder.function("main", params[:3]):
+        body = last_of(builder, emitted_choice(builder, condition, x, y))
+        if in_a_closure:
+            closure = builder.emit(relax.Function([unused], builder.normalize(body), ty))
+            body = relax.Call(closure, [x])
+        builder.emit_func_output(builder.emit(op.exp(builder.emit(body))))
+    main = relax.VirtualMachine(compile_module(builder.get()), tvm.cpu())["main"]
+    x, y = random_tensors((3,), (3,))
+    for condition, chosen in ((True, y), (False, x)):
+        got = main(to_tensor(np.array(condition)), x, y).numpy()
+        np.testing.assert_allclose(got, np.exp(chosen.numpy()), rtol=1e-6)
+
+
 def test_relu_of_nan_is_nan():
     mod = module(lambda b, x: b.emit(op.nn.relu(x)), tensor_type(4))
     x = np.array([np.nan, -1, 2, -np.inf], "float32")

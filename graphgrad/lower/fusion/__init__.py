@@ -10,13 +10,14 @@ Stock fusion puts maps into the kernel of their only reader. Around it, here,
 """
 
 from .chains import with_row_chains
-from .items import with_items_for_tuples
+from .items import with_items_for_tuples, with_known_inner_tuples
 from .repeat import with_repeated_maps
 from .share import with_shared_results
 from .siblings import with_siblings_joined
 
 __all__ = [
     "with_items_for_tuples",
+    "with_known_inner_tuples",
     "with_repeated_maps",
     "with_row_chains",
     "with_shared_results",

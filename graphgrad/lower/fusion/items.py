@@ -16,12 +16,36 @@ from ..kernel_calls import variables_of, with_blocks_changed
 from ..rebuild import renamed
 
 
+def with_known_inner_tuples(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module whose dataflow blocks take no tuples out of tuples that they write out.
+
+    Stock fusion aborts on such an item, of which another item is taken.
+    """
+    return with_blocks_changed(mod, _with_inner_tuples)
+
+
 def with_items_for_tuples(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module whose dataflow blocks read values, not items of tuples, and no dead values.
 
     Nothing in a dataflow block has an effect but its value.
     """
     return with_blocks_changed(mod, _without_items)
+
+
+def _with_inner_tuples(bindings: list[Any]) -> list[Any]:
+    tuples: dict[Any, Any] = {}
+    changed = []
+    for binding in bindings:
+        new, value = binding, binding.value
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in tuples:
+            item = tuples[value.tuple_value].fields[int(value.index)]
+            value = tuples.get(item, item)
+            if isinstance(value, relax.Tuple):
+                new = relax.VarBinding(binding.var, value, binding.span)
+        if isinstance(value, relax.Tuple):
+            tuples[new.var] = value
+        changed.append(new)
+    return changed
 
 
 def _without_items(bindings: list[Any]) -> list[Any]:

@@ -4,6 +4,9 @@ A gradient rule states what it needs of the forward pass again, such as a batch'
 is small beside the tensors that it is computed from is better kept than computed again. What is
 large is not: it would be kept in memory from one place to the other. Unless it is a tensor in
 another shape, which takes no memory: two of these are one, so that what is read of them is alike.
+
+Two results that both leave their block stay two: what writes to one of them must not be seen in the
+other.
 """
 
 from __future__ import annotations
@@ -14,7 +17,13 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from ..kernel_calls import arguments_of, bytes_of, is_kernel_call, with_blocks_changed
+from ..kernel_calls import (
+    arguments_of,
+    bytes_of,
+    is_kernel_call,
+    variables_of,
+    with_blocks_changed,
+)
 from ..rebuild import renamed
 
 _FRACTION = 8
@@ -38,6 +47,7 @@ def with_shared_results(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _shared(bindings: list[Any], views: Container[Any]) -> list[Any]:
+    leaving = _leaving(bindings, views)
     known: dict[Any, Any] = {}
     names: dict[Any, Any] = {}
     kept = []
@@ -45,11 +55,27 @@ def _shared(bindings: list[Any], views: Container[Any]) -> list[Any]:
         new = renamed(binding, names) if names else binding
         key = _key(new, views)
         same = known.setdefault(key, new.var) if key is not None else new.var
-        if same.same_as(new.var) or not isinstance(binding.var, relax.DataflowVar):
+        both_leave = {same, new.var} <= leaving and not isinstance(new.value, relax.TupleGetItem)
+        is_inner = isinstance(binding.var, relax.DataflowVar)
+        if same.same_as(new.var) or not is_inner or both_leave:
             kept.append(new)
         else:
             names[binding.var] = same
+            if new.var in leaving:
+                leaving.add(same)
     return kept
+
+
+def _leaving(bindings: list[Any], views: Container[Any]) -> set[Any]:
+    """Return the variables in whose memory may be a value that is used behind the block."""
+    leaving: set[Any] = set()
+    for binding in reversed(bindings):
+        if not isinstance(binding.var, relax.DataflowVar):
+            leaving.add(binding.var)
+        value = binding.value
+        if binding.var in leaving and not (is_kernel_call(value) and value.args[0] not in views):
+            leaving.update(variables_of(value))
+    return leaving
 
 
 def _key(binding: Any, views: Container[Any]) -> Any | None:

@@ -85,7 +85,10 @@ class _Emitter:
 
     def nest(self) -> Any:
         """Return the loops, and the sums of what the tasks have added up."""
-        body = together(*map(self._group, groups(self._chain)))
+        # What one vectorised loop alone writes and reads, TVM would shrink to one element of it.
+        vectors = [buffer for buffer in self._of_row if int(buffer.shape[0]) > 1]
+        touched = map(self._first_touch, vectors)
+        body = together(*touched, *map(self._group, groups(self._chain)))
         each = self._number(self._each)
         trips = each
         if self._tasks * self._each != self._chain.rows:
@@ -118,7 +121,7 @@ class _Emitter:
         return kept
 
     def _first_touch(self, buffer: Any) -> Any:
-        """Return a store that makes TVM allocate a buffer once for a task, not for each row."""
+        """Return a store that makes TVM allocate all of a buffer here, not in the loops below."""
         zero = tirx.const(0, str(buffer.dtype))
         return tirx.BufferStore(buffer, zero, [self._number(0)])
 

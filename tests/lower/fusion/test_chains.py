@@ -172,3 +172,22 @@ def test_chains_of_equal_parts():
     expected = run(gg.vjp(exact), "main_vjp", *(a.astype("f8") for a in (x, row, x)))
     np.testing.assert_allclose(found, expected[0], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(x_bar, expected[1], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("size", [16, 64, 96, 128, 200])
+def test_values_that_two_maps_read_in_one_loop(size, dtype):
+    """Nothing else reads them, so they are never whole in memory."""
+
+    def build(b, x, y, z):
+        mean, largest = (b.emit(f(z, axis=[1], keepdims=True)) for f in (op.mean, op.max))
+        scaled = b.emit(op.add(b.emit(op.multiply(x, mean)), largest))
+        square = b.emit(op.multiply(scaled, scaled))
+        return relax.Tuple([b.emit(op.add(y, scaled)), b.emit(op.add(y, square))])
+
+    arrays = [np.sin(np.arange(size**2) + i).reshape(size, size).astype(dtype) for i in range(3)]
+    results = run(function(build, *[((size, size), dtype)] * 3), "main", *arrays)
+    x, y, z = (array.astype("float64") for array in arrays)
+    scaled = x * z.mean(1, keepdims=True) + z.max(1, keepdims=True)
+    for result, expected in zip(results, (y + scaled, y + scaled**2), strict=True):
+        np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)

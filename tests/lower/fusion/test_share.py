@@ -45,6 +45,21 @@ def test_a_large_result_is_not_kept_for_later():
     assert count(twice(lambda b, x: op.exp(x)), LARGE) == 3
 
 
+@pytest.mark.parametrize(
+    "first, second, calls", [(True, True, 4), (True, False, 3), (False, True, 3)]
+)
+def test_results_that_both_leave_stay_two(first, second, calls):
+    """What writes to one of them must not be seen in the other."""
+
+    def build(b, x):
+        sums = [b.emit(op.sum(x, axis=[0])) for _ in range(2)]
+        read = b.emit(op.add(b.emit(op.exp(sums[0])), sums[1]))
+        left = [total for total, leaves in zip(sums, (first, second), strict=True) if leaves]
+        return relax.Tuple([read, b.emit(relax.Tuple(left))])
+
+    assert count(build, LARGE) == calls
+
+
 @pytest.mark.parametrize("others", [(op.sum, op.max), (op.sum, lambda x, axis: op.sum(x, [1]))])
 def test_different_results_are_not_one(others):
     def build(b, x):
