@@ -18,6 +18,7 @@ from tvm import relax, tirx, topi
 
 from ..errors import AliasError, ArgumentError
 from ..ops.copy import KERNEL_OF_COPY
+from .addresses import Addresses
 from .inplace import DONATED, DONATED_DONE, KNOWN_TO_CALLER, check_requests, may_have_donations
 from .rebuild import with_body
 from .structure import static
@@ -33,9 +34,6 @@ _REFUSE = "graphgrad.refuse_overlap"
 _SEPARATOR = "\n"
 
 _COPY = "copy_of_argument"
-
-_UNION = 15
-"""The field of an argument on TVM's stack that holds its bits (``kTVMFFIAnyUnionValue``)."""
 
 
 @tvm_ffi.register_global_func(_REFUSE)
@@ -217,21 +215,20 @@ def _kernel(
     What it does where two share memory is the statement that `found` returns for their numbers.
     """
     count = len(arguments)
-    memory = tirx.tvm_stack_alloca("tvm_ffi_any", 1)
-    stack = tvm.ir.Var("stack", memory.ty)
+    addresses = Addresses()
     starts = tirx.decl_buffer((count,), "int64", "starts")
     ends = tirx.decl_buffer((count,), "int64", "ends")
     statements = [
-        tirx.Bind(stack, memory),
+        addresses.begin,
         tirx.AllocBuffer(starts),
         tirx.AllocBuffer(ends),
     ]
     for index, argument in enumerate(arguments):
         size = _bytes(argument.buffer)
-        # An address read as an integer: TVM lets nobody reinterpret a pointer before it is lowered.
+        read, address = addresses.of(argument.buffer)
         statements += [
-            tirx.Evaluate(tirx.tvm_struct_set(stack, 0, _UNION, argument.buffer.data)),
-            tirx.BufferStore(starts, tirx.tvm_struct_get(stack, 0, _UNION, "int64"), [index]),
+            read,
+            tirx.BufferStore(starts, address, [index]),
             tirx.BufferStore(ends, tirx.BufferLoad(starts, [index]) + size, [index]),
         ]
     statements.append(_comparison(starts, ends, overwritten, count, found))

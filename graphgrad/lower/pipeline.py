@@ -47,6 +47,7 @@ from .overlap import Overlap, check_overlaps, checked_overlap, copy_overlaps
 from .ownership import with_own_constants, with_own_views
 from .parallel_compile import compile_kernels
 from .permuted_products import with_permutations_inside
+from .result_checks import check_results
 from .retained import allocate_retained
 from .static_kernels import with_static_kernels
 from .target import is_generic, parse, vector_unit
@@ -338,7 +339,7 @@ def _to_virtual_machine(is_device: bool) -> tvm.ir.transform.Pass:
             relax.transform.ToNonDataflow(),
             relax.transform.CallTIRRewrite(),
             _as_pass(check_overlaps),
-            *([] if is_device else [_as_pass(check_arguments_once)]),
+            *([] if is_device else [_as_pass(check_arguments_once), _as_pass(check_results)]),
             _as_pass(allocate_retained),
             relax.transform.RemovePurityChecking(),
             _plan_memory,
