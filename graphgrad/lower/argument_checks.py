@@ -110,13 +110,15 @@ def check_arguments_once(mod: tvm.IRModule) -> tvm.IRModule:
     for variable, func in mod.functions.items():
         if variable.name_hint in chosen:
             changed.update_func(variable, func.with_attr(CHECKED, True))
+    # One builder: each that takes a module looks at all of its functions.
+    builder = relax.BlockBuilder(changed)
     for variable, function in functions.items():
         alignments = _alignments(mod, calls[variable])
         dense = _outside(calls[variable], chosen)
         checks = [_Check(t, t in dense, alignments[t]) for t in alignments]
         if checks:
-            changed = _with_checks(changed, variable, function, checks)
-    return changed
+            _add_checks(builder, variable, function, checks)
+    return builder.get()
 
 
 def skip_checks(mod: tvm.IRModule) -> tvm.IRModule:
@@ -280,11 +282,10 @@ def _flat(calls: dict[str, list[list[Any]]]) -> Iterator[tuple[str, list[Any]]]:
             yield name, arguments
 
 
-def _with_checks(
-    mod: tvm.IRModule, variable: Any, function: relax.Function, checks: list[_Check]
-) -> tvm.IRModule:
-    """Return a module in whose function kernels check some tensors first."""
-    builder = relax.BlockBuilder(mod)
+def _add_checks(
+    builder: relax.BlockBuilder, variable: Any, function: relax.Function, checks: list[_Check]
+) -> None:
+    """Let kernels check some tensors first in a function."""
     bindings: list[Any] = []
     for start in range(0, len(checks), _TOGETHER):
         some = checks[start : start + _TOGETHER]
@@ -297,7 +298,6 @@ def _with_checks(
     blocks = [relax.BindingBlock(bindings), *function.body.blocks]
     body = relax.SeqExpr(blocks, function.body.body, function.body.span)
     builder.update_func(variable, with_body(function, body))
-    return builder.get()
 
 
 def _bound(tensor: Any, bindings: list[Any]) -> Any:

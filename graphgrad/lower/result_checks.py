@@ -28,19 +28,27 @@ def check_results(mod: tvm.IRModule) -> tvm.IRModule:
     Runs on calls of kernels that take their outputs (after ``CallTIRRewrite``). A result that no
     kernel reads may lie anywhere.
     """
-    for variable, function in mod.functions.items():
-        if isinstance(function, relax.Function):
-            mod = _checked(mod, variable, function)
-    return mod
-
-
-def _checked(mod: tvm.IRModule, variable: Any, function: relax.Function) -> tvm.IRModule:
-    bindings = list(_bindings(function.body))
-    unknown = _unknown(mod, bindings)
-    if not unknown:
+    functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
+    bindings = {variable: list(_bindings(func.body)) for variable, func in functions.items()}
+    unknown = {variable: _unknown(mod, bound) for variable, bound in bindings.items()}
+    if not any(unknown.values()):
         return mod
-    alignments = _alignments(mod, bindings)
     builder = relax.BlockBuilder(mod)
+    for variable, function in functions.items():
+        if unknown[variable]:
+            alignments = _alignments(mod, bindings[variable])
+            _add_checks(builder, variable, function, unknown[variable], alignments)
+    return builder.get()
+
+
+def _add_checks(
+    builder: relax.BlockBuilder,
+    variable: Any,
+    function: relax.Function,
+    unknown: dict[Any, str],
+    alignments: dict[Any, int],
+) -> None:
+    """Let kernels check what is unknown in a function, where it comes from."""
 
     def with_checks(block: relax.BindingBlock) -> relax.BindingBlock:
         changed = []
@@ -55,7 +63,6 @@ def _checked(mod: tvm.IRModule, variable: Any, function: relax.Function) -> tvm.
 
     body = tvm_ffi.structural_map(function.body, (relax.BindingBlock, with_checks))
     builder.update_func(variable, with_body(function, body))
-    return builder.get()
 
 
 def _bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
