@@ -1,4 +1,5 @@
 import growth
+import pytest
 
 from graphgrad.models import resnet18
 
@@ -8,6 +9,7 @@ TINY = (
 )
 
 
+@pytest.mark.slow
 def test_json_form(bench):
     result = bench("growth.py", "--json", *TINY)
     assert result["benchmark"] == "growth"

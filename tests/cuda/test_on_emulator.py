@@ -10,9 +10,17 @@ from tests.emulator.toolchain import MissingToolError, environment
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(path.relative_to(ROOT) for path in Path(__file__).parent.glob("device/test_*.py"))
+LONG = ("test_training",)
+"""Files that take as long as all others: single steps are in these."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.slow] * (path.stem in LONG))
+        for path in FILES
+    ],
+)
 def test_on_emulator(path):
     try:
         environ = environment()

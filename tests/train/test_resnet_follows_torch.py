@@ -23,7 +23,9 @@ from tests.torch_resnet import export, resnet18, resnet50
 CASES = [
     pytest.param(resnet18, "cifar", "TRAINING", id="resnet18-cifar-training"),
     pytest.param(resnet18, "imagenet", "EVAL", id="resnet18-imagenet-inference"),
-    pytest.param(resnet50, "imagenet", "TRAINING", id="resnet50-imagenet-training"),
+    pytest.param(
+        resnet50, "imagenet", "TRAINING", id="resnet50-imagenet-training", marks=pytest.mark.slow
+    ),
     pytest.param(resnet50, "cifar", "EVAL", id="resnet50-cifar-inference"),
 ]
 BATCH = 4

@@ -178,6 +178,7 @@ def test_gradients_of_values_that_are_named(as_in_model):
     )))  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_resnet_in_float32(as_in_model):
     model = gg.from_onnx(models.resnet_digits(activation="silu", batch=8))
     x, y = random(8, 1, 8, 8), np.arange(8) % 10
