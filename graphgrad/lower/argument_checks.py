@@ -230,10 +230,14 @@ def _is_tensor(origin: Any) -> bool:
 
 
 def _is_plain(param: Any) -> bool:
-    """Return whether a parameter is a buffer of static shape, dense and from its start."""
+    """Return whether a parameter is a buffer of static shape, without gaps and from its start."""
+    return is_whole_buffer(param) and all(isinstance(n, tirx.IntImm) for n in param.ty.shape)
+
+
+def is_whole_buffer(param: Any) -> bool:
+    """Return whether a parameter of a kernel is a buffer without gaps, from its start."""
     return (
         tirx.is_buffer_var(param)
-        and all(isinstance(extent, tirx.IntImm) for extent in param.ty.shape)
         and not len(param.ty.strides)
         and isinstance(param.ty.elem_offset, tirx.IntImm)
         and int(param.ty.elem_offset) == 0

@@ -15,7 +15,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from .addresses import Addresses
-from .argument_checks import CHECK
+from .argument_checks import CHECK, is_whole_buffer
 from .kernel_calls import variables_of
 from .rebuild import with_body
 
@@ -109,22 +109,12 @@ def _alignments(mod: tvm.IRModule, bindings: list[relax.Binding]) -> dict[Any, i
             kernel = mod[value.op]
             if isinstance(kernel, tirx.PrimFunc):
                 for param, argument in zip(kernel.params, value.args, strict=True):
-                    if _is_dense(param) and isinstance(argument, relax.Var):
+                    if is_whole_buffer(param) and isinstance(argument, relax.Var):
                         found[argument] = max(found.get(argument, 1), int(param.ty.data_alignment))
         elif needed is not None:
             for var in _sources(value):
                 found[var] = max(found.get(var, 1), needed)
     return found
-
-
-def _is_dense(param: Any) -> bool:
-    """Return whether a parameter of a kernel is a buffer without gaps, from its start."""
-    return (
-        tirx.is_buffer_var(param)
-        and not len(param.ty.strides)
-        and isinstance(param.ty.elem_offset, tirx.IntImm)
-        and int(param.ty.elem_offset) == 0
-    )
 
 
 def _sources(value: Any) -> list[Any]:

@@ -1,8 +1,10 @@
 """CUDA source of small programs, for the tests of how it is written."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import tvm
 from tvm import relax
 
@@ -12,6 +14,8 @@ from graphgrad.lower.pipeline import generate, lower
 from graphgrad.lower.target import target
 
 TARGET = target({"kind": "cuda", "arch": "sm_90"})
+
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc on the PATH")
 
 
 def program(

@@ -1,7 +1,6 @@
 """The compilers of CUDA source: which is taken, what it is asked for, and what it says."""
 
 import ctypes
-import shutil
 import sys
 from types import ModuleType, SimpleNamespace
 
@@ -11,7 +10,7 @@ import tvm_ffi
 from graphgrad.errors import LoweringError
 from graphgrad.lower.cuda import compiler
 from graphgrad.lower.cuda.compiler import compiling_for, find_nvcc, gives_ptx, machine_code
-from tests.lower.cuda.sources import TARGET
+from tests.lower.cuda.sources import TARGET, needs_nvcc
 
 SOURCE = """\
 extern "C" __global__ void first_kernel(float* a);
@@ -22,8 +21,6 @@ extern "C" __global__ void __launch_bounds__(256) second_kernel(float* a) {
   a[0] = wrong;
 }
 """
-
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc on the PATH")
 
 
 @pytest.fixture(autouse=True)

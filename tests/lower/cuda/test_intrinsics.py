@@ -4,7 +4,6 @@ import functools
 import math
 import operator
 import re
-import shutil
 import struct
 
 import numpy as np
@@ -15,7 +14,7 @@ from tvm import te, tirx
 from graphgrad.lower.cuda.compiler import executable_sources, machine_code
 from graphgrad.lower.cuda.intrinsics import _MATHEMATICS
 from graphgrad.lower.pipeline import lower
-from tests.lower.cuda.sources import TARGET, cuda_source, program, whole_source
+from tests.lower.cuda.sources import TARGET, cuda_source, needs_nvcc, program, whole_source
 
 FUNCTIONS = sorted(_MATHEMATICS)
 TWO_OPERANDS = ("tirx.atan2", "tirx.fmod", "tirx.hypot", "tirx.pow")
@@ -141,7 +140,7 @@ def everything(x, y):
     return functools.reduce(operator.add, values + [x.astype(o).astype(dtype) for o in others])
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no nvcc on the PATH")
+@needs_nvcc
 def test_nvcc_takes_every_function_in_every_dtype():
     dtypes = ("float64", "float32", "float16", "bfloat16")
 

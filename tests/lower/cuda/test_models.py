@@ -1,7 +1,6 @@
 """Training steps of whole models, lowered for GPUs on a machine that need not have one."""
 
 import re
-import shutil
 from functools import cache
 
 import pytest
@@ -19,6 +18,7 @@ from graphgrad.train.forward import LossFunction, build_forward
 from graphgrad.train.recipe import recipe
 from graphgrad.train.update import build_step
 from tests import torch_nets
+from tests.lower.cuda.sources import needs_nvcc
 from tests.peers import peer
 from tests.torch_export import export
 
@@ -118,9 +118,8 @@ def on_host(func):
     return func.with_body(body).with_attr(SCHEDULED, True)
 
 
+@needs_nvcc
 def test_machine_code():
-    if not shutil.which("nvcc"):
-        pytest.skip("no nvcc on the PATH: nothing here compiles CUDA source")
     executable = gg.compile(training_step("mlp"), {"kind": "cuda", "arch": "sm_90"})
     assert executable_sources(executable)
 
@@ -132,10 +131,9 @@ def windowed():
     return recipe(model, "cross_entropy", optimizer, None, gpu("sm_90"), 0, "auto", accumulate=2)
 
 
+@needs_nvcc
 def test_machine_code_of_a_micro_batch():
     """Whether it opens its window is asked of several elements at once."""
-    if not shutil.which("nvcc"):
-        pytest.skip("no nvcc on the PATH: nothing here compiles CUDA source")
     made = windowed()
     assert executable_sources(gg.compile(made.step(made.forward({})), gpu("sm_90")))
 
