@@ -12,9 +12,9 @@ import tvm
 from tvm import relax, tirx
 
 import graphgrad as gg
-from graphgrad.lower.allocate import allocated_bytes, scratch_bytes
-from graphgrad.lower.arrays import to_tensor
-from graphgrad.lower.inplace import DONATED
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.memory.allocation import allocated_bytes, scratch_bytes
+from graphgrad.memory.donation import DONATED
 from graphgrad.models import resnet18, resnet_digits
 from graphgrad.train.forward import FORWARD, LossFunction, build_forward
 from graphgrad.train.update import STEP, build_step

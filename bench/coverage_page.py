@@ -31,7 +31,7 @@ from topi_coverage import topi_records
 
 from graphgrad.autodiff.vjp import vjp
 from graphgrad.check import flat, sample_inputs, sample_module
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.pipeline import compile as compile_module
 from graphgrad.registry import Rule, all_rules
 from tests.registry.derived_ops import DERIVED_SAMPLES  # on the path by `topi_coverage`

@@ -28,8 +28,8 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import flat, sample_inputs, sample_module
-from graphgrad.lower.arrays import to_tensor
-from graphgrad.lower.legalise import LEGALISATIONS
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.ops.legalize import LEGALISATIONS
 from graphgrad.registry.sample import Sample, sample, static, tensor
 
 PAGE = ROOT / "docs" / "derived-vs-hand.md"

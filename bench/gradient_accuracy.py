@@ -34,8 +34,8 @@ from machine import facts, versions
 from table import table
 
 import graphgrad as gg
+from graphgrad.check.promote import promote_model
 from graphgrad.models import resnet18, resnet50
-from graphgrad.promote import promote_model
 
 Gradients = Mapping[str, np.ndarray]
 Batch = tuple[np.ndarray, np.ndarray]

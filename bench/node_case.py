@@ -19,9 +19,9 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import compare_gradients, flat
+from graphgrad.check.promote import promote_to_float64
 from graphgrad.frontend.mode import is_seeded, specialise
-from graphgrad.lower.arrays import to_tensor
-from graphgrad.promote import promote_to_float64
+from graphgrad.ir.arrays import to_tensor
 
 SUPPORTED, REFUSED, MISSING = "supported", "refused", "missing"
 STATUSES = (SUPPORTED, REFUSED, MISSING, WRONG)

@@ -38,10 +38,10 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import flat
+from graphgrad.check.promote import promote_to_float64
 from graphgrad.frontend.mode import specialise
-from graphgrad.lower.arrays import to_tensor
-from graphgrad.ops.tensor import type_shape
-from graphgrad.promote import promote_to_float64
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.tensor import type_shape
 
 AGREES, NOT_EXPORTED, MISSING = "agrees", "not exported", "missing"
 STATUSES = (AGREES, NOT_EXPORTED, MISSING, WRONG)

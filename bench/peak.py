@@ -18,8 +18,8 @@ import tvm
 from tvm.script.parser import tirx as T
 
 import graphgrad as gg
-from graphgrad.lower.arrays import to_tensor
-from graphgrad.lower.target import vector_unit
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.lower.cpu.vector_unit import vector_unit
 
 ROUNDS = 7
 ITERATIONS = 1 << 22  # of each thread: tens of milliseconds

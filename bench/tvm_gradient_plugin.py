@@ -19,8 +19,8 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.autodiff.apply import apply_rule
 from graphgrad.check import flat
-from graphgrad.ops.calls import without_te_gradients
-from graphgrad.ops.tensor import Emitter, Tensor
+from graphgrad.ir.calls import without_te_gradients
+from graphgrad.ir.tensor import Emitter, Tensor
 from graphgrad.registry import find
 
 EQUAL_IN_VALUE = "equal in value"

@@ -53,9 +53,9 @@ from zoo_weights import random_weights
 
 import graphgrad as gg
 from graphgrad.check import flat
+from graphgrad.check.promote import promote_to_float64
 from graphgrad.frontend.mode import specialise
-from graphgrad.lower.arrays import to_tensor
-from graphgrad.promote import promote_to_float64
+from graphgrad.ir.arrays import to_tensor
 
 AGREES, MISSING = "agrees", "missing"
 

@@ -3,8 +3,6 @@
 from . import fallback, loss, optim, schedule, transform
 from .autodiff.vjp import vjp
 from .check.gradients import check_grads
-from .coverage import coverage
-from .effects import declare_effects
 from .errors import (
     AliasError,
     ArgumentError,
@@ -31,11 +29,13 @@ from .frontend.onnx_import import from_onnx
 from .lower.pipeline import compile, pipeline
 from .lower.target import target
 from .lower.thread_count import set_threads
-from .memory import copy, shares_memory
+from .memory.effects import declare_effects
+from .memory.sharing import copy, shares_memory
 from .ops.call_te import call_te
 from .ops.scan import scan
-from .profile import profile
+from .profile.profile import profile
 from .registry.rule import nondifferentiable, register_gradient
+from .report.coverage import coverage
 from .train.export import export_step
 from .train.step import train_step
 from .train.value_and_grad import value_and_grad

@@ -6,7 +6,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import compare_gradients, flat
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 
 
 def assert_gradients(mod, *arrays, name="main"):

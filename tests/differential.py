@@ -24,7 +24,7 @@ from tvm.relax import vm_build
 
 import graphgrad as gg
 from graphgrad.lower import pipeline
-from graphgrad.lower.inplace import DONATED_DONE
+from graphgrad.memory.donation import DONATED_DONE
 from graphgrad.train import on_device
 from tests.guarded_memory import guarded, guarded_copy
 

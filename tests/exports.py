@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from graphgrad.exported_step.folder import digest_of
+from graphgrad.runtime.folder import digest_of
 
 RUNNER = """
 import sys

@@ -8,7 +8,7 @@ import numpy as np
 import tvm
 import tvm_ffi
 
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 
 _PAGE = mmap.PAGESIZE
 _ALIGNMENT = 64

@@ -5,7 +5,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import flat
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 
 
 def run(mod, name, *arrays):

@@ -12,8 +12,8 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import flat
-from graphgrad.exclusive import SHARED_STATE
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.compile_lock import SHARED_STATE
 from tests.running import function
 
 op = relax.op

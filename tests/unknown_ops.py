@@ -9,8 +9,8 @@ import pytest
 import tvm
 from tvm import relax, te
 
-from graphgrad.lower.legalise import LEGALISATIONS
 from graphgrad.ops.define import call_op, define_op
+from graphgrad.ops.legalize import LEGALISATIONS
 from graphgrad.registry import rule
 
 

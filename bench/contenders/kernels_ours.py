@@ -12,7 +12,7 @@ from kernel_cases import Case, Convolution, Product
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 
 INCLUDES = "gg.compile of conv2d NHWC/HWIO, matmul, and their gradients by gg.vjp"
 

@@ -11,7 +11,7 @@ from layer_cases import Layer, LayerCase
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 
 INCLUDES = "gg.compile of one layer; with gradients, of gg.vjp"
 

@@ -15,8 +15,8 @@ import tvm
 from families import Family
 
 import graphgrad as gg
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower import pipeline
-from graphgrad.lower.arrays import to_tensor
 from graphgrad.lower.cuda.compiler import executable_sources, machine_code
 from graphgrad.train.forward import LossFunction, build_forward
 from graphgrad.train.inputs import bind_shapes, input_types

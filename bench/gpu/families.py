@@ -18,8 +18,8 @@ import paths  # noqa: F401 (where `tests` is found)
 from onnx import TensorProto, helper, numpy_helper
 
 import graphgrad as gg
+from graphgrad.check.promote import promote_model
 from graphgrad.models import lenet, mlp, resnet18, resnet34, resnet50, resnet_digits
-from graphgrad.promote import promote_model
 from tests import derived_nets
 from tests.torch_export import NETWORKS, build, export, inputs_of
 

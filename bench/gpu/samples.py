@@ -34,7 +34,7 @@ from table import table
 
 from graphgrad.autodiff.vjp import vjp
 from graphgrad.check import flat, sample_inputs, sample_module
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.cuda.compiler import executable_sources, machine_code
 from graphgrad.lower.cuda.schedule import Kernel
 from graphgrad.lower.pipeline import compile as compile_module

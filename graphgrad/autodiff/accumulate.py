@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError
-from ..lower.inplace import DONATED
+from ..memory.donation import DONATED
 from .reverse import add
 
 REQUESTS = ("write", "add", "null")

@@ -16,14 +16,14 @@ import tvm
 from tvm import relax
 
 from ..errors import MissingGradientError
-from ..ops.calls import callee
-from ..ops.tensor import is_float
-from ..provenance import read
+from ..ir.calls import callee
+from ..ir.program import Program, variables_in
+from ..ir.provenance import read
+from ..ir.tensor import is_float
 from ..registry.rule import Rule, find, find_function
 from .branches import branch_programs
 from .derive import derived_rule
 from .overwriting import overwriting
-from .program import Program, variables_in
 from .te_gradients import te_gradient_rule
 from .written_out import written_out
 

@@ -12,9 +12,9 @@ from typing import Any
 from tvm import relax
 
 from ..errors import RuleError
+from ..ir.calls import data_of
+from ..ir.tensor import Emitter, Tensor, is_float
 from ..ops import functional as op
-from ..ops.calls import data_of
-from ..ops.tensor import Emitter, Tensor, is_float
 from ..registry.attributes import Attributes
 from ..registry.rule import Rule
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from tvm import relax
 
-from ..ops.tensor import Emitter, expression_of
-from .program import Program, replay, variables_in
+from ..ir.program import Program, replay, variables_in
+from ..ir.tensor import Emitter, expression_of
 
 
 def branch_programs(program: Program, value: relax.If) -> list[Program]:

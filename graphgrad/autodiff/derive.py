@@ -23,10 +23,10 @@ from ..fallback.kernels.gradient import (
     saving_kernel,
 )
 from ..fallback.kernels.in_place import out_of_place
-from ..lower.legalise import lowering_of
+from ..ir.calls import callee, data_of
+from ..ir.tensor import Tensor, expression_of, same_shape
 from ..ops.call_te import KernelBuilder
-from ..ops.calls import callee, data_of
-from ..ops.tensor import Tensor, expression_of, same_shape
+from ..ops.legalize import lowering_of
 from ..registry.rule import Rule
 
 KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ..ir.program import Program
 from .activity import Activity, analyse
 from .mutation import mutations_of
-from .program import Program
 from .written_out import written_out
 
 

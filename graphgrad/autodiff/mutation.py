@@ -16,15 +16,15 @@ import tvm
 from tvm import relax
 
 from ..errors import MissingGradientError
-from ..lower.alias import Aliases, Module, Use
-from ..lower.in_order import may_write
-from ..lower.regions import OUTSIDE, leaves
-from ..ops.calls import overwritten_by
-from ..ops.tensor import Tensor
-from ..provenance import read
+from ..ir.calls import overwritten_by
+from ..ir.program import Program, variables_in
+from ..ir.provenance import read
+from ..ir.tensor import Tensor
+from ..memory.alias import Aliases, Module, Use
+from ..memory.effect_order import may_write
+from ..memory.regions import OUTSIDE, leaves
 from ..registry.rule import find_function
 from .activity import Activity, has_cotangent, op_name, stops_derivatives
-from .program import Program, variables_in
 
 
 def mutations_of(program: Program) -> Mutations | None:

@@ -11,8 +11,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..ops.calls import overwritten_by
-from .program import Program, variables_in
+from ..ir.calls import overwritten_by
+from ..ir.program import Program, variables_in
 
 _VIEWS = [
     tvm.ir.Op.get(f"relax.{name}")

@@ -12,16 +12,16 @@ from typing import Any
 from tvm import relax
 
 from ..errors import NotDifferentiableError
-from ..ops.calls import data_of
-from ..ops.tensor import Emitter, type_shape
-from ..provenance import read, with_origin
+from ..ir.calls import data_of
+from ..ir.program import Program, substitute, variables_in
+from ..ir.provenance import read, with_origin
+from ..ir.tensor import Emitter, type_shape
 from ..registry.rule import Rule
 from .activity import Activity, has_cotangent
 from .apply import Cotangent, apply_rule
 from .branches import branch_programs, emitted_branch, materialised
 from .expand import expand
 from .mutation import Reads, mutations_of
-from .program import Program, substitute, variables_in
 
 
 def add(a: Cotangent, b: Cotangent) -> Cotangent:

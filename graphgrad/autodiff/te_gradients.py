@@ -12,8 +12,8 @@ import tvm
 from tvm import relax
 
 from ..errors import MissingGradientError
-from ..ops.calls import WITH_TE_GRADIENT
-from ..ops.tensor import Tensor, expression_of, is_float
+from ..ir.calls import WITH_TE_GRADIENT
+from ..ir.tensor import Tensor, expression_of, is_float
 from ..registry.rule import Rule
 
 _PREFIX = "tvm.relax.te_grad._register."

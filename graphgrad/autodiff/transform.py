@@ -9,15 +9,15 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
-from ..ops.calls import without_te_gradients
-from ..ops.tensor import Emitter, type_shape
+from ..ir.calls import without_te_gradients
+from ..ir.inline import linearise
+from ..ir.program import Program, replay, substitute
+from ..ir.tensor import Emitter, type_shape
+from ..ir.write import write_function
 from .activity import has_cotangent
 from .expand import expand
-from .linearise import linearise
-from .program import Program, replay, substitute
 from .reverse import backward, is_differentiable
 from .vjp import select, shaped_like
-from .write import write_function
 
 
 def Gradient(

@@ -10,15 +10,15 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
-from ..ops.tensor import Emitter
+from ..ir.inline import linearise
+from ..ir.program import Program, replay, substitute
+from ..ir.tensor import Emitter
+from ..ir.write import write_function
 from .accumulate import Accumulators, GradReq, leaves
 from .activity import has_cotangent
 from .apply import Cotangent
 from .expand import expand
-from .linearise import linearise
-from .program import Program, replay, substitute
 from .reverse import backward, check_target
-from .write import write_function
 
 Wrt = str | Any | Sequence[str | Any] | None
 """Names or variables, one or several; None for every float parameter."""

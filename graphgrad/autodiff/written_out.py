@@ -11,15 +11,15 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..errors import RuleError
-from ..exclusive import SHARED_STATE
 from ..fallback.memo import Memo
-from ..lower.legalise import LEGALISATIONS
-from ..ops.calls import data_of
-from ..ops.tensor import Emitter, Tensor, same_shape
-from ..provenance import with_origin
+from ..ir.calls import data_of
+from ..ir.compile_lock import SHARED_STATE
+from ..ir.program import variables_in
+from ..ir.provenance import with_origin
+from ..ir.tensor import Emitter, Tensor, same_shape
+from ..ops.legalize import LEGALISATIONS
 from ..registry.attributes import Attributes
 from ..registry.rule import Rule
-from .program import variables_in
 
 
 @dataclass(frozen=True)

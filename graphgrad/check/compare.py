@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import GradientMismatch
-from ..ops.tensor import is_float
+from ..ir.tensor import is_float
 from .differences import FLOAT32, FLOAT64, HALF, Kink, Line, Precision, Verdict, judge, measure
 
 Arrays = list[np.ndarray]

@@ -11,10 +11,10 @@ import tvm_ffi
 from tvm import relax
 
 from ..autodiff.vjp import vjp
-from ..promote import promote_array, promote_to_float64
 from .compare import Arrays
 from .machine import Machine, UncompilableError
 from .parts import Part
+from .promote import promote_array, promote_to_float64
 
 _TOGETHER = 8
 """How many different parts are compiled at a time."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..autodiff.activity import analyse
-from ..autodiff.linearise import linearise
 from ..autodiff.vjp import select
 from ..errors import GradientMismatch
+from ..ir.inline import linearise
 from .compare import DEFAULT, Arrays, Tolerances, precision_of
 from .compiler import Compiled, PartCompiler, compile_function
 from .machine import Machine

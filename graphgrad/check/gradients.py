@@ -10,7 +10,7 @@ import tvm
 
 from ..errors import ArgumentError, GradientMismatch, InputError
 from ..frontend.model import Model
-from ..ops.tensor import is_float
+from ..ir.tensor import is_float
 from ..registry.rule import find
 from .compare import Arrays, Tolerances, precision_of
 from .functions import Settings, check_function

@@ -9,9 +9,9 @@ import tvm
 from tvm import relax
 
 from ..errors import ModelError
-from ..lower.arrays import to_tensor
+from ..ir.arrays import to_tensor
+from ..ir.tensor import is_float
 from ..lower.pipeline import compile as compile_module
-from ..ops.tensor import is_float
 from .compare import Arrays
 
 

@@ -15,9 +15,9 @@ import tvm
 from tvm import relax
 
 from ..autodiff.activity import Activity, has_cotangent, op_name, place, variables_in
-from ..autodiff.program import Program, replay, substitute
-from ..autodiff.write import write_function
-from ..provenance import read
+from ..ir.program import Program, replay, substitute
+from ..ir.provenance import read
+from ..ir.write import write_function
 
 VALUES = "values"
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from ..errors import ArgumentError, GradientMismatch
-from ..ops.tensor import is_float
+from ..ir.tensor import is_float
 from .compare import (
     DEFAULT,
     Arrays,

@@ -10,12 +10,12 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..arrays import to_numpy
-from ..autodiff.linearise import linearise
 from ..errors import ArgumentError, InputError
 from ..frontend.mode import is_seeded, specialise
 from ..frontend.model import Model
-from ..ops.tensor import is_float
+from ..ir.inline import linearise
+from ..ir.numpy_arrays import to_numpy
+from ..ir.tensor import is_float
 from ..train.forward import bind
 from ..train.inputs import bind_shapes, by_name, check_types, input_types, read_arrays
 from .compare import Arrays

@@ -10,12 +10,12 @@ import numpy as np
 import tvm
 from tvm import te
 
-from ..arrays import to_numpy
 from ..errors import ArgumentError, GradientMismatch, InputError, NotDifferentiableError
 from ..fallback.gradient import te_gradient
 from ..fallback.graph import operations, outputs_of, rewritten
 from ..fallback.walk import tensor_key
-from ..ops.tensor import is_float
+from ..ir.numpy_arrays import to_numpy
+from ..ir.tensor import is_float
 from .compare import Arrays, precision_of
 from .functions import Settings
 from .point import check_orders

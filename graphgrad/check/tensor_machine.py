@@ -10,15 +10,15 @@ import numpy as np
 import tvm
 from tvm import te
 
-from ..arrays import to_numpy
 from ..errors import LoweringError
 from ..fallback.lowering.prim_func import lowered
 from ..fallback.walk import Expr, substituted
-from ..lower.arrays import to_tensor
-from ..promote import promote_array, promote_type
-from ..promote_kernel import promote_kernel
+from ..ir.arrays import to_tensor
+from ..ir.numpy_arrays import to_numpy
 from .compare import Arrays
 from .machine import UncompilableError, last_line
+from .promote import promote_array, promote_type
+from .promote_kernel import promote_kernel
 
 _TARGET = {"kind": "llvm", "opt-level": 0}
 """Optimising would take longer than all runs together."""

@@ -15,8 +15,8 @@ import tvm
 from tvm import tirx
 from tvm.ir import StringImm, prim
 
-from ..callables import location_of
 from ..errors import MissingGradientError, NotDifferentiableError, RuleError
+from ..ir.callables import location_of
 from . import intrinsics
 from .guarded import Guard, Guarded, GuardedSum, joined
 from .walk import (

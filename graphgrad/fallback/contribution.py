@@ -9,10 +9,10 @@ from tvm import te
 
 from ..errors import MissingGradientError, NotDifferentiableError
 from .backprop import Read, backpropagate, few
-from .equality import Classes
 from .guarded import Guarded
 from .indices.index_system import Axis
 from .reductions.reduce import Point
+from .value_numbering import Classes
 from .walk import Expr, tensor_key
 
 

@@ -24,21 +24,13 @@ from typing import Any
 
 from tvm import te, tirx
 
+from .common_subexpressions import shared
 from .constants import is_true
-from .graph import (
-    Key,
-    Operation,
-    all_operations,
-    outputs_of,
-    reduce_with,
-    rewritten,
-    with_bodies,
-)
+from .graph import Key, Operation, all_operations, outputs_of, reduce_with, rewritten, with_bodies
 from .indices.linear_system import Axis
 from .kinds import map_stage
 from .reductions.reduce import stage_axes
 from .regions import Placement, Region
-from .share import shared
 from .walk import (
     Expr,
     children,

@@ -15,19 +15,12 @@ from typing import Any
 import tvm
 from tvm.ir import prim
 
-from .equality import Classes
 from .evaluation_order import conditions_first
 from .fragile import fragile
 from .guarded import all_of, chosen, either
 from .indices.linear_system import Axis
-from .walk import (
-    Expr,
-    Graph,
-    children,
-    identity,
-    is_conditional,
-    unrolled,
-)
+from .value_numbering import Classes
+from .walk import Expr, Graph, children, identity, is_conditional, unrolled
 
 Building = Generator[Any, Any, Expr | None]
 """A recursion without Python's stack (see `walk.unrolled`)."""

@@ -16,11 +16,11 @@ from tvm import te, tirx
 from tvm.ir import prim
 from tvm.te import _ffi_api
 
+from .common_subexpressions import shared
 from .graph import DETECT_ACCESS
 from .guarded import Guarded, balanced
 from .indices.linear_system import Axis, element_axes
 from .kinds import Kind, map_stage, marked
-from .share import shared
 from .walk import (
     Expr,
     is_load,

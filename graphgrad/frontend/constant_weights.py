@@ -15,14 +15,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from .onnx_graph import (
-    Reader,
-    attribute,
-    is_float,
-    output_names,
-    readers,
-    remove_nodes,
-)
+from .onnx_graph import Reader, attribute, is_float, output_names, readers, remove_nodes
 
 # Inputs that hold the weights of a layer.
 WEIGHT_SLOTS = frozenset(

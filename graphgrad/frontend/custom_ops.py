@@ -10,9 +10,9 @@ import onnx
 from onnx import numpy_helper
 from tvm import relax
 
-from ..callables import location_of
 from ..errors import ArgumentError, ModelError
-from ..ops.tensor import Tensor
+from ..ir.callables import location_of
+from ..ir.tensor import Tensor
 from .converters import Converter, Node
 from .onnx_graph import STANDARD_DOMAINS
 

@@ -9,10 +9,10 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..aliases import equal_names, with_aliases
 from ..errors import ArgumentError, ModelError
+from ..ir.provenance import read
+from ..ir.value_names import equal_names, with_aliases
 from ..ops import random
-from ..provenance import read
 from .arrays import dtype_name
 from .model import Model
 from .onnx_graph import STATISTICS

@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, InputError, ModelError
-from ..ops.tensor import dimension_text
+from ..ir.tensor import dimension_text
 from .arrays import FLOAT_DTYPES, as_array, dtype_name
 from .relax_main import literal_outputs, with_parameters
 

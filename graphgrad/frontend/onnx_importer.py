@@ -13,11 +13,11 @@ from onnx import numpy_helper
 from tvm import relax, tirx
 from tvm.ir import GenericConst, IRModule
 
-from ..aliases import equal_names, with_aliases
 from ..errors import GraphGradError, ModelError
-from ..exclusive import SHARED_STATE
-from ..ops.tensor import Emitter, Tensor, expression_of
-from ..provenance import span_of
+from ..ir.compile_lock import SHARED_STATE
+from ..ir.provenance import span_of
+from ..ir.tensor import Emitter, Tensor, expression_of
+from ..ir.value_names import equal_names, with_aliases
 from . import converters, stock_operators
 from .exact_arithmetic import ExactArithmetic, symbols
 from .known_values import LARGEST, KnownValue
@@ -73,7 +73,7 @@ def import_graph(
     module : IRModule
         ``main(*inputs, *variables)`` returns a tensor, or a literal tuple if there are several
         outputs. Names are those of the ONNX file, verbatim; names of equal values, of which the
-        function has only one, are its aliases (`graphgrad.aliases`).
+        function has only one, are its aliases (`graphgrad.ir.value_names`).
     outputs : list of str
         The names of the outputs: those of the graph, where an output that is a sequence is one for
         each of its tensors.

@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 from . import orders
 from .orders import Order
-from .passage import Passed, Site, as_in_model, following, passage, stored_axes, stored_axis
+from .rule import Passed, Site, as_in_model, following, passage, stored_axes, stored_axis
 from .value import Value
 
 _ALONG_ONE_AXIS = [

@@ -15,14 +15,14 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..autodiff.linearise import linearise
-from ..autodiff.program import Program, replay, substitute, variables_in
-from ..autodiff.write import write_function
-from ..lower.in_order import may_write
-from ..ops.tensor import Emitter, type_shape
+from ..ir.inline import linearise
+from ..ir.program import Program, replay, substitute, variables_in
+from ..ir.tensor import Emitter, type_shape
+from ..ir.write import write_function
+from ..memory.effect_order import may_write
 from . import axes, elementwise, orders, shapes, windows  # noqa: F401 (they register passages)
 from .orders import Order
-from .passage import PASSAGES, Passage, Passed, Site, as_in_model
+from .rule import PASSAGES, Passage, Passed, Site, as_in_model
 from .value import Bindings, Parts, Value
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import tvm
 from tvm import relax
 
-from ..ops.tensor import type_shape
+from ..ir.tensor import type_shape
 from . import orders
 from .channels_last import channels_last
 from .orders import Order

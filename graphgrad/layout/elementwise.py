@@ -9,7 +9,7 @@ from tvm import relax
 
 from . import orders
 from .orders import Order
-from .passage import Passed, Site, following, passage, stored_axis
+from .rule import Passed, Site, following, passage, stored_axis
 from .value import Value
 
 # fmt: off

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..ops.tensor import Dimension, same_dimension
+from ..ir.tensor import Dimension, same_dimension
 
 Order = tuple[int, ...]
 

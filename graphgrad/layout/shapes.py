@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 
 from . import orders
-from .passage import Passed, Site, passage
+from .rule import Passed, Site, passage
 from .value import Value
 
 _RESHAPE = tvm.ir.Op.get("relax.reshape")

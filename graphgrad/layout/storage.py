@@ -7,8 +7,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..autodiff.linearise import linearise
-from ..autodiff.program import variables_in
+from ..ir.inline import linearise
+from ..ir.program import variables_in
 from .channels_last import is_convertible
 from .orders import Order
 from .windows import order_of_weights

@@ -10,7 +10,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..ops.tensor import Dimension, same_shape, type_shape
+from ..ir.tensor import Dimension, same_shape, type_shape
 from . import orders
 from .orders import Order
 

@@ -10,7 +10,7 @@ from ..ops.conv import Layouts
 from ..registry.attributes import Attributes
 from . import orders
 from .orders import Order
-from .passage import Passed, Site, passage
+from .rule import Passed, Site, passage
 
 _CONVOLUTIONS = [f"relax.nn.conv{rank}d" for rank in (1, 2, 3)]
 _TRANSPOSED = [f"{name}_transpose" for name in _CONVOLUTIONS]

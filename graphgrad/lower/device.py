@@ -9,7 +9,8 @@ from contextlib import contextmanager
 import tvm
 
 from ..errors import DeviceError, GraphGradError, OutOfMemoryError
-from .architecture import architecture_of, runs_on
+from ..ir.arrays import OUT_OF_MEMORY
+from .cuda.architecture import architecture_of, runs_on
 from .cuda.compiler import gives_ptx
 
 _LIBRARIES = {
@@ -18,9 +19,6 @@ _LIBRARIES = {
     "be where the loader looks, such as in LD_LIBRARY_PATH",
 }
 """What TVM's CUDA runtime is linked to, and where to get it."""
-
-OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
-"""Of an allocation, all of which come first; a launch that lacks memory may come after others."""
 
 
 def device_of(target: tvm.target.Target) -> tvm.runtime.Device:

@@ -10,24 +10,35 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ..divisions import with_exact_divisions
 from ..errors import TargetError
-from ..exclusive import SHARED_STATE
-from ..exported_step.threads import prepare as prepare_threads
-from ..ops.calls import without_te_gradients
-from . import cpu
-from .accumulate import with_early_sums, with_fused_sums
-from .allocate import allocate_first
-from .argument_checks import check_arguments_once
-from .cache import compiled_once
-from .closures import with_direct_calls
-from .collection import without_collection
-from .copies import keep_copies
+from ..ir.calls import without_te_gradients
+from ..ir.compile_lock import SHARED_STATE
+from ..ir.exact_divisions import with_exact_divisions
+from ..memory.allocation import allocate_first
+from ..memory.argument_checks import check_arguments_once
+from ..memory.copies import keep_copies
+from ..memory.donation import donate
+from ..memory.effect_order import in_order, is_fusion_dropping
+from ..memory.escape import allocate_retained
+from ..memory.no_alias import with_one_promise, with_promise_kept
+from ..memory.overlap import Overlap, check_overlaps, checked_overlap, copy_overlaps
+from ..memory.ownership import with_own_constants, with_own_views
+from ..memory.result_checks import check_results
+from ..runtime.threads import prepare as prepare_threads
+from .build.cache import compiled_once
+from .build.early import EarlyBuilds
+from .build.gc_pause import without_collection
+from .build.parallel import compile_kernels
+from .cpu import schedule as cpu
+from .cpu.guarded_reads import with_guarded_reads
+from .cpu.horizontal import with_flat_maps_told, with_maps_together
+from .cpu.nan import with_vector_nan_tests
+from .cpu.vector_math import with_arithmetic, with_vector_mathematics
+from .cpu.vector_unit import vector_unit
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda_schedule
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
 from .cuda.sorting import with_sorting_on_device
-from .early_builds import EarlyBuilds
 from .fusion import (
     with_items_for_tuples,
     with_known_inner_tuples,
@@ -36,24 +47,14 @@ from .fusion import (
     with_shared_results,
     with_siblings_joined,
 )
-from .guarded_reads import with_guarded_reads
-from .in_order import in_order, is_fusion_dropping
-from .inplace import donate
-from .legalise import with_lowered_ops
-from .mathematics import with_arithmetic, with_vector_mathematics
-from .nan import with_vector_nan_tests
-from .no_alias import with_one_promise, with_promise_kept
-from .overlap import Overlap, check_overlaps, checked_overlap, copy_overlaps
-from .ownership import with_own_constants, with_own_views
-from .parallel_compile import compile_kernels
-from .permuted_products import with_permutations_inside
-from .result_checks import check_results
-from .retained import allocate_retained
-from .static_kernels import with_static_kernels
-from .target import is_generic, parse, vector_unit
+from .fusion.accumulate import with_early_sums, with_fused_sums
+from .graph.direct_calls import with_direct_calls
+from .graph.legalize import with_lowered_ops
+from .graph.permuted_products import with_permutations_inside
+from .graph.static_kernels import with_static_kernels
+from .graph.unlowered import refuse_host_ops, refuse_unlowered
+from .target import is_generic, parse
 from .target import target as resolve
-from .together import with_flat_maps_told, with_maps_together
-from .unlowered import refuse_host_ops, refuse_unlowered
 
 TargetLike: TypeAlias = str | Mapping[str, Any] | tvm.target.Target
 

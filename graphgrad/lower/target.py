@@ -9,14 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import tvm
 
 from ..errors import TargetError
-from ..exported_step.threads import threads
-from .architecture import check_architecture
+from ..runtime.threads import threads
+from .cuda.architecture import check_architecture
 from .device import cuda_absence, cuda_architecture
 
 _ACCEPTED = (
@@ -24,32 +23,6 @@ _ACCEPTED = (
     '{"kind": "llvm", "mcpu": "skylake-avx512", "num-cores": 8} or '
     '{"kind": "cuda", "arch": "sm_90"}, or a tvm.target.Target'
 )
-
-
-@dataclass(frozen=True)
-class VectorUnit:
-    """What schedules need to know of a processor.
-
-    Attributes
-    ----------
-    bytes : int
-        Width of a vector register.
-    registers : int
-        Number of vector registers.
-    """
-
-    bytes: int
-    registers: int
-
-    def lanes(self, dtype: str) -> int:
-        """Return how many elements of `dtype` a register holds, at the width it computes in.
-
-        Half-precision floats are widened to 32 bits by the code generator.
-        """
-        bits = max(int(tvm.DataType(dtype).bits), 8)
-        if dtype in ("float16", "bfloat16"):
-            bits = 32
-        return max(self.bytes * 8 // bits, 1)
 
 
 _OPT_LEVEL = 1
@@ -113,16 +86,6 @@ def is_generic(resolved: tvm.target.Target) -> bool:
     return str(resolved.kind.name) == "llvm" and not (
         attributes.get("mcpu") or attributes.get("mattr")
     )
-
-
-def vector_unit(resolved: tvm.target.Target) -> VectorUnit:
-    """Return the vector unit of an llvm target, by the features of its processor."""
-    has = tvm.get_global_func("target.target_has_feature")
-    if has("avx512f", resolved):
-        return VectorUnit(bytes=64, registers=32)
-    if has("avx2", resolved):
-        return VectorUnit(bytes=32, registers=16)
-    return VectorUnit(bytes=16, registers=32 if has("neon", resolved) else 16)
 
 
 def _checked_gpu(

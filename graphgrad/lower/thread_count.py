@@ -1,10 +1,10 @@
-"""How many threads compute: what `graphgrad.exported_step.threads` does, with errors of our own."""
+"""How many threads compute: what `graphgrad.runtime.threads` does, with errors of our own."""
 
 from __future__ import annotations
 
 from ..errors import ArgumentError
-from ..exported_step import threads as pool
-from ..exported_step.errors import InputError
+from ..runtime import threads as pool
+from ..runtime.errors import InputError
 
 
 def set_threads(count: int | None) -> None:

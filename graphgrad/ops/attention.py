@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
+from ..ir.tensor import Dimension, Emitter, Tensor, same_dimension
 from . import functional as op
-from .tensor import Dimension, Emitter, Tensor, same_dimension
 
 
 def attend(

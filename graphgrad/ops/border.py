@@ -13,8 +13,8 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from ..ir.tensor import Tensor, type_shape
 from .define import call_op, define_op
-from .tensor import Tensor, type_shape
 
 
 def fold_border(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:

@@ -11,7 +11,7 @@ from tvm import relax
 from ..errors import ArgumentError
 from ..fallback.kernels.expressions import kernel_of
 from ..fallback.walk import identity
-from .tensor import Tensor
+from ..ir.tensor import Tensor
 from .traced import Traced
 
 

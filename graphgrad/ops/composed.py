@@ -20,7 +20,7 @@ from ..fallback.kernels.extents import renamed_extent
 from ..fallback.scans.scan import by_other_stages
 from ..fallback.scatter import scatters_of
 from ..fallback.walk import identity, tensor_key
-from ..lower.legalise import lowering_of
+from .legalize import lowering_of
 
 Value = Any
 """A te.Tensor; a list of values where Relax has a tuple."""

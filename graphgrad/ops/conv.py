@@ -1,4 +1,4 @@
-"""The two gradients of a convolution, as ops of our own, in any number of spatial dimensions.
+"""Convolutions in any number of spatial dimensions, and their two gradients as ops of our own.
 
 With ``y = conv(x, w)`` the three maps ``conv``, `conv_data_gradient` and `conv_weight_gradient` are
 bilinear and closed under differentiation: each one's gradients are the other two. So a rule for
@@ -8,20 +8,42 @@ Data are N, C and the spatial axes, weights O, I (C / groups) and these, each in
 layout. The cotangent of the output has the layout of the data. Derivation of both sums: Dumoulin
 and Visin, *A guide to convolution arithmetic for deep learning* (2016), sections 4.3 to 4.6, with
 dilation and groups added.
+
+Each tensor expression is a sum of products of two affine reads, the form that lowering schedules as
+a contraction; what would spoil it (padding, another order of the axes) is a stage before. Axes are
+named by the letters of layouts, so that one expression serves all layouts in any number of spatial
+dimensions. Half precision adds up in float32.
+
+The data gradient of stride s is one sum for each remainder of the positions by s, over exactly the
+taps that reach them, and a stage that interleaves the sums: the form that derived gradients have,
+see `graphgrad.fallback.forms.residues`. A transposed convolution is the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product as combinations
+from math import gcd, prod
 from typing import Any
 
-from tvm import relax, te
+import tvm
+from tvm import relax, te, tirx
 
 from ..errors import ArgumentError
-from . import conv_gradients
+from ..fallback.forms.residues import label, merged
+from ..fallback.kinds import Kind, marked
+from ..ir.tensor import (
+    Dimension,
+    Tensor,
+    accumulator_dtype,
+    bits,
+    dimension_text,
+    is_float,
+    same_dimension,
+    type_shape,
+)
 from .define import call_op, define_op
-from .tensor import Dimension, Tensor, dimension_text, type_shape
 
 SPATIAL = {1: "W", 2: "HW", 3: "DHW"}
 """The spatial axes of a layout by their number, in the order of a window's numbers."""
@@ -242,6 +264,533 @@ def _layout(attributes: Any, name: str, standard: str) -> str:
     return layout
 
 
+def convolution(
+    x: te.Tensor,
+    w: te.Tensor,
+    shape: Sequence[Dimension],
+    window: Window,
+    layouts: tuple[str, str, str],
+    dtype: str,
+) -> te.Tensor:
+    """y[n,k,p…] = Σ x[n,c,p·stride + r·dilation − padding,…] · w[k,c,r…].
+
+    Parameters
+    ----------
+    x, w : te.Tensor
+    shape : sequence
+        Of the result, in its layout.
+    window : Window
+    layouts : (str, str, str)
+        Of data, weights and result: permutations of NCHW, OIHW and NCHW, or of other ranks.
+    dtype : str
+        Of the result.
+    """
+    data_layout, kernel_layout, out_layout = layouts
+    spatial = spatial_axes(data_layout)
+    x = padded(x, data_layout, data_layout, window)
+    channels, *kernel = extents_of(w, kernel_layout, "I" + spatial)
+    group_filters = shape[out_layout.index("C")] // window.groups
+    wide = wide_dtype(str(x.dtype), dtype)
+    taps = dict(zip(spatial, reduction_axes(kernel, "r"), strict=True))
+    (c,) = reduction_axes([channels], "c")
+    # The channels are summed in the place that they have in the data.
+    order = [c if axis == "C" else taps[axis] for axis in data_layout if axis != "N"]
+
+    def product(*indices: Any) -> Any:
+        at = dict(zip(out_layout, indices, strict=True))
+        k = at["C"]
+        channel = c if window.groups == 1 else k // group_filters * channels + c
+        read = {"N": at["N"], "C": channel}
+        for axis, stride, dilation in zip(spatial, window.strides, window.dilation, strict=True):
+            read[axis] = at[axis] * stride + taps[axis] * dilation
+        data = x(*[read[axis] for axis in data_layout])
+        weight = w(*[{"O": k, "I": c, **taps}[axis] for axis in kernel_layout])
+        return total(data.astype(wide) * weight.astype(wide), order)
+
+    return cast(te.compute(long(shape), product, name="convolution"), dtype)
+
+
+def permuted(x: te.Tensor, source: str, target: str) -> te.Tensor:
+    """Return a tensor of one layout in another."""
+    if source == target:
+        return x
+    return te.compute(
+        long(extents_of(x, source, target)),
+        lambda *i: x(*[i[target.index(axis)] for axis in source]),
+        name="permuted",
+    )
+
+
+def padded(x: te.Tensor, source: str, target: str, window: Window) -> te.Tensor:
+    """Return data of one layout in another, with the padding of a window."""
+    spatial = spatial_axes(source)
+    before = dict(zip(spatial, window.before, strict=True))
+    extents = {
+        axis: extent + low + high
+        for axis, extent, low, high in zip(
+            spatial, extents_of(x, source, spatial), window.before, window.after, strict=True
+        )
+    }
+    return bordered(x, source, target, before, extents)
+
+
+def bordered(
+    x: te.Tensor,
+    source: str,
+    target: str,
+    before: Mapping[str, Dimension],
+    extents: Mapping[str, Dimension],
+) -> te.Tensor:
+    """Return a tensor of one layout in another, inside a border of zeros.
+
+    Parameters
+    ----------
+    x : te.Tensor
+    source, target : str
+        Its layout, and that of the result.
+    before : mapping
+        From an axis to the number of zeros before the first element.
+    extents : mapping
+        From an axis to its extent in the result; what is beyond it is left out.
+    """
+    given = dict(zip(source, extents_of(x, source, source), strict=True))
+    first = {axis: before.get(axis, 0) for axis in source}
+    wanted = {axis: extents.get(axis, given[axis]) for axis in source}
+    changed = [
+        axis
+        for axis in source
+        if not (same_dimension(first[axis], 0) and same_dimension(wanted[axis], given[axis]))
+    ]
+    if not changed:
+        return permuted(x, source, target)
+
+    def element(*indices: Any) -> Any:
+        at = dict(zip(target, indices, strict=True))
+        read = {axis: at[axis] - first[axis] for axis in source}
+        inside = [tirx.all(read[axis] >= 0, read[axis] < given[axis]) for axis in changed]
+        value = x(*[read[axis] for axis in source])
+        return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, str(x.dtype)))
+
+    return te.compute(long([wanted[axis] for axis in target]), element, name="padded")
+
+
+def spatial_axes(layout: str) -> str:
+    """Return the spatial axes of a layout, in the order of a window's numbers."""
+    return "".join(axis for axis in "DHW" if axis in layout)
+
+
+def extents_of(x: te.Tensor, layout: str, axes: str) -> list[Dimension]:
+    """Return the extents of some axes of a tensor: ints, and expressions where symbolic."""
+    extents = [x.shape[layout.index(axis)] for axis in axes]
+    return [int(e) if isinstance(e, tirx.IntImm) else e for e in extents]
+
+
+def long(extents: Iterable[Dimension]) -> tuple[Any, ...]:
+    """Return extents in 64 bits, as symbolic ones have: indices of one kernel have one dtype."""
+    return tuple(tirx.IntImm("int64", e) if isinstance(e, int) else e for e in extents)
+
+
+def reduction_axes(extents: Sequence[Dimension], name: str) -> list[Any]:
+    """Return a variable to sum over for each extent, and plain zeros for those of one element."""
+    zero = tirx.IntImm("int64", 0)
+    return [
+        zero
+        if isinstance(extent, tirx.IntImm) and int(extent) == 1
+        else te.reduce_axis((zero, extent), f"{name}{i}")
+        for i, extent in enumerate(long(extents))
+    ]
+
+
+def total(term: Any, axes: Sequence[Any]) -> Any:
+    """Return the sum of a term over variables of `reduction_axes`.
+
+    Without any terms it is a plain zero, as TVM would leave the memory unwritten.
+    """
+    summed = [axis for axis in axes if isinstance(axis, tirx.IterVar)]
+    extents = [axis.dom.extent for axis in summed]
+    if any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in extents):
+        return tirx.const(0, term.ty.dtype)
+    return te.sum(term, axis=summed) if summed else term
+
+
+def wide_dtype(source: str, result: str) -> str:
+    """Return the dtype to sum in: the wider of operands and result, and no half precision."""
+    if is_float(source) != is_float(result):
+        return accumulator_dtype(result)
+    return max(accumulator_dtype(source), accumulator_dtype(result), key=bits)
+
+
+def cast(x: te.Tensor, dtype: str) -> te.Tensor:
+    """Return a tensor in another dtype."""
+    if str(x.dtype) == dtype:
+        return x
+    return te.compute(x.shape, lambda *i: x(*i).astype(dtype), name="narrow")
+
+
+_VECTOR_WORTHY = 8
+"""Input channels from which the weight gradient's innermost loop runs over them."""
+
+_MOST_PHASES = 16
+"""Sums that a data gradient is split into at most: each is a loop nest of its own to compile."""
+
+
+def data_gradient(
+    ct: te.Tensor,
+    w: te.Tensor,
+    shape: Sequence[Dimension],
+    window: Window,
+    layouts: tuple[str, str, str],
+    dtype: str,
+) -> te.Tensor:
+    """x̄[n,c,h…] = Σ ȳ[n,k,p…] · w[k,c,r…] over h = p·stride + r·dilation − padding.
+
+    Parameters
+    ----------
+    ct, w : te.Tensor
+    shape : sequence
+        Of the result, in its layout.
+    window : Window
+    layouts : (str, str, str)
+        Of cotangent, weights and result: permutations of NCHW, OIHW and NCHW, or of other ranks.
+    dtype : str
+        Of the result.
+    """
+    spatial = spatial_axes(layouts[0])
+    extents = dict(zip(layouts[2], shape, strict=True))
+    kernel = extents_of(w, layouts[1], spatial)
+    axes = {
+        axis: _Axis(extents[axis], *of_axis)
+        for axis, *of_axis in zip(
+            spatial, kernel, window.strides, window.dilation, window.before, strict=True
+        )
+    }
+    wide = wide_dtype(str(ct.dtype), dtype)
+    gradient = _DataGradient(ct, w, extents, axes, window.groups, layouts, wide)
+    fixed = all(axis.stride == 1 or isinstance(axis.kernel, int) for axis in axes.values())
+    few = prod(window.strides) <= _MOST_PHASES
+    return cast(gradient.by_phases() if fixed and few else gradient.at_once(), dtype)
+
+
+def weight_gradient(
+    x: te.Tensor, ct: te.Tensor, shape: Sequence[Dimension], window: Window, layouts: Layouts
+) -> te.Tensor:
+    """w̄[k,c,r…] = Σ ȳ[n,k,p…] · x[n,c,p·stride + r·dilation − padding,…].
+
+    Summed in a form whose innermost axis is long: the input channels, or the filters where a group
+    has few channels. Data with the channels last, and weights that end in one of the two, are in
+    that form already. Otherwise the data are copied, and the small result is transposed.
+
+    Parameters
+    ----------
+    x, ct : te.Tensor
+    shape : sequence
+        Of the result, in its layout.
+    window : Window
+    layouts : Layouts
+    """
+    spatial = spatial_axes(layouts.data)
+    last = "N" + spatial + "C"
+    extents = dict(zip(layouts.kernel, shape, strict=True))
+    group_channels, group_filters = extents["I"], extents["O"] // window.groups
+    batch, *out_extents = extents_of(ct, layouts.data, "N" + spatial)
+    dtype = str(ct.dtype)
+    wide = accumulator_dtype(dtype)
+    order = layouts.kernel
+    if layouts.data != last or order[-1] not in "OI":
+        worthy = isinstance(group_channels, int) and group_channels >= _VECTOR_WORTHY
+        order = spatial + ("OI" if worthy else "IO")
+    x = padded(x, layouts.data, last, window)
+    ct_layout = last if order[-1] == "O" else layouts.data
+    ct = permuted(ct, layouts.data, ct_layout)
+    n, *positions = reduction_axes([batch, *out_extents], "p")
+    position = dict(zip(spatial, positions, strict=True))
+
+    def product(*indices: Any) -> Any:
+        at = dict(zip(order, indices, strict=True))
+        k, c = at["O"], at["I"]
+        channel = c if window.groups == 1 else k // group_filters * group_channels + c
+        read = [
+            position[axis] * stride + at[axis] * dilation
+            for axis, stride, dilation in zip(spatial, window.strides, window.dilation, strict=True)
+        ]
+        data = x(n, *read, channel)
+        cotangent = ct(*[{"N": n, "C": k, **position}[axis] for axis in ct_layout])
+        return total(cotangent.astype(wide) * data.astype(wide), [n, *positions])
+
+    shape = long(extents[axis] for axis in order)
+    gradient = te.compute(shape, product, name="weight_gradient")
+    return permuted(cast(gradient, dtype), order, layouts.kernel)
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One spatial axis: the extents of data and kernel, and what the window says of it."""
+
+    extent: Dimension
+    kernel: Dimension
+    stride: int
+    dilation: int
+    before: int
+
+    @property
+    def common(self) -> int:
+        """The common divisor of stride and dilation: other positions have no taps."""
+        return gcd(self.stride, self.dilation)
+
+    @property
+    def period(self) -> int:
+        """How far two taps that reach the same position are apart at least."""
+        return self.stride // self.common
+
+    @property
+    def inverse(self) -> int:
+        """What the dilation is to be multiplied by for 1, modulo the period."""
+        return pow(self.dilation // self.common, -1, self.period)
+
+    @property
+    def move(self) -> int:
+        """How far apart two such taps take the cotangent."""
+        return self.dilation // self.common
+
+    @property
+    def end(self) -> Dimension:
+        """One more than the last position of the cotangent that any of the data takes."""
+        return _simple((self.extent - 1 + self.before) // self.stride + 1)
+
+    def quotients(self, digit: int) -> Dimension:
+        """Return how many positions have a remainder by the stride."""
+        return _ceiling(self.extent - digit, self.stride)
+
+    def phases(self) -> dict[int, _Phase]:
+        """Return the taps of each remainder that has any.
+
+        They are the solutions r of r · dilation ≡ remainder + padding (mod stride).
+        """
+        found = {}
+        for digit in range(self.stride):
+            target = digit + self.before
+            first = target // self.common * self.inverse % self.period
+            count = _ceiling(self.kernel - first, self.period)
+            empty = same_dimension(count, 0) or same_dimension(self.quotients(digit), 0)
+            if target % self.common == 0 and not empty:
+                offset = (target - first * self.dilation) // self.stride
+                found[digit] = _Phase(self, count, first, offset)
+        return found
+
+
+@dataclass(frozen=True)
+class _Phase:
+    """The taps that reach the positions of one remainder along an axis.
+
+    The tap `first` + u · period, with u < count, takes the cotangent at the quotient of the
+    position by the stride, + `offset` − u · move. Sums run backwards over u, so that they read it
+    forwards, as convolutions read their data.
+    """
+
+    axis: _Axis
+    count: Dimension
+    first: int
+    offset: int
+
+    @property
+    def lowest(self) -> Dimension:
+        """Where the quotient 0 takes the cotangent first."""
+        return self.offset - (self.count - 1) * self.axis.move
+
+    def tap(self, quotient: Any, t: Any) -> Any:
+        """Return the tap that the variable of a sum stands for."""
+        return self.first + (self.count - 1 - t) * self.axis.period
+
+    def place(self, quotient: Any, t: Any, shift: Dimension) -> Any:
+        """Return where it takes the cotangent, behind so many zeros."""
+        return quotient + t * self.axis.move + (self.lowest + shift)
+
+    def condition(self, quotient: Any) -> list[Any]:
+        """Return nothing: all of these positions have these taps."""
+        return []
+
+
+@dataclass(frozen=True)
+class _AllPhases:
+    """The taps of all positions along an axis, found by arithmetic for each position.
+
+    The kernel ends in zeros up to a multiple of the period, so that all have as many.
+    """
+
+    axis: _Axis
+
+    @property
+    def count(self) -> Dimension:
+        """The number of taps of a position."""
+        return _ceiling(self.axis.kernel, self.axis.period)
+
+    @property
+    def lowest(self) -> Dimension:
+        """A bound of where any position takes the cotangent."""
+        axis = self.axis
+        least = (axis.before - (axis.period - 1) * axis.dilation) // axis.stride
+        return least - (self.count - 1) * axis.move
+
+    def first(self, position: Any) -> Any:
+        """Return the first tap of a position."""
+        axis = self.axis
+        return (position + axis.before) // axis.common * axis.inverse % axis.period
+
+    def tap(self, position: Any, t: Any) -> Any:
+        """Return the tap that the variable of a sum stands for."""
+        return self.first(position) + (self.count - 1 - t) * self.axis.period
+
+    def place(self, position: Any, t: Any, shift: Dimension) -> Any:
+        """Return where it takes the cotangent, behind so many zeros."""
+        axis = self.axis
+        reached = (position + axis.before - self.first(position) * axis.dilation) // axis.stride
+        return reached + t * axis.move + (shift - (self.count - 1) * axis.move)
+
+    def condition(self, position: Any) -> list[Any]:
+        """Return the condition under which a position has taps, if there is one."""
+        axis = self.axis
+        return [(position + axis.before) % axis.common == 0] if axis.common > 1 else []
+
+
+@dataclass(frozen=True)
+class _DataGradient:
+    """The sums of a data gradient.
+
+    Attributes
+    ----------
+    ct, w : te.Tensor
+    extents : dict
+        Of the result, by axis.
+    axes : dict
+        The spatial ones, by their letters.
+    groups : int
+    layouts : (str, str, str)
+        Of ct, w and the result.
+    dtype : str
+        To sum in.
+    """
+
+    ct: te.Tensor
+    w: te.Tensor
+    extents: dict[str, Dimension]
+    axes: dict[str, _Axis]
+    groups: int
+    layouts: tuple[str, str, str]
+    dtype: str
+
+    def by_phases(self) -> te.Tensor:
+        """Return a sum for each combination of remainders, interleaved."""
+        phases = {axis: of_axis.phases() for axis, of_axis in self.axes.items()}
+        shifts = {axis: _shift(found.values()) for axis, found in phases.items()}
+        ct = self._bordered(shifts)
+        order = self.layouts[2]
+        moduli = [self.axes[axis].stride if axis in self.axes else 1 for axis in order]
+        stages = {}
+        for digits in combinations(*(phases.get(axis, (0,)) for axis in order)):
+            of_axis = dict(zip(order, digits, strict=True))
+            taps = {axis: found[of_axis[axis]] for axis, found in phases.items()}
+            quotients = {axis: a.quotients(of_axis[axis]) for axis, a in self.axes.items()}
+            name, attributes = "data_gradient", None
+            if max(moduli) > 1:
+                name = f"{name}_{label(digits)}"
+                attributes = marked(Kind.PHASE, moduli, digits)
+            shape = long(quotients.get(axis, self.extents[axis]) for axis in order)
+            element = self._element(ct, self.w, taps, shifts)
+            stages[digits] = te.compute(shape, element, name=name, attrs=attributes)
+        if max(moduli) == 1 and stages:
+            return next(iter(stages.values()))
+        whole = long(self.extents[axis] for axis in order)
+        return merged(stages, whole, moduli, self.dtype, "interleaved")
+
+    def at_once(self) -> te.Tensor:
+        """Return one sum whose taps are computed from the position: for many remainders.
+
+        It multiplies by some zeros, where the kernel is no multiple of the stride.
+        """
+        taps = {axis: _AllPhases(of_axis) for axis, of_axis in self.axes.items()}
+        shifts = {axis: _shift([of_axis]) for axis, of_axis in taps.items()}
+        kernel = {axis: of_axis.count * of_axis.axis.period for axis, of_axis in taps.items()}
+        w = bordered(self.w, self.layouts[1], self.layouts[1], {}, kernel)
+        element = self._element(self._bordered(shifts), w, taps, shifts)
+        shape = long(self.extents[axis] for axis in self.layouts[2])
+        return te.compute(shape, element, name="data_gradient")
+
+    def _element(
+        self,
+        ct: te.Tensor,
+        w: te.Tensor,
+        taps: Mapping[str, _Phase | _AllPhases],
+        shifts: Mapping[str, Dimension],
+    ) -> Callable[..., Any]:
+        """Return the function that sums one element, from its indices."""
+        ct_layout, kernel_layout, order = self.layouts
+        (group_channels,) = extents_of(w, kernel_layout, "I")
+        (filters,) = extents_of(ct, ct_layout, "C")
+        group_filters = filters // self.groups
+        (k,) = reduction_axes([group_filters], "k")
+        variables = reduction_axes([taps[axis].count for axis in taps], "r")
+        t = dict(zip(taps, variables, strict=True))
+        summed = [k if axis == "C" else t[axis] for axis in ct_layout if axis != "N"]
+
+        def element(*indices: Any) -> Any:
+            at = dict(zip(order, indices, strict=True))
+            channel, k_of_all = at["C"], k
+            if self.groups > 1:
+                k_of_all = channel // group_channels * group_filters + k
+                channel = channel % group_channels
+            read = {"N": at["N"], "C": k_of_all}
+            weight = {"O": k_of_all, "I": channel}
+            conditions = []
+            for axis, of_axis in taps.items():
+                read[axis] = of_axis.place(at[axis], t[axis], shifts[axis])
+                weight[axis] = of_axis.tap(at[axis], t[axis])
+                conditions += of_axis.condition(at[axis])
+            left = ct(*[read[axis] for axis in ct_layout])
+            if conditions:
+                left = tirx.if_then_else(tirx.all(*conditions), left, tirx.const(0, ct.dtype))
+            right = w(*[weight[axis] for axis in kernel_layout])
+            return total(left.astype(self.dtype) * right.astype(self.dtype), summed)
+
+        return element
+
+    def _bordered(self, shifts: Mapping[str, Dimension]) -> te.Tensor:
+        """Return the cotangent with zeros where a sum would read outside of it."""
+        layout = self.layouts[0]
+        given = dict(zip(layout, extents_of(self.ct, layout, layout), strict=True))
+        extents = {
+            axis: of_axis.end + shifts[axis]
+            for axis, of_axis in self.axes.items()
+            if not (same_dimension(shifts[axis], 0) and _reaches(given[axis], of_axis.end))
+        }
+        return bordered(self.ct, layout, layout, shifts, extents)
+
+
+def _shift(taps: Iterable[_Phase | _AllPhases]) -> Dimension:
+    """Return how many zeros are missing before a cotangent."""
+    shift: Dimension = 0
+    for of_axis in taps:
+        needed = -of_axis.lowest
+        both = isinstance(shift, int) and isinstance(needed, int)
+        shift = max(shift, needed) if both else tirx.max(shift, needed)
+    return shift
+
+
+def _reaches(extent: Dimension, end: Dimension) -> bool:
+    """Return whether an extent is known to be as long as needed."""
+    if isinstance(extent, int) and isinstance(end, int):
+        return extent >= end
+    return same_dimension(extent, end)
+
+
+def _ceiling(value: Dimension, divisor: int) -> Dimension:
+    """Return a quotient, rounded up."""
+    return _simple((value + (divisor - 1)) // divisor)
+
+
+def _simple(value: Dimension) -> Dimension:
+    return value if isinstance(value, int) else tvm.sym.Analyzer().simplify(value)
+
+
 def _emitted(
     op: Any, like: Tensor, arguments: list[Any], window: Window, layouts: Layouts | None
 ) -> Tensor:
@@ -258,15 +807,13 @@ def _data_gradient(call: relax.Call, ct: te.Tensor, w: te.Tensor) -> te.Tensor:
     window = Window.of(call.attrs)
     layouts = Layouts.of(call.attrs, window.rank)
     orders = (layouts.data, layouts.kernel, layouts.data)
-    return conv_gradients.data_gradient(
-        ct, w, type_shape(call.ty), window, orders, str(call.ty.dtype)
-    )
+    return data_gradient(ct, w, type_shape(call.ty), window, orders, str(call.ty.dtype))
 
 
 def _weight_gradient(call: relax.Call, x: te.Tensor, ct: te.Tensor) -> te.Tensor:
     window = Window.of(call.attrs)
     layouts = Layouts.of(call.attrs, window.rank)
-    return conv_gradients.weight_gradient(x, ct, type_shape(call.ty), window, layouts)
+    return weight_gradient(x, ct, type_shape(call.ty), window, layouts)
 
 
 _DATA_GRADIENT = define_op(

@@ -8,9 +8,9 @@ from tvm import relax, te, tirx
 
 from ..fallback.externs import register
 from ..fallback.externs.cumulative import running
+from ..ir.loops import KERNEL, Nest, Statement, extern
+from ..ir.tensor import Tensor, accumulator_dtype
 from .define import call_op, define_op
-from .kernel import KERNEL, Nest, Statement, extern
-from .tensor import Tensor, accumulator_dtype
 
 
 def reverse_cumsum(x: Tensor, axis: int, exclusive: bool) -> Tensor:

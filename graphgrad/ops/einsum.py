@@ -8,8 +8,8 @@ import re
 from collections.abc import Sequence
 
 from ..errors import ArgumentError
+from ..ir.tensor import Dimension, Emitter, Tensor, broadcast_shape, same_dimension
 from . import functional as op
-from .tensor import Dimension, Emitter, Tensor, broadcast_shape, same_dimension
 
 Labels = list[str]
 """A label for each axis: a letter, or ``.k`` for the k-th axis from the right in the ellipsis."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import tirx
 
-from .tensor import is_float
+from ..ir.tensor import is_float
 
 
 def larger(a: Any, b: Any) -> Any:

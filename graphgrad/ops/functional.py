@@ -13,7 +13,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .tensor import (
+from ..ir.tensor import (
     Dimension,
     Emitter,
     Tensor,

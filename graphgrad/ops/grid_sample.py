@@ -18,10 +18,10 @@ import numpy as np
 from tvm import relax
 
 from ..errors import ArgumentError
+from ..ir.tensor import Dimension, Tensor
 from . import functional as op
 from .index import gather_at
 from .indexing import Indexing
-from .tensor import Dimension, Tensor
 
 _CUBIC = -0.75
 

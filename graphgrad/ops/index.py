@@ -14,11 +14,11 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from ..ir.loops import Indices, Statement, extern, fill, sequence
+from ..ir.tensor import Dimension, Tensor, accumulator_dtype, is_float, type_shape
 from .define import call_op, define_op
 from .index_restated import register_kernels
 from .indexing import Indexing, gather, scatter_nest, within
-from .kernel import Indices, Statement, extern, fill, sequence
-from .tensor import Dimension, Tensor, accumulator_dtype, is_float, type_shape
 
 
 def gather_at(x: Tensor, index: Tensor, indexing: Indexing) -> Tensor:

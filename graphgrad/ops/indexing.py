@@ -28,8 +28,8 @@ from typing import Any, Literal
 import tvm
 from tvm import te, tirx
 
-from .kernel import Indices, Nest
-from .tensor import Dimension, is_float
+from ..ir.loops import Indices, Nest
+from ..ir.tensor import Dimension, is_float
 
 Form = Literal["take", "elements", "nd", "line"]
 

@@ -12,8 +12,8 @@ shapes or dtypes that do not fit.
 from __future__ import annotations
 
 from ..errors import ArgumentError, ModelError
+from ..ir.tensor import Tensor, is_float, same_shape
 from . import functional as op
-from .tensor import Tensor, is_float, same_shape
 
 _REDUCTIONS = ("mean", "sum", "none")
 

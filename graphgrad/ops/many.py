@@ -16,10 +16,10 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
-from ..lower.structure import is_among
-from ..lower.together.addresses import Rows, kernel, over_rows
+from ..ir.kernel_structure import is_among
+from ..ir.tensor import Tensor
 from .define import OPAQUE, PREFIX
-from .tensor import Tensor
+from .tensor_table import Rows, kernel, over_rows
 
 _MOST_TENSORS = 64
 """Of a kernel: LLVM takes more time for each the more there are."""

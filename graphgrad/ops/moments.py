@@ -8,9 +8,9 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
+from ..ir.tensor import Tensor, type_shape
 from . import functional as op
 from .define import call_op, define_op
-from .tensor import Tensor, type_shape
 
 
 def moments(x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from ..ir.tensor import Dimension, Tensor
 from . import functional as op
 from .define import call_op, define_op
-from .tensor import Dimension, Tensor
 
 
 def unslice(

@@ -11,8 +11,8 @@ from typing import Any
 
 from tvm import te, tirx
 
-from .kernel import Indices, Nest, Statement, extern, fill, loop, sequence
-from .tensor import is_float
+from ..ir.loops import Indices, Nest, Statement, extern, fill, loop, sequence
+from ..ir.tensor import is_float
 
 _LONGEST = 40
 """Doublings of a run that an axis of symbolic extent is allowed: lines of 10¹² elements."""

@@ -15,9 +15,9 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from ..ir.tensor import Dimension, Tensor, accumulator_dtype, is_float, type_shape
 from .define import call_op, define_op
 from .pool_windows import Indices, Pool, inside, number_of_taps
-from .tensor import Dimension, Tensor, accumulator_dtype, is_float, type_shape
 
 
 def avg_pool(x: Tensor, pool: Pool) -> Tensor:

@@ -14,8 +14,8 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
+from ..ir.tensor import Tensor
 from .define import call_op, define_op
-from .tensor import Tensor
 
 _WORD = (1 << 32) - 1
 _STREAM = 0x9E3779B9

@@ -15,9 +15,9 @@ import numpy as np
 from tvm import relax, te, tirx
 
 from ..errors import ArgumentError
+from ..ir.tensor import Tensor, accumulator_dtype
 from . import functional as op
 from .define import call_op, define_op
-from .tensor import Tensor, accumulator_dtype
 
 _NO_INPUT = -1
 

@@ -17,9 +17,9 @@ import numpy as np
 from tvm import relax
 
 from ..errors import ArgumentError
+from ..ir.tensor import Tensor, dimension_text, is_float
 from . import functional as op
 from .resample import Table, resample
-from .tensor import Tensor, dimension_text, is_float
 
 _SUPPORT = {"linear": 1, "cubic": 2}
 

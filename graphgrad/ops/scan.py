@@ -21,10 +21,10 @@ from ..fallback.kernels.expressions import kernel_of
 from ..fallback.kinds import map_stage
 from ..fallback.scans.checkpoints import in_front, row_of
 from ..fallback.scans.stacks import Stacking
+from ..ir.tensor import Dimension, Emitter, Tensor, dimension_text, same_dimension, type_shape
 from . import functional as op
 from .composed import Composition, read_by
 from .step import Step, Tree, leaves_of, like, traced_step
-from .tensor import Dimension, Emitter, Tensor, dimension_text, same_dimension, type_shape
 
 
 def scan(

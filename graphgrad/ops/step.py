@@ -10,8 +10,8 @@ from tvm import relax
 
 from ..errors import ArgumentError
 from ..fallback.walk import identity
+from ..ir.tensor import Emitter, Tensor, same_shape, type_shape
 from .composed import read_by
-from .tensor import Emitter, Tensor, same_shape, type_shape
 
 Tree = Any
 """A tensor, or None, or a list or tuple of trees."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..ir.tensor import Tensor
 from ..ops import functional as op
-from ..ops.tensor import Tensor
 from .elementwise import UNARY, kinked_samples, unary_samples
 from .rule import elementwise, register_gradient
 from .sample import sample, tensor

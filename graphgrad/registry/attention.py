@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..ir.tensor import Tensor
 from ..ops.attention import attend
-from ..ops.tensor import Tensor
 from .rule import composite
 from .sample import Sample, sample
 

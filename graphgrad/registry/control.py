@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..ir.tensor import Tensor
 from ..ops import copy as _  # noqa: F401 (registers the op)
-from ..ops.tensor import Tensor
 from .rule import linear, nondifferentiable
 from .sample import sample
 

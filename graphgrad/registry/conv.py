@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..errors import ArgumentError
+from ..ir.tensor import Tensor, same_shape
 from ..ops import functional as op
 from ..ops.conv import (
     Layouts,
@@ -16,7 +17,6 @@ from ..ops.conv import (
     conv_data_gradient,
     conv_weight_gradient,
 )
-from ..ops.tensor import Tensor, same_shape
 from .rule import bilinear
 from .sample import Sample, sample, static
 

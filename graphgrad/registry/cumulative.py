@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..ir.tensor import Tensor
 from ..ops import functional as op
 from ..ops.cumulative import reverse_cumsum
 from ..ops.index import scatter_recurrence
 from ..ops.indexing import Indexing
-from ..ops.tensor import Tensor
 from .rule import linear, register_gradient
 from .sample import sample, tensor
 

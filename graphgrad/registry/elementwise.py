@@ -8,8 +8,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..ir.tensor import Tensor, is_float
 from ..ops import functional as op
-from ..ops.tensor import Tensor, is_float
 from .rule import elementwise, linear, nondifferentiable, register_gradient
 from .sample import sample, static, tensor
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from tvm import relax
 
+from ..ir.tensor import Tensor
 from ..ops.grid_sample import affine_image_grid, sample_image
 from ..ops.resample import Table, resample_by
 from ..ops.resize import resize_image
-from ..ops.tensor import Tensor
 from .rule import composite, register_gradient
 from .sample import Sample, sample, static, tensor
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..ir.tensor import Tensor, accumulator_dtype, broadcast_shape
 from ..ops import functional as op
 from ..ops.index import gather_at, scatter_add, scatter_recurrence, scatter_swap
 from ..ops.indexing import Indexing
-from ..ops.tensor import Tensor, accumulator_dtype, broadcast_shape
 from .rule import composite, nondifferentiable, register_gradient
 from .sample import Sample, TensorArgument, sample, static, tensor
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from ..ir.tensor import Tensor
 from ..ops import functional as op
 from ..ops.einsum import einsum as written_out
-from ..ops.tensor import Tensor
 from .rule import bilinear, composite
 from .sample import Sample, sample
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from tvm import relax
 
+from ..ir.tensor import Tensor
 from ..ops import functional as op
-from ..ops.tensor import Tensor
 from .rule import bilinear, register_gradient
 from .sample import Sample, sample, tensor
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..ir.tensor import Tensor
 from ..ops import functional as op
 from ..ops.moments import moments
-from ..ops.normalisation import (
+from ..ops.normalization import (
     ChannelGroups,
     collect,
     inverse_root_mean_square,
@@ -14,7 +15,6 @@ from ..ops.normalisation import (
     spread,
     standardise,
 )
-from ..ops.tensor import Tensor
 from .rule import register_gradient
 from .sample import sample, tensor
 

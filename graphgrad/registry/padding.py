@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..ir.tensor import Tensor
 from ..ops import functional as op
 from ..ops.border import fold_border as fold
-from ..ops.tensor import Tensor
 from .rule import linear
 from .sample import sample
 

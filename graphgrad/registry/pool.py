@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..ir.tensor import Tensor
 from ..ops import pool
 from ..ops.pool_windows import LAYOUTS, Pool
 from ..ops.resample import adaptive_pool_image
-from ..ops.tensor import Tensor
 from .conv import to_layout
 from .rule import composite, linear, nondifferentiable, register_gradient
 from .sample import Sample, sample, static, tensor

@@ -8,10 +8,10 @@ from typing import Any
 
 from tvm import relax
 
+from ..ir.tensor import Tensor, accumulator_dtype
 from ..ops import functional as op
 from ..ops.index import scatter_recurrence
 from ..ops.indexing import Indexing
-from ..ops.tensor import Tensor, accumulator_dtype
 from .rule import linear, nondifferentiable, register_gradient
 from .sample import sample, static, tensor
 

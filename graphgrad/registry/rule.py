@@ -31,8 +31,8 @@ from typing import Any, Literal
 
 import tvm
 
-from ..callables import location_of
 from ..errors import RuleError
+from ..ir.callables import location_of
 from ..plugins import PLUGINS, is_loading
 from .sample import Sample
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from tvm import tirx
 
+from ..ir.tensor import Tensor
 from ..ops import functional as op
 from ..ops.movement import untransform_layout as restore_layout
-from ..ops.tensor import Tensor
 from .rule import composite, linear, nondifferentiable
 from .sample import sample, static
 

@@ -8,10 +8,10 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from ..ir.tensor import Dimension, Tensor
 from ..ops import functional as op
 from ..ops.movement import slice_from
 from ..ops.movement import unslice as place
-from ..ops.tensor import Dimension, Tensor
 from .rule import linear, register_gradient
 from .sample import sample, static
 

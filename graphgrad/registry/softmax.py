@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..ir.tensor import Tensor
 from ..ops import functional as op
-from ..ops.tensor import Tensor
 from .rule import register_gradient
 from .sample import sample
 

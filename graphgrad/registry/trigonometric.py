@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..ir.tensor import Tensor
 from ..ops import functional as op
-from ..ops.tensor import Tensor
 from .elementwise import UNARY, unary_samples
 from .rule import elementwise
 from .sample import sample, tensor

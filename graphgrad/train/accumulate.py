@@ -21,13 +21,13 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
-from ..autodiff.write import write_function
 from ..frontend.model import Model
+from ..ir.tensor import Emitter, Tensor, accumulator_dtype, is_float
+from ..ir.write import write_function
 from ..layout.choice import AS_IN_MODEL, Layout
 from ..ops import functional as op
 from ..ops.copy import copy_of
 from ..ops.many import all_finite
-from ..ops.tensor import Emitter, Tensor, accumulator_dtype, is_float
 from .forward import Forward, LossFunction
 from .gradients import StepGradients
 from .inputs import owned_types

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, CheckpointError
-from ..exported_step import state_file, window
-from ..exported_step.errors import FactsError, StateError
-from ..exported_step.state_file import Groups
+from ..runtime import state_file, window
+from ..runtime.errors import FactsError, StateError
+from ..runtime.state_file import Groups
 
 
 def write(

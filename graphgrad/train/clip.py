@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..ir.tensor import Tensor
 from ..ops import functional as op
 from ..ops.many import sum_of_squares
-from ..ops.tensor import Tensor
 
 _TINY = 1e-6
 """Added to the norm, as by ``torch.nn.utils.clip_grad_norm_``."""

@@ -16,13 +16,13 @@ from typing import Any
 import tvm
 from tvm.support import cc
 
-from .. import exported_step
+from .. import runtime
 from ..errors import ArgumentError, ExportError, InputError
-from ..exported_step.folder import STATE, kernels_file
 from ..frontend.model import Model
+from ..ir.tensor import type_shape
 from ..lower.cuda.compiler import arch_of, executable_sources, machine_code
 from ..lower.pipeline import compile as compile_module
-from ..ops.tensor import type_shape
+from ..runtime.folder import LOADER, STATE, kernels_file
 from . import checkpoint
 from .accumulate import END_OF_WINDOW
 from .export_folder import replaced_folder
@@ -218,8 +218,8 @@ def write_export(
         ]
         if write_state is not None:
             write_state(folder / STATE)
-        loader = Path(exported_step.__file__).parent
-        shutil.copytree(loader, folder / loader.name, ignore=shutil.ignore_patterns("__pycache__"))
+        loader = Path(runtime.__file__).parent
+        shutil.copytree(loader, folder / LOADER, ignore=shutil.ignore_patterns("__pycache__"))
         write_manifest(folder, {**described(made), **facts, "entries": entries})
 
 

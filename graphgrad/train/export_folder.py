@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ..errors import CheckpointError, ExportError
-from ..exported_step.errors import FolderError
-from ..exported_step.folder import MANIFEST, folder_at, read_manifest
+from ..runtime.errors import FolderError
+from ..runtime.folder import MANIFEST, folder_at, read_manifest
 
 _UNFINISHED = ".export-unfinished"
 """Not as files end that a killed `save` to the same path has left: each removes its own kind."""

@@ -12,9 +12,9 @@ from typing import Any
 
 import tvm
 
-from ..exported_step.folder import FORMAT, MANIFEST, digest_of
+from ..ir.tensor import type_shape
 from ..lower.cuda.compiler import arch_of, gives_ptx
-from ..ops.tensor import type_shape
+from ..runtime.folder import FORMAT, MANIFEST, digest_of
 from .forward import Forward
 from .inputs import input_types
 from .loss import LabelLoss, ValueLoss

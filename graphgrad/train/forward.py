@@ -13,16 +13,16 @@ import tvm
 from tvm import relax
 
 from ..autodiff.activity import analyse, has_cotangent
-from ..autodiff.linearise import linearise
-from ..autodiff.program import replay, substitute
 from ..autodiff.vjp import select
-from ..autodiff.write import write_function
 from ..errors import ArgumentError, InputError
 from ..frontend.mode import is_seeded, specialise
 from ..frontend.model import Model
+from ..ir.inline import linearise
+from ..ir.program import replay, substitute
+from ..ir.provenance import span_of
+from ..ir.tensor import Emitter, is_float, type_shape
+from ..ir.write import write_function
 from ..layout.choice import Layout
-from ..ops.tensor import Emitter, is_float, type_shape
-from ..provenance import span_of
 from .loss import LOSSES, Loss
 from .shapes import Shaped, bind_dimensions, fits, shape_text
 

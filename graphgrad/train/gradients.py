@@ -8,12 +8,12 @@ from typing import Any
 import tvm
 
 from ..autodiff.expand import expand
-from ..autodiff.linearise import linearise
-from ..autodiff.program import replay, substitute
 from ..autodiff.reverse import backward, check_target
-from ..autodiff.write import write_function
 from ..frontend.model import Model
-from ..ops.tensor import Emitter, Tensor
+from ..ir.inline import linearise
+from ..ir.program import replay, substitute
+from ..ir.tensor import Emitter, Tensor
+from ..ir.write import write_function
 from .forward import FORWARD, Forward, kernels
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..arrays import to_numpy
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
-from ..lower.arrays import borrowed
-from ..ops.tensor import type_shape
+from ..ir.arrays import borrowed
+from ..ir.numpy_arrays import to_numpy
+from ..ir.tensor import type_shape
 from .forward import Forward, LossFunction
 from .loss import check_target_shape
 from .shapes import bind_dimensions, fits, shape_text

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ..arrays import is_number
 from ..errors import ArgumentError, InputError, ModelError
+from ..ir.numpy_arrays import is_number
+from ..ir.tensor import Tensor, is_float, type_shape
 from ..ops import functional as op
 from ..ops import losses
-from ..ops.tensor import Tensor, is_float, type_shape
 from .shapes import Shaped
 
 _UNBOUNDED = (-math.inf, math.inf)

@@ -13,16 +13,16 @@ import tvm
 from tvm import relax
 
 from ..errors import OutOfMemoryError
-from ..exported_step.threads import prepare as prepare_threads
-from ..exported_step.turns import TakesTurns
 from ..frontend.model import Model
-from ..lower.allocate import allocated_bytes
-from ..lower.cache import compiled_once
+from ..lower.build.cache import compiled_once
+from ..lower.build.early import EarlyBuilds
 from ..lower.device import device_of, reported
-from ..lower.early_builds import EarlyBuilds
 from ..lower.pipeline import generate, lower
 from ..lower.target import target as resolve_target
-from ..lower.workspace import with_workspace
+from ..memory.allocation import allocated_bytes
+from ..memory.workspace import with_workspace
+from ..runtime.synchronized import TakesTurns
+from ..runtime.threads import prepare as prepare_threads
 from .forward import Forward, LossChoice, LossFunction
 from .inputs import (
     Array,

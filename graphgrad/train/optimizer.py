@@ -15,8 +15,8 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from ..errors import ArgumentError
+from ..ir.tensor import Tensor
 from ..ops import functional as op
-from ..ops.tensor import Tensor
 from .groups import Group, check_groups
 
 Slots = dict[str, Tensor]

@@ -16,23 +16,9 @@ from ..frontend.model import Model
 from ..layout.choice import Layout, layout_for, with_storage
 from ..lower.target import target as resolve_target
 from .accumulate import MICRO_BATCH, build_end_of_window, build_micro_batch
-from .forward import (
-    Forward,
-    LossChoice,
-    LossFunction,
-    build_forward,
-    differentiated,
-    laid_out,
-)
+from .forward import Forward, LossChoice, LossFunction, build_forward, differentiated, laid_out
 from .groups import by_parameter
-from .inputs import (
-    check_seed,
-    check_types,
-    check_winograd,
-    input_types,
-    names_in,
-    owned_types,
-)
+from .inputs import check_seed, check_types, check_winograd, input_types, names_in, owned_types
 from .loss import LOSSES
 from .optimizer import Optimizer
 from .update import STEP, build_step

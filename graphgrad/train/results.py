@@ -9,7 +9,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
-from ..lower.inplace import DONATED
+from ..memory.donation import DONATED
 
 
 def without_arguments(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, list[int]]:

@@ -9,7 +9,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 
-from ..ops.tensor import Dimension, dimension_text
+from ..ir.tensor import Dimension, dimension_text
 
 
 @dataclass(frozen=True)

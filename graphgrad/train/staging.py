@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..lower.arrays import empty, to_tensor
+from ..ir.arrays import empty, to_tensor
 from ..lower.device import reported
 from .tensors import memory_of
 

@@ -9,9 +9,9 @@ import numpy as np
 import tvm
 
 from ..errors import ArgumentError
-from ..exported_step.storage import Storage
-from ..lower.arrays import to_tensor
+from ..ir.arrays import to_tensor
 from ..lower.device import reported
+from ..runtime.storage import Storage
 from .staging import overwrite
 from .tensors import Arrays, Spans, as_arrays
 from .window import Window

@@ -11,9 +11,9 @@ import numpy as np
 import tvm
 
 from ..errors import ArgumentError, OutOfMemoryError, only_served
-from ..exported_step.turns import one_at_a_time
-from ..exported_step.window import dropped_on_failure
 from ..frontend.model import Model
+from ..runtime.synchronized import one_at_a_time
+from ..runtime.window import dropped_on_failure
 from . import checkpoint
 from .export import InputShapes, chosen_shapes, write_export
 from .forward import Forward, LossChoice

@@ -9,12 +9,12 @@ import tvm
 from tvm import relax
 
 from ..frontend.model import Model
-from ..lower.inplace import DONATED
-from ..lower.overlap import CHECKED_BY_OWNER
+from ..ir.provenance import span_of
+from ..ir.tensor import Emitter, Tensor, is_float, type_shape
+from ..memory.donation import DONATED
+from ..memory.overlap import CHECKED_BY_OWNER
 from ..ops import functional as op
 from ..ops.many import all_finite
-from ..ops.tensor import Emitter, Tensor, is_float, type_shape
-from ..provenance import span_of
 from .clip import clip_by_norm, clip_by_value
 from .forward import Forward
 from .gradients import StepGradients

@@ -10,10 +10,10 @@ import numpy as np
 from ..autodiff.activity import has_cotangent
 from ..autodiff.vjp import vjp
 from ..errors import ArgumentError, InputError
-from ..exported_step.turns import one_at_a_time
 from ..frontend.model import Model
+from ..ir.tensor import type_shape
 from ..layout.choice import layout_for
-from ..ops.tensor import type_shape
+from ..runtime.synchronized import one_at_a_time
 from .forward import FORWARD, Forward, LossChoice, build_forward, differentiated, laid_out
 from .inputs import Inputs, check_seed, check_types, names_in, owned_types, placed, read_arrays
 from .on_device import ModelOnDevice, Shapes

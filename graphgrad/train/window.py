@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..exported_step.storage import Storage
-from ..lower.arrays import to_tensor
+from ..ir.arrays import to_tensor
+from ..ir.tensor import accumulator_dtype
 from ..lower.device import reported
-from ..ops.tensor import accumulator_dtype
+from ..runtime.storage import Storage
 from .tensors import Arrays, Spans, as_arrays
 
 

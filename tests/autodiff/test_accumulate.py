@@ -7,7 +7,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import flat
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from tests.labels import label
 from tests.peers import peer
 from tests.running import F64, function, run

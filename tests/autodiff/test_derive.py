@@ -10,12 +10,12 @@ from tvm.script.parser import tirx as T
 import graphgrad as gg
 import models
 from graphgrad.autodiff import written_out
+from graphgrad.check.promote import promote_model
 from graphgrad.fallback import intrinsics
 from graphgrad.fallback.kernels import gradient
 from graphgrad.fallback.memo import DERIVED
 from graphgrad.frontend.mode import specialise
-from graphgrad.promote import promote_model
-from graphgrad.provenance import read
+from graphgrad.ir.provenance import read
 from tests import torch_export
 from tests.peers import peer
 from tests.running import F64, function, run

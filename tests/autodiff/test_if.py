@@ -9,8 +9,8 @@ from tvm.script.parser import ir as I
 from tvm.script.parser import relax as R
 
 import graphgrad as gg
+from graphgrad.check.promote import promote_model
 from graphgrad.frontend.onnx_import import from_onnx
-from graphgrad.promote import promote_model
 from tests.differences import assert_gradients
 from tests.frontend.graphs import model_of
 from tests.frontend.test_branches import branch

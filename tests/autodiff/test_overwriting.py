@@ -3,8 +3,8 @@
 import pytest
 from tvm import relax
 
-from graphgrad.autodiff.linearise import linearise
 from graphgrad.autodiff.overwriting import overwriting
+from graphgrad.ir.inline import linearise
 from tests.running import F64, function
 
 op = relax.op

@@ -9,7 +9,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.autodiff.activity import has_cotangent
 from graphgrad.check import compare_gradients, flat
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from tests.autodiff.programs import Writer, new_builder
 
 PROGRAMS = 8

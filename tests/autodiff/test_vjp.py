@@ -6,7 +6,7 @@ from tvm.script.parser import ir as I
 from tvm.script.parser import relax as R
 
 import graphgrad as gg
-from graphgrad.provenance import Provenance, read, span_of
+from graphgrad.ir.provenance import Provenance, read, span_of
 from tests import unknown_ops
 from tests.labels import label
 from tests.running import F64, function, run

@@ -2,7 +2,7 @@ import numpy as np
 import peak
 from peak import compiled, copies, measured, multiply_adds
 
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 
 
 def test_each_chain_multiplies_and_adds_once_an_iteration():

@@ -7,9 +7,9 @@ import pytest
 from tvm import te, tirx
 
 from graphgrad.fallback import gradient, walk
+from graphgrad.fallback.common_subexpressions import shared
 from graphgrad.fallback.gradient import te_gradient
 from graphgrad.fallback.graph import operations
-from graphgrad.fallback.share import shared
 
 SIZE = 64
 X = te.placeholder((SIZE,), "float32", name="x")

@@ -9,8 +9,8 @@ from tvm.s_tir import Schedule
 import graphgrad as gg
 from graphgrad.fallback import create_prim_func
 from graphgrad.fallback.gradient import te_gradient
-from graphgrad.lower.cpu import schedule_function
-from graphgrad.lower.target import vector_unit
+from graphgrad.lower.cpu.schedule import schedule_function
+from graphgrad.lower.cpu.vector_unit import vector_unit
 from tests.fallback.interpreter import evaluate
 from tests.fallback.running import run, unwritten
 

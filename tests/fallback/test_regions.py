@@ -2,9 +2,9 @@
 
 from tvm import te, tirx
 
-from graphgrad.fallback.equality import same
 from graphgrad.fallback.indices.linear_system import Axis
 from graphgrad.fallback.regions import Placement
+from graphgrad.fallback.value_numbering import same
 from graphgrad.fallback.walk import identity, with_parts
 
 X = te.placeholder((8,), "float64", name="x")

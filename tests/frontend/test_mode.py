@@ -8,7 +8,7 @@ from graphgrad.errors import ArgumentError, ModelError
 from graphgrad.frontend.mode import is_seeded, specialise
 from graphgrad.frontend.model import Model
 from graphgrad.frontend.onnx_import import from_onnx
-from graphgrad.provenance import read
+from graphgrad.ir.provenance import read
 from tests.peers import peer
 
 from .graphs import (

@@ -11,7 +11,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from graphgrad.errors import ModelError
 from graphgrad.frontend.mode import specialise
 from graphgrad.frontend.onnx_import import from_onnx
-from graphgrad.provenance import Provenance, read
+from graphgrad.ir.provenance import Provenance, read
 from tests.peers import peer
 
 from .graphs import (

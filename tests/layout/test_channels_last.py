@@ -4,13 +4,13 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.aliases import ALIASES
 from graphgrad.check import flat
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.provenance import read, span_of
+from graphgrad.ir.tensor import type_shape
+from graphgrad.ir.value_names import ALIASES
 from graphgrad.layout import orders
 from graphgrad.layout.channels_last import channels_last
-from graphgrad.lower.arrays import to_tensor
-from graphgrad.ops.tensor import type_shape
-from graphgrad.provenance import read, span_of
 from tests.running import function, run
 
 o, nn = relax.op, relax.op.nn

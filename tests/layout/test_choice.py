@@ -1,9 +1,9 @@
 import tvm
 from tvm import relax
 
+from graphgrad.ir.tensor import type_shape
 from graphgrad.layout import orders
 from graphgrad.layout.choice import AS_IN_MODEL, Layout, layout_for, with_storage
-from graphgrad.ops.tensor import type_shape
 from tests.running import function
 
 HWIO = orders.filters_last(4)

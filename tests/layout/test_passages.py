@@ -8,14 +8,14 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import flat
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.tensor import Emitter
 from graphgrad.layout import orders
 from graphgrad.layout.channels_last import channels_last
-from graphgrad.layout.passage import PASSAGES
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.layout.rule import PASSAGES
 from graphgrad.ops.conv import Window, conv_data_gradient
 from graphgrad.ops.random import dropout_call, mask_call
 from graphgrad.ops.resample import Table, resample
-from graphgrad.ops.tensor import Emitter
 from tests.running import function
 
 o, nn = relax.op, relax.op.nn

@@ -3,9 +3,9 @@ import pytest
 import tvm
 from tvm import relax
 
+from graphgrad.ir.tensor import type_shape
 from graphgrad.layout import orders
 from graphgrad.layout.value import Bindings, Value
-from graphgrad.ops.tensor import type_shape
 
 NHWC = orders.channels_last(4)
 

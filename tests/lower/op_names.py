@@ -2,7 +2,7 @@
 
 import tvm
 
-from graphgrad.lower.rebuild import bindings_of
+from graphgrad.ir.rewrite import bindings_of
 
 
 def op_names(function):

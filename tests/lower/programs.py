@@ -4,7 +4,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.pipeline import compile as compile_module
 
 

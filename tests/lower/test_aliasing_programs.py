@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from tests.lower import aliasing
 from tests.lower.aliasing import DTYPE, SHAPE, TENSOR, Interpreter, call, flat, outside
 

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.models import lenet
 from tests.differential import differential
 from tests.running import function, run

@@ -7,9 +7,9 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import flat
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.pipeline import lower
-from tests.lower.test_overlap import accumulating, accumulating_tuple, reading_last, tensors
+from tests.memory.test_overlap import accumulating, accumulating_tuple, reading_last, tensors
 from tests.running import F64, function
 
 op = relax.op

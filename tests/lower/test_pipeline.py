@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, tirx
 
 from graphgrad.errors import GraphGradError, LoweringError, TargetError
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.pipeline import compile as compile_module
 from graphgrad.lower.pipeline import lower, pipeline
 from graphgrad.lower.target import target

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.lower.arrays import to_tensor
-from graphgrad.lower.inplace import DONATED, DONATED_DONE
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.pipeline import generate, lower
 from graphgrad.lower.target import target
+from graphgrad.memory.donation import DONATED, DONATED_DONE
 from graphgrad.registry import unregister
 from tests.lower import aliasing
 from tests.lower.aliasing import DTYPE, SHAPE, Interpreter, flat, outside

@@ -6,9 +6,10 @@ import pytest
 import tvm
 
 from graphgrad.errors import TargetError
-from graphgrad.exported_step.cores import usable_cores
-from graphgrad.exported_step.threads import VARIABLES
-from graphgrad.lower.target import is_generic, parse, target, vector_unit
+from graphgrad.lower.cpu.vector_unit import vector_unit
+from graphgrad.lower.target import is_generic, parse, target
+from graphgrad.runtime.cores import usable_cores
+from graphgrad.runtime.threads import VARIABLES
 from tests.labels import label
 
 HOST = str(tvm.get_global_func("target.llvm_get_system_cpu")())

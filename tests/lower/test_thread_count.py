@@ -1,7 +1,7 @@
 import pytest
 
 import graphgrad as gg
-from graphgrad.exported_step import threads
+from graphgrad.runtime import threads
 
 
 def test_bad_numbers_are_errors_of_ours():

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax, te, tirx
 
 import graphgrad as gg
-from graphgrad.ops.tensor import Emitter
+from graphgrad.ir.tensor import Emitter
 from tests.running import F64, function, run
 
 X = np.linspace(-1, 1, 6).reshape(2, 3)

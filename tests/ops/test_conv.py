@@ -8,9 +8,9 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
+from graphgrad.ir.tensor import Emitter
 from graphgrad.ops.conv import Window, conv_data_gradient, conv_weight_gradient
 from graphgrad.ops.define import call_op
-from graphgrad.ops.tensor import Emitter
 from tests.running import F64, function, run
 
 nn = relax.op.nn

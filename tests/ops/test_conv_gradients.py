@@ -10,10 +10,8 @@ import tvm
 from tvm import te, tirx
 
 from graphgrad.fallback.kinds import Kind, kind_of
-from graphgrad.lower.arrays import to_tensor
-from graphgrad.ops.conv import SPATIAL, Layouts, Window
-from graphgrad.ops.conv_expressions import convolution
-from graphgrad.ops.conv_gradients import data_gradient, weight_gradient
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.ops.conv import SPATIAL, Layouts, Window, convolution, data_gradient, weight_gradient
 
 STANDARD = {rank: Layouts.standard(rank) for rank in SPATIAL}
 LAST = {1: Layouts("NWC", "WIO"), 2: Layouts("NHWC", "HWIO"), 3: Layouts("NDHWC", "DHWIO")}

@@ -7,7 +7,7 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from tests.running import F64, function, run
 
 op = relax.op

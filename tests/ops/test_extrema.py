@@ -7,7 +7,7 @@ import pytest
 import tvm
 from tvm import te
 
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.ops.extrema import larger, smaller
 
 KINDS = [0.0, 1.0, np.inf, np.nan, np.finfo("float32").smallest_subnormal]

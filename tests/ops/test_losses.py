@@ -10,9 +10,9 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import compare_gradients, flat
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.tensor import Emitter
 from graphgrad.ops import losses
-from graphgrad.ops.tensor import Emitter
 from tests.labels import label
 from tests.peers import peer
 from tests.running import F64, run

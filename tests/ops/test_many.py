@@ -4,8 +4,8 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.autodiff.write import write_function
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.write import write_function
 from graphgrad.ops.many import all_finite, sum_of_squares
 from tests.labels import label
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tvm import relax
 
+from graphgrad.ir.tensor import Emitter
 from graphgrad.ops.moments import moments
-from graphgrad.ops.tensor import Emitter
 from tests.running import function, run
 
 

@@ -5,9 +5,9 @@ import pytest
 from tvm import relax
 
 import graphgrad as gg
+from graphgrad.ir.tensor import Emitter
 from graphgrad.ops.pool import max_pool, max_pool_index, max_pool_position
 from graphgrad.ops.pool_windows import Pool
-from graphgrad.ops.tensor import Emitter
 from tests.running import F64, function, run
 
 NAN, INF = np.nan, np.inf

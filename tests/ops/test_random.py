@@ -7,7 +7,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import sample_module
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.registry.sample import sample, tensor
 
 SHAPE = (300, 400)

@@ -6,9 +6,9 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
+from graphgrad.ir.tensor import Emitter
 from graphgrad.ops.resample import Table, resample
 from graphgrad.ops.resize import Interpolation, Resized, resize
-from graphgrad.ops.tensor import Emitter
 from tests.frontend.graphs import op_names
 from tests.running import F64, function, run
 

@@ -3,7 +3,7 @@ import pytest
 from tvm import relax, te, tirx
 
 import graphgrad as gg
-from graphgrad.ops.tensor import Emitter
+from graphgrad.ir.tensor import Emitter
 from tests import unknown_ops
 from tests.differences import assert_gradients
 from tests.running import F64, function, run

@@ -13,8 +13,8 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import flat, sample_inputs, sample_module
-from graphgrad.lower.arrays import to_tensor
-from graphgrad.ops.tensor import is_float
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.tensor import is_float
 from graphgrad.registry import all_rules
 from tests.labels import label
 

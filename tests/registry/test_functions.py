@@ -6,7 +6,7 @@ import tvm
 from tvm import relax, te
 
 import graphgrad as gg
-from graphgrad.provenance import read
+from graphgrad.ir.provenance import read
 from graphgrad.registry import find, sample, unregister
 from graphgrad.registry.rule import composite, elementwise, find_function
 from tests.running import F64, function, run

@@ -9,8 +9,8 @@ from onnx import helper
 from tvm import relax
 
 import graphgrad as gg
+from graphgrad.check.promote import promote_model
 from graphgrad.errors import ArgumentError, CheckpointError
-from graphgrad.promote import promote_model
 from graphgrad.train import checkpoint
 from tests.frontend.graphs import model_of, random
 from tests.peers import peer

@@ -1,4 +1,4 @@
-"""Writing exports; what a loaded one does is tested in `tests/exported_step`."""
+"""Writing exports; what a loaded one does is tested in `tests/runtime`."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from tvm.support import cc
 
 import graphgrad as gg
 from graphgrad.errors import ArgumentError, ExportError, InputError
-from graphgrad.exported_step.state_file import replace_file
+from graphgrad.runtime.state_file import replace_file
 from graphgrad.train import export as module
 from tests import derived_nets
 from tests.exports import run_alone

@@ -5,7 +5,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.errors import ArgumentError, InputError
-from graphgrad.ops.tensor import type_shape
+from graphgrad.ir.tensor import type_shape
 from graphgrad.train.forward import FORWARD, LossFunction, bind, build_forward
 from tests.train.nets import loss_function, mean_square, module, normalised
 

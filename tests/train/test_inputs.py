@@ -7,8 +7,8 @@ from graphgrad.errors import ArgumentError, InputError, only_served
 from graphgrad.train.inputs import bind_shapes, by_name, check_types, placed, read_arrays
 from graphgrad.train.staging import Staging
 from tests.frontend.graphs import random
+from tests.ir.test_arrays import aligned
 from tests.labels import label
-from tests.lower.test_arrays import aligned
 from tests.peers import peer
 
 N, M = tvm.tirx.Var("N", "int64"), tvm.tirx.Var("M", "int64")

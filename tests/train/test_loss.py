@@ -5,9 +5,9 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.autodiff.write import write_function
 from graphgrad.errors import InputError, ModelError
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.write import write_function
 from graphgrad.train.forward import LossFunction
 from graphgrad.train.loss import LOSSES, check_target_shape
 from tests.frontend.graphs import random

@@ -15,9 +15,9 @@ from onnx.backend.test.case.node import collect_testcases
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.autodiff.write import write_function
 from graphgrad.check import flat
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.write import write_function
 
 NAMES = [
     "test_adagrad",

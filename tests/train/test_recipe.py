@@ -4,8 +4,8 @@ import pytest
 from tvm import relax
 
 import graphgrad as gg
+from graphgrad.ir.tensor import type_shape
 from graphgrad.layout.choice import AS_IN_MODEL
-from graphgrad.ops.tensor import type_shape
 from graphgrad.train.recipe import recipe
 from tests.train.nets import module, normalised, perceptron
 

@@ -3,10 +3,10 @@
 import tvm
 from tvm import relax
 
-from graphgrad.lower.arrays import to_tensor
-from graphgrad.lower.inplace import DONATED
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.pipeline import generate, lower
 from graphgrad.lower.target import target
+from graphgrad.memory.donation import DONATED
 from graphgrad.train.results import without_arguments
 from tests.frontend.graphs import random
 

@@ -3,9 +3,9 @@ import pytest
 import tvm
 
 from graphgrad.errors import AliasError
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.train.state import TrainState
-from tests.lower.test_arrays import aligned
+from tests.ir.test_arrays import aligned
 
 PARAMS = {"w": np.arange(64, dtype="float32"), "frozen": np.ones(16, "float32")}
 STATISTICS = {"mean": np.full(32, 2.0)}

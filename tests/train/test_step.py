@@ -9,7 +9,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad import models
 from graphgrad.errors import AliasError, ArgumentError, CheckpointError, InputError
-from graphgrad.lower.inplace import DONATED_DONE
+from graphgrad.memory.donation import DONATED_DONE
 from tests.frontend.graphs import random
 from tests.peers import peer
 from tests.train.nets import held, module, normalised, perceptron

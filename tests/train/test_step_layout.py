@@ -11,8 +11,8 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad import models
-from graphgrad.exported_step import ExportedStep
 from graphgrad.layout.choice import AS_IN_MODEL
+from graphgrad.runtime import ExportedStep
 from tests.frontend.graphs import model_of, random
 
 ADAM = gg.optim.AdamW(

@@ -16,7 +16,7 @@ import tvm
 
 import graphgrad as gg
 from graphgrad.errors import DeviceError
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.train import step_loss
 from graphgrad.train.step_loss import ReadLoss, StepLoss
 from tests.frontend.graphs import random

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tvm
 
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.train.tensors import memory_of, read, read_number
 
 DTYPES = ["float32", "float64", "float16", ml_dtypes.bfloat16, "int64", "int8", "uint8", "bool"]

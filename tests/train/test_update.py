@@ -3,8 +3,8 @@ import pytest
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.lower.inplace import DONATED
-from graphgrad.ops.tensor import type_shape
+from graphgrad.ir.tensor import type_shape
+from graphgrad.memory.donation import DONATED
 from graphgrad.train.forward import LossFunction, build_forward
 from graphgrad.train.update import STEP, build_step
 from tests.train.nets import normalised, perceptron

@@ -7,9 +7,9 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.errors import AliasError
-from graphgrad.exported_step import ExportedStep
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.registry import unregister
+from graphgrad.runtime import ExportedStep
 from graphgrad.train.window import Window
 from tests.frontend.graphs import random
 from tests.train.nets import held, module

@@ -6,9 +6,9 @@ from onnx import helper
 from tvm import tirx
 
 import graphgrad as gg
-from graphgrad.lower import cpu
+from graphgrad.lower.cpu import schedule as cpu
 from tests.frontend.graphs import model_of, random
-from tests.lower.winograd.convolutions import is_filtered
+from tests.lower.cpu.winograd.convolutions import is_filtered
 
 X, Y = random(4, 32, 16, 16), np.arange(4)
 

@@ -14,7 +14,7 @@ from ..kinds import Kind, marked
 from ..scatter import Scatter, scatter_add
 from ..walk import Expr, dtype_name
 from .derive import derived
-from .pieces import affine_pieces
+from .piecewise import affine_pieces
 
 
 def assembled(

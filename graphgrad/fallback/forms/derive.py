@@ -13,13 +13,13 @@ import tvm_ffi
 from tvm import te, tirx
 
 from ..backprop import finite_product
+from ..common_subexpressions import shared
 from ..contribution import Contribution
 from ..guarded import Guarded
 from ..indices.affine import coefficients
 from ..indices.index_system import Axis, NotAffineError, invert
 from ..indices.linear_system import analyzer_of, element_axes
 from ..kinds import Kind, marked
-from ..share import shared
 from ..walk import (
     Expr,
     all_substituted,
@@ -37,7 +37,7 @@ from .gather import gather
 from .narrow import block_read, narrowed, placed
 from .normal_form import contraction
 from .operands import inside, is_operand, operands
-from .phases import Phase, is_feasible, label, merged, moduli_of, phases, too_many, worthwhile
+from .residues import Phase, is_feasible, label, merged, moduli_of, phases, too_many, worthwhile
 from .terms import factors, finite_factors, hoisted, product
 
 _OF_ANY_SUM = 2

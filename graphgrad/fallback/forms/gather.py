@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from tvm import te, tirx
 
+from ..common_subexpressions import shared
 from ..contribution import Contribution
 from ..guarded import Guarded, total
 from ..indices.index_system import Axis, Inversion
 from ..kinds import Kind, iteration, stage_over
-from ..share import shared
 
 
 def gather(

@@ -12,7 +12,7 @@ from ..kinds import Kind, marked
 from ..walk import Expr
 from .contraction import Product, divisors, emitted, is_affine, split
 from .pads import padded
-from .phases import Digits, label, merged
+from .residues import Digits, label, merged
 
 
 def contraction(

@@ -15,11 +15,11 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ..backprop import is_float
+from ..common_subexpressions import shared
 from ..guarded import Guard, Guarded
 from ..indices.index_system import Axis
 from ..indices.linear_system import analyzer_of
 from ..kinds import Kind, marked
-from ..share import shared
 from ..walk import Expr, identity, is_load, loaded, postorder, reads, substituted
 from .cost import loop_points
 from .terms import factors, product

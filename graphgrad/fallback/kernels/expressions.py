@@ -16,8 +16,8 @@ from tvm import te, tirx
 
 from ...errors import ArgumentError
 from ..graph import operations, outputs_of
+from ..lift.prim_func import TensorProgram, raised
 from ..lowering.prim_func import create_prim_func
-from ..raising.prim_func import TensorProgram, raised
 from ..walk import identity
 from .retyped import Retype, Retyping
 

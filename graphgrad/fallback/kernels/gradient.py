@@ -12,8 +12,8 @@ from tvm import te, tirx
 from ..backprop import is_float
 from ..gradient import te_gradient
 from ..graph import Key, operations, outputs_of, rewritten
+from ..lift.prim_func import TensorProgram
 from ..memo import DERIVED
-from ..raising.prim_func import TensorProgram
 from ..walk import identity, tensor_key
 from .choices import without_branches
 from .copies import original, without_copies

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import te, tirx
 
-from ..raising.prim_func import raised
+from ..lift.prim_func import raised
 from .expressions import kernel_of
 
 

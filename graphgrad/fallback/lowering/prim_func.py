@@ -16,19 +16,19 @@ from tvm import te, tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock
 
-from ...divisions import with_exact_divisions
 from ...errors import ArgumentError
+from ...ir.exact_divisions import with_exact_divisions
 from ..cut import cut_stage
 from ..graph import Key, operations, rewritten, sources
 from ..kinds import copied
-from ..scans.scan_lowering import without_scans
-from ..scans.stray_loads import without_stray_loads
 from ..walk import identity, tensor_key
 from .accumulation import Accumulation, accumulated, accumulations, overwriting
 from .explicit_bindings import with_explicit_bindings
 from .explicit_reductions import explicit_reduction
 from .hidden_bindings import hidden_bindings, with_shown_bindings
 from .nested_guards import protected_guards
+from .out_of_range_loads import without_stray_loads
+from .scans import without_scans
 from .wide_arrays import wide_arrays
 from .wide_floats import with_wide_floats
 from .wide_reductions import wide_reduction

@@ -32,7 +32,7 @@ from ..graph import (
 from ..indices.index_system import Axis
 from ..kinds import map_stage
 from ..walk import Expr, tensor_key
-from .rings import reads_rows
+from .circular_buffers import reads_rows
 from .scan import without_externs
 from .slices import Slicing
 from .stacks import Stacking

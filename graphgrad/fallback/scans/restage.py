@@ -12,13 +12,13 @@ from tvm import te, tirx
 from tvm.te import _ffi_api
 
 from ...errors import ArgumentError
+from ..common_subexpressions import shared
 from ..graph import Operation, outputs_of, reduce_with
 from ..guarded import within
 from ..indices.index_system import Axis
 from ..kinds import Kind, kind_of, marked
 from ..reductions.reduce import OTHERS, stage_axes
 from ..scatter import Scatter, scatter_add, scatters_of
-from ..share import shared
 from ..walk import Expr, is_load, substituted, without_lets
 
 _LASTING = (Kind.CONTRACTION, Kind.MAP, Kind.REDUCE)

@@ -18,10 +18,10 @@ from tvm.sym import ProofStrength
 from ...errors import ArgumentError
 from ..backprop import is_float
 from ..constants import integer_value
-from ..equality import same
 from ..graph import Key, Operation, outputs_of, scan_body, scan_with
 from ..indices.linear_system import Axis, analyzer_of
 from ..kinds import map_stage
+from ..value_numbering import same
 from ..walk import (
     Expr,
     called,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from tvm import relax
 
+from ...ir.tensor import Tensor
 from ...ops import functional as op
-from ...ops.tensor import Tensor
 from .node import Node, converter
 
 

@@ -10,9 +10,9 @@ from onnx import helper
 from tvm import relax
 
 from ...errors import ModelError
+from ...ir.tensor import Dimension, Tensor
 from ...ops import functional as op
 from ...ops.attention import band, both, extent_tensor, grouped_product, masked_softmax, scores
-from ...ops.tensor import Dimension, Tensor
 from .node import Node, converter
 
 

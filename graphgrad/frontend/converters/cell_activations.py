@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from ...errors import ModelError
+from ...ir.tensor import Tensor
 from ...ops import functional as op
-from ...ops.tensor import Tensor
 from .activation import exponential_below_zero, softplus_of
 from .node import Node
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import reduce
 from operator import add, mul
 
+from ...ir.tensor import Dimension, Tensor
 from ...ops import functional as op
 from ...ops.movement import unslice
-from ...ops.tensor import Dimension, Tensor
 from .node import Node, converter
 
 

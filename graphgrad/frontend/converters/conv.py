@@ -11,10 +11,10 @@ from typing import Any
 from tvm import relax
 
 from ...errors import ModelError
+from ...ir.tensor import Dimension, Tensor, same_shape
 from ...ops import functional as op
 from ...ops.conv import Window, check_output, conv_data_gradient
 from ...ops.conv import conv as convolution
-from ...ops.tensor import Dimension, Tensor, same_shape
 from .node import Node, converter
 
 _SAME = ("SAME_UPPER", "SAME_LOWER")

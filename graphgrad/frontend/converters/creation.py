@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from ...ops.tensor import Dimension, Tensor
+from ...ir.tensor import Dimension, Tensor
 from ..exact_arithmetic import ExactArithmetic, symbols
 from ..known_values import NotKnownError, as_ratio, is_symbolic
 from .node import Node, converter

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ...errors import ModelError
+from ...ir.tensor import Tensor
 from ...ops import functional as op
 from ...ops.cumulative import reverse_cumsum
-from ...ops.tensor import Tensor
 from .node import Node, converter
 
 

@@ -12,9 +12,9 @@ import numpy as np
 from tvm import relax
 
 from ...errors import ModelError
+from ...ir.tensor import Dimension, Tensor, same_shape
 from ...ops import functional as op
 from ...ops.grid_sample import Sampling, sample_at
-from ...ops.tensor import Dimension, Tensor, same_shape
 from .conv import biased, check_weights, per_axis
 from .node import Node, converter
 

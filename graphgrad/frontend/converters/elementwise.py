@@ -9,8 +9,8 @@ from functools import reduce
 import numpy as np
 
 from ...errors import ModelError
+from ...ir.tensor import Tensor, broadcast_shape, is_float
 from ...ops import functional as op
-from ...ops.tensor import Tensor, broadcast_shape, is_float
 from .node import Node, converter
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelError
+from ...ir.tensor import Tensor, same_dimension
 from ...ops import functional as op
 from ...ops.grid_sample import Sampling, affine_grid, grid_sample
 from ...ops.resize import Interpolation, Resized, resize
-from ...ops.tensor import Tensor, same_dimension
 from .node import Node, converter
 
 _GRID_METHODS = {"bilinear": "linear", "bicubic": "cubic"}

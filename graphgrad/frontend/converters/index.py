@@ -9,8 +9,8 @@ import tvm
 from tvm import relax
 
 from ...errors import ModelError
+from ...ir.tensor import Tensor
 from ...ops import functional as op
-from ...ops.tensor import Tensor
 from .node import Node, converter
 
 _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "min": "min", "max": "max"}

@@ -8,10 +8,10 @@ import numpy as np
 from tvm import relax
 
 from ...errors import ModelError
+from ...ir.tensor import Tensor, dimension_text, same_dimension
 from ...ops import functional as op
 from ...ops.einsum import parse
 from ...ops.scan import scan
-from ...ops.tensor import Tensor, dimension_text, same_dimension
 from .node import Node, converter
 
 

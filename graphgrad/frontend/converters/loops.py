@@ -9,9 +9,9 @@ import numpy as np
 from tvm import relax
 
 from ...errors import ArgumentError, ModelError
+from ...ir.tensor import Dimension, Tensor, dimension_text, expression_of
 from ...ops import functional as op
 from ...ops.scan import scan
-from ...ops.tensor import Dimension, Tensor, dimension_text, expression_of
 from ..known_values import KnownValue
 from .node import Node, converter
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from ...ir.tensor import Tensor
 from ...ops import functional as op
 from ...ops import losses
-from ...ops.tensor import Tensor
 from .node import Node, converter
 
 _NONE_IGNORED = -(2**31)

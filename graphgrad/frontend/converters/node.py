@@ -11,7 +11,7 @@ import tvm
 from tvm import relax
 
 from ...errors import ModelError
-from ...ops.tensor import Dimension, Emitter, Tensor
+from ...ir.tensor import Dimension, Emitter, Tensor
 from ..known_values import KnownValue
 from ..onnx_graph import STANDARD_DOMAINS
 

@@ -8,10 +8,10 @@ from onnx import TensorProto, helper
 from tvm import relax
 
 from ...errors import ModelError
+from ...ir.tensor import Tensor, same_shape
 from ...ops import functional as op
 from ...ops.moments import moments
-from ...ops.normalisation import mean, normalise
-from ...ops.tensor import Tensor, same_shape
+from ...ops.normalization import mean, normalise
 from .node import Node, converter
 
 _MICROSOFT = "com.microsoft"

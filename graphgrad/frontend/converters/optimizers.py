@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 
 from tvm import relax
 
+from ...ir.tensor import Tensor
 from ...ops import functional as op
-from ...ops.tensor import Tensor
 from .node import Node, converter
 
 _DOMAIN = "ai.onnx.preview.training"

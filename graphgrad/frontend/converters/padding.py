@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import ModelError
+from ...ir.tensor import Dimension, Tensor
 from ...ops import functional as op
 from ...ops.movement import slice_from, unslice
-from ...ops.tensor import Dimension, Tensor
 from .node import Node, converter
 from .shape import axes_of, normalised
 

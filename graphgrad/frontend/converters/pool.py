@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ...errors import ModelError
+from ...ir.tensor import Dimension, Tensor, same_dimension
 from ...ops import functional as op
 from ...ops.pool import avg_pool, max_pool, max_pool_index, max_pool_position
 from ...ops.pool_windows import LAYOUTS, Pool
-from ...ops.tensor import Dimension, Tensor, same_dimension
 from .node import Node, converter
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ...errors import ModelError
+from ...ir.tensor import Tensor, accumulator_dtype
 from ...ops import functional as op
 from ...ops.scan import scan
-from ...ops.tensor import Tensor, accumulator_dtype
 from .cell_activations import Activation, activations_of
 from .node import Node, converter
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ...ir.tensor import Tensor, is_float
 from ...ops import functional as op
-from ...ops.tensor import Tensor, is_float
 from .node import Node, converter
 
 Reduction = Callable[[Tensor, "list[int] | None", bool], Tensor]

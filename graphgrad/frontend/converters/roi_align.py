@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ...errors import ModelError
+from ...ir.tensor import Tensor
 from ...ops import functional as op
-from ...ops.tensor import Tensor
 from .node import Node, converter
 
 

@@ -7,9 +7,9 @@ from itertools import accumulate
 from tvm import relax
 
 from ...errors import ModelError
+from ...ir.tensor import Dimension, dimension_text
 from ...ops import functional as op
 from ...ops.movement import slice_from
-from ...ops.tensor import Dimension, dimension_text
 from .node import Node, converter
 from .shape import normalised
 

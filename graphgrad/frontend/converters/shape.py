@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ...errors import ModelError
+from ...ir.tensor import Dimension, Tensor, dimension_text, same_dimension
 from ...ops import functional as op
-from ...ops.tensor import Dimension, Tensor, dimension_text, same_dimension
 from .node import Node, converter
 
 

@@ -6,8 +6,8 @@ import numpy as np
 from tvm import relax
 
 from ...errors import ModelError
+from ...ir.tensor import Dimension, Tensor
 from ...ops import functional as op
-from ...ops.tensor import Dimension, Tensor
 from .node import Node, converter
 
 

@@ -14,9 +14,9 @@ import tvm
 from tvm import tirx
 
 from ...errors import ModelError
+from ...ir.tensor import Dimension, Tensor
 from ...ops import functional as op
 from ...ops.movement import slice_from
-from ...ops.tensor import Dimension, Tensor
 from .node import Node, converter
 from .shape import axes_of, normalised
 

@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.tirx.expr import BinaryOpExpr, CmpExpr
 
-from ..structure import Load
+from ...ir.kernel_structure import Load
 
 Combine = Callable[[list[Any], list[Any]], list[Any]]
 """Of the results of two parts, the one with the earlier terms first."""

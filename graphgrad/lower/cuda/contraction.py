@@ -17,8 +17,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule, dlight
 
-from ..contraction import operands
-from ..structure import Axis, Stage, buffer_of, sequence, uses, volume
+from ...ir.kernel_structure import Axis, Stage, buffer_of, sequence, uses, volume
+from ..kernels.contraction import operands
 from .threads import bound, divisor
 
 _LONGEST = 2560

@@ -18,7 +18,7 @@ from tvm.tirx.build import split_host_device_mods
 from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
 
 from ...errors import LoweringError
-from ..structure import static
+from ...ir.kernel_structure import static
 from .intrinsics import spell_exactly, widen_half
 from .names import identifiers
 

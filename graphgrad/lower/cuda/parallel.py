@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ..structure import loop_nest, sequence, static, with_block_body
+from ...ir.kernel_structure import loop_nest, sequence, static, with_block_body
 from .threads import one_thread_per_point
 
 _SPATIAL = 0

@@ -17,8 +17,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..epilogue import Epilogue
-from ..structure import Axis, Load, Stage, sequence, static, stride, volume, with_values
+from ...ir.kernel_structure import Axis, Load, Stage, sequence, static, stride, volume, with_values
+from ..kernels.epilogue import Epilogue
 from .combiner import Combine, combiner
 from .threads import divisor, one_thread_per_point
 

@@ -13,9 +13,18 @@ import tvm
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule
 
-from ..epilogue import epilogues_of
-from ..inline import inline_maps
-from ..structure import Axis, Stage, buffer_of, is_among, loop_nest, sequence, stages, static
+from ...ir.kernel_structure import (
+    Axis,
+    Stage,
+    buffer_of,
+    is_among,
+    loop_nest,
+    sequence,
+    stages,
+    static,
+)
+from ..kernels.epilogue import epilogues_of
+from ..kernels.inline_maps import inline_maps
 from .contraction import cut_long_sums, may_tile, tiles, used_buffers
 from .reduction import launches, reduction_of
 from .threads import one_thread_per_point

@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ..structure import static
+from ...ir.kernel_structure import static
 
 THREADS = 256
 """Threads of a block: a multiple of the warp, and enough of them to hide the wait for memory."""

@@ -9,11 +9,11 @@ Stock fusion puts maps into the kernel of their only reader. Around it, here,
 - `chains`: kernels that compute by the same rows of tensors become one, after that.
 """
 
-from .chains import with_row_chains
-from .items import with_items_for_tuples, with_known_inner_tuples
-from .repeat import with_repeated_maps
-from .share import with_shared_results
-from .siblings import with_siblings_joined
+from .common_subexpressions import with_shared_results
+from .multi_output import with_siblings_joined
+from .recompute import with_repeated_maps
+from .rowwise import with_row_chains
+from .tuples import with_items_for_tuples, with_known_inner_tuples
 
 __all__ = [
     "with_items_for_tuples",

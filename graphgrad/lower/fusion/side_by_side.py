@@ -8,8 +8,8 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import renew_defs
 
-from ..merge import Part
-from ..structure import sequence, stages, with_other_names, with_statements, with_values
+from ...ir.kernel_structure import sequence, stages, with_other_names, with_statements, with_values
+from .merge import Part
 
 
 def side_by_side(

@@ -6,7 +6,7 @@ import numpy as np
 
 import graphgrad as gg
 from graphgrad import models
-from graphgrad.promote import promote_model
+from graphgrad.check.promote import promote_model
 from tests import derived_nets
 from tests.peers import peer
 from tests.torch_export import build, export, inputs_of

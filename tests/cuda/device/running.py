@@ -13,7 +13,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import flat
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.device import cuda_architecture
 
 TOLERANCE = {"float16": 4e-3, "bfloat16": 4e-2, "float32": 2e-5, "float64": 1e-11}

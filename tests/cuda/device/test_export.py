@@ -11,7 +11,7 @@ import tvm
 
 import graphgrad as gg
 from graphgrad import models
-from graphgrad.exported_step import ExportedStep, InputError
+from graphgrad.runtime import ExportedStep, InputError
 from tests.cuda.device import nets
 from tests.cuda.device.running import gpu
 from tests.exports import run_alone

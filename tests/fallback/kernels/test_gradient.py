@@ -3,7 +3,7 @@
 from tvm import te, tirx
 
 from graphgrad.fallback.kernels.gradient import _Derivation
-from graphgrad.fallback.raising.prim_func import TensorProgram
+from graphgrad.fallback.lift.prim_func import TensorProgram
 from graphgrad.fallback.walk import tensor_key
 
 COUNT = 30

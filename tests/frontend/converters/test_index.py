@@ -10,7 +10,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.check import compare_gradients, flat
 from graphgrad.frontend.mode import specialise
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from tests.frontend.converters.nodes import drawn, node_model, reference
 
 INT64 = 7

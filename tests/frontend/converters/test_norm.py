@@ -7,7 +7,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.frontend.converters import Node, find
-from graphgrad.ops.tensor import Emitter
+from graphgrad.ir.tensor import Emitter
 from tests.frontend.converters.nodes import (
     FLOAT,
     assert_like_onnxruntime,

@@ -8,11 +8,11 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.cuda.lowering import check
 from graphgrad.lower.cuda.stages import one_thread_per_element
 from graphgrad.lower.target import target
-from tests.lower.kernels import HOST, Runs, random_values
+from tests.lower.kernel_programs import HOST, Runs, random_values
 
 GPU = target({"kind": "cuda", "arch": "sm_90"})
 

@@ -5,9 +5,9 @@ import pytest
 import tvm
 from tvm import te, tirx
 
+from graphgrad.ir.kernel_structure import stages
 from graphgrad.lower.cuda.combiner import combiner
-from graphgrad.lower.legalise.elementwise import larger, smaller
-from graphgrad.lower.structure import stages
+from graphgrad.ops.legalize.elementwise import larger, smaller
 
 F32 = "float32"
 

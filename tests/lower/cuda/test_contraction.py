@@ -8,7 +8,7 @@ from tvm.s_tir import dlight
 from graphgrad.lower.cuda.stages import one_thread_per_element, tiled_contractions
 from tests.labels import label
 from tests.lower.cuda.running import GPU, run
-from tests.lower.kernels import random_values, tensor
+from tests.lower.kernel_programs import random_values, tensor
 from tests.peers import peer
 
 

@@ -12,7 +12,7 @@ from graphgrad.lower import pipeline
 from graphgrad.lower.cuda.compiler import executable_sources
 from graphgrad.lower.cuda.rules import RULES, Rule
 from graphgrad.lower.cuda.schedule import SCHEDULED, schedule_module
-from graphgrad.lower.inplace import DONATED, DONATED_DONE
+from graphgrad.memory.donation import DONATED, DONATED_DONE
 from graphgrad.models import lenet, mlp, resnet_digits
 from graphgrad.train.forward import LossFunction, build_forward
 from graphgrad.train.recipe import recipe

@@ -9,16 +9,16 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.script import tirx as T
 
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.loops import Nest, extern, fill, loop, sequence
 from graphgrad.lower.cuda.lowering import check
 from graphgrad.lower.cuda.parallel import independent_loops, parallel_loops
 from graphgrad.lower.cuda.serial import one_thread
 from graphgrad.ops.cumulative import cumulative
-from graphgrad.ops.kernel import Nest, extern, fill, loop, sequence
 from graphgrad.ops.order import order
 from tests.lower.cuda.running import on_host
 from tests.lower.cuda.sources import TARGET, cuda_source, program
-from tests.lower.kernels import HOST
+from tests.lower.kernel_programs import HOST
 
 
 def prim_func(expression, *shapes, dtype="float64"):

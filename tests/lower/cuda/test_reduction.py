@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tvm import te, tirx, topi
 
-from graphgrad.lower.legalise.elementwise import larger, smaller
+from graphgrad.ops.legalize.elementwise import larger, smaller
 from tests.labels import label
 from tests.lower.cuda.running import run
-from tests.lower.kernels import tensor
+from tests.lower.kernel_programs import tensor
 
 SHAPE = (12, 16, 8, 24)
 

@@ -13,7 +13,7 @@ from graphgrad.lower.cuda.lowering import check
 from graphgrad.lower.cuda.rules import Rule
 from graphgrad.lower.cuda.stages import one_thread_per_element
 from tests.lower.cuda.running import GPU
-from tests.lower.kernels import tensor
+from tests.lower.kernel_programs import tensor
 
 TAKES = Rule("takes", one_thread_per_element)
 

@@ -7,9 +7,9 @@ import tvm_ffi
 from tvm import te, tirx, topi
 
 from graphgrad.fallback.kernels.expressions import kernel_of
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.cuda.sorting import with_sorting_on_device
-from tests.lower.kernels import HOST, tensor
+from tests.lower.kernel_programs import HOST, tensor
 
 X = np.random.default_rng(0).integers(-3, 3, (5, 7)).astype("float32")  # with ties
 

@@ -7,10 +7,10 @@ from tvm import te, tirx, topi
 from tvm.script import tirx as T
 
 from graphgrad.lower.cuda.stages import one_thread_per_element, tiled_contractions
-from graphgrad.lower.overwrite import may_overwrite
+from graphgrad.memory.overwrite import may_overwrite
 from tests.labels import label
 from tests.lower.cuda.running import GPU, run
-from tests.lower.kernels import tensor
+from tests.lower.kernel_programs import tensor
 
 
 def launches(result):

@@ -3,9 +3,9 @@
 import tvm
 from tvm import relax
 
-from graphgrad.lower.kernel_calls import is_kernel_call
-from graphgrad.lower.legalise import LEGALISATIONS
-from graphgrad.lower.rebuild import bindings_of
+from graphgrad.ir.kernel_calls import is_kernel_call
+from graphgrad.ir.rewrite import bindings_of
+from graphgrad.ops.legalize import LEGALISATIONS
 from tests.running import function
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import tvm
 from tvm import relax, te, topi
 
-from graphgrad.lower.arrays import to_tensor
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.lower.fusion.merge import Part
 from graphgrad.lower.fusion.side_by_side import side_by_side
-from graphgrad.lower.merge import Part
-from tests.lower.kernels import HOST, tensor
+from tests.lower.kernel_programs import HOST, tensor
 
 
 def variable(name):

@@ -1,0 +1,311 @@
+"""Promotion to float64: the same computation, in the dtype in which gradients are checked.
+
+Every float16, bfloat16 and float32 becomes float64: parameters, constants, the types of values, and
+the attributes that name a dtype. A cast to a lower float becomes a cast to float64, so the promoted
+function is the mathematics that the model means, without its rounding.
+
+What has its dtype built in (a kernel of unknown expressions, a packed function, an op that takes no
+float64) is left as it is, between casts, and reported: a gradient behind it is checked in float32.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ..autodiff.activity import op_name, place
+from ..errors import ArgumentError
+from ..fallback.kernels.expressions import retyped_kernel
+from ..frontend.model import Model
+
+LOW_FLOATS = frozenset({"float16", "bfloat16", "float32"})
+_WIDE = "float64"
+
+_TYPED_KERNELS = ("relax.call_tir", "relax.call_dps_packed")
+_UNKNOWN = (
+    "relax.call_builtin_with_ctx",
+    "relax.call_inplace_packed",
+    "relax.call_pure_packed",
+    "relax.call_py_func",
+    "relax.invoke_closure",
+    "relax.invoke_pure_closure",
+    "relax.memory.view",
+)
+
+
+def promote_to_float64(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[str]]:
+    """Return a module with float64 in the place of every lower float.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Not changed.
+
+    Returns
+    -------
+    promoted : IRModule
+        With the same functions, parameter names, symbolic shapes and spans. Its Relax functions
+        take and return float64 where those of `mod` take and return a lower float.
+    obstacles : list of str
+        The calls that still compute in a lower float, and why. Where there are any, what the
+        module computes must not be taken for a float64 result.
+
+    Raises
+    ------
+    ArgumentError
+        `mod` is no IRModule.
+    """
+    if not isinstance(mod, tvm.IRModule):
+        raise ArgumentError(f"expected an IRModule, given a {type(mod).__name__}")
+    promotion = _Promotion(relax.transform.Normalize()(mod))
+    return promotion.module(), promotion.obstacles
+
+
+def promote_model(model: Model) -> tuple[Model, list[str]]:
+    """Return a model with float64 in the place of every lower float.
+
+    Returns
+    -------
+    promoted : Model
+        Its parameters and statistics are float64 arrays of the same values.
+    obstacles : list of str
+        As of `promote_to_float64`.
+    """
+    promoted = copy.copy(model)
+    promoted.mod, obstacles = promote_to_float64(model.mod)
+    promoted.params = {name: promote_array(array) for name, array in model.params.items()}
+    promoted.state = {name: promote_array(array) for name, array in model.state.items()}
+    return promoted, obstacles
+
+
+def promote_array(array: np.ndarray) -> np.ndarray:
+    """Return an array of a lower float as float64, any other as it is."""
+    return array.astype(_WIDE) if str(array.dtype) in LOW_FLOATS else array
+
+
+def _promoted_dtype(dtype: str) -> str:
+    return _WIDE if dtype in LOW_FLOATS else dtype
+
+
+def promote_type(ty: Any) -> Any:
+    """Return a type with float64 in the place of every lower float."""
+    return tvm_ffi.structural_map(ty, (tvm.ir.PrimType, _promote_prim_type))
+
+
+def _promote_prim_type(ty: Any) -> Any:
+    return tvm.ir.PrimType(_WIDE) if str(ty.dtype) in LOW_FLOATS else ty
+
+
+def _is_low(ty: Any) -> bool:
+    return not tvm_ffi.structural_equal(ty, promote_type(ty))
+
+
+class _Promotion:
+    """The promotion of one module: its functions call each other by new global variables."""
+
+    def __init__(self, mod: tvm.IRModule):
+        self.obstacles: list[str] = []
+        self._mod = mod
+        self._builder = relax.BlockBuilder()
+        self._values: dict[Any, Any] = {}
+        self._bindings: list[Any] = []
+        self._bound_kind: type = relax.Var
+        self._functions: dict[Any, Any] = {}
+        self._kernels: dict[Any, Any] = {}
+        for var, function in mod.functions.items():
+            if isinstance(function, relax.Function):
+                renamed = tvm.ir.GlobalVar(var.name_hint)
+                relax.expr._update_type(renamed, promote_type(function.ty))
+                self._functions[var] = renamed
+            elif (kernel := retyped_kernel(function, _promoted_dtype)) is not None:
+                self._kernels[var] = kernel
+                self._functions[var] = tvm.ir.GlobalVar(var.name_hint)
+                relax.expr._update_type(self._functions[var], kernel.ty)
+
+    def module(self) -> tvm.IRModule:
+        """Return the promoted module."""
+        functions = {
+            self._functions.get(var, var): self._kernels.get(var) or self._promoted(function)
+            for var, function in self._mod.functions.items()
+        }
+        promoted = tvm.IRModule(functions, attrs=self._mod.attrs)
+        return relax.transform.Normalize()(promoted)
+
+    def _promoted(self, function: Any) -> Any:
+        return self._function(function) if isinstance(function, relax.Function) else function
+
+    def _function(self, function: relax.Function) -> relax.Function:
+        params = [self._defined(param, promote_type(param.ty)) for param in function.params]
+        body = self._sequence(function.body)
+        return relax.Function(
+            params,
+            body,
+            promote_type(function.ret_ty),
+            is_pure=function.is_pure,
+            attrs=function.attrs,
+            span=function.span,
+        )
+
+    def _sequence(self, body: relax.SeqExpr) -> relax.SeqExpr:
+        outer = self._bindings, self._bound_kind
+        blocks = []
+        for block in body.blocks:
+            is_dataflow = isinstance(block, relax.DataflowBlock)
+            self._bindings, self._bound_kind = [], relax.DataflowVar if is_dataflow else relax.Var
+            for binding in block.bindings:
+                self._binding(binding)
+            blocks.append(type(block)(self._bindings))
+        self._bindings, self._bound_kind = outer
+        result = self._expr(body.body)
+        sequence = relax.SeqExpr(blocks, result)
+        relax.expr._update_type(sequence, result.ty)
+        return sequence
+
+    def _binding(self, binding: Any) -> None:
+        var, value = binding.var, binding.value
+        wide = promote_type(var.ty)
+        if isinstance(binding, relax.MatchCast):
+            new = self._defined(var, wide)
+            self._bindings.append(relax.MatchCast(new, self._expr(value), wide))
+            return
+        promoted = self._call(var, value) if isinstance(value, relax.Call) else self._expr(value)
+        self._bindings.append(relax.VarBinding(self._defined(var, wide), promoted))
+
+    def _defined(self, var: Any, ty: Any) -> Any:
+        self._values[var] = new = type(var)(var.name, ty, var.span)
+        return new
+
+    def _expr(self, expr: Any) -> Any:
+        """Return the promoted form of anything but a call."""
+        if isinstance(expr, relax.Var):
+            return self._values.get(expr, expr)
+        if isinstance(expr, tvm.ir.GlobalVar):
+            return self._functions.get(expr, expr)
+        if isinstance(expr, tvm.ir.GenericConst) and _is_low(expr.ty):
+            return relax.const(promote_array(expr.value.numpy()), _WIDE)
+        if isinstance(expr, tvm.tirx.FloatImm) and _is_low(expr.ty):
+            return tvm.tirx.FloatImm(_WIDE, expr.value)
+        if isinstance(expr, relax.Tuple):
+            fields = [self._expr(field) for field in expr.fields]
+            return self._builder.normalize(relax.Tuple(fields, expr.span))
+        if isinstance(expr, relax.TupleGetItem):
+            item = relax.TupleGetItem(self._expr(expr.tuple_value), expr.index, expr.span)
+            return self._builder.normalize(item)
+        if isinstance(expr, relax.Function):
+            return self._function(expr)
+        if isinstance(expr, relax.SeqExpr):
+            return self._sequence(expr)
+        if isinstance(expr, relax.If):
+            return self._branches(expr)
+        return expr
+
+    def _branches(self, expr: relax.If) -> relax.If:
+        branches = [self._sequence(branch) for branch in (expr.true_branch, expr.false_branch)]
+        promoted = relax.If(self._expr(expr.cond), *branches, expr.span)
+        relax.expr._update_type(promoted, promote_type(expr.ty))
+        return promoted
+
+    def _call(self, var: Any, call: relax.Call) -> Any:
+        types = [call.ty, *(a.ty for a in call.args if not isinstance(a, tvm.ir.GlobalVar))]
+        if not any(map(_is_low, types)):
+            return self._rebuilt(call, call.attrs, call.ty_args)
+        reason = None if self._calls_promoted(call) else _built_in_dtype(call)
+        if reason is None:
+            attributes = _promote_attributes(call.attrs)
+            types = [promote_type(ty) for ty in call.ty_args]
+            try:
+                promoted = self._rebuilt(call, attributes, types)
+            except Exception:  # type inference refuses in many ways
+                reason = "it takes no float64"
+            else:
+                if not _is_low(promoted.ty):
+                    return promoted
+                reason = "its result is never float64"
+        self.obstacles.append(f"{op_name(call)} at {place(var, call)}: {reason}")
+        return self._kept(var, call)
+
+    def _calls_promoted(self, call: relax.Call) -> bool:
+        """Whether a call is of a kernel that there is in float64."""
+        return bool(call.args) and call.args[0] in self._kernels
+
+    def _rebuilt(self, call: relax.Call, attributes: Any, types: Any) -> Any:
+        arguments = [self._expr(argument) for argument in call.args]
+        new = relax.Call(self._expr(call.op), arguments, attributes, types, call.span)
+        return self._builder.normalize(new)
+
+    def _kept(self, var: Any, call: relax.Call) -> Any:
+        """Make a call in its own dtypes, between casts; return its promoted value."""
+        arguments = [self._narrowed(argument) for argument in call.args]
+        same = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
+        if not _is_low(call.ty):
+            return self._builder.normalize(same)
+        value = self._bound(same, f"{var.name}.kept")
+        return self._cast(value, promote_type(call.ty))
+
+    def _narrowed(self, argument: Any) -> Any:
+        """Return an argument in the dtype that the unpromoted call takes."""
+        if isinstance(argument, relax.Tuple):
+            return relax.Tuple([self._narrowed(field) for field in argument.fields])
+        if not isinstance(argument, relax.Var):
+            return argument
+        return self._cast(self._expr(argument), argument.ty)
+
+    def _cast(self, value: Any, ty: Any) -> Any:
+        """Return a value with its tensors in the dtypes of a type."""
+        if isinstance(ty, relax.TupleType):
+            items = [
+                self._bound(relax.TupleGetItem(value, index), f"{value.name}.{index}")
+                for index in range(len(ty.fields))
+            ]
+            fields = zip(items, ty.fields, strict=True)
+            return relax.Tuple([self._cast(item, field) for item, field in fields])
+        if not isinstance(ty, relax.TensorType) or value.ty.dtype == ty.dtype:
+            return value
+        dtype = str(ty.dtype)
+        return self._bound(relax.op.astype(value, dtype), f"{value.name}.{dtype}")
+
+    def _bound(self, value: Any, name: str) -> Any:
+        value = self._builder.normalize(value)
+        var = self._bound_kind(name, value.ty)
+        self._bindings.append(relax.VarBinding(var, value))
+        return var
+
+
+def _built_in_dtype(call: relax.Call) -> str | None:
+    """Return why a call cannot be made in float64 as it stands; None if it can."""
+    if isinstance(call.op, relax.ExternFunc):
+        return "a packed function has the dtypes that it was written for"
+    if not isinstance(call.op, tvm.ir.Op):
+        return None
+    if call.op.name.startswith(_TYPED_KERNELS):
+        return "a kernel has the dtypes of its buffers built in"
+    if call.op.name in _UNKNOWN:
+        return "it has the dtypes that it was written for"
+    return None
+
+
+def _promote_attributes(attributes: Any) -> Any:
+    """Return attributes with float64 for every value that names a lower float."""
+    if attributes is None:
+        return None
+    if isinstance(attributes, tvm.ir.DictAttrs):
+        names = list(attributes.keys())
+        values = {name: _promote_value(attributes[name]) for name in names}
+        return tvm.ir.make_node("ir.DictAttrs", **values)
+    info = type(attributes).__tvm_ffi_type_info__
+    values = {field.name: getattr(attributes, field.name) for field in info.fields}
+    promoted = {name: _promote_value(value) for name, value in values.items()}
+    return tvm.ir.make_node(info.type_key, **promoted)
+
+
+def _promote_value(value: Any) -> Any:
+    if isinstance(value, tvm.ir.PrimType):
+        return _promote_prim_type(value)
+    if isinstance(value, tvm_ffi.dtype):
+        return tvm_ffi.dtype(_WIDE) if str(value) in LOW_FLOATS else value
+    return _WIDE if isinstance(value, str) and value in LOW_FLOATS else value

@@ -1,0 +1,63 @@
+"""The command ``graphgrad grad``."""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from .. import __version__
+from ..autodiff.vjp import vjp
+from ..errors import ArgumentError
+from ..frontend.mode import specialise
+from ..frontend.model import Model
+from ..frontend.onnx_import import from_onnx
+from ..report.coverage import Coverage, coverage
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Differentiate a model, write the result as text and return the exit code."""
+    model = from_onnx(arguments.model)
+    wrt = arguments.wrt or model.trainable()
+    module = vjp(specialise(model, training=None), wrt=wrt, rules=arguments.rules)
+    found = coverage(model, wrt=wrt, rules=arguments.rules)
+    text = _header(arguments.model, model, wrt, found) + module.script() + "\n"
+    if arguments.out is not None:
+        _write(Path(arguments.out), text)
+    if arguments.json:
+        summary = {
+            "model": arguments.model,
+            "inputs": model.inputs,
+            "outputs": model.outputs,
+            "gradients": list(wrt),
+            "rules": arguments.rules,
+            "provenance": found.facts()["rows"],
+            "out": arguments.out,
+        }
+        print(json.dumps(summary if arguments.out else summary | {"module": text}))
+    elif arguments.out is None:
+        sys.stdout.write(text)
+    return 0
+
+
+def _header(path: str, model: Model, wrt: list[str], found: Coverage) -> str:
+    inputs = [f"{name} {shape} {dtype}" for name, (shape, dtype) in model.input_types().items()]
+    numbers = sum(array.size for array in model.params.values())
+    lines = [
+        f"{path}, differentiated by graphgrad {__version__}",
+        f"inputs: {', '.join(inputs)}",
+        f"outputs: {', '.join(model.outputs)}",
+        f"{len(model.params)} weights, {numbers:,} numbers; {len(model.state)} running statistics",
+        *model.notes,
+        f"gradients of {len(wrt)} values, in this order:",
+        *(f"  {name} {model.params[name].shape if name in model.params else ''}" for name in wrt),
+        "by rules that are graphgrad's (hand), the user's, or derived:",
+        *(f"  {line}" for line in found.table().splitlines()),
+    ]
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,336 @@
+"""The command ``graphgrad``: its arguments, and from errors to exit codes."""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+
+from .. import __version__
+from ..errors import GraphGradError
+from ..ir.inline import RULES
+from ..train.loss import LOSSES
+from . import bench as cli_bench
+from . import cache as cli_cache
+from . import check as cli_check
+from . import coverage as cli_coverage
+from . import grad as cli_grad
+from . import train as cli_train
+from .optimizer import DEFAULTS, SCHEDULES
+from .train import Settings
+
+GOOD, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+
+EXIT_CODES = f"""\
+exit codes:
+  {GOOD}    good
+  {FAILED}    the run failed (loss or gradients stayed non-finite), a gradient is wrong or missing
+  {BAD_INPUT}    bad usage or bad input
+  {INTERRUPTED}  stopped by Ctrl-C
+"""
+
+TRAIN = """\
+Train an ONNX model with gradients that graphgrad derives. Without arguments: build a small residual
+network as an ONNX file, import that file, and train it on 8x8 handwritten digits.
+
+In the folder --out it writes trained.onnx (inference form), history.json (settings, loss of each
+step, held-out measure of each epoch), checkpoint.safetensors and, with matplotlib, loss.png. Files
+of an earlier run there are replaced.
+"""
+
+TRAIN_EXAMPLES = """\
+examples:
+  graphgrad train                                     the digits, about a minute
+  graphgrad train --compare-frozen                    and a twin whose convolutions do not train
+  graphgrad train model.onnx --data data.npz          arrays x, y [, x_test, y_test]
+  graphgrad train model.onnx --data d.npz --loss mse --lr 0.01 --steps 500 --batch 16
+  graphgrad train model.onnx --data d.npz --optimizer adamw --clip-norm 1
+  graphgrad train model.onnx --data d.npz --target cuda
+  graphgrad train model.onnx --data d.npz --freeze 'layer1.*' --freeze conv1.weight
+  graphgrad train --resume --out graphgrad-out        go on after Ctrl-C, bit for bit
+
+data: the first dimension of every array counts the examples. A model with several inputs takes one
+array per input, named as the input. Labels y are integers; with --loss mse, y are real values; with
+a loss that the model computes itself, there is no y.
+
+Ctrl-C finishes the step, saves and says how to resume.
+
+"""
+
+GRAD = """\
+Write a model's differentiated program as readable text (TVM script): a function main_vjp that takes
+the arguments of the model and the gradient of its outputs, and returns outputs and gradients.
+"""
+
+GRAD_EXAMPLES = """\
+examples:
+  graphgrad grad model.onnx
+  graphgrad grad model.onnx --out model_vjp.py
+  graphgrad grad model.onnx --wrt input --wrt fc.weight --json
+
+"""
+
+COVERAGE = """\
+Show which ops of a model have which gradient, before anything runs: one of graphgrad's own rules
+(hand), one of the user's or of a plug-in (user), one that is derived from the op's tensor
+expressions (derived), or none (missing, and why); and where the gradient ends by declaration.
+"""
+
+COVERAGE_EXAMPLES = """\
+examples:
+  graphgrad coverage model.onnx
+  graphgrad coverage model.onnx --rules derived --json
+
+"""
+
+CHECK = """\
+Check a model's gradients against finite differences in float64: node by node, at the values that
+arise in the model, and then the whole model with respect to its inputs and the parameters that
+train. The first node that disagrees is named.
+"""
+
+CHECK_EXAMPLES = """\
+examples:
+  graphgrad check model.onnx
+  graphgrad check model.onnx --input data.npz         arrays named as the model's inputs
+  graphgrad check model.onnx --order 2 --json
+
+"""
+
+BENCH = """\
+Time the training step of a model, on random data unless --data gives some. With --profile, also say
+where its time and memory go: kernels by op class, forward and backward, with the names of the ONNX
+nodes and who wrote their gradients, and the bytes in use over the step.
+"""
+
+BENCH_EXAMPLES = """\
+examples:
+  graphgrad bench model.onnx
+  graphgrad bench model.onnx --profile --batch 32
+  graphgrad bench model.onnx --profile --figure profile.svg
+  graphgrad bench model.onnx --profile --json
+
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        Without the program's name; default ``sys.argv[1:]``.
+    """
+    parsed = parser().parse_args(arguments)
+    try:
+        return parsed.run(parsed)
+    except GraphGradError as error:
+        if parsed.json:
+            print(json.dumps({"event": "error", "message": str(error)}), flush=True)
+        print(f"graphgrad: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("graphgrad: stopped", file=sys.stderr)
+        return INTERRUPTED
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    root = argparse.ArgumentParser(
+        prog="graphgrad",
+        description="Gradients and training of ONNX models on TVM.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    root.add_argument("--version", action="version", version=f"graphgrad {__version__}")
+    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_train(commands)
+    _add_grad(commands)
+    _add_coverage(commands)
+    _add_check(commands)
+    _add_bench(commands)
+    _add_cache(commands)
+    return root
+
+
+def _add_train(commands: argparse._SubParsersAction) -> None:
+    # Settings default to None here, so that --resume can tell which ones were given.
+    command = _add_command(commands, "train", "train an ONNX model", TRAIN, TRAIN_EXAMPLES)
+    command.set_defaults(run=cli_train.run)
+    default = Settings()
+
+    def defaults(setting: str) -> str:
+        return ", ".join(f"{name} {values[setting]}" for name, values in DEFAULTS.items())
+
+    add = command.add_argument
+    add("model", nargs="?", metavar="MODEL", help="ONNX file; default: a ResNet for the digits")
+    add("--data", metavar="FILE.npz", help="arrays to train on; default: the digits")
+    add("--out", default="graphgrad-out", metavar="FOLDER", help="default: %(default)s")
+    add("--resume", action="store_true", help="go on with the run in --out, with its settings")
+    add(
+        "--loss",
+        metavar="NAME",
+        help=f"{', '.join(LOSSES)}, or an output of the model; default: {default.loss}",
+    )
+    add("--optimizer", choices=list(DEFAULTS), help=f"default: {default.optimizer}")
+    add("--lr", type=number, metavar="RATE", help=f"highest rate; default: {defaults('lr')}")
+    add(
+        "--schedule",
+        choices=list(SCHEDULES),
+        help=f"cosine: a short rise, then a fall to zero; default: {default.schedule}",
+    )
+    add("--momentum", type=fraction, metavar="M", help=f"default: {defaults('momentum')}")
+    add("--nesterov", action=argparse.BooleanOptionalAction, help="default: sgd with any momentum")
+    add("--weight-decay", type=number, metavar="D", help=f"default: {defaults('weight_decay')}")
+    add("--clip-norm", type=number, metavar="N", help="largest norm of the whole gradient")
+    length = command.add_mutually_exclusive_group()
+    length.add_argument("--epochs", type=count, metavar="N", help=f"default: {default.epochs}")
+    length.add_argument("--steps", type=count, metavar="N", help="instead of epochs")
+    add("--batch", type=count, metavar="N", help=f"examples at a time; default: {default.batch}")
+    add(
+        "--accumulate",
+        type=count,
+        metavar="K",
+        help=f"batches per step, whose gradients are averaged; default: {default.accumulate}",
+    )
+    add(
+        "--freeze",
+        action="append",
+        metavar="NAME",
+        help="weight that does not train, or a pattern such as 'layer1.*'; repeatable",
+    )
+    add("--seed", type=index, metavar="N", help=f"of weights and order; default: {default.seed}")
+    add(
+        "--target",
+        metavar="TARGET",
+        help="llvm (this host), cuda (its GPU), a tag such as nvidia/nvidia-h100, or JSON such as "
+        f'\'{{"kind": "cuda", "arch": "sm_90"}}\'; default: {default.target}',
+    )
+    add(
+        "--compare-frozen",
+        action="store_const",
+        const=True,
+        help="train a twin whose convolutions do not train, and tell both results",
+    )
+    _add_rules(command, default=None)
+
+
+def _add_grad(commands: argparse._SubParsersAction) -> None:
+    command = _add_command(commands, "grad", "write a model's gradient", GRAD, GRAD_EXAMPLES)
+    command.set_defaults(run=cli_grad.run)
+    command.add_argument("model", metavar="MODEL", help="ONNX file")
+    command.add_argument("--out", metavar="FILE", help="default: standard output")
+    command.add_argument(
+        "--wrt",
+        action="append",
+        metavar="NAME",
+        help="input or weight to differentiate with respect to; repeatable; default: all weights",
+    )
+    _add_rules(command)
+
+
+def _add_coverage(commands: argparse._SubParsersAction) -> None:
+    summary = "show which ops have which gradient"
+    command = _add_command(commands, "coverage", summary, COVERAGE, COVERAGE_EXAMPLES)
+    command.set_defaults(run=cli_coverage.run)
+    command.add_argument("model", metavar="MODEL", help="ONNX file")
+    _add_rules(command)
+
+
+def _add_check(commands: argparse._SubParsersAction) -> None:
+    summary = "check gradients against finite differences"
+    command = _add_command(commands, "check", summary, CHECK, CHECK_EXAMPLES)
+    command.set_defaults(run=cli_check.run)
+    add = command.add_argument
+    add("model", metavar="MODEL", help="ONNX file")
+    add("--input", metavar="FILE.npz", help="values of the inputs; default: random ones")
+    add("--order", type=int, choices=[1, 2], default=1, help="2: the gradient's gradient too")
+    add("--seed", type=index, default=0, metavar="N", help="of what is drawn; default: %(default)s")
+
+
+def _add_bench(commands: argparse._SubParsersAction) -> None:
+    summary = "time a training step, and profile it"
+    command = _add_command(commands, "bench", summary, BENCH, BENCH_EXAMPLES)
+    command.set_defaults(run=cli_bench.run)
+    add = command.add_argument
+    add("model", metavar="MODEL", help="ONNX file")
+    add("--profile", action="store_true", help="say where time and memory go")
+    add("--figure", metavar="FILE", help="draw the profile, as .svg or .png (needs matplotlib)")
+    add("--data", metavar="FILE.npz", help="arrays to train on, as of train; default: random ones")
+    add(
+        "--batch",
+        type=count,
+        default=cli_bench.DEFAULT_BATCH,
+        metavar="N",
+        help="examples of a step, where the model leaves them open; default: %(default)s",
+    )
+    add(
+        "--steps",
+        type=count,
+        default=cli_bench.DEFAULT_STEPS,
+        metavar="N",
+        help="steps that are timed; default: %(default)s",
+    )
+    add(
+        "--loss",
+        default=Settings().loss,
+        metavar="NAME",
+        help=f"{', '.join(LOSSES)}, or an output of the model; default: %(default)s",
+    )
+    add("--target", default=Settings().target, metavar="TARGET", help="as of train")
+    add("--seed", type=index, default=0, metavar="N", help="of what is drawn; default: %(default)s")
+    _add_rules(command)
+
+
+def _add_cache(commands: argparse._SubParsersAction) -> None:
+    summary = "show or empty the cache of compiled programs"
+    command = _add_command(commands, "cache", summary, cli_cache.DESCRIPTION, cli_cache.EXAMPLES)
+    command.set_defaults(run=cli_cache.run)
+    command.add_argument("--clear", action="store_true", help="drop all that is kept")
+
+
+def _add_rules(command: argparse.ArgumentParser, default: str | None = RULES[0]) -> None:
+    command.add_argument(
+        "--rules",
+        choices=RULES,
+        default=default,
+        help="auto: the rules of users, plug-ins and graphgrad, and what is derived; derived: all "
+        f"but graphgrad's, whose gradients are derived then; default: {RULES[0]}",
+    )
+
+
+def _add_command(
+    commands: argparse._SubParsersAction, name: str, summary: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=examples + EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.add_argument(
+        "--json", action="store_true", help="one JSON object per line on standard output"
+    )
+    return command
+
+
+def _number(kind: Callable[[str], float], low: float, below: float, wanted: str) -> Callable:
+    """Return a reader of numbers from `low` up to, but without, `below`."""
+
+    def read(text: str) -> float:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value < below:
+            raise argparse.ArgumentTypeError(f"expected {wanted}, given {text!r}")
+        return value
+
+    return read
+
+
+count = _number(int, 1, math.inf, "a whole number of at least 1")
+index = _number(int, 0, math.inf, "a whole number of at least 0")
+number = _number(float, 0, math.inf, "a finite number of at least 0")
+fraction = _number(float, 0, 1, "a number of at least 0 and less than 1")

@@ -1,0 +1,169 @@
+"""Shared subexpressions computed once: bindings by `Let`, each where it is safe to evaluate.
+
+TVM compiles an expression as the tree that it prints as; what is shared must be bound to a
+variable, or it is computed again for every use, and for uses of uses exponentially often. A
+binding stands where all uses see it. If that is outside a condition that protected them, the
+binding gets the condition under which one of the uses happens: a load stays guarded.
+
+Comparisons are not bound: TVM's analysis contradicts itself on a boolean variable that it meets
+both in a condition and in what the condition decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import prim
+
+from .indices.linear_system import Axis
+from .regions import Placement, Region, is_cheap
+from .value_numbering import Merged
+from .walk import (
+    Expr,
+    Graph,
+    Recursion,
+    children,
+    identity,
+    is_tree,
+    rebuilt,
+    substituted,
+    unrolled,
+    with_parts,
+)
+
+
+def shared(
+    root: Expr, axes: Sequence[Axis] | None = None, values: Sequence[tuple[Any, Expr]] = ()
+) -> Expr:
+    """Return an expression whose tree is as small as the graph of `root`.
+
+    Parameters
+    ----------
+    root : Expr
+        Without `Let`.
+    axes : sequence of Axis, optional
+        The loops around the result: a load that is inside its tensor in all of them needs no
+        condition.
+    values : sequence of (Var, Expr)
+        What variables of `root` are in the result.
+    """
+    if any(children(value) for _, value in values):
+        root, values = substituted(root, values), ()
+    graph = with_parts([root])
+    if is_tree(graph):
+        return substituted(root, values)
+    merged = Merged(graph, values)
+    if merged.has_conditions:
+        return bound_in_regions(*merged.graph(), {}, axes)
+    return bound_around(merged)
+
+
+def bound_around(merged: Merged) -> Expr:
+    """Return an expression without conditions with its bindings: all of them are around it."""
+    cheap = [is_cheap(node) for node in merged.nodes]
+    uses = [0] * len(cheap)
+    uses[merged.root] = 1
+    for number in reversed(range(len(cheap))):
+        count = uses[number]
+        passed = count if cheap[number] or not count else 1
+        for part in merged.parts[number]:
+            uses[part] += passed
+    results: list[Expr] = []
+    bindings: list[tuple[Any, Expr]] = []
+    for number, node in enumerate(merged.nodes):
+        parts = [results[part] for part in merged.parts[number]]
+        value = rebuilt(node, parts, merged.before[number])
+        if uses[number] > 1 and not cheap[number]:
+            var = tirx.Var(f"v{len(bindings)}", node.ty)
+            bindings.append((var, value))
+            value = var
+        results.append(value)
+    body = results[merged.root]
+    for var, value in reversed(bindings):
+        body = prim.Let(var, value, body)
+    return body
+
+
+def bound_in_regions(
+    root: Expr, graph: Graph, variables: dict[int, Expr], axes: Sequence[Axis] | None
+) -> Expr:
+    """Return an expression with its bindings, given variables that hold nodes of it already."""
+    placement = Placement([root], graph, variables, axes)
+    return unrolled(_Sharing(placement, dict(variables), axes).inside_top(root))
+
+
+class _Sharing:
+    """The bindings of one expression."""
+
+    def __init__(
+        self, placement: Placement, variables: dict[int, Expr], axes: Sequence[Axis] | None
+    ):
+        self.placement = placement
+        self.variables = variables
+        self.axes = axes
+
+    def inside_top(self, root: Expr) -> Recursion:
+        """Return the expression with its bindings."""
+        return self._inside(self.placement.top, root)
+
+    def _inside(self, region: Region, node: Expr) -> Recursion:
+        """Return a node in terms of variables, with those of its region bound around it."""
+        bindings = []
+        for shared_node in reversed(region.bound):
+            value = yield self._bound_value(shared_node)
+            var = tirx.Var(f"v{len(self.variables)}", str(shared_node.ty))
+            self.variables[identity(shared_node)] = var
+            bindings.append((var, value))
+        body = yield self._built(node)
+        for var, value in reversed(bindings):
+            body = prim.Let(var, value, body)
+        return body
+
+    def _bound_value(self, node: Expr) -> Recursion:
+        region = self.placement.guarded.get(identity(node))
+        if region is None:
+            return (yield self._built(node))
+        condition = self._bound_condition(self.placement.guards[identity(node)])
+        value = yield self._inside(region, node)
+        return tirx.if_then_else(condition, value, tirx.const(0, str(node.ty)))
+
+    def _bound_condition(self, condition: Expr) -> Expr:
+        """Return a condition in terms of variables; what it has of its own gets its own bindings.
+
+        That are the nodes that are bound further in, as its order must be (`conditions_first`).
+        """
+        known = self.variables
+        graph = with_parts([condition], lambda n: [] if identity(n) in known else children(n))
+        return bound_in_regions(condition, graph, known, self.axes)
+
+    def _built(self, root: Expr) -> Recursion:
+        """Return a node in terms of the variables of what is bound below it."""
+        results: dict[int, Expr] = {}
+        stack = [(root, False)]
+        while stack:
+            node, expanded = stack.pop()
+            key = identity(node)
+            if key in results:
+                continue
+            if key in self.variables:
+                results[key] = self.variables[key]
+                continue
+            parts = self.placement.parts[key]
+            is_decided = key in self.placement.decided
+            is_choice = (key, True) in self.placement.arms
+            here = parts[:1] if is_choice else parts
+            if not expanded:
+                stack.append((node, True))
+                stack.extend((part, False) for part in here)
+                continue
+            done = [results[identity(part)] for part in here]
+            if is_decided:
+                results[key] = done[0]
+                continue
+            if is_choice:
+                for taken, part in zip((True, False), parts[1:], strict=True):
+                    done.append((yield self._inside(self.placement.arms[key, taken], part)))
+            results[key] = rebuilt(node, done, parts)
+        return results[identity(root)]

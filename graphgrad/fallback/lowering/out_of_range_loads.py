@@ -1,0 +1,104 @@
+"""Loads that a scan's update makes in front of its tensors, at times that are not computed.
+
+`te.scan` asks for an update from the first computed time on, so a step may read what was before it,
+`x[t - 1]`. But what depends on no state is a stage of its own, which is computed for all times, and
+at the first ones it would read outside of its tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import te, tirx
+from tvm.sym import ProofStrength
+
+from ..graph import (
+    STEPWISE,
+    Operation,
+    inside_scans,
+    operations,
+    outputs_of,
+    rewritten,
+    scan_with,
+    sources,
+    with_expressions,
+)
+from ..indices.linear_system import analyzer_of
+from ..reductions.reduce import stage_axes
+from ..value_numbering import same
+from ..walk import Expr, depend, identity, is_load, loaded, reads, tensor_key, transformed
+
+
+def without_stray_loads(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
+    """Return tensors that depend on scans whose updates read nothing outside of a tensor.
+
+    What they read instead is a part of rows that nobody reads.
+    """
+
+    inside = inside_scans(operations(*tensors))
+
+    def change(op: Operation) -> list[te.Tensor] | None:
+        # A scan inside another is seen to when the step of that one is lowered.
+        if (
+            not isinstance(op, te.ScanOp)
+            or op.tag == STEPWISE
+            or tensor_key(op.output(0)) in inside
+        ):
+            return None
+        return _with_clamped_update(op)
+
+    return rewritten(tensors, change)
+
+
+def _with_clamped_update(op: Any) -> list[te.Tensor] | None:
+    """Return the states of a scan with such an update; None if its update is one."""
+    rows = op.update[0].shape[0]
+
+    def change(stage: Operation) -> list[te.Tensor] | None:
+        is_timed = isinstance(stage, te.ComputeOp) and len(stage.axis) > 0
+        if not is_timed or not same(stage.axis[0].dom.extent, rows):
+            return None
+        return outputs_of(_clamped(stage))
+
+    # What depends on its states, or is computed step by step, is computed at its times alone.
+    given = {tensor_key(tensor) for tensor in [*op.init, *op.inputs]}
+    outside = [tensor for tensor in sources(op) if tensor_key(tensor) not in given]
+    clamped = rewritten(outside, change)
+    known = {
+        tensor_key(tensor): new
+        for tensor, new in zip(outside, clamped, strict=True)
+        if tensor_key(tensor) != tensor_key(new)
+    }
+    if not known:
+        return None
+    updates = rewritten(op.update, lambda stage: None, known)
+    return outputs_of(scan_with(op, op.init, updates, op.state_placeholder, op.inputs))
+
+
+def _clamped(stage: Any) -> Any:
+    """Return a stage that reads the nearest element in the place of one outside of a tensor."""
+    analyzer = analyzer_of(stage_axes(stage))
+
+    def proved(condition: Expr) -> bool:
+        return bool(analyzer.can_prove(condition, ProofStrength.SYMBOLIC_BOUND))
+
+    def clamped(index: Expr, extent: Expr) -> Expr:
+        # A gather is the program's own to keep inside; other dimensions are read at every time.
+        if reads(index) or not depend([index], {identity(stage.axis[0].var)}):
+            return index
+        if not proved(index < extent):
+            index = tirx.min(index, extent - 1)
+        return index if proved(index >= 0) else tirx.max(index, 0)
+
+    def change(node: Expr) -> Expr:
+        if not is_load(node):
+            return node
+        tensor, indices = loaded(node)
+        inside = list(map(clamped, indices, tensor.shape))
+        unchanged = all(a.same_as(b) for a, b in zip(inside, indices, strict=True))
+        return node if unchanged else tensor(*inside)
+
+    changed = with_expressions(stage, lambda root: transformed(root, change))
+    same_bodies = all(a.same_as(b) for a, b in zip(changed.body, stage.body, strict=True))
+    return stage if same_bodies else changed

@@ -1,0 +1,1 @@
+"""The ground floor: programs, kernels, and what walks, rewrites and builds them."""

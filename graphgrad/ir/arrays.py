@@ -1,0 +1,143 @@
+"""Arrays at the border: whatever the caller has becomes an aligned tensor of the runtime.
+
+The runtime's kernels assume memory aligned to 64 bytes, and end the process when it is not. So
+every array that comes in is copied, unless its memory is fit for use and may be borrowed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+
+from ..errors import InputError
+from .numpy_arrays import is_number, to_numpy
+
+OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
+"""Of an allocation, all of which come first; a launch that lacks memory may come after others."""
+
+ALIGNMENT = 64
+"""Bytes to which generated code expects every tensor to be aligned."""
+
+
+def to_tensor(
+    value: Any,
+    device: tvm.runtime.Device | None = None,
+    dtype: str | None = None,
+    into: tvm.runtime.Tensor | None = None,
+) -> tvm.runtime.Tensor:
+    """Return a copy of `value` as a tensor on `device`.
+
+    Parameters
+    ----------
+    value : array
+        Whatever `graphgrad.ir.numpy_arrays.to_numpy` reads.
+    device : Device, optional
+        Where the tensor lives; the CPU by default.
+    dtype : str, optional
+        Convert to it; by default the dtype is kept.
+    into : Tensor, optional
+        Overwrite and return it, in place of a new tensor. Of that device, shape and dtype.
+
+    Raises
+    ------
+    InputError
+        `value` is not a regular array of numbers, or cannot be converted to `dtype`.
+    """
+    array = _converted(to_numpy(value), dtype)
+    if into is None:
+        into = empty(array.shape, str(array.dtype), device or tvm.cpu())
+    return into.copyfrom(np.ascontiguousarray(array).reshape(array.shape))
+
+
+def empty(shape: Sequence[int], dtype: str, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
+    """Return a tensor in new memory of a device.
+
+    Raises
+    ------
+    RuntimeError
+        The driver has no memory; see `graphgrad.lower.device.reported`.
+    """
+    try:
+        return tvm.runtime.empty(shape, dtype, device)
+    except RuntimeError as error:
+        if OUT_OF_MEMORY not in str(error):
+            raise
+    # The virtual machine keeps what its functions gave back, and makes room for its own needs only.
+    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+    return tvm.runtime.empty(shape, dtype, device)
+
+
+def borrowed(value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | None:
+    """Return `value` as a tensor in the memory that it has; None if kernels cannot use that.
+
+    They can if it is on `device`, contiguous and aligned; memory of numpy must be writable too.
+    A torch tensor on a CUDA device becomes that there, by a copy of torch's, which a tensor that
+    comes from another stream than the default one always is.
+
+    Raises
+    ------
+    InputError
+        `value` is not a regular array of numbers.
+    """
+    if isinstance(value, tvm.runtime.Tensor):
+        return value if value.device == device and _is_usable(value) else None
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor) and value.is_cuda:
+        return _borrowed_from_torch(value, device, torch)
+    if device != tvm.cpu():
+        return None
+    array = to_numpy(value)
+    return tvm.runtime.from_dlpack(array) if _can_lend(array) else None
+
+
+def _is_usable(tensor: tvm.runtime.Tensor) -> bool:
+    return tensor.is_contiguous() and int(tensor.numel()) > 0 and tensor.data_ptr() % ALIGNMENT == 0
+
+
+def _borrowed_from_torch(
+    value: Any, device: tvm.runtime.Device, torch: Any
+) -> tvm.runtime.Tensor | None:
+    if device.type != "cuda" or value.device.index != device.index or not value.numel():
+        return None
+    # Our kernels run on the default stream, later than this returns. What torch does to memory of
+    # that stream, overwriting and recycling it, comes after them in turn. Another stream, which
+    # takes no turns with it, lends nothing: it waits while the default stream makes a copy.
+    ours, lender = torch.cuda.default_stream(value.device), torch.cuda.current_stream(value.device)
+    value = value.detach()
+    with torch.cuda.stream(ours):
+        ours.wait_stream(lender)
+        plain = value.resolve_conj().resolve_neg().contiguous()
+        is_lent = plain.data_ptr() == value.data_ptr()
+        if plain.data_ptr() % ALIGNMENT or (is_lent and ours != lender):
+            plain = plain.clone()
+        lender.wait_stream(ours)
+    value.record_stream(ours)  # nor is memory of a third stream recycled before our kernels end
+    return tvm.runtime.from_dlpack(plain)
+
+
+def _converted(array: np.ndarray, dtype: str | None) -> np.ndarray:
+    if dtype is None:
+        return array
+    try:
+        wanted = np.dtype(dtype)
+    except TypeError:
+        wanted = None
+    if wanted is None or not is_number(wanted):
+        raise InputError(
+            f"an array of {array.dtype} cannot be converted to {dtype!r}: not a dtype of numbers"
+        )
+    return array.astype(wanted, copy=False)
+
+
+def _can_lend(array: np.ndarray) -> bool:
+    return (
+        array.flags.c_contiguous
+        and array.flags.writeable
+        and array.ctypes.data % ALIGNMENT == 0
+        and array.dtype.kind in "biuf"
+        and array.size > 0
+    )

@@ -1,0 +1,209 @@
+"""Of a Relax function, the straight line of its bindings: every call of a Relax function inlined.
+
+TVM's own gradient pass skips calls of other Relax functions and returns zeros for what they
+compute. Here they are inlined first, so the sweep never meets one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ..errors import ArgumentError, NotDifferentiableError
+from .program import Program, variables_in
+from .rewrite import renamed
+from .value_names import aliases_of
+
+RULES = ("auto", "derived")
+"""All gradient rules, or all but graphgrad's own: these are derived then."""
+
+
+def linearise(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
+    """Return a function of a module as a straight line.
+
+    Parameters
+    ----------
+    mod : IRModule
+    name : str
+        Name of a Relax function in it.
+    rules : "auto" or "derived"
+        Which gradient rules it is differentiated by, see `Program`.
+
+    Raises
+    ------
+    ArgumentError
+        There is no Relax function of that name, or `rules` is neither.
+    NotDifferentiableError
+        The function calls itself: the trip count depends on data.
+    """
+    if not isinstance(mod, tvm.IRModule):
+        raise ArgumentError(f"expected an IRModule, given a {type(mod).__name__}")
+    if rules not in RULES:
+        raise ArgumentError(f"rules={rules!r}: expected {' or '.join(map(repr, RULES))}")
+    function = _normal(_function(mod, name))
+    copy = relax.utils.copy_with_new_vars(function)
+    pure = bool(function.is_pure)
+    program = Program(name, list(copy.params), pure=pure, dataflow=pure, rules=rules)
+    program.aliases = aliases_of(function)
+    program.kernels = {
+        gv: mod[gv] for gv in mod.get_global_vars() if isinstance(mod[gv], tvm.tirx.PrimFunc)
+    }
+    program.renamed = dict(zip(_bound_variables(function), _bound_variables(copy), strict=True))
+    program.result = _Inliner(mod, program, function).append(copy.body)
+    return program
+
+
+def _function(mod: tvm.IRModule, name: str) -> relax.Function:
+    names = {gv.name_hint: gv for gv in mod.get_global_vars()}
+    function = mod[names[name]] if name in names else None
+    if not isinstance(function, relax.Function):
+        relax_names = [n for n, gv in names.items() if isinstance(mod[gv], relax.Function)]
+        raise ArgumentError(
+            f"the module has no Relax function {name!r}; it has {sorted(relax_names)}"
+        )
+    return function
+
+
+def _normal(function: relax.Function) -> relax.Function:
+    """Return the function with the source of each cast bound: copying would bind it unseen."""
+    blocks = [
+        type(block)([new for binding in block.bindings for new in _with_bound_source(binding)])
+        for block in function.body.blocks
+    ]
+    sizes = [[len(b.bindings) for b in some] for some in (blocks, function.body.blocks)]
+    if sizes[0] == sizes[1]:
+        return function
+    body = relax.SeqExpr(blocks, function.body.body)
+    return relax.Function(
+        function.params, body, function.ret_ty, is_pure=function.is_pure, attrs=function.attrs
+    )
+
+
+def _with_bound_source(binding: relax.Binding) -> list[relax.Binding]:
+    if not isinstance(binding, relax.MatchCast) or isinstance(binding.value, relax.Var):
+        return [binding]
+    source = relax.Var(f"{binding.var.name}_source", binding.value.ty)
+    cast = relax.MatchCast(binding.var, source, binding.ty)
+    return [relax.VarBinding(source, binding.value), cast]
+
+
+def _bound_variables(function: relax.Function) -> list[Any]:
+    bindings = [b.var for block in function.body.blocks for b in block.bindings]
+    return [*function.params, *bindings]
+
+
+class _Inliner:
+    """Appends the bindings of a body to a program, and those of the functions it calls."""
+
+    def __init__(self, mod: tvm.IRModule, program: Program, function: relax.Function):
+        self.mod = mod
+        self.program = program
+        self.stack = [(function, program.name)]
+        self.local_functions: dict[Any, relax.Function] = {}
+
+    def append(self, body: Any) -> Any:
+        """Append a body's bindings; return the expression of its value."""
+        if not isinstance(body, relax.SeqExpr):
+            return body
+        for block in body.blocks:
+            for binding in block.bindings:
+                self._binding(binding)
+        return body.body
+
+    def _binding(self, binding: Any) -> None:
+        var = binding.var
+        value = binding.value
+        if isinstance(binding, relax.MatchCast) and not tvm_ffi.structural_equal(value.ty, var.ty):
+            self.program.bindings.append((var, binding))
+            # TVM's fusion overlooks, in a dataflow block, that a cast reads its source.
+            self.program.dataflow = False
+            return
+        if isinstance(value, relax.Function):
+            self.local_functions[var] = value
+        elif isinstance(value, relax.SeqExpr):
+            value = self.append(value)
+        elif isinstance(value, relax.Call):
+            callee, label = self._callee(value.op)
+            if callee is not None:
+                value = self._inline(callee, value.args, label)
+        elif isinstance(value, relax.If):
+            value = self._with_inlined_branches(value)
+        if isinstance(value, relax.Var) and value in self.local_functions:
+            self.local_functions[var] = self.local_functions[value]
+        if not _fits_dataflow(value):
+            self.program.dataflow = False
+        self.program.bindings.append((var, value))
+
+    def _with_inlined_branches(self, value: relax.If) -> relax.If:
+        branches = [self._branch(branch) for branch in (value.true_branch, value.false_branch)]
+        inlined = relax.If(value.cond, *branches, value.span)
+        relax.expr._update_type(inlined, value.ty)
+        return inlined
+
+    def _branch(self, body: relax.SeqExpr) -> relax.SeqExpr:
+        """Return a branch with every call of a Relax function inlined."""
+        outer, self.program.bindings = self.program.bindings, []
+        result = self.append(body)
+        bindings, self.program.bindings = self.program.bindings, outer
+        # A gradient repeats the branch, and no variable may be bound twice, in a function neither.
+        read = {*variables_in(result), *(v for _, value in bindings for v in variables_in(value))}
+        bindings = [b for b in bindings if b[0] in read or not isinstance(b[1], relax.Function)]
+        bound = [
+            value if isinstance(value, relax.MatchCast) else relax.VarBinding(var, value)
+            for var, value in bindings
+        ]
+        # What was inlined may have been in a dataflow block, but a branch is none.
+        names = {
+            var: relax.Var(var.name, var.ty)
+            for var, _ in bindings
+            if isinstance(var, relax.DataflowVar)
+        }
+        branch = renamed(relax.SeqExpr([relax.BindingBlock(bound)], result), names)
+        relax.expr._update_type(branch, body.ty)
+        return branch
+
+    def _callee(self, op: Any) -> tuple[relax.Function | None, str]:
+        if isinstance(op, tvm.ir.GlobalVar):
+            function = self.mod[op]
+            return (function if isinstance(function, relax.Function) else None), op.name_hint
+        if isinstance(op, relax.Var):
+            return self.local_functions.get(op), op.name
+        return None, ""
+
+    def _inline(self, callee: relax.Function, arguments: Any, label: str) -> Any:
+        if any(callee.same_as(running) for running, _ in self.stack):
+            chain = " → ".join([*(name for _, name in self.stack), label])
+            raise NotDifferentiableError(
+                f"{chain}: a function that calls itself has a data-dependent trip count and "
+                "cannot be differentiated; write the loop with a fixed number of steps"
+            )
+        copy = relax.utils.copy_with_new_vars(callee)
+        if not callee.is_pure:
+            arguments = [self._bound(argument) for argument in arguments]
+        bound = copy.bind_params(dict(zip(copy.params, arguments, strict=True)))
+        self.stack.append((callee, label))
+        result = self.append(bound.body)
+        self.stack.pop()
+        return result
+
+    def _bound(self, argument: Any) -> Any:
+        """Return an argument as a variable: what is changed in a constant must be seen by all."""
+        if not isinstance(argument, tvm.ir.GenericConst):
+            return argument
+        var = relax.Var("constant", argument.ty)
+        self.program.bindings.append((var, argument))
+        return var
+
+
+def _fits_dataflow(value: Any) -> bool:
+    """Whether a binding's value may stand in a dataflow block: no control flow, known as pure."""
+    if isinstance(value, relax.If):
+        return False
+    if not isinstance(value, relax.Call):
+        return True
+    if isinstance(value.op, tvm.ir.Op):
+        return bool(value.op.get_attr("FPurity"))
+    return False

@@ -1,0 +1,86 @@
+"""Calls of kernels in a Relax function."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .rewrite import rebuilt, with_body
+from .tensor import bits
+from .visits import visit_nodes
+
+
+def is_kernel_call(value: Any) -> bool:
+    """Return whether a value is the plain call of a kernel, without symbolic arguments."""
+    return (
+        isinstance(value, tvm.ir.Call)
+        and value.op == tvm.ir.Op.get("relax.call_tir")
+        and len(value.args) == 2
+        and isinstance(value.args[1], relax.Tuple)
+    )
+
+
+def arguments_of(call: Any) -> list[Any]:
+    """Return the tensors that a kernel is called with."""
+    return list(call.args[1].fields)
+
+
+def variables_of(value: Any) -> list[Any]:
+    """Return the Relax variables that an expression reads, each as often as it does."""
+    found: list[Any] = []
+    visit_nodes(value, tvm.ir.Var, found.append)
+    return found
+
+
+def uses_in(func: relax.Function) -> Counter[Any]:
+    """Return how often each variable is used."""
+    found: Counter[Any] = Counter()
+    values = [binding.value for block in func.body.blocks for binding in block.bindings]
+    for value in (*values, func.body.body):
+        found.update(variables_of(value))
+    return found
+
+
+def bytes_of(ty: Any) -> int | None:
+    """Return the size of a tensor, or of all of a tuple; None if it is symbolic."""
+    if isinstance(ty, relax.TupleType):
+        sizes = [bytes_of(field) for field in ty.fields]
+        return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
+    if not isinstance(ty, relax.TensorType) or ty.shape is None:
+        return None
+    extents = list(ty.shape)
+    if not all(isinstance(extent, tvm.tirx.IntImm) for extent in extents):
+        return None
+    return math.prod(map(int, extents)) * bits(str(ty.dtype)) // 8
+
+
+def with_blocks_changed(
+    mod: tvm.IRModule, change: Callable[[list[Any]], list[Any]]
+) -> tvm.IRModule:
+    """Return a module in which each dataflow block has the bindings that `change` makes of its."""
+
+    def changed(block: Any) -> list[Any]:
+        if not isinstance(block, relax.DataflowBlock):
+            return [block]
+        return [relax.DataflowBlock(change(list(block.bindings)), block.span)]
+
+    result = mod.clone()
+    for name, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            result.update_func(name, with_body(func, rebuilt(func.body, block=changed)))
+    return result
+
+
+def without_unused(mod: tvm.IRModule, candidates: Iterable[Any]) -> tvm.IRModule:
+    """Return the module without those kernels that nothing calls any more."""
+    called: set[str] = set()
+    for func in mod.functions.values():
+        visit_nodes(func, tvm.ir.GlobalVar, lambda g: called.add(g.name_hint))
+    unused = {candidate.name_hint for candidate in candidates} - called
+    kept = {v: f for v, f in mod.functions.items() if v.name_hint not in unused}
+    return tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)

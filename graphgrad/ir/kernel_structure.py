@@ -1,0 +1,285 @@
+"""What a PrimFunc is made of: a sequence of stages, each a loop nest around one block.
+
+Schedules are chosen by this structure alone, never by the name of an operator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.tirx.expr import BinaryOpExpr
+
+from .visits import replace_nodes, visit_nodes
+
+Load = tvm.ir.TensorLoad
+_OPERATIONS = (Load, tvm.ir.Call, *BinaryOpExpr.__subclasses__(), tirx.Select, tirx.Cast)
+
+_CONDITIONAL = "prim.if_then_else"
+_REDUCTION = 2  # the kind of a block iterator that is reduced over, as TVM numbers them
+_LONG = 1024  # what a symbolic extent is taken for when deciding what is worth a parallel loop
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One loop of a stage: the block's variable, its extent (None if symbolic), its kind."""
+
+    var: Any
+    extent: int | None
+    reduced: bool
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One block with its loops.
+
+    Attributes
+    ----------
+    name : str
+        Unique in its function.
+    axes : list of Axis
+        In loop order.
+    stores : list of BufferStore
+        What the block writes; more than one for a reduction of tuples.
+    loads : list of TensorLoad
+        What it reads, without the accumulators of a reduction.
+    calls : frozenset of str
+        The functions that it calls, such as ``tirx.exp``.
+    operations : int
+        The size of its expressions: loads, calls and arithmetic, index arithmetic included.
+    values : list of Expr
+        What is computed; for a reduction the accumulator combined with the new element.
+    """
+
+    name: str
+    axes: list[Axis]
+    stores: list[Any]
+    loads: list[Any]
+    calls: frozenset[str]
+    operations: int
+    values: list[Any]
+
+    @property
+    def spatial(self) -> list[Axis]:
+        """The axes that are not reduced."""
+        return [axis for axis in self.axes if not axis.reduced]
+
+    @property
+    def reduced(self) -> list[Axis]:
+        """The axes that are reduced over."""
+        return [axis for axis in self.axes if axis.reduced]
+
+    @property
+    def work(self) -> int:
+        """How many times the block runs."""
+        return volume(self.axes)
+
+    @property
+    def conditional(self) -> bool:
+        """Whether a load happens only under a condition, so that it cannot be vectorised."""
+        return _CONDITIONAL in self.calls
+
+    @property
+    def dtype(self) -> str:
+        """The dtype of the first output."""
+        return str(self.stores[0].buffer.dtype)
+
+
+def volume(axes: Iterable[Axis]) -> int:
+    """Return the number of points of the loops; a symbolic extent counts as a long one."""
+    return math.prod(_LONG if axis.extent is None else axis.extent for axis in axes)
+
+
+def stages(func: tirx.PrimFunc) -> list[Stage] | None:
+    """Return the stages of a function in order, or None if it is not a sequence of such."""
+    root = func.body
+    if not isinstance(root, SBlockRealize) or root.block.iter_vars:
+        return None
+    found = [_stage(statement) for statement in sequence(root.block.body)]
+    return None if any(stage is None for stage in found) else found  # type: ignore[return-value]
+
+
+def refreshed(stage: Stage, block: SBlock) -> Stage:
+    """Return a stage as it is after other stages were inlined into its block."""
+    found = _of_block(block, stage.axes)
+    assert found is not None
+    return found
+
+
+def linear_coefficient(index: Any, var: Any) -> int | None:
+    """Return c where `index` is c · var + something without var; None if it is not linear."""
+    equation = tvm.sym.detect_linear_equation(index, [var])
+    if len(equation) == 0 or not isinstance(equation[0], tirx.IntImm):
+        return None
+    return int(equation[0])
+
+
+def stride(access: Any, var: Any) -> int | None:
+    """Return how far in memory (elements) an access moves when `var` grows by one.
+
+    `access` is a load or a store. None if that is not a constant.
+    """
+    shape = buffer_of(access).shape
+    total = 0
+    for position, index in enumerate(access.indices):
+        step = linear_coefficient(index, var)
+        if step is None:
+            return None
+        if step:
+            inner = [static(extent) for extent in shape[position + 1 :]]
+            if None in inner:
+                return None
+            total += step * math.prod(inner)  # type: ignore[arg-type]
+    return total
+
+
+def buffer_of(access: Any) -> Any:
+    """Return the buffer that a load reads or a store writes."""
+    return access.source if isinstance(access, Load) else access.buffer
+
+
+def uses(node: Any, var: Any) -> int:
+    """Return how often `var` occurs in an expression."""
+    count = 0
+
+    def visit(found: Any) -> None:
+        nonlocal count
+        count += found.same_as(var)
+
+    visit_nodes(node, tvm.ir.Var, visit)
+    return count
+
+
+def is_among(buffer: Any, buffers: Iterable[Any]) -> bool:
+    """Return whether a buffer is one of several."""
+    return any(buffer.same_as(other) for other in buffers)
+
+
+def is_conditional(node: Any) -> bool:
+    """Return whether a node is a call that evaluates one of two values, under a condition."""
+    return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == _CONDITIONAL
+
+
+def with_values(node: Any, values: Mapping[Any, Any]) -> Any:
+    """Return an expression or statement with variables replaced, all at once."""
+    return replace_nodes(node, tvm.ir.Var, lambda var: values.get(var, var))
+
+
+def static(extent: Any) -> int | None:
+    """Return an extent as a number, or None if it is symbolic."""
+    return int(extent) if isinstance(extent, tirx.IntImm) else None
+
+
+def sequence(body: Any) -> list[Any]:
+    """Return the statements of a body, one or several."""
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def with_statements(root: SBlockRealize, statements: Sequence[Any], buffers: Sequence[Any]) -> Any:
+    """Return a kernel's outermost block with other statements, and other buffers of its own."""
+    block = root.block
+    inside = SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements)),
+        alloc_buffers=list(buffers),
+        annotations=block.annotations,
+    )
+    return SBlockRealize(root.iter_values, root.predicate, inside)
+
+
+def with_block_body(block: SBlock, body: Any, buffers: Sequence[Any] = ()) -> SBlock:
+    """Return a block with another body, and with further buffers of its own."""
+    return SBlock(
+        block.iter_vars,
+        block.reads,
+        block.writes,
+        block.name_hint,
+        body,
+        block.init,
+        [*block.alloc_buffers, *buffers],
+        block.match_buffers,
+        block.annotations,
+    )
+
+
+def with_other_names(nest: Any, taken: set[str]) -> Any:
+    """Return statements whose blocks have names that are not taken; they are then."""
+
+    def rename(block: SBlock) -> SBlock:
+        name = str(block.name_hint)
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return SBlock(block.iter_vars, block.reads, block.writes, name, block.body, block.init)
+
+    return replace_nodes(nest, SBlock, rename)
+
+
+def loop_nest(statement: Any) -> tuple[list[Any], Any] | None:
+    """Return the loops around a block without a predicate, and the block; None if it is no such."""
+    loops = []
+    while isinstance(statement, tirx.For):
+        loops.append(statement)
+        statement = statement.body
+    if not isinstance(statement, SBlockRealize) or static(statement.predicate) != 1:
+        return None
+    return loops, statement
+
+
+def _stage(statement: Any) -> Stage | None:
+    found = loop_nest(statement)
+    if found is None:
+        return None
+    loops, realize = found
+    block = realize.block
+    if block.match_buffers or block.alloc_buffers:
+        return None
+    bound = list(zip(block.iter_vars, realize.iter_values, strict=True))
+    # The block of a scalar has no loop: its one iterator is the constant 0.
+    driven = [(v, value) for v, value in bound if static(value) is None]
+    if len(driven) != len(loops) or not all(
+        value.same_as(loop.loop_var) for (_, value), loop in zip(driven, loops, strict=True)
+    ):
+        return None
+    axes = [Axis(v.var, static(v.dom.extent), int(v.iter_type) == _REDUCTION) for v, _ in driven]
+    return _of_block(block, axes)
+
+
+def _of_block(block: SBlock, axes: list[Axis]) -> Stage | None:
+    statements = sequence(block.body)
+    stores = [s for s in statements if isinstance(s, tirx.BufferStore)]
+    binds = [s for s in statements if isinstance(s, tirx.Bind)]
+    reduces = any(axis.reduced for axis in axes)
+    if len(stores) + len(binds) != len(statements) or reduces != (block.init is not None):
+        return None
+    written = [store.buffer for store in stores]
+    loads: list[Any] = []
+    calls: set[str] = set()
+    operations = 0
+    accumulates = False
+
+    def visit(node: Any) -> None:
+        nonlocal operations, accumulates
+        operations += 1
+        if isinstance(node, tvm.ir.Call):
+            calls.add(str(getattr(node.op, "name", "")))
+        elif isinstance(node, Load):
+            if any(node.source.same_as(buffer) for buffer in written):
+                accumulates = True
+            else:
+                loads.append(node)
+
+    for statement in statements:
+        visit_nodes(statement.value, _OPERATIONS, visit)
+    if accumulates != reduces or (not reduces and len(stores) != 1):
+        return None
+    values = [statement.value for statement in binds or stores]
+    return Stage(str(block.name_hint), axes, stores, loads, frozenset(calls), operations, values)

@@ -1,0 +1,205 @@
+"""A Relax function as a straight line of bindings, as `linearise` makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..errors import ArgumentError
+from .visits import replace_nodes
+
+
+@dataclass
+class Program:
+    """A function to be differentiated.
+
+    Attributes
+    ----------
+    name : str
+    params : list of relax.Var
+        Fresh variables: a new function may take them as its own parameters.
+    bindings : list of (relax.Var, relax expression or relax.MatchCast)
+        In order of execution.
+    result : relax expression
+        The returned variable, constant or tuple of those.
+    pure : bool
+        Running it has no effect but its result.
+    dataflow : bool
+        All bindings are pure and free of control flow, so they fit in one dataflow block.
+    renamed : dict
+        The variables of the original function to those of this program.
+    aliases : dict
+        Names that the original function once had, to those of equal values that it has.
+    kernels : dict
+        The PrimFuncs that may be called, by GlobalVar.
+    rules : str
+        ``"auto"``, or ``"derived"``: graphgrad's own rules are left aside.
+    derived : dict
+        Rules that were derived, by the variable that the call is bound to.
+    """
+
+    name: str
+    params: list[Any]
+    bindings: list[tuple[Any, Any]] = field(default_factory=list)
+    result: Any = None
+    pure: bool = True
+    dataflow: bool = True
+    renamed: dict[Any, Any] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    kernels: dict[Any, Any] = field(default_factory=dict)
+    rules: str = "auto"
+    derived: dict[Any, Any] = field(default_factory=dict)
+
+    def variable(self, key: Any) -> Any:
+        """Return the variable that a name, or a variable of the original function, stands for.
+
+        Parameters go before the function's own bindings, and these before those of the functions
+        that it calls.
+
+        Raises
+        ------
+        KeyError
+            There is none.
+        ArgumentError
+            Several have the name.
+        """
+        if not isinstance(key, str):
+            known = any(key in names.get(key.name, []) for names in self._by_name)
+            return key if known else self.renamed[key]
+        named = next((names[key] for names in self._by_name if key in names), [])
+        if not named and key in self.aliases:
+            return self.variable(self.aliases[key])
+        if not named:
+            raise KeyError(key)
+        if len(named) > 1:
+            raise ArgumentError(
+                f"{len(named)} values of {self.name!r} have the name {key!r}; give the Relax "
+                "variable in its place"
+            )
+        return named[0]
+
+    def variables(self) -> list[Any]:
+        """Return the parameters and all bound variables, in order."""
+        return [*self.params, *(var for var, _ in self.bindings)]
+
+    @cached_property
+    def _by_name(self) -> list[dict[str, list[Any]]]:
+        """The parameters, the function's own bindings and those that were inlined, by name."""
+        own = set(self.renamed.values())
+        bound = [var for var, _ in self.bindings]
+        groups = [
+            self.params,
+            [var for var in bound if var in own],
+            [var for var in bound if var not in own],
+        ]
+        by_name: list[dict[str, list[Any]]] = [{} for _ in groups]
+        for names, group in zip(by_name, groups, strict=True):
+            for var in group:
+                names.setdefault(var.name, []).append(var)
+        return by_name
+
+
+def replay(
+    program: Program, builder: relax.BlockBuilder, arguments: Sequence[Any] | None = None
+) -> dict[Any, Any]:
+    """Emit a program's bindings into the current block.
+
+    Parameters
+    ----------
+    program : Program
+    builder : relax.BlockBuilder
+    arguments : sequence of expressions, optional
+        What the program's parameters stand for; the parameters themselves by default.
+
+    Returns
+    -------
+    environment : dict
+        Each variable of the program to the expression that now holds its value.
+    """
+    values = program.params if arguments is None else arguments
+    environment: dict[Any, Any] = dict(zip(program.params, values, strict=True))
+    known = set(builder.get().get_global_vars())
+    for variable, kernel in program.kernels.items():
+        if variable not in known:
+            environment[variable] = builder.add_func(kernel, variable.name_hint)
+    for var, value in program.bindings:
+        if isinstance(value, relax.MatchCast):
+            source = substitute(value.value, environment)
+            environment[var] = builder.match_cast(source, value.ty, var.name)
+            continue
+        new_value = substitute(value, environment)
+        if isinstance(new_value, relax.Var):
+            environment[var] = new_value
+        else:
+            environment[var] = _emit_named(builder, new_value, var.name)
+    return environment
+
+
+def _emit_named(builder: relax.BlockBuilder, value: Any, name: str) -> Any:
+    """Emit a binding under this very name; ``BlockBuilder.emit`` would change ``layer1.conv``."""
+    normalised = builder.normalize(value)
+    kind = relax.DataflowVar if builder.current_block_is_dataflow() else relax.Var
+    var = kind(name, normalised.ty)
+    builder.emit_normalized(relax.VarBinding(var, normalised))
+    return var
+
+
+def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
+    """Replace the variables in one binding's value."""
+    if isinstance(expr, relax.Var | tvm.ir.GlobalVar):
+        return environment.get(expr, expr)
+    if isinstance(expr, relax.Call):
+        arguments = [substitute(argument, environment) for argument in expr.args]
+        operator = substitute(expr.op, environment) if isinstance(expr.op, relax.Var) else expr.op
+        return relax.Call(operator, arguments, expr.attrs, expr.ty_args, expr.span)
+    if isinstance(expr, relax.Tuple):
+        return relax.Tuple([substitute(item, environment) for item in expr.fields])
+    if isinstance(expr, relax.TupleGetItem):
+        return relax.TupleGetItem(substitute(expr.tuple_value, environment), expr.index)
+    if isinstance(expr, (relax.If, relax.Function)):
+        own = {var: type(var)(var.name, var.ty) for var in _bound_in_branches(expr)}
+        renamed = {**environment, **own}
+        return replace_nodes(expr, tvm.ir.Var, lambda var: renamed.get(var, var))
+    return expr
+
+
+def _bound_in_branches(expr: Any) -> Iterable[Any]:
+    """Yield the variables that the branches of an If bind: a function binds none twice."""
+    if not isinstance(expr, relax.If):
+        return
+    for branch in (expr.true_branch, expr.false_branch):
+        for block in branch.blocks:
+            for binding in block.bindings:
+                yield binding.var
+                yield from _bound_in_branches(binding.value)
+
+
+def variables_in(expr: Any) -> Iterable[Any]:
+    """Yield the variables that a binding's value reads as data."""
+    if isinstance(expr, relax.Var):
+        yield expr
+    elif isinstance(expr, relax.Call):
+        if isinstance(expr.op, relax.Var):
+            yield expr.op
+        for argument in expr.args:
+            yield from variables_in(argument)
+    elif isinstance(expr, relax.Tuple):
+        for item in expr.fields:
+            yield from variables_in(item)
+    elif isinstance(expr, relax.TupleGetItem):
+        yield from variables_in(expr.tuple_value)
+    elif isinstance(expr, relax.MatchCast):
+        yield from variables_in(expr.value)
+    elif isinstance(expr, (relax.If, relax.Function)):
+        yield from relax.analysis.free_vars(
+            expr if isinstance(expr, relax.Function) else _as_sequence(expr)
+        )
+
+
+def _as_sequence(expr: Any) -> relax.SeqExpr:
+    return relax.SeqExpr([], expr)

@@ -1,0 +1,79 @@
+"""Where a binding comes from: its ONNX node, and who wrote its gradient.
+
+The facts travel in ``Call.span``, the one place that every Relax pass before legalisation keeps.
+They are written into the span's source name, so that no TVM type has to be registered.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from tvm.ir import SourceName, Span
+
+from ..errors import ArgumentError
+
+ORIGINS = ("hand", "derived", "user")
+
+_PREFIX = "graphgrad:"
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """What is known of the origin of a binding; ``None`` where nothing is known.
+
+    Attributes
+    ----------
+    node : str or None
+        Name of the ONNX node.
+    op_type : str or None
+        Operator of that node, e.g. ``"Conv"``.
+    origin : str or None
+        Who wrote the gradient that this binding belongs to: ``"hand"``, ``"derived"`` or
+        ``"user"``; ``None`` for a binding of the primal program.
+    """
+
+    node: str | None = None
+    op_type: str | None = None
+    origin: str | None = None
+
+
+def span_of(node_name: str | None, op_type: str | None, origin: str | None = None) -> Span:
+    """Return a span that carries a provenance.
+
+    Parameters
+    ----------
+    node_name, op_type : str or None
+        Name and operator of the ONNX node.
+    origin : str or None
+        ``"hand"``, ``"derived"``, ``"user"`` or ``None``.
+
+    Raises
+    ------
+    ArgumentError
+        If `origin` is none of these.
+    """
+    if origin is not None and origin not in ORIGINS:
+        raise ArgumentError(f"unknown gradient origin {origin!r}: expected one of {ORIGINS}")
+    text = json.dumps({"node": node_name, "op_type": op_type, "origin": origin})
+    return Span(SourceName(_PREFIX + text), 0, 0, 0, 0)
+
+
+def read(span: Span | None) -> Provenance:
+    """Return the provenance that a span carries; an empty one for a span of other making."""
+    name = getattr(getattr(span, "source_name", None), "name", "")
+    if not name.startswith(_PREFIX):
+        return Provenance()
+    return Provenance(**json.loads(name.removeprefix(_PREFIX)))
+
+
+def with_origin(span: Span | None, origin: str) -> Span:
+    """Return a span for a gradient binding of the node that `span` belongs to.
+
+    Raises
+    ------
+    ArgumentError
+        If `origin` is none of ``"hand"``, ``"derived"``, ``"user"``.
+    """
+    primal = read(span)
+    return span_of(primal.node, primal.op_type, origin)

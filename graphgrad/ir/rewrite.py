@@ -1,0 +1,109 @@
+"""Rebuilding the body of a Relax function, the branches of its Ifs included, block by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from .visits import replace_nodes
+
+Change = Callable[[Any], list[Any]]
+
+
+def unchanged(item: Any) -> list[Any]:
+    """Return a binding, or a block, as it is."""
+    return [item]
+
+
+def rebuilt(
+    body: relax.SeqExpr,
+    binding: Change = unchanged,
+    block: Change = unchanged,
+    result: Callable[[relax.SeqExpr], tuple[list[Any], Any]] | None = None,
+) -> relax.SeqExpr:
+    """Return a body, changed.
+
+    Parameters
+    ----------
+    body : relax.SeqExpr
+    binding : callable
+        The bindings that take a binding's place. Of an If, the branches are rebuilt before.
+    block : callable
+        The blocks that take a block's place; it is rebuilt before.
+    result : callable, optional
+        Given each (old) sequence, bindings to be added at its end, and its new result.
+    """
+
+    def branch(part: Any) -> relax.SeqExpr:
+        return rebuilt(part, binding, block, result)
+
+    def inside(old: Any) -> Any:
+        if not isinstance(old.value, relax.If):
+            return old
+        value = old.value
+        branches = (branch(value.true_branch), branch(value.false_branch))
+        changed = _typed(relax.If(value.cond, *branches, value.span), value)
+        return relax.VarBinding(old.var, changed, old.span)
+
+    blocks = [
+        new
+        for old in body.blocks
+        for new in block(type(old)([n for b in old.bindings for n in binding(inside(b))], old.span))
+    ]
+    added, value = ([], body.body) if result is None else result(body)
+    if added:
+        blocks.append(relax.BindingBlock(added))
+    sequence: relax.SeqExpr = _typed(relax.SeqExpr(blocks, value, body.span), body)
+    return sequence
+
+
+def with_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
+    """Return a function with another body, of the same type."""
+    return relax.Function(
+        function.params,
+        body,
+        function.ret_ty,
+        function.is_pure,
+        attrs=function.attrs,
+        span=function.span,
+    )
+
+
+def renamed(item: Any, names: Mapping[Any, Any]) -> Any:
+    """Return a body or block with variables replaced, also where they are bound."""
+    return replace_nodes(item, tvm.ir.Var, lambda var: names.get(var, var))
+
+
+def with_own_variables(function: relax.Function, chosen: Callable[[Any], bool]) -> relax.Function:
+    """Return a function whose chosen bindings leave their dataflow blocks.
+
+    TVM makes views of those kernels alone that are bound to dataflow variables.
+    """
+    pinned = {
+        binding.var: relax.Var(binding.var.name, binding.var.ty, binding.var.span)
+        for binding in bindings_of(function.body)
+        if isinstance(binding.var, relax.DataflowVar) and chosen(binding)
+    }
+    return with_body(function, renamed(function.body, pinned)) if pinned else function
+
+
+def bindings_of(body: relax.SeqExpr) -> list[Any]:
+    """Return the bindings of a body in order, also of its branches and local functions."""
+    found: list[Any] = []
+    for block in body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.If):
+                found += bindings_of(binding.value.true_branch)
+                found += bindings_of(binding.value.false_branch)
+            elif isinstance(binding.value, relax.Function):
+                found += bindings_of(binding.value.body)
+            found.append(binding)
+    return found
+
+
+def _typed(expr: Any, like: Any) -> Any:
+    relax.expr._update_type(expr, like.ty)
+    return expr

@@ -1,0 +1,53 @@
+"""Shared libraries of executables: machine code emitted by several threads, then linked.
+
+TVM's own export emits one module after the other. What puts a library together besides is private
+to TVM, and used here alone, in the order of ``tvm.runtime.Module.export_library`` of 0.27.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import tvm
+from tvm.runtime import _ffi_api
+from tvm.support import cc
+
+from ...runtime.threads import threads
+from .thread_pool import at_once
+
+
+def is_linkable(executable: tvm.runtime.Module) -> bool:
+    """Return whether an executable has machine code, and all of it made by LLVM.
+
+    A program without kernels has none.
+    """
+    modules = executable._collect_dso_modules()
+    return bool(modules) and all(module.kind == "llvm" for module in modules)
+
+
+def linked_library(executable: tvm.runtime.Module) -> bytes:
+    """Return a shared library that ``tvm.runtime.load_module`` makes an executable of.
+
+    Parameters
+    ----------
+    executable : Module
+        Of the virtual machine, for this host; one that `is_linkable`.
+
+    Raises
+    ------
+    RuntimeError
+        The C compiler, which links, failed.
+    """
+    modules = executable._collect_dso_modules()
+    target = modules[0].get_function("_get_target_string")()
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        # What is no machine code, as data: instructions and constants.
+        modules.append(_ffi_api.ModulePackImportsToLLVM(executable, False, target, ""))
+        objects = [str(folder / f"{index}.o") for index in range(len(modules))]
+        pairs = list(zip(modules, objects, strict=True))
+        at_once(lambda pair: pair[0].write_to_file(pair[1]), pairs, threads())
+        library = folder / "library.so"
+        cc.create_shared(str(library), objects)
+        return library.read_bytes()

@@ -1,0 +1,184 @@
+"""Reads that a condition keeps inside a tensor stay behind it.
+
+TVM's simplifier makes one choice of two nested ones, ``a && b`` for the conditions ``a`` and ``b``
+(``RewriteSimplifier`` on ``if_then_else``, src/arith/rewrite_simplify.cc). Its code for processors
+computes both sides of a conjunction, and of a disjunction. So ``b`` reads where ``a`` does not
+hold: before the beginning of a tensor, behind its end, or from a page that is nobody's. In source
+of CUDA the right side of ``&&`` waits for the left one.
+
+Written as a choice whose result is a condition, ``a ? b : false`` or ``a ? true : b``, it stays
+what it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import prim
+from tvm.s_tir import SBlock
+
+from ...ir.kernel_structure import Load, buffer_of, is_conditional, static
+from ...ir.visits import visit_nodes
+
+_BOTH_SIDES = (tirx.And, tirx.Or)
+"""Of which code for processors computes both sides."""
+
+
+def with_guarded_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return the same function; no condition reads outside of a tensor unless an earlier one holds.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        For a processor, scheduled, with indices that TVM has not flattened yet.
+    """
+    if not _reads_in_conditions(func.body):
+        return func
+    known = _Known(func.body)
+
+    def waits(node: Any) -> bool:
+        return known.leaves_tensor(node.b, _reads_in_any_case(node.a))
+
+    def conjunction(node: Any) -> Any:
+        return _choice(node.a, node.b) if waits(node) else node
+
+    def disjunction(node: Any) -> Any:
+        true = tirx.const(True, "bool")
+        return _chosen(node.a, true, node.b) if waits(node) else node
+
+    def nested(node: Any) -> Any:
+        if not is_conditional(node) or not is_conditional(node.args[1]):
+            return node
+        outer, (inner, value, otherwise) = node.args[0], node.args[1].args
+        both_are_numbers = all(
+            isinstance(e, prim.IntImm | prim.FloatImm) for e in (otherwise, node.args[2])
+        )
+        if not both_are_numbers or not known.leaves_tensor(inner):
+            return node
+        if not tvm_ffi.structural_equal(otherwise, node.args[2]):
+            return node
+        return _chosen(_choice(outer, inner), value, otherwise)
+
+    rules = ((tirx.And, conjunction), (tirx.Or, disjunction), (tvm.ir.Call, nested))
+    body = tvm_ffi.structural_map(func.body, rules)
+    return func if body.same_as(func.body) else func.with_body(body)
+
+
+def _choice(guard: Any, condition: Any) -> Any:
+    """Return a condition that is evaluated only where its guard holds.
+
+    From left to right: TVM would join a choice that is the first value of another.
+    """
+    if is_conditional(condition) and static(condition.args[2]) == 0:
+        return _choice(_choice(guard, condition.args[0]), condition.args[1])
+    return _chosen(guard, condition, tirx.const(False, "bool"))
+
+
+def _chosen(condition: Any, value: Any, otherwise: Any) -> Any:
+    return tirx.if_then_else(condition, value, otherwise)
+
+
+def _reads_in_conditions(body: Any) -> bool:
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if isinstance(node, _BOTH_SIDES):
+            found.extend(_reads(node.b))
+        elif is_conditional(node):
+            found.extend(_reads(node.args[0]))
+
+    tvm_ffi.structural_walk(body, ((*_BOTH_SIDES, tvm.ir.Call), visit))
+    return bool(found)
+
+
+def _reads(expression: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expression, (Load, found.append))
+    return found
+
+
+def _reads_in_any_case(expression: Any) -> list[Any]:
+    found: list[Any] = []
+
+    def visit(node: Any) -> Any:
+        if isinstance(node, Load):
+            found.append(node)
+        elif is_conditional(node):
+            found.extend(_reads_in_any_case(node.args[0]))
+            return tvm_ffi.WalkResult.SKIP
+        return tvm_ffi.WalkResult.ADVANCE
+
+    visit_nodes(expression, (Load, tvm.ir.Call), visit, outer_first=True)
+    return found
+
+
+class _Known:
+    """What is known of the variables of a function: the ranges of its loops and blocks."""
+
+    def __init__(self, body: Any):
+        self._analyzer = tvm.sym.Analyzer()
+
+        def visit(node: Any) -> None:
+            if isinstance(node, tirx.For):
+                self._bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
+            elif isinstance(node, SBlock):
+                for axis in node.iter_vars:
+                    self._bind(axis.var, axis.dom)
+            elif str(node.var.ty).startswith("int"):
+                self._bind(node.var, node.value)
+
+        tvm_ffi.structural_walk(body, ((tirx.For, SBlock, tirx.Bind), visit))
+
+    def _bind(self, variable: Any, meaning: Any) -> None:
+        self._analyzer.bind(variable, meaning)
+
+    def leaves_tensor(self, expression: Any, made: Sequence[Any] = ()) -> bool:
+        """Return whether an expression may read outside of a tensor where others do not.
+
+        What it reads under a condition of its own is judged under that condition. Reads that have
+        been made may be made again: branches would keep them from being vectorised.
+        """
+        found: list[Any] = []
+
+        def visit(node: Any) -> Any:
+            if isinstance(node, tvm.ir.Call):
+                if not is_conditional(node):
+                    return tvm_ffi.WalkResult.ADVANCE
+                found.append(self._choice_leaves_tensor(node, made))
+                return tvm_ffi.WalkResult.SKIP
+            was_read = any(tvm_ffi.structural_equal(node, other) for other in made)
+            found.append(not was_read and not self._is_inside(node))
+            return tvm_ffi.WalkResult.ADVANCE
+
+        visit_nodes(expression, (Load, tvm.ir.Call), visit, outer_first=True)
+        return any(found)
+
+    def _choice_leaves_tensor(self, choice: Any, made: Sequence[Any]) -> bool:
+        condition, value, otherwise = choice.args
+        if self.leaves_tensor(condition, made) or self.leaves_tensor(otherwise, made):
+            return True
+        with contextlib.ExitStack() as scopes:
+            for part in _conjuncts(condition):
+                scopes.enter_context(self._analyzer.constraint_scope(part))
+            return self.leaves_tensor(value, made)
+
+    def _is_inside(self, read: Any) -> bool:
+        return all(
+            self._analyzer.can_prove(tirx.all(index >= 0, index < extent))
+            for index, extent in zip(read.indices, buffer_of(read).shape, strict=True)
+        )
+
+
+def _conjuncts(condition: Any) -> Iterator[Any]:
+    """Yield conditions that all hold where one does, and that read nothing."""
+    if isinstance(condition, tirx.And):
+        yield from (*_conjuncts(condition.a), *_conjuncts(condition.b))
+    elif is_conditional(condition) and static(condition.args[2]) == 0:
+        yield from (*_conjuncts(condition.args[0]), *_conjuncts(condition.args[1]))
+    elif not _reads(condition):
+        yield condition

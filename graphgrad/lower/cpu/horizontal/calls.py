@@ -1,0 +1,198 @@
+"""Calls of flat maps in a Relax function, and the memory that they and others touch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from ....ir.kernel_structure import is_among, static
+from ....ir.visits import visit_nodes
+from ....memory.alias import Aliases, Module
+from ....memory.regions import leaves
+from .chain import Call
+from .flat import FlatMap
+
+FLAT = "graphgrad.flat_map"
+"""Attribute of a kernel: the number of what it does to each element."""
+
+_SMALL = 1 << 12
+"""Elements of the tensors up to which a kernel may be called between two that are joined."""
+
+_OUT_OF_PLACE = tvm.ir.Op.get("relax.call_tir")
+_IN_PLACE = tvm.ir.Op.get("relax.call_tir_inplace")
+
+
+@dataclass(frozen=True)
+class Touched:
+    """The classes of memory that a call reads and writes."""
+
+    reads: frozenset[int]
+    writes: frozenset[int]
+
+    def clashes(self, other: Touched) -> bool:
+        """Return whether two calls may not change places."""
+        return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)
+
+
+@dataclass(frozen=True)
+class Member:
+    """A call of a flat map with one result.
+
+    Attributes
+    ----------
+    binding : relax.VarBinding
+    call : Call
+    touched : Touched
+    """
+
+    binding: Any
+    call: Call
+    touched: Touched
+
+
+class Calls:
+    """The calls of a function.
+
+    Parameters
+    ----------
+    mod : IRModule
+    name : GlobalVar
+    func : relax.Function
+    known : dict
+        What the marked kernels do.
+    """
+
+    def __init__(
+        self, mod: tvm.IRModule, name: Any, func: relax.Function, known: dict[int, FlatMap]
+    ):
+        self._mod, self._known = mod, known
+        self._aliases: Aliases = Module(mod.functions, views=True).function(name)
+        self._reads: dict[Any, set[int]] = {}
+        self._writes: dict[Any, set[int]] = {}
+        for use in self._aliases.uses:
+            touched = self._writes if use.writes else self._reads
+            touched.setdefault(use.binding, set()).add(self._aliases.region(use.leaf))
+        self._numbers: dict[Any, int] = {}
+        self._tensors: list[Any] = []
+        self._uses: Counter[Any] = Counter()
+        visit_nodes(func, tvm.ir.Var, lambda var: self._uses.update([var]))
+        self._members: dict[Any, Member | None] = {}
+
+    def member(self, binding: Any) -> Member | None:
+        """Return the call of a flat map that a binding is; None if it is something else."""
+        if binding.var not in self._members:
+            self._members[binding.var] = self._member(binding)
+        return self._members[binding.var]
+
+    def position(self, member: Member) -> int:
+        """Return when a call is made: a number that grows in the order of execution."""
+        return self._aliases.bound[member.binding.var]
+
+    def touched(self, binding: Any) -> Touched:
+        """Return what a binding touches."""
+        var = binding.var
+        made = {self._aliases.region(leaf) for leaf in leaves(self._aliases.values.get(var))}
+        reads, writes = self._reads.get(var, set()), self._writes.get(var, set())
+        return Touched(frozenset(reads), frozenset(writes | made))
+
+    def tensor(self, number: int) -> Any:
+        """Return the Relax expression that a number was given to."""
+        return self._tensors[number]
+
+    def shape(self, number: int) -> list[int]:
+        """Return the shape of a tensor."""
+        return [int(extent) for extent in self._tensors[number].ty.shape]
+
+    def region(self, number: int) -> int:
+        """Return the class of memory of a tensor."""
+        (leaf,) = leaves(self._aliases.value(self._tensors[number]))
+        return self._aliases.region(leaf)
+
+    def uses(self, number: int) -> int:
+        """Return how often the variable of a number is mentioned, without where it is bound."""
+        return self._uses[self._tensors[number]] - 1
+
+    def is_harmless(self, binding: Any) -> bool:
+        """Return whether flat maps may move across a binding that touches nothing of theirs."""
+        value = getattr(binding, "value", None)
+        if not isinstance(value, tvm.ir.Call):
+            return isinstance(value, tvm.ir.Var | relax.TupleGetItem)
+        if value.op != _OUT_OF_PLACE or not isinstance(value.args[1], relax.Tuple):
+            return False
+        results = value.ty.fields if isinstance(value.ty, relax.TupleType) else [value.ty]
+        taken = [argument.ty for argument in value.args[1].fields]
+        return all(_elements(ty) <= _SMALL for ty in (*results, *taken))
+
+    def _member(self, binding: Any) -> Member | None:
+        value = getattr(binding, "value", None)
+        if not isinstance(value, tvm.ir.Call) or value.op not in (_OUT_OF_PLACE, _IN_PLACE):
+            return None
+        arguments = value.args[1]
+        if len(value.args) != 2 or not isinstance(arguments, relax.Tuple):
+            return None
+        kernel = self._flat_map(self._mod[value.args[0]])
+        fields = list(arguments.fields)
+        if kernel is None or not isinstance(value.ty, relax.TensorType):
+            return None
+        if not all(isinstance(field, tvm.ir.Var) for field in fields):
+            return None
+        if not _fits(kernel, [*(field.ty for field in fields), value.ty]):
+            return None
+        place = int(value.attrs.inplace_indices[0]) if value.op == _IN_PLACE else -1
+        call = Call(
+            kernel,
+            [self._number(field) for field in fields],
+            self._number(binding.var),
+            None if place < 0 else place,
+        )
+        return Member(binding, call, self.touched(binding))
+
+    def _flat_map(self, kernel: tirx.PrimFunc) -> FlatMap | None:
+        number = kernel.attrs.get(FLAT) if kernel.attrs else None
+        return None if number is None else self._known[int(number)]
+
+    def _number(self, var: Any) -> int:
+        if var not in self._numbers:
+            self._numbers[var] = len(self._tensors)
+            self._tensors.append(var)
+        return self._numbers[var]
+
+
+def _fits(kernel: FlatMap, types: list[Any]) -> bool:
+    """Return whether a kernel takes all tensors of some types but the last, and makes that one.
+
+    A kernel that a program brings along may overwrite what it takes, with no parameter for its
+    result; and Relax may know less of its arguments than the kernel does.
+    """
+    written = [buffer for buffer, _ in kernel.stores if is_among(buffer, kernel.params)]
+    return (
+        len(kernel.params) == len(types)
+        and len(written) == 1
+        and written[0].same_as(kernel.params[-1])
+        and all(_is_of(ty, param) for ty, param in zip(types, kernel.params, strict=True))
+    )
+
+
+def _is_of(ty: Any, param: Any) -> bool:
+    """Return whether a type says that a tensor is as a kernel takes it."""
+    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        return False
+    extents = [static(extent) for extent in ty.shape]
+    return (
+        None not in extents
+        and extents == [static(extent) for extent in param.shape]
+        and str(ty.dtype) == str(param.dtype)
+    )
+
+
+def _elements(ty: Any) -> float:
+    """Return how many elements a result has; infinitely many if that is not known."""
+    if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
+        return math.inf
+    extents = [static(extent) for extent in ty.shape]
+    return math.inf if None in extents else math.prod(extents)  # type: ignore[arg-type]

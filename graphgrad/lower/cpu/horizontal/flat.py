@@ -1,0 +1,194 @@
+"""Flat maps: kernels that compute each element of their results from those of the same number.
+
+Such kernels do not ask for shapes. One that runs behind another and has as many elements can run in
+the same loop, also where it reads or overwrites what the other one reads or writes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.s_tir import SBlockRealize
+
+from ....ir.kernel_structure import (
+    Load,
+    is_among,
+    is_conditional,
+    loop_nest,
+    sequence,
+    static,
+    uses,
+)
+from ....ir.visits import visit_nodes
+
+_PURE = 1
+"""The strongest effect of a function that computes a value and does nothing else, in TVM."""
+
+_CHEAP = ("tirx.fabs", "tirx.isnan", "tirx.sqrt")
+"""Functions that are instructions. Others are written out by the schedules, as far as they can be,
+or are calls for each element: what a kernel costs that has them is not what it reads and writes."""
+
+_DTYPES = ("float32", "float64", "int32", "int64")
+"""Of tensors. What TVM's code generator vectorises without reinterpreting bits."""
+
+
+@dataclass(frozen=True)
+class FlatMap:
+    """What a kernel does to each element, one store after the other.
+
+    Attributes
+    ----------
+    params : list of Buffer
+        Of the kernel: what it takes, then its results.
+    length : int
+        Elements of each tensor that is not a scalar, at least one.
+    stores : list of (Buffer, Expr)
+        To parameters, or to buffers of the kernel's own. All loads are of the element with the same
+        number, or of scalars.
+    """
+
+    params: list[Any]
+    length: int
+    stores: list[tuple[Any, Any]]
+
+
+def flat_map(kernel: tirx.PrimFunc) -> FlatMap | None:
+    """Return what a kernel does to each element, None if it is no flat map.
+
+    Parameters
+    ----------
+    kernel : PrimFunc
+        Not scheduled: each stage is a block in loops over its axes.
+    """
+    root = kernel.body
+    if not isinstance(root, SBlockRealize) or root.block.iter_vars or root.block.match_buffers:
+        return None
+    if not all(tirx.is_buffer_var(param) for param in kernel.params):
+        return None
+    statements = sequence(root.block.body)
+    stores = [store for store in map(_store, statements) if store is not None]
+    known = [*kernel.params, *root.block.alloc_buffers]
+    lengths = {_length(buffer) for buffer in known if buffer.shape}
+    if len(stores) < len(statements) or len(lengths) != 1 or not all(map(_is_served, known)):
+        return None
+    (length,) = lengths
+    written = [store.buffer for store in stores]
+    read = [b for b in known if not is_among(b, written)]
+    is_in_order = all(
+        _reads_only(store, [*read, *written[:position]]) for position, store in enumerate(stores)
+    )
+    if not length or not is_in_order or len(set(written)) != len(written):
+        return None
+    if any(not param.shape and is_among(param, written) for param in kernel.params):
+        return None  # a scalar result has no element of each number
+    return FlatMap(list(kernel.params), length, [(s.buffer, s.value) for s in stores])
+
+
+def _store(statement: Any) -> Any | None:
+    """Return the one store of a stage that stores each element of a buffer, and reads alike."""
+    nest = loop_nest(statement)
+    if nest is None:
+        return None
+    loops, realize = nest
+    block = realize.block
+    store = block.body
+    if block.init is not None or block.match_buffers or block.alloc_buffers:
+        return None
+    if not isinstance(store, tirx.BufferStore) or not _walks(loops, realize):
+        return None
+    variables = [iterator.var for iterator in block.iter_vars]
+    is_flat = _is_at(store.indices, variables, store.buffer.shape)
+    return store if is_flat and _loads_alike(store, variables) else None
+
+
+def _walks(loops: list[Any], realize: Any) -> bool:
+    """Return whether loops give all values to a block's variables, each combination once."""
+    remaining = list(loops)
+    for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
+        extent = static(iterator.dom.extent)
+        if extent is None or static(iterator.dom.min) != 0 or int(iterator.iter_type) != 0:
+            return False
+        if static(value) == 0 and extent == 1:
+            continue
+        loop = remaining.pop(0) if remaining else None
+        if loop is None or not value.same_as(loop.loop_var):
+            return False
+        if static(loop.min) != 0 or static(loop.extent) != extent:
+            return False
+    return not remaining
+
+
+def _is_at(indices: Any, variables: list[Any], shape: Any) -> bool:
+    """Return whether indices are a block's variables in order; of a scalar, whether it is one."""
+    if not indices:
+        return all(static(extent) == 1 for extent in shape)
+    return len(indices) == len(variables) == len(shape) and all(
+        index.same_as(variable) or (static(index) == 0 and static(extent) == 1)
+        for index, variable, extent in zip(indices, variables, shape, strict=True)
+    )
+
+
+def _loads_alike(store: Any, variables: list[Any]) -> bool:
+    """Return whether a value is computed from loads at the store's element, and scalars alone."""
+    calls: list[Any] = []
+    visit_nodes(store.value, tvm.ir.Call, calls.append)
+    is_served = _is_cheap if store.buffer.shape else _is_pure
+    return (
+        all(map(is_served, calls))
+        and all(
+            not load.indices
+            or (
+                _is_at(load.indices, variables, load.source.shape)
+                and _same_extents(load.source, store.buffer)
+            )
+            for load in _loads(store)
+        )
+        and not _mentions(store, variables)
+    )
+
+
+def _mentions(store: Any, variables: list[Any]) -> bool:
+    """Return whether a value depends on where it is, but for what it loads."""
+    loads = _loads(store)
+    inside = sum(is_among(index, variables) for load in loads for index in load.indices)
+    return inside != sum(uses(store.value, variable) for variable in variables)
+
+
+def _is_cheap(call: Any) -> bool:
+    return str(getattr(call.op, "name", "")) in _CHEAP
+
+
+def _is_pure(call: Any) -> bool:
+    """Return whether a call computes a value and does nothing else."""
+    if not isinstance(call.op, tvm.ir.Op) or is_conditional(call):
+        return False
+    effect = call.op.get_attr("TCallEffectKind")
+    return effect is not None and int(effect) <= _PURE
+
+
+def _reads_only(store: Any, buffers: list[Any]) -> bool:
+    return all(is_among(load.source, buffers) for load in _loads(store))
+
+
+def _loads(store: Any) -> list[Any]:
+    found: list[Any] = []
+    visit_nodes(store.value, Load, found.append)
+    return found
+
+
+def _is_served(buffer: Any) -> bool:
+    dtype = str(buffer.dtype)
+    return dtype in _DTYPES or (dtype == "bool" and not buffer.shape)
+
+
+def _same_extents(a: Any, b: Any) -> bool:
+    return [static(extent) for extent in a.shape] == [static(extent) for extent in b.shape]
+
+
+def _length(buffer: Any) -> int | None:
+    extents = [static(extent) for extent in buffer.shape]
+    return None if None in extents else math.prod(extents)  # type: ignore[arg-type]

@@ -1,0 +1,48 @@
+"""Indices without quotients and remainders that say nothing.
+
+A reshape reads element ``i % 64`` of 64. Where the loop runs to 64 that is element ``i``, which
+schedules can tell to be a walk through memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import Range
+from tvm.s_tir import SBlock
+
+from ...ir.kernel_structure import Load, with_block_body
+from ...ir.visits import replace_nodes, visit_nodes
+
+
+def with_plain_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a kernel whose blocks index by quotients and remainders only where they have to."""
+    if not _divides(func.body):
+        return func
+    return func.with_body(replace_nodes(func.body, SBlock, _plain))
+
+
+def _divides(node: Any) -> bool:
+    found: list[Any] = []
+    visit_nodes(node, (tirx.FloorDiv, tirx.FloorMod), found.append)
+    return bool(found)
+
+
+def _plain(block: SBlock) -> SBlock:
+    if not block.iter_vars or not _divides(block.body):
+        return block
+    analyzer = tvm.sym.Analyzer()
+    for axis in block.iter_vars:
+        analyzer.bind(axis.var, Range.from_min_extent(axis.dom.min, axis.dom.extent))
+
+    def simple(indices: Any) -> list[Any]:
+        return [analyzer.simplify(index) if _divides(index) else index for index in indices]
+
+    def load(node: Any) -> Any:
+        if not any(map(_divides, node.indices)):
+            return node
+        return tirx.BufferLoad(node.source, simple(node.indices))
+
+    return with_block_body(block, replace_nodes(block.body, Load, load))

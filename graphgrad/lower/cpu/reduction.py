@@ -1,0 +1,335 @@
+"""Reductions: sums, means, maxima, pooling windows, statistics.
+
+Floating-point sums are reordered into a fixed number of partial sums, so that lanes and cores can
+work side by side. The number depends on the shape and on the vector unit alone: every run adds in
+the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from tvm import tirx
+from tvm.s_tir import Schedule
+
+from ...ir.kernel_structure import Axis, Stage, buffer_of, stride, volume
+from ...ir.tensor import bits
+from ..kernels.epilogue import Epilogue
+from .map import (
+    PARALLEL_TRIPS,
+    SMALL,
+    extent_of,
+    fusable_suffix,
+    has_uniform_conditions,
+    parallel_leading,
+)
+from .vector_unit import VectorUnit
+
+_FEW = 8
+"""Outputs below which one output is computed by several cores."""
+
+_UNROLLED_VECTORS = 4
+"""Independent partial sums per core, in vectors: hides the latency of an addition."""
+
+_VECTORS_OF_ROW = 32
+"""Vectors of a whole row of outputs that are computed side by side. These are more than there are
+registers: the sums wait in the nearest cache."""
+
+_NEAR = 1 << 19
+"""Bytes that a core's own cache keeps from one walk through them to the next."""
+
+_TERMS_PER_LANE = 8
+"""Terms that a lane must add up, or combining the lanes costs more than they save."""
+
+_LONGEST = 4096
+"""Accumulators per core where the outputs cannot be cut into equal vectors."""
+
+_SHORT = 16
+"""Terms that the code generator unrolls, where it can vectorise along the outputs by itself."""
+
+_LARGEST_STEP = 4
+"""Reading every fourth element is still worth vectorising, as pooling windows do."""
+
+
+class _Nest(NamedTuple):
+    """A reduction's loops: those over outputs and chunks, the first reduced one, the vector."""
+
+    block: Any
+    across: list[Any]
+    first_reduced: Any
+    vector: Any
+
+
+def schedule_reduction(
+    sch: Schedule, stage: Stage, unit: VectorUnit, epilogues: Sequence[Epilogue] = ()
+) -> None:
+    """Vectorise along the outputs or else along the reduction; run in parallel.
+
+    Epilogues are computed where a result, or a vector of them, is complete.
+    """
+    block = sch.get_sblock(stage.name)
+    after = [sch.get_sblock(epilogue.stage.name) for epilogue in epilogues]
+    if stage.work < SMALL:
+        _behind_results(sch, stage, after)
+        _define_empty(sch, block, stage)
+    elif volume(stage.reduced) <= _SHORT and not _is_neat(stage, unit):
+        _scalar(sch, block, stage, after)
+    elif _outputs_are_vectors(stage, unit):
+        _across_outputs(sch, block, stage, unit, after)
+    elif _terms_are_vectors(stage, unit):
+        _along_terms(sch, block, stage, unit, after)
+    else:
+        _scalar(sch, block, stage, after)
+
+
+def vector_length(extent: int, lanes: int, most: int) -> int:
+    """Return how many elements of an axis to compute side by side; it divides the extent.
+
+    Whole vectors if they fit (up to `most` of them), else the largest part of one.
+    """
+    for vectors in range(most, 0, -1):
+        if extent % (vectors * lanes) == 0:
+            return vectors * lanes
+    if extent <= lanes:
+        return extent
+    return max(d for d in range(1, lanes + 1) if extent % d == 0)
+
+
+def _across_outputs(
+    sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, after: list[Any]
+) -> None:
+    """Accumulate a vector of neighbouring outputs in registers."""
+    last = stage.spatial[-1]
+    assert last.extent is not None
+    lanes = unit.lanes(stage.dtype)
+    length = _side_by_side(stage, unit)
+    explicit = length % lanes == 0 or 2 * length == lanes
+    if not explicit:
+        length = last.extent  # the code generator cuts it into vectors and a remainder
+    outer = stage.spatial[:-1]
+    trips = volume(outer) * (last.extent // length)
+    block, chunks = _split_over_cores(sch, block, stage, trips)
+    if chunks:
+        part = vector_length(last.extent, lanes, _UNROLLED_VECTORS)
+        _behind_results(sch, stage, after, chunks, part)
+        after = []
+    loops = sch.get_loops(block)
+    lead, loops = loops[:chunks], loops[chunks:]
+    spatial, reduced = loops[: len(outer) + 1], loops[len(outer) + 1 :]
+    head, vector = sch.split(spatial[-1], [None, length])
+    sch.reorder(*lead, *spatial[:-1], head, *reduced, vector)
+    across = [*lead, *spatial[:-1], head]
+    nest = _Nest(block, across, reduced[0], vector)
+    _accumulate_in_registers(sch, nest, len(stage.stores), explicit, after)
+
+
+def _side_by_side(stage: Stage, unit: VectorUnit) -> int:
+    """Return how many neighbouring outputs to compute side by side.
+
+    Whole rows, if they are few vectors, where the terms of a task fit no cache near its core: to
+    walk through them for a part of each row is to read a few lines here and a few there, which
+    takes twice as long.
+    """
+    last = stage.spatial[-1]
+    assert last.extent is not None
+    lanes = unit.lanes(stage.dtype)
+    vectors, rest = divmod(last.extent, lanes)
+    terms = volume(stage.reduced)
+    if volume(stage.spatial[:-1]) < _FEW:
+        terms //= _chunks(stage.reduced[0].extent)
+    width = max((bits(str(buffer_of(load).dtype)) for load in stage.loads), default=0) // 8
+    is_far = terms * last.extent * width > _NEAR
+    if is_far and not rest and vectors <= _VECTORS_OF_ROW and _odd_factor(vectors) in (1, 3):
+        return last.extent
+    return vector_length(last.extent, lanes, _UNROLLED_VECTORS)
+
+
+def _odd_factor(number: int) -> int:
+    """Return the odd factor of a number."""
+    return number // (number & -number) if number else 0
+
+
+def _along_terms(
+    sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, after: list[Any]
+) -> None:
+    """Keep one partial result per lane, and per core if there are few outputs; then combine."""
+    suffix, length = _fused_terms(stage, unit), _term_vector(stage, unit)
+    loops = sch.get_loops(block)
+    spatial, reduced = loops[: len(stage.spatial)], loops[len(stage.spatial) :]
+    terms = sch.fuse(*reduced[-suffix:]) if suffix > 1 else reduced[-1]
+    head, lane = sch.split(terms, [None, length])
+    rest = [*reduced[:-suffix], head]
+    chunks = _chunks(extent_of(sch, rest[0])) if volume(stage.spatial) < _FEW else 1
+    chunk, rest[0] = sch.split(rest[0], [chunks, None])
+    sch.reorder(*spatial, chunk, lane, *rest)
+    partial = sch.rfactor(sch.fuse(chunk, lane), len(stage.stores[0].indices))
+    loops = sch.get_loops(partial)
+    chunk, lane = sch.split(loops[len(spatial)], [chunks, length])
+    across, rest = [*loops[: len(spatial)], chunk], loops[len(spatial) + 1 :]
+    sch.reorder(*across, *rest, lane)
+    nest = _Nest(partial, across, rest[0], lane)
+    _accumulate_in_registers(sch, nest, len(stage.stores), True, [])
+    _behind_results(sch, stage, after)
+    if volume(stage.spatial) * chunks * length >= SMALL:
+        final = sch.get_loops(sch.get_sblock(stage.name))[: len(spatial)]
+        parallel_leading(sch, final)
+
+
+def _scalar(sch: Schedule, block: Any, stage: Stage, after: list[Any]) -> None:
+    block, chunks = _split_over_cores(sch, block, stage, volume(stage.spatial))
+    _behind_results(sch, stage, after, chunks)
+    loops = sch.get_loops(block)
+    outer = loops[: chunks + len(stage.spatial)]
+    if outer:
+        parallel_leading(sch, outer)
+    sch.decompose_reduction(block, loops[len(outer)])
+
+
+def _split_over_cores(sch: Schedule, block: Any, stage: Stage, trips: int) -> tuple[Any, int]:
+    """Give each core a part of the reduction if there are few outputs.
+
+    Returns the block of the partial results and the number of loops in front of it: 0 or 1.
+    """
+    loops = sch.get_loops(block)
+    first = len(stage.spatial)
+    chunks = _chunks(stage.reduced[0].extent)
+    if trips >= _FEW or chunks == 1 or not _is_associative(stage):
+        return block, 0
+    chunk, rest = sch.split(loops[first], [chunks, None])
+    sch.reorder(chunk, *loops[:first], rest, *loops[first + 1 :])
+    return sch.rfactor(chunk, 0), 1
+
+
+def _behind_results(
+    sch: Schedule, stage: Stage, after: list[Any], chunks: int = 0, length: int = 1
+) -> None:
+    """Compute epilogues of a stage where results are complete, so that those need no memory.
+
+    Parameters
+    ----------
+    sch : Schedule
+    stage : Stage
+    after : list of block
+        The epilogues.
+    chunks : int
+        How many loops over parts of the reduction stand in front of those over results.
+    length : int
+        How many neighbouring results are computed side by side; it divides their number.
+    """
+    if not after or not stage.spatial:
+        return
+    loops = sch.get_loops(sch.get_sblock(stage.name))
+    end = chunks + len(stage.spatial)
+    *outer, last = loops[chunks:end]
+    last, *vector = sch.split(last, [None, length]) if length > 1 else [last]
+    sch.reorder(*outer, last, *loops[:chunks], *loops[end:], *vector)
+    for epilogue in after:
+        sch.reverse_compute_at(epilogue, last)
+
+
+def _accumulate_in_registers(
+    sch: Schedule, nest: _Nest, outputs: int, explicit: bool, after: list[Any]
+) -> None:
+    """Keep the innermost vector in registers until it is complete; run the rest in parallel.
+
+    `explicit` says that the vector is vectorised here, not left to the code generator. The
+    reduction is taken apart last, because no other loop may be changed after that.
+    """
+    # TVM keeps a small buffer of the scope "global" on the stack, one of the scope "local" not.
+    caches = [sch.cache_write(nest.block, i, "global") for i in range(outputs)]
+    behind = [*caches, *after]
+    for block in behind:
+        sch.reverse_compute_at(block, nest.across[-1])
+    apart = explicit and _is_three_vectors(extent_of(sch, nest.vector))
+    if explicit:
+        for loop in (nest.vector, *(sch.get_loops(block)[-1] for block in behind)):
+            *three, lanes = sch.split(loop, [3, None]) if apart else [loop]
+            if three:
+                sch.unroll(*three)
+            sch.vectorize(lanes)
+    parallel_leading(sch, nest.across)
+    start = sch.get_loops(sch.decompose_reduction(nest.block, nest.first_reduced))
+    if explicit:
+        sch.vectorize(start[-1])
+    if apart:
+        sch.unroll(start[-2])
+
+
+def _is_three_vectors(length: int | None) -> bool:
+    """Return whether LLVM would take a vector for part of one of four parts, at a high price."""
+    return length is not None and length > 3 and length % 3 == 0
+
+
+def _define_empty(sch: Schedule, block: Any, stage: Stage) -> None:
+    """Write the identity where there is nothing to reduce over: as built, nothing is written."""
+    if any(not axis.extent for axis in stage.reduced):
+        sch.decompose_reduction(block, sch.get_loops(block)[len(stage.spatial)])
+
+
+def _is_neat(stage: Stage, unit: VectorUnit) -> bool:
+    """Return whether outputs are whole vectors, whose terms are whole vectors too."""
+    if not _outputs_are_vectors(stage, unit):
+        return False
+    last = stage.spatial[-1]
+    return volume([last]) % unit.lanes(stage.dtype) == 0 and _moves_smoothly(stage, last, 1)
+
+
+def _outputs_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
+    if not stage.spatial or not stage.spatial[-1].extent:
+        return False
+    if not has_uniform_conditions(stage, stage.spatial[-1]):
+        return False
+    last, lanes = stage.spatial[-1], unit.lanes(stage.dtype)
+    extent = volume([last])
+    wide = extent % lanes == 0 or lanes // 2 <= extent <= _LONGEST
+    return wide and _moves_smoothly(stage, last, _LARGEST_STEP)
+
+
+def _terms_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
+    last = stage.reduced[-1]
+    return (
+        bool(last.extent)
+        and not stage.conditional
+        and _is_associative(stage)
+        and _moves_smoothly(stage, last, 1)
+        and _term_vector(stage, unit) > 2
+    )
+
+
+def _moves_smoothly(stage: Stage, axis: Axis, most: int) -> bool:
+    steps = [stride(load, axis.var) for load in stage.loads]
+    return all(step is not None and 0 <= step <= most for step in steps) and any(steps)
+
+
+def _term_vector(stage: Stage, unit: VectorUnit) -> int:
+    """Return how many partial results to keep; 1 if there are too few terms for a vector."""
+    length, lanes = volume(stage.reduced[-_fusable_terms(stage) :]), unit.lanes(stage.dtype)
+    most = min(volume(stage.reduced) // (lanes * _TERMS_PER_LANE), _UNROLLED_VECTORS)
+    return vector_length(length, lanes, most) if most else 1
+
+
+def _fused_terms(stage: Stage, unit: VectorUnit) -> int:
+    """Return how many reduced axes to walk through as one: as few as give vectors of that length.
+
+    Where TVM divides a position by the extents of three axes, it does not see that neighbours in a
+    vector are neighbours in memory.
+    """
+    length, most = _term_vector(stage, unit), _fusable_terms(stage)
+    enough = (n for n in range(1, most) if volume(stage.reduced[-n:]) % length == 0)
+    return next(enough, most)
+
+
+def _fusable_terms(stage: Stage) -> int:
+    return min(fusable_suffix(stage), len(stage.reduced))
+
+
+def _is_associative(stage: Stage) -> bool:
+    return all(isinstance(v, tirx.Add | tirx.Mul | tirx.Max | tirx.Min) for v in stage.values)
+
+
+def _chunks(extent: int | None) -> int:
+    """Return into how many equal parts to cut a reduction so that cores can share it."""
+    if not extent:
+        return 1
+    return max(d for d in range(1, PARALLEL_TRIPS + 1) if extent % d == 0)

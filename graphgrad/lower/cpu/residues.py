@@ -1,0 +1,153 @@
+"""Interleaved tensors stored in place, without a stage that interleaves.
+
+The gradient of a strided read consists of phases, one for each remainder of the positions, and of a
+stage that merges them: ``y[i] = even[i // 2] if i % 2 == 0 else odd[i // 2]``. Such a stage is
+replaced by maps, one for each combination of remainders and over their quotients, each of which
+takes the results of one phase: an epilogue of it, as in `epilogue`. What else the stage computes
+(fusion has put it there) goes into the maps as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product as combinations
+from math import lcm, prod
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Range
+from tvm.s_tir import SBlock
+
+from ...ir.kernel_structure import (
+    Stage,
+    buffer_of,
+    is_among,
+    is_conditional,
+    linear_coefficient,
+    sequence,
+    stages,
+    static,
+)
+from .buffer_views import Places, StandIn, block_of, restated, with_nests
+
+_MOST_PARTS = 16
+"""Parts of a tensor at most, each a loop nest of its own to compile."""
+
+
+def with_phases_apart(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
+    """Return a kernel with each merging stage replaced by a map for each combination of remainders.
+
+    Parameters
+    ----------
+    func : PrimFunc
+        Made of stages, not scheduled yet.
+
+    Returns
+    -------
+    (PrimFunc, list of StandIn)
+        To be joined after scheduling: until then each map stores to a buffer of its own.
+    """
+    internal = list(func.body.block.alloc_buffers)
+    parts: list[StandIn] = []
+    nests: list[Any] = []
+    for stage, nest in zip(stages(func) or [], sequence(func.body.block.body), strict=True):
+        moduli = _moduli(stage, nest, internal)
+        found = [] if moduli is None else _parts(block_of(nest), moduli)
+        parts += [part for part, _ in found]
+        nests += [own for _, own in found] or [nest]
+    if not parts:
+        return func, []
+    return with_nests(func, nests, [*internal, *(part.own for part in parts)]), parts
+
+
+def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...] | None:
+    """Return by what each dimension of a merging stage's result is split; None if it is another."""
+    block = block_of(nest)
+    if stage.reduced or not isinstance(block.body, tirx.BufferStore):
+        return None
+    if not any(is_among(buffer_of(load), internal) for load in stage.loads):
+        return None
+    iterators, indices = list(block.iter_vars), list(block.body.indices)
+    in_order = len(iterators) == len(indices) and all(
+        index.same_as(v.var) for index, v in zip(indices, iterators, strict=True)
+    )
+    if not in_order:
+        return None
+    divisors = _divisors(block.body.value)
+    moduli = tuple(divisors.get(index, 1) for index in indices)
+    known = all(
+        modulus == 1 or (static(v.dom.min) == 0 and static(v.dom.extent))
+        for v, modulus in zip(iterators, moduli, strict=True)
+    )
+    return moduli if known and 1 < prod(moduli) <= _MOST_PARTS else None
+
+
+def _divisors(value: Any) -> dict[Any, int]:
+    """Return by what conditions in an expression divide variables to see remainders."""
+    found: dict[Any, int] = {}
+
+    def visit(node: Any) -> None:
+        variables: list[Any] = []
+        tvm_ffi.structural_walk(node.a, (tvm.ir.Var, variables.append))
+        divisor = static(node.b)
+        if len(variables) == 1 and divisor and linear_coefficient(node.a, variables[0]) == 1:
+            found[variables[0]] = lcm(found.get(variables[0], 1), divisor)
+
+    def condition(node: Any) -> None:
+        if is_conditional(node):
+            tvm_ffi.structural_walk(node.args[0], (tirx.FloorMod, visit))
+
+    tvm_ffi.structural_walk(value, (tvm.ir.Call, condition))
+    return found
+
+
+def _parts(block: SBlock, moduli: tuple[int, ...]) -> list[tuple[StandIn, Any]]:
+    """Return the parts of a merging stage's result, and the map that computes each."""
+    found = []
+    for digits in combinations(*(range(modulus) for modulus in moduli)):
+        axes, values = [], {}
+        for iterator, modulus, digit in zip(block.iter_vars, moduli, digits, strict=True):
+            var = tvm.ir.Var(iterator.var.name, iterator.var.ty)
+            axes.append((var, _quotients(iterator.dom, modulus, digit), tirx.IterVar.DataPar))
+            values[iterator.var] = var if modulus == 1 else var * modulus + digit
+        if any(static(dom.extent) == 0 for _, dom, _ in axes):
+            continue
+        whole = block.body.buffer
+        own = tirx.decl_buffer(
+            [dom.extent for _, dom, _ in axes], whole.dtype, f"{whole.name}_part"
+        )
+        name = f"{block.name_hint}_{''.join(map(str, digits))}"
+        places = _quotients_of(moduli)
+        nest = restated(block, axes, values, {whole: (own, places)}, name)
+        found.append((StandIn(own, whole, _positions(moduli, digits)), nest))
+    return found
+
+
+def _quotients(dom: Range, modulus: int, digit: int) -> Range:
+    """Return the range of the quotients of those positions that have a remainder."""
+    if modulus == 1:
+        return dom
+    count = -(-(int(dom.extent) - digit) // modulus)
+    return Range.from_min_extent(dom.min, tirx.const(count, str(dom.extent.ty.dtype)))
+
+
+def _quotients_of(moduli: tuple[int, ...]) -> Places:
+    def places(indices: Sequence[Any]) -> list[Any]:
+        return [
+            index if modulus == 1 else tirx.floordiv(index, modulus)
+            for index, modulus in zip(indices, moduli, strict=True)
+        ]
+
+    return places
+
+
+def _positions(moduli: tuple[int, ...], digits: tuple[int, ...]) -> Places:
+    def places(indices: Sequence[Any]) -> list[Any]:
+        return [
+            index if modulus == 1 else index * modulus + digit
+            for index, modulus, digit in zip(indices, moduli, digits, strict=True)
+        ]
+
+    return places

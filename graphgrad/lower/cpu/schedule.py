@@ -1,0 +1,221 @@
+"""Schedules for processors: every PrimFunc of a module, by the structure of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import prim
+from tvm.s_tir import Schedule, ScheduleError
+
+from ...fallback.lowering.wide_floats import with_wide_floats
+from ...ir.kernel_structure import Stage, buffer_of, is_among, stages
+from ..kernels.epilogue import Epilogue, epilogues_of
+from ..kernels.inline_maps import inline_maps
+from ..kernels.joint_reductions import with_joint_reductions
+from .borders import borders_of, with_reads_inside
+from .buffer_views import StandIn, joined
+from .contraction import blocks_of, nest_of, pays, unread, with_nests
+from .group_vectors import with_group_vectors
+from .map import schedule_map
+from .permutation import nest_of as permutation_nest_of
+from .plain_indices import with_plain_indices
+from .reduction import schedule_reduction
+from .residues import with_phases_apart
+from .rowwise import Chain, chain_of, emit, with_chain
+from .split_axes import with_digit_axes
+from .split_reduction import with_parts
+from .vector_unit import VectorUnit, vector_unit
+from .winograd import nest_of as winograd_nest_of
+
+_TRIVIAL_BODY = 4
+"""Operations that may be repeated for every reader of a broadcast value."""
+
+_SCHEDULED = "tirx.is_scheduled"
+
+
+def schedule_module(
+    mod: tvm.IRModule,
+    target: tvm.target.Target,
+    winograd: bool = True,
+    finish: Callable[[str, tirx.PrimFunc], tirx.PrimFunc] | None = None,
+) -> tvm.IRModule:
+    """Return the module with every PrimFunc scheduled for an llvm target.
+
+    Parameters
+    ----------
+    mod : IRModule
+    target : Target
+    winograd : bool
+        Whether convolutions may be computed by minimal filtering, whose rounding errors differ.
+    finish : callable, optional
+        Given each kernel as soon as it is scheduled, with its name, returns what takes its place.
+    """
+    unit = vector_unit(target)
+    known: dict[int, list[tuple[tirx.PrimFunc, tirx.PrimFunc]]] = {}
+    scheduled = mod.clone()
+    for name, func in mod.functions.items():
+        if isinstance(func, tirx.PrimFunc):
+            result = _once(func, unit, winograd, known)
+            scheduled.update_func(name, finish(name.name_hint, result) if finish else result)
+    return scheduled
+
+
+def schedule_function(
+    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool = True
+) -> tirx.PrimFunc:
+    """Return a PrimFunc scheduled; unchanged if it is not made of known structures."""
+    found = stages(func)
+    if found is None or (func.attrs and func.attrs.get(_SCHEDULED)):
+        return func
+    if not any(stage.axes for stage in found):
+        return func  # scalars are left to the code generator
+    sch = Schedule(func)
+    try:
+        inline_maps(sch, may_repeat)
+        sch = _with_siblings(sch)
+        sch, stand_ins = _taken_apart(sch)
+        body = _with_scheduled_stages(sch, unit, winograd, stand_ins)
+    except (ScheduleError, tvm.error.InternalError):
+        return func  # what TVM's primitives refuse, or fail at, runs as it was built
+    return _with_wide_bindings(func.with_body(joined(body, stand_ins)))
+
+
+def _with_siblings(sch: Schedule) -> Schedule:
+    """Return a schedule of plain indices, in which reductions with the same loops are one block.
+
+    Those that few results leave no rows are in parts.
+    """
+    func = sch.mod["main"]
+    apart = with_group_vectors(with_plain_indices(func))
+    together = with_parts(with_joint_reductions(apart))
+    return sch if together.same_as(func) else _schedule_of(together) or sch
+
+
+def _taken_apart(sch: Schedule) -> tuple[Schedule, list[StandIn]]:
+    """Return a schedule in which stages that choose by remainders are taken apart.
+
+    It is the same schedule if there are none, or if TVM refuses to make another one, because of
+    what inlining may leave: variables that are bound twice.
+    """
+    inlined = sch.mod["main"]
+    apart, phases = with_phases_apart(inlined)
+    apart, digits = with_digit_axes(with_reads_inside(apart))
+    if apart.same_as(inlined):
+        return sch, []
+    again = _schedule_of(apart)
+    return (sch, []) if again is None else (again, [*phases, *digits])
+
+
+def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
+    """Return a schedule of a kernel; None if TVM refuses what inlining may leave."""
+    try:
+        return Schedule(func)
+    except tvm.error.InternalError:
+        return None
+
+
+def _with_scheduled_stages(
+    sch: Schedule, unit: VectorUnit, winograd: bool, stand_ins: Sequence[StandIn]
+) -> Any:
+    """Return the root block of a kernel, with each stage scheduled or written out as a nest."""
+    func = sch.mod["main"]
+    found, blocks = stages(func) or [], blocks_of(func.body)
+    internal = list(func.body.block.alloc_buffers)
+    borders = borders_of(found, internal, blocks)
+    chain = _chain(found, blocks, internal, unit, stand_ins)
+    nests: dict[str, Any] = {}
+    behind: list[Epilogue] = []
+    rest = found
+    while rest:
+        stage, *rest = rest
+        if chain and chain.has(stage.name):
+            continue
+        epilogues = [e for e in epilogues_of(stage, rest, internal) if pays(stage, e)]
+        epilogues = [e for e in epilogues if not (chain and chain.has(e.stage.name))]
+        rest = [s for s in rest if not any(s is e.stage for e in epilogues)]
+        epilogue = next(iter(epilogues), None)
+        nest = None
+        if winograd:
+            nest = winograd_nest_of(stage, epilogue, blocks, unit, borders)
+        nest = nest or nest_of(stage, epilogue, blocks, unit, borders)
+        nest = nest or permutation_nest_of(stage, blocks, unit)
+        if nest is None:
+            _schedule_stage(sch, stage, epilogues, unit)
+        else:
+            nests[stage.name] = nest
+            behind += epilogues
+    nests.update(dict.fromkeys(unread(found, nests, borders)))
+    root = with_nests(sch.mod["main"].body, nests, behind)
+    if chain is None:
+        return root
+    free = [*chain.local, *(one.own for one in stand_ins if one.keeps_addresses())]
+    rigid = [buffer for buffer in internal if not is_among(buffer, free)]
+    return with_chain(root, chain, emit(chain, unit, rigid))
+
+
+def _chain(
+    found: list[Stage],
+    blocks: dict[str, Any],
+    internal: list[Any],
+    unit: VectorUnit,
+    stand_ins: Sequence[StandIn],
+) -> Chain | None:
+    """Return the chain of rows of a kernel, if it has one.
+
+    What reads a buffer for which others stand in reads what is stored to those, and what is stored
+    to those is stored for the caller: so the first must not be, and the others are not internal.
+    """
+    meant, own = [one.whole for one in stand_ins], [one.own for one in stand_ins]
+    if any(is_among(buffer_of(load), meant) for stage in found for load in stage.loads):
+        return None
+    return chain_of(found, blocks, [b for b in internal if not is_among(b, own)], unit)
+
+
+def _with_wide_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function in which bindings have no bfloat16, which inlining may have put there.
+
+    TVM takes the bits of what is bound for an integer.
+    """
+    bindings: list[Any] = []
+    tvm_ffi.structural_walk(func.body, (prim.Let, bindings.append))
+    return with_wide_floats(func) if bindings else func
+
+
+def _once(
+    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool, known: dict[int, list[Any]]
+) -> tirx.PrimFunc:
+    """Schedule a function, or return the result of an identical one."""
+    same = known.setdefault(tvm_ffi.structural_hash(func), [])
+    for seen, result in same:
+        if tvm_ffi.structural_equal(seen, func):
+            return result
+    same.append((func, schedule_function(func, unit, winograd)))
+    return same[-1][1]
+
+
+def _schedule_stage(
+    sch: Schedule, stage: Stage, epilogues: list[Epilogue], unit: VectorUnit
+) -> None:
+    if not stage.axes:
+        return  # a scalar is computed where it stands
+    if stage.reduced:
+        schedule_reduction(sch, stage, unit, epilogues)
+    else:
+        schedule_map(sch, stage, unit)
+
+
+def may_repeat(stage: Stage, operations: int) -> bool:
+    """Return whether a map may be computed more often than it has elements; see `inline_maps`."""
+    return operations <= _TRIVIAL_BODY and not stage.calls and not _divides(stage)
+
+
+def _divides(stage: Stage) -> bool:
+    """Return whether a map divides floats, which takes a vector unit ten times as long as a sum."""
+    found: list[Any] = []
+    for value in stage.values:
+        tvm_ffi.structural_walk(value, (tirx.Div, found.append))
+    return bool(found)

@@ -1,0 +1,361 @@
+"""Exponentials and their kin as arithmetic, which runs in vectors.
+
+LLVM calls the C library for each element of ``exp``, ``log``, ``tanh``, ``erf``, ``sigmoid`` and
+the inverse square root. In float32 they are written out here as polynomials, whose coefficients
+interpolate the function, in double precision, at Chebyshev nodes of the interval that is named with
+each; those of the logarithm have the least relative error. Errors are below 3 units in the last
+place; infinite values, NaN and subnormal numbers are as they should be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import prim
+from tvm.s_tir import SBlock, SBlockRealize
+
+from ...ir.kernel_structure import (
+    is_conditional,
+    sequence,
+    static,
+    with_block_body,
+    with_statements,
+    with_values,
+)
+
+_EXP = (0.5, 1.66666667e-1, 4.16664650e-2, 8.33329848e-3, 1.39336435e-3, 1.98992762e-4)
+"""(eʳ − 1 − r) / r² for |r| ≤ ln 2 / 2, by powers of r."""
+
+_TANH = (-3.33333333e-1, 1.33333040e-1, -5.39594100e-2, 2.17699600e-2, -8.34698000e-3, 2.29584e-3)
+"""(tanh x / x − 1) / x² for |x| ≤ 5/8, by powers of x²."""
+
+_ERF = (
+    *(1.12837917, -3.76126353e-1, 1.12837189e-1, -2.68607090e-2, 5.20433158e-3),
+    *(-8.18078089e-4, 8.53412063e-5),
+)
+"""erf x / x for |x| ≤ 9/10, by powers of x²."""
+
+_LOG_ERFC = (
+    *(3.00268820e-4, -1.13015510, -6.31956241e-1, -1.09960799e-1, 2.63551208e-2),
+    *(-4.73695062e-3, 5.92092757e-4, -4.55127728e-5, 1.61024041e-6),
+)
+"""ln(1 − erf x) for 9/10 ≤ x ≤ 4, by powers of x."""
+
+_LOG = (
+    *(3.33333317e-1, -2.50008210e-1, 2.00012269e-1, -1.66233573e-1, 1.42017580e-1),
+    *(-1.31601824e-1, 1.27615770e-1, -7.63449653e-2),
+)
+"""(ln(1 + x) − x + x² / 2) / x³ for √½ ≤ 1 + x ≤ √2, by powers of x."""
+
+_SMALL_TANH, _SMALL_ERF = 0.625, 0.9
+_WHOLE_TANH, _WHOLE_ERF = 10.0, 4.0
+"""From where on the functions are 1, rounded."""
+
+_LEAST, _MOST = -105.0, 89.0
+"""Arguments of the exponential beyond which it is 0, or infinite."""
+
+_LOG2_E = 1.4426950408889634
+_LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440054690583e-4
+"""ln 2 in two parts; the product of the first and a small integer is exact."""
+
+_LEAST_NORMAL, _ROOT_HALF_BITS = 2.0**-126, 0x3F3504F3
+"""The least number that has all its digits, and the bits of √½."""
+
+_SHIFT, _SHIFT_BITS = 12582912.0, 0x4B400000
+"""3 · 2²², and its bits: the last bits of its sum with a small integer are that integer."""
+
+
+def with_vector_mathematics(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module in whose scheduled kernels float32 functions are arithmetic.
+
+    Where a function is called under a condition it stays a call: what it is computed from may not
+    be there to be read.
+    """
+    changed = mod.clone()
+    for variable, func in mod.functions.items():
+        if isinstance(func, tirx.PrimFunc):
+            changed.update_func(variable, with_arithmetic(func))
+    return changed
+
+
+def with_arithmetic(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a kernel in which float32 functions are arithmetic, if it is scheduled."""
+    if not isinstance(func.body, SBlockRealize) or not _calls(func.body):
+        return func
+    return func.with_body(_with_arithmetic(func.body))
+
+
+def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
+    buffers = list(root.block.alloc_buffers)
+
+    def in_vectors(loop: tirx.For) -> Any:
+        block = _vectorised_block(loop)
+        if block is None:
+            return loop
+        values = _Values(loop.extent, loop.loop_var)
+        changed = [part for one in sequence(block) for part in values.written_out(one)]
+        buffers.extend(values.buffers)
+        # TVM moves a buffer into the vectorised loop that alone uses it, and then gets it wrong.
+        return tirx.SeqStmt([_loop_of_its_own(loop, store) for store in changed])
+
+    def in_scalars(block: SBlock) -> SBlock:
+        if not block.iter_vars or not _may_be_written_out(block.body):
+            return block
+        values = _Values(tirx.const(1, "int32"), tirx.const(0, "int32"))
+        changed = [part for one in sequence(block.body) for part in values.written_out(one)]
+        return with_block_body(block, tirx.SeqStmt(changed), values.buffers)
+
+    body = [tvm_ffi.structural_map(s, (tirx.For, in_vectors)) for s in sequence(root.block.body)]
+    body = [tvm_ffi.structural_map(statement, (SBlock, in_scalars)) for statement in body]
+    return with_statements(root, body, buffers)
+
+
+def _vectorised_block(loop: tirx.For) -> Any | None:
+    """Return what a vectorised loop stores, without its block, if functions are called there."""
+    if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, SBlockRealize):
+        return None
+    realize, block = loop.body, loop.body.block
+    if static(realize.predicate) != 1 or block.init is not None or block.alloc_buffers:
+        return None
+    if not _may_be_written_out(block.body):
+        return None
+    pairs = zip(block.iter_vars, realize.iter_values, strict=True)
+    return with_values(block.body, {iterator.var: value for iterator, value in pairs})
+
+
+def _may_be_written_out(body: Any) -> bool:
+    """Return whether what functions are called with may be computed in front of the stores.
+
+    What a variable is bound to within an expression is not known there.
+    """
+    if not all(_is_store_or_number(statement) for statement in sequence(body)):
+        return False
+    bindings: list[Any] = []
+    tvm_ffi.structural_walk(body, (prim.Let, bindings.append))
+    return bool(_calls(body)) and not bindings and not _calls_under_condition(body)
+
+
+def _is_store_or_number(statement: Any) -> bool:
+    """Return whether a statement stores something, or gives a number a name."""
+    if isinstance(statement, tirx.Bind):
+        return str(statement.value.ty).startswith(("float", "int"))
+    return isinstance(statement, tirx.BufferStore)
+
+
+def _loop_of_its_own(loop: tirx.For, store: Any) -> tirx.For:
+    variable = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty))
+    body = with_values(store, {loop.loop_var: variable})
+    return tirx.For(variable, loop.min, loop.extent, loop.kind, body)
+
+
+def _calls(node: Any) -> list[Any]:
+    """Return the calls in an expression that can be written out."""
+    found: list[Any] = []
+
+    def visit(call: Any) -> None:
+        if _function(call) is not None:
+            found.append(call)
+
+    tvm_ffi.structural_walk(node, (tvm.ir.Call, visit))
+    return found
+
+
+def _calls_under_condition(node: Any) -> bool:
+    found: list[Any] = []
+
+    def visit(call: Any) -> None:
+        if is_conditional(call):
+            found.extend(_calls(call))
+
+    tvm_ffi.structural_walk(node, (tvm.ir.Call, visit))
+    return bool(found)
+
+
+def is_arithmetic(call: Any) -> bool:
+    """Return whether a call can be written out, where it is in a map and under no condition."""
+    return _function(call) is not None
+
+
+def _function(call: Any) -> Callable[[_Values, Any], Any] | None:
+    if str(call.ty) != "float32":
+        return None
+    return _FUNCTIONS.get(str(getattr(call.op, "name", "")))
+
+
+class _Values:
+    """Values that are computed once, in order, in front of a store.
+
+    Each is kept in a local buffer, which becomes a register. TVM would put what is bound to a
+    variable in all of its places, again and again.
+
+    Parameters
+    ----------
+    extent : int expression
+        How many there are of each: the lanes of a vector.
+    index : expression
+        Which of them is computed.
+
+    Attributes
+    ----------
+    buffers : list of Buffer
+    """
+
+    def __init__(self, extent: Any, index: Any):
+        self._extent, self._index = extent, index
+        self.buffers: list[Any] = []
+        self._stores: list[Any] = []
+        self._known: list[tuple[Any, Any]] = []
+        """The calls that are written out, and what reads their values."""
+        self._named: dict[Any, Any] = {}
+        """Variables, and what reads their values."""
+
+    def written_out(self, statement: Any) -> list[Any]:
+        """Return the stores that compute what one does; one that names a value keeps it."""
+        self._stores, self._known = [], []
+        statement = with_values(statement, self._named) if self._named else statement
+        if isinstance(statement, tirx.Bind):
+            value = tvm_ffi.structural_map(statement.value, (tvm.ir.Call, self._arithmetic))
+            self._named[statement.var] = self(value)
+            return self._stores
+        value = tvm_ffi.structural_map(statement.value, (tvm.ir.Call, self._arithmetic))
+        return [*self._stores, tirx.BufferStore(statement.buffer, value, statement.indices)]
+
+    def _arithmetic(self, call: Any) -> Any:
+        """Return what takes a call's place; its arguments are written out already."""
+        function = _function(call)
+        if function is None:
+            return call
+        # Inlining has put what several places read into each of them.
+        for known, value in self._known:
+            if tvm_ffi.structural_equal(known, call):
+                return value
+        value = self(function(self, self(call.args[0])))
+        self._known.append((call, value))
+        return value
+
+    def __call__(self, value: Any) -> Any:
+        """Store a value, and return what reads it."""
+        buffer = tirx.decl_buffer([self._extent], str(value.ty), "value")
+        self.buffers.append(buffer)
+        self._stores.append(tirx.BufferStore(buffer, value, [self._index]))
+        return tirx.BufferLoad(buffer, [self._index])
+
+    def polynomial(self, coefficients: Sequence[Any], x: Any) -> Any:
+        """Return Σ cᵢ xⁱ, by Horner's scheme."""
+        *rest, total = (_float(c) if isinstance(c, float) else c for c in coefficients)
+        for coefficient in reversed(rest):
+            total = total * x + coefficient
+        return self(total)
+
+
+def _exp(keep: _Values, x: Any) -> Any:
+    """Return eˣ = 2ⁿ eʳ, with n the integer next to x / ln 2; 2ⁿ in two factors."""
+    above = keep(tirx.Select(x < _float(_LEAST), _float(_LEAST), x))  # NaN stays
+    power, n = _fraction_and_exponent(keep, keep(_at_most(_MOST, above)))
+    half = keep(n >> _int(1))
+    return power * _power_of_two(half) * _power_of_two(n - half)
+
+
+def _moderate_exp(keep: _Values, x: Any) -> Any:
+    """Return eˣ of an x that is known to lie between −87 and 88, or NaN."""
+    power, n = _fraction_and_exponent(keep, x)
+    return power * _power_of_two(n)
+
+
+def _fraction_and_exponent(keep: _Values, x: Any) -> tuple[Any, Any]:
+    """Return eʳ and the integer n, with eˣ = 2ⁿ eʳ."""
+    shifted = keep(x * _float(_LOG2_E) + _float(_SHIFT))
+    whole = keep(shifted - _float(_SHIFT))
+    r = keep(x - whole * _float(_LN2_HIGH))
+    r = keep(r - whole * _float(_LN2_LOW))
+    power = keep(keep.polynomial(_EXP, r) * (r * r) + r + _float(1))
+    return power, keep(tirx.reinterpret("int32", shifted) - _int(_SHIFT_BITS))
+
+
+def _at_most(bound: float, x: Any) -> Any:
+    """Return the lesser of x and a bound; NaN stays."""
+    return tirx.Select(x > _float(bound), _float(bound), x)
+
+
+def _power_of_two(n: Any) -> Any:
+    return tirx.reinterpret("float32", (n + _int(127)) << _int(23))
+
+
+def _log(keep: _Values, x: Any) -> Any:
+    """Return ln x = n ln 2 + ln m, with √½ ≤ m < √2."""
+    is_subnormal = x < _float(_LEAST_NORMAL)
+    bits = keep(tirx.reinterpret("int32", tirx.Select(is_subnormal, x * _float(2.0**23), x)))
+    n = keep((bits - _int(_ROOT_HALF_BITS)) >> _int(23))
+    f = keep(tirx.reinterpret("float32", bits - (n << _int(23))) - _float(1))
+    whole = keep(n.astype("float32") - tirx.Select(is_subnormal, _float(23), _float(0)))
+    square = keep(f * f)
+    rest = keep(keep.polynomial(_LOG, f) * (square * f) + whole * _float(_LN2_LOW))
+    rest = keep(rest - square * _float(0.5))
+    value = keep(whole * _float(_LN2_HIGH) + (f + rest))
+    infinity = _float(math.inf)
+    of_others = tirx.Select(tirx.EQ(x, _float(0)), -infinity, _float(math.nan))
+    return tirx.Select(x > _float(0), tirx.Select(x < infinity, value, infinity), of_others)
+
+
+def _sigmoid(keep: _Values, x: Any) -> Any:
+    return _float(1) / (_float(1) + keep(_exp(keep, keep(-x))))
+
+
+def _tanh(keep: _Values, x: Any) -> Any:
+    size = keep(tirx.abs(x))
+    square = keep(x * x)
+    small = keep(x * (square * keep.polynomial(_TANH, square) + _float(1)))
+    power = keep(_moderate_exp(keep, keep(keep(_at_most(_WHOLE_TANH, size)) * _float(2))))
+    large = keep(_float(1) - _float(2) / (power + _float(1)))
+    return tirx.Select(size < _float(_SMALL_TANH), small, _with_sign(large, x))
+
+
+def _erf(keep: _Values, x: Any) -> Any:
+    """Return erf x, in either range by the one polynomial whose coefficients belong there."""
+    size = keep(tirx.abs(x))
+    is_small = size < _float(_SMALL_ERF)
+    coefficients = [
+        tirx.Select(is_small, _float(small), _float(large))
+        for small, large in zip_longest(_ERF, _LOG_ERFC, fillvalue=0.0)
+    ]
+    argument = keep(tirx.Select(is_small, x * x, keep(_at_most(_WHOLE_ERF, size))))
+    value = keep.polynomial(coefficients, argument)
+    large = keep(_float(1) - keep(_moderate_exp(keep, value)))
+    return tirx.Select(is_small, x * value, _with_sign(large, x))
+
+
+def _with_sign(size: Any, x: Any) -> Any:
+    """Return a number that is not negative with the sign of x."""
+    sign = tirx.reinterpret("int32", x) & _int(-(2**31))
+    return tirx.reinterpret("float32", tirx.reinterpret("int32", size) | sign)
+
+
+def _rsqrt(keep: _Values, x: Any) -> Any:
+    return _float(1) / tirx.sqrt(x)
+
+
+def _float(value: float) -> Any:
+    return tirx.const(value, "float32")
+
+
+def _int(value: int) -> Any:
+    return tirx.const(value, "int32")
+
+
+_FUNCTIONS: dict[str, Callable[[_Values, Any], Any]] = {
+    "tirx.erf": _erf,
+    "tirx.exp": _exp,
+    "tirx.log": _log,
+    "tirx.rsqrt": _rsqrt,
+    "tirx.sigmoid": _sigmoid,
+    "tirx.tanh": _tanh,
+}
+
+FUNCTIONS = frozenset(_FUNCTIONS)
+"""The names of functions that are arithmetic in float32."""

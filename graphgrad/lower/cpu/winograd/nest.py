@@ -1,0 +1,96 @@
+"""Stages of a kernel computed by minimal filtering."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ....ir.kernel_structure import Stage, buffer_of
+from ...kernels.contraction import operands
+from ...kernels.epilogue import Epilogue
+from ...kernels.pads import Border
+from ..contraction import Sink, sink_of
+from ..vector_unit import VectorUnit
+from .choice import choose_convolution, choose_weight_gradient
+from .code import Statement
+from .form import Sum, convolution_of, weight_gradient_of
+from .forward import ConvolutionKernel
+from .weight import WeightGradientKernel
+
+
+def nest_of(
+    stage: Stage,
+    epilogue: Epilogue | None,
+    blocks: Mapping[str, Any],
+    unit: VectorUnit,
+    borders: Mapping[Any, Border],
+) -> Statement | None:
+    """Return what computes a convolution with windows of 3 by 3, or one of its gradients.
+
+    Parameters
+    ----------
+    stage : Stage
+    epilogue : Epilogue or None
+        The map that takes each of its results.
+    blocks : dict
+        The blocks (SBlockRealize) of the kernel, by name.
+    unit : VectorUnit
+    borders : dict
+        By buffer, what it is a copy of: the statement reads that instead.
+
+    Returns
+    -------
+    Stmt or None
+        None if it is something else, is not of float32, or if the direct kernel is as good.
+    """
+    if operands(stage) is None or not _is_float32(stage):
+        return None
+    sink = sink_of(stage, epilogue, blocks)
+    if sink is None or not _stores_vectors(stage, blocks[stage.name], sink):
+        return None
+    statement = _convolution(stage, blocks[stage.name], borders, sink, unit)
+    if statement is None:
+        statement = _weight_gradient(stage, blocks[stage.name], borders, sink, unit)
+    return statement
+
+
+def _convolution(
+    stage: Stage, realize: Any, borders: Mapping[Any, Border], sink: Sink, unit: VectorUnit
+) -> Statement | None:
+    found = convolution_of(stage, realize, borders, sink)
+    chosen = None if found is None else choose_convolution(found, unit)
+    if found is None or chosen is None:
+        return None
+    kernel = ConvolutionKernel(found, chosen.filtering, chosen.panel)
+    blocks = chosen.blocks
+    if blocks.images:
+        return kernel.by_images(blocks.images, blocks.rows)
+    return kernel.by_filters(blocks.depth)
+
+
+def _weight_gradient(
+    stage: Stage, realize: Any, borders: Mapping[Any, Border], sink: Sink, unit: VectorUnit
+) -> Statement | None:
+    found = weight_gradient_of(stage, realize, borders, sink)
+    chosen = None if found is None else choose_weight_gradient(found, unit)
+    if found is None or chosen is None:
+        return None
+    kernel = WeightGradientKernel(found, chosen.filtering, chosen.panel)
+    blocks = chosen.blocks
+    if blocks.images:
+        return kernel.by_images(blocks.images, blocks.rows)
+    return kernel.at_once(blocks.depth)
+
+
+def _is_float32(stage: Stage) -> bool:
+    return all(
+        str(buffer_of(access).dtype) == "float32" for access in (*stage.loads, *stage.stores)
+    )
+
+
+def _stores_vectors(stage: Stage, realize: Any, sink: Sink) -> bool:
+    """Return whether neighbours along the last axis of the result are neighbours where stored."""
+    indices = Sum(stage, realize).accesses[2].indices
+    last = indices[-1] if indices else None
+    axes = [axis for axis in stage.spatial if last and axis.var in last]
+    return bool(axes) and all(sink.step(axis) == 1 for axis in axes)

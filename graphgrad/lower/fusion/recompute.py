@@ -1,0 +1,271 @@
+"""Maps with several readers, computed in each of them.
+
+Stock fusion leaves a map that is read twice in memory. Where it is made of few operations, its
+readers can as well read what it is made from: that moves fewer bytes, and needs no memory. So it
+gets a copy for each reader, and stock fusion puts each copy into the kernel of its reader.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from ...ir.kernel_calls import (
+    arguments_of,
+    bytes_of,
+    is_kernel_call,
+    variables_of,
+    with_blocks_changed,
+)
+from ...ir.kernel_structure import Load, Stage, buffer_of, stages, volume
+from ..cpu.vector_math import FUNCTIONS, is_arithmetic
+from ..kernels.contraction import reuses_operands
+
+_MOST_OPERATIONS = 24
+"""Of a map that is computed several times, index arithmetic included."""
+
+_MOST_TOGETHER = 48
+"""Operations of such a map and of those that are computed again for it. So a reader has at most
+this many copies, however long the chain of maps in front of it is."""
+
+_CHEAP = {"prim.if_then_else", "tirx.fabs", "tirx.sqrt", "tirx.isnan", "tirx.likely"}
+"""Functions that cost no more than some arithmetic."""
+
+_FUNCTION = 8
+"""Operations that an exponential or its kin counts for. In vectors it takes as long as to write an
+element of a large tensor and to read it again, so few copies of one cost nothing but arithmetic."""
+
+_MOST_READERS = 3
+"""Of a map that calls such a function."""
+
+_INJECTIVE, _REDUCING = 2, 3
+"""TVM's kinds of kernels that its fusion puts maps into, at most: those up to a reduction."""
+
+
+def with_repeated_maps(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module in which maps are computed in each of their readers, where that pays.
+
+    Runs on kernels whose kinds TVM has noted (``AnnotateTIROpPattern``), before stock fusion.
+    """
+    kernels = {
+        variable: _Kernel.of(func)
+        for variable, func in mod.functions.items()
+        if isinstance(func, tirx.PrimFunc)
+    }
+    return with_blocks_changed(mod, lambda bindings: _Block(bindings, kernels).repeated())
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """What matters of a kernel here.
+
+    Attributes
+    ----------
+    kind : int
+        TVM's.
+    stages : list of Stage
+        None if it is something else.
+    params : list of Buffer
+    is_cheap_map : bool
+    functions : int
+        Exponentials and their kin that it calls.
+    """
+
+    kind: int
+    stages: list[Stage]
+    params: list[Any]
+    is_cheap_map: bool
+    functions: int
+
+    @classmethod
+    def of(cls, func: tirx.PrimFunc) -> _Kernel:
+        kind = int(func.attrs["op_pattern"]) if func.attrs and "op_pattern" in func.attrs else 8
+        found = stages(func) or []
+        cheap = kind <= _INJECTIVE and bool(found) and all(map(_is_cheap, found))
+        functions = sum(len(_functions(stage)) for stage in found)
+        return cls(kind, found, list(func.params), cheap, functions)
+
+    @property
+    def operations(self) -> int:
+        """The size of its expressions, and what its functions count for."""
+        return sum(stage.operations for stage in self.stages) + _FUNCTION * self.functions
+
+    def may_compute(self, position: int, elements: int, with_functions: bool) -> bool:
+        """Return whether an argument of so many elements may be computed where it is read.
+
+        One that calls functions has to get the same bits from all readers: some may compare it with
+        what others have made of it. So each must write the functions out, in a map.
+        """
+        if self.kind > (_INJECTIVE if with_functions else _REDUCING) or not self.stages:
+            return False
+        readers = [s for s in self.stages if any(self._reads(s, position))]
+        if with_functions and any(s.conditional for s in readers):
+            return False
+        return all(
+            s.axes and volume(s.axes) <= elements and not reuses_operands(s) for s in readers
+        )
+
+    def _reads(self, stage: Stage, position: int) -> list[bool]:
+        return [buffer_of(load).same_as(self.params[position]) for load in stage.loads]
+
+
+def _is_cheap(stage: Stage) -> bool:
+    indirect: list[Any] = []
+    for load in stage.loads:
+        for index in load.indices:
+            tvm_ffi.structural_walk(index, (Load, indirect.append))
+    functions = _functions(stage)
+    names = {str(call.op.name) for call in functions}
+    return (
+        not stage.reduced
+        and not indirect
+        and stage.operations <= _MOST_OPERATIONS
+        and stage.calls <= _CHEAP | names
+        and all(map(is_arithmetic, functions))
+        and not (functions and stage.conditional)
+    )
+
+
+def _functions(stage: Stage) -> list[Any]:
+    """Return the calls of functions that are arithmetic in vectors, in some dtype."""
+    found: list[Any] = []
+
+    def visit(call: Any) -> None:
+        if getattr(call.op, "name", "") in FUNCTIONS:
+            found.append(call)
+
+    for value in stage.values:
+        tvm_ffi.structural_walk(value, (tvm.ir.Call, visit))
+    return found
+
+
+class _Block:
+    """The bindings of a dataflow block while copies are put in front of readers."""
+
+    def __init__(self, bindings: list[Any], kernels: dict[Any, _Kernel]):
+        self._kernels = kernels
+        self._order = [binding.var for binding in bindings]
+        self._bindings = {binding.var: binding for binding in bindings}
+        self._copies: dict[Any, list[Any]] = {}
+        self._readers: dict[Any, list[Any]] = {}
+        for binding in bindings:
+            for var in dict.fromkeys(variables_of(binding.value)):
+                self._readers.setdefault(var, []).append(binding.var)
+        self._completed: set[Any] = set()
+        self._operations: dict[Any, int] = {}
+        for binding in bindings:
+            if self._completes(binding):
+                self._completed.add(binding.var)
+            elif self._may_be_repeated(binding):
+                self._operations[binding.var] = self._operations_of(binding)
+
+    def repeated(self) -> list[Any]:
+        """Return the bindings with copies, each in front of its reader."""
+        for var in reversed(self._order):
+            self._repeat(var)
+        result: list[Any] = []
+        for var in self._order:
+            self._append(var, result)
+        return result
+
+    def _append(self, var: Any, result: list[Any]) -> None:
+        for copy in self._copies.get(var, []):
+            self._append(copy, result)
+        result.append(self._bindings[var])
+
+    def _repeat(self, var: Any) -> None:
+        """Give each reader but the first a copy, and each copy the same chance for its sources."""
+        binding = self._bindings[var]
+        readers = self._readers.get(var, [])
+        if len(readers) < 2 or var not in self._operations or not self._pays(binding, readers):
+            return
+        for reader in readers[1:]:
+            copy = relax.DataflowVar(var.name, var.ty)
+            self._bindings[copy] = relax.VarBinding(copy, binding.value, binding.span)
+            self._copies.setdefault(reader, []).append(copy)
+            self._readers[copy] = [reader]
+            for source in dict.fromkeys(variables_of(binding.value)):
+                self._readers[source].append(copy)
+            self._replace(reader, var, copy)
+        self._readers[var] = readers[:1]
+
+    def _replace(self, reader: Any, old: Any, new: Any) -> None:
+        binding = self._bindings[reader]
+        call = binding.value
+        arguments = [new if a.same_as(old) else a for a in arguments_of(call)]
+        fields = relax.Tuple(arguments)
+        changed = relax.Call(call.op, [call.args[0], fields], call.attrs, call.ty_args, call.span)
+        relax.expr._update_type(changed, call.ty)
+        self._bindings[reader] = relax.VarBinding(reader, changed, binding.span)
+
+    def _may_be_repeated(self, binding: Any) -> bool:
+        """Return whether copies of a map may be made, for the readers that it has or for more."""
+        return (
+            isinstance(binding.var, relax.DataflowVar)
+            and self._pays(binding, self._readers.get(binding.var, []))
+            and self._operations_of(binding) <= _MOST_TOGETHER
+        )
+
+    def _operations_of(self, binding: Any) -> int:
+        """Return the operations of a copy, and of the copies that it asks for in its turn."""
+        own = self._kernels[binding.value.args[0]].operations
+        sources = dict.fromkeys(variables_of(binding.value))
+        return max(own, 1) + sum(self._operations.get(source, 0) for source in sources)
+
+    def _pays(self, binding: Any, readers: list[Any]) -> bool:
+        """Return whether copies of a map move fewer bytes than the map, written and read."""
+        size = bytes_of(binding.var.ty)
+        if size is None or not self._is_cheap_map(binding):
+            return False
+        if self._kernels[binding.value.args[0]].functions and len(readers) > _MOST_READERS:
+            return False
+        if not all(self._may_compute(self._bindings[reader], binding.var) for reader in readers):
+            return False
+        sources = dict.fromkeys(a for a in arguments_of(binding.value) if isinstance(a, tvm.ir.Var))
+        sizes = [bytes_of(source.ty) for source in sources]
+        if None in sizes:
+            return False
+        read: int = sum(sizes)  # type: ignore[arg-type]
+        return read * (len(readers) - 1) <= size * (len(readers) + 1)
+
+    def _is_cheap_map(self, binding: Any) -> bool:
+        return (
+            isinstance(binding, relax.VarBinding)
+            and is_kernel_call(binding.value)
+            and isinstance(binding.value.ty, relax.TensorType)
+            and self._kernels[binding.value.args[0]].is_cheap_map
+        )
+
+    def _may_compute(self, reader: Any, var: Any) -> bool:
+        """Return whether stock fusion will put a map into the kernel of a reader."""
+        if not isinstance(reader, relax.VarBinding) or not is_kernel_call(reader.value):
+            return False
+        kernel = self._kernels[reader.value.args[0]]
+        elements = math.prod(map(int, var.ty.shape))
+        positions = [i for i, a in enumerate(arguments_of(reader.value)) if a.same_as(var)]
+        with_functions = bool(self._kernels[self._bindings[var].value.args[0]].functions)
+        return bool(positions) and all(
+            kernel.may_compute(i, elements, with_functions) for i in positions
+        )
+
+    def _completes(self, binding: Any) -> bool:
+        """Return whether a map is computed where a contraction stores its results.
+
+        It costs nothing there, and what the contraction computes is not stored.
+        """
+        if not self._is_cheap_map(binding):
+            return False
+        for source in arguments_of(binding.value):
+            if source not in self._bindings or len(self._readers[source]) != 1:
+                continue
+            value = self._bindings[source].value
+            if source in self._completed:
+                return True
+            if is_kernel_call(value) and self._kernels[value.args[0]].kind > _REDUCING:
+                return True
+        return False

@@ -1,0 +1,1 @@
+"""Passes over the graph, before ops become kernels."""

@@ -1,0 +1,164 @@
+"""Kernels with indices of 64 bits, as TVM's own kernels have them.
+
+Kernels that users write count in 32 bits by default. TVM's fusion takes a tensor that is written
+with extents of 64 bits and read with extents of 32 for two different ones, and aborts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import prim
+from tvm.s_tir import SBlock, SBlockRealize
+
+from ...fallback.walk import identity
+
+_SHORT, _LONG = "int32", "int64"
+
+_ARITHMETIC = (
+    prim.Add, prim.Sub, prim.Mul, prim.Div, prim.Mod, prim.FloorDiv, prim.FloorMod,
+    prim.Min, prim.Max,
+)  # fmt: skip
+_COMPARISONS = (prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE)
+
+
+def with_long_indices(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a kernel of the same signature whose extents, loops and indices have 64 bits.
+
+    What else is computed from its loops is computed in 32 bits as before.
+
+    Parameters
+    ----------
+    kernel : PrimFunc
+        Of blocks. If its tensors have no extents of 32 bits it is returned as it is.
+    """
+    if not any(_is_short(size) for param in kernel.params for size in _sizes(param)):
+        return kernel
+    rewriting = _Rewriting({identity(var): tirx.Var(var.name, _LONG) for var in _counters(kernel)})
+    return tvm_ffi.structural_map(
+        kernel, rewriting.nodes(), with_def_region_kind=(tvm.ir.Var, rewriting.variable)
+    )
+
+
+def _sizes(tensor: Any) -> list[Any]:
+    """Return the extents, strides and offset of a tensor; none of a scalar."""
+    ty = tensor.ty
+    return [*ty.shape, *ty.strides, ty.elem_offset] if isinstance(ty, tirx.BufferType) else []
+
+
+def _counters(kernel: tirx.PrimFunc) -> Iterator[Any]:
+    """Yield the variables of 32 bits that loops, blocks and tensors define."""
+    found: list[Any] = []
+    tensors = list(kernel.params)
+
+    def visit(node: Any) -> None:
+        if isinstance(node, tirx.For):
+            found.append(node.loop_var)
+        else:
+            found.extend(axis.var for axis in node.iter_vars)
+            tensors.extend(match.buffer for match in node.match_buffers)
+
+    tvm_ffi.structural_walk(kernel.body, ((tirx.For, SBlock), visit))
+    for size in (size for tensor in tensors for size in _sizes(tensor)):
+        tvm_ffi.structural_walk(size, (tvm.ir.Var, found.append))
+    # The dtype of a parameter is the callers' business.
+    own = {identity(param) for param in kernel.params}
+    return (var for var in found if _is_short(var) and identity(var) not in own)
+
+
+class _Rewriting:
+    """Replaces variables, and makes indices of their expressions, which cast them back."""
+
+    def __init__(self, counters: dict[int, Any]):
+        self.counters = counters
+        self.long = {identity(var) for var in counters.values()}
+
+    def variable(self, var: Any, kind: tvm_ffi.DefRegionKind) -> Any:
+        """Return what stands where a variable is defined, or used."""
+        long = self.counters.get(identity(var))
+        if long is None:
+            return var
+        return prim.Cast(tvm.ir.PrimType(_SHORT), long) if kind == kind.NONE else long
+
+    def nodes(self) -> list[Any]:
+        """Return what is done with each kind of node, after its parts."""
+        return [
+            (tirx.BufferType, self._tensor),
+            (tvm.ir.TensorLoad, self._load),
+            (tirx.BufferStore, self._store),
+            (tvm.ir.TensorRegion, self._region),
+            (tirx.IterVar, self._axis),
+            (tirx.For, self._loop),
+            (SBlockRealize, self._realize),
+            (_COMPARISONS, self._comparison),
+        ]
+
+    def _tensor(self, ty: Any) -> Any:
+        return tirx.BufferType(
+            ty.dtype, ty.storage_scope, self._all(ty.shape), self._all(ty.strides),
+            self._index(ty.elem_offset), ty.data_alignment, ty.offset_factor, ty.layout,
+            ty.allocated_addr,
+        )  # fmt: skip
+
+    def _load(self, node: Any) -> Any:
+        return tirx.BufferLoad(node.source, self._all(node.indices))
+
+    def _store(self, node: Any) -> Any:
+        return tirx.BufferStore(node.buffer, node.value, self._all(node.indices))
+
+    def _region(self, node: Any) -> Any:
+        return tirx.BufferRegion(node.source, [self._range(part) for part in node.region])
+
+    def _axis(self, axis: Any) -> Any:
+        if identity(axis.var) not in self.long:
+            return axis
+        return tirx.IterVar(self._range(axis.dom), axis.var, axis.iter_type, axis.thread_tag)
+
+    def _loop(self, loop: Any) -> Any:
+        if identity(loop.loop_var) not in self.long:
+            return loop
+        step = None if loop.step is None else self._index(loop.step)
+        return tirx.For(
+            loop.loop_var, self._index(loop.min), self._index(loop.extent), loop.kind, loop.body,
+            loop.thread_binding, loop.annotations, step,
+        )  # fmt: skip
+
+    def _realize(self, node: Any) -> Any:
+        return SBlockRealize(self._all(node.iter_values), node.predicate, node.block)
+
+    def _comparison(self, node: Any) -> Any:
+        """Return a comparison of what the loops count, in the form that TVM analyses."""
+        if not _is_short(node.a) or not self._counts(node):
+            return node
+        return type(node)(self._index(node.a), self._index(node.b))
+
+    def _counts(self, node: Any) -> bool:
+        found: list[Any] = []
+        tvm_ffi.structural_walk(node, (tvm.ir.Var, found.append))
+        return any(identity(var) in self.long for var in found)
+
+    def _range(self, part: Any) -> Any:
+        return tvm.ir.Range.from_min_extent(self._index(part.min), self._index(part.extent))
+
+    def _all(self, indices: Sequence[Any]) -> list[Any]:
+        return [self._index(index) for index in indices]
+
+    def _index(self, node: Any) -> Any:
+        """Return an expression of 32 bits in 64, without casts of loop variables."""
+        if not _is_short(node):
+            return node
+        if isinstance(node, prim.IntImm):
+            return tirx.IntImm(_LONG, int(node.value))
+        if isinstance(node, prim.Cast) and identity(node.value) in self.long:
+            return node.value
+        if isinstance(node, _ARITHMETIC):
+            return type(node)(self._index(node.a), self._index(node.b))
+        return prim.Cast(tvm.ir.PrimType(_LONG), node)
+
+
+def _is_short(node: Any) -> bool:
+    return str(node.ty) == _SHORT

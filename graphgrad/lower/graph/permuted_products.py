@@ -1,0 +1,181 @@
+"""Products of matrices that read and write permuted tensors where they are.
+
+A file says ``x @ Wᵀ`` as a transposition and a product, gradients say the same, and attention
+permutes heads before its products. Each permutation is a pass over memory that a contraction does
+not need: it reads its operands, and writes its result, in any order of axes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, te
+
+from ...ir.tensor import accumulator_dtype, type_shape
+from ...memory.effect_order import may_write
+from ...ops.legalize.linalg import matrix_product
+
+_MATMUL = "relax.matmul"
+_PERMUTATION = "relax.permute_dims"
+
+
+def with_permutations_inside(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module in which matrix products read, and write, what was permuted around them.
+
+    Runs on ops, before they become kernels. A function that may overwrite memory stays as it is:
+    what is permuted may then change before it is multiplied.
+    """
+    builder = relax.BlockBuilder(mod)
+    for name, func in mod.functions.items():
+        if isinstance(func, relax.Function) and not may_write(func.body):
+            changed = _Permutations(builder, func).function()
+            if not changed.same_as(func):
+                builder.update_func(name, changed)
+    return builder.get()
+
+
+@dataclass(frozen=True)
+class _View:
+    """A tensor expression with its axes permuted, which can be read as one."""
+
+    tensor: te.Tensor
+    axes: Sequence[int]
+
+    @property
+    def shape(self) -> list[Any]:
+        return [self.tensor.shape[axis] for axis in self.axes]
+
+    def __call__(self, *indices: Any) -> Any:
+        order = dict(zip(self.axes, indices, strict=True))
+        return self.tensor(*(order[axis] for axis in range(len(self.axes))))
+
+
+class _Permutations:
+    """The permutations around the matrix products of one function."""
+
+    def __init__(self, builder: relax.BlockBuilder, func: relax.Function):
+        self._builder, self._func = builder, func
+        self._bound: dict[Any, Any] = {}
+        self._readers = _readers(func)
+
+    def function(self) -> relax.Function:
+        """Return the function with the permutations inside the products, and without the others."""
+        bindings = (binding for block in self._func.body.blocks for binding in block.bindings)
+        if not any(_calls(binding.value, _PERMUTATION) for binding in bindings):
+            return self._func
+        blocks = [
+            relax.DataflowBlock(list(self._changed(block.bindings)), block.span)
+            if isinstance(block, relax.DataflowBlock)
+            else block
+            for block in self._func.body.blocks
+        ]
+        body = relax.SeqExpr(_without_unread(blocks, self._func), self._func.body.body)
+        old = self._func
+        return relax.Function(
+            old.params, body, old.ret_ty, old.is_pure, attrs=old.attrs, span=old.span
+        )
+
+    def _changed(self, bindings: Sequence[Any]) -> Iterator[Any]:
+        # What another block has permuted may be known there alone.
+        self._bound = {binding.var: binding.value for binding in bindings}
+        taken: set[Any] = set()
+        for binding in bindings:
+            if binding.var in taken:
+                continue
+            if not self._is_product(binding.value):
+                yield binding
+                continue
+            after = self._permutation_behind(binding, bindings)
+            if after is not None:
+                taken.add(after.var)
+                del self._bound[after.var]  # it is no permutation any more, but the product itself
+            yield self._with_permutations(binding, after)
+
+    def _is_product(self, value: Any) -> bool:
+        if not _calls(value, _MATMUL):
+            return False
+        dtype = str(value.ty.dtype)
+        operands = [self._unpermuted(operand)[0] for operand in value.args]
+        return (
+            accumulator_dtype(dtype) == dtype
+            and all(str(operand.ty.dtype) == dtype for operand in operands)
+            and all(extent != 0 for o in operands for extent in type_shape(o.ty))
+        )
+
+    def _permutation_behind(self, product: Any, bindings: Sequence[Any]) -> Any | None:
+        """Return the binding that permutes a product, if nothing else reads the product."""
+        if self._readers[product.var] != 1 or not isinstance(product.var, relax.DataflowVar):
+            return None
+        permutations = (b for b in bindings if _calls(b.value, _PERMUTATION))
+        return next((b for b in permutations if b.value.args[0].same_as(product.var)), None)
+
+    def _with_permutations(self, product: Any, after: Any | None) -> Any:
+        """Return the binding of a product that reads, and writes, in the order of memory."""
+        (left, left_axes), (right, right_axes) = map(self._unpermuted, product.value.args)
+        if after is None and left_axes == sorted(left_axes) and right_axes == sorted(right_axes):
+            return product
+        dtype, shape = str(product.value.ty.dtype), list(product.value.ty.shape.values)
+        order = None if after is None else _axes(after.value)
+
+        def multiplied(left: te.Tensor, right: te.Tensor) -> te.Tensor:
+            views = _View(left, left_axes), _View(right, right_axes)
+            return matrix_product(*views, shape, dtype, order)
+
+        call = self._builder.call_te(multiplied, left, right, primfunc_name_hint="matmul")
+        value = relax.Call(call.op, call.args, call.attrs, call.ty_args, product.value.span)
+        result = product if after is None else after
+        return relax.VarBinding(result.var, self._builder.normalize(value), result.span)
+
+    def _unpermuted(self, operand: Any) -> tuple[Any, list[int]]:
+        """Return what an operand is a permutation of, and the axes of that in its order."""
+        axes = list(range(len(type_shape(operand.ty))))
+        value = self._bound.get(operand) if isinstance(operand, tvm.ir.Var) else None
+        while value is not None and _calls(value, _PERMUTATION):
+            inner = _axes(value)
+            axes = [inner[axis] for axis in axes]
+            operand = value.args[0]
+            value = self._bound.get(operand) if isinstance(operand, tvm.ir.Var) else None
+        return operand, axes
+
+
+def _without_unread(blocks: list[Any], func: relax.Function) -> list[Any]:
+    """Return blocks without the permutations that nothing reads any more."""
+    read: set[Any] = set(_variables(func.body.body))
+    kept: list[Any] = []
+    for block in reversed(blocks):
+        bindings: list[Any] = []
+        for binding in reversed(block.bindings):
+            if _calls(binding.value, _PERMUTATION) and binding.var not in read:
+                continue
+            read.update(_variables(binding.value))
+            bindings.append(binding)
+        kept.append(type(block)(bindings[::-1], block.span))
+    return kept[::-1]
+
+
+def _axes(permutation: Any) -> list[int]:
+    """Return which axis of its argument each axis of a permutation is."""
+    rank = len(type_shape(permutation.ty))
+    axes = permutation.attrs.axes
+    return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
+
+
+def _calls(value: Any, op: str) -> bool:
+    return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get(op)
+
+
+def _readers(func: relax.Function) -> Counter[Any]:
+    """Return how often each variable is read."""
+    values = [binding.value for block in func.body.blocks for binding in block.bindings]
+    return Counter(var for value in [*values, func.body.body] for var in _variables(value))
+
+
+def _variables(expr: Any) -> list[Any]:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(expr, (tvm.ir.Var, found.append))
+    return found

@@ -1,0 +1,143 @@
+"""Kernels with the extents of their calls: symbolic ones become the numbers that callers know.
+
+A module whose shapes were bound after its kernels were made calls symbolic kernels on tensors of
+known shape. They would be slower than need be, and TVM's fusion takes a tensor whose reader is
+symbolic and whose writer is not for two different ones, and aborts.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+from tvm.s_tir import SBlock, SBlockRealize
+
+from ...fallback.walk import identity
+from ...ir.calls import data_of
+from ...ir.visits import replace_nodes, visit_nodes
+from ...ops.define import OPAQUE
+from .long_indices import with_long_indices
+
+_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
+
+
+def with_static_kernels(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module that calls, where the caller's shapes say what they are, static kernels."""
+    called = _called_kernels(mod)
+    if not called:
+        return mod
+    mod = _with_usual_kernels(mod, called)
+    mutator = _Calls(mod)
+    for variable, function in mod.functions.items():
+        if isinstance(function, relax.Function):
+            changed = mutator.visit_expr(function)
+            if not changed.same_as(function):
+                mutator.builder_.update_func(variable, changed)
+    return mutator.builder_.get()
+
+
+def _called_kernels(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
+    """Return the kernels that a module's functions call, each once."""
+    called: dict[str, tvm.ir.GlobalVar] = {}
+
+    def visit(call: Any) -> None:
+        if isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS:
+            called.setdefault(call.args[0].name_hint, call.args[0])
+
+    for function in mod.functions.values():
+        if isinstance(function, relax.Function):
+            visit_nodes(function, tvm.ir.Call, visit)
+    return list(called.values())
+
+
+def _with_usual_kernels(mod: tvm.IRModule, called: list[tvm.ir.GlobalVar]) -> tvm.IRModule:
+    """Return a module whose called kernels have what TVM's own have: blocks and long indices."""
+    changed = mod.clone()
+    for variable in called:
+        changed.update_func(variable, with_long_indices(_of_blocks(mod[variable])))
+    return changed
+
+
+def _of_blocks(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a kernel whose body is a block; bare loops are wrapped, and fused with nothing.
+
+    TVM looks into the block of each kernel that is called, and aborts if there is none.
+    """
+    if isinstance(kernel.body, SBlockRealize):
+        return kernel
+    root = SBlockRealize([], True, SBlock([], [], [], "root", kernel.body))
+    return kernel.with_body(root).with_attr(OPAQUE)
+
+
+@relax.expr_functor.mutator
+class _Calls(relax.PyExprMutator):
+    """Gives each call a kernel of its extents; equal calls share one."""
+
+    def __init__(self, mod: tvm.IRModule):
+        super().__init__(mod)
+        self.mod = mod
+        self.made: dict[tuple[Any, ...], Any] = {}
+
+    def visit_call_(self, call: Any) -> Any:
+        """Change what a call calls."""
+        call = self.visit_expr_post_order(call)
+        if not isinstance(call.op, tvm.ir.Op) or call.op.name not in _CALLS:
+            return call
+        types = [_with_numbers(ty) for ty in call.ty_args]
+        call = relax.Call(call.op, call.args, call.attrs, types, call.span)
+        kernel = self.mod[call.args[0]]
+        known = _known_extents(call, kernel)
+        if not known:
+            return call
+        key = (call.args[0].name_hint, *((var, int(extent)) for var, extent in known.items()))
+        if key not in self.made:
+            static = _with_extents(kernel, known)
+            self.made[key] = self.builder_.add_func(static, call.args[0].name_hint)
+        arguments = [self.made[key], *call.args[1:]]
+        return relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
+
+
+def _with_numbers(ty: Any) -> Any:
+    """Return a type with its extents computed: binding T to 4 in T + 1 leaves a sum, 4 + 1."""
+    simplify = tvm.sym.Analyzer().simplify
+
+    def changed(shape: relax.ShapeExpr) -> relax.ShapeExpr:
+        return relax.ShapeExpr([simplify(extent) for extent in shape.values])
+
+    return replace_nodes(ty, relax.ShapeExpr, changed)
+
+
+def _known_extents(call: Any, kernel: tirx.PrimFunc) -> dict[int, tirx.IntImm]:
+    """Return what a call says of a kernel's symbolic extents and scalars, where it is a number."""
+    result = call.ty_args[0]
+    results = list(result.fields) if isinstance(result, relax.TupleType) else [result]
+    known: dict[int, tirx.IntImm] = {}
+    # In place, results have no parameters of their own.
+    for parameter, value in zip(kernel.params, [*data_of(call), *results], strict=False):
+        if isinstance(value, tirx.IntImm):
+            known[identity(parameter)] = value
+        for extent, actual in zip(_shape(parameter), _shape(value), strict=False):
+            if isinstance(extent, tvm.ir.Var) and isinstance(actual, tirx.IntImm):
+                known[identity(extent)] = tirx.IntImm(str(extent.ty), int(actual))
+    return known
+
+
+def _shape(value: Any) -> list[Any]:
+    """Return the extents of a buffer, a tensor or a tensor's type; none for a scalar."""
+    shape = getattr(getattr(value, "ty", value), "shape", None)
+    return list(getattr(shape, "values", shape) or [])
+
+
+def _with_extents(kernel: tirx.PrimFunc, known: dict[int, tirx.IntImm]) -> tirx.PrimFunc:
+    """Return a kernel of the same signature in which some extents are numbers."""
+    tensors = [param for param in kernel.params if identity(param) not in known]
+    inner = tirx.PrimFunc(tensors, kernel.body, kernel.ret_type, kernel.attrs)
+    replace = (tvm.ir.Var, lambda var: known.get(identity(var), var))
+    inner = tvm_ffi.structural_map(inner, replace)
+    left = iter(inner.params)
+    params = [
+        tirx.Var(p.name, str(p.ty)) if identity(p) in known else next(left) for p in kernel.params
+    ]
+    return tirx.PrimFunc(params, inner.body, inner.ret_type, inner.attrs)

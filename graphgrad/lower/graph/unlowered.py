@@ -1,0 +1,86 @@
+"""Ops that are left when a program is lowered, and that nothing can run."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ...errors import GraphGradError, LoweringError
+
+_HOST_OPS = "relax.run."
+"""How the functions in Python begin that TVM leaves some ops to."""
+
+_READING = ("relax.run.assert_op", "relax.run.print")
+"""Those of them that only read, wherever a tensor is."""
+
+
+def refuse_unlowered(mod: tvm.IRModule) -> None:
+    """Raise if an op is left that the virtual machine has no instruction for.
+
+    Raises
+    ------
+    GraphGradError
+        Naming all such ops.
+    """
+    left: Counter[str] = Counter()
+
+    def visit(call: Any) -> None:
+        if isinstance(call.op, tvm.ir.Op) and not _is_instruction(str(call.op.name)):
+            left[str(call.op.name)] += 1
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            tvm_ffi.structural_walk(func, (tvm.ir.Call, visit))
+    if left:
+        ops = ", ".join(f"{name} ({count}×)" for name, count in sorted(left.items()))
+        raise GraphGradError(
+            f"no lowering exists for: {ops}; replace them by other ops, or give each an FLegalize"
+        )
+
+
+def refuse_host_ops(mod: tvm.IRModule) -> None:
+    """Raise if an op is left to a function of TVM that returns a tensor of the host.
+
+    What a caller registers under another name is theirs; the functions of the virtual machine serve
+    every device.
+
+    Raises
+    ------
+    LoweringError
+        Naming all such ops, and the functions that hold them.
+    """
+    found: Counter[tuple[str, str]] = Counter()
+    for variable, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            found.update((name, variable.name_hint) for name in _host_ops(func))
+    if found:
+        ops = ", ".join(f"{op} ({n}×, in {func!r})" for (op, func), n in sorted(found.items()))
+        raise LoweringError(
+            f"no CUDA lowering exists for: {ops}; TVM runs them on the host. Replace them by other "
+            "ops, or compile for an llvm target"
+        )
+
+
+def _host_ops(func: relax.Function) -> list[str]:
+    """Return the ops of a function that are left to functions of TVM, named as ops."""
+    found: list[str] = []
+
+    def visit(call: Any) -> None:
+        if isinstance(call.op, relax.ExternFunc):
+            name = str(call.op.global_symbol)
+            if name.startswith(_HOST_OPS) and name not in _READING:
+                found.append(name.replace(_HOST_OPS, "relax."))
+
+    tvm_ffi.structural_walk(func, (tvm.ir.Call, visit))
+    return found
+
+
+def _is_instruction(op: str) -> bool:
+    # `prim.` are the operators of extents, such as the `if_then_else` of a symbolic slice.
+    return op in ("relax.call_builtin_with_ctx", "relax.null_value") or op.startswith(
+        ("relax.vm.", "relax.memory.", "prim.")
+    )

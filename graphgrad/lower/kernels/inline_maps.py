@@ -1,0 +1,73 @@
+"""Computing maps inside their readers, so that what they compute is not stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm.s_tir import Schedule
+
+from ...ir.kernel_structure import Stage, buffer_of, refreshed, stages
+from .contraction import reuses_operands
+
+LARGEST_BODY = 256
+"""Operations that inlining may collect in one stage: deeper expressions strain the compiler."""
+
+MayRepeat = Callable[[Stage, int], bool]
+"""Whether a map of so many operations may be computed more often than it has elements."""
+
+
+def inline_maps(sch: Schedule, may_repeat: MayRepeat, most_readers: int = 1) -> list[Stage]:
+    """Compute maps inside their readers, where that repeats no work worth naming.
+
+    Parameters
+    ----------
+    sch : Schedule
+        Of a function made of stages.
+    may_repeat : function
+        Of a map and its operations, with what was inlined into it.
+    most_readers : int
+        A map with more stages that read it stays as it is.
+
+    Returns
+    -------
+    list of Stage
+        What is left, in order.
+    """
+    func = sch.mod["main"]
+    internal = list(func.body.block.alloc_buffers)
+    current = {stage.name: stage for stage in stages(func) or []}
+    sizes = {name: stage.operations for name, stage in current.items()}
+    for name, stage in list(current.items()):
+        written = stage.stores[0].buffer
+        if stage.reduced or not any(written.same_as(buffer) for buffer in internal):
+            continue
+        readers = [s for s in current.values() if _reads(s, written)]
+        if not 1 <= len(readers) <= most_readers or not all(
+            _may_inline(stage, reader, sizes, may_repeat, len(readers)) for reader in readers
+        ):
+            continue
+        block = sch.get_sblock(name)
+        sch.compute_inline(block)
+        del current[name]
+        for reader in readers:
+            sizes[reader.name] += _reads(reader, written) * sizes[name]
+            inside = sch.get(sch.get_sblock(reader.name))
+            current[reader.name] = refreshed(reader, inside)
+    return list(current.values())
+
+
+def _may_inline(
+    stage: Stage, reader: Stage, sizes: dict[str, int], may_repeat: MayRepeat, readers: int
+) -> bool:
+    if stage.loads and reuses_operands(reader):
+        return False  # a contraction's operands are read many times, and must stay plain reads
+    reads = _reads(reader, stage.stores[0].buffer)
+    if sizes[reader.name] + reads * sizes[stage.name] > LARGEST_BODY:
+        return False
+    repeats = readers > 1 or reader.work > stage.work
+    return not repeats or may_repeat(stage, sizes[stage.name])
+
+
+def _reads(stage: Stage, buffer: Any) -> int:
+    return sum(buffer_of(load).same_as(buffer) for load in stage.loads)

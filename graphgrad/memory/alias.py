@@ -1,0 +1,256 @@
+"""Which values of a Relax function may share memory, and where that memory is read and written.
+
+Memory is partitioned into classes by union-find, in one pass over the bindings (Steensgaard,
+*Points-to analysis in almost linear time*, POPL 1996): whatever may hand one value's memory to
+another joins their classes. What a called function does is a summary, found once. Two values of
+different classes share no memory; one class, `OUTSIDE`, is what others may hold: whatever packed
+functions keep, and whatever they return of theirs.
+
+The arguments of a call from outside are taken to share no memory with each other.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import tvm
+from tvm import relax, tirx
+
+from ..ir.visits import visit_nodes
+from .call_effects import take_in
+from .regions import Leaf, Regions, Tree, leaves
+
+
+class Use(NamedTuple):
+    """One read or write of memory.
+
+    Attributes
+    ----------
+    position : int
+        When: positions grow in order of execution; those of an If's branches follow each other.
+    path : tuple of (int, bool)
+        In which branches of which Ifs.
+    binding : relax.Var
+        What the call is bound to.
+    value : relax expression
+        The argument that is used.
+    leaf : Leaf
+    writes : bool
+    """
+
+    position: int
+    path: tuple[tuple[int, bool], ...]
+    binding: Any
+    value: Any
+    leaf: Leaf
+    writes: bool
+
+    def excludes(self, path: tuple[tuple[int, bool], ...]) -> bool:
+        """Whether what happens on `path` never happens in a run in which this does."""
+        taken = dict(path)
+        return any(taken.get(number, branch) != branch for number, branch in self.path)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A place where a constant stands: in the value of a binding, or as the result of a sequence.
+
+    Attributes
+    ----------
+    place : relax.Var or relax.SeqExpr
+    value : relax expression
+    leaf : Leaf
+    """
+
+    place: Any
+    value: Any
+    leaf: Leaf
+
+
+class Module:
+    """The functions that are analysed together.
+
+    Parameters
+    ----------
+    functions : mapping of tvm.ir.GlobalVar to functions
+    views : bool
+        Reshaping kernels in dataflow blocks are views, as TVM makes them later on; else they copy.
+    leaves_alone : callable, optional
+        Given the name of a packed function that nothing is declared about, whether it changes no
+        memory; by default, it may.
+    """
+
+    def __init__(
+        self,
+        functions: Mapping[Any, Any],
+        views: bool = False,
+        leaves_alone: Callable[[str], bool] = lambda name: False,
+    ):
+        self.functions = dict(functions.items())
+        self.views = views
+        self.leaves_alone = leaves_alone
+        self._known: dict[Any, Aliases | None] = {}
+        self._written: dict[Any, frozenset[int]] = {}
+
+    def function(self, name: Any) -> Aliases:
+        """Return what is known of a Relax function.
+
+        Raises
+        ------
+        AliasError, ArgumentError
+            What is declared of a packed function contradicts a call of it.
+        """
+        known = self.summary(name)
+        assert known is not None
+        return known
+
+    def summary(self, name: Any) -> Aliases | None:
+        """Return what is known of a Relax function; None of one that is being analysed."""
+        if name not in self._known:
+            self._known[name] = None
+            function = self.functions[name]
+            self._known[name] = Aliases(self, function.params, function.body)
+        return self._known[name]
+
+    def written(self, kernel: tirx.PrimFunc) -> frozenset[int]:
+        """Return the positions of the parameters that a kernel stores to."""
+        if kernel not in self._written:
+            stored: list[Any] = []
+            visit = stored.append
+            visit_nodes(kernel.body, tirx.BufferStore, lambda s: visit(s.buffer))
+            self._written[kernel] = frozenset(
+                i
+                for i, p in enumerate(kernel.params)
+                if any(p.same_as(buffer) for buffer in stored)
+            )
+        return self._written[kernel]
+
+
+class Aliases:
+    """What may share memory in a function, and the uses of that memory.
+
+    Attributes
+    ----------
+    params : list of Tree
+    result : Tree
+    values : dict
+        Each variable to its tree.
+    bound : dict
+        Each variable to the position where it is bound; 0 for a parameter.
+    calls : dict
+        Each variable that a call is bound to, to the call.
+    branches : dict
+        Each variable that an If is bound to, to the trees of the branches' results.
+    uses : list of Use
+        In order.
+    constants : list of Constant
+    """
+
+    def __init__(self, module: Module, params: Sequence[Any], body: Any):
+        self.module = module
+        self.values: dict[Any, Tree] = {}
+        self.bound: dict[Any, int] = dict.fromkeys(params, 0)
+        self.calls: dict[Any, Any] = {}
+        self.branches: dict[Any, tuple[Tree, Tree]] = {}
+        self.uses: list[Use] = []
+        self.constants: list[Constant] = []
+        self.regions = Regions()
+        self._position = 0
+        self._path: tuple[tuple[int, bool], ...] = ()
+        self._place: Any = None
+        self._by_region: dict[int, list[Use]] | None = None
+        self._written: set[int] | None = None
+        for number, param in enumerate(params):
+            self.values[param] = self.regions.fresh(param.ty, ("param", number))
+        self.params = [self.values[param] for param in params]
+        self.result = self.value(body)
+
+    def region(self, leaf: Leaf) -> int:
+        """Return the class of a leaf's memory: a number, equal where memory may be shared."""
+        return self.regions.region(leaf)
+
+    def uses_of(self, region: int) -> list[Use]:
+        """Return the uses of a class of memory, in order."""
+        if self._by_region is None:
+            self._by_region = defaultdict(list)
+            for use in self.uses:
+                self._by_region[self.region(use.leaf)].append(use)
+        return self._by_region.get(region, [])
+
+    def is_written(self, region: int) -> bool:
+        """Return whether anything in the function, or that it calls, writes to a class."""
+        if self._written is None:
+            self._written = {self.region(use.leaf) for use in self.uses if use.writes}
+        return region in self._written
+
+    def returned(self) -> set[int]:
+        """Return the classes of the memory that the function returns."""
+        return {self.region(leaf) for leaf in leaves(self.result)}
+
+    def value(self, expr: Any, var: Any = None) -> Tree:
+        """Return the tree of an expression, which is bound to `var` if that is given."""
+        if isinstance(expr, relax.SeqExpr):
+            return self._sequence(expr)
+        if isinstance(expr, tvm.ir.Var):
+            if expr not in self.values:
+                self.values[expr] = self.regions.fresh(expr.ty, ("free", expr))
+            return self.values[expr]
+        if isinstance(expr, tvm.ir.GenericConst):
+            if not isinstance(expr.ty, relax.TensorType):
+                return None
+            leaf = Leaf(self.regions.node(), ("constant", len(self.constants)))
+            self.constants.append(Constant(self._place, expr, leaf))
+            return leaf
+        if isinstance(expr, relax.Tuple):
+            return [self.value(field) for field in expr.fields]
+        if isinstance(expr, relax.TupleGetItem):
+            held = self.value(expr.tuple_value)
+            return held[expr.index] if isinstance(held, list) else held
+        if isinstance(expr, relax.If):
+            return self._if(expr, var)
+        if isinstance(expr, relax.Function):
+            return self.closure([self.value(v) for v in relax.analysis.free_vars(expr)], var)
+        if isinstance(expr, tvm.ir.Call):
+            self.calls[var] = expr
+            return take_in(self, expr, var)
+        return None
+
+    def _sequence(self, expr: relax.SeqExpr) -> Tree:
+        for block in expr.blocks:
+            for binding in block.bindings:
+                self._position += 1
+                self._place = binding.var
+                self.bound[binding.var] = self._position
+                tree = self.value(binding.value, binding.var)
+                source = ("call", binding.var)
+                self.values[binding.var] = self.regions.as_type(tree, binding.var.ty, source)
+        self._place = expr
+        return self.value(expr.body)
+
+    def _if(self, expr: relax.If, var: Any) -> Tree:
+        self.use(expr.cond, self.value(expr.cond), var, writes=False)
+        number, outer = self._position, self._path
+        trees = []
+        for taken, branch in ((True, expr.true_branch), (False, expr.false_branch)):
+            self._path = (*outer, (number, taken))
+            tree = self.value(branch)
+            trees.append(self.regions.as_type(tree, expr.ty, ("branch", var, taken)))
+        self._path = outer
+        result = self.regions.fresh(expr.ty, ("if", var))
+        self.regions.unify(result, *trees)
+        self.branches[var] = (trees[0], trees[1])
+        return result
+
+    def closure(self, captured: list[Tree], var: Any) -> Tree:
+        """Return the memory of an object that holds on to values."""
+        closure = Leaf(self.regions.node(), ("call", var))
+        self.regions.unify(closure, captured)
+        return closure
+
+    def use(self, value: Any, tree: Tree, var: Any, writes: bool) -> None:
+        """Note that the call bound to `var` reads the memory of an argument, or writes to it."""
+        for leaf in leaves(tree):
+            self.uses.append(Use(self._position, self._path, var, value, leaf, writes))

@@ -1,0 +1,34 @@
+"""Copies stay copies.
+
+TVM makes a view of what a kernel computes that moves no element, unless it leaves its dataflow
+block. For a reshape that is wanted; a copy is asked for because it shares no memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..ir.rewrite import with_own_variables
+from ..ops.copy import KERNEL_OF_COPY
+
+
+def keep_copies(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module whose copies leave their dataflow blocks.
+
+    Runs before ``RewriteDataflowReshape``.
+    """
+    changed = mod.clone()
+    for name, function in mod.functions.items():
+        if isinstance(function, relax.Function):
+            kept = with_own_variables(function, lambda binding: _is_copy(mod, binding.value))
+            changed.update_func(name, kept)
+    return changed
+
+
+def _is_copy(mod: tvm.IRModule, value: Any) -> bool:
+    if not isinstance(value, tvm.ir.Call) or value.op != tvm.ir.Op.get("relax.call_tir"):
+        return False
+    return KERNEL_OF_COPY in (mod[value.args[0]].attrs or {})

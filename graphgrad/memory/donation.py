@@ -1,0 +1,292 @@
+"""Donation: a kernel writes an output over an input that the caller gives away.
+
+A Relax function asks for it with the attribute ``graphgrad.donated``, pairs of (parameter, flat
+output). A pair is honoured only where it is provably safe; else the output is a fresh buffer,
+which is as right. What was honoured is recorded as ``graphgrad.donated_done``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from ..errors import ArgumentError
+from ..ir.rewrite import rebuilt, with_body
+from ..ir.visits import visit_nodes
+from .alias import Aliases, Module
+from .overwrite import may_overwrite, overwriting
+from .regions import OUTSIDE, Leaf, Tree, leaves
+
+DONATED = "graphgrad.donated"
+DONATED_DONE = "graphgrad.donated_done"
+
+KNOWN_TO_CALLER = "graphgrad.donation_known_to_caller"
+"""Attribute of a function whose callers in the module know that it overwrites arguments."""
+
+
+@dataclass(frozen=True)
+class _Site:
+    """Where a kernel may write a result over an argument: what it is bound to, and which ones."""
+
+    var: Any
+    result: int
+    argument: int
+
+
+def donate(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with the donations that are safe made in place.
+
+    Runs after the PrimFuncs are scheduled and before memory is planned.
+
+    Raises
+    ------
+    ArgumentError
+        The attribute is malformed, or names a parameter or an output twice.
+    """
+    for name, func in list(mod.functions.items()):
+        if isinstance(func, relax.Function) and func.attrs and DONATED in func.attrs:
+            mod = _Donation(mod, name, func).apply()
+    return mod
+
+
+def may_have_donations(mod: tvm.IRModule, name: Any) -> bool:
+    """Return whether a function of a module may overwrite any of its arguments.
+
+    It may not if another function calls it that has not heard of the donation, nor if it takes an
+    argument whose memory nobody can compare with what is overwritten.
+    """
+    func = mod[name]
+    known = KNOWN_TO_CALLER in (func.attrs or {}) or not _is_called(mod, name)
+    return known and all(_has_known_memory(param.ty) for param in func.params)
+
+
+def check_requests(mod: tvm.IRModule, name: Any) -> None:
+    """Raise if what a function asks for makes no sense.
+
+    Raises
+    ------
+    ArgumentError
+        As `donate`.
+    """
+    result = Module(mod.functions).function(name).result
+    _requested(name, mod[name], len(_flatten(result)))
+
+
+class _Donation:
+    """The donations of one Relax function."""
+
+    def __init__(self, mod: tvm.IRModule, name: tvm.ir.GlobalVar, func: relax.Function):
+        self.mod, self.name, self.func = mod, name, func
+        self.aliases: Aliases = Module(mod.functions, views=True).function(name)
+        self.outputs = _flatten(self.aliases.result)
+        self.pairs = _requested(name, func, len(self.outputs))
+
+    def apply(self) -> tvm.IRModule:
+        """Return the module with this function's safe donations made."""
+        accepted: dict[Any, dict[int, int]] = {}
+        done = []
+        for parameter, output in self.pairs if may_have_donations(self.mod, self.name) else []:
+            sites = self._safe_sites(parameter, output)
+            for site in sites:
+                accepted.setdefault(site.var, {})[site.result] = site.argument
+            if sites:
+                done.append([parameter, output])
+        return self._rewrite(accepted, done)
+
+    def _safe_sites(self, parameter: int, output: int) -> list[_Site]:
+        """Return where an output is computed, if all that may happen over a parameter; else none.
+
+        The parameter's memory must be nobody else's, and whatever uses it after one of the sites
+        must mean the output.
+        """
+        var, result = self.func.params[parameter], self.outputs[output]
+        donated = self.aliases.params[parameter]
+        if not isinstance(donated, Leaf) or result is None:
+            return []
+        outputs: set[Any] = set()
+        sites = self._sites(var, result, outputs)
+        shared = {self.aliases.region(donated), self.aliases.region(result)}
+        returned = [leaf for leaf in leaves(self.aliases.result) if self._is_in(leaf, shared)]
+        if not sites or OUTSIDE in shared or len(returned) > 1:
+            return []
+        return sites if all(self._is_last_use(site, donated, outputs) for site in sites) else []
+
+    def _is_in(self, leaf: Leaf, regions: set[int]) -> bool:
+        return self.aliases.region(leaf) in regions
+
+    def _sites(self, parameter: Any, result: Leaf, outputs: set[Any]) -> list[_Site] | None:
+        """Return where a result is computed over a parameter; None if it is so in some runs only.
+
+        Parameters
+        ----------
+        parameter : relax.Var
+        result : Leaf
+        outputs : set of relax.Var
+            Receives the variables that hold the result.
+        """
+        if result.source == self.aliases.values[parameter].source:
+            return []
+        kind, var, *place = result.source
+        if kind == "if":
+            outputs.add(var)
+            found = [
+                self._sites(parameter, _member(tree, place), outputs)
+                for tree in self.aliases.branches[var]
+            ]
+            return None if None in found else [site for sites in found for site in sites or []]
+        call = self.aliases.calls.get(var) if kind == "call" else None
+        kernel = self._kernel(call)
+        if kernel is None:
+            return None
+        outputs.add(var)
+        index = place[0] if place else 0
+        argument = self._safe_argument(parameter, call, kernel, index)
+        return None if argument is None else [_Site(var, index, argument)]
+
+    def _safe_argument(
+        self, parameter: Any, call: Any, kernel: tirx.PrimFunc, index: int
+    ) -> int | None:
+        """Return which argument of its kernel a result may overwrite, if that is a parameter."""
+        arguments = list(call.args[1].fields)
+        source = self.aliases.values[parameter].source
+        places = [i for i, a in enumerate(arguments) if self._source(a) == source]
+        ty = call.ty.fields[index] if isinstance(call.ty, relax.TupleType) else call.ty
+        if len(places) != 1 or not _same_tensor_type(parameter.ty, ty):
+            return None
+        donated, output = kernel.params[places[0]], kernel.params[len(arguments) + index]
+        return places[0] if may_overwrite(kernel, donated, output) else None
+
+    def _source(self, argument: Any) -> Any:
+        held = self.aliases.values.get(argument) if isinstance(argument, tvm.ir.Var) else None
+        return held.source if isinstance(held, Leaf) else None
+
+    def _is_last_use(self, site: _Site, donated: Leaf, outputs: set[Any]) -> bool:
+        """Return whether nothing uses the memory after a site, but to use the output."""
+        uses = self.aliases.uses_of(self.aliases.region(donated))
+        here = [use for use in uses if use.binding.same_as(site.var)]
+        return len(here) == 1 and all(
+            use.position <= here[0].position
+            or use.excludes(here[0].path)
+            or any(use.value.same_as(output) for output in outputs)
+            for use in uses
+        )
+
+    def _kernel(self, value: Any) -> tirx.PrimFunc | None:
+        """Return the PrimFunc that a binding calls plainly, on a tuple of arguments."""
+        if not isinstance(value, tvm.ir.Call) or value.op != tvm.ir.Op.get("relax.call_tir"):
+            return None
+        if len(value.args) != 2 or not isinstance(value.args[1], relax.Tuple):
+            return None
+        return self.mod[value.args[0]]
+
+    def _rewrite(self, accepted: dict[Any, dict[int, int]], done: list[list[int]]) -> Any:
+        builder = relax.BlockBuilder(self.mod)
+        calls = [self.aliases.calls[var] for var in accepted]
+        replaced = {
+            var: self._in_place(builder, call, results)
+            for call, (var, results) in zip(calls, accepted.items(), strict=True)
+        }
+
+        def in_place(binding: Any) -> list[Any]:
+            if binding.var not in replaced:
+                return [binding]
+            return [relax.VarBinding(binding.var, replaced[binding.var], binding.span)]
+
+        func = with_body(self.func, rebuilt(self.func.body, in_place)) if replaced else self.func
+        builder.update_func(self.name, func.with_attr(DONATED_DONE, done))
+        return _without(builder.get(), [call.args[0] for call in calls])
+
+    def _in_place(self, builder: Any, call: Any, results: dict[int, int]) -> Any:
+        """Return a call with some of its results written over arguments."""
+        kernel = self._kernel(call)
+        assert kernel is not None
+        arguments = len(call.args[1].fields)
+        shared = {kernel.params[arguments + r]: kernel.params[a] for r, a in results.items()}
+        name = builder.add_func(overwriting(kernel, shared), f"{call.args[0].name_hint}_in_place")
+        types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
+        indices = [results.get(i, -1) for i in range(len(types))]
+        types = types if len(types) > 1 else types[0]
+        return builder.normalize(relax.op.call_tir_inplace(name, call.args[1], indices, types))
+
+
+def _is_called(mod: tvm.IRModule, name: Any) -> bool:
+    """Return whether any function of a module names another one."""
+    found: list[Any] = []
+
+    def visit(called: Any) -> None:
+        if called.same_as(name):
+            found.append(called)
+
+    for func in mod.functions.values():
+        if isinstance(func, relax.Function):
+            visit_nodes(func.body, tvm.ir.GlobalVar, visit)
+    return bool(found)
+
+
+def _has_known_memory(ty: Any) -> bool:
+    """Return whether a kernel can be told where values of a type lie; shapes lie nowhere."""
+    if isinstance(ty, relax.TupleType):
+        return all(map(_has_known_memory, ty.fields))
+    if isinstance(ty, relax.TensorType):
+        return ty.ndim >= 0 and ty.dtype is not None
+    return isinstance(ty, relax.ShapeType | tvm.ir.PrimType)
+
+
+def _requested(name: Any, func: relax.Function, outputs: int) -> list[tuple[int, int]]:
+    """Return the pairs that a function asks for."""
+    where = f"the attribute {DONATED} of {name.name_hint}"
+    try:
+        pairs = [(int(p), int(o)) for p, o in func.attrs[DONATED]]
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"{where} must be a list of [parameter index, flat output index], got "
+            f"{func.attrs[DONATED]}"
+        ) from error
+    for kind, numbers, count in (
+        ("parameter", [p for p, _ in pairs], len(func.params)),
+        ("output", [o for _, o in pairs], outputs),
+    ):
+        for number in numbers:
+            if not 0 <= number < count:
+                raise ArgumentError(f"{where} names {kind} {number} of {count}")
+            if numbers.count(number) > 1:
+                raise ArgumentError(f"{where} names {kind} {number} twice; name each once")
+    return pairs
+
+
+def _flatten(tree: Tree) -> list[Leaf | None]:
+    """Return all leaves of a tree in order, also those that have no memory."""
+    if isinstance(tree, list):
+        return [leaf for branch in tree for leaf in _flatten(branch)]
+    return [tree]
+
+
+def _member(tree: Tree, place: list[int]) -> Any:
+    for index in place:
+        tree = tree[index]
+    return tree
+
+
+def _same_tensor_type(a: Any, b: Any) -> bool:
+    return (
+        isinstance(a, relax.TensorType)
+        and isinstance(b, relax.TensorType)
+        and a.shape is not None
+        and tvm_ffi.structural_equal(a, b, map_free_vars=False)
+    )
+
+
+def _without(mod: tvm.IRModule, candidates: list[Any]) -> tvm.IRModule:
+    """Return the module without those kernels that nothing calls any more."""
+    called: set[str] = set()
+    for func in mod.functions.values():
+        visit_nodes(func, tvm.ir.GlobalVar, lambda g: called.add(g.name_hint))
+    kept = dict(mod.functions.items())
+    for candidate in candidates:
+        if candidate.name_hint not in called:
+            kept.pop(mod.get_global_var(candidate.name_hint), None)
+    return tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)

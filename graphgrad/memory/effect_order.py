@@ -1,0 +1,81 @@
+"""Calls that overwrite stay where they are.
+
+In a dataflow block TVM takes every call to be free of effects, also those that overwrite their
+arguments, and its fusion moves reads of the old values behind them. A block with such a call is
+made an ordinary one here, whose bindings are run in order. And fusion drops such a call where its
+result is unused, although what it has overwritten may be.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..ir.calls import overwritten_by
+from ..ir.rewrite import bindings_of, rebuilt, renamed, with_body
+from .alias import Module
+
+
+def in_order(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with the dataflow blocks that overwrite values made ordinary blocks."""
+    changed = mod.clone()
+    for name, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            changed.update_func(name, with_body(func, rebuilt(func.body, block=_ordinary)))
+    return changed
+
+
+def may_write(body: relax.SeqExpr) -> bool:
+    """Return whether anything in a body may write to memory that it has not allocated itself.
+
+    By the ops alone: calls of packed functions, of closures and of Relax functions may, and ops
+    that overwrite arguments or are not pure.
+    """
+    return any(_may_write(binding.value) for binding in bindings_of(body))
+
+
+def _may_write(value: Any) -> bool:
+    if not isinstance(value, tvm.ir.Call):
+        return False
+    if not isinstance(value.op, tvm.ir.Op):
+        return True
+    return bool(overwritten_by(value)) or not value.op.get_attr("FPurity")
+
+
+def is_fusion_dropping(mod: tvm.IRModule) -> bool:
+    """Return whether fusion would drop calls that overwrite memory, with what depends on them."""
+    if not any(
+        overwritten_by(binding.value)
+        for func in mod.functions.values()
+        if isinstance(func, relax.Function)
+        for binding in bindings_of(func.body)
+    ):
+        return False
+    mod = relax.transform.LambdaLift()(mod)
+    kept = _writes(relax.transform.DeadCodeElimination()(mod))
+    return any(kept.get(name, count) != count for name, count in _writes(mod).items())
+
+
+def _writes(mod: tvm.IRModule) -> dict[str, int]:
+    """Return how many calls write to memory in each function."""
+    analysed = Module(mod.functions)
+    return {
+        name.name_hint: len({use.binding for use in analysed.function(name).uses if use.writes})
+        for name, func in mod.functions.items()
+        if isinstance(func, relax.Function)
+    }
+
+
+def _ordinary(block: Any) -> list[Any]:
+    if not isinstance(block, relax.DataflowBlock) or not any(
+        overwritten_by(binding.value) for binding in block.bindings
+    ):
+        return [block]
+    names = {
+        binding.var: relax.Var(binding.var.name, binding.var.ty)
+        for binding in block.bindings
+        if isinstance(binding.var, relax.DataflowVar)
+    }
+    return [renamed(relax.BindingBlock(block.bindings, block.span), names)]

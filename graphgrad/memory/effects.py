@@ -1,0 +1,141 @@
+"""What packed functions do to memory: what they change, what they keep, what they hand back.
+
+A packed function is opaque. Of one that nothing is declared about, everything is assumed: it may
+change, keep or return any memory that is reachable from its arguments or from what such functions
+have kept before. A declaration says less, and what it does not say does not happen.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ArgumentError
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What a packed function does to the memory of its arguments, by position.
+
+    Attributes
+    ----------
+    mutates : frozenset of int
+        Arguments that it writes to.
+    keeps : frozenset of int
+        Arguments of which something outside the program holds memory after the call.
+    returns_alias_of : frozenset of int
+        Arguments whose memory its result may have, or may be a part of.
+    """
+
+    mutates: frozenset[int] = frozenset()
+    keeps: frozenset[int] = frozenset()
+    returns_alias_of: frozenset[int] = frozenset()
+
+    def __str__(self) -> str:
+        parts = [
+            f"{name}={tuple(sorted(positions))}"
+            for name, positions in vars(self).items()
+            if positions
+        ]
+        return ", ".join(parts) or "no effects"
+
+
+NOTHING = Effects()
+
+_VIEW = Effects(returns_alias_of=frozenset([0]))
+
+_KNOWN: Mapping[str, Effects] = {
+    "vm.builtin.copy": _VIEW,  # hands back its argument
+    "vm.builtin.ensure_zero_offset": _VIEW,
+    "vm.builtin.reshape": _VIEW,
+    "vm.builtin.to_device": _VIEW,
+    "vm.builtin.tuple_getitem": _VIEW,
+    "runtime.TVMTensorCreateView": _VIEW,
+    "vm.builtin.null_value": NOTHING,
+    "vm.builtin.shape_of": NOTHING,
+    "vm.builtin.tensor_to_shape": NOTHING,
+}
+"""Functions of TVM's virtual machine."""
+
+_FREE = "relax.run."
+"""How the functions of TVM begin, in Python, that only read their arguments."""
+
+_declared: dict[str, Effects] = {}
+
+
+def declare_effects(
+    name: str,
+    mutates: Iterable[int] = (),
+    keeps: Iterable[int] = (),
+    returns_alias_of: Iterable[int] = (),
+) -> None:
+    """Declare what a packed function does to memory, so that less has to be assumed.
+
+    What is not named does not happen: a function that is declared with nothing but its name leaves
+    its arguments as they are, keeps none, and returns memory of its own. A function that changes
+    what an earlier call kept, or that returns a tensor that it keeps, must stay undeclared.
+
+    Parameters
+    ----------
+    name : str
+        Under which the function is registered with TVM. It need not be registered yet.
+    mutates : ints
+        Positions of the arguments, as the program passes them, that it writes to. The results that
+        ``call_dps_packed`` lets a function write are not meant.
+    keeps : ints
+        Positions of arguments of which it keeps memory beyond the call.
+    returns_alias_of : ints
+        Positions of arguments whose memory, or a part of it, it may return.
+
+    Raises
+    ------
+    ArgumentError
+        A position is no integer, or negative; or the function was declared otherwise before.
+
+    Examples
+    --------
+    >>> gg.declare_effects("my.scale_in_place", mutates=[0], returns_alias_of=[0])
+    >>> gg.declare_effects("my.log")
+    """
+    if not isinstance(name, str) or not name:
+        raise ArgumentError(f"declare_effects: expected the name of a function, given {name!r}")
+    effects = Effects(
+        _positions(name, "mutates", mutates),
+        _positions(name, "keeps", keeps),
+        _positions(name, "returns_alias_of", returns_alias_of),
+    )
+    before = _declared.get(name) or known_effects(name)
+    if before is not None and before != effects:
+        raise ArgumentError(
+            f"declare_effects({name!r}): declared before with {before}, now with {effects}; "
+            "say once what the function does"
+        )
+    _declared[name] = effects
+
+
+def effects_of(name: str) -> Effects | None:
+    """Return what a packed function does, None where nothing is known: it may do anything."""
+    return _declared.get(name) or known_effects(name)
+
+
+def declared_effects() -> dict[str, Effects]:
+    """Return what has been declared, by function."""
+    return dict(_declared)
+
+
+def known_effects(name: str) -> Effects | None:
+    """Return what a function of TVM does, None where that is unknown."""
+    return NOTHING if name.startswith(_FREE) else _KNOWN.get(name)
+
+
+def _positions(name: str, kind: str, given: Any) -> frozenset[int]:
+    where = f"declare_effects({name!r}, {kind}={given!r})"
+    try:
+        positions = frozenset(operator.index(position) for position in given)
+    except TypeError as error:
+        raise ArgumentError(f"{where}: expected positions of arguments, as integers") from error
+    if any(position < 0 for position in positions):
+        raise ArgumentError(f"{where}: positions are counted from 0; none is negative")
+    return positions

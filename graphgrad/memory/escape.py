@@ -1,0 +1,81 @@
+"""Tensors that outlive what the memory planner knows of them.
+
+TVM's plan takes every packed function to keep none of its arguments and to return memory of its
+own, and loses sight of a tensor behind a cast. What may be kept, returned or cast is allocated
+here, outside the plan, so that it is never reused under the feet of who holds it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from ..ir.rewrite import bindings_of, rebuilt, with_body
+from .alias import Aliases, Module
+from .regions import OUTSIDE, leaves
+
+_PACKED = ("relax.call_pure_packed", "relax.call_inplace_packed")
+
+
+def allocate_retained(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with the tensors allocated that must not take part in a plan.
+
+    Runs between ``CallTIRRewrite`` and the planning of memory, and before calls lose their purity.
+    """
+    analysed = Module(mod.functions, views=True)
+    changed = mod.clone()
+    for name, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            changed.update_func(name, _outside_the_plan(func, analysed.function(name)))
+    return changed
+
+
+def _outside_the_plan(func: relax.Function, aliases: Aliases) -> relax.Function:
+    retained = _retained(func, aliases)
+
+    def allocated(binding: Any) -> list[Any]:
+        return _allocated(binding) if binding.var in retained else [binding]
+
+    return with_body(func, rebuilt(func.body, allocated)) if retained else func
+
+
+def _retained(func: relax.Function, aliases: Aliases) -> set[Any]:
+    """Return the variables of the allocations that may be held from where no plan sees it."""
+    bindings = bindings_of(func.body)
+    allocations = [b.var for b in bindings if _calls(b.value, "relax.builtin.alloc_tensor")]
+    unseen = [b.var for b in bindings if isinstance(b, relax.MatchCast) or _is_packed(b.value)]
+    held = leaves([aliases.values[var] for var in unseen])
+    regions = {OUTSIDE, *(aliases.region(leaf) for leaf in held)}
+    return {var for var in allocations if aliases.region(aliases.values[var]) in regions}
+
+
+def _calls(value: Any, op: str) -> bool:
+    return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get(op)
+
+
+def _is_packed(value: Any) -> bool:
+    return isinstance(value, tvm.ir.Call) and (
+        isinstance(value.op, relax.ExternFunc) or any(_calls(value, op) for op in _PACKED)
+    )
+
+
+def _allocated(binding: Any) -> list[Any]:
+    """Return an allocation as storage, and the tensor in it."""
+    shape, dtype, device, scope = binding.value.args
+    size = tirx.const(-(-tvm.DataType(str(binding.var.ty.dtype)).bits // 8), "int64")
+    extents = list(binding.var.ty.shape.values)
+    storage = _normalised(
+        relax.op.memory.alloc_storage(
+            relax.ShapeExpr([math.prod(extents, start=size)]), device, scope, "uint8"
+        )
+    )
+    var = relax.Var("storage", storage.ty)
+    tensor = _normalised(relax.op.memory.alloc_tensor(var, 0, shape, dtype, device))
+    return [relax.VarBinding(var, storage), relax.VarBinding(binding.var, tensor, binding.span)]
+
+
+def _normalised(expr: Any) -> Any:
+    return relax.BlockBuilder().normalize(expr)

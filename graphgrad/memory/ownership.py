@@ -1,0 +1,143 @@
+"""What a function returns, or others may change, is memory of its own.
+
+TVM lets a constant that is returned be the one in the executable's pool, so that writing into a
+result changes later calls; and it turns reshapes into views also where the view is returned with
+other values, kept or written. Here such a constant is copied in each call, and such a reshape stays
+a kernel. A parameter that is returned stays what it is: the caller's own tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import relax, tirx, topi
+
+from ..ir.rewrite import rebuilt, with_body, with_own_variables
+from ..ops.copy import KERNEL_OF_COPY
+from .alias import Aliases, Module
+from .regions import OUTSIDE, leaves
+
+_COPY = "copy_of_constant"
+
+
+def with_own_constants(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with copies of constants where they are exposed.
+
+    Exposed is what a function returns, what packed functions may keep or return, and what is
+    written to. Runs before fusion, which puts constants in the place of their names.
+
+    Raises
+    ------
+    AliasError, ArgumentError
+        What is declared of a packed function contradicts a call of it.
+    """
+    analysed = Module(mod.functions)
+    changed = mod.clone()
+    for name, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            changed = _Ownership(mod, func, analysed.function(name)).with_copies(changed, name)
+    return changed
+
+
+def with_own_views(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return the module with reshaping kernels bound so that those exposed do not become views.
+
+    Exposed is also what reshapes memory that is written to. Runs on calls of fused kernels.
+
+    Raises
+    ------
+    AliasError, ArgumentError
+        As `with_own_constants`.
+    """
+    analysed = Module(mod.functions)
+    changed = mod.clone()
+    for name, func in mod.functions.items():
+        if isinstance(func, relax.Function):
+            own = _Ownership(mod, func, analysed.function(name))
+            changed.update_func(name, own.with_kernels())
+    return changed
+
+
+class _Ownership:
+    """What one function exposes."""
+
+    def __init__(self, mod: tvm.IRModule, func: relax.Function, aliases: Aliases):
+        self.mod, self.func, self.aliases = mod, func, aliases
+        self.exposed = {OUTSIDE, *aliases.returned()}
+
+    def with_kernels(self) -> relax.Function:
+        """Return the function with exposed reshapes bound so that they do not become views."""
+        return with_own_variables(self.func, self._is_exposed_view)
+
+    def with_copies(self, mod: tvm.IRModule, name: Any) -> tvm.IRModule:
+        """Return the module with the function changed to copy the constants that it exposes."""
+        exposed = [c for c in self.aliases.constants if self._is_exposed(c.leaf)]
+        if not exposed:
+            return mod
+        places: dict[Any, list[Any]] = {}
+        for constant in exposed:
+            found = places.setdefault(constant.place, [])
+            if not any(constant.value.same_as(other) for other in found):
+                found.append(constant.value)
+        builder = relax.BlockBuilder(mod)
+
+        def copied(place: Any, value: Any) -> tuple[list[Any], Any]:
+            bindings = []
+            for constant in places.get(place, []):
+                call = builder.call_te(
+                    topi.identity,
+                    constant,
+                    primfunc_name_hint=_COPY,
+                    primfunc_attrs={KERNEL_OF_COPY: True},
+                )
+                copy = builder.normalize(call)
+                var = relax.Var("copy", copy.ty)
+                bindings.append(relax.VarBinding(var, copy))
+                value = _replaced(value, constant, var)
+            return bindings, value
+
+        def in_binding(binding: Any) -> list[Any]:
+            if binding.var not in places:
+                return [binding]
+            bindings, value = copied(binding.var, binding.value)
+            kind = relax.MatchCast if isinstance(binding, relax.MatchCast) else relax.VarBinding
+            rest = (binding.ty,) if isinstance(binding, relax.MatchCast) else ()
+            return [*bindings, kind(binding.var, value, *rest, binding.span)]
+
+        body = rebuilt(self.func.body, in_binding, result=lambda body: copied(body, body.body))
+        builder.update_func(name, with_body(self.func, body))
+        return builder.get()
+
+    def _is_exposed(self, leaf: Any) -> bool:
+        region = self.aliases.region(leaf)
+        return region in self.exposed or self.aliases.is_written(region)
+
+    def _is_exposed_view(self, binding: Any) -> bool:
+        """Return whether a binding is a reshape of what is written to, or is itself exposed."""
+        call = binding.value
+        if not isinstance(call, tvm.ir.Call) or call.op != tvm.ir.Op.get("relax.call_tir"):
+            return False
+        kernel = self.mod[call.args[0]]
+        if not isinstance(kernel, tirx.PrimFunc) or not relax.analysis.has_reshape_pattern(kernel):
+            return False
+        values = self.aliases.values
+        arguments = [values[a] for a in call.args[1].fields if isinstance(a, tvm.ir.Var)]
+        regions = [self.aliases.region(leaf) for leaf in leaves(arguments)]
+        return any(self._is_exposed(leaf) for leaf in leaves(values[binding.var])) or any(
+            self.aliases.is_written(region) for region in regions
+        )
+
+
+def _replaced(value: Any, constant: Any, var: Any) -> Any:
+    """Return a binding's value with a constant in it replaced; tuples are nested, calls are not."""
+    if value.same_as(constant):
+        return var
+    if isinstance(value, relax.Tuple):
+        return relax.Tuple([_replaced(field, constant, var) for field in value.fields])
+    if isinstance(value, tvm.ir.Call):
+        arguments = [_replaced(argument, constant, var) for argument in value.args]
+        call = relax.Call(value.op, arguments, value.attrs, value.ty_args, value.span)
+        relax.expr._update_type(call, value.ty)
+        return call
+    return value

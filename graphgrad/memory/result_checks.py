@@ -1,0 +1,155 @@
+"""What packed functions return, looked at before kernels read it.
+
+Kernels are compiled for memory that starts at a multiple of 64 bytes, and end the process where it
+does not: arrays of numpy, which a packed function may well return, start anywhere. TVM's own checks
+leave that out. Arguments are looked at by `argument_checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax, tirx
+
+from ..ir.kernel_calls import variables_of
+from ..ir.rewrite import with_body
+from .addresses import Addresses
+from .argument_checks import CHECK, is_whole_buffer
+
+_RESHAPE = tvm.ir.Op.get("relax.reshape")
+
+
+def check_results(mod: tvm.IRModule) -> tvm.IRModule:
+    """Return a module that looks at results of calls whose memory is not known to be fit.
+
+    Runs on calls of kernels that take their outputs (after ``CallTIRRewrite``). A result that no
+    kernel reads may lie anywhere.
+    """
+    functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
+    bindings = {variable: list(_bindings(func.body)) for variable, func in functions.items()}
+    unknown = {variable: _unknown(mod, bound) for variable, bound in bindings.items()}
+    if not any(unknown.values()):
+        return mod
+    builder = relax.BlockBuilder(mod)
+    for variable, function in functions.items():
+        if unknown[variable]:
+            alignments = _alignments(mod, bindings[variable])
+            _add_checks(builder, variable, function, unknown[variable], alignments)
+    return builder.get()
+
+
+def _add_checks(
+    builder: relax.BlockBuilder,
+    variable: Any,
+    function: relax.Function,
+    unknown: dict[Any, str],
+    alignments: dict[Any, int],
+) -> None:
+    """Let kernels check what is unknown in a function, where it comes from."""
+
+    def with_checks(block: relax.BindingBlock) -> relax.BindingBlock:
+        changed = []
+        for binding in block.bindings:
+            var = binding.var
+            changed.append(binding)
+            if var in unknown and var in alignments and isinstance(var.ty, relax.TensorType):
+                kernel = _kernel(variable.name_hint, var, unknown[var], alignments[var])
+                check = relax.Call(builder.add_func(kernel, "result_check"), [var])
+                changed.append(relax.VarBinding(relax.Var("_", relax.TupleType([])), check))
+        return relax.BindingBlock(changed)
+
+    body = tvm_ffi.structural_map(function.body, (relax.BindingBlock, with_checks))
+    builder.update_func(variable, with_body(function, body))
+
+
+def _bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
+    """Yield all bindings, those in branches before the If that has them."""
+    for block in body.blocks:
+        for binding in block.bindings:
+            if isinstance(binding.value, relax.If):
+                for branch in (binding.value.true_branch, binding.value.false_branch):
+                    yield from _bindings(branch)
+            yield binding
+
+
+def _unknown(mod: tvm.IRModule, bindings: list[relax.Binding]) -> dict[Any, str]:
+    """Return the variables in whose memory may be anything, and what made that."""
+    found: dict[Any, str] = {}
+    for binding in bindings:
+        value = binding.value
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in found:
+            found[binding.var] = found[value.tuple_value]
+        elif isinstance(value, tvm.ir.Call) and (name := _function_outside(mod, value)):
+            found[binding.var] = name
+    return found
+
+
+def _function_outside(mod: tvm.IRModule, call: Any) -> str | None:
+    """Return the name of what a call calls; None of a kernel, or an op with memory of its own."""
+    callee = call.op
+    if isinstance(callee, tvm.ir.Op) and callee.name.startswith(("relax.call_", "relax.invoke_")):
+        callee = call.args[0]
+    if isinstance(callee, relax.ExternFunc):
+        name = str(callee.global_symbol)
+        return None if name.startswith(("vm.", "runtime.")) else name
+    if isinstance(callee, tvm.ir.GlobalVar):
+        return callee.name_hint if isinstance(mod[callee], relax.Function) else None
+    return str(callee.name) if isinstance(callee, relax.Var) else None
+
+
+def _alignments(mod: tvm.IRModule, bindings: list[relax.Binding]) -> dict[Any, int]:
+    """Return the alignment, in bytes, that kernels rely on, of what is in variables."""
+    found: dict[Any, int] = {}
+    for binding in reversed(bindings):
+        value, needed = binding.value, found.get(binding.var)
+        if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.GlobalVar):
+            kernel = mod[value.op]
+            if isinstance(kernel, tirx.PrimFunc):
+                for param, argument in zip(kernel.params, value.args, strict=True):
+                    if is_whole_buffer(param) and isinstance(argument, relax.Var):
+                        found[argument] = max(found.get(argument, 1), int(param.ty.data_alignment))
+        elif needed is not None:
+            for var in _sources(value):
+                found[var] = max(found.get(var, 1), needed)
+    return found
+
+
+def _sources(value: Any) -> list[Any]:
+    """Return the variables in whose memory a value may be that has no memory of its own."""
+    if isinstance(value, relax.If):
+        branches = (value.true_branch, value.false_branch)
+        return [var for branch in branches for var in variables_of(branch.body)]
+    if isinstance(value, tvm.ir.Call):
+        return list(variables_of(value.args[0])) if value.op == _RESHAPE else []
+    return list(variables_of(value))
+
+
+def _kernel(function: str, result: Any, callee: str, alignment: int) -> tirx.PrimFunc:
+    """Return a kernel that refuses a result which other kernels cannot use."""
+    extents = [tirx.Var("extent", "int64") for _ in range(result.ty.ndim)]
+    buffer = tirx.decl_buffer(extents, str(result.ty.dtype), str(result.name), data_alignment=1)
+    addresses = Addresses()
+    read, address = addresses.of(buffer)
+    rest = tirx.truncmod(address, tirx.const(alignment, "int64"))
+    is_empty = [extent == tirx.const(0, "int64") for extent in extents]
+    statements = [
+        addresses.begin,
+        read,
+        tirx.AssertStmt(
+            tirx.any(rest == tirx.const(0, "int64"), *is_empty),
+            tvm.ir.StringImm("ValueError"),
+            [
+                tvm.ir.StringImm(
+                    f"what {callee!r} returned in {function!r} does not start at a multiple of "
+                    f"{alignment} bytes, and kernels read it; let it return a copy, such as "
+                    "tvm.runtime.tensor(array)"
+                )
+            ],
+        ),
+        tirx.Evaluate(0),
+    ]
+    attributes = tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True, CHECK: True})
+    return tirx.PrimFunc([buffer], tirx.SeqStmt(statements), attrs=attributes)

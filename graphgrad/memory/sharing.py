@@ -1,0 +1,169 @@
+"""Who shares memory with whom, and copies that share with nobody. See ``docs/aliasing.md``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax
+from tvm_ffi.core import ObjectConvertible
+
+from ..errors import InputError
+from ..ir.arrays import to_tensor
+from ..ops.copy import copy_of
+
+_WORK = 10_000
+"""Steps after which the exact comparison of two strided arrays gives up (`numpy.shares_memory`)."""
+
+
+def shares_memory(a: Any, b: Any) -> bool:
+    """Return whether some byte belongs to both of two arrays.
+
+    Parameters
+    ----------
+    a, b : array, or a list, tuple or dict of arrays
+        Arrays of numpy, torch or TVM, of any strides, on any device. An object with ``__dlpack__``
+        on the CPU counts too. Of containers, any array of one with any of the other.
+
+    Returns
+    -------
+    bool
+        Exact; only where strides make that too long to find out (it is a bounded integer linear
+        programme) true if the ranges from first to last byte overlap. Arrays on different devices
+        share nothing.
+
+    Raises
+    ------
+    InputError
+        One of them is no array.
+
+    Examples
+    --------
+    >>> x = np.arange(6)
+    >>> gg.shares_memory(x[::2], x[1::2]), gg.shares_memory(x[::2], x[2:])
+    (False, True)
+    """
+    others = list(_spans(b))
+    return any(
+        device == other_device and _overlap(span, other)
+        for device, span in _spans(a)
+        for other_device, other in others
+    )
+
+
+def copy(value: Any) -> Any:
+    """Return a copy in memory of its own.
+
+    TVM has no such thing: its ``vm.builtin.copy`` returns the argument itself.
+
+    Parameters
+    ----------
+    value : array, Relax expression, or a list, tuple or dict of arrays
+        An array of numpy, torch or TVM becomes one of the same library, dtype and device, without a
+        gradient tape. A Relax tensor becomes a call of the op ``graphgrad.copy``, to be emitted as
+        those of ``relax.op`` are; it is pure, differentiable, and no pass of graphgrad removes it.
+
+    Raises
+    ------
+    InputError
+        It is none of these.
+
+    Examples
+    --------
+    >>> mine = gg.copy(step_output)
+    >>> y = builder.emit(gg.copy(x))
+    """
+    if isinstance(value, tvm.ir.Expr | ObjectConvertible):
+        return copy_of(value)
+    if isinstance(value, Mapping):
+        return {key: copy(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        # A named tuple takes its items one by one, but by this method.
+        make = getattr(type(value), "_make", type(value))
+        return make(map(copy, value))
+    if isinstance(value, np.ndarray | np.generic):
+        return np.array(value)
+    if isinstance(value, tvm.runtime.Tensor):
+        return _copy_of_tensor(value)
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    raise _no_array(value)
+
+
+def _copy_of_tensor(tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
+    if tensor.is_contiguous():
+        return tvm.runtime.empty(tensor.shape, tensor.dtype, tensor.device).copyfrom(tensor)
+    return to_tensor(tensor, tensor.device)
+
+
+def _spans(value: Any) -> Iterator[tuple[tuple[str, int], np.ndarray]]:
+    """Yield device and memory of each array of a value, as numpy arrays that nobody may read."""
+    if isinstance(value, Mapping):
+        yield from (span for item in value.values() for span in _spans(item))
+    elif isinstance(value, list | tuple):
+        yield from (span for item in value for span in _spans(item))
+    else:
+        yield _span(value)
+
+
+def _span(value: Any) -> tuple[tuple[str, int], np.ndarray]:
+    torch = sys.modules.get("torch")
+    if isinstance(value, np.ndarray | np.generic):
+        return ("cpu", 0), np.asarray(value)
+    if isinstance(value, tvm.runtime.Tensor):
+        size = np.dtype(str(value.dtype)).itemsize
+        device = (str(value.device.type), value.device.index)
+        return device, _Memory.of(value.data_ptr(), value.shape, value.strides, size)
+    if torch is not None and isinstance(value, torch.Tensor):
+        if value.is_meta or value.layout != torch.strided:
+            raise _no_array(value)
+        device = (value.device.type, value.device.index or 0)
+        return device, _Memory.of(
+            value.data_ptr(), value.shape, value.stride(), value.element_size()
+        )
+    if hasattr(value, "__dlpack__"):
+        try:
+            return ("cpu", 0), np.from_dlpack(value)
+        except (BufferError, RuntimeError, TypeError) as error:
+            raise _no_array(value) from error
+    raise _no_array(value)
+
+
+class _Memory:
+    """Memory of any device in the form of numpy, which compares addresses and reads nothing."""
+
+    def __init__(self, interface: dict[str, Any]):
+        self.__array_interface__ = interface
+
+    @staticmethod
+    def of(
+        address: int, shape: Sequence[int], strides: Sequence[int] | None, size: int
+    ) -> np.ndarray:
+        """Return an array over it; `strides` in elements, None if they are those of C."""
+        interface = {
+            "version": 3,
+            "shape": tuple(map(int, shape)),
+            "typestr": f"|V{size}",
+            "data": (int(address), True),
+            "strides": tuple(int(s) * size for s in strides) if strides else None,
+        }
+        return np.asarray(_Memory(interface))
+
+
+def _overlap(a: np.ndarray, b: np.ndarray) -> bool:
+    try:
+        return np.shares_memory(a, b, max_work=_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return np.may_share_memory(a, b)
+
+
+def _no_array(value: Any) -> InputError:
+    expression = ", or a Relax tensor for a copy" if isinstance(value, relax.Expr) else ""
+    return InputError(
+        f"a value of type {type(value).__name__} is no array whose memory is known; give a numpy "
+        f"array, a torch tensor or a TVM tensor{expression}"
+    )

@@ -1,0 +1,36 @@
+"""Lowerings of ours in the place of stock ones: where those are wrong or refuse a dtype."""
+
+from . import (
+    activation,
+    attention,
+    conv,
+    cumulative,
+    elementwise,
+    image,
+    index,
+    linalg,
+    norm,
+    pool,
+    reduce,
+    shape,
+    sorting,
+)
+from .table import LEGALISATIONS, lowering_of
+
+__all__ = [
+    "LEGALISATIONS",
+    "activation",
+    "attention",
+    "conv",
+    "cumulative",
+    "elementwise",
+    "image",
+    "index",
+    "linalg",
+    "lowering_of",
+    "norm",
+    "pool",
+    "reduce",
+    "shape",
+    "sorting",
+]

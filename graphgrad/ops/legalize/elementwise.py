@@ -1,0 +1,174 @@
+"""Lowerings of elementwise ops.
+
+Stock ones turn NaN into numbers where they compare, know no half precision of many functions, and
+lose the digits of small results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx, topi
+
+from ..extrema import is_float_element, larger, smaller
+from .precision import lower_half_in_float32
+from .table import legalisation
+
+Element = Callable[..., Any]
+"""Builds the expression of an output element from those of the operands."""
+
+
+def _lower(op: str, element: Element) -> None:
+    """Lower an op of tensors that broadcast, element by element."""
+
+    def expression(*operands: Any) -> te.Tensor:
+        tensors = [operand for operand in operands if isinstance(operand, te.Tensor)]
+        shape: Sequence[Any] = tensors[0].shape
+        for tensor in tensors[1:]:
+            shape = _broadcast_shape(shape, tensor.shape)
+
+        def at(*index: Any) -> Any:
+            return element(*(_read(operand, index) for operand in operands))
+
+        return te.compute(shape, at, name=element.__name__.strip("_"))
+
+    @legalisation(op)
+    def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        hint = "tir_" + op.removeprefix("relax.")  # not the name of a function of libc
+        return builder.call_te(expression, *_operands(call), primfunc_name_hint=hint)
+
+
+def _operands(call: relax.Call) -> list[Any]:
+    """Return the arguments; a scalar constant as a number, as long as one tensor remains."""
+    numbers = [_number(argument) for argument in call.args]
+    if all(number is not None for number in numbers):
+        numbers[0] = None
+    pairs = zip(call.args, numbers, strict=True)
+    return [argument if number is None else number for argument, number in pairs]
+
+
+def _number(argument: Any) -> Any:
+    if not isinstance(argument, tvm.ir.GenericConst) or argument.ty.ndim != 0:
+        return None
+    return tirx.const(argument.value.numpy().item(), str(argument.ty.dtype))
+
+
+def _broadcast_shape(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
+    rank = max(len(a), len(b))
+    padded = [[1] * (rank - len(shape)) + list(shape) for shape in (a, b)]
+    return [y if _is_one(x) else x for x, y in zip(*padded, strict=True)]
+
+
+def _read(operand: Any, index: Sequence[Any]) -> Any:
+    if not isinstance(operand, te.Tensor):
+        return operand
+    own = index[len(index) - len(operand.shape) :]
+    return operand(*(0 if _is_one(d) else i for d, i in zip(operand.shape, own, strict=True)))
+
+
+def _is_one(extent: Any) -> bool:
+    return isinstance(extent, int | tirx.IntImm) and int(extent) == 1
+
+
+def _not(condition: Any) -> Any:
+    """Return the negation of a condition.
+
+    As ``Not`` it would be simplified into the opposite comparison, which is as false for NaN.
+    """
+    return tirx.Select(condition, tirx.const(False, "bool"), tirx.const(True, "bool"))
+
+
+def _not_equal(a: Any, b: Any) -> Any:
+    """Return whether elements differ: NaN does from everything, where stock code says no."""
+    return _not(a == b)
+
+
+def _floor_mod(a: Any, b: Any) -> Any:
+    """Return a − ⌊a / b⌋ b from the exact remainder; the quotient may be rounded, or be 0 · ∞."""
+    if not is_float_element(a):
+        return tirx.floormod(a, b)
+    remainder = tirx.truncmod(a, b)
+    zero = tirx.const(0, str(remainder.ty.dtype))
+    opposite = tirx.any(tirx.all(remainder < zero, b > zero), tirx.all(remainder > zero, b < zero))
+    return tirx.Select(opposite, remainder + b, remainder)
+
+
+def _power(a: Any, b: Any) -> Any:
+    """Return aᵇ; stock code knows no integers."""
+    if not is_float_element(a):
+        wide = _pow(a.astype("float64"), b.astype("float64"))
+        return wide.astype(str(a.ty.dtype))
+    if isinstance(b, tirx.FloatImm) and b.value in (2.0, 3.0):
+        return a * a if b.value == 2.0 else a * a * a
+    return _pow(a, b)
+
+
+def _pow(a: Any, b: Any) -> Any:
+    return tirx.call_intrin(a.ty, "tirx.pow", a, b)  # `tirx.power` warns of exponents from 3 on
+
+
+def _fma(a: Any, b: Any, c: Any) -> Any:
+    return a * b + c
+
+
+_TANH_TERMS = (1.0, -1 / 3, 2 / 15, -17 / 315, 62 / 2835)
+_ATANH_TERMS = (1.0, 1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11)
+"""Taylor coefficients of f(x) / x in powers of x²."""
+
+
+def _accurate_near_zero(function: Element, terms: Sequence[float]) -> Element:
+    """Return the function by its Taylor series where |x| is small.
+
+    The stock forms subtract two numbers near 1 there, and lose the digits of the result.
+    """
+
+    def computed(x: Any) -> Any:
+        dtype = str(x.ty.dtype)
+        bound = tirx.const(0.05 if dtype == "float64" else 0.25, dtype)
+        square = x * x
+        series = tirx.const(terms[-1], dtype)
+        for term in reversed(terms[:-1]):
+            series = series * square + tirx.const(term, dtype)
+        return tirx.Select(tirx.abs(x) < bound, x * series, function(x))
+
+    return computed
+
+
+_lower("relax.atanh", _accurate_near_zero(tirx.atanh, _ATANH_TERMS))
+_lower("relax.ewise_fma", _fma)
+_lower("relax.floor_mod", _floor_mod)
+_lower("relax.logical_not", _not)
+_lower("relax.maximum", larger)
+_lower("relax.minimum", smaller)
+_lower("relax.not_equal", _not_equal)
+_lower("relax.power", _power)
+_lower("relax.tanh", _accurate_near_zero(tirx.tanh, _TANH_TERMS))
+
+
+@legalisation("relax.clip")
+def clip(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower clip so that NaN stays NaN; the upper bound wins where the bounds are crossed."""
+    x, low, high = call.args
+    if not str(x.ty.dtype).startswith(("float", "bfloat")):
+        return builder.call_te(topi.clip, x, low, high, primfunc_name_hint="tir_clip")
+    dtype = str(x.ty.dtype)
+    least, most = (tirx.const(float(bound.value), dtype) for bound in (low, high))
+
+    def element(value: Any) -> Any:
+        raised = tirx.Select(value < least, least, value)
+        return tirx.Select(raised > most, most, raised)
+
+    def expression(x: te.Tensor) -> te.Tensor:
+        return te.compute(x.shape, lambda *i: element(x(*i)), name="clip")
+
+    return builder.call_te(expression, x, primfunc_name_hint="tir_clip")
+
+
+lower_half_in_float32(
+    *("relax.acos", "relax.acosh", "relax.asin", "relax.asinh", "relax.atan", "relax.atanh"),
+    *("relax.atan2", "relax.cosh", "relax.ewise_fma", "relax.floor_mod", "relax.isfinite"),
+    *("relax.isinf", "relax.isnan", "relax.log_add_exp", "relax.mod", "relax.power"),
+    *("relax.sinh", "relax.tan", "relax.tanh"),
+)

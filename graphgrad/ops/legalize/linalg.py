@@ -1,0 +1,90 @@
+"""Lowerings of matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from ...ir.tensor import Emitter, accumulator_dtype, type_shape
+from .. import functional as op
+from ..einsum import einsum as written_out
+from .table import legalisation
+
+
+@legalisation("relax.einsum")
+def einsum(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower einsum to matrix products.
+
+    The stock form is one loop nest: it takes the product of three operands point by point, and adds
+    up half precision in half precision.
+    """
+    emitter = Emitter(builder)
+    with emitter.at(call.span, ""):
+        return written_out(str(call.attrs.subscripts), emitter.lift(call.args[0])).expr
+
+
+@legalisation("relax.matmul")
+def matmul(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower matmul as TVM does, but add up half precision in float32.
+
+    A sum of no terms is a tensor of zeros: the pipeline takes a kernel that reads nothing for a
+    reshape of an empty operand, and fails.
+    """
+    dtype = str(call.ty.dtype)
+    if any(extent == 0 for argument in call.args for extent in type_shape(argument.ty)):
+        return relax.op.zeros(call.ty.shape, dtype)
+    if accumulator_dtype(dtype) == dtype:
+        return builder.call_te(
+            matrix_product, *call.args, call.ty.shape, dtype, primfunc_name_hint="matmul"
+        )
+    emitter = Emitter(builder)
+    with emitter.at(call.span, ""):
+        a, b = op.same_dtype(*map(emitter.lift, call.args))
+        return (a @ b).astype(dtype).expr
+
+
+def matrix_product(
+    a: te.Tensor, b: te.Tensor, shape: list[Any], dtype: str, order: Sequence[int] | None = None
+) -> te.Tensor:
+    """Return the product of two stacks of matrices; a vector is a row on the left, else a column.
+
+    The shapes of the stacks are broadcast, as NumPy's matmul does.
+
+    Parameters
+    ----------
+    a, b : te.Tensor
+        Or what has a shape and is read as one.
+    shape : list
+        Of the product.
+    dtype : str
+        In which it is computed.
+    order : sequence of int, optional
+        Which axis of the product each axis of the result is; by default they are those.
+    """
+    rows, columns = len(a.shape) > 1, len(b.shape) > 1
+    stack = len(shape) - rows - columns
+    k = te.reduce_axis((0, a.shape[-1]), name="k")
+
+    def within(lead: Sequence[Any], extents: Sequence[Any]) -> list[Any]:
+        """Return indices into a stack: 0 where it is broadcast."""
+        own = len(lead) - len(extents)
+        pairs = zip(lead[own:], extents, shape[own:stack], strict=True)
+        return [0 if _is_one(extent) and not _is_one(full) else i for i, extent, full in pairs]
+
+    def element(*indices: Any) -> Any:
+        lead, rest = indices[:stack], indices[stack:]
+        left = a(*within(lead, a.shape[:-2]), *rest[:rows], k)
+        right = b(*within(lead, b.shape[:-2]), k, *rest[len(rest) - columns :])
+        return te.sum(left.astype(dtype) * right.astype(dtype), axis=k)
+
+    if order is None:
+        return te.compute(shape, element, name="matmul")
+    places = [order.index(axis) for axis in range(len(order))]
+    permuted = [shape[axis] for axis in order]
+    return te.compute(permuted, lambda *i: element(*(i[p] for p in places)), name="matmul")
+
+
+def _is_one(extent: Any) -> bool:
+    return isinstance(extent, tirx.IntImm) and int(extent) == 1

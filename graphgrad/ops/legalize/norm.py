@@ -1,0 +1,112 @@
+"""Lowerings of normalisations, in every float dtype.
+
+The stock ones refuse float64 and bfloat16, or compute float64 in float32; group and instance norm
+take E[x²] − E[x]², which has no digit left where the mean is large; half precision is rounded
+before γ and β; axes must be sorted and non-negative, and ``center`` and ``scale`` are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax
+
+from ...ir.tensor import Emitter, Tensor
+from .. import functional as op
+from .. import normalization as normalisation
+from ..moments import moments
+from .table import Legalisation, legalisation
+
+
+def _in_vocabulary(state: Callable[..., Tensor]) -> Legalisation:
+    """Make a lowering of a function of the inputs as tensors and of the attributes."""
+
+    def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        emitter = Emitter(builder)
+        with emitter.at(call.span, ""):
+            inputs = [emitter.lift(argument) for argument in call.args]
+            return state(*inputs, call.attrs).expr
+
+    return lower
+
+
+@legalisation("relax.nn.batch_norm")
+def batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower batch norm: outputs and running statistics in the dtype of the input.
+
+    The stock form reads what it trains on three times, adds up float16 in float16, and fails on a
+    negative axis when it trains.
+    """
+    emitter, attrs = Emitter(builder), call.attrs
+    dtype = str(call.args[0].ty.dtype)
+    with emitter.at(call.span, ""):
+        x, gamma, beta, *running = (op.widen(emitter.lift(argument)) for argument in call.args)
+        axis = int(attrs.axis) % x.ndim
+
+        def per_channel(t: Tensor) -> Tensor:
+            return normalisation.spread(t, [axis], x.ndim)
+
+        if attrs.training:
+            batch = moments(x, [a for a in range(x.ndim) if a != axis])
+            mean, variance = (op.reshape(statistic, gamma.shape) for statistic in batch)
+            keep, take = 1.0 - float(attrs.momentum), float(attrs.momentum)
+            running = [
+                keep * old + take * new for old, new in zip(running, (mean, variance), strict=True)
+            ]
+        else:
+            mean, variance = running
+        slope = op.rsqrt(variance + float(attrs.epsilon))
+        slope = gamma * slope if attrs.scale else slope
+        y = (x - per_channel(mean)) * per_channel(slope)
+        y = y + per_channel(beta) if attrs.center else y
+        return relax.Tuple([output.astype(dtype).expr for output in (y, *running)])
+
+
+@legalisation("relax.nn.group_norm")
+@_in_vocabulary
+def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
+    """Lower group norm: each group of channels, together with the axes, has its statistics."""
+    axis = int(attrs.channel_axis) % x.ndim
+    groups = int(attrs.num_groups)
+    y = normalisation.normalise(
+        normalisation.in_groups(x, axis, groups),
+        normalisation.group_axes(op.normalise_axes([int(a) for a in attrs.axes], x.ndim), axis),
+        attrs.epsilon,
+        normalisation.in_groups(gamma, 0, groups) if attrs.scale else None,
+        normalisation.in_groups(beta, 0, groups) if attrs.center else None,
+        [axis, axis + 1],
+    )
+    return op.reshape(y, x.shape)
+
+
+@legalisation("relax.nn.instance_norm")
+@_in_vocabulary
+def instance_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
+    """Lower instance norm: γ and β lie along the channel axis."""
+    return normalisation.normalise(
+        x,
+        op.normalise_axes([int(a) for a in attrs.axes], x.ndim),
+        attrs.epsilon,
+        gamma if attrs.scale else None,
+        beta if attrs.center else None,
+        [int(attrs.channel_axis) % x.ndim],
+    )
+
+
+@legalisation("relax.nn.layer_norm")
+@_in_vocabulary
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
+    """Lower layer norm: γ and β have the extents of the axes, in their order."""
+    axes = op.normalise_axes([int(a) for a in attrs.axes], x.ndim)
+    gamma_or_none = gamma if attrs.scale else None
+    beta_or_none = beta if attrs.center else None
+    return normalisation.normalise(x, axes, attrs.epsilon, gamma_or_none, beta_or_none, axes)
+
+
+@legalisation("relax.nn.rms_norm")
+@_in_vocabulary
+def rms_norm(x: Tensor, gamma: Tensor, attrs: Any) -> Tensor:
+    """Lower RMS norm: no mean is subtracted."""
+    axes = op.normalise_axes([int(a) for a in attrs.axes], x.ndim)
+    return normalisation.normalise(x, axes, attrs.epsilon, gamma, None, axes, centre=False)

@@ -1,0 +1,214 @@
+"""Lowerings of reductions.
+
+Stock ones add up half precision in itself, drop NaN from maxima, give the position of any NaN, and
+divide by zero at compile time where there is nothing to average.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tvm
+from tvm import relax, te, tirx, topi
+
+from ..define import OPAQUE
+from ..extrema import larger, smaller
+from ..moments import mean_expression
+from ..order import order
+from .precision import lower_half_in_float32
+from .table import Legalisation, legalisation
+
+
+def _axes(call: relax.Call) -> list[int]:
+    """Return the reduced axes as non-negative numbers."""
+    rank, given = call.args[0].ty.ndim, call.attrs.axis
+    if given is None:
+        return list(range(rank))
+    return [int(axis) % rank for axis in ([given] if isinstance(given, int) else given)]
+
+
+def _lower_extremum(
+    op: str, choose: Callable[[Any, Any], Any], start: Callable[[str], Any]
+) -> None:
+    """Lower a maximum or minimum in which NaN wins; that of nothing is ∓∞."""
+    hint = op.removeprefix("relax.")
+    reducer = te.comm_reducer(choose, lambda ty: start(str(ty)), name=hint)
+
+    @legalisation(op)
+    def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        axes = _axes(call)
+
+        def expression(x: te.Tensor) -> te.Tensor:
+            if not axes:
+                return topi.identity(x)
+            if str(x.dtype) == "bool":
+                return topi.cast(_reduced(topi.cast(x, "uint8"), axes, keepdims, reducer), "bool")
+            return _reduced(x, axes, keepdims, reducer)
+
+        keepdims = bool(call.attrs.keepdims)
+        return builder.call_te(expression, call.args[0], primfunc_name_hint=hint)
+
+
+def _lower_position(
+    op: str, before: Callable[[Any, Any], Any], start: Callable[[str], Any]
+) -> None:
+    """Lower the position of the first maximum or minimum, or of the first NaN if there is one."""
+
+    def choose(left: Sequence[Any], right: Sequence[Any]) -> tuple[Any, Any]:
+        (i, a), (j, b) = left, right
+        wins, loses, ties = before(a, b), before(b, a), a == b
+        if _is_float(str(a.ty)):
+            wins = tirx.any(wins, tirx.all(tirx.isnan(a), tirx.Not(tirx.isnan(b))))
+            loses = tirx.any(loses, tirx.isnan(b))
+            ties = tirx.any(ties, tirx.all(tirx.isnan(a), tirx.isnan(b)))
+        # The value waits for no position: the next element is soon compared with it.
+        first = tirx.any(wins, tirx.all(ties, i < j))
+        return tirx.Select(first, i, j), tirx.Select(loses, b, a)
+
+    hint = op.removeprefix("relax.")
+    # Any position comes before that of the start, which equals an infinite element.
+    reducer = te.comm_reducer(
+        choose, lambda index, ty: (tirx.max_value(str(index)), start(str(ty))), name=hint
+    )
+
+    @legalisation(op)
+    def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        axes, keepdims = _axes(call), bool(call.attrs.keepdims)
+
+        def expression(x: te.Tensor) -> te.Tensor:
+            values = topi.cast(x, "uint8") if str(x.dtype) == "bool" else x
+            return _position(values, axes, keepdims, reducer)
+
+        return builder.call_te(expression, call.args[0], primfunc_name_hint=hint)
+
+    lower_half_in_float32(op)
+
+
+def _position(x: te.Tensor, axes: Sequence[int], keepdims: bool, reducer: Any) -> te.Tensor:
+    """Return the position that a reducer of positions and values leaves, counted along the axes."""
+    if not axes:
+        return topi.full(x.shape, "int64", 0)
+
+    def with_position(value: Any, along: dict[int, Any]) -> tuple[Any, Any]:
+        position = tirx.const(0, "int64")
+        for axis in axes:
+            position = position * x.shape[axis] + along[axis].var
+        return position, value
+
+    position, _ = _reduced(x, axes, keepdims, reducer, with_position)
+    return topi.identity(position)
+
+
+def _reduced(
+    x: te.Tensor,
+    axes: Sequence[int],
+    keepdims: bool,
+    reducer: Any,
+    term: Callable[[Any, dict[int, Any]], Any] = lambda value, _: value,
+) -> Any:
+    """Return what a reducer makes of the terms, each of an element and the axes that it is along.
+
+    Tensors if the reducer is one of tuples.
+    """
+    along = {axis: te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in axes}
+    kept = [axis for axis in range(len(x.shape)) if axis not in along]
+
+    def element(*index: Any) -> Any:
+        own = dict(zip(range(len(x.shape)) if keepdims else kept, index, strict=True)) | along
+        value = x(*(own[axis] for axis in range(len(x.shape))))
+        return reducer(term(value, along), axis=list(along.values()))
+
+    shape = [
+        1 if axis in along else extent
+        for axis, extent in enumerate(x.shape)
+        if keepdims or axis in kept
+    ]
+    return te.compute(shape, element, name="reduced")
+
+
+def _infinity(dtype: str) -> Any:
+    return tirx.const(float("inf"), dtype) if _is_float(dtype) else tirx.max_value(dtype)
+
+
+def _minus_infinity(dtype: str) -> Any:
+    return tirx.const(float("-inf"), dtype) if _is_float(dtype) else tirx.min_value(dtype)
+
+
+def _is_float(dtype: str) -> bool:
+    return dtype.startswith(("float", "bfloat"))
+
+
+Statistic = Callable[[te.Tensor, list[int], bool], te.Tensor]
+
+
+def _lower_statistic(op: str, statistic: Statistic) -> None:
+    """Lower a mean of floats or what is made of means; integers are left to TVM."""
+    stock: Legalisation = tvm.ir.Op.get(op).get_attr("FLegalize")
+
+    @legalisation(op)
+    def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        (x,), keepdims = call.args, bool(call.attrs.keepdims)
+        if not _is_float(str(x.ty.dtype)):
+            return stock(builder, call)
+        hint = op.removeprefix("relax.")
+        return builder.call_te(statistic, x, _axes(call), keepdims, primfunc_name_hint=hint)
+
+
+def _variance(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
+    """Return the population variance, by deviations from the mean."""
+    deviation = topi.subtract(x, mean_expression(x, axes, True))
+    return mean_expression(topi.multiply(deviation, deviation), axes, keepdims)
+
+
+def _deviation(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
+    """Return the standard deviation: its derivative where all elements are equal is 0, not NaN."""
+    variance = _variance(x, axes, keepdims)
+
+    def root(*i: Any) -> Any:
+        square = variance(*i)
+        return tirx.if_then_else(square > 0, tirx.sqrt(square), square)
+
+    return te.compute(variance.shape, root, name="deviation")
+
+
+@legalisation("relax.median")
+def median(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower a median: the lower one of two, and along one axis its index, too.
+
+    The stock one reads past the end of the result over several axes, and sorts by a function of the
+    host that no GPU has.
+    """
+    axes = _axes(call)
+    kept = [axis for axis in range(call.args[0].ty.ndim) if axis not in axes]
+    results = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
+
+    def expression(x: te.Tensor) -> list[te.Tensor]:
+        count = math.prod(x.shape[axis] for axis in axes)
+        rows = topi.reshape(topi.transpose(x, kept + axes), [*(x.shape[a] for a in kept), count])
+        found = order(rows, len(kept), descending=False)
+        index = te.compute(rows.shape[:-1], lambda *i: found(*i, (count - 1) // 2), name="index")
+        value = te.compute(rows.shape[:-1], lambda *i: rows(*i, index(*i)), name="value")
+        pairs = zip((value, index), results, strict=False)
+        return [topi.reshape(tensor, list(ty.shape)) for tensor, ty in pairs]
+
+    return builder.call_te(
+        expression, call.args[0], primfunc_name_hint="median", primfunc_attrs=OPAQUE
+    )
+
+
+_lower_extremum("relax.max", larger, _minus_infinity)
+_lower_extremum("relax.min", smaller, _infinity)
+_lower_position("relax.argmax", operator.gt, _minus_infinity)
+_lower_position("relax.argmin", operator.lt, _infinity)
+_lower_statistic("relax.mean", mean_expression)
+_lower_statistic("relax.std", _deviation)
+_lower_statistic("relax.variance", _variance)
+
+lower_half_in_float32(
+    *("relax.collapse_sum_to", "relax.max", "relax.mean", "relax.min", "relax.prod", "relax.std"),
+    *("relax.sum", "relax.variance", "relax.nn.cross_entropy_with_logits"),
+    *("relax.nn.log_softmax", "relax.nn.nll_loss", "relax.nn.softmax"),
+)

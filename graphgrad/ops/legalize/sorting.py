@@ -1,0 +1,126 @@
+"""Lowerings of sorting and searching: any dtype and axis, stable, and with a place for NaN."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, te, tirx, topi
+
+from ...ir.tensor import is_float
+from ..cumulative import cumulative
+from ..define import OPAQUE
+from ..indexing import Indexing, gather, outside_value, within
+from ..order import order
+from .axis import checked_axis
+from .table import legalisation
+
+
+@legalisation("relax.argsort")
+def argsort(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower argsort; the stock one refuses 8-bit integers, and is undefined with NaN."""
+    axis, dtype = checked_axis(call), str(call.attrs.dtype)
+
+    def expression(x: te.Tensor) -> te.Tensor:
+        found = order(x, axis, bool(call.attrs.descending))
+        return te.compute(x.shape, lambda *i: found(*i).astype(dtype), name="argsort")
+
+    return builder.call_te(
+        expression, call.args[0], primfunc_name_hint="argsort", primfunc_attrs=OPAQUE
+    )
+
+
+@legalisation("relax.sort")
+def sort(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower sort as the elements in the order of argsort."""
+    axis = checked_axis(call)
+
+    def expression(x: te.Tensor) -> te.Tensor:
+        return _at(x, order(x, axis, bool(call.attrs.descending)), axis)
+
+    return builder.call_te(
+        expression, call.args[0], primfunc_name_hint="sort", primfunc_attrs=OPAQUE
+    )
+
+
+@legalisation("relax.topk")
+def topk(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower topk as the first of the sorted elements: of ties, the first ones.
+
+    The stock one refuses symbolic shapes. Where there are fewer than k elements, NaN (0 in
+    integers) and the index −1 stand for the others.
+    """
+    axis, wanted, dtype = checked_axis(call), str(call.attrs.ret_type), str(call.attrs.dtype)
+    result = call.ty.fields[0] if isinstance(call.ty, relax.TupleType) else call.ty
+    count = result.shape[axis]
+
+    def expression(x: te.Tensor) -> te.Tensor | list[te.Tensor]:
+        found = order(x, axis, bool(call.attrs.largest))
+        shape = [count if d == axis else extent for d, extent in enumerate(x.shape)]
+
+        def place(*i: Any) -> Any:
+            inside = tirx.all(True, *within([i[axis]], [x.shape[axis]], [count]))
+            return tirx.if_then_else(inside, found(*i), tirx.const(-1, "int64"))
+
+        places = te.compute(shape, place, name="places")
+        values = _at(x, places, axis)
+        indices = te.compute(shape, lambda *i: places(*i).astype(dtype), name="indices")
+        return {"values": values, "indices": indices, "both": [values, indices]}[wanted]
+
+    return builder.call_te(
+        expression, call.args[0], primfunc_name_hint="topk", primfunc_attrs=OPAQUE
+    )
+
+
+@legalisation("relax.bucketize")
+def bucketize(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower bucketize so that NaN goes behind every boundary; the stock one puts it before."""
+    dtype = "int32" if call.attrs.out_int32 else "int64"
+
+    def expression(x: te.Tensor, boundaries: te.Tensor) -> te.Tensor:
+        found = topi.searchsorted(boundaries, x, bool(call.attrs.right), dtype)
+        if not is_float(str(x.dtype)):
+            return found
+        last = boundaries.shape[0].astype(dtype)
+        return te.compute(
+            x.shape, lambda *i: tirx.Select(tirx.isnan(x(*i)), last, found(*i)), name="bucketize"
+        )
+
+    return builder.call_te(
+        expression, *call.args, primfunc_name_hint="bucketize", primfunc_attrs=OPAQUE
+    )
+
+
+@legalisation("relax.multinomial_from_uniform")
+def multinomial(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    """Lower the choice of the class at which cumulative probability passes a uniform number.
+
+    The stock one wants probabilities and numbers of one dtype, and reads outside for a row that
+    does not exist; here the nearest row serves.
+    """
+
+    def expression(p: te.Tensor, uniform: te.Tensor, rows: te.Tensor) -> te.Tensor:
+        total = cumulative(p, 1, "add", exclusive=False)
+        wide = "float64" if "float64" in (str(p.dtype), str(uniform.dtype)) else "float32"
+        k = te.reduce_axis((0, p.shape[1]), "k")
+
+        def passed(n: Any, _: Any) -> Any:
+            row = tirx.max(tirx.min(rows[n, 0].astype("int64"), p.shape[0] - 1), 0)
+            is_below = total[row, k].astype(wide) <= uniform[n, 0].astype(wide)
+            return te.sum(is_below.astype("int64"), axis=k)
+
+        count = te.compute(uniform.shape, passed, name="passed")
+        last = p.shape[1] - 1
+        return te.compute(
+            uniform.shape,
+            lambda *i: tirx.min(count(*i), last).astype(str(call.attrs.dtype)),
+            name="multinomial",
+        )
+
+    return builder.call_te(
+        expression, *call.args, primfunc_name_hint="multinomial", primfunc_attrs=OPAQUE
+    )
+
+
+def _at(x: te.Tensor, places: te.Tensor, axis: int) -> te.Tensor:
+    """Return the elements at places along an axis."""
+    return gather(Indexing("elements", axis, "nan"), x, places, outside_value(str(x.dtype)))

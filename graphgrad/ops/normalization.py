@@ -1,0 +1,158 @@
+"""Normalisation in terms of the vocabulary: what rules, lowerings and converters share.
+
+Everything is taken in float32 for half precision, and means are summed in float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..ir.tensor import Dimension, Tensor
+from . import functional as op
+from .moments import moments
+
+
+def mean(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Return the mean over axes, which are kept with extent 1.
+
+    The sum is in float64: what a sum of many float32 loses is a shift of all centred values.
+    """
+    total = op.reduce_sum(x.astype("float64"), axes, keepdims=True)
+    return op.divide_by_count(total, [x.shape[axis] for axis in axes]).astype(x.dtype)
+
+
+def standardise(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
+    """Return x − μ and (σ² + ε)^(−1/2) with the statistics over axes, which are kept in the latter.
+
+    Parameters
+    ----------
+    x : Tensor
+        float32 or float64.
+    axes : sequence of int
+        Non-negative.
+    epsilon : float
+    """
+    centre, variance = moments(x, axes)
+    return x - centre, op.rsqrt(variance + epsilon)
+
+
+def inverse_root_mean_square(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
+    """Return (mean x² + ε)^(−1/2) over axes, which are kept with extent 1."""
+    return op.rsqrt(mean(x * x, axes) + epsilon)
+
+
+def spread(parameter: Tensor, axes: Sequence[int], rank: int) -> Tensor:
+    """Lay a parameter whose axes are `axes` of a tensor of some rank along that tensor."""
+    order = sorted(range(len(axes)), key=lambda position: axes[position])
+    ordered = op.permute_dims(parameter, order)
+    extents = dict(zip(sorted(axes), ordered.shape, strict=True))
+    return op.reshape(ordered, [extents.get(axis, 1) for axis in range(rank)])
+
+
+def collect(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Sum over all axes but `axes`, and put those in that order: the transpose of `spread`."""
+    total = op.reduce_sum(x, [axis for axis in range(x.ndim) if axis not in axes])
+    kept = sorted(axes)
+    return op.permute_dims(total, [kept.index(axis) for axis in axes])
+
+
+def in_groups(x: Tensor, axis: int, groups: int) -> Tensor:
+    """Split an axis in two: the groups, and the members of each."""
+    members = x.shape[axis] // groups
+    return op.reshape(x, [*x.shape[:axis], groups, members, *x.shape[axis + 1 :]])
+
+
+def group_axes(axes: Sequence[int], axis: int) -> list[int]:
+    """Return the axes that a group norm reduces, as numbered after `in_groups`."""
+    return [axis + 1, *(a if a < axis else a + 1 for a in axes)]
+
+
+@dataclass(frozen=True)
+class ChannelGroups:
+    """Groups of channels that have statistics in common.
+
+    Attributes
+    ----------
+    axis : int
+        That of the channels, non-negative.
+    channels : Dimension
+        How many there are.
+    count : int, optional
+        The number of groups; if it is not given each channel is one, and has no axis of members.
+    """
+
+    axis: int
+    channels: Dimension
+    count: int | None = None
+
+    def apart(self, x: Tensor) -> Tensor:
+        """Return a tensor with its channels as two axes: groups, and members."""
+        return x if self.count is None else in_groups(x, self.axis, self.count)
+
+    def axes(self, positions: Sequence[int]) -> list[int]:
+        """Return the axes that statistics over some others are taken over, after `apart`."""
+        return list(positions) if self.count is None else group_axes(positions, self.axis)
+
+    def along(self, statistic: Tensor) -> Tensor:
+        """Return a statistic of each group, of extent 1 along the members, for each channel."""
+        if self.count is None:
+            return statistic
+        before, behind = statistic.shape[: self.axis], statistic.shape[self.axis + 2 :]
+        whole = op.broadcast_to(statistic, [*before, self.count, self._members, *behind])
+        return op.reshape(whole, [*before, self.channels, *behind])
+
+    def mean(self, x: Tensor) -> Tensor:
+        """Return the means over the members of each group, as `along` takes them."""
+        if self.count is None:
+            return x
+        total = op.reduce_sum(self.apart(x), [self.axis + 1], keepdims=True)
+        return op.divide_by_count(total, [self._members])
+
+    @property
+    def _members(self) -> Dimension:
+        """The number of channels of a group."""
+        return 1 if self.count is None else self.channels // self.count
+
+
+def normalise(
+    x: Tensor,
+    axes: Sequence[int],
+    epsilon: float,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    parameter_axes: Sequence[int] = (),
+    centre: bool = True,
+) -> Tensor:
+    """Return γ (x − μ) (σ² + ε)^(−1/2) + β with the statistics over `axes`.
+
+    Parameters
+    ----------
+    x : Tensor
+        Float.
+    axes : sequence of int
+        Non-negative.
+    epsilon : float
+    gamma, beta : Tensor, optional
+        Of the extents of `x` along `parameter_axes`, in that order.
+    parameter_axes : sequence of int
+        Non-negative.
+    centre : bool
+        Whether the mean is subtracted; if not, σ² is the mean square.
+
+    Returns
+    -------
+    Tensor
+        In the shape and dtype of `x`.
+    """
+    wide = op.widen(x)
+    if centre:
+        centred, r = standardise(wide, axes, epsilon)
+    else:
+        centred, r = wide, inverse_root_mean_square(wide, axes, epsilon)
+    y = centred * r
+    if gamma is not None:
+        y = y * spread(op.widen(gamma), parameter_axes, x.ndim)
+    if beta is not None:
+        y = y + spread(op.widen(beta), parameter_axes, x.ndim)
+    return y.astype(x.dtype)

@@ -1,0 +1,188 @@
+"""The memory timeline of a lowered function: how many bytes are in use at each of its kernels.
+
+Counted are the tensors that the program still needs, each memory once, whoever shares it
+(`memory/alias.py`), and what a kernel holds for itself while it runs. The plan of memory makes
+tensors follow each other in the same place; it needs at least this much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+
+from ..memory.alias import Aliases, Module
+from ..memory.allocation import scratch_bytes
+from ..memory.regions import OUTSIDE
+from .origins import KernelCall
+
+
+@dataclass(frozen=True)
+class LiveTensor:
+    """Memory that is in use at the peak.
+
+    Attributes
+    ----------
+    name : str
+        Of the argument, or of the first value that it holds.
+    bytes : int
+    kind : "argument", "constant", "result" or "value"
+        Arguments are in use all the time. A result is returned in memory of its own.
+    call : int or None
+        Which kernel call computes it first; None if none does.
+    """
+
+    name: str
+    bytes: int
+    kind: str
+    call: int | None
+
+
+@dataclass(frozen=True)
+class MemoryTimeline:
+    """How many bytes are in use at each kernel call.
+
+    Attributes
+    ----------
+    tensors : tuple of int
+        Bytes of all tensors that are in use, for each call.
+    scratch : tuple of int
+        Bytes that the kernel of each call holds for itself; those of its threads count once.
+    arguments : int
+        Bytes of the function's arguments, which are part of `tensors`.
+    peak : int
+        The call at which most is in use.
+    at_peak : tuple of LiveTensor
+        The tensors in use there, the largest first.
+    """
+
+    tensors: tuple[int, ...]
+    scratch: tuple[int, ...]
+    arguments: int
+    peak: int
+    at_peak: tuple[LiveTensor, ...]
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes in use at the peak."""
+        return self.tensors[self.peak] + self.scratch[self.peak] if self.tensors else self.arguments
+
+
+def memory_timeline(
+    mod: tvm.IRModule, function: str, calls: Sequence[KernelCall], *, counts_scratch: bool = True
+) -> MemoryTimeline:
+    """Return the memory timeline of a function.
+
+    Parameters
+    ----------
+    mod : IRModule
+        Of scheduled kernels, before memory is planned.
+    function : str
+        A function of concrete shapes, without branches.
+    calls : sequence of KernelCall
+        Those of the function.
+    counts_scratch : bool
+        Whether kernels are those of a processor, which take what they hold for themselves from the
+        same memory.
+    """
+    variable = mod.get_global_var(function)
+    aliases = Module(mod.functions, views=True).function(variable)
+    spans = list(_spans(aliases, mod[variable]))
+    positions = [aliases.bound[call.binding.var] for call in calls]
+    tensors = _sums(spans, positions)
+    known: dict[str, int] = {}
+    scratch = [_scratch(mod, c.kernel, known) if counts_scratch else 0 for c in calls]
+    totals = [a + b for a, b in zip(tensors, scratch, strict=True)]
+    peak = totals.index(max(totals)) if totals else 0
+    computed = {position: index for index, position in enumerate(positions)}
+    alive = [s for s in spans if positions and s.first <= positions[peak] <= s.last]
+    return MemoryTimeline(
+        tuple(tensors),
+        tuple(scratch),
+        sum(s.bytes for s in spans if s.kind == "argument"),
+        peak,
+        tuple(
+            LiveTensor(s.name, s.bytes, s.kind, computed.get(s.first))
+            for s in sorted(alive, key=lambda s: -s.bytes)
+        ),
+    )
+
+
+@dataclass
+class _Span:
+    """From when to when some memory is in use, in positions of `Aliases`."""
+
+    name: str
+    bytes: int
+    kind: str
+    first: int
+    last: float
+
+
+def _spans(aliases: Aliases, function: relax.Function) -> Iterator[_Span]:
+    """Yield the memory of all values, each once."""
+    found: dict[int, _Span] = {}
+    for var, tree in aliases.values.items():
+        first = aliases.bound.get(var, 0)
+        for leaf, ty in _leaves(tree, var.ty):
+            region = aliases.region(leaf)
+            span = found.setdefault(region, _Span(var.name, 0, "value", first, first))
+            span.bytes = max(span.bytes, _bytes(ty))
+            span.last = max(span.last, first)
+    for use in aliases.uses:
+        used = found.get(aliases.region(use.leaf))
+        if used is not None:
+            used.last = max(used.last, use.position)
+    for region in aliases.returned():
+        if region in found:
+            found[region].kind, found[region].last = "result", math.inf
+    for constant in aliases.constants:
+        size = _bytes(constant.value.ty)
+        region = aliases.region(constant.leaf)
+        found[region] = _Span("constant", size, "constant", 0, math.inf)
+    for param, tree in zip(function.params, aliases.params, strict=True):
+        for leaf, _ in _leaves(tree, param.ty):
+            span = found[aliases.region(leaf)]
+            span.name, span.kind, span.first, span.last = param.name, "argument", 0, math.inf
+    found.pop(OUTSIDE, None)
+    yield from found.values()
+
+
+def _leaves(tree: Any, ty: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the leaves of a value that have memory, each with its type."""
+    if isinstance(tree, list):
+        for branch, field in zip(tree, ty.fields, strict=True):
+            yield from _leaves(branch, field)
+    elif tree is not None:
+        yield tree, ty
+
+
+def _bytes(ty: Any) -> int:
+    if not isinstance(ty, relax.TensorType) or ty.shape is None:
+        return 0
+    elements = math.prod(int(extent) for extent in ty.shape.values)
+    return elements * tvm.DataType(str(ty.dtype)).itemsize
+
+
+def _sums(spans: Iterable[_Span], positions: Sequence[int]) -> list[int]:
+    """Return how many bytes are in use at each position."""
+    changes: list[tuple[float, int]] = []
+    for span in spans:
+        changes += [(span.first, span.bytes), (span.last + 1, -span.bytes)]
+    changes.sort(reverse=True)
+    sums, total = [], 0
+    for position in positions:
+        while changes and changes[-1][0] <= position:
+            total += changes.pop()[1]
+        sums.append(total)
+    return sums
+
+
+def _scratch(mod: tvm.IRModule, kernel: str, known: dict[str, int]) -> int:
+    if kernel not in known:
+        known[kernel] = sum(scratch_bytes(mod[kernel]))
+    return known[kernel]

@@ -1,0 +1,195 @@
+"""Which calls of a program each kernel of its lowered form computes.
+
+A provenance (`provenance.py`) is written on the calls of a program, and stock passes lose it:
+fusion makes functions of several calls, shares them between equal groups and renames all values. So
+the passes are watched, and what they made is recognised by what it computes (`profile_terms.py`).
+What is not recognised is unknown; nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax, tirx
+
+from ..ir.provenance import Provenance, read
+from .terms import Terms, bindings_of, calls_kernel, variables_read
+
+_LEGALISATION = "LegalizeOps"
+_FUSION = "FuseOps"
+_FUSED_KERNELS = "FuseTIR"
+_LAST = "ToNonDataflow"
+_LOWERING = "graphgrad.lower"
+"""Passes by name. After `_LAST` kernel calls keep their order alone; `_LOWERING` is the whole."""
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A call of the program, before it became a kernel or part of one.
+
+    Attributes
+    ----------
+    op : str
+        The Relax op, such as ``"relax.nn.conv2d"``; of a call of something else, its name.
+    provenance : Provenance
+        Its ONNX node, and whose gradient it belongs to.
+    """
+
+    op: str
+    provenance: Provenance
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """A call of a kernel in a lowered function.
+
+    Attributes
+    ----------
+    kernel : str
+        Its name in the lowered module.
+    binding : relax.VarBinding
+        What it is bound to, before memory is planned.
+    origins : tuple of Origin
+        What it computes, in the program's order; empty if that is not known.
+    """
+
+    kernel: str
+    binding: Any
+    origins: tuple[Origin, ...]
+
+
+@tvm.ir.instrument.pass_instrument
+class OriginRecorder:
+    """Watches the lowering of a module, as an instrument of TVM's pass context.
+
+    Parameters
+    ----------
+    function : str
+        The Relax function whose kernels are asked for.
+
+    Attributes
+    ----------
+    calls : list of KernelCall
+        In the order in which they run, once the module is lowered.
+    module : IRModule or None
+        That which holds `calls`.
+    added : frozenset of str
+        Kernels that were added after that, which compute nothing of the program: checks.
+    """
+
+    def __init__(self, function: str):
+        self._function = function
+        self._origins: dict[Any, Origin] = {}
+        self._legalised, self._fused = Terms(), Terms()
+        self._made_of: Mapping[Any, tuple[Any, ...]] = {}
+        self._reads: dict[Any, list[Any]] = {}
+        self.calls: list[KernelCall] = []
+        self.module: tvm.IRModule | None = None
+        self.added: frozenset[str] = frozenset()
+
+    def run_before_pass(self, mod: tvm.IRModule, info: Any) -> None:
+        """Look at a module that a pass is about to change."""
+        name, function = str(info.name), self._of(mod)
+        if function is None:
+            return
+        if name == _LEGALISATION:
+            self._origins = {b.var: _origin(b.value) for b in bindings_of(function)}
+        elif name == _FUSION:
+            # What passes of ours have copied since has the origin of what it is a copy of.
+            for var, copied in self._legalised.recognised(function).items():
+                if copied:
+                    self._origins.setdefault(var, self._origins[copied[0]])
+            self._fused.learn(function)
+        elif name == _LAST:
+            self.module = mod
+            self.calls = list(self._kernel_calls(function))
+
+    def run_after_pass(self, mod: tvm.IRModule, info: Any) -> None:
+        """Look at what a pass has made."""
+        name, function = str(info.name), self._of(mod)
+        if function is None:
+            return
+        if name == _LEGALISATION:
+            self._origins = _handed_on(self._origins, function)
+            self._legalised.learn(function)
+            self._remember(function, {b.var: (b.var,) for b in bindings_of(function)})
+        elif name == _FUSION:
+            self._fused.learn_groups(mod)
+        elif name == _FUSED_KERNELS:
+            self._remember(function, self._fused.recognised(function))
+        elif name == _LOWERING and self.module is not None:
+            self.added = _kernels(mod) - _kernels(self.module)
+
+    def _of(self, mod: tvm.IRModule) -> relax.Function | None:
+        for variable, function in mod.functions.items():
+            if variable.name_hint == self._function and isinstance(function, relax.Function):
+                return function
+        return None
+
+    def _remember(self, function: relax.Function, made_of: Mapping[Any, tuple[Any, ...]]) -> None:
+        self._made_of = made_of
+        self._reads = {b.var: variables_read(b.value) for b in bindings_of(function)}
+
+    def _kernel_calls(self, function: relax.Function) -> Iterator[KernelCall]:
+        bindings = bindings_of(function)
+        items: dict[Any, list[Any]] = {}
+        for binding in bindings:
+            if isinstance(binding.value, relax.TupleGetItem):
+                items.setdefault(binding.value.tuple_value, []).append(binding.var)
+        for binding in bindings:
+            if calls_kernel(binding.value):
+                results = [binding.var, *items.get(binding.var, [])]
+                origins = self._computed(results, variables_read(binding.value))
+                yield KernelCall(str(binding.value.args[0].name_hint), binding, origins)
+
+    def _computed(self, results: list[Any], read_by_kernel: list[Any]) -> tuple[Origin, ...]:
+        """Return what lies between what a kernel reads and its results.
+
+        A pass of ours that makes one kernel of several keeps the variables of its results, but not
+        those in between. Nothing is known if that leads past what the kernel reads.
+        """
+        found: dict[Any, None] = {}
+        inside = list(results)
+        seen = set(read_by_kernel)
+        while inside:
+            var = inside.pop()
+            if var in seen:
+                continue
+            seen.add(var)
+            if var not in self._reads:
+                if var in results:
+                    continue
+                return ()
+            found.update(dict.fromkeys(self._made_of.get(var, ())))
+            inside += self._reads[var]
+        order = [var for var in self._origins if var in found]
+        return tuple(dict.fromkeys(self._origins[var] for var in order))
+
+
+def _kernels(mod: tvm.IRModule) -> frozenset[str]:
+    return frozenset(
+        str(variable.name_hint)
+        for variable, function in mod.functions.items()
+        if isinstance(function, tirx.PrimFunc)
+    )
+
+
+def _origin(value: Any) -> Origin:
+    op = getattr(value, "op", None)
+    name = getattr(op, "name", None) or getattr(op, "name_hint", None) or type(value).__name__
+    return Origin(str(name), read(getattr(value, "span", None)))
+
+
+def _handed_on(origins: Mapping[Any, Origin], function: relax.Function) -> dict[Any, Origin]:
+    """Return the origins after legalisation: a call that became several is the last one of them."""
+    handed_on: dict[Any, Origin] = {}
+    waiting: list[Any] = []
+    for binding in bindings_of(function):
+        waiting.append(binding.var)
+        if binding.var in origins:
+            handed_on.update(dict.fromkeys(waiting, origins[binding.var]))
+            waiting = []
+    return handed_on

@@ -1,0 +1,230 @@
+"""A profile for people: tables with bars, and a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArgumentError
+from ..report.curve import sparkline
+from ..report.table import table
+
+if TYPE_CHECKING:
+    from .memory import LiveTensor
+    from .profile import KernelTime, Profile
+
+FIGURE_FORMATS = (".png", ".svg")
+
+_COLOURS = {"forward": "C0", "backward": "C1", "update": "C2"}
+_MIXED = "C7"
+
+_BAR_WIDTH = 24
+_CLASSES_SHOWN = 30
+_KERNELS_SHOWN = 10
+_TENSORS_SHOWN = 8
+_NODES_SHOWN = 3
+_NAME_WIDTH = 44
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def timing_text(profile: Profile) -> str:
+    """Return the time and the memory of a step as a whole, as text."""
+    low, high = (1e3 * f(profile.step_seconds) for f in (min, max))
+    parts = [
+        f"a step takes {1e3 * median(profile.step_seconds):.2f} ms ({low:.2f} to {high:.2f} in "
+        f"{len(profile.step_seconds)} steps), compiled in {profile.compile_seconds:.1f} s"
+    ]
+    if profile.memory is not None:
+        parts.append(f"at most {_megabytes(profile.memory.peak_bytes)} are in use")
+    return "; ".join(parts)
+
+
+def profile_text(profile: Profile) -> str:
+    """Return a profile as text: time by class, the slowest kernels, and the memory timeline."""
+    parts = [_summary(profile), _classes(profile), _kernels(profile)]
+    if profile.memory is not None:
+        parts.append(_memory(profile))
+    return "\n\n".join(parts)
+
+
+def check_figure_path(path: str | Path) -> Path:
+    """Return where a picture goes, after checking that one can be drawn there.
+
+    Raises
+    ------
+    ArgumentError
+        The ending is none that is drawn, or matplotlib is missing.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in FIGURE_FORMATS:
+        raise ArgumentError(
+            f"the figure {path} must end in {' or '.join(FIGURE_FORMATS)}, which is its format"
+        )
+    _figure_class()
+    return path
+
+
+def write_profile_figure(path: str | Path, profile: Profile) -> None:
+    """Draw a profile: bars of time by class, and the bytes in use over the step.
+
+    Parameters
+    ----------
+    path : str or Path
+        Ends in ``.png`` or ``.svg``; overwritten.
+    profile : Profile
+
+    Raises
+    ------
+    ArgumentError
+        As `check_figure_path`; or the file cannot be written.
+    """
+    path = check_figure_path(path)
+    classes = profile.classes[:_CLASSES_SHOWN]
+    figure = _figure_class()(figsize=(9, 4 + 0.25 * len(classes)), layout="constrained")
+    bars, memory = figure.subplots(2, 1, height_ratios=(1 + 0.25 * len(classes), 3))
+    bars.barh(
+        range(len(classes)),
+        [1e3 * one.seconds for one in classes],
+        color=[_COLOURS.get(one.phase, _MIXED) for one in classes],
+    )
+    bars.set_yticks(range(len(classes)), [_short(f"{o.op_class}, {o.phase}") for o in classes])
+    bars.invert_yaxis()
+    bars.set(xlabel="ms per step", title=_headline(profile))
+    _draw_memory(memory, profile)
+    try:
+        figure.savefig(path, format=path.suffix.lower().removeprefix("."), dpi=120)
+    except OSError as error:
+        raise ArgumentError(f"cannot write the figure {path}: {error.strerror}") from error
+
+
+def _figure_class() -> Any:
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
+    except ImportError as error:
+        raise ArgumentError(
+            "a figure needs matplotlib: pip install 'graphgrad[plot]', or leave the figure out"
+        ) from error
+    return Figure
+
+
+def _draw_memory(axes: Any, profile: Profile) -> None:
+    timeline = profile.memory
+    if timeline is None:
+        axes.set_axis_off()
+        return
+    tensors = [one / 1e6 for one in timeline.tensors]
+    totals = [a + b / 1e6 for a, b in zip(tensors, timeline.scratch, strict=True)]
+    calls = range(len(totals))
+    axes.fill_between(calls, totals, step="mid", color="C3", alpha=0.5, label="held by kernels")
+    axes.fill_between(calls, tensors, step="mid", color="C0", label="tensors")
+    axes.axhline(timeline.arguments / 1e6, color="k", linewidth=0.8, label="arguments")
+    axes.plot(timeline.peak, timeline.peak_bytes / 1e6, "kv", label="peak")
+    axes.set(xlabel="kernel call", ylabel="MB in use", ylim=(0, None))
+    axes.legend(loc="upper right")
+
+
+def _headline(profile: Profile) -> str:
+    step = 1e3 * median(profile.step_seconds)
+    return f"a step takes {step:.2f} ms, of which kernels {1e3 * profile.kernel_seconds:.2f} ms"
+
+
+def _summary(profile: Profile) -> str:
+    phases = ", ".join(f"{phase} {1e3 * s:.2f} ms" for phase, s in profile.phases.items())
+    return "\n".join(
+        [
+            timing_text(profile),
+            f"kernels {1e3 * profile.kernel_seconds:.2f} ms: {phases}; the virtual machine itself "
+            f"{1e3 * profile.machine_seconds:.2f} ms",
+        ]
+    )
+
+
+def _classes(profile: Profile) -> str:
+    total = profile.kernel_seconds or 1.0
+    classes = profile.classes
+    largest = classes[0].seconds if classes else 1.0
+    rows = [
+        [
+            one.phase,
+            _short(one.op_class),
+            ", ".join(one.gradients),
+            str(one.calls),
+            f"{1e3 * one.seconds:.3f}",
+            f"{100 * one.seconds / total:.1f} %",
+            f"{one.bytes / 1e9 / one.seconds:.1f}" if one.seconds else "",
+            bar(one.seconds / largest),
+        ]
+        for one in classes[:_CLASSES_SHOWN]
+    ]
+    header = ["phase", "op class", "gradient", "calls", "ms", "share", "GB/s", ""]
+    return table(header, rows, right=[3, 4, 5, 6]) + _rest(len(classes) - len(rows), "class(es)")
+
+
+def _kernels(profile: Profile) -> str:
+    slowest = sorted(profile.kernels, key=lambda one: -one.seconds)[:_KERNELS_SHOWN]
+    rows = [
+        [_short(one.kernel), f"{1e3 * one.seconds:.3f}", one.phase, _nodes(one)] for one in slowest
+    ]
+    return table(["slowest kernels", "ms", "phase", "nodes"], rows, right=[1])
+
+
+def _memory(profile: Profile) -> str:
+    timeline = profile.memory
+    assert timeline is not None
+    by_call = {one.call: one for one in profile.kernels if one.call is not None}
+    totals = [a + b for a, b in zip(timeline.tensors, timeline.scratch, strict=True)]
+    lines = [
+        f"memory in use: {_megabytes(timeline.peak_bytes)} at the peak, of which arguments "
+        f"{_megabytes(timeline.arguments)}",
+        sparkline(totals),
+    ]
+    if timeline.peak not in by_call:
+        return "\n".join(lines)
+    at = by_call[timeline.peak]
+    lines.append(
+        f"the peak is at kernel {timeline.peak + 1} of {len(totals)}, {at.kernel} ({at.phase}, "
+        f"{_nodes(at)}), which holds {_megabytes(timeline.scratch[timeline.peak])} for itself"
+    )
+    own = [one for one in timeline.at_peak if one.kind not in ("argument", "constant")]
+    rows = [_live(one, by_call) for one in own[:_TENSORS_SHOWN]]
+    lines.append(table(["in use there", "MB", "kind", "computed by"], rows, right=[1]))
+    return "\n".join(lines) + _rest(len(own) - len(rows), "tensor(s)")
+
+
+def _live(tensor: LiveTensor, by_call: dict[int, KernelTime]) -> list[str]:
+    kernel = None if tensor.call is None else by_call.get(tensor.call)
+    computed = f"{kernel.op_class}, {_nodes(kernel)}" if kernel is not None else ""
+    return [_short(tensor.name), f"{tensor.bytes / 1e6:.2f}", tensor.kind, _short(computed, 70)]
+
+
+def bar(fraction: float, width: int = _BAR_WIDTH) -> str:
+    """Return a bar of block characters, in eighths of a character.
+
+    Parameters
+    ----------
+    fraction : float
+        Between 0 and 1.
+    width : int
+        Characters of a full bar.
+    """
+    eighths = round(fraction * width * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+def _nodes(kernel: KernelTime) -> str:
+    shown = ", ".join(kernel.nodes[:_NODES_SHOWN])
+    more = len(kernel.nodes) - _NODES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown or kernel.op_class
+
+
+def _rest(count: int, what: str) -> str:
+    return f"\nand {count} more {what}" if count > 0 else ""
+
+
+def _short(text: str, width: int = _NAME_WIDTH) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _megabytes(count: int) -> str:
+    return f"{count / 1e6:.1f} MB"

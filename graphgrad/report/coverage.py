@@ -1,0 +1,234 @@
+"""`coverage`: which ops of a model have which gradient, before anything runs."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import tvm
+from tvm import relax
+
+from ..autodiff.activity import (
+    Activity,
+    has_cotangent,
+    op_name,
+    place,
+    stops_derivatives,
+    survey,
+    variables_in,
+)
+from ..autodiff.vjp import select
+from ..errors import ArgumentError
+from ..frontend.mode import specialise
+from ..frontend.model import Model
+from ..ir.inline import linearise
+from ..ir.program import Program
+from ..ir.tensor import is_float
+from .table import table
+
+Provenance = Literal["hand", "derived", "user", "nondifferentiable", "missing", "not needed"]
+
+_PLACES_SHOWN = 3
+
+_OFF_PATH = "no gradient needed"
+_STOPS = "declared: its derivative is zero or undefined"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One op of a model.
+
+    Attributes
+    ----------
+    op : str
+    count : int
+        How often it is called.
+    provenance : str
+        Who wrote its gradient, ``"hand"`` (graphgrad), ``"user"`` or ``"derived"``; or
+        ``"nondifferentiable"``, where the gradient ends by declaration; or ``"missing"``. Off the
+        way from the differentiated values to the outputs: ``"not needed"``.
+    reason : str
+        Why it is missing or not needed.
+    where : list of str
+        Names of the ONNX nodes, or of the values where there is no node.
+    """
+
+    op: str
+    count: int
+    provenance: Provenance
+    reason: str
+    where: list[str]
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Which ops have which gradient; returned by `coverage`.
+
+    Attributes
+    ----------
+    rows : list of Row
+        The ops on the way from the parameters and float inputs to the float outputs; those that
+        are missing first.
+    off_path : list of Row
+        The calls that need no gradient.
+    """
+
+    rows: list[Row]
+    off_path: list[Row]
+
+    @property
+    def missing(self) -> list[Row]:
+        """The ops that have no gradient and need one."""
+        return [row for row in self.rows if row.provenance == "missing"]
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is missing."""
+        return not self.missing
+
+    def to_json(self) -> str:
+        """Return the facts as JSON: an object with ``complete``, ``rows`` and ``off_path``."""
+        return json.dumps(self.facts())
+
+    def facts(self) -> dict[str, Any]:
+        """Return the facts in plain values."""
+        return {
+            "complete": self.complete,
+            "rows": [asdict(row) for row in self.rows],
+            "off_path": [asdict(row) for row in self.off_path],
+        }
+
+    def __str__(self) -> str:
+        return f"{_table([*self.rows, *self.off_path])}\n{self._summary()}"
+
+    def table(self) -> str:
+        """Return the ops that need a gradient as text, a line for each."""
+        return _table(self.rows)
+
+    def _summary(self) -> str:
+        if self.complete:
+            return "nothing is missing"
+        calls = sum(row.count for row in self.missing)
+        return f"missing: {len(self.missing)} op(s) in {calls} call(s)"
+
+
+def coverage(
+    subject: Model | tvm.IRModule,
+    func: str = "main",
+    wrt: Sequence[str] | None = None,
+    rules: str = "auto",
+) -> Coverage:
+    """Say which ops of a model have which gradient.
+
+    Nothing is compiled or run. Counted are the calls between the values that can be differentiated
+    (the parameters that train and the float inputs) and the float outputs; calls of Relax functions
+    are counted with what is inside them.
+
+    Parameters
+    ----------
+    subject : Model or IRModule
+    func : str
+        Name of the function of an IRModule.
+    wrt : sequence of str, optional
+        What is differentiated, by name; default: every float input and parameter that trains.
+    rules : "auto" or "derived"
+        As of `graphgrad.vjp`.
+
+    Returns
+    -------
+    Coverage
+        A table of op, count, provenance (``hand``, ``derived``, ``user``, ``nondifferentiable`` or
+        ``missing``), and the ONNX nodes; ``str`` shows it, ``.to_json()`` gives it to programs.
+
+    Raises
+    ------
+    ArgumentError
+        `subject` is neither, or has no such function or value; or `rules` is unknown.
+    NotDifferentiableError
+        A value in `wrt` is no float tensor.
+
+    Examples
+    --------
+    >>> print(gg.coverage(gg.from_onnx("model.onnx")))
+    """
+    if isinstance(subject, Model):
+        program = linearise(specialise(subject, training=None), "main", rules)
+        names = {*subject.inputs, *subject.trainable()}
+        default = [param for param in program.params if param.name in names]
+    elif isinstance(subject, tvm.IRModule):
+        program = linearise(subject, func, rules)
+        default = list(program.params)
+    else:
+        raise ArgumentError(
+            f"expected a graphgrad.Model or an IRModule, given a {type(subject).__name__}"
+        )
+    if wrt is not None:
+        return _of_program(program, select(program, wrt))
+    return _of_program(program, [param for param in default if has_cotangent(param.ty)])
+
+
+def _of_program(program: Program, wrt: Iterable[Any]) -> Coverage:
+    activity = survey(program, wrt)
+    found: dict[tuple[Provenance, str], list[str]] = defaultdict(list)
+    reasons: dict[str, list[str]] = defaultdict(list)
+    for var, value in program.bindings:
+        if isinstance(value, relax.Call | relax.If):
+            name = op_name(value)
+            found[_provenance(activity, var, value), name].append(place(var, value))
+            if var in activity.missing:
+                reasons[name].append(activity.reasons[var])
+    order: Sequence[Provenance] = ("missing", "nondifferentiable", "user", "derived", "hand")
+    return Coverage(
+        [row for provenance in order for row in _rows(found, provenance, reasons)],
+        _rows(found, "not needed", reasons),
+    )
+
+
+def _rows(
+    found: dict[tuple[Provenance, str], list[str]],
+    provenance: Provenance,
+    reasons: dict[str, list[str]],
+) -> list[Row]:
+    fixed = {"nondifferentiable": _STOPS, "not needed": _OFF_PATH}
+    rows = []
+    for (kind, op), places in sorted(found.items()):
+        if kind == provenance:
+            reason = (
+                "; ".join(dict.fromkeys(reasons[op])) if kind == "missing" else fixed.get(kind, "")
+            )
+            rows.append(Row(op, len(places), kind, reason, places))
+    return rows
+
+
+def _provenance(activity: Activity, var: Any, value: Any) -> Provenance:
+    if var in activity.missing:
+        return "missing"
+    if var in activity.rules:
+        return activity.rules[var].origin
+    varied = any(source in activity.varied for source in variables_in(value))
+    if varied and stops_derivatives(value) and _is_float_value(var.ty):
+        return "nondifferentiable"
+    return "not needed"
+
+
+def _is_float_value(ty: Any) -> bool:
+    return has_cotangent(ty) or (isinstance(ty, tvm.ir.PrimType) and is_float(str(ty)))
+
+
+def _table(rows: Sequence[Row]) -> str:
+    lines = [[row.op, str(row.count), row.provenance, _where_text(row)] for row in rows]
+    return table(["op", "count", "gradient", "where"], lines, right=[1])
+
+
+def _where_text(row: Row) -> str:
+    places = _places_text(row.where)
+    return f"{places}: {row.reason}" if row.provenance == "missing" else row.reason or places
+
+
+def _places_text(places: Sequence[str]) -> str:
+    shown = ", ".join(places[:_PLACES_SHOWN])
+    more = len(places) - _PLACES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

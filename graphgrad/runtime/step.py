@@ -1,0 +1,405 @@
+"""`ExportedStep`: a training step, loaded from an export."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from numbers import Real
+from typing import Any, TypeVar
+
+import numpy as np
+import tvm
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
+from . import state_file
+from .arrays import Arrays, Staging, to_array, to_arrays
+from .errors import FolderError, InputError, OutOfMemoryError, StateError
+from .folder import MANIFEST, STATE, check_files, folder_at, machine_code_from, read_manifest
+from .machine import check_machine, device_errors, open_device, release_pool
+from .owned import Description, Owned
+from .program import Programs
+from .synchronized import TakesTurns, one_at_a_time
+from .threads import prepare as prepare_threads
+from .window import Window, accumulated_in, dropped_on_failure
+
+_T = TypeVar("_T")
+
+
+class ExportedStep(TakesTurns):
+    """A compiled training step, its parameters and all that it changes, loaded from an export.
+
+    Any thread may use it; what another does meanwhile waits for its turn.
+
+    Parameters
+    ----------
+    folder : path
+        What ``step.export`` or ``graphgrad.export_step`` wrote.
+    device : tvm device, optional
+        By default the first of the kind that the export is for.
+    weights : path or mapping of str to array, optional
+        Values of all parameters and statistics by name, in place of those in the export: arrays, or
+        a safetensors file of them. Training then starts at step 0. A file that ``save`` wrote is
+        continued instead, as by `load`.
+
+    Attributes
+    ----------
+    manifest : dict
+        What the export holds, as its file ``manifest.json`` says it.
+    learning_rate : float
+        The rate of the next steps; may be set at any time.
+    steps : int
+        Steps so far: calls, or windows of `accumulate` calls.
+
+    Raises
+    ------
+    FolderError
+        The export is missing or damaged, `folder` is no path, or the export holds no weights and
+        none were given.
+    MachineError
+        This machine cannot run it.
+    OutOfMemoryError
+        The device has too little memory for the parameters and the optimiser's state.
+    InputError, StateError
+        The weights do not fit, or `device` is none of TVM.
+    """
+
+    steps: int
+    _seed: int
+    _learning_rate: float
+    _rate: tvm.runtime.Tensor
+    _owned: Owned
+    _window: Window | None
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        device: tvm.runtime.Device | None = None,
+        weights: str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    ):
+        super().__init__()
+        root = folder_at(folder)
+        self.manifest = read_manifest(root)
+        check_files(root, self.manifest["files"])
+        check_machine(self.manifest)
+        self._device = open_device(self.manifest, device)
+        self._staging = Staging(self._device)
+        self._described = Description.of(self.manifest)
+        with machine_code_from(root, self.manifest["files"]):
+            self._programs = Programs(root, self.manifest["entries"], self._device)
+        if isinstance(weights, Mapping):
+            self._start(weights)
+        elif not isinstance(weights, str | os.PathLike | None):
+            raise InputError(
+                f"weights is a {type(weights).__name__}; give arrays by name or a path"
+            )
+        elif weights is not None and not state_file.is_state_file(weights):
+            self._start(_read_weights(weights))
+        elif weights is not None or STATE in self.manifest["files"]:
+            self.load(root / STATE if weights is None else weights)
+        else:
+            raise FolderError(
+                f"{root} was exported without weights: give them as weights=, arrays by name or a "
+                "safetensors file"
+            )
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the next steps."""
+        return self._learning_rate
+
+    @learning_rate.setter
+    @one_at_a_time
+    def learning_rate(self, rate: float) -> None:
+        self._check_rate(rate)
+        self._rate = self._on_device("a copy of the learning rate", lambda: self._placed_rate(rate))
+        self._learning_rate = float(rate)
+
+    @property
+    @one_at_a_time
+    def skipped(self) -> int:
+        """How many of `steps` changed nothing, because something was not finite."""
+        with device_errors(self._device, "a copy of the count of updates"):
+            return self.steps - self._owned.updates
+
+    @property
+    def accumulate(self) -> int:
+        """How many calls, each with a micro-batch, make a step."""
+        return int(self.manifest.get("accumulate", 1))
+
+    @property
+    def accumulated(self) -> int:
+        """How many micro-batches the open window has; 0 between two steps."""
+        return self._window.accumulated if self._window is not None else 0
+
+    @one_at_a_time
+    def discard(self) -> None:
+        """Drop the micro-batches of the open window, as if they had never been."""
+        if self._window is not None:
+            self._window.accumulated = 0
+
+    @property
+    @one_at_a_time
+    def params(self) -> Arrays:
+        """Copies of all parameters, by name."""
+        return self._arrays("params")
+
+    @property
+    @one_at_a_time
+    def state(self) -> Arrays:
+        """Copies of the running statistics, by name."""
+        return self._arrays("state")
+
+    @property
+    @one_at_a_time
+    def optimizer_state(self) -> dict[str, Arrays]:
+        """Copies of the optimiser's buffers, by kind (such as ``momentum``) and parameter."""
+        return {slot: self._arrays(slot) for slot in self._described.fills}
+
+    def __call__(self, inputs: Any, targets: Any = None) -> float:
+        """Make one step, or add a micro-batch to it.
+
+        Parameters
+        ----------
+        inputs : array or mapping of str to array
+            In the dtypes and one set of the shapes of the export; a single array for a model with
+            one input. Arrays of numpy, or of any library with DLPack, or lists. What is on the
+            device already is not copied; on a GPU it must be ready on the default stream, or be a
+            tensor of PyTorch, and stay as it is until the step is done.
+        targets : array
+            Labels or values; left out if the loss takes none.
+
+        Returns
+        -------
+        loss : float
+            Of this batch and the parameters before the step.
+
+        Raises
+        ------
+        InputError
+            An array does not fit; nothing has changed.
+        OutOfMemoryError
+            The device has too little memory; nothing has changed, but where it was short for the
+            end of a window alone, the window is dropped.
+        MachineError
+            The device failed, perhaps in an earlier step.
+        """
+        loss = self.enqueue(inputs, targets)
+        with device_errors(self._device, "a training step"):
+            return float(loss.numpy())
+
+    @one_at_a_time
+    def enqueue(self, inputs: Any, targets: Any = None) -> tvm.runtime.Tensor:
+        """Make one step as a call does, but do not wait for a GPU to finish it.
+
+        Returns
+        -------
+        loss : tvm.runtime.Tensor
+            A scalar on the device; its ``numpy()`` waits, and raises TVM's own error if the device
+            has failed.
+
+        Raises
+        ------
+        InputError, OutOfMemoryError, MachineError
+            As of a call.
+        """
+        task, window = "a training step", self._window
+        loss, *fresh = self._on_device(task, lambda: self._step(inputs, targets))
+        if window is not None:
+            window.replace(fresh)
+            if window.accumulated < self.accumulate:
+                return loss
+            window.accumulated = 0  # also if the end fails
+            fresh = self._on_device(task, lambda: self._end(window))
+        self._owned.replace(fresh)
+        self.steps += 1
+        return loss
+
+    @one_at_a_time
+    def evaluate(self, inputs: Any) -> Arrays:
+        """Return the model's outputs by name, in inference form, with the current parameters.
+
+        In an open window those of its start.
+
+        Raises
+        ------
+        InputError, OutOfMemoryError, MachineError
+            As of a call.
+        """
+        return self._on_device("an evaluation", lambda: self._evaluate(inputs))
+
+    @one_at_a_time
+    def save(self, path: str | os.PathLike[str], extra: Mapping[str, Any] | None = None) -> None:
+        """Write everything that the next steps depend on to one file, as graphgrad's steps do.
+
+        Parameters
+        ----------
+        path : path
+            Replaced in one step: after a crash it holds the old or the new state, whole.
+        extra : mapping, optional
+            Facts of your own; anything that JSON can hold.
+
+        Raises
+        ------
+        InputError
+            `extra` is no mapping.
+        StateError
+            The file cannot be written, or JSON cannot hold `extra`; what stood there before is
+            untouched.
+        MachineError
+            The device has failed.
+        """
+        if extra is not None and not isinstance(extra, Mapping):
+            raise InputError(f"extra is a {type(extra).__name__}; give a dict of facts by name")
+        facts = {
+            "optimizer": self.manifest["optimizer"],
+            "learning_rate": self._learning_rate,
+            "steps": self.steps,
+            "skipped": self.skipped,
+            "seed": self._seed,
+            "extra": dict(extra or {}),
+        }
+        groups = {group: self._arrays(group) for group in self._owned.groups()}
+        if self._window is not None and self.accumulated:
+            facts |= {"accumulate": self.accumulate, "accumulated": self.accumulated}
+            with device_errors(self._device, "a copy of the open window"):
+                groups |= self._window.arrays()
+        state_file.write(path, groups, facts)
+
+    @one_at_a_time
+    def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Go back to a state that was saved, here or by graphgrad; return its ``extra``.
+
+        Raises
+        ------
+        StateError
+            The file is missing, damaged, or of another model or optimiser, or of an open window and
+            another `accumulate`; nothing has changed.
+        OutOfMemoryError
+            The device has no room for it beside what it replaces; nothing has changed.
+        MachineError
+            The device has failed.
+        """
+        groups, facts = state_file.read(path)
+        # A group without arrays leaves no trace in the file.
+        accumulated = accumulated_in(path, facts, self.accumulate)
+        window_types = self._described.window_types() if accumulated else {}
+        types = {**self._described.types(), **window_types}
+        groups = {group: groups.get(group, {}) for group in {**types, **groups}}
+        state_file.check_match(path, groups, types)
+        if facts["optimizer"] != self.manifest["optimizer"]:
+            raise StateError(
+                f"{path} was saved by {facts['optimizer']}, but this step uses "
+                f"{self.manifest['optimizer']}"
+            )
+        self._place(groups, facts)
+        return facts["extra"]
+
+    def _start(self, weights: Mapping[str, Any]) -> None:
+        """Begin at step 0 with given values of the parameters and statistics."""
+        wanted = {**self._described.params, **self._described.state}
+        if weights.keys() != wanted.keys():
+            raise InputError(
+                f"weights: unknown {sorted(weights.keys() - wanted.keys(), key=str)}, missing "
+                f"{sorted(wanted.keys() - weights.keys())}; the names are in {MANIFEST}"
+            )
+        with device_errors(self._device, "a copy of the weights"):
+            arrays = {name: to_array(f"weights {name!r}", weights[name]) for name in wanted}
+        for name, ty in wanted.items():
+            ty.check(f"weights {name!r}", arrays[name])
+        facts = {**self.manifest, "steps": 0, "skipped": 0, "accumulated": 0}
+        self._place(self._described.started(arrays), facts)
+
+    def _place(self, groups: Mapping[str, Arrays], facts: Mapping[str, Any]) -> None:
+        """Go on from arrays, copied in the order that the step takes them, and facts of a file."""
+        steps, rate = facts["steps"], facts["learning_rate"]
+        accumulated = int(facts.get("accumulated", 0))
+        self._check_rate(rate)
+
+        def placed() -> tuple[Any, ...]:
+            described = self._described
+            owned = Owned(described, groups, steps - facts["skipped"], self._device)
+            window = None
+            if self.accumulate > 1:
+                types, storage = described.window_types(), described.storage
+                window = Window(types, groups, accumulated, self._device, storage)
+            return owned, window, self._placed_rate(rate)  # last, as it may overwrite
+
+        task = "a copy of the parameters and the optimiser's state"
+        self._owned, self._window, self._rate = self._on_device(task, placed)
+        self.steps, self._learning_rate, self._seed = steps, float(rate), facts["seed"]
+
+    def _check_rate(self, rate: float) -> None:
+        if not isinstance(rate, Real) or isinstance(rate, bool) or not 0 <= rate < math.inf:
+            raise InputError(f"learning_rate={rate!r} must be a finite number, at least 0")
+        for dtype in {ty.dtype for ty in self._described.trained}:
+            with np.errstate(over="ignore"):
+                overflows = np.isinf(np.float64(rate).astype(dtype))
+            if overflows:
+                raise InputError(f"learning_rate={rate!r} is too large for {dtype} parameters")
+
+    def _placed_rate(self, rate: float) -> tvm.runtime.Tensor:
+        return self._staging.copy("learning rate", np.asarray(rate, "float64"))
+
+    def _arrays(self, group: str) -> Arrays:
+        """Return copies of a group of what the step owns."""
+        with device_errors(self._device, f"a copy of {group}"):
+            return self._owned.arrays(group)
+
+    def _on_device(self, task: str, work: Callable[[], _T]) -> _T:
+        """Return what some work does that places arrays on the device, then perhaps computes there.
+
+        Where memory is short, what is kept for the next arrays is given back and the work done once
+        more: it has changed nothing.
+        """
+        if self._device.type == "cpu":
+            prepare_threads()
+        try:
+            with device_errors(self._device, task):
+                return work()
+        except OutOfMemoryError:
+            self._staging.clear()
+        release_pool()  # not before the error is gone: it held on to what the work had taken
+        try:
+            with device_errors(self._device, task):
+                return work()
+        except OutOfMemoryError:
+            self._staging.clear()  # the next batch may be a smaller one
+            raise
+
+    def _step(self, inputs: Any, targets: Any) -> Any:
+        """Return what the program of a step, or of a micro-batch, returns."""
+        program, arguments = self._programs.of(inputs, self._staging)
+        arguments += program.targets(targets, self._staging)
+        arguments.append(self._rate if self._window is None else self._window.opens)
+        if program.seeded:
+            # The two halves of a word of 64 bits: no two calls of two seeds share one.
+            call = self.steps * self.accumulate + self.accumulated
+            word = np.asarray(self._seed << 32 | call, "int64")
+            arguments.append(self._staging.copy("seed", word))
+        if self._window is None:
+            return program.step(*arguments, *self._owned.everything())
+        summed = [*self._owned.of_model(), *self._window.everything()]
+        errors = device_errors(self._device, "a training step")
+        with dropped_on_failure(self._window, OutOfMemoryError), errors:
+            return program.step(*arguments, *summed)
+
+    def _end(self, window: Window) -> Any:
+        """Return what the program at the end of a window returns."""
+        end = self._programs.end
+        assert end is not None
+        return end(self._rate, *self._owned.replaced(), *window.everything())
+
+    def _evaluate(self, inputs: Any) -> Arrays:
+        """Return the outputs by name."""
+        program, arguments = self._programs.of(inputs, self._staging)
+        outputs = program.evaluate(*arguments, *self._owned.of_model())[0]
+        return to_arrays(dict(zip(self.manifest["outputs"], outputs, strict=True)))
+
+
+def _read_weights(path: str | os.PathLike[str]) -> Arrays:
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise StateError(f"{path} cannot be read as a safetensors file: {error}") from error

@@ -1,0 +1,249 @@
+"""Promotion keeps a program's meaning, names, shapes and spans, and says what it cannot reach."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.script.parser import ir as I
+from tvm.script.parser import relax as R
+
+import graphgrad as gg
+from graphgrad.check.promote import promote_model, promote_to_float64
+from graphgrad.ir.provenance import read, span_of
+from graphgrad.models import resnet_digits
+from tests.running import F64, function, run
+
+op = relax.op
+
+
+def low_floats(mod):
+    """The lower floats that the text of a module's Relax functions still names."""
+    text = "\n".join(
+        mod[var].script() for var in mod.get_global_vars() if isinstance(mod[var], relax.Function)
+    )
+    return [dtype for dtype in ("float16", "bfloat16", "float32") if dtype in text]
+
+
+def promoted(build, *types):
+    mod = function(build, *types)
+    result, obstacles = promote_to_float64(mod)
+    assert relax.analysis.check_well_formed(result)
+    return result, obstacles
+
+
+X = np.array([[0.1, -1.7, 3.0], [2.5, 0.0, -0.3]])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda x, dt: op.add(x, relax.const(np.float32(0.1), dt)), X + 0.1),
+        (op.astype, X),
+        (lambda x, dt: op.astype(x, "float16"), X),
+        (lambda x, dt: op.multiply(x, op.ones([2, 3], dt)), X),
+        (lambda x, dt: op.multiply(x, op.full([2, 3], relax.const(2.0, dt), dt)), 2 * X),
+        (lambda x, dt: op.add(x, op.astype(op.arange(0, 3, 1, "int64"), dt)), X + np.arange(3)),
+        (lambda x, dt: op.add(x, op.arange(0, 3, 1, dt)), X + np.arange(3)),
+        (lambda x, dt: op.matmul(x, op.permute_dims(x), out_dtype="float32"), X @ X.T),
+        (lambda x, dt: op.clip(x, -0.25, 0.25), X.clip(-0.25, 0.25)),
+        (lambda x, dt: op.astype(op.astype(x, "int32"), dt), np.trunc(X)),
+        (lambda x, dt: op.concat(op.split(x, 3, axis=1), axis=1), X),
+    ],
+    ids=[
+        "constant",
+        "cast to itself",
+        "cast to half",
+        "ones",
+        "full",
+        "cast of integers",
+        "arange",
+        "out_dtype",
+        "bounds",
+        "integers between",
+        "tuples",
+    ],
+)
+def test_everything_becomes_float64(build, expected, dtype):
+    mod, obstacles = promoted(lambda b, x: b.emit(b.normalize(build(x, dtype))), ((2, 3), dtype))
+    assert not obstacles
+    assert not low_floats(mod)
+    (result,) = run(mod, "main", X)
+    assert result.dtype == np.float64
+    tolerance = 1e-2 if dtype != "float32" else 1e-7  # of the constants, which stay as they are
+    np.testing.assert_allclose(result, expected, rtol=tolerance, atol=1e-15)
+
+
+def test_conv_with_output_dtype():
+    types = ((1, 2, 4, 4), "float16"), ((3, 2, 3, 3), "float16")
+    mod, obstacles = promoted(
+        lambda b, x, w: b.emit(op.nn.conv2d(x, w, out_dtype="float32")), *types
+    )
+    assert not obstacles
+    assert not low_floats(mod)
+
+
+def test_op_of_ours_that_names_a_dtype():
+    from graphgrad.ops.define import call_op, define_op
+
+    own = define_op(
+        "promotion_probe",
+        ["x"],
+        lambda call: relax.TensorType(call.args[0].ty.shape, call.attrs["dtype"]),
+        lambda call, x: tvm.topi.cast(x, call.attrs["dtype"]),
+    )
+    mod, obstacles = promoted(
+        lambda b, x: b.emit(call_op(own, [x], dtype="float16", axes=[0, 1])), ((2, 3), "float32")
+    )
+    assert not obstacles
+    assert not low_floats(mod)
+    np.testing.assert_array_equal(run(mod, "main", X)[0], X)
+
+
+def test_integers_and_booleans_stay():
+    mod, _ = promoted(lambda b, x: b.emit(op.argmax(x, axis=1)), ((2, 3), "float32"))
+    assert run(mod, "main", X)[0].tolist() == [2, 0]
+    assert str(mod["main"].ret_ty.dtype) == "int64"
+
+
+def test_names_shapes_and_spans_stay():
+    x = relax.Var("x.1", relax.TensorType([tvm.tirx.Var("n", "int64"), 3], "float32"))
+    builder = relax.BlockBuilder()
+    with builder.function("main", [x]):
+        with builder.dataflow():
+            call = op.exp(x)
+            located = relax.Call(call.op, call.args, call.attrs, [], span_of("Exp_1", "Exp"))
+            result = builder.emit_output(located, "y.1")
+        builder.emit_func_output(result)
+    mod, _ = promote_to_float64(builder.get())
+    main = mod["main"]
+    binding = main.body.blocks[0].bindings[0]
+    assert main.params[0].name == "x.1"
+    assert str(main.params[0].ty.shape[0]) == "n"
+    assert binding.var.name == builder.get()["main"].body.blocks[0].bindings[0].var.name
+    assert read(binding.value.span).node == "Exp_1"
+
+
+def test_calls_branches_and_local_functions():
+    @I.ir_module
+    class Module:
+        @R.function(private=True)
+        def double(x: R.Tensor((3,), "float32")) -> R.Tensor((3,), "float32"):
+            return R.add(x, x)
+
+        @R.function
+        def main(x: R.Tensor((3,), "float32"), flag: R.Tensor((), "bool")) -> R.Tensor(
+            (3,), "float32"
+        ):
+            cls = Module
+
+            @R.function
+            def local(z: R.Tensor((3,), "float32")) -> R.Tensor((3,), "float32"):
+                s = R.multiply(z, R.const(0.5, "float32"))
+                return s
+
+            if flag:
+                a = cls.double(x)
+                y = R.exp(a)
+            else:
+                y = local(x)
+            return y
+
+    mod, obstacles = promote_to_float64(Module)
+    assert not obstacles
+    assert not low_floats(mod)
+    x = np.array([0.1, 0.2, 0.3])
+    compiled = relax.VirtualMachine(gg.compile(relax.transform.LambdaLift()(mod)), tvm.cpu())
+    for flag, expected in ((True, np.exp(2 * x)), (False, x / 2)):
+        result = compiled["main"](*map(gg.lower.arrays.to_tensor, (x, np.array(flag))))
+        np.testing.assert_allclose(result.numpy(), expected, rtol=1e-14)
+
+
+def kernel_module(te_function, *types):
+    return function(lambda b, x: b.emit_te(te_function, x), *types)
+
+
+def test_kernel_stays_and_is_reported():
+    mod, obstacles = promote_to_float64(kernel_module(tvm.topi.exp, ((2, 3), "float32")))
+    (obstacle,) = obstacles
+    assert "call_tir(exp" in obstacle
+    assert "dtypes of its buffers" in obstacle
+    assert relax.analysis.check_well_formed(mod)
+    (result,) = run(mod, "main", X)
+    assert result.dtype == np.float64
+    np.testing.assert_array_equal(result, result.astype("float32"))
+    np.testing.assert_allclose(result, np.exp(X), rtol=1e-6)
+
+
+def test_kernel_that_graphgrad_made_of_expressions_becomes_float64():
+    mod, obstacles = promote_to_float64(
+        function(lambda b, x: b.emit(gg.call_te(tvm.topi.exp, x)), ((2, 3), "float32"))
+    )
+    assert not obstacles
+    np.testing.assert_allclose(run(mod, "main", X)[0], np.exp(X), rtol=1e-15)
+    assert not promote_to_float64(gg.vjp(mod))[1]
+
+
+def test_kernel_with_several_outputs():
+    mod, obstacles = promote_to_float64(
+        kernel_module(lambda x: tvm.topi.split(x, 3, axis=1), ((2, 3), "float32"))
+    )
+    assert len(obstacles) == 1
+    assert relax.analysis.check_well_formed(mod)
+    np.testing.assert_array_equal(np.concatenate(run(mod, "main", X), 1), X.astype("float32"))
+
+
+def test_kernel_of_integers_is_no_obstacle():
+    mod, obstacles = promote_to_float64(
+        kernel_module(lambda x: tvm.topi.add(x, x), ((2, 3), "int32"))
+    )
+    assert not obstacles
+    assert run(mod, "main", X.astype("int32"))[0].dtype == np.int32
+
+
+def test_packed_function_is_reported():
+    def build(builder, x):
+        call = relax.call_dps_packed("some.function", x, out_ty=relax.TensorType((2, 3), "float32"))
+        return builder.emit(call)
+
+    mod, (obstacle,) = promoted(build, ((2, 3), "float32"))
+    assert "call_dps_packed" in obstacle
+    assert str(mod["main"].ret_ty.dtype) == F64
+
+
+def test_quantisation_is_reported():
+    def build(builder, x):
+        scale, zero = relax.const(np.float32(0.5)), relax.const(np.int8(0))
+        return builder.emit(op.quantize(x, scale, zero, axis=0))
+
+    _, obstacles = promoted(build, ((2, 3), "float32"))
+    assert ["relax.quantize" in text for text in obstacles] == [True]
+
+
+def test_float64_module_is_unchanged():
+    mod = function(lambda b, x: b.emit(op.exp(x)), ((2, 3), F64))
+    result, obstacles = promote_to_float64(mod)
+    assert not obstacles
+    tvm.ir.assert_structural_equal(result["main"], mod["main"])
+
+
+def test_model():
+    model = gg.from_onnx(resnet_digits())
+    wide, obstacles = promote_model(model)
+    assert not obstacles
+    assert wide.outputs == model.outputs
+    assert {array.dtype for array in [*wide.params.values(), *wide.state.values()]} == {
+        np.dtype("float64")
+    }
+    assert {array.dtype for array in model.params.values()} == {np.dtype("float32")}
+    assert {dtype for _, dtype in wide.input_types().values()} == {F64}
+    x = np.random.default_rng(0).uniform(-1, 1, (2, 1, 8, 8))
+    outputs = gg.value_and_grad(model)(x.astype("float32"), np.ones((2, 10), "float32"))[0]
+    exact = gg.value_and_grad(wide)(x, np.ones((2, 10)))[0]
+    for name, array in exact.items():
+        np.testing.assert_allclose(outputs[name], array, rtol=1e-4, atol=1e-5)
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(gg.ArgumentError, match="IRModule"):
+        promote_to_float64("model.onnx")

@@ -1,0 +1,89 @@
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from graphgrad import models
+from graphgrad.cli.main import main
+from tests.peers import peer
+
+
+@pytest.fixture
+def path(tmp_path):
+    onnx.save(models.mlp((4, 5, 3)), tmp_path / "mlp.onnx")
+    return str(tmp_path / "mlp.onnx")
+
+
+def test_text(path, capsys):
+    assert main(["bench", path, "--steps", "2"]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("a step takes") and "in 2 steps" in line and "are in use" in line
+
+
+def test_json(path, capsys):
+    assert main(["bench", path, "--steps", "2", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["model"] == path and len(facts["step_seconds"]) == 2
+    assert facts["median_seconds"] > 0 and facts["peak_bytes"] > 0
+    assert "kernels" not in facts
+
+
+def test_profile(path, capsys):
+    assert main(["bench", path, "--profile", "--steps", "1"]) == 0
+    output = capsys.readouterr().out
+    assert "op class" in output and "Gemm" in output and "hand" in output
+    assert "slowest kernels" in output and "memory in use" in output
+
+
+def test_profile_as_json_and_figure(path, tmp_path, capsys):
+    peer("matplotlib")
+    figure = tmp_path / "profile.svg"
+    arguments = ["--profile", "--steps", "1", "--json", "--batch", "3", "--figure", str(figure)]
+    assert main(["bench", path, *arguments]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert {kernel["phase"] for kernel in facts["kernels"]} >= {"forward", "backward"}
+    assert figure.read_text().lstrip().startswith("<?xml")
+
+
+@pytest.mark.parametrize("loss, targets", [("cross_entropy", [1, 0, 2, 1]), ("mse", np.eye(4, 3))])
+def test_data_of_a_file(path, tmp_path, capsys, loss, targets):
+    y = np.asarray(targets, "int64" if loss == "cross_entropy" else "float32")
+    np.savez(tmp_path / "data.npz", x=np.ones((4, 4), np.float32), y=y)
+    data = ["--data", str(tmp_path / "data.npz"), "--batch", "2", "--loss", loss]
+    assert main(["bench", path, "--steps", "1", "--json", *data]) == 0
+    assert json.loads(capsys.readouterr().out)["median_seconds"] > 0
+
+
+def test_values_are_drawn_for_a_loss_of_values(path, capsys):
+    assert main(["bench", path, "--steps", "1", "--loss", "mse"]) == 0
+    assert "a step takes" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, error",
+    [
+        (["--figure", "a.svg"], "--figure draws a profile; give --profile too"),
+        (["--profile", "--figure", "a.gif"], "must end in .png or .svg"),
+        (["--loss", "none"], "loss='none' is unknown"),
+    ],
+)
+def test_bad_usage(path, capsys, arguments, error):
+    assert main(["bench", path, *arguments]) == 2
+    assert error in capsys.readouterr().err
+
+
+def test_open_dimensions_beside_the_batch_need_data(tmp_path, capsys):
+    shapes = [["N", "S", 4], ["N", "S", 4]]
+    x, y = (
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape)
+        for name, shape in zip("xy", shapes, strict=True)
+    )
+    w = onnx.numpy_helper.from_array(np.ones((4, 4), np.float32), "w")
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["y"], name="product")], "g", [x], [y], [w]
+    )
+    opset = [onnx.helper.make_opsetid("", 17)]
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opset), tmp_path / "open.onnx")
+    assert main(["bench", str(tmp_path / "open.onnx"), "--loss", "mse"]) == 2
+    assert "the symbolic dimension S beside the batch" in capsys.readouterr().err

@@ -1,0 +1,100 @@
+import json
+import sys
+
+import numpy as np
+import onnx
+import pytest
+
+import graphgrad as gg
+from graphgrad import models
+from graphgrad.cli.main import main
+from graphgrad.registry import unregister
+from tests.unknown_ops import take_away
+
+
+@pytest.fixture
+def path(tmp_path):
+    onnx.save(models.mlp((4, 5, 3)), tmp_path / "mlp.onnx")
+    return str(tmp_path / "mlp.onnx")
+
+
+@pytest.fixture
+def wrong_relu():
+    gg.register_gradient("relax.nn.relu")(lambda inputs, outputs, cts, attrs: [cts[0] * 2.0])
+    yield
+    unregister("relax.nn.relu")
+
+
+def events(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_plain_text(path, capsys):
+    assert main(["check", path]) == 0
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
+    assert len(lines) == 5  # three nodes, the model, the summary
+    assert all(line.startswith("ok") for line in lines[:4])
+    assert "agree with finite differences in float64" in lines[-1]
+    assert output.err == ""
+
+
+def test_table_on_a_terminal(path, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert main(["check", path]) == 0
+    header = capsys.readouterr().out.splitlines()[0]
+    assert header.split() == ["gradient", "error", "dtype", "of", "remarks"]
+
+
+def test_json(path, capsys):
+    assert main(["check", path, "--json", "--order", "2", "--seed", "3"]) == 0
+    *parts, result = events(capsys)
+    assert [part["event"] for part in parts] == ["part"] * 4
+    assert parts[0]["node"] == "fc1"
+    assert {part["precision"] for part in parts} == {"float64"}
+    assert result["event"] == "result"
+    assert result["agrees"]
+    assert result["first"] is None
+
+
+def test_first_wrong_node_is_named(path, capsys, wrong_relu):
+    assert main(["check", path]) == 1
+    output = capsys.readouterr()
+    assert "the first that disagrees: relax.nn.relu (node 'activation1')" in output.err
+    assert [line.split()[0] for line in output.out.splitlines()] == ["ok", "WRONG", "ok", "WRONG"]
+
+
+def test_wrong_node_in_json(path, capsys, wrong_relu):
+    assert main(["check", path, "--json"]) == 1
+    *parts, result = events(capsys)
+    assert result["first"] == "relax.nn.relu (node 'activation1')"
+    mismatch = parts[1]["mismatch"]
+    assert abs(mismatch["given"] - mismatch["expected"]) > 0.1
+    assert len(mismatch["index"]) == 2
+
+
+def test_inputs_from_a_file(path, tmp_path, capsys):
+    (name,) = gg.from_onnx(path).inputs
+    np.savez(tmp_path / "data.npz", **{name: np.ones((2, 4), "float32")})
+    assert main(["check", path, "--input", str(tmp_path / "data.npz")]) == 0
+
+
+def test_inputs_that_do_not_fit(path, tmp_path, capsys):
+    np.savez(tmp_path / "data.npz", other=np.ones((2, 4), "float32"))
+    assert main(["check", path, "--input", str(tmp_path / "data.npz")]) == 2
+    assert "no input 'other'" in capsys.readouterr().err
+    assert main(["check", path, "--input", str(tmp_path / "none.npz")]) == 2
+
+
+def test_missing_gradient_fails_the_check(path, capsys, monkeypatch):
+    take_away(monkeypatch, "relax.nn.relu")
+    assert main(["check", path, "--json"]) == 1
+    output = capsys.readouterr()
+    assert "relax.nn.relu" in output.err
+    assert json.loads(output.out)["missing"] == [["relax.nn.relu", ["activation1"]]]
+
+
+def test_order_is_one_or_two(path):
+    with pytest.raises(SystemExit) as caught:
+        main(["check", path, "--order", "3"])
+    assert caught.value.code == 2

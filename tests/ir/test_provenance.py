@@ -1,0 +1,35 @@
+import pytest
+from tvm.ir import SourceName, Span
+
+from graphgrad.errors import ArgumentError
+from graphgrad.ir.provenance import Provenance, read, span_of, with_origin
+
+
+@pytest.mark.parametrize(
+    "node, op_type, origin",
+    [
+        ("Conv_0", "Conv", None),
+        ('/layer.1/"odd" name', "Conv", "hand"),
+        (None, None, "derived"),
+        ("ümlaut", "Relu", "user"),
+    ],
+)
+def test_round_trip(node, op_type, origin):
+    assert read(span_of(node, op_type, origin)) == Provenance(node, op_type, origin)
+
+
+def test_origin_is_added_and_replaced():
+    primal = span_of("Conv_0", "Conv")
+    assert read(with_origin(primal, "hand")) == Provenance("Conv_0", "Conv", "hand")
+    assert read(with_origin(with_origin(primal, "hand"), "user")).origin == "user"
+    assert read(with_origin(None, "derived")) == Provenance(origin="derived")
+
+
+@pytest.mark.parametrize("span", [None, Span(SourceName("file.py"), 1, 1, 1, 1)])
+def test_a_span_of_other_making_says_nothing(span):
+    assert read(span) == Provenance()
+
+
+def test_unknown_origin():
+    with pytest.raises(ArgumentError, match=r"unknown gradient origin 'guessed'.*hand"):
+        with_origin(None, "guessed")

@@ -1,0 +1,43 @@
+"""Quotients and remainders that say nothing, and those that do."""
+
+import pytest
+from tvm import te, topi
+
+from graphgrad.ir.kernel_structure import stages, stride
+from graphgrad.lower.cpu.plain_indices import with_plain_indices
+from tests.lower.kernel_programs import run, tensor
+
+
+def steps(out, *inputs):
+    """Return how far each load of the last stage moves along the last axis."""
+    stage = stages(with_plain_indices(te.create_prim_func([*inputs, out])))[-1]
+    return [stride(load, stage.axes[-1].var) for load in stage.loads]
+
+
+def test_a_row_is_walked_through():
+    x, row = tensor(8, 64), tensor(64, name="row")
+    out = te.compute((8, 64), lambda i, j: x[i, j] + row[j % 64] + row[j % 64 % 64])
+    assert steps(out, x, row) == [1, 1, 1]
+    run([x, row], [out]).agree()
+
+
+@pytest.mark.parametrize("index", [lambda j: j % 16, lambda j: j // 2])
+def test_what_has_a_meaning_stays(index):
+    x = tensor(64)
+    out = te.compute((64,), lambda j: x[index(j)])
+    assert steps(out, x) == [None]
+    run([x], [out]).agree()
+
+
+def test_a_reshape_inside_a_kernel():
+    x, row = tensor(8, 4, 64), tensor(64, name="row")
+    spread = topi.reshape(row, (1, 1, 64))
+    out = te.compute((8, 4, 64), lambda i, j, k: x[i, j, k] * spread[0, 0, k])
+    runs = run([x, row], [out])
+    runs.agree()
+
+
+def test_a_kernel_without_divisions_is_the_same():
+    x = tensor(8, 64)
+    func = te.create_prim_func([x, te.compute((8, 64), lambda i, j: x[i, j] + 1)])
+    assert with_plain_indices(func).same_as(func)

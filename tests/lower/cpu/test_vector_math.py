@@ -1,0 +1,171 @@
+"""Functions as arithmetic: how exact they are, and what becomes of what is not finite."""
+
+import math
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, tirx
+from tvm.ir import prim
+from tvm.s_tir import SBlock
+
+from graphgrad.ir.kernel_structure import with_block_body
+from graphgrad.ir.visits import replace_nodes
+from graphgrad.lower.cpu.vector_math import with_arithmetic, with_vector_mathematics
+from tests.lower.kernel_programs import run as run_kernel
+from tests.lower.kernel_programs import tensor
+
+EXACT = {
+    "erf": np.vectorize(math.erf),
+    "exp": np.exp,
+    "log": np.log,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "tanh": np.tanh,
+}
+RANGES = {
+    "exp": (-87.3, 88.7),
+    "log": (1e-44, 3e38),
+    "rsqrt": (1e-30, 1e30),
+    "sigmoid": (-87, 40),
+}
+SPECIAL = {
+    "erf": {-np.inf: -1, np.inf: 1, -0.0: -0.0, 1e-40: 1e-40 * 2 / math.sqrt(math.pi), 5: 1},
+    "exp": {-np.inf: 0, np.inf: np.inf, 0: 1, 88.8: np.inf, -104: 0, -200: 0, -90: math.exp(-90)},
+    "log": {-np.inf: np.nan, np.inf: np.inf, -0.0: -np.inf, 1: 0, -1: np.nan},
+    "rsqrt": {np.inf: 0, 0: np.inf, 4: 0.5},
+    "sigmoid": {-np.inf: 0, np.inf: 1, 0: 0.5, 200: 1, -200: 0},
+    "tanh": {-np.inf: -1, np.inf: 1, -0.0: -0.0, 1e-40: 1e-40, 50: 1, -50: -1},
+}
+
+
+def run(inputs, outputs, **given):
+    """Run a kernel as built, and scheduled and written out."""
+
+    def changed(func):
+        return with_vector_mathematics(tvm.IRModule({"main": func}))["main"]
+
+    return run_kernel(inputs, outputs, then=changed, **given)
+
+
+def computed(name, values):
+    """Return what the scheduled kernel of a function makes of some values."""
+    x = tensor(len(values))
+    function = getattr(tirx, name)
+    y = te.compute(x.shape, lambda i: function(x[i]))
+    runs = run([x], [y], values=[values])
+    assert f"T.{name}(" not in runs.text
+    return runs.scheduled[0]
+
+
+def units(found, exact):
+    """Return the largest error in units in the last place."""
+    return (np.abs(found.astype("f8") - exact) / np.spacing(np.abs(exact).astype("f4"))).max()
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_errors_are_a_few_units_in_the_last_place(name):
+    low, high = RANGES.get(name, (-9, 9))
+    spread = np.geomspace if name in ("log", "rsqrt") else np.linspace
+    values = spread(low, high, 1 << 16).astype("f4")
+    assert units(computed(name, values), EXACT[name](values.astype("f8"))) < 3
+
+
+@pytest.mark.parametrize("name", ["erf", "tanh"])
+def test_small_arguments_keep_their_digits(name):
+    values = np.geomspace(1e-30, 1, 1 << 16).astype("f4")
+    assert units(computed(name, values), EXACT[name](values.astype("f8"))) < 3
+
+
+def test_logarithms_of_numbers_next_to_one_keep_their_digits():
+    values = np.concatenate([np.linspace(0.5, 2, 1 << 15), 1 + np.linspace(-1e-3, 1e-3, 1 << 15)])
+    values = values[values.astype("f4") != 1].astype("f4")
+    assert units(computed("log", values), np.log(values.astype("f8"))) < 3
+
+
+@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize("count", [16, 1 << 15, 7], ids=["scalars", "vectors", "odd"])
+def test_special_values(name, count):
+    given = [*SPECIAL[name], np.nan]
+    values = np.resize(np.array(given, "f4"), count)
+    found = computed(name, values)
+    expected = np.resize(np.array([*SPECIAL[name].values(), np.nan], "f4"), count)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-44)
+    number = ~np.isnan(expected)
+    np.testing.assert_array_equal(np.signbit(found[number]), np.signbit(expected[number]))
+
+
+def test_functions_of_functions_and_of_tensors():
+    x, y = tensor(64, 32), tensor(64, 32, name="y")
+    out = te.compute(
+        x.shape, lambda i, j: te.exp(-te.tanh(x[i, j] * y[i, j])) * te.sigmoid(te.exp(y[i, j]))
+    )
+    runs = run([x, y], [out])
+    runs.agree()
+    assert "T.exp" not in runs.text
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("shape", [(1, 1), (5, 7), (128, 48), (33, 1000), (2, 1 << 14)])
+def test_sums_of_functions(shape, axis):
+    x = tensor(*shape)
+    k = te.reduce_axis((0, shape[axis]))
+
+    def element(i):
+        return te.sum(te.exp(x[(i, k) if axis else (k, i)]), axis=k)
+
+    run([x], [te.compute((shape[1 - axis],), element)]).agree()
+
+
+def test_what_stands_under_a_condition_stays():
+    x = tensor(4096)
+    out = te.compute(
+        (4097,), lambda i: tirx.if_then_else(i < 4096, te.exp(x[i]), tirx.const(0, "float32"))
+    )
+    runs = run([x], [out])
+    runs.agree()
+    assert "T.exp" in runs.text
+
+
+def test_values_that_statements_name():
+    """As kernels have them in which several results are made of one function."""
+    x = tensor(4096)
+    y = te.compute(x.shape, lambda i: te.tanh(x[i]), name="y")
+    z = te.compute(x.shape, lambda i: x[i] * 2, name="z")
+
+    def named(func):
+        def both(block):
+            if not block.iter_vars:
+                return block
+            name = tirx.Var("name", "float32")
+            store = block.body
+            twice = tirx.BufferStore(store.buffer, name + name * name, store.indices)
+            body = tirx.SeqStmt([tirx.Bind(name, store.value), twice])
+            return with_block_body(block, body)
+
+        func = func.with_body(replace_nodes(func.body, SBlock, both))
+        return with_arithmetic(func)
+
+    runs = run_kernel([x], [y, z], then=named)
+    values = runs.stock[0]
+    np.testing.assert_allclose(runs.scheduled[0], values + values**2, rtol=1e-5, atol=1e-6)
+    assert "T.tanh" not in runs.text
+
+
+def test_what_is_computed_from_bound_variables_stays():
+    x = tensor(4096)
+
+    def element(i):
+        t = tirx.Var("t", "float32")
+        return prim.Let(t, x[i] * x[i], te.exp(t) + t)
+
+    runs = run([x], [te.compute(x.shape, element)])
+    runs.agree()
+    assert "T.exp" in runs.text
+
+
+def test_float64_is_left_to_the_library():
+    x = tensor(4096, dtype="float64")
+    runs = run([x], [te.compute(x.shape, lambda i: te.exp(x[i]))])
+    runs.agree()
+    assert "T.exp" in runs.text

@@ -1,0 +1,122 @@
+"""Inner tensors that the caller holds: values stay, results are new, what is kept is left alone."""
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from graphgrad.ir.arrays import to_tensor
+from graphgrad.lower.pipeline import generate, lower
+from graphgrad.lower.target import target
+from graphgrad.memory import workspace
+from tests.frontend.graphs import random
+from tests.running import function
+
+HOST = target("llvm")
+X, W = random(8, 8), random(8, 8, seed=1)
+op = relax.op
+
+
+def layers(b, x, w):
+    y = b.emit(op.tanh(b.emit(op.matmul(x, w))))
+    z = b.emit(op.exp(b.emit(op.matmul(y, w))))
+    return b.emit(op.add(b.emit(op.matmul(z, y)), x))
+
+
+def reshaped(b, x, w):
+    y = b.emit(op.matmul(b.emit(op.tanh(b.emit(op.matmul(x, w)))), w))
+    return b.emit(op.reshape(y, [4, 16]))
+
+
+def layers_values(x, w):
+    y = np.tanh(x @ w)
+    return np.exp(y @ w) @ y + x
+
+
+def reshaped_values(x, w):
+    return (np.tanh(x @ w) @ w).reshape(4, 16)
+
+
+def changed(mod, name="main"):
+    """Return a lowered module with a workspace, and a function that calls it, or None."""
+    mod, maker = workspace.with_workspace(lower(mod, HOST), name)
+    if maker is None:
+        return mod, None
+    machine = relax.VirtualMachine(generate(mod, HOST), tvm.cpu())
+    tensors = list(machine[maker]())
+    return mod, lambda *arrays: machine[name](*map(to_tensor, arrays), *tensors)
+
+
+def allocations(mod, name="main"):
+    """Return how often a function allocates."""
+    found = []
+
+    def visit(call):
+        if isinstance(call.op, tvm.ir.Op) and str(call.op.name) == "relax.vm.alloc_tensor":
+            found.append(call)
+
+    tvm_ffi.structural_walk(mod[name].body, (tvm.ir.Call, visit))
+    return len(found)
+
+
+def program(build):
+    return function(build, ((8, 8), "float32"), ((8, 8), "float32"))
+
+
+@pytest.mark.parametrize(
+    "build, values",
+    [(layers, layers_values), (reshaped, reshaped_values)],
+    ids=["layers", "reshaped"],
+)
+def test_results_are_right_and_new(build, values):
+    mod, call = changed(program(build))
+    assert allocations(mod) == 1 < len(mod["main"].params) - 2
+    given = [(random(8, 8, seed=s), random(8, 8, seed=s + 9)) for s in range(3)]
+    results = [call(*arrays) for arrays in given]
+    assert len({result.data_ptr() for result in results}) == 3
+    for result, arrays in zip(results, given, strict=True):
+        np.testing.assert_allclose(result.numpy(), values(*arrays), rtol=1e-4, atol=1e-4)
+
+
+def test_what_a_packed_function_may_keep_is_allocated_anew():
+    kept = []
+
+    def keep(tensor):
+        kept.append(tensor)
+        return tensor
+
+    tvm_ffi.register_global_func("tests.workspace.keep", keep, override=True)
+
+    def build(b, x, w):
+        y = b.emit(op.matmul(b.emit(op.tanh(b.emit(op.matmul(x, w)))), w))
+        k = b.emit(relax.call_pure_packed("tests.workspace.keep", y, ty_args=[y.ty]))
+        return b.emit(op.exp(b.emit(op.matmul(k, w))))
+
+    mod = function(build, ((8, 8), "float32"), ((8, 8), "float32"))
+    _, call = changed(mod)
+    call(X, W)
+    first = kept[0].numpy().copy()
+    call(W, X)
+    assert len(kept) == 2 and kept[0].data_ptr() != kept[1].data_ptr()
+    np.testing.assert_array_equal(kept[0].numpy(), first)
+
+
+def test_large_functions_take_memory_at_each_call(monkeypatch):
+    monkeypatch.setattr(workspace, "_MOST_BYTES", 8 * 8 * 4)
+    mod, call = changed(program(layers))
+    assert call is None and allocations(mod) > 1
+
+
+def test_branches_are_left_alone():
+    x, flag = (
+        relax.Var("x", relax.TensorType([8, 8], "float32")),
+        relax.Var("flag", relax.TensorType([], "bool")),
+    )
+    b = relax.BlockBuilder()
+    with b.function("main", [x, flag]):
+        y = b.emit(op.tanh(b.emit(op.matmul(x, x))))
+        other = relax.SeqExpr([], y)
+        b.emit_func_output(b.emit(relax.If(flag, relax.SeqExpr([], x), other)))
+    mod, call = changed(b.get())
+    assert call is None and "main_workspace" not in [v.name_hint for v in mod.functions]
