@@ -54,7 +54,7 @@ REASONS = {
     r"relax\.call_tir": "derived from the kernel that is called",
     r"relax\.(call_|invoke_|make_closure)": "what is called decides; local functions are inlined",
     r"relax\.(assert_op|print|null_value|size)": "returns no float",
-    r"relax\.quantize": "quantised types",
+    r"relax\.quantize": "quantized types",
     r"relax\.dequantize": "derived in the scale, in float32",
     r"relax\.wrap_param": "TVM cannot lower the op itself",
     r"relax\.(unique|dynamic_strided_slice)": "the shape of the result depends on data",

@@ -29,7 +29,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.check import flat, sample_inputs, sample_module
 from graphgrad.ir.arrays import to_tensor
-from graphgrad.ops.legalize import LEGALISATIONS
+from graphgrad.ops.legalize import LEGALIZATIONS
 from graphgrad.registry.sample import Sample, sample, static, tensor
 
 PAGE = ROOT / "docs" / "derived-vs-hand.md"
@@ -135,7 +135,7 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
 
 
 def _counts(mod: tvm.IRModule) -> dict[str, int | None]:
-    lowered = relax.transform.LegalizeOps(LEGALISATIONS)(mod)
+    lowered = relax.transform.LegalizeOps(LEGALIZATIONS)(mod)
     both, primal = (body_evaluations(lowered, name) for name in ("main_vjp", "main"))
     return {
         "evaluations": None if both is None or primal is None else both - primal,

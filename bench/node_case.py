@@ -20,7 +20,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.check import compare_gradients, flat
 from graphgrad.check.promote import promote_to_float64
-from graphgrad.frontend.mode import is_seeded, specialise
+from graphgrad.frontend.mode import is_seeded, specialize
 from graphgrad.ir.arrays import to_tensor
 
 SUPPORTED, REFUSED, MISSING = "supported", "refused", "missing"
@@ -32,7 +32,7 @@ SETS = (NODES, "pytorch-converted", "pytorch-operator", "simple")
 
 _FLOATS = {"float16", "bfloat16", "float32", "float64"}
 
-_QUANTISED = {
+_QUANTIZED = {
     "ConvInteger",
     "DequantizeLinear",
     "DynamicQuantizeLinear",
@@ -134,8 +134,8 @@ def _refusal(case: Any) -> str:
     operators = {node.op_type for node in graph.node} | {_operator(case)}
     types = [value.type for value in [*graph.input, *graph.output]]
     dtypes = {_dtype(ty) for ty in types}
-    if dtypes - _FLOATS - {"bool", *_integers()} or operators & _QUANTISED:
-        return "quantised or string types"
+    if dtypes - _FLOATS - {"bool", *_integers()} or operators & _QUANTIZED:
+        return "quantized or string types"
     if not (_floats(graph.input) and _floats(graph.output)):
         return "no float path"
     return _REFUSED.get(_operator(case), "")
@@ -164,7 +164,7 @@ def _checked(case: Any) -> tuple[str, str]:
     model, inputs, reason = _imported(case)
     if model is None:
         return MISSING, f"import: {reason}"
-    module = specialise(model, None)
+    module = specialize(model, None)
     if _depends_on_data(module):
         return REFUSED, "data-dependent shape"
     is_random = any(_draws(node) for node in case.model.graph.node)

@@ -8,7 +8,7 @@ gradients in float64 with finite differences. Each comes to one of four ends:
 
 supported  outputs and gradients agree
 refused    there is nothing to differentiate: no float path, a derivative that is zero everywhere,
-           quantised or string types, a shape that depends on data
+           quantized or string types, a shape that depends on data
 missing    the operator is not imported, not lowered, or has no gradient
 wrong      outputs or gradients disagree, or the process died
 """

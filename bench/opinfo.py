@@ -39,7 +39,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.check import flat
 from graphgrad.check.promote import promote_to_float64
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.tensor import type_shape
 
@@ -189,7 +189,7 @@ def _judged(
 ) -> tuple[str, str]:
     """Compare our outputs and gradients with torch's."""
     model = gg.from_onnx(proto)
-    mod, obstacles = promote_to_float64(specialise(model, training=False))
+    mod, obstacles = promote_to_float64(specialize(model, training=False))
     if obstacles:
         return MISSING, f"no float64: {obstacles[0]}"
     mod = gg.vjp(mod, wrt=model.inputs)

@@ -26,7 +26,7 @@ def twin(proto: onnx.ModelProto) -> nn.Module:
     Parameters
     ----------
     proto : onnx.ModelProto
-        One input; batch normalisation in either form.
+        One input; batch normalization in either form.
 
     Returns
     -------

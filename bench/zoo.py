@@ -54,7 +54,7 @@ from zoo_weights import random_weights
 import graphgrad as gg
 from graphgrad.check import flat
 from graphgrad.check.promote import promote_to_float64
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from graphgrad.ir.arrays import to_tensor
 
 AGREES, MISSING = "agrees", "missing"
@@ -141,7 +141,7 @@ def _check(proto: onnx.ModelProto, report: Report) -> None:
     if lost:
         raise gg.ModelError(f"the import makes no parameter of {', '.join(lost)}")
     point = _point(model, weights)
-    module, obstacles = promote_to_float64(specialise(model, training=False))
+    module, obstacles = promote_to_float64(specialize(model, training=False))
     if obstacles:
         raise gg.ModelError(f"no float64: {obstacles[0]}")
     wrt = [*model.inputs, *weights]

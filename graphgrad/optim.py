@@ -1,4 +1,4 @@
-"""Optimisers for `graphgrad.train_step`."""
+"""Optimizers for `graphgrad.train_step`."""
 
 from .train.groups import group
 from .train.optimizer import SGD, Adagrad, Adam, AdamW, RMSprop

@@ -33,7 +33,7 @@ class NetworkBuilder:
     activation : 'relu', 'relu6' or 'silu'
         What `activate` appends.
     training : bool
-        Whether batch normalisation is written in training form.
+        Whether batch normalization is written in training form.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class NetworkBuilder:
         )
 
     def batch_norm(self, x: str, name: str, channels: int, scale: float = 1.0) -> str:
-        """Append a batch normalisation over ``channels`` channels, with `scale` as its weight."""
+        """Append a batch normalization over ``channels`` channels, with `scale` as its weight."""
         inputs = [
             x,
             self._constant(f"{name}.weight", channels, scale),

@@ -38,9 +38,9 @@ def mobilenet_v2(
     size : int
         Height and width of the images.
     activation : 'relu', 'relu6' or 'silu'
-        After each normalised convolution but the last of a block.
+        After each normalized convolution but the last of a block.
     training : bool
-        Batch normalisation in training form (three outputs) or inference form.
+        Batch normalization in training form (three outputs) or inference form.
     batch : int or str
         Batch size; a string makes it symbolic.
     seed : int
@@ -89,7 +89,7 @@ def _unit(
     stride: int = 1,
     groups: int = 1,
 ) -> str:
-    """Append a convolution that keeps the size up to its stride, normalised and activated."""
+    """Append a convolution that keeps the size up to its stride, normalized and activated."""
     x = builder.convolution(
         x,
         f"{name}.0",

@@ -80,9 +80,9 @@ def resnet(
     size : int
         Height and width of the images.
     activation : 'relu', 'relu6' or 'silu'
-        After each normalised convolution and each sum.
+        After each normalized convolution and each sum.
     training : bool
-        Batch normalisation in training form (three outputs) or inference form.
+        Batch normalization in training form (three outputs) or inference form.
     batch : int or str
         Batch size; a string makes it symbolic.
     seed : int

@@ -42,8 +42,8 @@ def transformer_encoder(
     classes : int
         Output classes.
     norm_first : bool
-        Whether layers normalise what they take, and the encoder its result (Xiong et al. 2020);
-        else layers normalise their sums.
+        Whether layers normalize what they take, and the encoder its result (Xiong et al. 2020);
+        else layers normalize their sums.
     batch : int or str
         Batch size; a string makes it symbolic.
     seed : int
@@ -107,7 +107,7 @@ class _EncoderBuilder(NetworkBuilder):
         return self.add(self._node("MatMul", [x, turned], f"{name}.matmul"), bias, name)
 
     def layer_norm(self, x: str, name: str, width: int) -> str:
-        """Append a normalisation of the features of each position."""
+        """Append a normalization of the features of each position."""
         weights = [self._constant(f"{name}.weight", width, 1.0)]
         weights.append(self._constant(f"{name}.bias", width, 0.0))
         return self._node("LayerNormalization", [x, *weights], name, axis=-1, epsilon=1e-5)

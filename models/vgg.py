@@ -1,4 +1,4 @@
-"""VGG-16 with batch normalisation (Simonyan and Zisserman 2015), named as torchvision's."""
+"""VGG-16 with batch normalization (Simonyan and Zisserman 2015), named as torchvision's."""
 
 from typing import Literal
 
@@ -26,7 +26,7 @@ def vgg16_bn(
     batch: Batch = "N",
     seed: int = 0,
 ) -> onnx.ModelProto:
-    """Return a VGG-16 with batch normalisation, without its dropout.
+    """Return a VGG-16 with batch normalization, without its dropout.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ def vgg16_bn(
     activation : 'relu', 'relu6' or 'silu'
         After each layer but the last.
     training : bool
-        Batch normalisation in training form (three outputs) or inference form.
+        Batch normalization in training form (three outputs) or inference form.
     batch : int or str
         Batch size; a string makes it symbolic.
     seed : int

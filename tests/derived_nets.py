@@ -18,7 +18,7 @@ CELLS = 8
 
 
 def table_of_windows(x, table):
-    """Map each element to a row of a table by its own value, times the mean of its neighbours.
+    """Map each element to a row of a table by its own value, times the mean of its neighbors.
 
     Elementwise, windowed, and with an index that depends on data: the table's gradient is a
     scatter.
@@ -27,11 +27,11 @@ def table_of_windows(x, table):
     k = te.reduce_axis((0, 3), "k")
     zero = tirx.const(0, x.dtype)
 
-    def neighbour(i, j):
+    def neighbor(i, j):
         inside = tirx.all(j + k >= 1, j + k < width + 1)
         return te.sum(tirx.if_then_else(inside, x[i, j + k - 1], zero), axis=k)
 
-    window = te.compute((n, width), neighbour, name="window")
+    window = te.compute((n, width), neighbor, name="window")
 
     def chosen(i, j):
         cell = tirx.Cast("int32", tirx.floor(x[i, j] * tirx.const(2, x.dtype))) + CELLS // 2

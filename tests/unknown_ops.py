@@ -10,7 +10,7 @@ import tvm
 from tvm import relax, te
 
 from graphgrad.ops.define import call_op, define_op
-from graphgrad.ops.legalize import LEGALISATIONS
+from graphgrad.ops.legalize import LEGALIZATIONS
 from graphgrad.registry import rule
 
 
@@ -27,7 +27,7 @@ _ERF = define_op("test_erf", ["x"], _same_type, _erf)
 
 
 def call_packed(builder: relax.BlockBuilder, call: relax.Call) -> relax.Call:
-    """Legalise a call to one of a packed function."""
+    """Legalize a call to one of a packed function."""
     return relax.call_dps_packed("tests.unknown", relax.Tuple([call.args[0]]), call.ty)
 
 
@@ -82,4 +82,4 @@ def calls_out(x: te.Tensor) -> te.Tensor:
 def take_away(monkeypatch: pytest.MonkeyPatch, op: str) -> None:
     """Let an op of TVM's have no gradient: neither a rule nor anything to derive one from."""
     monkeypatch.delitem(rule._RULES["hand"], op)
-    monkeypatch.setitem(LEGALISATIONS, op, call_packed)
+    monkeypatch.setitem(LEGALIZATIONS, op, call_packed)

@@ -1,4 +1,4 @@
-"""Stock TVM: its own importer, Gradient pass, trainer, optimiser and default pipeline."""
+"""Stock TVM: its own importer, Gradient pass, trainer, optimizer and default pipeline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from workload import LEARNING_RATE, MOMENTUM, Workload
 
 INCLUDES = (
     "SetupTrainer (DecomposeOpsForTraining, Gradient, MomentumSGD) and Trainer.update: forward, "
-    "loss, backward, statistics in one function, the optimiser in another; default pipeline for "
+    "loss, backward, statistics in one function, the optimizer in another; default pipeline for "
     "the host"
 )
 STATISTICS = (".running_mean", ".running_var")

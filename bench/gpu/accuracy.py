@@ -38,7 +38,7 @@ class Trajectory:
         Of each step.
     changes : dict
         By kind (``params``, ``state``, ``momentum``) and name, float64: how parameters and
-        statistics have changed since the start, and the optimiser's momenta.
+        statistics have changed since the start, and the optimizer's momenta.
     """
 
     losses: list[float]

@@ -54,7 +54,7 @@ class Cell:
     host : list of str
         Functions that the program calls and that are not in the machine code. Must be empty.
     seconds : dict of str to float
-        Of processor time, for ``transform`` (import, gradient, update), ``lower`` (legalise,
+        Of processor time, for ``transform`` (import, gradient, update), ``lower`` (legalize,
         fuse, schedule and check), ``generate`` (CUDA source and host module) and ``nvcc``.
     source_bytes, code_bytes : int
         Of the CUDA source, and of the instructions in the machine code.

@@ -117,7 +117,7 @@ def _to_half(tensor: onnx.TensorProto, code: int, kind: np.dtype) -> None:
     tensor.CopyFrom(made)
 
 
-def _labelled(shape: tuple[int, ...], batch: int, seed: int) -> Batch:
+def _labeled(shape: tuple[int, ...], batch: int, seed: int) -> Batch:
     generator = np.random.default_rng(seed)
     x = generator.standard_normal((batch, *shape), dtype=np.float32)
     return {"input": x}, generator.integers(0, CLASSES, batch)
@@ -143,14 +143,14 @@ def _residual(network: Callable[..., onnx.ModelProto]) -> Callable[[], onnx.Mode
 @cache
 def families() -> dict[str, Family]:
     """Return all families by name, from the smallest to the deepest."""
-    image = partial(_labelled, (3, 64, 64))
+    image = partial(_labeled, (3, 64, 64))
     of_torch = [
         Family(name, partial(_torch_file, name), partial(_torch_batch, name)) for name in NETWORKS
     ]
     found = [
-        Family("mlp", mlp, partial(_labelled, (64,))),
-        Family("lenet", lenet, partial(_labelled, (1, 28, 28))),
-        Family("resnet_digits", resnet_digits, partial(_labelled, (1, 8, 8))),
+        Family("mlp", mlp, partial(_labeled, (64,))),
+        Family("lenet", lenet, partial(_labeled, (1, 28, 28))),
+        Family("resnet_digits", resnet_digits, partial(_labeled, (1, 8, 8))),
         *of_torch,
         Family("resnet18", _residual(resnet18), image),
         Family("resnet34", _residual(resnet34), image),
@@ -162,12 +162,12 @@ def families() -> dict[str, Family]:
 @cache
 def derived_families() -> dict[str, Family]:
     """Return the families whose gradients are derived from kernels, in full or in part, by name."""
-    series = partial(_labelled, (derived_nets.TIMES, derived_nets.FEATURES))
-    image, digits = partial(_labelled, (1, 28, 28)), partial(_labelled, (1, 8, 8))
+    series = partial(_labeled, (derived_nets.TIMES, derived_nets.FEATURES))
+    image, digits = partial(_labeled, (1, 28, 28)), partial(_labeled, (1, 8, 8))
     found = [
         Family("lenet_derived", lenet, image, rules="derived"),
         Family("resnet_digits_derived", resnet_digits, digits, rules="derived"),
-        Family("te_op", derived_nets.te_op, partial(_labelled, (derived_nets.FEATURES,))),
+        Family("te_op", derived_nets.te_op, partial(_labeled, (derived_nets.FEATURES,))),
         Family("scan", derived_nets.scan, series),
         Family("lstm", derived_nets.lstm, series),
         Family("gru", derived_nets.gru, series),

@@ -143,7 +143,7 @@ def about_this_machine(kit: Kit, arguments: argparse.Namespace) -> dict[str, Any
 
 
 def pack_and_run(arguments: argparse.Namespace) -> int:
-    """Pack a kit for this machine to a temporary folder, and run it there as if it had travelled.
+    """Pack a kit for this machine to a temporary folder, and run it there as if it had traveled.
 
     Returns
     -------

@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 _LIBRARIES = ("tvm_runtime", "tvm_runtime_extra", "tvm_runtime_cuda")
-_LICENCES = ("LICENSE", "NOTICE", "licenses")
+_LICENSES = ("LICENSE", "NOTICE", "licenses")
 
 _COMPILED = ("apache-tvm-ffi", "ml_dtypes", "safetensors")
 """Packages whose machine code belongs to one version of Python."""
@@ -56,7 +56,7 @@ def _copy_tvm(destination: Path) -> None:
         _copy(file, destination / "tvm" / file.relative_to(source))
     for name in _LIBRARIES:
         _copy(source / "lib" / f"lib{name}.so", destination / "tvm" / "lib" / f"lib{name}.so")
-    for name in _LICENCES:
+    for name in _LICENSES:
         if (source / name).is_dir():
             shutil.copytree(source / name, destination / "tvm" / name)
         else:
@@ -64,7 +64,7 @@ def _copy_tvm(destination: Path) -> None:
 
 
 def _copy_installed(package: str, destination: Path) -> None:
-    """Copy an installed package with its licences."""
+    """Copy an installed package with its licenses."""
     for file in importlib.metadata.files(package) or ():
         if ".." in file.parts or file.suffix == ".pyc":
             continue

@@ -99,7 +99,7 @@ class Activity:
     reasons: dict[Any, str]
 
 
-def analyse(program: Program, wrt: Iterable[Any]) -> Activity:
+def analyze(program: Program, wrt: Iterable[Any]) -> Activity:
     """Find the active bindings of a program and their rules.
 
     Parameters

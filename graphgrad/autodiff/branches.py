@@ -65,10 +65,10 @@ def emitted_branch(emitter: Emitter, program: Program, environment: Any, sweep: 
     return relax.SeqExpr([block], result)
 
 
-def materialised(cotangent: Any) -> Any:
+def materialized(cotangent: Any) -> Any:
     """Return a cotangent whose parts are emitted: not to be first in one branch, unseen outside."""
     if isinstance(cotangent, list):
-        return [materialised(part) for part in cotangent]
+        return [materialized(part) for part in cotangent]
     if cotangent is None:
         return None
     return cotangent.emitter.lift(cotangent.expr)

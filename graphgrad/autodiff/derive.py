@@ -1,4 +1,4 @@
-"""Rules for ops that have none: from their legalisation, and from the loops of their kernels.
+"""Rules for ops that have none: from their legalization, and from the loops of their kernels.
 
 An op without a rule is written out as what it is lowered to, and a kernel's gradient is derived
 from its tensor expressions (`graphgrad.fallback`). A derived gradient is a kernel too, one for each
@@ -51,9 +51,9 @@ def derived_rule(call: Any, kernels: dict[Any, tirx.PrimFunc]) -> Rule:
             if call.op.name == "relax.call_tir_inplace":
                 return _in_place_rule(call, kernels[call.args[0]])
             return _kernel_rule(call, kernels[call.args[0]])
-        legalise = lowering_of(call.op)
-        if legalise is not None:
-            return _legalised_rule(call, legalise)
+        legalize = lowering_of(call.op)
+        if legalize is not None:
+            return _legalized_rule(call, legalize)
     raise MissingGradientError(_unknown(call))
 
 
@@ -69,7 +69,7 @@ def _unknown(call: Any) -> str:
     return "no rule is registered, and it is lowered to nothing that one could be derived from"
 
 
-def _legalised_rule(call: Any, legalise: Callable[[Any, Any], Any]) -> Rule:
+def _legalized_rule(call: Any, legalize: Callable[[Any, Any], Any]) -> Rule:
     """Return a rule that writes a call out as what it is lowered to."""
 
     def composite(*inputs: Any) -> Any:
@@ -77,7 +77,7 @@ def _legalised_rule(call: Any, legalise: Callable[[Any, Any], Any]) -> Rule:
         arguments = [expression_of(value) for value in inputs]
         same = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
         builder = KernelBuilder(emitter.builder)
-        return emitter.emit(legalise(builder, builder.normalize(same)))
+        return emitter.emit(legalize(builder, builder.normalize(same)))
 
     return Rule(str(call.op.name), "composite", composite, origin="derived")
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..ir.program import Program
-from .activity import Activity, analyse
+from .activity import Activity, analyze
 from .mutation import mutations_of
 from .written_out import written_out
 
@@ -38,7 +38,7 @@ def expand(program: Program, wrt: Sequence[Any]) -> tuple[Program, Activity]:
     mutations = mutations_of(program)
     if mutations is not None:
         mutations.refuse_stale_names()
-    activity = analyse(program, wrt)
+    activity = analyze(program, wrt)
     while composites := {v: r for v, r in activity.rules.items() if r.kind == "composite"}:
         bindings: list[tuple[Any, Any]] = []
         kernels = dict(program.kernels)
@@ -50,7 +50,7 @@ def expand(program: Program, wrt: Sequence[Any]) -> tuple[Program, Activity]:
             else:
                 bindings.append((var, value))
         program = replace(program, bindings=bindings, kernels=kernels)
-        activity = analyse(program, wrt)
+        activity = analyze(program, wrt)
     mutations = mutations_of(program)
     if mutations is not None:
         mutations.refuse_unknown_derivatives(activity)

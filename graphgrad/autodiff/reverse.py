@@ -19,7 +19,7 @@ from ..ir.tensor import Emitter, type_shape
 from ..registry.rule import Rule
 from .activity import Activity, has_cotangent
 from .apply import Cotangent, apply_rule
-from .branches import branch_programs, emitted_branch, materialised
+from .branches import branch_programs, emitted_branch, materialized
 from .expand import expand
 from .mutation import Reads, mutations_of
 
@@ -152,7 +152,7 @@ class _Sweep:
         ]
         emitter = self.emitter
         with emitter.at(_span(value, self.activity.rules[var]), f"{var.name}_ct"):
-            seed = materialised(cotangent)
+            seed = materialized(cotangent)
 
             def branch(program: Program) -> Any:
                 expanded, activity = expand(program, read)

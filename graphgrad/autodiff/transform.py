@@ -10,7 +10,7 @@ from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
 from ..ir.calls import without_te_gradients
-from ..ir.inline import linearise
+from ..ir.inline import linearize
 from ..ir.program import Program, replay, substitute
 from ..ir.tensor import Emitter, type_shape
 from ..ir.write import write_function
@@ -60,7 +60,7 @@ def Gradient(
 def _add_adjoint(
     mod: tvm.IRModule, name: str, require_grads: Any, target_index: int, rules: str
 ) -> tvm.IRModule:
-    program = linearise(mod, name, rules)
+    program = linearize(mod, name, rules)
     wanted = list(program.params) if require_grads is None else None
     targets = select(program, _differentiable(wanted) if wanted is not None else require_grads)
     _check_target(program, target_index)

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
-from ..ir.inline import linearise
+from ..ir.inline import linearize
 from ..ir.program import Program, replay, substitute
 from ..ir.tensor import Emitter
 from ..ir.write import write_function
@@ -74,7 +74,7 @@ def vjp(
     >>> mod2 = gg.vjp(mod, "main", wrt=["weight"])
     >>> ex = gg.compile(mod2)
     """
-    program = linearise(mod, func, rules)
+    program = linearize(mod, func, rules)
     accumulators = Accumulators(select(program, wrt), grad_req)
     targets = accumulators.targets
 

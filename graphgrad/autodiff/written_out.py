@@ -17,7 +17,7 @@ from ..ir.compile_lock import SHARED_STATE
 from ..ir.program import variables_in
 from ..ir.provenance import with_origin
 from ..ir.tensor import Emitter, Tensor, same_shape
-from ..ops.legalize import LEGALISATIONS
+from ..ops.legalize import LEGALIZATIONS
 from ..registry.attributes import Attributes
 from ..registry.rule import Rule
 
@@ -112,7 +112,7 @@ def _structure(var: Any, call: Any, sources: list[Any]) -> list[Any]:
             return [numbers[expr], expr.ty]
         return [structure(e) for e in expr.fields] if isinstance(expr, relax.Tuple) else expr
 
-    lowering = id(LEGALISATIONS.get(call.op.name))
+    lowering = id(LEGALIZATIONS.get(call.op.name))
     return [call.op, lowering, call.attrs, call.ty_args, var.ty, *map(structure, call.args)]
 
 
@@ -140,7 +140,7 @@ def _renamed_value(value: Any, rename: tuple[Any, Any], var: Any, span: Any) -> 
 
 
 def _bound(binding: Any, span: Any) -> Any:
-    """Return what is bound; a call that a legalisation has emitted itself gets a span too."""
+    """Return what is bound; a call that a legalization has emitted itself gets a span too."""
     if isinstance(binding, relax.MatchCast):
         return binding
     value = binding.value
@@ -178,7 +178,7 @@ def _expression(rule: Rule, ty: Any, value: Any) -> Any:
 
 
 def _may_agree(rule: Rule, shape: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Whether only a run can tell if a legalisation's symbolic extents are those of its op."""
+    """Whether only a run can tell if a legalization's symbolic extents are those of its op."""
     return (
         rule.origin == "derived"
         and len(shape) == len(expected)

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..autodiff.activity import analyse
+from ..autodiff.activity import analyze
 from ..autodiff.vjp import select
 from ..errors import GradientMismatch
-from ..ir.inline import linearise
+from ..ir.inline import linearize
 from .compare import DEFAULT, Arrays, Tolerances, precision_of
 from .compiler import Compiled, PartCompiler, compile_function
 from .machine import Machine
@@ -47,8 +47,8 @@ def check_function(
     NotDifferentiableError
         There is nothing to differentiate.
     """
-    program = linearise(subject.mod, subject.name)
-    activity = analyse(program, select(program, subject.wrt))
+    program = linearize(subject.mod, subject.name)
+    activity = analyze(program, select(program, subject.wrt))
     parts = split(program, activity, subject.mod)
     total = len(parts) + 1
     progress(0, total, "the values that arise")

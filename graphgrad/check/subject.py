@@ -11,9 +11,9 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, InputError
-from ..frontend.mode import is_seeded, specialise
+from ..frontend.mode import is_seeded, specialize
 from ..frontend.model import Model
-from ..ir.inline import linearise
+from ..ir.inline import linearize
 from ..ir.numpy_arrays import to_numpy
 from ..ir.tensor import is_float
 from ..train.forward import bind
@@ -62,7 +62,7 @@ def of_model(model: Model, inputs: Any, generator: np.random.Generator) -> Subje
         inputs = {name: _drawn(ty, generator) for name, ty in types.items()}
     given = read_arrays(by_name(inputs, model.inputs), tvm.cpu())
     extents = bind_shapes(given, types)
-    main = specialise(model, training=None)
+    main = specialize(model, training=None)
     mod = bind(main, "main", model, extents)
     arrays: Arrays = [np.array(to_numpy(array)) for array in given.values()]
     arrays += [*model.params.values(), *model.state.values()]
@@ -86,7 +86,7 @@ def of_function(
     InputError
         The inputs do not fit it.
     """
-    params = linearise(mod, name).params
+    params = linearize(mod, name).params
     for param in params:
         if not isinstance(param.ty, relax.TensorType):
             raise ArgumentError(

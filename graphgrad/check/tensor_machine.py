@@ -21,7 +21,7 @@ from .promote import promote_array, promote_type
 from .promote_kernel import promote_kernel
 
 _TARGET = {"kind": "llvm", "opt-level": 0}
-"""Optimising would take longer than all runs together."""
+"""Optimizing would take longer than all runs together."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from .. import __version__
 from ..autodiff.vjp import vjp
 from ..errors import ArgumentError
-from ..frontend.mode import specialise
+from ..frontend.mode import specialize
 from ..frontend.model import Model
 from ..frontend.onnx_import import from_onnx
 from ..report.coverage import Coverage, coverage
@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Differentiate a model, write the result as text and return the exit code."""
     model = from_onnx(arguments.model)
     wrt = arguments.wrt or model.trainable()
-    module = vjp(specialise(model, training=None), wrt=wrt, rules=arguments.rules)
+    module = vjp(specialize(model, training=None), wrt=wrt, rules=arguments.rules)
     found = coverage(model, wrt=wrt, rules=arguments.rules)
     text = _header(arguments.model, model, wrt, found) + module.script() + "\n"
     if arguments.out is not None:

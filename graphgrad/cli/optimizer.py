@@ -1,4 +1,4 @@
-"""From settings of the command line to an optimiser and a schedule."""
+"""From settings of the command line to an optimizer and a schedule."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "adagrad": {"lr": 1e-2, "momentum": 0.0, "weight_decay": 0.0},
     "rmsprop": {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0},
 }
-"""What the settings of each optimiser are where the command line does not say."""
+"""What the settings of each optimizer are where the command line does not say."""
 
 SCHEDULES = ("cosine", "constant", "one-cycle")
 
@@ -30,12 +30,12 @@ _WITHOUT_MOMENTUM: dict[str, type[Adam] | type[Adagrad]] = {
 
 
 def build_optimizer(settings: Settings) -> Optimizer:
-    """Return the optimiser that the settings describe.
+    """Return the optimizer that the settings describe.
 
     Raises
     ------
     ArgumentError
-        A setting does not belong to the optimiser.
+        A setting does not belong to the optimizer.
     """
     name, rate, clip = settings.optimizer, settings.lr, settings.clip_norm
     momentum, decay = settings.momentum, settings.weight_decay

@@ -1,4 +1,4 @@
-"""Gradients of any tensor expression, synthesised from it."""
+"""Gradients of any tensor expression, synthesized from it."""
 
 from .lowering.prim_func import create_prim_func
 from .scans.checkpoints import checkpointed

@@ -77,7 +77,7 @@ def wide(dtype: Any) -> str:
         return name
     if name not in ("float16", "bfloat16"):
         raise NotDifferentiableError(
-            f"{name} holds quantised numbers, which have no gradient; differentiate before values "
+            f"{name} holds quantized numbers, which have no gradient; differentiate before values "
             "are cast to it, or behind where they are cast from it"
         )
     return "float32"

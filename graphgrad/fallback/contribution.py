@@ -56,7 +56,7 @@ def contributions(
     MissingGradientError
         The expression has a part whose derivative is not known.
     NotDifferentiableError
-        It depends on what is read by quantised numbers.
+        It depends on what is read by quantized numbers.
     """
     try:
         found = backpropagate(point.root, point.seed, is_active)

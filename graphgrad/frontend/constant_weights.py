@@ -49,7 +49,7 @@ _LAYERS = frozenset({"BatchNormalization", "Conv", "ConvTranspose", "Gemm", "Mat
 # What a weight may pass through on its way to its layer.
 _VIEWS = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 
-# Names that exporters and optimisers of graphs give to literals.
+# Names that exporters and optimizers of graphs give to literals.
 _LITERAL_NAME = re.compile(
     r"""^\d+$                                       # 12
     | ^/                                            # /block/Constant_output_0
@@ -64,11 +64,11 @@ _LITERAL_NAME = re.compile(
 
 
 def lift_constant_weights(graph: onnx.GraphProto) -> list[str]:
-    """Make the weights that nodes of a graph hold initialisers, in place.
+    """Make the weights that nodes of a graph hold initializers, in place.
 
     Those are the float tensors of Constant nodes, and of ConstantOfShape nodes whose shape is
     constant, that feed the weights of a layer. Running statistics made by ConstantOfShape become
-    initialisers, too.
+    initializers, too.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def lift_constant_weights(graph: onnx.GraphProto) -> list[str]:
         name = node.output[0]
         is_statistic = any(place.is_statistic for place in found.get(name, []))
         if is_statistic and node.op_type == "Constant":
-            continue  # made an initialiser, named after its layer, where statistics are split
+            continue  # made an initializer, named after its layer, where statistics are split
         feeds = is_statistic or _feeds_a_layer(name, held.shape, found, producers)
         if feeds and name not in kept:
             graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(held), name))
@@ -104,7 +104,7 @@ def lift_constant_weights(graph: onnx.GraphProto) -> list[str]:
 
 
 def is_literal(tensor: onnx.TensorProto, places: Sequence[Reader]) -> bool:
-    """Whether a float initialiser is one number that its name says is no parameter.
+    """Whether a float initializer is one number that its name says is no parameter.
 
     The one number of a layer's weights is a parameter whatever its name.
     """

@@ -26,14 +26,14 @@ _DROPOUT = tvm.ir.Op.get("relax.nn.dropout")
 _SEEDED = "graphgrad.seeded"
 
 
-def specialise(model: Model, training: bool | None) -> tvm.IRModule:
+def specialize(model: Model, training: bool | None) -> tvm.IRModule:
     """Return the module of a model in training form or in inference form.
 
     Parameters
     ----------
     model : Model
     training : bool or None
-        ``True``: every batch norm normalises by the statistics of the batch and updates its
+        ``True``: every batch norm normalizes by the statistics of the batch and updates its
         running ones, ``new = (1 - m)·old + m·batch`` with the population variance, where ``m`` is
         Relax's momentum (one minus that of ONNX). ``False``: every batch norm uses its running
         statistics. ``None``: each node as the file says.

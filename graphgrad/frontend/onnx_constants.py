@@ -1,4 +1,4 @@
-"""Constants and sparse initialisers become dense tensors, the one form that importers read."""
+"""Constants and sparse initializers become dense tensors, the one form that importers read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SCALARS_AND_LISTS = {
 
 
 def densify(graph: onnx.GraphProto) -> list[str]:
-    """Give each Constant node the attribute ``value`` and make sparse initialisers dense.
+    """Give each Constant node the attribute ``value`` and make sparse initializers dense.
 
     Returns
     -------
@@ -44,7 +44,7 @@ def densify(graph: onnx.GraphProto) -> list[str]:
     if changed:
         notes.append(f"Constant nodes given as numbers or sparse, made tensors: {_names(changed)}")
     if sparse:
-        notes.append(f"sparse initialisers made dense: {', '.join(sparse)}")
+        notes.append(f"sparse initializers made dense: {', '.join(sparse)}")
     return notes
 
 

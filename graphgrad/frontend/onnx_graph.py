@@ -106,7 +106,7 @@ def unique_name(graph: onnx.GraphProto, wanted: str) -> str:
 
 
 def add_copy(graph: onnx.GraphProto, tensor: onnx.TensorProto, name: str) -> None:
-    """Append a copy of an initialiser under another name."""
+    """Append a copy of an initializer under another name."""
     copy = graph.initializer.add()
     copy.CopyFrom(tensor)
     copy.name = name

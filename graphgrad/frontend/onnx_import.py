@@ -13,7 +13,7 @@ from .onnx_importer import import_graph
 from .onnx_repair import repair
 from .onnx_sequences import Shapes, spread_inputs
 from .onnx_shapes import input_types
-from .split_initialisers import roles
+from .split_initializers import roles
 
 
 def from_onnx(
@@ -24,8 +24,8 @@ def from_onnx(
 ) -> Model:
     """Read an ONNX model.
 
-    Float initialisers become parameters, the running statistics of batch norms become state, and
-    integer and boolean initialisers, which never train, become constants of the module. Weights
+    Float initializers become parameters, the running statistics of batch norms become state, and
+    integer and boolean initializers, which never train, become constants of the module. Weights
     of layers that Constant nodes hold become parameters too; a single float that is named as
     exporters name literals (``onnx::Mul_12``, ``/Constant_output_0``, ``val_3``) is a constant.
     What was repaired on the way, and what stays constant, is told in ``Model.notes``.

@@ -63,7 +63,7 @@ def import_graph(
     input_types : mapping of str to relax.TensorType
         For each input of the graph.
     variables : collection of str
-        The initialisers that become parameters of main, in their order there. All others become
+        The initializers that become parameters of main, in their order there. All others become
         constants, so that shape arithmetic on them is done at once.
     custom : mapping
         Converters of the user's own, which go before all others.

@@ -14,7 +14,7 @@ from .onnx_constants import densify
 from .onnx_graph import all_nodes, opset, output_names, readers
 from .onnx_importer import Converters, is_supported
 from .onnx_load import check, load
-from .split_initialisers import split_initialisers
+from .split_initializers import split_initializers
 from .standard_functions import expand_standard_functions
 
 
@@ -26,7 +26,7 @@ def repair(
 
     After it, every node has a name; local functions are inlined, and operators that only the
     standard's own definition translates are written out; each Constant holds one dense tensor,
-    which is not the weight of a layer; no initialiser is listed among the inputs, read by nobody,
+    which is not the weight of a layer; no initializer is listed among the inputs, read by nobody,
     or shared by an exporter's doing; and no batch norm lists statistics that nobody reads among
     its outputs.
 
@@ -52,8 +52,8 @@ def repair(
     notes += densify(proto.graph)
     notes += _remove_repeated_inputs(proto)
     notes += lift_constant_weights(proto.graph)
-    notes += split_initialisers(proto.graph)
-    notes += _remove_unread_initialisers(proto.graph)
+    notes += split_initializers(proto.graph)
+    notes += _remove_unread_initializers(proto.graph)
     _remove_unread_statistics(proto)
     return proto, notes
 
@@ -100,24 +100,24 @@ def _operator(node: onnx.NodeProto) -> str:
 
 
 def _remove_repeated_inputs(proto: onnx.ModelProto) -> list[str]:
-    """Remove initialisers from the inputs: IR version 3 wants them there, later ones may."""
-    initialisers = {tensor.name for tensor in proto.graph.initializer}
-    repeated = [value for value in proto.graph.input if value.name in initialisers]
+    """Remove initializers from the inputs: IR version 3 wants them there, later ones may."""
+    initializers = {tensor.name for tensor in proto.graph.initializer}
+    repeated = [value for value in proto.graph.input if value.name in initializers]
     for value in repeated:
         proto.graph.input.remove(value)
-    proto.ir_version = max(proto.ir_version, 4)  # the first that lets initialisers stand alone
+    proto.ir_version = max(proto.ir_version, 4)  # the first that lets initializers stand alone
     if not repeated:
         return []
-    return [f"{len(repeated)} initialisers were listed among the inputs: taken as weights"]
+    return [f"{len(repeated)} initializers were listed among the inputs: taken as weights"]
 
 
-def _remove_unread_initialisers(graph: onnx.GraphProto) -> list[str]:
+def _remove_unread_initializers(graph: onnx.GraphProto) -> list[str]:
     read = readers(graph).keys() | output_names(graph)
     names = [tensor.name for tensor in graph.initializer if tensor.name not in read]
     for position in reversed(range(len(graph.initializer))):
         if graph.initializer[position].name not in read:
             del graph.initializer[position]
-    return [f"initialisers that no node reads left out: {names}"] * bool(names)
+    return [f"initializers that no node reads left out: {names}"] * bool(names)
 
 
 def _remove_unread_statistics(proto: onnx.ModelProto) -> None:

@@ -21,7 +21,7 @@ RULES = ("auto", "derived")
 """All gradient rules, or all but graphgrad's own: these are derived then."""
 
 
-def linearise(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
+def linearize(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
     """Return a function of a module as a straight line.
 
     Parameters

@@ -81,7 +81,7 @@ class Stage:
 
     @property
     def conditional(self) -> bool:
-        """Whether a load happens only under a condition, so that it cannot be vectorised."""
+        """Whether a load happens only under a condition, so that it cannot be vectorized."""
         return _CONDITIONAL in self.calls
 
     @property

@@ -30,7 +30,7 @@ _ENOUGH = 32
 """Trips of a parallel loop that any number of cores shares evenly enough."""
 
 _CHUNK = 64
-"""Neighbouring elements that one thread takes: some cache lines, so that none is fought over."""
+"""Neighboring elements that one thread takes: some cache lines, so that none is fought over."""
 
 _LONG = 1024
 """What a symbolic extent is taken for when deciding what is worth a thread."""
@@ -83,7 +83,7 @@ def extern(
 
 @dataclass(frozen=True)
 class Nest:
-    """Loops over a shape in which some neighbouring axes run in order, and threads share the rest.
+    """Loops over a shape in which some neighboring axes run in order, and threads share the rest.
 
     Attributes
     ----------
@@ -156,7 +156,7 @@ class Nest:
         tail: Dimension,
         body: Callable[[list[Any]], Statement],
     ) -> Statement:
-        """Return loops in which a thread takes some neighbouring elements of the last axis."""
+        """Return loops in which a thread takes some neighboring elements of the last axis."""
         shared = [*lead, tirx.ceildiv(_index(tail), tirx.const(_CHUNK, "int64"))]
 
         def each(trip: Any) -> Statement:

@@ -1,4 +1,4 @@
-"""A Relax function as a straight line of bindings, as `linearise` makes it."""
+"""A Relax function as a straight line of bindings, as `linearize` makes it."""
 
 from __future__ import annotations
 
@@ -142,10 +142,10 @@ def replay(
 
 def _emit_named(builder: relax.BlockBuilder, value: Any, name: str) -> Any:
     """Emit a binding under this very name; ``BlockBuilder.emit`` would change ``layer1.conv``."""
-    normalised = builder.normalize(value)
+    normalized = builder.normalize(value)
     kind = relax.DataflowVar if builder.current_block_is_dataflow() else relax.Var
-    var = kind(name, normalised.ty)
-    builder.emit_normalized(relax.VarBinding(var, normalised))
+    var = kind(name, normalized.ty)
+    builder.emit_normalized(relax.VarBinding(var, normalized))
     return var
 
 

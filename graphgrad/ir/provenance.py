@@ -1,6 +1,6 @@
 """Where a binding comes from: its ONNX node, and who wrote its gradient.
 
-The facts travel in ``Call.span``, the one place that every Relax pass before legalisation keeps.
+The facts travel in ``Call.span``, the one place that every Relax pass before legalization keeps.
 They are written into the span's source name, so that no TVM type has to be registered.
 """
 

@@ -1,4 +1,4 @@
-"""How layout goes through ops along axes: reductions, normalisations, splits, slices."""
+"""How layout goes through ops along axes: reductions, normalizations, splits, slices."""
 
 from __future__ import annotations
 

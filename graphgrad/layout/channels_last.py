@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..ir.inline import linearise
+from ..ir.inline import linearize
 from ..ir.program import Program, replay, substitute, variables_in
 from ..ir.tensor import Emitter, type_shape
 from ..ir.write import write_function
@@ -54,7 +54,7 @@ def channels_last(
         say which ONNX node a call comes from, are kept.
     """
     storage = storage or {}
-    program = linearise(mod, func)
+    program = linearize(mod, func)
     pays = is_convertible(mod[func], program)
     if not pays and not storage:
         return mod

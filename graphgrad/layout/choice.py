@@ -25,7 +25,7 @@ class Layout:
         Whether functions are made channels-last; False leaves everything as the model has it.
     storage : mapping of str to Order
         By parameter; those that are left out are stored as the model has them. What belongs to a
-        parameter, a gradient or an optimiser's buffer, is stored as it is.
+        parameter, a gradient or an optimizer's buffer, is stored as it is.
     """
 
     converts: bool = False

@@ -49,7 +49,7 @@ def extents(shape: Sequence[Dimension], order: Order) -> list[Dimension]:
     return [shape[axis] for axis in order]
 
 
-def relabelled(order: Order, axes: Sequence[int]) -> Order:
+def relabeled(order: Order, axes: Sequence[int]) -> Order:
     """Return the order of the same memory after the model permutes its axes by `axes`."""
     return tuple(axes.index(axis) for axis in order)
 

@@ -18,7 +18,7 @@ def permute_dims(site: Site) -> Value | None:
     x = site.operands[0]
     axes = site.attributes.axes
     axes = range(x.rank)[::-1] if axes is None else [axis % x.rank for axis in axes]
-    return x.relabelled(site.name, list(axes))
+    return x.relabeled(site.name, list(axes))
 
 
 @passage("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.nn.batch_flatten")

@@ -142,15 +142,15 @@ class Value:
             self._stored[order] = self._converted(order)
         return self._stored[order]
 
-    def relabelled(self, name: str, axes: Sequence[int]) -> Value:
+    def relabeled(self, name: str, axes: Sequence[int]) -> Value:
         """Return the tensor with its axes permuted by the model: the same memory.
 
         What a convolution wants is left to it. Otherwise the permutation stays where the model has
         it, unless the tensor came in an order of ours.
         """
         shape = [self.shape[axis] for axis in axes]
-        stored = {orders.relabelled(held, axes): expr for held, expr in self._stored.items()}
-        preferred = orders.relabelled(self.preferred, axes)
+        stored = {orders.relabeled(held, axes): expr for held, expr in self._stored.items()}
+        preferred = orders.relabeled(self.preferred, axes)
         if self.is_plain and preferred != orders.channels_last(self.rank):
             preferred = orders.own(self.rank)
         order = preferred if preferred in stored else next(iter(stored))

@@ -71,7 +71,7 @@ class Constant:
 
 
 class Module:
-    """The functions that are analysed together.
+    """The functions that are analyzed together.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ class Module:
         return known
 
     def summary(self, name: Any) -> Aliases | None:
-        """Return what is known of a Relax function; None of one that is being analysed."""
+        """Return what is known of a Relax function; None of one that is being analyzed."""
         if name not in self._known:
             self._known[name] = None
             function = self.functions[name]

@@ -60,9 +60,9 @@ def is_fusion_dropping(mod: tvm.IRModule) -> bool:
 
 def _writes(mod: tvm.IRModule) -> dict[str, int]:
     """Return how many calls write to memory in each function."""
-    analysed = Module(mod.functions)
+    analyzed = Module(mod.functions)
     return {
-        name.name_hint: len({use.binding for use in analysed.function(name).uses if use.writes})
+        name.name_hint: len({use.binding for use in analyzed.function(name).uses if use.writes})
         for name, func in mod.functions.items()
         if isinstance(func, relax.Function)
     }

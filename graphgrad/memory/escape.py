@@ -25,11 +25,11 @@ def allocate_retained(mod: tvm.IRModule) -> tvm.IRModule:
 
     Runs between ``CallTIRRewrite`` and the planning of memory, and before calls lose their purity.
     """
-    analysed = Module(mod.functions, views=True)
+    analyzed = Module(mod.functions, views=True)
     changed = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
-            changed.update_func(name, _outside_the_plan(func, analysed.function(name)))
+            changed.update_func(name, _outside_the_plan(func, analyzed.function(name)))
     return changed
 
 
@@ -67,15 +67,15 @@ def _allocated(binding: Any) -> list[Any]:
     shape, dtype, device, scope = binding.value.args
     size = tirx.const(-(-tvm.DataType(str(binding.var.ty.dtype)).bits // 8), "int64")
     extents = list(binding.var.ty.shape.values)
-    storage = _normalised(
+    storage = _normalized(
         relax.op.memory.alloc_storage(
             relax.ShapeExpr([math.prod(extents, start=size)]), device, scope, "uint8"
         )
     )
     var = relax.Var("storage", storage.ty)
-    tensor = _normalised(relax.op.memory.alloc_tensor(var, 0, shape, dtype, device))
+    tensor = _normalized(relax.op.memory.alloc_tensor(var, 0, shape, dtype, device))
     return [relax.VarBinding(var, storage), relax.VarBinding(binding.var, tensor, binding.span)]
 
 
-def _normalised(expr: Any) -> Any:
+def _normalized(expr: Any) -> Any:
     return relax.BlockBuilder().normalize(expr)

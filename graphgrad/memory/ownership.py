@@ -32,11 +32,11 @@ def with_own_constants(mod: tvm.IRModule) -> tvm.IRModule:
     AliasError, ArgumentError
         What is declared of a packed function contradicts a call of it.
     """
-    analysed = Module(mod.functions)
+    analyzed = Module(mod.functions)
     changed = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
-            changed = _Ownership(mod, func, analysed.function(name)).with_copies(changed, name)
+            changed = _Ownership(mod, func, analyzed.function(name)).with_copies(changed, name)
     return changed
 
 
@@ -50,11 +50,11 @@ def with_own_views(mod: tvm.IRModule) -> tvm.IRModule:
     AliasError, ArgumentError
         As `with_own_constants`.
     """
-    analysed = Module(mod.functions)
+    analyzed = Module(mod.functions)
     changed = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
-            own = _Ownership(mod, func, analysed.function(name))
+            own = _Ownership(mod, func, analyzed.function(name))
             changed.update_func(name, own.with_kernels())
     return changed
 

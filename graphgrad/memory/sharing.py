@@ -32,7 +32,7 @@ def shares_memory(a: Any, b: Any) -> bool:
     -------
     bool
         Exact; only where strides make that too long to find out (it is a bounded integer linear
-        programme) true if the ranges from first to last byte overlap. Arrays on different devices
+        program) true if the ranges from first to last byte overlap. Arrays on different devices
         share nothing.
 
     Raises

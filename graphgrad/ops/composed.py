@@ -101,17 +101,17 @@ class Composition:
 
     def _called(self, call: Any) -> Value:
         name = str(call.op.name)
-        legalise = lowering_of(call.op)
-        if name != "relax.call_tir" and legalise is None:
+        legalize = lowering_of(call.op)
+        if name != "relax.call_tir" and legalize is None:
             raise ArgumentError(
                 f"the body of a loop calls {name}, which has no tensor expressions; take it out of "
                 "the loop, or write it with other ops"
             )
         try:
-            if legalise is None:
+            if legalize is None:
                 return self._of_kernel(call)
             with StageBuilder(self) as builder:
-                return builder.value(legalise(builder, builder.normalize(call)))
+                return builder.value(legalize(builder, builder.normalize(call)))
         except (ArgumentError, MissingGradientError) as error:
             raise ArgumentError(f"in {name}, which the body of a loop calls: {error}") from error
 

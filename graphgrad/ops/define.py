@@ -1,7 +1,7 @@
 """Registering Relax ops of our own from Python.
 
 An op is worth defining where high-level identity must survive lowering: a convolution's weight
-gradient stays recognisable to layout and winograd, and has gradient rules of its own.
+gradient stays recognizable to layout and winograd, and has gradient rules of its own.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tvm import relax
 PREFIX = "graphgrad."
 
 OPAQUE = {"op_pattern": 8}
-"""Attributes of a PrimFunc that is not to be fused with its neighbours.
+"""Attributes of a PrimFunc that is not to be fused with its neighbors.
 
 TVM takes a scan for an elementwise map by the look of its loops, and fails to fuse it.
 """
@@ -39,11 +39,11 @@ def define_op(
     arguments : sequence of str
         Names of the arguments, for printed descriptions.
     infer_type : callable
-        Maps a normalised call to its result type.
+        Maps a normalized call to its result type.
     compute : callable
         ``compute(call, *tensors)`` builds the tensor expression from the call's tensor arguments.
     opaque : bool
-        It is a kernel written by hand, which is not to be fused with its neighbours.
+        It is a kernel written by hand, which is not to be fused with its neighbors.
     attributes : mapping, optional
         Further attributes of its kernel.
 
@@ -59,7 +59,7 @@ def define_op(
     for argument in arguments:
         op.add_argument(argument, "Expr", argument)
 
-    def legalise(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         tensors = [a for a in call.args if isinstance(a.ty, relax.TensorType)]
 
         def expression(*placeholders: Any) -> Any:
@@ -71,7 +71,7 @@ def define_op(
         )
 
     tvm.ir.register_op_attr(full_name, "FInferType", lambda call, _: infer_type(call))
-    tvm.ir.register_op_attr(full_name, "FLegalize", legalise)
+    tvm.ir.register_op_attr(full_name, "FLegalize", legalize)
     tvm.ir.register_op_attr(full_name, "FPurity", True)
     return op
 

@@ -193,7 +193,7 @@ def reduce_sum(x: Tensor, axes: Sequence[int] | None = None, keepdims: bool = Fa
     return total.astype(x.dtype)
 
 
-def normalise_axes(axes: Sequence[int] | None, rank: int) -> list[int]:
+def normalize_axes(axes: Sequence[int] | None, rank: int) -> list[int]:
     """Return axes as non-negative numbers; all axes where none are given."""
     if axes is None:
         return list(range(rank))
@@ -204,7 +204,7 @@ def reduced_shape(
     shape: Sequence[Dimension], axes: Sequence[int] | None, keepdims: bool
 ) -> list[Dimension]:
     """Return the shape that a reduction over the axes leaves."""
-    gone = set(normalise_axes(axes, len(shape)))
+    gone = set(normalize_axes(axes, len(shape)))
     if keepdims:
         return [1 if axis in gone else extent for axis, extent in enumerate(shape)]
     return [extent for axis, extent in enumerate(shape) if axis not in gone]

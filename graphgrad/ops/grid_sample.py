@@ -52,7 +52,7 @@ class Sampling:
     method : "nearest", "linear" or "cubic"
     padding : "zeros", "border" or "reflection"
     align_corners : bool
-        Whether −1 and 1 are the centres of the first and last element, or their outer edges.
+        Whether −1 and 1 are the centers of the first and last element, or their outer edges.
     """
 
     method: str
@@ -117,7 +117,7 @@ def sample_at(x: Tensor, places: Sequence[Tensor], how: Sampling) -> Tensor:
     ----------
     x : Tensor
     places : sequence of Tensor
-        For each spatial axis where the points are, counted in elements from the centre of the
+        For each spatial axis where the points are, counted in elements from the center of the
         first: (batch, points, 1), in the dtype of the result.
     how : Sampling
 
@@ -200,7 +200,7 @@ def _combined(slow: tuple[_Taps, int], fast: tuple[_Taps, int]) -> tuple[_Taps, 
 
 
 def _place(coordinate: Tensor, extent: int, align_corners: bool) -> Tensor:
-    """Return a coordinate from −1 to 1 in elements, counted from the centre of the first."""
+    """Return a coordinate from −1 to 1 in elements, counted from the center of the first."""
     if align_corners:
         return (coordinate + 1.0) * ((extent - 1) / 2)
     return ((coordinate + 1.0) * float(extent) - 1.0) * 0.5
@@ -242,7 +242,7 @@ def _padded(x: Tensor, extent: int, how: Sampling) -> Tensor:
 
 
 def _reflected(x: Tensor, extent: int, align_corners: bool) -> Tensor:
-    """Fold the line onto the image, at the centres or at the edges of the outer elements."""
+    """Fold the line onto the image, at the centers or at the edges of the outer elements."""
     low = 0.0 if align_corners else -0.5
     span = float(extent - 1) if align_corners else float(extent)
     if not span:

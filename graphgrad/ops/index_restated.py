@@ -14,7 +14,7 @@ from tvm import te, tirx
 from ..fallback.externs import register
 from ..fallback.externs.writes import Writes, visited, written
 from ..fallback.indices.linear_system import element_axes
-from ..fallback.indices.row_major import element_count, ravelled, unravelled
+from ..fallback.indices.row_major import element_count, raveled, unraveled
 from ..fallback.kinds import map_stage
 from ..fallback.scatter import Scatter, scatter_add
 from ..ir.loops import KERNEL
@@ -59,7 +59,7 @@ def _restated_walk(op: Any) -> list[te.Tensor]:
     in_order = _reversed(places) if reverse else places
 
     def element(*at: Any) -> Any:
-        t = ravelled(at, over)
+        t = raveled(at, over)
         return tirx.if_then_else(in_order(t) < outside, found(t), tirx.const(0.0, str(data.dtype)))
 
     return [map_stage(over, element, name="found_inside"), _in_shape(visits.left, shape)]
@@ -97,11 +97,11 @@ def _places(
     """Return the place of each update in the flat data; behind it, of one that is left out."""
 
     def place(t: Any) -> Any:
-        output = unravelled(t, over)
+        output = unraveled(t, over)
         position, inside, _ = indexing.position(shape, index, output)
         inside = tirx.all(inside, *within(output, available, over))
         behind = element_count(shape).astype("int64")
-        return tirx.if_then_else(inside, ravelled(position, shape).astype("int64"), behind)
+        return tirx.if_then_else(inside, raveled(position, shape).astype("int64"), behind)
 
     return map_stage((element_count(over),), place, name="places")
 
@@ -114,7 +114,7 @@ def _flat(
     def update(t: Any) -> Any:
         inside = places(t) < element_count(data.shape)
         zero = tirx.const(0.0, str(updates.dtype))
-        return tirx.if_then_else(inside, updates(*unravelled(t, over)), zero)
+        return tirx.if_then_else(inside, updates(*unraveled(t, over)), zero)
 
     return map_stage(places.shape, update, name="updates")
 
@@ -125,13 +125,13 @@ def _with_place_behind(data: te.Tensor) -> te.Tensor:
 
     def element(p: Any) -> Any:
         zero = tirx.const(0.0, str(data.dtype))
-        return tirx.if_then_else(p < count, data(*unravelled(p, data.shape)), zero)
+        return tirx.if_then_else(p < count, data(*unraveled(p, data.shape)), zero)
 
     return map_stage((count + 1,), element, name="flat")
 
 
 def _in_shape(flat: te.Tensor, shape: Sequence[Dimension]) -> te.Tensor:
-    return map_stage(shape, lambda *at: flat(ravelled(at, shape)), name="in_shape")
+    return map_stage(shape, lambda *at: flat(raveled(at, shape)), name="in_shape")
 
 
 def _reversed(tensor: te.Tensor) -> te.Tensor:

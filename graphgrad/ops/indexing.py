@@ -154,11 +154,11 @@ def within(
     indices: Indices, limits: Sequence[Dimension], extents: Sequence[Dimension]
 ) -> list[Any]:
     """Return the conditions for indices below `extents` to be below `limits`: those in doubt."""
-    analyser = tvm.sym.Analyzer()
+    analyzer = tvm.sym.Analyzer()
     return [
         i < limit
         for i, limit, extent in zip(indices, limits, extents, strict=True)
-        if not analyser.can_prove(extent <= limit)
+        if not analyzer.can_prove(extent <= limit)
     ]
 
 

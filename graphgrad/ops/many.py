@@ -135,11 +135,11 @@ def _define(reduction: _Reduction) -> Any:
     def infer(_: relax.Call, __: Any) -> Any:
         return relax.TensorType([], reduction.result)
 
-    def legalise(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+    def legalize(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         return _lowered(builder, reduction, _fields(builder, call.args[0]))
 
     tvm.ir.register_op_attr(name, "FInferType", infer)
-    tvm.ir.register_op_attr(name, "FLegalize", legalise)
+    tvm.ir.register_op_attr(name, "FLegalize", legalize)
     tvm.ir.register_op_attr(name, "FPurity", True)
     return op
 

@@ -83,8 +83,8 @@ def _first(x: te.Tensor, axes: list[int]) -> te.Tensor:
 def _of_float64(x: te.Tensor, axes: list[int]) -> list[te.Tensor]:
     """Take the mean first: no dtype is wide enough for the squares."""
     mean = mean_expression(x, axes, True)
-    centred = topi.subtract(x, mean)
-    return [mean, mean_expression(topi.multiply(centred, centred), axes, True)]
+    centered = topi.subtract(x, mean)
+    return [mean, mean_expression(topi.multiply(centered, centered), axes, True)]
 
 
 def mean_expression(x: te.Tensor, axes: Sequence[int], keepdims: bool) -> te.Tensor:

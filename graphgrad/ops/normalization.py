@@ -1,4 +1,4 @@
-"""Normalisation in terms of the vocabulary: what rules, lowerings and converters share.
+"""Normalization in terms of the vocabulary: what rules, lowerings and converters share.
 
 Everything is taken in float32 for half precision, and means are summed in float64.
 """
@@ -16,13 +16,13 @@ from .moments import moments
 def mean(x: Tensor, axes: Sequence[int]) -> Tensor:
     """Return the mean over axes, which are kept with extent 1.
 
-    The sum is in float64: what a sum of many float32 loses is a shift of all centred values.
+    The sum is in float64: what a sum of many float32 loses is a shift of all centered values.
     """
     total = op.reduce_sum(x.astype("float64"), axes, keepdims=True)
     return op.divide_by_count(total, [x.shape[axis] for axis in axes]).astype(x.dtype)
 
 
-def standardise(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
+def standardize(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
     """Return x − μ and (σ² + ε)^(−1/2) with the statistics over axes, which are kept in the latter.
 
     Parameters
@@ -33,8 +33,8 @@ def standardise(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor,
         Non-negative.
     epsilon : float
     """
-    centre, variance = moments(x, axes)
-    return x - centre, op.rsqrt(variance + epsilon)
+    center, variance = moments(x, axes)
+    return x - center, op.rsqrt(variance + epsilon)
 
 
 def inverse_root_mean_square(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
@@ -115,14 +115,14 @@ class ChannelGroups:
         return 1 if self.count is None else self.channels // self.count
 
 
-def normalise(
+def normalize(
     x: Tensor,
     axes: Sequence[int],
     epsilon: float,
     gamma: Tensor | None = None,
     beta: Tensor | None = None,
     parameter_axes: Sequence[int] = (),
-    centre: bool = True,
+    center: bool = True,
 ) -> Tensor:
     """Return γ (x − μ) (σ² + ε)^(−1/2) + β with the statistics over `axes`.
 
@@ -137,7 +137,7 @@ def normalise(
         Of the extents of `x` along `parameter_axes`, in that order.
     parameter_axes : sequence of int
         Non-negative.
-    centre : bool
+    center : bool
         Whether the mean is subtracted; if not, σ² is the mean square.
 
     Returns
@@ -146,11 +146,11 @@ def normalise(
         In the shape and dtype of `x`.
     """
     wide = op.widen(x)
-    if centre:
-        centred, r = standardise(wide, axes, epsilon)
+    if center:
+        centered, r = standardize(wide, axes, epsilon)
     else:
-        centred, r = wide, inverse_root_mean_square(wide, axes, epsilon)
-    y = centred * r
+        centered, r = wide, inverse_root_mean_square(wide, axes, epsilon)
+    y = centered * r
     if gamma is not None:
         y = y * spread(op.widen(gamma), parameter_axes, x.ndim)
     if beta is not None:

@@ -73,7 +73,7 @@ class _MergeSort:
         return tirx.BufferStore(self.indices, self.spare[tuple(here)], here)
 
     def merge(self, line: Indices, start: Any, width: Any) -> Statement:
-        """Merge two neighbouring runs; of equal elements, the one on the left goes first."""
+        """Merge two neighboring runs; of equal elements, the one on the left goes first."""
         middle = tirx.min(start + width, self.extent)
         stop = tirx.min(start + 2 * width, self.extent)
         taken = tirx.decl_buffer((1,), "int64", "taken", scope="local")

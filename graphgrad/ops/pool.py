@@ -3,7 +3,7 @@
 Max pooling is a gather: `max_pool_index` finds, once, the position of each window's first maximum;
 `max_pool_scatter` sends cotangents there, and `max_pool_gather` is its transpose. The index is an
 integer output, so no comparison of floats is repeated in the backward pass. TVM's own max-pool
-gradient reads uninitialised memory where windows do not cover the input; these do not.
+gradient reads uninitialized memory where windows do not cover the input; these do not.
 
 Data are in the layout of the pooling, `Pool.layout`.
 """

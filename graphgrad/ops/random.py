@@ -2,7 +2,7 @@
 
 The mask of an element is a hash of the seed, the number of the dropout in the model and the
 element's position; no mask is stored, and no order of execution matters. Salmon et al., *Parallel
-random numbers: as easy as 1, 2, 3* (2011). The hash is the finaliser "lowbias32" (Wellons, 2018).
+random numbers: as easy as 1, 2, 3* (2011). The hash is the finalizer "lowbias32" (Wellons, 2018).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .define import call_op, define_op
 
 _WORD = (1 << 32) - 1
 _STREAM = 0x9E3779B9
-"""2³² over the golden ratio: it sets the numbers of neighbouring dropouts far apart."""
+"""2³² over the golden ratio: it sets the numbers of neighboring dropouts far apart."""
 
 
 def dropout(x: Tensor, seed: Tensor, rate: float, stream: int, order: Sequence[int] = ()) -> Tensor:

@@ -187,8 +187,8 @@ def _coordinates(axis: Resized, mode: str) -> np.ndarray:
     if mode in ("half_pixel", "pytorch_half_pixel"):
         return (outputs + 0.5) / axis.scale - 0.5
     if mode == "half_pixel_symmetric":
-        centre = 0.5 * axis.extent * (1 - axis.size / resized)
-        return centre + (outputs + 0.5) / axis.scale - 0.5
+        center = 0.5 * axis.extent * (1 - axis.size / resized)
+        return center + (outputs + 0.5) / axis.scale - 0.5
     raise ArgumentError(f"unknown coordinate transformation {mode!r}")
 
 

@@ -97,7 +97,7 @@ def over_rows(
     ----------
     rows : Rows
     lanes : int
-        How many neighbouring elements are done at once. The last ones of a row in a part that are
+        How many neighboring elements are done at once. The last ones of a row in a part that are
         fewer are done one by one, all in lane 0.
     element : callable
         Given a row's buffers, which are flat, an index in them and the number of the lane; returns
@@ -193,7 +193,7 @@ def _elements(buffers: list[Any], begin: Any, count: Any, lanes: int, element: B
     vector, lane, single = (tirx.Var(name, "int64") for name in ("vector", "lane", "single"))
     whole = tirx.floordiv(count, _int(lanes))
     done = sequence(element(buffers, begin + vector * lanes + lane, lane))
-    # TVM would get a buffer wrong that nothing but one vectorised loop accesses.
+    # TVM would get a buffer wrong that nothing but one vectorized loop accesses.
     loops = [_in_lanes(statement, lane, lanes) for statement in done]
     at_once = loops[0] if len(loops) == 1 else tirx.SeqStmt(loops)
     one_by_one = element(buffers, begin + whole * lanes + single, _int(0))

@@ -2,8 +2,8 @@
 
 A provenance (`provenance.py`) is written on the calls of a program, and stock passes lose it:
 fusion makes functions of several calls, shares them between equal groups and renames all values. So
-the passes are watched, and what they made is recognised by what it computes (`profile_terms.py`).
-What is not recognised is unknown; nothing is guessed.
+the passes are watched, and what they made is recognized by what it computes (`profile_terms.py`).
+What is not recognized is unknown; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tvm import relax, tirx
 from ..ir.provenance import Provenance, read
 from .terms import Terms, bindings_of, calls_kernel, variables_read
 
-_LEGALISATION = "LegalizeOps"
+_LEGALIZATION = "LegalizeOps"
 _FUSION = "FuseOps"
 _FUSED_KERNELS = "FuseTIR"
 _LAST = "ToNonDataflow"
@@ -83,7 +83,7 @@ class OriginRecorder:
     def __init__(self, function: str):
         self._function = function
         self._origins: dict[Any, Origin] = {}
-        self._legalised, self._fused = Terms(), Terms()
+        self._legalized, self._fused = Terms(), Terms()
         self._made_of: Mapping[Any, tuple[Any, ...]] = {}
         self._reads: dict[Any, list[Any]] = {}
         self.calls: list[KernelCall] = []
@@ -95,11 +95,11 @@ class OriginRecorder:
         name, function = str(info.name), self._of(mod)
         if function is None:
             return
-        if name == _LEGALISATION:
+        if name == _LEGALIZATION:
             self._origins = {b.var: _origin(b.value) for b in bindings_of(function)}
         elif name == _FUSION:
             # What passes of ours have copied since has the origin of what it is a copy of.
-            for var, copied in self._legalised.recognised(function).items():
+            for var, copied in self._legalized.recognized(function).items():
                 if copied:
                     self._origins.setdefault(var, self._origins[copied[0]])
             self._fused.learn(function)
@@ -112,14 +112,14 @@ class OriginRecorder:
         name, function = str(info.name), self._of(mod)
         if function is None:
             return
-        if name == _LEGALISATION:
+        if name == _LEGALIZATION:
             self._origins = _handed_on(self._origins, function)
-            self._legalised.learn(function)
+            self._legalized.learn(function)
             self._remember(function, {b.var: (b.var,) for b in bindings_of(function)})
         elif name == _FUSION:
             self._fused.learn_groups(mod)
         elif name == _FUSED_KERNELS:
-            self._remember(function, self._fused.recognised(function))
+            self._remember(function, self._fused.recognized(function))
         elif name == _LOWERING and self.module is not None:
             self.added = _kernels(mod) - _kernels(self.module)
 
@@ -184,7 +184,7 @@ def _origin(value: Any) -> Origin:
 
 
 def _handed_on(origins: Mapping[Any, Origin], function: relax.Function) -> dict[Any, Origin]:
-    """Return the origins after legalisation: a call that became several is the last one of them."""
+    """Return the origins after legalization: a call that became several is the last one of them."""
     handed_on: dict[Any, Origin] = {}
     waiting: list[Any] = []
     for binding in bindings_of(function):

@@ -1,4 +1,4 @@
-"""Values of a Relax function by what computes them, so that they are recognised after fusion.
+"""Values of a Relax function by what computes them, so that they are recognized after fusion.
 
 The *term* of a value is the kernel that computes it and the terms of what that reads, down to
 parameters and constants. Equal terms are equal values. A function that fusion has made of several
@@ -50,7 +50,7 @@ class Terms:
             and function.attrs.get("Primitive")
         }
 
-    def recognised(self, function: relax.Function) -> dict[Any, tuple[Any, ...]]:
+    def recognized(self, function: relax.Function) -> dict[Any, tuple[Any, ...]]:
         """Return, for each variable after fusion, those before fusion that its binding computes.
 
         Of equal values each is taken in turn: they may come from several nodes.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FIGURE_FORMATS = (".png", ".svg")
 
-_COLOURS = {"forward": "C0", "backward": "C1", "update": "C2"}
+_COLORS = {"forward": "C0", "backward": "C1", "update": "C2"}
 _MIXED = "C7"
 
 _BAR_WIDTH = 24
@@ -86,7 +86,7 @@ def write_profile_figure(path: str | Path, profile: Profile) -> None:
     bars.barh(
         range(len(classes)),
         [1e3 * one.seconds for one in classes],
-        color=[_COLOURS.get(one.phase, _MIXED) for one in classes],
+        color=[_COLORS.get(one.phase, _MIXED) for one in classes],
     )
     bars.set_yticks(range(len(classes)), [_short(f"{o.op_class}, {o.phase}") for o in classes])
     bars.invert_yaxis()

@@ -1,4 +1,4 @@
-"""Rules of normalisations."""
+"""Rules of normalizations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..ops.normalization import (
     inverse_root_mean_square,
     mean,
     spread,
-    standardise,
+    standardize,
 )
 from .rule import register_gradient
 from .sample import sample, tensor
@@ -60,10 +60,10 @@ def batch_norm(
         batch_mean, batch_variance = moments(x, axes)
     else:
         batch_mean, batch_variance = per_channel(old_mean), per_channel(old_variance)
-    centred = x - batch_mean
+    centered = x - batch_mean
     r = op.reshape(op.rsqrt(batch_variance + attrs.epsilon), gamma.shape)
     sum_ct = op.reduce_sum(ct, axes)
-    sum_ct_x_hat = r * op.reduce_sum(ct * centred, axes)
+    sum_ct_x_hat = r * op.reduce_sum(ct * centered, axes)
     slope = gamma * r if attrs.scale else r
     gamma_bar = sum_ct_x_hat if attrs.scale else 0.0 * gamma
     beta_bar = sum_ct if attrs.center else 0.0 * beta
@@ -75,10 +75,12 @@ def batch_norm(
 
     momentum = attrs.momentum
     inner = ct - per_channel(op.divide_by_count(sum_ct, extents))
-    inner = inner - centred * per_channel(op.divide_by_count(r * sum_ct_x_hat, extents))
+    inner = inner - centered * per_channel(op.divide_by_count(r * sum_ct_x_hat, extents))
     x_bar = inner * per_channel(slope)
     x_bar = x_bar + per_channel(op.divide_by_count(momentum * ct_mean, extents))
-    x_bar = x_bar + centred * per_channel(op.divide_by_count(2.0 * momentum * ct_variance, extents))
+    x_bar = x_bar + centered * per_channel(
+        op.divide_by_count(2.0 * momentum * ct_variance, extents)
+    )
     keep = 1.0 - momentum
     return x_bar, gamma_bar, beta_bar, keep * ct_mean, keep * ct_variance
 
@@ -106,18 +108,18 @@ def _gradient_by_rows(
     ct: Tensor,
     axes: list[int],
     epsilon: float,
-    centre: bool = True,
+    center: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x̄, γ̄ and β̄ of γ x̂ + β, where x is normalised over the axes along which γ lies."""
+    """Return x̄, γ̄ and β̄ of γ x̂ + β, where x is normalized over the axes along which γ lies."""
     wide, ct = op.widen(x), op.widen(ct)
-    if centre:
-        centred, r = standardise(wide, axes, epsilon)
+    if center:
+        centered, r = standardize(wide, axes, epsilon)
     else:
-        centred, r = wide, inverse_root_mean_square(wide, axes, epsilon)
-    x_hat = centred * r
+        centered, r = wide, inverse_root_mean_square(wide, axes, epsilon)
+    x_hat = centered * r
     slope = ct if gamma is None else ct * spread(op.widen(gamma), axes, x.ndim)
     inner = slope - x_hat * mean(slope * x_hat, axes)
-    if centre:
+    if center:
         inner = inner - mean(slope, axes)
     return r * inner, collect(ct * x_hat, axes), collect(ct, axes)
 
@@ -131,15 +133,15 @@ def _gradient_by_channels(
     and r are taken. These are in float64, as are those of `mean`.
     """
     (x, gamma, beta), (ct,) = inputs, cotangents
-    positions = op.normalise_axes(attrs.axes, x.ndim)
+    positions = op.normalize_axes(attrs.axes, x.ndim)
     extents = [x.shape[axis] for axis in positions]
     x, ct = op.widen(x), op.widen(ct)
-    centre, variance = moments(groups.apart(x), groups.axes(positions))
+    center, variance = moments(groups.apart(x), groups.axes(positions))
     r = op.rsqrt(variance + attrs.epsilon)
-    centred = x - groups.along(centre)
-    sum_ct, sum_ct_centred = (
+    centered = x - groups.along(center)
+    sum_ct, sum_ct_centered = (
         op.reduce_sum(terms.astype("float64"), positions, keepdims=True)
-        for terms in (ct, ct * centred)
+        for terms in (ct, ct * centered)
     )
     factor = spread(op.widen(gamma), [groups.axis], x.ndim) if attrs.scale else None
 
@@ -149,11 +151,11 @@ def _gradient_by_channels(
 
     r_by_channel = groups.along(r)
     slope = ct * (r_by_channel if factor is None else r_by_channel * factor)
-    x_hat = centred * r_by_channel
-    pull = groups.along(mean_slope(sum_ct_centred) * r * r)
+    x_hat = centered * r_by_channel
+    pull = groups.along(mean_slope(sum_ct_centered) * r * r)
     x_bar = slope - groups.along(mean_slope(sum_ct) * r) - x_hat * pull
     if all(isinstance(extent, int) and extent for extent in extents):
-        sum_ct_x_hat = collect(sum_ct_centred * r_by_channel.astype("float64"), [groups.axis])
+        sum_ct_x_hat = collect(sum_ct_centered * r_by_channel.astype("float64"), [groups.axis])
     else:  # of no positions r is NaN, and the sum is 0
         sum_ct_x_hat = collect(ct * x_hat, [groups.axis])
     return (
@@ -251,7 +253,7 @@ def layer_norm(
     Ba, Kiros and Hinton, *Layer normalization* (2016).
     """
     (x, gamma, beta), (ct,) = inputs, cotangents
-    axes = op.normalise_axes(attrs.axes, x.ndim)
+    axes = op.normalize_axes(attrs.axes, x.ndim)
     scale = gamma if attrs.scale else None
     x_bar, gamma_bar, beta_bar = _gradient_by_rows(x, scale, ct, axes, attrs.epsilon)
     return (
@@ -276,6 +278,6 @@ def rms_norm(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Te
     Zhang and Sennrich, *Root mean square layer normalization* (2019).
     """
     (x, gamma), (ct,) = inputs, cotangents
-    axes = op.normalise_axes(attrs.axes, x.ndim)
-    gradient = _gradient_by_rows(x, gamma, ct, axes, attrs.epsilon, centre=False)
+    axes = op.normalize_axes(attrs.axes, x.ndim)
+    gradient = _gradient_by_rows(x, gamma, ct, axes, attrs.epsilon, center=False)
     return gradient[0], gradient[1]

@@ -36,7 +36,7 @@ axis_samples = [
 @linear("relax.mean", samples=[*axis_samples, sample((2, 3), axis=[0, 1])])
 def mean(x: Tensor, ct: Tensor, attrs: Any) -> Tensor:
     """x̄ = ȳ / n, repeated along the reduced axes"""
-    reduced = [x.shape[axis] for axis in op.normalise_axes(attrs.axis, x.ndim)]
+    reduced = [x.shape[axis] for axis in op.normalize_axes(attrs.axis, x.ndim)]
     return op.unreduce(op.divide_by_count(ct, reduced), x.shape, attrs.axis)
 
 
@@ -102,7 +102,7 @@ def median(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tens
     (x,), (_, *index), (ct, *_) = inputs, outputs, cotangents
     if not index:
         return _extremum(inputs, outputs, cotangents, attrs)
-    (axis,) = op.normalise_axes(attrs.axis, x.ndim)
+    (axis,) = op.normalize_axes(attrs.axis, x.ndim)
     along = op.reduced_shape(x.shape, [axis], keepdims=True)
     chosen = op.equal(op.reshape(index[0], along), _positions(x, axis))
     return (op.where(chosen, op.reshape(ct, along), 0.0),)
@@ -134,7 +134,7 @@ prod_samples = [
 def prod(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
     """x̄ = ȳ · the product of the other elements, without a division: right for any zeros"""
     (x,), (ct,) = inputs, cotangents
-    axes = op.normalise_axes(attrs.axis, x.ndim)
+    axes = op.normalize_axes(attrs.axis, x.ndim)
     order = [axis for axis in range(x.ndim) if axis not in axes] + axes
     moved = op.permute_dims(op.widen(x), order)
     kept = moved.shape[: x.ndim - len(axes)]
@@ -182,7 +182,7 @@ def variance(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Te
 
 
 def _variance_gradient(x: Tensor, ct: Tensor, axes: Any) -> Tensor | None:
-    extents = [x.shape[axis] for axis in op.normalise_axes(axes, x.ndim)]
+    extents = [x.shape[axis] for axis in op.normalize_axes(axes, x.ndim)]
     if all(extent == 1 for extent in extents):  # exactly zero, and not x − x as it is rounded
         return None
     total = op.reduce_sum(x, axes, keepdims=True)

@@ -1,4 +1,4 @@
-"""What an exported step owns on its device: parameters, statistics, the optimiser's buffers."""
+"""What an exported step owns on its device: parameters, statistics, the optimizer's buffers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Description:
     trained : list of TensorType
         The parameters that train.
     fills : dict of str to float
-        Names of the optimiser's buffers, of which each parameter that trains has one, and what they
+        Names of the optimizer's buffers, of which each parameter that trains has one, and what they
         start with.
     storage : Storage
     """

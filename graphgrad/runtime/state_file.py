@@ -31,7 +31,7 @@ _SEPARATOR = "/"
 _UNFINISHED = ".unfinished"
 
 Groups = dict[str, dict[str, np.ndarray]]
-"""Arrays by group (``params``, ``state``, then the optimiser's buffers by kind) and name."""
+"""Arrays by group (``params``, ``state``, then the optimizer's buffers by kind) and name."""
 
 
 def write(
@@ -201,7 +201,7 @@ def check_match(
     if differences:
         shown = "\n  ".join(differences[:5])
         raise StateError(
-            f"{path} belongs to another model or optimiser; {len(differences)} difference(s):\n  "
+            f"{path} belongs to another model or optimizer; {len(differences)} difference(s):\n  "
             f"{shown}"
         )
 

@@ -60,7 +60,7 @@ class ExportedStep(TakesTurns):
     MachineError
         This machine cannot run it.
     OutOfMemoryError
-        The device has too little memory for the parameters and the optimiser's state.
+        The device has too little memory for the parameters and the optimizer's state.
     InputError, StateError
         The weights do not fit, or `device` is none of TVM.
     """
@@ -154,7 +154,7 @@ class ExportedStep(TakesTurns):
     @property
     @one_at_a_time
     def optimizer_state(self) -> dict[str, Arrays]:
-        """Copies of the optimiser's buffers, by kind (such as ``momentum``) and parameter."""
+        """Copies of the optimizer's buffers, by kind (such as ``momentum``) and parameter."""
         return {slot: self._arrays(slot) for slot in self._described.fills}
 
     def __call__(self, inputs: Any, targets: Any = None) -> float:
@@ -274,7 +274,7 @@ class ExportedStep(TakesTurns):
         Raises
         ------
         StateError
-            The file is missing, damaged, or of another model or optimiser, or of an open window and
+            The file is missing, damaged, or of another model or optimizer, or of an open window and
             another `accumulate`; nothing has changed.
         OutOfMemoryError
             The device has no room for it beside what it replaces; nothing has changed.
@@ -326,7 +326,7 @@ class ExportedStep(TakesTurns):
                 window = Window(types, groups, accumulated, self._device, storage)
             return owned, window, self._placed_rate(rate)  # last, as it may overwrite
 
-        task = "a copy of the parameters and the optimiser's state"
+        task = "a copy of the parameters and the optimizer's state"
         self._owned, self._window, self._rate = self._on_device(task, placed)
         self.steps, self._learning_rate, self._seed = steps, float(rate), facts["seed"]
 

@@ -1,1 +1,1 @@
-"""Loss, optimiser, training step and its state."""
+"""Loss, optimizer, training step and its state."""

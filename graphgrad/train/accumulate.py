@@ -89,7 +89,7 @@ def build_micro_batch(
         That of `forward`.
     forward : Forward
     trained : sequence of str
-        Names of the parameters that the optimiser moves.
+        Names of the parameters that the optimizer moves.
     rules : "auto" or "derived"
 
     Returns
@@ -147,13 +147,13 @@ def build_micro_batch(
 def build_end_of_window(
     model: Model, trained: Sequence[str], optimizer: Optimizer, layout: Layout = AS_IN_MODEL
 ) -> tvm.IRModule:
-    """Write the function that ends a window: the optimiser's update by its mean gradient.
+    """Write the function that ends a window: the optimizer's update by its mean gradient.
 
     Parameters
     ----------
     model : Model
     trained : sequence of str
-        Names of the parameters that the optimiser moves.
+        Names of the parameters that the optimizer moves.
     optimizer : Optimizer
     layout : Layout
         In which they, their buffers and their gradients are stored.

@@ -57,7 +57,7 @@ def read_for(
     current : callable
         Returns the arrays that the step holds, by group, with those of a window if asked to.
     method : str
-        The step's optimiser in words.
+        The step's optimizer in words.
     accumulate : int
         The micro-batches of its windows.
 
@@ -72,7 +72,7 @@ def read_for(
     Raises
     ------
     CheckpointError
-        The file is missing, damaged, or of another model or optimiser, or of an open window of
+        The file is missing, damaged, or of another model or optimizer, or of an open window of
         another size.
     """
     groups, facts = read(path)
@@ -85,7 +85,7 @@ def read_for(
     if facts["optimizer"] != method:
         raise CheckpointError(
             f"{path} was saved by {facts['optimizer']}, this step uses {method}; build the step "
-            "with the same optimiser"
+            "with the same optimizer"
         )
     return groups, facts, accumulated
 

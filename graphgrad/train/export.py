@@ -196,7 +196,7 @@ def write_export(
     made : Recipe
     shapes : sequence of mapping of str to tuple of int
     facts : mapping
-        Optimiser, learning rate, steps, skipped and seed, and the position in an open window, as a
+        Optimizer, learning rate, steps, skipped and seed, and the position in an open window, as a
         checkpoint names them.
     write_state : callable, optional
         Writes the checkpoint to a path.

@@ -12,12 +12,12 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from ..autodiff.activity import analyse, has_cotangent
+from ..autodiff.activity import analyze, has_cotangent
 from ..autodiff.vjp import select
 from ..errors import ArgumentError, InputError
-from ..frontend.mode import is_seeded, specialise
+from ..frontend.mode import is_seeded, specialize
 from ..frontend.model import Model
-from ..ir.inline import linearise
+from ..ir.inline import linearize
 from ..ir.program import replay, substitute
 from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, is_float, type_shape
@@ -151,8 +151,8 @@ class LossFunction:
     def check_gradient(self, rules: str) -> None:
         """Raise `MissingGradientError` if ops of a Relax function have no gradient."""
         if self.function is not None:
-            program = linearise(tvm.IRModule({_LOSS: self.function}), _LOSS, rules)
-            analyse(program, [param for param in program.params if has_cotangent(param.ty)])
+            program = linearize(tvm.IRModule({_LOSS: self.function}), _LOSS, rules)
+            analyze(program, [param for param in program.params if has_cotangent(param.ty)])
 
     def target_type(self, outputs: Sequence[Any]) -> relax.TensorType | None:
         """Return the type of the targets for outputs of given types, None if it takes none."""
@@ -203,7 +203,7 @@ class LossFunction:
             return self.named.emit(outputs[0], emitter.lift(targets))
         if self.output is not None:
             return outputs[self.output]
-        program = linearise(tvm.IRModule({_LOSS: self.function}), _LOSS)
+        program = linearize(tvm.IRModule({_LOSS: self.function}), _LOSS)
         arguments = [output.expr for output in outputs]
         if targets is not None:
             arguments.append(targets)
@@ -239,9 +239,9 @@ def differentiated(
     MissingGradientError
         Some ops of the model or of its loss have no gradient; all of the model's are listed.
     """
-    main = linearise(specialise(model, training), "main", rules)
+    main = linearize(specialize(model, training), "main", rules)
     targets = select(main, wrt)
-    analyse(main, targets)
+    analyze(main, targets)
     loss.check_gradient(rules)
     return [var.name for var in targets]
 
@@ -268,8 +268,8 @@ def build_forward(
     ArgumentError, ModelError
         The loss does not fit the model's outputs.
     """
-    specialised = specialise(model, training)
-    program = linearise(bind(specialised, "main", model, extents), "main")
+    specialized = specialize(model, training)
+    program = linearize(bind(specialized, "main", model, extents), "main")
     output_types = list(program.result.fields[0].ty.fields)
     bound = loss.bind(output_types)
     target_type = bound.target_type(output_types)
@@ -291,7 +291,7 @@ def build_forward(
     mod = write_function(
         kernels(model.mod), FORWARD, params, body, pure=program.pure, dataflow=program.dataflow
     )
-    return Forward(mod, target_type, output_types, is_seeded(specialised))
+    return Forward(mod, target_type, output_types, is_seeded(specialized))
 
 
 def laid_out(forward: Forward, layout: Layout, keep: Collection[str] = ()) -> Forward:

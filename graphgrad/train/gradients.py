@@ -10,7 +10,7 @@ import tvm
 from ..autodiff.expand import expand
 from ..autodiff.reverse import backward, check_target
 from ..frontend.model import Model
-from ..ir.inline import linearise
+from ..ir.inline import linearize
 from ..ir.program import replay, substitute
 from ..ir.tensor import Emitter, Tensor
 from ..ir.write import write_function
@@ -47,7 +47,7 @@ class StepGradients:
     """
 
     def __init__(self, model: Model, forward: Forward, trained: Sequence[str], rules: str):
-        program = linearise(forward.mod, FORWARD, rules)
+        program = linearize(forward.mod, FORWARD, rules)
         count = len(model.inputs) + (forward.targets is not None)
         self.arguments, owned = program.params[:count], program.params[count:]
         self.seed = [owned.pop()] if forward.seeded else []

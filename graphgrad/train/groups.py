@@ -51,13 +51,13 @@ def group(*patterns: str, max_rank: int | None = None, **settings: Any) -> Group
         Also take every parameter of at most this rank: with 1, biases and the scales and shifts of
         norms.
     **settings
-        Settings of the optimiser that differ, such as ``weight_decay=0.0``; and
+        Settings of the optimizer that differ, such as ``weight_decay=0.0``; and
         ``learning_rate_scale``, a factor on the learning rate.
 
     Returns
     -------
     Group
-        For ``groups=[...]`` of an optimiser; a parameter has the settings of the first group that
+        For ``groups=[...]`` of an optimizer; a parameter has the settings of the first group that
         takes it.
 
     Raises
@@ -79,7 +79,7 @@ def group(*patterns: str, max_rank: int | None = None, **settings: Any) -> Group
 
 
 def check_groups(optimizer: Optimizer) -> None:
-    """Raise unless an optimiser's groups have settings that it knows, with good values.
+    """Raise unless an optimizer's groups have settings that it knows, with good values.
 
     Raises
     ------
@@ -101,14 +101,14 @@ def check_groups(optimizer: Optimizer) -> None:
         if own.slots.keys() != optimizer.slots.keys():
             raise ArgumentError(
                 f"{name}: a group cannot change which buffers are kept: {sorted(optimizer.slots)} "
-                f"for the optimiser, {sorted(own.slots)} for the group"
+                f"for the optimizer, {sorted(own.slots)} for the group"
             )
 
 
 def by_parameter(
     optimizer: Optimizer, ranks: Mapping[str, int]
 ) -> dict[str, tuple[Optimizer, float]]:
-    """Return for each parameter the optimiser with its settings, and the scale of its rate.
+    """Return for each parameter the optimizer with its settings, and the scale of its rate.
 
     Parameters
     ----------

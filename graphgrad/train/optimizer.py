@@ -1,6 +1,6 @@
-"""Optimisers: how a parameter moves along its gradient, written into the step's graph.
+"""Optimizers: how a parameter moves along its gradient, written into the step's graph.
 
-Each has the conventions of the optimiser of the same name in ``torch.optim``. With *g* the
+Each has the conventions of the optimizer of the same name in ``torch.optim``. With *g* the
 gradient, *p* the parameter, *η* the learning rate and *t* the number of the update, from one;
 buffers start at zero where nothing else is said.
 """
@@ -24,7 +24,7 @@ Slots = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """What all optimisers have in common.
+    """What all optimizers have in common.
 
     Attributes
     ----------
@@ -149,7 +149,7 @@ class SGD(Optimizer):
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
-    """Adam, with L2 regularisation in the gradient.
+    """Adam, with L2 regularization in the gradient.
 
     With m and v the first and the second moment, and v̂ the largest v so far if `amsgrad`::
 

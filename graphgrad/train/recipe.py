@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 
 from ..errors import ArgumentError
-from ..frontend.mode import specialise
+from ..frontend.mode import specialize
 from ..frontend.model import Model
 from ..layout.choice import Layout, layout_for, with_storage
 from ..lower.target import target as resolve_target
@@ -60,7 +60,7 @@ class Recipe:
 
     @property
     def method(self) -> str:
-        """The optimiser in words, without its learning rate, which may change any time."""
+        """The optimizer in words, without its learning rate, which may change any time."""
         fields = dataclasses.asdict(self.optimizer)
         settings = ", ".join(f"{k}={v!r}" for k, v in fields.items() if k != "learning_rate")
         return f"{type(self.optimizer).__name__}({settings})"
@@ -122,14 +122,14 @@ def recipe(
     # They may have been replaced since the model was made.
     check_types({**model.params, **model.state}, owned_types(model), "parameter")
     resolved = resolve_target(target)
-    layout = with_storage(layout_for(resolved), specialise(model, True))
+    layout = with_storage(layout_for(resolved), specialize(model, True))
     return Recipe(
         model, function, optimizer, trained, resolved, seed, rules, accumulate, layout, winograd
     )
 
 
 def _check_epsilons(model: Model, optimizer: Optimizer, trained: Sequence[str]) -> None:
-    """Raise if what keeps an optimiser from dividing by 0 is 0 itself, in a parameter's dtype."""
+    """Raise if what keeps an optimizer from dividing by 0 is 0 itself, in a parameter's dtype."""
     ranks = {name: model.params[name].ndim for name in trained}
     for name, (settings, _) in by_parameter(optimizer, ranks).items():
         epsilon, dtype = getattr(settings, "epsilon", 0.0), model.params[name].dtype

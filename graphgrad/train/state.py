@@ -1,4 +1,4 @@
-"""The tensors that a training step owns: parameters, statistics, optimiser buffers, a count."""
+"""The tensors that a training step owns: parameters, statistics, optimizer buffers, a count."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class TrainState:
     params, state : mapping of str to array
         Copied.
     trained : sequence of str
-        Names of the parameters that the optimiser moves; they get buffers.
+        Names of the parameters that the optimizer moves; they get buffers.
     slots : mapping of str to float
-        Names of the optimiser's buffers, and what they are filled with.
+        Names of the optimizer's buffers, and what they are filled with.
     device : tvm device
     accumulates : bool
         A step consists of several micro-batches.
@@ -66,9 +66,9 @@ class TrainState:
         frozen = sum(array.nbytes for name, array in params.items() if name not in trained)
         with reported(
             device,
-            "the state of training (parameters, statistics, buffers of the optimiser)",
+            "the state of training (parameters, statistics, buffers of the optimizer)",
             int(self._sizes.sum()) + frozen,
-            remedy="use a smaller model or another optimiser",
+            remedy="use a smaller model or another optimizer",
         ):
             self.updates, self.rate = self.scalar(np.float64(0)), self.scalar(np.float64(0))
             self.params = {name: self._placed("params", name, a) for name, a in params.items()}

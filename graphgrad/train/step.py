@@ -204,7 +204,7 @@ class TrainStep(ModelOnDevice):
     @property
     @one_at_a_time
     def optimizer_state(self) -> dict[str, Arrays]:
-        """Copies of the optimiser's buffers, by kind (such as ``momentum``) and parameter."""
+        """Copies of the optimizer's buffers, by kind (such as ``momentum``) and parameter."""
         return {slot: self._tensors.arrays_of(slot) for slot in self._tensors.slots}
 
     @one_at_a_time
@@ -358,7 +358,7 @@ class TrainStep(ModelOnDevice):
         Raises
         ------
         CheckpointError
-            The file is missing, damaged, or of another model or optimiser, or of an open window and
+            The file is missing, damaged, or of another model or optimizer, or of an open window and
             another `accumulate`; nothing has changed.
         """
         groups, facts, accumulated = checkpoint.read_for(

@@ -39,7 +39,7 @@ def build_step(
     forward : Forward
         With a loss.
     trained : sequence of str
-        Names of the parameters that the optimiser moves.
+        Names of the parameters that the optimizer moves.
     optimizer : Optimizer
     rules : "auto" or "derived"
         Which gradient rules it is differentiated by.
@@ -73,7 +73,7 @@ def build_step(
 
 
 class Update:
-    """What an optimiser moves, and how that is emitted.
+    """What an optimizer moves, and how that is emitted.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class Update:
     rate, updates : relax.Var
         The learning rate and the count of updates, float64 scalars.
     buffers : list of relax.Var
-        The optimiser's, by slot, then by parameter.
+        The optimizer's, by slot, then by parameter.
     replaced : list of relax.Var
         Weights, statistics and buffers.
     """
@@ -135,7 +135,7 @@ class Update:
     def _moved(
         self, emitter: Emitter, gradients: Sequence[Tensor], update: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Emit the optimiser's update of each weight; return the new weights and buffers."""
+        """Emit the optimizer's update of each weight; return the new weights and buffers."""
         rate = emitter.lift(self.rate)
         ranks = {weight.name: len(type_shape(weight.ty)) for weight in self._weights}
         settings = by_parameter(self._optimizer, ranks)

@@ -46,14 +46,14 @@ def test_batch_norm_of_a_single_image(requests):
     """
     torch = peer("torch")
 
-    def normalised(builder, x, scale, shift):
+    def normalized(builder, x, scale, shift):
         statistics = [relax.const(value, F64) for value in (np.zeros(3), np.ones(3))]
         normal = op.nn.batch_norm(x, scale, shift, *statistics, axis=1, epsilon=1e-5, training=True)
         y = builder.emit(relax.TupleGetItem(builder.emit(normal), 0))
         return builder.emit(op.sum(builder.emit(op.multiply(y, y))))
 
     shapes = (1, 3, 2, 2), (3,), (3,)
-    mod = gg.vjp(function(normalised, *[(shape, F64) for shape in shapes]), grad_req=requests)
+    mod = gg.vjp(function(normalized, *[(shape, F64) for shape in shapes]), grad_req=requests)
     given = [np.arange(12.0).reshape(shapes[0]), np.array([1.0, -2, 3]), np.array([0.5, 0, -1])]
     x, scale, shift = (torch.from_numpy(array).requires_grad_() for array in given)
     y = torch.nn.functional.batch_norm(x, None, None, scale, shift, training=True)

@@ -14,7 +14,7 @@ from graphgrad.check.promote import promote_model
 from graphgrad.fallback import intrinsics
 from graphgrad.fallback.kernels import gradient
 from graphgrad.fallback.memo import DERIVED
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from graphgrad.ir.provenance import read
 from tests import torch_export
 from tests.peers import peer
@@ -186,7 +186,7 @@ def test_kernels_of_one_name_in_two_modules_have_gradients_of_their_own():
 
 def gradients(model, rules, inputs):
     """Return the gradients of a model's weights, by name, for a fixed cotangent."""
-    mod = specialise(model, True)
+    mod = specialize(model, True)
     names = [p.name for p in mod["main"].params if p.name in model.trainable()]
     mod = gg.vjp(mod, wrt=names, rules=rules)
     known = {**model.params, **model.state, **inputs}

@@ -4,7 +4,7 @@ import pytest
 from tvm import relax
 
 from graphgrad.autodiff.overwriting import overwriting
-from graphgrad.ir.inline import linearise
+from graphgrad.ir.inline import linearize
 from tests.running import F64, function
 
 op = relax.op
@@ -42,7 +42,7 @@ def overwritten(view, *active):
         builder.emit(call, "z")
         return y
 
-    program = linearise(function(build, (SHAPE, F64)), "main")
+    program = linearize(function(build, (SHAPE, F64)), "main")
     differentiated = [var for var in program.variables() if var.name in active]
     return [var.name for var, _, _ in overwriting(program, differentiated)]
 

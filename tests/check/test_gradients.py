@@ -327,11 +327,11 @@ def test_frozen_parameters_are_not_differentiated(model):
     assert len(result.parts[-1].inputs) == 1
 
 
-def onnx_model(node, shape, initialisers):
+def onnx_model(node, shape, initializers):
     """Return the model of one node that maps x to y."""
     helper = onnx.helper
     x, y = (helper.make_tensor_value_info(name, 1, shape) for name in ("x", "y"))
-    tensors = [onnx.numpy_helper.from_array(a, name) for name, a in initialisers.items()]
+    tensors = [onnx.numpy_helper.from_array(a, name) for name, a in initializers.items()]
     graph = helper.make_graph([node], "one node", [x], [y], tensors)
     opset = helper.make_opsetid("", 17)
     return gg.from_onnx(helper.make_model(graph, opset_imports=[opset], ir_version=8))

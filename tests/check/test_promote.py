@@ -211,7 +211,7 @@ def test_packed_function_is_reported():
     assert str(mod["main"].ret_ty.dtype) == F64
 
 
-def test_quantisation_is_reported():
+def test_quantization_is_reported():
     def build(builder, x):
         scale, zero = relax.const(np.float32(0.5)), relax.const(np.int8(0))
         return builder.emit(op.quantize(x, scale, zero, axis=0))

@@ -1,4 +1,4 @@
-"""From settings of the command line to an optimiser and a schedule."""
+"""From settings of the command line to an optimizer and a schedule."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_what_is_given(given, expected):
     ({"optimizer": "adam", "momentum": 0.9}, "--momentum belongs to sgd and rmsprop, not to adam"),
     ({"optimizer": "rmsprop", "nesterov": True}, "--nesterov belongs to sgd, not to rmsprop"),
 ], ids=["momentum", "nesterov"])  # fmt: skip
-def test_settings_of_another_optimiser(given, text):
+def test_settings_of_another_optimizer(given, text):
     with pytest.raises(gg.ArgumentError, match=text):
         build_optimizer(settings(**given))
 

@@ -13,7 +13,7 @@ _KERNEL = re.compile(
     r'extern\s+"C"\s+__global__\s+void\s*(?:__launch_bounds__\((\d+)[^)]*\))?\s*(\w+)\s*\('
 )
 _PREPROCESSOR = re.compile(r"^[ \t]*#(?:.*\\\n)*.*", re.MULTILINE)
-_SYNCHRONISES = re.compile(r"\b(__syncthreads|__syncwarp|__activemask|__shfl\w*_sync)\b")
+_SYNCHRONIZES = re.compile(r"\b(__syncthreads|__syncwarp|__activemask|__shfl\w*_sync)\b")
 _ALIGNED = r"(?:(?:__align__|alignas)\(\d+\)\s*)?"
 _DYNAMIC_SHARED = re.compile(rf"extern\s+__shared__\s+{_ALIGNED}([\w ]+?)\s+(\w+)\s*\[\s*\]\s*;")
 _SHARED = re.compile(rf"__shared__\s+{_ALIGNED}([\w ]+?)\s+\w+\s*((?:\[[^\]]+\])*)\s*;")
@@ -52,9 +52,9 @@ def translate(source: str, most_units: int, least_characters: int) -> list[str]:
         common.append(source[cursor : kernel.start])
         cursor = kernel.end
     head = "".join([*common, source[cursor:]])
-    synchronises = bool(_SYNCHRONISES.search(_PREPROCESSOR.sub("", head)))
+    synchronizes = bool(_SYNCHRONIZES.search(_PREPROCESSOR.sub("", head)))
     return [
-        "\n".join([head, *(_translated(source, kernel, synchronises) for kernel in part)])
+        "\n".join([head, *(_translated(source, kernel, synchronizes) for kernel in part)])
         for part in _parts(kernels, most_units, least_characters)
     ]
 
@@ -91,7 +91,7 @@ def _parts(kernels: list[_Kernel], most: int, least_characters: int) -> list[lis
     return parts
 
 
-def _translated(source: str, kernel: _Kernel, synchronises: bool) -> str:
+def _translated(source: str, kernel: _Kernel, synchronizes: bool) -> str:
     """Return a kernel's definition and its entry in the table; both keep the source's lines."""
     text = source[kernel.start : kernel.end]
     text = _DYNAMIC_SHARED.sub(
@@ -101,7 +101,7 @@ def _translated(source: str, kernel: _Kernel, synchronises: bool) -> str:
     section = f"shared_{kernel.name}"
     storage = f'__attribute__((section("{section}"), used)) static'
     text = re.sub(r"\b__shared__\b", storage, text)
-    synchronises = synchronises or bool(_SYNCHRONISES.search(text))
+    synchronizes = synchronizes or bool(_SYNCHRONIZES.search(text))
     size = " + ".join(arrays) or "0"
     bounds = [f"__start_{section}", f"__stop_{section}"] if arrays else ["nullptr", "nullptr"]
     declared = [
@@ -111,7 +111,7 @@ def _translated(source: str, kernel: _Kernel, synchronises: bool) -> str:
     ]
     line = source.count("\n", 0, kernel.start) + 1
     entry = ", ".join(
-        [kernel.name, str(synchronises).lower(), str(kernel.most_threads), size, *bounds]
+        [kernel.name, str(synchronizes).lower(), str(kernel.most_threads), size, *bounds]
     )
     return "\n".join(
         [

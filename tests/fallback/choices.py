@@ -69,7 +69,7 @@ def smallest(
 
 
 def _simpler(tape: list[float], length: int) -> Iterator[list[float]]:
-    """Yield the tapes with `length` neighbours left out, or zero."""
+    """Yield the tapes with `length` neighbors left out, or zero."""
     for start in range(0, len(tape), length):
         end = start + length
         yield tape[:start] + tape[end:]

@@ -1,7 +1,7 @@
 """Tensor expressions evaluated by numpy: what a graph of stages means, without TVM's lowering.
 
 A load outside its tensor reads NaN (an absurd number, if it holds integers), so that whatever a
-condition fails to keep out is seen. Reductions run in row-major order of their axes, and honour
+condition fails to keep out is seen. Reductions run in row-major order of their axes, and honor
 `where`, `init`, and extents that depend on other axes. An extern stage has no meaning but its
 loops: it alone is compiled.
 """

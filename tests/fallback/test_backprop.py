@@ -211,8 +211,8 @@ PASSED = te.compute((8,), lambda i: SINGLE[i].astype("float8_e5m2").astype("floa
 @pytest.mark.parametrize(
     ("output", "tensor", "message"),
     [
-        (STORED, SINGLE, "the stage stored: float8_e5m2 holds quantised numbers"),
-        (PASSED, SINGLE, "the stage passed: float8_e5m2 holds quantised numbers"),
+        (STORED, SINGLE, "the stage stored: float8_e5m2 holds quantized numbers"),
+        (PASSED, SINGLE, "the stage passed: float8_e5m2 holds quantized numbers"),
         (te.compute((8,), lambda i: EIGHT[i]), EIGHT, "the input eight: float8_e4m3fn holds"),
     ],
     ids=["output", "on the way", "input"],
@@ -222,7 +222,7 @@ def test_floats_of_eight_bits_are_refused(output, tensor, message):
         te_gradient(output, tensor)
 
 
-def test_what_does_not_depend_on_the_input_may_be_quantised():
+def test_what_does_not_depend_on_the_input_may_be_quantized():
     weighted = te.compute((8,), lambda i: SINGLE[i] * EIGHT[i].astype("float32"), name="weighted")
     (gradient,) = te_gradient(weighted, SINGLE)
     assert str(gradient.dtype) == "float32"

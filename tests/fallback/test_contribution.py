@@ -32,7 +32,7 @@ def found(root, active=(X, Z)):
         (X(K) * Z(K), 2),
         (tirx.if_then_else(K > 1, X(K), 2.0 * X(K)), 1),
     ],
-    ids=["square", "affine", "read", "neighbour", "other place", "other tensor", "both arms"],
+    ids=["square", "affine", "read", "neighbor", "other place", "other tensor", "both arms"],
 )
 def test_reads_of_one_element_are_one_contribution(root, elements):
     assert len(found(root)) == elements

@@ -82,7 +82,7 @@ def choices_in_a_body(n):
     return stage(body)
 
 
-def neighbours(n):
+def neighbors(n):
     """Loads that a condition keeps inside the tensor, at every level."""
 
     def body(i):
@@ -126,7 +126,7 @@ FIRST = [
     (diamonds_in_a_body, 40),
     (diamonds_of_stages, 40),
     (choices_in_a_body, 20),
-    (neighbours, 15),
+    (neighbors, 15),
     (wrapped, SIZE // 4),
     (mirrored, 12),
 ]

@@ -241,7 +241,7 @@ def soft_histogram(inputs):
 
 
 @kernel
-def histogram_equalised(inputs):
+def histogram_equalized(inputs):
     """Cumulated counts, read by the value that was counted."""
     x, level = inputs.reals("x", 8), inputs.integers("level", 8, below=4)
     r, s = loop(8), loop(4, "s")
@@ -276,7 +276,7 @@ def update_of_a_triangle(inputs):
 
 @kernel
 def nested_reductions(inputs):
-    """Normalisation: a mean and a variance inside a sum."""
+    """Normalization: a mean and a variance inside a sum."""
     x, r, s, t = inputs.reals("x", 3, 6), loop(6), loop(6, "s"), loop(6, "t")
     mean = te.compute((3,), lambda i: te.sum(x[i, r] / 6.0, axis=r))
     variance = te.compute(

@@ -9,7 +9,7 @@ from tvm import relax
 CHANNELS = 3
 
 
-def model_of(nodes, inputs, outputs, initialisers=None, *, opset=17, ir_version=8):
+def model_of(nodes, inputs, outputs, initializers=None, *, opset=17, ir_version=8):
     """Build a float32 model; shapes by name, arrays by name."""
 
     def values(shapes):
@@ -18,7 +18,7 @@ def model_of(nodes, inputs, outputs, initialisers=None, *, opset=17, ir_version=
             for name, shape in shapes.items()
         ]
 
-    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in (initialisers or {}).items()]
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in (initializers or {}).items()]
     graph = helper.make_graph(nodes, "graph", values(inputs), values(outputs), tensors)
     opsets = [helper.make_opsetid("", opset)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=ir_version)

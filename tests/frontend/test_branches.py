@@ -10,12 +10,12 @@ from .graphs import model_of, op_names, random, run_model
 X = random(3)
 
 
-def branch(*nodes, initialisers=None):
+def branch(*nodes, initializers=None):
     """A graph that captures x and returns the outputs of its last node."""
     outputs = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in nodes[-1].output
     ]
-    tensors = [numpy_helper.from_array(a, n) for n, a in (initialisers or {}).items()]
+    tensors = [numpy_helper.from_array(a, n) for n, a in (initializers or {}).items()]
     return helper.make_graph(list(nodes), "branch", [], outputs, tensors)
 
 
@@ -75,7 +75,7 @@ def test_branches_of_several_nodes_with_constants_of_their_own(condition):
     then_branch = branch(
         helper.make_node("Elu", ["x"], ["h"]),
         helper.make_node("Add", ["h", "k"], ["t"]),
-        initialisers={"k": np.float32(2)},
+        initializers={"k": np.float32(2)},
     )
     else_branch = branch(
         helper.make_node("Shape", ["x"], ["s"]),

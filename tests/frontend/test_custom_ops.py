@@ -12,8 +12,8 @@ from .graphs import model_of, random, run_model
 DOMAIN = "my.domain"
 
 
-def custom_model(nodes, outputs, initialisers=None, domain=DOMAIN):
-    proto = model_of(nodes, {"x": [2, 3]}, outputs, initialisers)
+def custom_model(nodes, outputs, initializers=None, domain=DOMAIN):
+    proto = model_of(nodes, {"x": [2, 3]}, outputs, initializers)
     if domain:
         proto.opset_import.append(helper.make_opsetid(domain, 1))
     return proto

@@ -5,7 +5,7 @@ from onnx import helper
 from tvm import relax
 
 from graphgrad.errors import ArgumentError, ModelError
-from graphgrad.frontend.mode import is_seeded, specialise
+from graphgrad.frontend.mode import is_seeded, specialize
 from graphgrad.frontend.model import Model
 from graphgrad.frontend.onnx_import import from_onnx
 from graphgrad.ir.provenance import read
@@ -28,7 +28,7 @@ X = random(*SHAPE)
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
 
-def normalised(x, mean, var, arrays, prefix=""):
+def normalized(x, mean, var, arrays, prefix=""):
     def column(array):
         return array[:, None]
 
@@ -41,14 +41,14 @@ def normalised(x, mean, var, arrays, prefix=""):
 def test_form_and_numbers(in_file, training):
     model = from_onnx(batch_norm_model(0.8, in_file))
     arrays = batch_norm_arrays()
-    outputs, state = run_model(model, specialise(model, training), X)
+    outputs, state = run_model(model, specialize(model, training), X)
     mean, var = X.mean(axis=(0, 2)), X.var(axis=(0, 2))
     if training or (training is None and in_file):
-        np.testing.assert_allclose(outputs[0], normalised(X, mean, var, arrays), **CLOSE)
+        np.testing.assert_allclose(outputs[0], normalized(X, mean, var, arrays), **CLOSE)
         np.testing.assert_allclose(state[0], 0.8 * arrays["mean"] + 0.2 * mean, **CLOSE)
         np.testing.assert_allclose(state[1], 0.8 * arrays["var"] + 0.2 * var, **CLOSE)
     else:
-        y = normalised(X, arrays["mean"], arrays["var"], arrays)
+        y = normalized(X, arrays["mean"], arrays["var"], arrays)
         np.testing.assert_allclose(outputs[0], y, **CLOSE)
         assert state == []
 
@@ -59,10 +59,10 @@ def test_agrees_with_onnxruntime_in_both_forms(in_file, batch):
     runtime = peer("onnxruntime")
     model = from_onnx(batch_norm_model(0.7, in_file, batch=batch))
     trained = run_onnx(runtime, batch_norm_model(0.7, 1, give_statistics=True), {"x": X})
-    outputs, state = run_model(model, specialise(model, True), X)
+    outputs, state = run_model(model, specialize(model, True), X)
     for ours, expected in zip([*outputs, *state], trained, strict=True):
         np.testing.assert_allclose(ours, expected, **CLOSE)
-    outputs, _ = run_model(model, specialise(model, False), X)
+    outputs, _ = run_model(model, specialize(model, False), X)
     np.testing.assert_allclose(
         outputs[0], run_onnx(runtime, batch_norm_model(0.7, 0), {"x": X})[0], **CLOSE
     )
@@ -104,7 +104,7 @@ def test_float64_agrees_with_torch(training):
         layer.running_mean.copy_(torch.from_numpy(model.state["mean"]))
         layer.running_var.copy_(torch.from_numpy(model.state["var"]))
         expected = layer(torch.from_numpy(x)).numpy()
-    outputs, state = run_model(model, specialise(model, training), x)
+    outputs, state = run_model(model, specialize(model, training), x)
     np.testing.assert_allclose(outputs[0], expected, rtol=1e-12, atol=1e-12)
     if training:
         np.testing.assert_allclose(state[0], layer.running_mean.numpy(), rtol=1e-12)
@@ -116,13 +116,13 @@ def test_float64_agrees_with_torch(training):
 def test_one_layer_applied_twice_updates_its_statistics_twice():
     """As torch does when a module is called twice."""
     model = wrapped("float32", nodes=2)
-    outputs, state = run_model(model, specialise(model, True), X)
+    outputs, state = run_model(model, specialize(model, True), X)
     arrays = batch_norm_arrays()
     x, mean, var = X, arrays["mean"], arrays["var"]
     for _ in range(2):
         batch_mean, batch_var = x.mean(axis=(0, 2)), x.var(axis=(0, 2))
         mean, var = 0.9 * mean + 0.1 * batch_mean, 0.9 * var + 0.1 * batch_var
-        x = normalised(x, batch_mean, batch_var, arrays)
+        x = normalized(x, batch_mean, batch_var, arrays)
     np.testing.assert_allclose(outputs[0], x, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(state[0], mean, **CLOSE)
     np.testing.assert_allclose(state[1], var, **CLOSE)
@@ -137,7 +137,7 @@ def test_mixed_forms_follow_the_file():
     ]
     arrays = batch_norm_arrays() | batch_norm_arrays("two.", seed=1)
     model = from_onnx(model_of(nodes, {"x": SHAPE}, {"y": SHAPE}, arrays))
-    _, state = run_model(model, specialise(model, None), X)
+    _, state = run_model(model, specialize(model, None), X)
     new = dict(zip(model.state, state, strict=True))
     np.testing.assert_allclose(
         new["mean"], 0.8 * arrays["mean"] + 0.2 * X.mean(axis=(0, 2)), **CLOSE
@@ -149,13 +149,13 @@ def test_mixed_forms_follow_the_file():
 def test_signature_does_not_depend_on_the_form():
     model = from_onnx(batch_norm_model())
     for training in (True, False, None):
-        names = [var.name for var in specialise(model, training)["main"].params]
+        names = [var.name for var in specialize(model, training)["main"].params]
         assert names == [*model.inputs, *model.params, *model.state]
 
 
 def test_spans_are_kept():
     model = from_onnx(batch_norm_model(training_mode=1))
-    calls = [b.value for b in specialise(model, True)["main"].body.blocks[0].bindings]
+    calls = [b.value for b in specialize(model, True)["main"].body.blocks[0].bindings]
     assert {read(call.span).node for call in calls} == {"BatchNormalization_0"}
 
 
@@ -170,13 +170,13 @@ def test_spans_are_kept():
 def test_the_model_is_not_changed(proto):
     model = from_onnx(proto)
     before = model.mod.clone()
-    specialise(model, True)
+    specialize(model, True)
     tvm.ir.assert_structural_equal(model.mod, before)
 
 
 def test_unknown_form():
     with pytest.raises(ArgumentError, match="expected True, False or None, given 'yes'"):
-        specialise(from_onnx(batch_norm_model()), "yes")
+        specialize(from_onnx(batch_norm_model()), "yes")
 
 
 def dropout_model(ratio, training_mode=None, mask=False):
@@ -208,15 +208,15 @@ def dropout_model(ratio, training_mode=None, mask=False):
 def test_dropout(in_file, training, ratio, drops):
     model = dropout_model(ratio, in_file)
     assert op_names(model.mod) == ["relax.nn.dropout"]
-    specialised = specialise(model, training)
-    assert op_names(specialised) == ["graphgrad.dropout"] * drops
-    assert is_seeded(specialised) == drops
-    assert len(specialised["main"].params) == len(model.mod["main"].params) + drops
+    specialized = specialize(model, training)
+    assert op_names(specialized) == ["graphgrad.dropout"] * drops
+    assert is_seeded(specialized) == drops
+    assert len(specialized["main"].params) == len(model.mod["main"].params) + drops
 
 
 def test_mask_of_a_dropout_that_drops_nothing():
     model = dropout_model(0.5, mask=True)
-    outputs, _ = run_model(model, specialise(model, False), random(3))
+    outputs, _ = run_model(model, specialize(model, False), random(3))
     np.testing.assert_array_equal(outputs[0], random(3))
     np.testing.assert_array_equal(outputs[1], np.ones(3, "float32"))
 
@@ -237,9 +237,9 @@ def calling(private):
 
 def test_private_functions_are_inlined():
     model = calling(private=True)
-    outputs, state = run_model(model, specialise(model, True), X)
+    outputs, state = run_model(model, specialize(model, True), X)
     expected, expected_state = run_model(
-        wrapped("float32"), specialise(wrapped("float32"), True), X
+        wrapped("float32"), specialize(wrapped("float32"), True), X
     )
     np.testing.assert_array_equal(outputs, expected)
     np.testing.assert_array_equal(state, expected_state)
@@ -247,4 +247,4 @@ def test_private_functions_are_inlined():
 
 def test_a_batch_norm_that_cannot_be_reached_is_refused():
     with pytest.raises(ModelError, match=r"batch_norm stands in function 'f'"):
-        specialise(calling(private=False), True)
+        specialize(calling(private=False), True)

@@ -75,10 +75,10 @@ def test_strings_are_refused_by_node_name(form, value):
 
 
 @pytest.mark.parametrize("tensor, dense", [(FLAT, DENSE), (ROWS, DENSE_2D)])
-def test_sparse_initialisers_become_dense(tensor, dense):
+def test_sparse_initializers_become_dense(tensor, dense):
     graph = onnx.GraphProto(name="graph", sparse_initializer=[tensor])
     notes = densify(graph)
-    assert notes == ["sparse initialisers made dense: sparse"] and not graph.sparse_initializer
+    assert notes == ["sparse initializers made dense: sparse"] and not graph.sparse_initializer
     np.testing.assert_array_equal(numpy_helper.to_array(graph.initializer[0]), dense)
 
 

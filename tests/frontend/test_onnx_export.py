@@ -6,7 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 import graphgrad as gg
 from graphgrad.errors import ArgumentError, InputError, ModelError
 from graphgrad.frontend import onnx_export
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from graphgrad.frontend.model import Model
 from graphgrad.frontend.onnx_export import to_onnx
 from graphgrad.frontend.onnx_import import from_onnx
@@ -58,7 +58,7 @@ def test_written_file_runs_in_inference_form(tmp_path, opset):
     to_onnx(model, params, state, path)
     onnx.checker.check_model(str(path), full_check=True)
 
-    module = specialise(model, False)
+    module = specialize(model, False)
     model.params, model.state = params, state
     outputs, _ = run_model(model, module, X)
     expected = run_onnx(runtime, str(path), {"x": X})
@@ -163,7 +163,7 @@ def test_a_model_too_large_for_a_file_keeps_its_weights_in_another(tmp_path, mon
     again = from_onnx(path)
     for name, array in changed(model.params).items():
         np.testing.assert_array_equal(again.params[name], array)
-    outputs, _ = run_model(again, specialise(again, False), X)
+    outputs, _ = run_model(again, specialize(again, False), X)
     np.testing.assert_allclose(outputs[0], run_onnx(runtime, str(path), {"x": X})[0], 1e-5, 1e-6)
 
 

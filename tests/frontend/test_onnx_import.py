@@ -6,7 +6,7 @@ import pytest
 from onnx import helper
 
 from graphgrad.errors import ModelError
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from graphgrad.frontend.onnx_import import from_onnx
 from tests.peers import peer
 
@@ -52,7 +52,7 @@ def test_float16_batch_norm():
     for value in (*proto.graph.input, *proto.graph.output):
         value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
     model = from_onnx(proto)
-    outputs, state = run_model(model, specialise(model, True), random(4, 3, 5, dtype="float16"))
+    outputs, state = run_model(model, specialize(model, True), random(4, 3, 5, dtype="float16"))
     assert outputs[0].dtype == np.float16 and [s.dtype for s in state] == [np.float32] * 2
     expected = 0.8 * model.state["mean"] + 0.2 * random(4, 3, 5).mean(axis=(0, 2))
     np.testing.assert_allclose(state[0], expected, atol=2e-3)
@@ -116,7 +116,7 @@ def test_torch_network(form):
 
     model.state.update({name: buffers[name].numpy().copy() for name in statistics})
     x = random(6, 3, 4, 4, seed=1)
-    outputs, state = run_model(model, specialise(model, True), x)
+    outputs, state = run_model(model, specialize(model, True), x)
     network.train()
     expected = network(torch.from_numpy(x)).detach().numpy()
     np.testing.assert_allclose(outputs[0], expected, rtol=1e-4, atol=1e-5)
@@ -128,7 +128,7 @@ def test_torch_network(form):
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-6)
 
 
-def test_merged_initialisers_are_in_the_file():
+def test_merged_initializers_are_in_the_file():
     """What the repair is for: if the exporter stops merging, it is needed no more."""
     torch = peer("torch")
     proto = exported(torch, small_network(torch.nn), "EVAL")
@@ -141,7 +141,7 @@ def test_inference_form_agrees_with_onnxruntime():
     proto = exported(torch, small_network(torch.nn), "EVAL")
     model = from_onnx(proto)
     x = random(6, 3, 4, 4, seed=1)
-    outputs, state = run_model(model, specialise(model, None), x)
+    outputs, state = run_model(model, specialize(model, None), x)
     expected = run_onnx(runtime, proto, {"x": x})
     np.testing.assert_allclose(outputs[0], expected[0], rtol=1e-4, atol=1e-5)
     assert state == []

@@ -9,7 +9,7 @@ from tvm.relax.frontend.onnx import from_onnx as stock_from_onnx
 from tvm.relax.frontend.onnx import onnx_frontend
 
 from graphgrad.errors import ModelError
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from graphgrad.frontend.onnx_import import from_onnx
 from graphgrad.ir.provenance import Provenance, read
 from tests.peers import peer
@@ -42,7 +42,7 @@ def test_momentum_means_the_same_as_in_onnx(momentum, training_mode):
     training_file = batch_norm_model(momentum, 1, give_statistics=True)
     expected = run_onnx(runtime, training_file, {"x": X})
     model = from_onnx(batch_norm_model(momentum, training_mode))
-    outputs, state = run_model(model, specialise(model, True), X)
+    outputs, state = run_model(model, specialize(model, True), X)
     for ours, onnx_value in zip([*outputs, *state], expected, strict=True):
         np.testing.assert_allclose(ours, onnx_value, rtol=1e-5, atol=1e-6)
 
@@ -161,7 +161,7 @@ def test_dropout_with_computed_settings(computed, setting):
         from_onnx(proto)
 
 
-def test_integer_initialisers_are_constants():
+def test_integer_initializers_are_constants():
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["h"]),
         helper.make_node("Gather", ["h", "index"], ["y"]),
@@ -308,7 +308,7 @@ def test_local_functions_in_functions_with_attributes():
     np.testing.assert_allclose(run_model(model, model.mod, x), expected, rtol=1e-5)
 
 
-def test_an_output_may_be_an_initialiser():
+def test_an_output_may_be_an_initializer():
     nodes = [helper.make_node("Mul", ["x", "w"], ["y"])]
     model = from_onnx(model_of(nodes, {"x": [3]}, {"y": [3], "w": [3]}, {"w": random(3)}))
     y, w = run_model(model, model.mod, random(3))

@@ -18,10 +18,10 @@ def version_3(inputs=True):
     return proto
 
 
-def test_initialisers_repeated_as_inputs():
+def test_initializers_repeated_as_inputs():
     model = from_onnx(version_3())
     assert model.inputs == ["x"] and list(model.params) == ["w"]
-    assert any("1 initialisers were listed among the inputs" in note for note in model.notes)
+    assert any("1 initializers were listed among the inputs" in note for note in model.notes)
     onnx.checker.check_model(model.proto)
 
 
@@ -101,7 +101,7 @@ def test_local_functions_are_inlined():
     assert model.notes == ["model-local functions inlined: Twice"]
 
 
-def test_unread_initialisers_are_left_out():
+def test_unread_initializers_are_left_out():
     nodes = [helper.make_node("Add", ["x", "w"], ["y"])]
     proto = model_of(nodes, {"x": [3]}, {"y": [3]}, {"w": random(3), "unused": random(9)})
     model = from_onnx(proto)

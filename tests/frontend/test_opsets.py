@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from graphgrad.frontend.onnx_import import from_onnx
 from tests.peers import peer
 
@@ -107,7 +107,7 @@ def test_all_forms_of_an_opset(opset):
         kind = output.type.tensor_type.elem_type
         output.CopyFrom(helper.make_tensor_value_info(output.name, kind, dims))
     model = from_onnx(proto)
-    outputs, _ = run_model(model, specialise(model, False), IMAGE)
+    outputs, _ = run_model(model, specialize(model, False), IMAGE)
     for node, ours, wanted in zip(nodes, outputs, expected, strict=True):
         label = f"{node.op_type} {FORMS[int(node.output[0][1:])]}"
         np.testing.assert_allclose(ours, wanted, rtol=1e-4, atol=1e-5, err_msg=label)

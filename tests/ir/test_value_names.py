@@ -5,7 +5,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.errors import ArgumentError
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from graphgrad.ir.value_names import aliases_of, equal_names, with_aliases
 from tests.frontend.graphs import model_of, random
 
@@ -33,7 +33,7 @@ def test_every_name_of_a_value_can_be_differentiated_by(name):
 
 
 def test_vjp_knows_them_too():
-    module = specialise(identity_model(), False)
+    module = specialize(identity_model(), False)
     assert {"i", "j", "d"} <= aliases_of(module["main"]).keys()
     types = gg.vjp(module, wrt=["j"])["main_vjp"].ret_ty
     assert [list(map(int, ty.shape)) for ty in types.fields[1].fields] == [[3]]

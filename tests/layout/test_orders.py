@@ -31,10 +31,10 @@ def test_inverse_and_steps(order):
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
 @pytest.mark.parametrize("axes", [(0, 2, 3, 1), (3, 1, 0, 2)])
-def test_relabelled(order, axes):
+def test_relabeled(order, axes):
     array = np.arange(120).reshape(2, 3, 4, 5)
     permuted = np.transpose(array, axes)
-    new_order = orders.relabelled(order, axes)
+    new_order = orders.relabeled(order, axes)
     np.testing.assert_array_equal(stored(permuted, new_order), stored(array, order))
 
 

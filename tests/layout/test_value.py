@@ -72,9 +72,9 @@ def test_movement_counts_what_is_known(bindings):
     (NHWC, (0, 2, 3, 1), (0, 1, 2, 3)),
     (NHWC, (0, 2, 1, 3), (0, 1, 3, 2)),
 ])  # fmt: skip
-def test_relabelled(bindings, order, axes, preferred):
+def test_relabeled(bindings, order, axes, preferred):
     x = value(bindings, 2, 3, 4, 5, order=order)
-    y = x.relabelled("y", axes)
+    y = x.relabeled("y", axes)
     assert y.shape == [x.shape[axis] for axis in axes] and y.preferred == preferred
     assert not bindings.bound
     stored = y.in_order(y.preferred)

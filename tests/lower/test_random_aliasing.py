@@ -92,8 +92,8 @@ def test_values_and_memory(random):
     lowered = lower(mod, host)
     machine = relax.VirtualMachine(generate(lowered, host), tvm.cpu())
     for name in names:
-        honoured = (lowered[name].attrs or {}).get(DONATED_DONE, [])
-        done = [(int(parameter), int(output)) for parameter, output in honoured]
+        honored = (lowered[name].attrs or {}).get(DONATED_DONE, [])
+        done = [(int(parameter), int(output)) for parameter, output in honored]
         for condition in (True, False, True):
             check(mod, machine, name, arguments(mod, name, condition), done)
 

@@ -15,7 +15,7 @@ op = relax.op
 PAIR = relax.TupleType([TENSOR, TENSOR])
 
 
-def analysed(build, *types, name="main", mod=None, views=False):
+def analyzed(build, *types, name="main", mod=None, views=False):
     """Return what is known of a function that ``build(builder, *parameters)`` writes."""
     params = [relax.Var(f"x{i}", ty) for i, ty in enumerate(types or [TENSOR, TENSOR])]
     builder = relax.BlockBuilder(mod)
@@ -31,7 +31,7 @@ def regions(aliases, tree):
 
 def of_result(build, *types, **options):
     """Return the classes of a function's parameters and results, as small numbers in order."""
-    aliases = analysed(build, *types, **options)
+    aliases = analyzed(build, *types, **options)
     found = [regions(aliases, aliases.params), regions(aliases, aliases.result)]
     numbers = {OUTSIDE: "outside"}
     for region in found[0] + found[1]:
@@ -120,7 +120,7 @@ def test_uses_in_the_branches_of_one_if_exclude_each_other():
             branches.append(relax.SeqExpr([block], out))
         return builder.emit(relax.If(condition, *branches))
 
-    aliases = analysed(build, BOOL, TENSOR)
+    aliases = analyzed(build, BOOL, TENSOR)
     first, second = aliases.uses_of(aliases.region(aliases.params[1]))
     assert first.excludes(second.path)
     assert not first.excludes(())
@@ -165,7 +165,7 @@ def test_a_called_function_is_known_by_its_summary(inside, shared, written):
     mod = callee(inside)
     name = mod.get_global_var("callee")
     assert of_result(lambda b, x, y: b.emit(relax.Call(name, [x, y])), mod=mod)[1] == shared
-    aliases = analysed(lambda b, x, y: b.emit(relax.Call(name, [x, y])), mod=mod)
+    aliases = analyzed(lambda b, x, y: b.emit(relax.Call(name, [x, y])), mod=mod)
     found = [i for i, p in enumerate(aliases.params) if aliases.is_written(aliases.region(p))]
     assert found == written
 
@@ -201,7 +201,7 @@ def test_each_constant_is_found_where_it_stands():
         builder.emit(call(aliasing.DECLARED_INCREMENT, constant))
         return builder.emit(op.add(relax.const(np.ones(4), "float64"), x))
 
-    aliases = analysed(build)
+    aliases = analyzed(build)
     written = [aliases.is_written(aliases.region(c.leaf)) for c in aliases.constants]
     assert written == [True, False]
 
@@ -213,7 +213,7 @@ def test_a_pure_call_of_what_is_declared_to_mutate_is_a_contradiction():
     with pytest.raises(
         AliasError, match=r"declared to mutate its argument 0, but .*R\.call_packed"
     ):
-        analysed(build)
+        analyzed(build)
 
 
 def test_positions_that_a_call_does_not_have_are_refused():
@@ -222,7 +222,7 @@ def test_positions_that_a_call_does_not_have_are_refused():
         return x
 
     with pytest.raises(ArgumentError, match=r"argument 0, but is called with 0 argument"):
-        analysed(build)
+        analyzed(build)
 
 
 def test_the_cost_grows_with_the_number_of_bindings():
@@ -235,7 +235,7 @@ def test_the_cost_grows_with_the_number_of_bindings():
                 x = choice(builder, condition, relax.TupleGetItem(pair, 0), y)
             return x
 
-        return analysed(chain, BOOL, TENSOR, TENSOR)
+        return analyzed(chain, BOOL, TENSOR, TENSOR)
 
     short, long = (len(build(n).regions._parent) for n in (50, 100))
     assert long < 2.2 * short

@@ -28,7 +28,7 @@ def half(x):
 
 
 def donated(mod):
-    """Return the pairs that lowering honoured."""
+    """Return the pairs that lowering honored."""
     done = pipeline(target("llvm"))(mod)["main"].attrs[DONATED_DONE]
     return [[int(p), int(o)] for p, o in done]
 
@@ -55,7 +55,7 @@ def predicated_step(builder, p, m, g):
 
 
 @pytest.mark.parametrize("shape", [(3, 5), (64, 32, 3, 3), (20011,), ()], ids=label)
-def test_an_optimiser_step_is_in_place(shape):
+def test_an_optimizer_step_is_in_place(shape):
     mod = module(momentum_step, *[tensor_type(*shape)] * 3, **{DONATED: [[0, 1], [1, 2]]})
     assert donated(mod) == [[0, 1], [1, 2]]
     p, m, g = random_tensors(shape, shape, shape)
@@ -150,7 +150,7 @@ UNSAFE = {
     "transpose": lambda b, x, y: b.emit(op.permute_dims(x)),
     "transpose inlined": lambda b, x, y: b.emit(op.add(op.permute_dims(x), y)),
     "element and transpose": lambda b, x, y: b.emit(op.add(x, op.permute_dims(x))),
-    "neighbours": moving_sum,
+    "neighbors": moving_sum,
     "element and mirror": lambda b, x, y: b.emit(op.add(op.flip(x, 1), x)),
     "product": lambda b, x, y: b.emit(op.matmul(x, y)),
     "cumulative": lambda b, x, y: b.emit(op.cumsum(x, 0)),

@@ -9,7 +9,7 @@ from tests.peers import peer
 SMALL = {"layers": 2, "width": 16, "heads": 4, "feed_forward": 24, "sequence": 5, "classes": 3}
 
 
-def initialisers(model):
+def initializers(model):
     return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
 
 
@@ -17,7 +17,7 @@ def test_names_and_shapes_are_those_of_torch():
     torch = peer("torch")
     layer = torch.nn.TransformerEncoderLayer(16, 4, 24)
     expected = {name: tuple(p.shape) for name, p in layer.named_parameters()}
-    found = initialisers(models.transformer_encoder(**SMALL))
+    found = initializers(models.transformer_encoder(**SMALL))
     for index in range(2):
         prefix = f"layers.{index}."
         own = {n.removeprefix(prefix): a.shape for n, a in found.items() if n.startswith(prefix)}
@@ -51,14 +51,14 @@ def test_order_of_positions_is_no_matter():
 
 def test_all_weights_train_and_nothing_else():
     proto = models.transformer_encoder(**SMALL)
-    assert set(gg.from_onnx(proto).trainable()) == set(initialisers(proto))
+    assert set(gg.from_onnx(proto).trainable()) == set(initializers(proto))
 
 
 def test_seed_decides_the_weights():
     first, again, other = (models.transformer_encoder(**SMALL, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
-    weight = initialisers(models.transformer_encoder())["layers.0.linear1.weight"]
+    weight = initializers(models.transformer_encoder())["layers.0.linear1.weight"]
     assert weight.std() == pytest.approx(1 / np.sqrt(256), rel=0.05)
 
 

@@ -24,7 +24,7 @@ def pair(name, *weights, low=-1.0, high=1.0, target=(-1.0, 1.0), **options):
     return name, inputs | dict.fromkeys(weights, ((3, 4), 0.5, 1.5)), options
 
 
-def labelled(name, shape, *weights, **options):
+def labeled(name, shape, *weights, **options):
     """Return a case: a loss of scores and integer labels."""
     classes = shape[min(1, len(shape) - 1)]
     labels = shape[:1] + shape[2:] if len(shape) > 1 else ()
@@ -55,12 +55,12 @@ def cases(reduction):
         pair("bce_with_logits", "weight", "pos_weight", **unit, **r),
         pair("kl_div", target=(0.1, 1.0), **r),
         pair("kl_div", log_target=True, **r),
-        labelled("nll", (5, 3), **r),
-        labelled("nll", (2, 3, 2, 2), "weight", **ignoring),
-        labelled("cross_entropy", (5, 3), **r),
-        labelled("cross_entropy", (5, 3), "weight", **ignoring),
-        labelled("cross_entropy", (5, 3), label_smoothing=0.1, **r),
-        labelled("cross_entropy", (2, 3, 4), "weight", label_smoothing=0.2, **ignoring),
+        labeled("nll", (5, 3), **r),
+        labeled("nll", (2, 3, 2, 2), "weight", **ignoring),
+        labeled("cross_entropy", (5, 3), **r),
+        labeled("cross_entropy", (5, 3), "weight", **ignoring),
+        labeled("cross_entropy", (5, 3), label_smoothing=0.1, **r),
+        labeled("cross_entropy", (2, 3, 4), "weight", label_smoothing=0.2, **ignoring),
         soft(**r),
         soft("weight", label_smoothing=0.3, **r),
     ]
@@ -70,12 +70,12 @@ CASES = [
     *cases("mean"),
     *cases("none"),
     pair("mse", reduction="sum"),
-    labelled("nll", (5, 3), reduction="sum"),
-    labelled("cross_entropy", (5, 3), "weight", label_smoothing=0.1, reduction="sum"),
+    labeled("nll", (5, 3), reduction="sum"),
+    labeled("cross_entropy", (5, 3), "weight", label_smoothing=0.1, reduction="sum"),
     soft("weight", reduction="sum"),
     pair("kl_div", reduction="batchmean", target=(0.1, 1.0)),
-    labelled("cross_entropy", (3,)),
-    labelled("cross_entropy", (3,), "weight", label_smoothing=0.1),
+    labeled("cross_entropy", (3,)),
+    labeled("cross_entropy", (3,), "weight", label_smoothing=0.1),
 ]
 
 TORCH_NAMES = {
@@ -227,7 +227,7 @@ def test_half_precision_adds_up_in_float32(dtype):
         (pair("mse", reduction="average"), "reduction='average' is unknown"),
         (pair("smooth_l1", beta=-1.0), "beta=-1.0 is negative"),
         (pair("huber", delta=0.0), "delta=0.0 is not positive"),
-        (labelled("cross_entropy", (2, 3), label_smoothing=2.0), "label_smoothing=2.0"),
+        (labeled("cross_entropy", (2, 3), label_smoothing=2.0), "label_smoothing=2.0"),
         (("mse", {"input": ((2, 3), 0.0, 1.0), "target": ((3,), 0.0, 1.0)}, {}), "one shape"),
         (("mse", {"input": ((2,), 0.0, 1.0), "target": ((2,), 0, 2)}, {}), "int64"),
         (("nll", {"input": ((2, 3), 0.0, 1.0), "target": ((3,), 0, 3)}, {}), "labels of shape"),

@@ -33,7 +33,7 @@ def test_share_and_scale(rate):
     assert abs((y == 0).mean() - rate) < 4 * deviation
 
 
-def test_neighbours_are_independent():
+def test_neighbors_are_independent():
     dropped = machine(0.5)(ONES, 7) == 0
     for shifted in (dropped[:, 1:] & dropped[:, :-1], dropped[1:] & dropped[:-1]):
         assert abs(shifted.mean() - 0.25) < 4 * np.sqrt(0.25 * 0.75 / shifted.size)
@@ -58,7 +58,7 @@ def test_the_mask_is_where_dropout_keeps():
 
 
 def lowbias32(value):
-    """The finaliser in numpy's own arithmetic of 32 bits."""
+    """The finalizer in numpy's own arithmetic of 32 bits."""
     value = value.astype("uint32")
     value ^= value >> np.uint32(16)
     value *= np.uint32(0x7FEB352D)

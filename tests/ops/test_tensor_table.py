@@ -126,7 +126,7 @@ def test_tensors_of_a_row_have_one_length():
 
 
 def test_each_statement_is_done_in_all_lanes_before_the_next():
-    """The second one reads the neighbouring lane of what the first one has kept.
+    """The second one reads the neighboring lane of what the first one has kept.
 
     In one loop TVM would get a buffer wrong that is accessed nowhere else.
     """
@@ -135,12 +135,12 @@ def test_each_statement_is_done_in_all_lanes_before_the_next():
 
     def element(columns, index, lane):
         kept = tirx.decl_buffer((tirx.const(lanes, "int64"),), "float32", "kept", scope="local")
-        neighbour = tirx.bitwise_xor(lane, tirx.const(1, "int64"))
+        neighbor = tirx.bitwise_xor(lane, tirx.const(1, "int64"))
         return tirx.SeqStmt(
             [
                 tirx.AllocBuffer(kept),
                 tirx.BufferStore(kept, columns[0][index] * 2.0, [lane]),
-                tirx.BufferStore(columns[1], kept[neighbour], [index]),
+                tirx.BufferStore(columns[1], kept[neighbor], [index]),
             ]
         )
 

@@ -1,4 +1,4 @@
-"""Values are recognised by what computes them, before and after fusion."""
+"""Values are recognized by what computes them, before and after fusion."""
 
 import numpy as np
 import tvm
@@ -11,7 +11,7 @@ FUSION = tvm.transform.Sequential(
 )
 
 
-def legalised(body, count=2):
+def legalized(body, count=2):
     """Return a function of 4 × 4 matrices as calls of kernels."""
     params = [relax.Var(f"x{i}", relax.TensorType([4, 4], "float32")) for i in range(count)]
     builder = relax.BlockBuilder()
@@ -39,11 +39,11 @@ def fused(mod):
     grouped = tvm.transform.Sequential(FUSION.passes[:2])(mod)
     terms.learn_groups(grouped)
     made = relax.transform.FuseTIR()(grouped)
-    return made, terms.recognised(made["main"])
+    return made, terms.recognized(made["main"])
 
 
 def test_each_call_of_a_shared_kernel_is_told_apart():
-    mod = legalised(layers)
+    mod = legalized(layers)
     before = computed(mod)
     made, found = fused(mod)
     calls = [b for b in bindings_of(made["main"]) if calls_kernel(b.value)]
@@ -55,7 +55,7 @@ def test_equal_values_are_taken_in_turn():
     def body(emit, x, w):
         return emit(relax.op.add(emit(relax.op.exp(x)), emit(relax.op.exp(x))))
 
-    mod = legalised(body)
+    mod = legalized(body)
     _, found = fused(mod)
     assert [made for made in found.values() if made] == [tuple(computed(mod))]
 
@@ -66,21 +66,21 @@ def test_constants_differ_by_what_they_hold():
         y = emit(relax.op.matmul(x, one))
         return emit(relax.op.add(emit(relax.op.matmul(x, two)), y))
 
-    mod = legalised(body)
+    mod = legalized(body)
     _, found = fused(mod)
     made = [made for made in found.values() if made]
     assert sorted(map(len, made)) == [1, 2]
     assert {var for vars in made for var in vars} == set(computed(mod))
 
 
-def test_what_is_computed_otherwise_is_not_recognised():
+def test_what_is_computed_otherwise_is_not_recognized():
     terms = Terms()
-    terms.learn(legalised(layers)["main"])
-    other = legalised(lambda emit, x, w: emit(relax.op.nn.relu(emit(relax.op.matmul(w, x)))))
-    assert set(terms.recognised(other["main"]).values()) == {()}
+    terms.learn(legalized(layers)["main"])
+    other = legalized(lambda emit, x, w: emit(relax.op.nn.relu(emit(relax.op.matmul(w, x)))))
+    assert set(terms.recognized(other["main"]).values()) == {()}
 
 
 def test_variables_read_are_listed_once():
-    mod = legalised(lambda emit, x, w: emit(relax.op.add(x, x)))
+    mod = legalized(lambda emit, x, w: emit(relax.op.add(x, x)))
     binding, *_ = bindings_of(mod["main"])
     assert variables_read(binding.value) == [mod["main"].params[0]]

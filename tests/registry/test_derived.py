@@ -69,7 +69,7 @@ def test_op_without_a_rule(rule, sample, order):
     derived_checker(order).check(DERIVED.index((rule, sample)))
 
 
-def test_scale_of_dequantised_integers():
+def test_scale_of_dequantized_integers():
     """TVM has no such op in float64."""
     x = relax.Var("x", relax.TensorType((2, 3), "int8"))
     scale = relax.Var("scale", relax.TensorType((3,), "float32"))

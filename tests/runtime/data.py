@@ -1,4 +1,4 @@
-"""What the exported steps of these tests are trained on, and by which optimiser."""
+"""What the exported steps of these tests are trained on, and by which optimizer."""
 
 import numpy as np
 

@@ -8,7 +8,7 @@ from graphgrad.runtime import ExportedStep, StateError
 from graphgrad.train import checkpoint
 from tests.exports import run_alone
 from tests.frontend.graphs import random
-from tests.train.nets import held, normalised
+from tests.train.nets import held, normalized
 
 MOMENTUM = gg.optim.SGD(0.1, momentum=0.9)
 
@@ -20,7 +20,7 @@ def images(seed):
 @pytest.fixture(scope="module")
 def step():
     """A step behind the first of three micro-batches of its second window."""
-    step = gg.train_step(normalised(), optimizer=MOMENTUM, accumulate=3)
+    step = gg.train_step(normalized(), optimizer=MOMENTUM, accumulate=3)
     for seed in range(4):
         step(*images(seed))
     return step
@@ -67,7 +67,7 @@ def test_a_micro_batch_that_is_not_finite_discards_its_window(original, folder, 
     exported.save(tmp_path / "closed")
     for seed in range(3):
         exported(*images(seed))
-    one = gg.train_step(normalised(), optimizer=MOMENTUM)
+    one = gg.train_step(normalized(), optimizer=MOMENTUM)
     one.load(tmp_path / "closed")
     assert held(one) == before and one.skipped == 1
     original.load(tmp_path / "closed")
@@ -89,7 +89,7 @@ def test_an_open_window_is_of_its_accumulate_alone(original, folder, tmp_path):
 def test_other_weights_start_at_a_window_of_their_own(original, folder):
     exported = ExportedStep(folder, weights={**original.params, **original.state})
     assert (exported.steps, exported.accumulated) == (0, 0)
-    fresh = gg.train_step(normalised(), optimizer=MOMENTUM, accumulate=3)
+    fresh = gg.train_step(normalized(), optimizer=MOMENTUM, accumulate=3)
     fresh._programs = original._programs
     groups = {**original._tensors.arrays(), "momentum": fresh._tensors.arrays()["momentum"]}
     fresh._tensors.restore(groups, 0)

@@ -14,7 +14,7 @@ def perceptron(features=(4, 5, 3), batch="N"):
     return gg.from_onnx(models.mlp(features, batch=batch))
 
 
-def normalised():
+def normalized():
     """A model with running statistics, for inputs (N, 2, 5, 5) and four classes."""
     arrays = {
         "conv.weight": random(4, 2, 3, 3),

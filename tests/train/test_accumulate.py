@@ -14,7 +14,7 @@ from graphgrad.errors import ArgumentError, CheckpointError
 from graphgrad.train import checkpoint
 from tests.frontend.graphs import model_of, random
 from tests.peers import peer
-from tests.train.nets import held, module, normalised, perceptron
+from tests.train.nets import held, module, normalized, perceptron
 from tests.train.test_dropout import network as dropping
 
 MOMENTUM = gg.optim.SGD(0.1, momentum=0.9)
@@ -49,7 +49,7 @@ def rows(count=8, seed=0, dtype="float64"):
 
 
 def images(count=4, seed=0, dtype="float32"):
-    """Return examples for `normalised`, with labels."""
+    """Return examples for `normalized`, with labels."""
     return random(count, 2, 5, 5, seed=seed, dtype=dtype), np.arange(count) % 4
 
 
@@ -95,7 +95,7 @@ def places(step):
     gg.optim.Adagrad(0.01, learning_rate_decay=0.1, clip_value=0.01),
     gg.optim.RMSprop(0.01, centered=True, momentum=0.5),
 ], ids=lambda optimizer: type(optimizer).__name__)  # fmt: skip
-def test_every_optimiser(optimizer):
+def test_every_optimizer(optimizer):
     """Clipping is of the mean gradient: that of a micro-batch would be cut at another length."""
     one = gg.train_step(linear(), optimizer=optimizer)
     several = gg.train_step(linear(), optimizer=optimizer, accumulate=4)
@@ -144,7 +144,7 @@ def test_batch_norm_sees_each_micro_batch_alone():
     apache/mxnet#18499: the gradients of scale and shift were overwritten, or not written at all.
     """
     torch = peer("torch")
-    model = promoted(normalised())
+    model = promoted(normalized())
     step = gg.train_step(model, optimizer=gg.optim.SGD(0.1), accumulate=3)
     net = torch.nn.Sequential(torch.nn.Conv2d(2, 4, 3, bias=False), torch.nn.BatchNorm2d(4))
     net.double()
@@ -173,7 +173,7 @@ def test_batch_norm_sees_each_micro_batch_alone():
 @pytest.fixture(scope="module")
 def compiled():
     """A step of four micro-batches with statistics and momentum."""
-    return gg.train_step(normalised(), optimizer=MOMENTUM, accumulate=4)
+    return gg.train_step(normalized(), optimizer=MOMENTUM, accumulate=4)
 
 
 @pytest.fixture
@@ -384,7 +384,7 @@ def test_resuming_in_a_window_is_bit_identical(step, tmp_path):
     step.save(tmp_path / "open", {"at": 3})
     rest = [step(*images(4, seed=seed)) for seed in range(6)]
     expected = held(step), step.steps, step.accumulated
-    other = gg.train_step(normalised(), optimizer=MOMENTUM, accumulate=4)
+    other = gg.train_step(normalized(), optimizer=MOMENTUM, accumulate=4)
     other._programs = step._programs  # compiled functions keep nothing
     for resumed in (step, other):
         resumed(*images(4, seed=9))
@@ -398,7 +398,7 @@ def test_an_open_window_is_of_its_accumulate_alone(step, tmp_path):
     step(*images())
     step.save(tmp_path / "open")
     for accumulate in (1, 3):
-        other = gg.train_step(normalised(), optimizer=MOMENTUM, accumulate=accumulate)
+        other = gg.train_step(normalized(), optimizer=MOMENTUM, accumulate=accumulate)
         before = held(other)
         with pytest.raises(CheckpointError, match=r"1 of 4 micro-batches.*accumulate=4"):
             other.load(tmp_path / "open")
@@ -408,7 +408,7 @@ def test_an_open_window_is_of_its_accumulate_alone(step, tmp_path):
 def test_between_windows_a_checkpoint_knows_no_window(step, tmp_path):
     window(step, images(16), [4] * 4)
     step.save(tmp_path / "closed")
-    one = gg.train_step(normalised(), optimizer=MOMENTUM)
+    one = gg.train_step(normalized(), optimizer=MOMENTUM)
     one.load(tmp_path / "closed")
     assert held(one) == held(step) and one.steps == step.steps
     one.save(tmp_path / "one")

@@ -7,7 +7,7 @@ import graphgrad as gg
 from graphgrad.errors import ArgumentError, InputError
 from graphgrad.ir.tensor import type_shape
 from graphgrad.train.forward import FORWARD, LossFunction, bind, build_forward
-from tests.train.nets import loss_function, mean_square, module, normalised
+from tests.train.nets import loss_function, mean_square, module, normalized
 
 N = tvm.tirx.Var("n", "int64")
 SCALAR = ([], "float32")
@@ -30,7 +30,7 @@ def shapes(types):
 
 
 def test_everything_is_concrete():
-    model = normalised()
+    model = normalized()
     forward = build_forward(model, LossFunction(model, "cross_entropy"), True, extents(model, 6))
     function = forward.mod[FORWARD]
     assert [p.name for p in function.params] == ["x", "targets", *model.params, *model.state]
@@ -42,7 +42,7 @@ def test_everything_is_concrete():
 
 @pytest.mark.parametrize("training, statistics", [(True, 2), (False, 0), (None, 0)])
 def test_without_a_loss(training, statistics):
-    model = normalised()
+    model = normalized()
     forward = build_forward(model, LossFunction(model, None), training, extents(model, 2))
     outputs, state = forward.mod[FORWARD].ret_ty.fields
     assert forward.targets is None and len(outputs.fields) == 1

@@ -9,7 +9,7 @@ from tests.peers import peer
 from tests.train.nets import module
 
 DECAYED = {"weight_decay": 0.05}
-OPTIMISERS = [
+OPTIMIZERS = [
     ("SGD", {}, {}),
     ("SGD", DECAYED, DECAYED),
     ("SGD", {"momentum": 0.9}, {"momentum": 0.9}),
@@ -94,7 +94,7 @@ def follow(ours, make_theirs, clip=lambda torch, weights: None):
     return step
 
 
-@pytest.mark.parametrize("name, settings, theirs", OPTIMISERS, ids=str)
+@pytest.mark.parametrize("name, settings, theirs", OPTIMIZERS, ids=str)
 def test_it_follows_torch(name, settings, theirs):
     ours = getattr(gg.optim, name)(0.1, **settings)
     step = follow(ours, lambda torch, w: getattr(torch.optim, name)(w, lr=0.1, **theirs))
@@ -205,7 +205,7 @@ def test_nesterov_needs_momentum():
         gg.optim.SGD(0.1, nesterov=True)
 
 
-def test_an_optimiser_is_a_value():
+def test_an_optimizer_is_a_value():
     assert gg.optim.SGD(0.1) == gg.optim.SGD(0.1)
     with pytest.raises(AttributeError):
         gg.optim.SGD(0.1).momentum = 0.9

@@ -1,4 +1,4 @@
-"""The optimisers on the node tests of ONNX's training operators.
+"""The optimizers on the node tests of ONNX's training operators.
 
 ONNX's T counts the updates before this one. Its Adam adds ε to the root before the correction,
 ours after it, as PyTorch's does; so ε is given in ours as ε / √(1 − β₂ᵗ). At T = 0 it makes no

@@ -7,7 +7,7 @@ import graphgrad as gg
 from graphgrad.ir.tensor import type_shape
 from graphgrad.layout.choice import AS_IN_MODEL
 from graphgrad.train.recipe import recipe
-from tests.train.nets import module, normalised, perceptron
+from tests.train.nets import module, normalized, perceptron
 
 WEIGHT, STORED = [4, 2, 3, 3], [3, 3, 2, 4]
 CUDA = {"kind": "cuda", "arch": "sm_90"}
@@ -27,7 +27,7 @@ def shapes_of(mod, function, *names):
 
 
 def test_functions_take_weights_as_they_are_stored():
-    model = normalised()
+    model = normalized()
     given = made(model, accumulate=2)
     assert given.layout.storage == {"conv.weight": (2, 3, 1, 0)}
     forward = given.forward(extents(model))
@@ -39,14 +39,14 @@ def test_functions_take_weights_as_they_are_stored():
     assert shapes_of(given.step(forward), "micro_batch", *names) == [STORED] * 2
 
 
-@pytest.mark.parametrize("build, target", [(normalised, CUDA), (perceptron, "llvm")])
+@pytest.mark.parametrize("build, target", [(normalized, CUDA), (perceptron, "llvm")])
 def test_nothing_is_stored_otherwise(build, target):
     layout = made(build(), target).layout
     assert not layout.storage and (layout == AS_IN_MODEL) == (target == CUDA)
 
 
 def test_on_a_gpu_weights_are_as_the_model_has_them():
-    model = normalised()
+    model = normalized()
     forward = made(model, CUDA).forward(extents(model))
     assert shapes_of(forward.mod, "forward", "conv.weight") == [WEIGHT]
 

@@ -12,7 +12,7 @@ from graphgrad.errors import AliasError, ArgumentError, CheckpointError, InputEr
 from graphgrad.memory.donation import DONATED_DONE
 from tests.frontend.graphs import random
 from tests.peers import peer
-from tests.train.nets import held, module, normalised, perceptron
+from tests.train.nets import held, module, normalized, perceptron
 
 MOMENTUM = gg.optim.SGD(0.1, momentum=0.9)
 N = tvm.tirx.Var("n", "int64")
@@ -29,7 +29,7 @@ def batch(seed=0):
 @pytest.fixture(scope="module")
 def compiled():
     """A step with statistics and momentum, and the file of its first state."""
-    return gg.train_step(normalised(), optimizer=MOMENTUM)
+    return gg.train_step(normalized(), optimizer=MOMENTUM)
 
 
 @pytest.fixture
@@ -116,7 +116,7 @@ def test_buffers_are_updated_in_place(step):
     assert all(a != b for a, b in zip(held(step).values(), before.values(), strict=True))
 
 
-def test_every_donation_is_honoured(monkeypatch):
+def test_every_donation_is_honored(monkeypatch):
     from graphgrad.lower import pipeline
 
     done = []
@@ -165,7 +165,7 @@ def test_what_a_step_shows_are_copies(step):
 
 
 def test_a_step_copies_the_model():
-    model = normalised()
+    model = normalized()
     original = {n: a.copy() for n, a in {**model.params, **model.state}.items()}
     one, two = (gg.train_step(model, optimizer=MOMENTUM) for _ in range(2))
     one(*norm_batch())
@@ -198,7 +198,7 @@ def test_evaluate_is_the_exported_model(step, tmp_path):
     x, y = norm_batch()
     for seed in range(3):
         step(norm_batch(seed)[0], y)
-    gg.to_onnx(normalised(), step.params, step.state, tmp_path / "m.onnx")
+    gg.to_onnx(normalized(), step.params, step.state, tmp_path / "m.onnx")
     (expected,) = runtime.InferenceSession(tmp_path / "m.onnx").run(None, {"x": x})
     np.testing.assert_allclose(step.evaluate(x)["logits"], expected, rtol=1e-5, atol=1e-6)
 
@@ -318,14 +318,14 @@ def test_another_process_resumes_alike(tmp_path):
     (gg.optim.SGD(0.1, momentum=0.9, weight_decay=1e-3), False),
     (gg.optim.SGD(0.1), False),
 ])  # fmt: skip
-def test_the_optimiser_must_match_but_for_its_rate(tmp_path, optimizer, ok):
+def test_the_optimizer_must_match_but_for_its_rate(tmp_path, optimizer, ok):
     gg.train_step(perceptron(), optimizer=MOMENTUM).save(tmp_path / "c")
     step = gg.train_step(perceptron(), optimizer=optimizer)
     if ok:
         step.load(tmp_path / "c")
         assert step.learning_rate == 0.1
     else:
-        with pytest.raises(CheckpointError, match="optimiser"):
+        with pytest.raises(CheckpointError, match="optimizer"):
             step.load(tmp_path / "c")
 
 
@@ -336,7 +336,7 @@ def test_a_bad_file_changes_nothing(plain, tmp_path):
     (tmp_path / "flipped").write_bytes(data[:-5] + bytes([data[-5] ^ 1]) + data[-4:])
     (tmp_path / "short").write_bytes(data[:-5])
     gg.train_step(perceptron((4, 6, 3))).save(tmp_path / "wider")
-    gg.train_step(normalised()).save(tmp_path / "other")
+    gg.train_step(normalized()).save(tmp_path / "other")
     for name in ("flipped", "short", "wider", "other", "missing", "."):
         with pytest.raises(CheckpointError):
             plain.load(tmp_path / name)

@@ -7,7 +7,7 @@ from graphgrad.ir.tensor import type_shape
 from graphgrad.memory.donation import DONATED
 from graphgrad.train.forward import LossFunction, build_forward
 from graphgrad.train.update import STEP, build_step
-from tests.train.nets import normalised, perceptron
+from tests.train.nets import normalized, perceptron
 
 ALL_FINITE = "graphgrad.all_finite"
 
@@ -26,7 +26,7 @@ def calls(function):
 
 
 def test_signature():
-    model = normalised()
+    model = normalized()
     step = written(model, model.trainable(), momentum=0.9)
     moments = [f"momentum.{name}" for name in model.params]
     names = ["x", "targets", "learning_rate", "updates", *model.params, *model.state, *moments]
@@ -40,7 +40,7 @@ def test_signature():
 
 
 def test_it_is_one_pure_dataflow_block():
-    model = normalised()
+    model = normalized()
     step = written(model, model.trainable())
     assert bool(step.is_pure)
     assert [type(block) for block in step.body.blocks] == [relax.DataflowBlock]
@@ -59,14 +59,14 @@ def test_gradients_of_frozen_weights_are_not_computed(trained, products):
 
 
 def test_frozen_convolutions_have_no_gradient_ops():
-    model = normalised()
+    model = normalized()
     with_gradient = set(calls(written(model, ["conv.weight"])))
     assert any("conv_weight_gradient" in name for name in with_gradient), with_gradient
     assert not any("weight_gradient" in n for n in calls(written(model, ["bn.weight"])))
 
 
 @pytest.mark.parametrize("settings, buffers", [({}, 0), ({"momentum": 0.5}, 4)])
-def test_buffers_are_those_of_the_optimiser(settings, buffers):
+def test_buffers_are_those_of_the_optimizer(settings, buffers):
     model = perceptron()
     step = written(model, model.trainable(), **settings)
     assert sum(p.name.startswith("momentum.") for p in step.params) == buffers
@@ -80,7 +80,7 @@ def checked(function):
 
 
 def test_every_gradient_and_statistic_is_checked():
-    model = normalised()
+    model = normalized()
     step = written(model, model.trainable())
     # the loss, a gradient for each parameter, a value for each statistic
     assert checked(step) == 1 + len(model.params) + len(model.state)
@@ -89,7 +89,7 @@ def test_every_gradient_and_statistic_is_checked():
 
 
 def test_a_norm_is_checked_in_the_place_of_gradients():
-    model = normalised()
+    model = normalized()
     step = written(model, model.trainable(), clip_norm=1.0)
     assert checked(step) == 1 + 1 + len(model.state)
     both = written(model, model.trainable(), clip_norm=1.0, clip_value=1.0)

@@ -200,10 +200,10 @@ def test_the_mode_of_batch_norms(in_file, training):
     x = random(4, 3, 5)
     outputs, gradients = gg.value_and_grad(model, wrt=["x", "bias"], training=training)(x, x)
     trains = in_file if training is None else training
-    normalised_by_batch = np.abs(
+    normalized_by_batch = np.abs(
         (outputs["y"].mean((0, 2)) - model.params["bias"]) / model.params["scale"]
     )
-    assert (normalised_by_batch.max() < 1e-5) == bool(trains)
+    assert (normalized_by_batch.max() < 1e-5) == bool(trains)
     close(gradients["bias"], x.sum((0, 2)))
     assert (np.abs(gradients["x"].sum((0, 2))).max() < 1e-4) == bool(trains)
 

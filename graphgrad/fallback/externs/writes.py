@@ -15,7 +15,7 @@ from tvm import te, tirx, topi
 from ..backprop import widened
 from ..constants import integer_value
 from ..indices.linear_system import element_axes
-from ..indices.row_major import element_count, ravelled, reshaped, unravelled
+from ..indices.row_major import element_count, raveled, reshaped, unraveled
 from ..kinds import map_stage
 from ..reductions.recurrence import partial_results
 from ..scatter import Scatter, scatter_add
@@ -85,8 +85,8 @@ def _along_axis(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, axis: i
     after = element_count(shape[axis + 1 :])
 
     def target(write: Expr) -> Expr:
-        before, _, behind = unravelled(write, parts)
-        index = _not_negative(indices(*unravelled(write, inner)), shape[axis])
+        before, _, behind = unraveled(write, parts)
+        index = _not_negative(indices(*unraveled(write, inner)), shape[axis])
         return (before * shape[axis] + index) * after + behind
 
     return _flat(data, element_count(inner), target, updates)
@@ -97,10 +97,10 @@ def _at_points(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> Write
     parts = [element_count(points), element_count(updates.shape[len(points) :])]
 
     def target(write: Expr) -> Expr:
-        point, place = unravelled(write, parts)
+        point, place = unraveled(write, parts)
         stride = parts[1]
         for dimension in reversed(range(int(indices.shape[0]))):
-            place = place + stride * indices(dimension, *unravelled(point, points))
+            place = place + stride * indices(dimension, *unraveled(point, points))
             stride = stride * data.shape[dimension]
         return place
 
@@ -115,13 +115,13 @@ def _at_tuples(data: te.Tensor, indices: Sequence[te.Tensor], values: te.Tensor)
     ]
 
     def target(write: Expr) -> Expr:
-        place = unravelled(write, shape)
+        place = unraveled(write, shape)
         found = []
         for index, extent in zip(indices, data.shape, strict=True):
             own = place[rank - len(index.shape) :]
             at = [0 if integer_value(e) == 1 else p for p, e in zip(own, index.shape, strict=True)]
             found.append(_not_negative(index(*at), extent))
-        return ravelled(found, data.shape)
+        return raveled(found, data.shape)
 
     return _flat(data, element_count(shape), target, values)
 
@@ -168,7 +168,7 @@ def _added(writes: Writes) -> te.Tensor:
     total = scatter_add(shape, str(term.ty), [Scatter([axis], [target], term, [])], "added")
 
     def body(*at: Any) -> Expr:
-        return data(*at) + total(ravelled(at, data.shape)).astype(str(data.dtype))
+        return data(*at) + total(raveled(at, data.shape)).astype(str(data.dtype))
 
     return map_stage(data.shape, body, name=f"{data.op.name}_added")
 
@@ -178,7 +178,7 @@ def _replaced(writes: Writes, values: te.Tensor, choice: te.Tensor) -> te.Tensor
     data = writes.data
 
     def body(*at: Any) -> Expr:
-        chosen = choice(ravelled(at, data.shape))
+        chosen = choice(raveled(at, data.shape))
         return tirx.if_then_else(chosen >= 0, values(chosen), data(*at))
 
     return map_stage(data.shape, body, name=f"{data.op.name}_written")
@@ -269,7 +269,7 @@ def visited(
     places = map_stage(targets.shape, lambda t: targets(order(t)), name="places")
     parts = [_in_order(part, order) for part in updates]
     before = map_stage(
-        targets.shape, lambda t: data(*unravelled(places(t), data.shape)), name="before"
+        targets.shape, lambda t: data(*unraveled(places(t), data.shape)), name="before"
     )
 
     def is_first(t: Expr) -> Expr:

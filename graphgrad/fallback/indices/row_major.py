@@ -21,7 +21,7 @@ def element_count(extents: Sequence[Expr]) -> Expr:
     return fold(lambda a, b: a * b, extents)
 
 
-def ravelled(position: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
+def raveled(position: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
     """Return the place of an element among all those of a shape."""
     total: Expr = tirx.const(0, "int32")
     for index, extent in zip(position, shape, strict=True):
@@ -29,7 +29,7 @@ def ravelled(position: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
     return total
 
 
-def unravelled(place: Expr, shape: Sequence[Expr]) -> list[Expr]:
+def unraveled(place: Expr, shape: Sequence[Expr]) -> list[Expr]:
     """Return the indices of the element at a place; zeros if the shape has no elements."""
     if any(integer_value(extent) == 0 for extent in shape):
         return [tirx.const(0, str(place.ty)) for _ in shape]
@@ -56,7 +56,7 @@ def reshaped(tensor: te.Tensor, shape: Sequence[Expr]) -> te.Tensor:
         return tensor
 
     def element(*position: Any) -> Expr:
-        place = analyzer.simplify(ravelled(position, shape))
-        return tensor(*unravelled(place, tensor.shape))
+        place = analyzer.simplify(raveled(position, shape))
+        return tensor(*unraveled(place, tensor.shape))
 
     return map_stage(shape, element, name=f"{tensor.op.name}_reshaped")

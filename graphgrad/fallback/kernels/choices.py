@@ -1,6 +1,6 @@
 """Conditions that protect nothing, as choices between two values that are both computed.
 
-A branch around a load keeps a loop from being vectorised: a masked copy then takes some twenty
+A branch around a load keeps a loop from being vectorized: a masked copy then takes some twenty
 times as long.
 """
 

@@ -1,7 +1,7 @@
 """The tensor expressions of a kernel: those that it was made of, else read off its loops.
 
 A kernel that graphgrad makes carries the number under which its expressions are kept, so a scan, a
-scatter or a sort in it need not be recognised from loops. Another process, which has not made it,
+scatter or a sort in it need not be recognized from loops. Another process, which has not made it,
 reads the loops.
 """
 
@@ -24,7 +24,7 @@ from .retyped import Retype, Retyping
 _ATTRIBUTE = "graphgrad.expressions"
 
 _OPAQUE = 8
-"""TVM's number for kernels that are not to be fused with their neighbours."""
+"""TVM's number for kernels that are not to be fused with their neighbors."""
 
 _KEPT: dict[str, tuple[tirx.PrimFunc, TensorProgram]] = {}
 

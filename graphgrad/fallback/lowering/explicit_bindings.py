@@ -8,7 +8,7 @@ aborts if it finds different bounds for a remainder in it. A load from local mem
 all, and LLVM and nvcc keep it in a register. Short indices are put in for their variables: their
 bounds differ with the conditions around each use.
 
-Small bindings of floats in the only statement of a block stay: schedules inline and vectorise such
+Small bindings of floats in the only statement of a block stay: schedules inline and vectorize such
 blocks.
 """
 

@@ -1,4 +1,4 @@
-"""Reductions whose conditions, starts and empty ranges are spelt out, for a lowering without them.
+"""Reductions whose conditions, starts and empty ranges are spelled out, for lowerings without them.
 
 `te.create_prim_func` drops the `where` and the `init` of a reduction, takes its components to be
 listed in order and all of them, and leaves those elements unwritten whose range is empty. What is

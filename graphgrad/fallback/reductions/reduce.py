@@ -24,7 +24,7 @@ from ..constants import is_true
 from ..graph import listed
 from ..guarded import Guard, Guarded
 from ..indices.index_system import Axis
-from ..indices.row_major import ravelled
+from ..indices.row_major import raveled
 from ..kinds import Kind, marked
 from ..walk import Expr, depend, identity, items, substituted, without_lets
 from .combiner import Combination, Combiner
@@ -288,7 +288,7 @@ class Reduction:
     def _position(self) -> Expr:
         """Return the place of a point among those that are reduced, in row-major order."""
         offsets = [(axis.var - axis.low).astype(_POSITION) for axis in self.reduced]
-        place = ravelled(offsets, [extent.astype(_POSITION) for extent in self.extents()])
+        place = raveled(offsets, [extent.astype(_POSITION) for extent in self.extents()])
         return place.astype(_POSITION)
 
     def _counted(self, elements: Sequence[Expr], otherwise: Sequence[Expr]) -> list[Expr]:

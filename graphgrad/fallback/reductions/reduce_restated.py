@@ -15,7 +15,7 @@ from typing import Any
 from tvm import te, tirx
 
 from ..graph import listed, outputs_of, reduce_with, with_bodies
-from ..indices.row_major import element_count, ravelled, unravelled
+from ..indices.row_major import element_count, raveled, unraveled
 from ..kinds import map_stage
 from ..walk import Expr, loaded, substituted
 from .combiner import Combination
@@ -105,7 +105,7 @@ def _in_one_dimension(tensor: te.Tensor, count: int) -> te.Tensor:
     inner, kept = tensor.shape[:count], tensor.shape[count:]
     return map_stage(
         (element_count(inner), *kept),
-        lambda place, *at: tensor(*unravelled(place, inner), *at),
+        lambda place, *at: tensor(*unraveled(place, inner), *at),
         name=f"{tensor.op.name}_in_order",
     )
 
@@ -138,7 +138,7 @@ def _products_of_others(op: Any) -> te.Tensor:
 
     def factors(backwards: bool) -> te.Tensor:
         def element(place: Any, *at: Any) -> Expr:
-            where = unravelled(count - 1 - place if backwards else place, inner)
+            where = unraveled(count - 1 - place if backwards else place, inner)
             return substituted(factor, zip(axes, [*at, *where], strict=True))
 
         return map_stage((count, *shape), element, name=f"{op.name}_factors")
@@ -156,7 +156,7 @@ def _products_of_others(op: Any) -> te.Tensor:
     before, after = products(backwards=False), products(backwards=True)
 
     def others(*position: Any) -> Expr:
-        at, place = position[:kept], ravelled(position[kept:], inner)
+        at, place = position[:kept], raveled(position[kept:], inner)
         return before(place, *at) * after(count - 1 - place, *at)
 
     return map_stage(op.output(0).shape, others, name=f"{op.name}_products")

@@ -138,7 +138,7 @@ def _extent(node: Node, extent: Dimension) -> Dimension | Tensor:
 def rotary_embedding(node: Node) -> Tensor:
     """Rotate pairs of features by the angles of their positions.
 
-    Su et al., *RoFormer* (2021), section 3.2.2. A pair is two neighbours, or the same place in both
+    Su et al., *RoFormer* (2021), section 3.2.2. A pair is two neighbors, or the same place in both
     halves of the features.
     """
     x = node.tensor(0)
@@ -179,5 +179,5 @@ def _paired(parts: Sequence[Tensor], interleaved: bool) -> Tensor:
     """Put the first and the second features of pairs where they belong."""
     if not interleaved:
         return op.concat(parts, axis=3)
-    neighbours = op.concat([op.expand_dims(part, [4]) for part in parts], axis=4)
-    return op.reshape(neighbours, [*parts[0].shape[:3], 2 * parts[0].shape[3]])
+    neighbors = op.concat([op.expand_dims(part, [4]) for part in parts], axis=4)
+    return op.reshape(neighbors, [*parts[0].shape[:3], 2 * parts[0].shape[3]])

@@ -1,4 +1,4 @@
-"""Normalisations: with the outputs, ranks and dtypes that TVM's importer does not serve."""
+"""Normalizations: with the outputs, ranks and dtypes that TVM's importer does not serve."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import ModelError
 from ...ir.tensor import Tensor, same_shape
 from ...ops import functional as op
 from ...ops.moments import moments
-from ...ops.normalization import mean, normalise
+from ...ops.normalization import mean, normalize
 from .node import Node, converter
 
 _MICROSOFT = "com.microsoft"
@@ -91,11 +91,11 @@ def instance_normalization(node: Node) -> Tensor:
 def mean_variance_normalization(node: Node) -> Tensor:
     """(x − μ) / (σ + 1e-9); where σ is zero, so are the output and its derivative by σ."""
     x = node.tensor(0)
-    axes = op.normalise_axes(node.attribute("axes", (0, 2, 3)), x.ndim)
+    axes = op.normalize_axes(node.attribute("axes", (0, 2, 3)), x.ndim)
     wide = op.widen(x)
-    centred = wide - mean(wide, axes)
-    deviation = _root(mean(centred * centred, axes))
-    return (centred / (deviation + 1e-9)).astype(x.dtype)
+    centered = wide - mean(wide, axes)
+    deviation = _root(mean(centered * centered, axes))
+    return (centered / (deviation + 1e-9)).astype(x.dtype)
 
 
 @converter("LpNormalization")
@@ -156,7 +156,7 @@ def _layer_norm(
         beta = beta if beta is not None else x.emitter.full(0.0, extents, x.dtype)
         call = relax.op.nn.layer_norm(x, gamma, beta, list(axes), epsilon, center=center)
         return x.emitter.emit(call)
-    y = normalise(op.widen(x), axes, epsilon) * op.widen(gamma)
+    y = normalize(op.widen(x), axes, epsilon) * op.widen(gamma)
     y = y + op.widen(beta) if beta is not None else y
     return y.astype(x.dtype)
 
@@ -164,7 +164,7 @@ def _layer_norm(
 def _rms_norm(x: Tensor, gamma: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
     if same_shape(gamma.shape, [x.shape[axis] for axis in axes]):
         return x.emitter.emit(relax.op.nn.rms_norm(x, gamma, list(axes), epsilon))
-    y = normalise(op.widen(x), axes, epsilon, centre=False) * op.widen(gamma)
+    y = normalize(op.widen(x), axes, epsilon, center=False) * op.widen(gamma)
     return y.astype(x.dtype)
 
 

@@ -12,7 +12,7 @@ from ...ir.tensor import Dimension, Tensor
 from ...ops import functional as op
 from ...ops.movement import slice_from, unslice
 from .node import Node, converter
-from .shape import axes_of, normalised
+from .shape import axes_of, normalized
 
 _MODES = {"constant": "constant", "edge": "replicate", "reflect": "reflect", "wrap": "circular"}
 
@@ -38,7 +38,7 @@ def _widths(node: Node, rank: int) -> tuple[list[Dimension], list[Dimension]]:
     given = node.dimensions(1)
     pads = list(node.attribute("pads") if given is None else given)
     axes = axes_of(node, 3)
-    axes = list(range(rank)) if axes is None else normalised(axes, rank)
+    axes = list(range(rank)) if axes is None else normalized(axes, rank)
     if len(pads) != 2 * len(axes):
         raise ModelError(f"it gives {len(pads)} pads for {len(axes)} axes")
     before: list[Dimension] = [0] * rank

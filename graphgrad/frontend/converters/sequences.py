@@ -11,7 +11,7 @@ from ...ir.tensor import Dimension, dimension_text
 from ...ops import functional as op
 from ...ops.movement import slice_from
 from .node import Node, converter
-from .shape import normalised
+from .shape import normalized
 
 
 @converter("SequenceInsert")
@@ -36,7 +36,7 @@ def split_to_sequence(node: Node) -> relax.Tuple:
     TVM's importer makes parts of one extent as equal as it can, which is another split.
     """
     x = node.tensor(0)
-    (axis,) = normalised([node.attribute("axis", 0)], x.ndim)
+    (axis,) = normalized([node.attribute("axis", 0)], x.ndim)
     sizes = _sizes(node, x.shape[axis])
     parts = [
         slice_from(x, [axis], [start], [1], [*x.shape[:axis], size, *x.shape[axis + 1 :]])

@@ -71,7 +71,7 @@ def squeeze(node: Node) -> Tensor:
     x, axes = node.tensor(0), axes_of(node, 1)
     if axes is None:
         axes = [axis for axis, extent in enumerate(x.shape) if _is(extent, 1)]
-    gone = normalised(axes, x.ndim)
+    gone = normalized(axes, x.ndim)
     for axis in gone:
         if not _is(x.shape[axis], 1):
             extent = dimension_text(x.shape[axis])
@@ -97,7 +97,7 @@ def tile(node: Node) -> Tensor:
 def unsqueeze(node: Node) -> Tensor:
     """x with new axes of extent 1."""
     x, axes = node.tensor(0), axes_of(node, 1) or []
-    new = normalised(axes, x.ndim + len(axes))
+    new = normalized(axes, x.ndim + len(axes))
     extents = iter(x.shape)
     rank = x.ndim + len(new)
     return op.reshape(x, [1 if axis in new else next(extents) for axis in range(rank)])
@@ -111,7 +111,7 @@ def axes_of(node: Node, index: int) -> list[int] | None:
     return None if axes is None else [int(axis) for axis in axes]
 
 
-def normalised(axes: Sequence[int], rank: int) -> list[int]:
+def normalized(axes: Sequence[int], rank: int) -> list[int]:
     """Return axes as numbers that are not negative.
 
     Raises

@@ -18,7 +18,7 @@ from ...ir.tensor import Dimension, Tensor
 from ...ops import functional as op
 from ...ops.movement import slice_from
 from .node import Node, converter
-from .shape import axes_of, normalised
+from .shape import axes_of, normalized
 
 
 @converter("CenterCropPad")
@@ -26,7 +26,7 @@ def center_crop_pad(node: Node) -> Tensor:
     """The middle of x, or x in the middle of zeros, so that axes have given extents."""
     x, wanted = node.tensor(0), node.dimensions(1) or []
     axes = axes_of(node, 2)
-    axes = list(range(x.ndim)) if axes is None else normalised(axes, x.ndim)
+    axes = list(range(x.ndim)) if axes is None else normalized(axes, x.ndim)
     widths = [0] * (2 * x.ndim)
     for axis, extent in zip(axes, wanted, strict=True):
         if not (isinstance(extent, int) and isinstance(x.shape[axis], int)):
@@ -43,7 +43,7 @@ def convert_slice(node: Node) -> Tensor:
     x = node.tensor(0)
     starts, ends = _bounds(node, 1, "starts"), _bounds(node, 2, "ends")
     axes = axes_of(node, 3)
-    axes = list(range(len(starts))) if axes is None else normalised(axes, x.ndim)
+    axes = list(range(len(starts))) if axes is None else normalized(axes, x.ndim)
     steps = node.dimensions(4) or [1] * len(axes)
     begin, shape = [], list(x.shape)
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
@@ -100,7 +100,7 @@ def _simple(expression: Any) -> Dimension:
 def split(node: Node) -> tuple[Tensor, ...]:
     """Parts of x along an axis."""
     x = node.tensor(0)
-    (axis,) = normalised([node.attribute("axis", 0)], x.ndim)
+    (axis,) = normalized([node.attribute("axis", 0)], x.ndim)
     sizes = node.dimensions(1) or node.attribute("split", None)
     if sizes is None:
         sizes = _equal_sizes(x.shape[axis], node.attribute("num_outputs", node.output_count))

@@ -1,6 +1,6 @@
 """Machine code for processors: the kernels of a large module, compiled in several pieces at once.
 
-TVM makes one LLVM module of all kernels, which one thread optimises; and one thread turns it into
+TVM makes one LLVM module of all kernels, which one thread optimizes; and one thread turns it into
 machine code, later, when it is loaded. Nearly all of the time until a training step first runs is
 spent in those two. Kernels do not call each other, so they are dealt to as many LLVM modules as the
 target has cores, each with a thread of its own; TVM leaves Python's lock alone meanwhile.
@@ -123,7 +123,7 @@ class _ExecutableInPieces(vm_build.VMExecutable):
 
 
 def build(kernels: Kernels, target: tvm.target.Target) -> Built:
-    """Return the LLVM module of some kernels, optimised; its machine code is still to be emitted.
+    """Return the LLVM module of some kernels, optimized; its machine code is still to be emitted.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Vectors along all members of groups, in stages that go by groups.
 
-With channels last, a group's members are neighbours and the groups lie side by side: element
+With channels last, a group's members are neighbors and the groups lie side by side: element
 ``g * M + m`` is member m of group g. A sum over positions and members, one for each group, would
 walk through M elements at a time. And a map that reads a group's statistics reads them at
 ``c // M``, which is no walk through memory at all. So
@@ -307,7 +307,7 @@ def _is_digit(index: Any, kind: type, vector: Axis, size: int | None) -> bool:
 
 
 def _is_rough(access: Any, axis: Axis) -> bool:
-    """Return whether neighbours along an axis are no neighbours in memory, nor the same."""
+    """Return whether neighbors along an axis are no neighbors in memory, nor the same."""
     return stride(access, axis.var) not in (0, 1)
 
 

@@ -141,7 +141,7 @@ class _Known:
         """Return whether an expression may read outside of a tensor where others do not.
 
         What it reads under a condition of its own is judged under that condition. Reads that have
-        been made may be made again: branches would keep them from being vectorised.
+        been made may be made again: branches would keep them from being vectorized.
         """
         found: list[Any] = []
 

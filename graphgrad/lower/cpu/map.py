@@ -19,7 +19,7 @@ SMALL = 1 << 14
 
 
 def schedule_map(sch: Schedule, stage: Stage, unit: VectorUnit) -> None:
-    """Run the outer loops in parallel and vectorise the innermost one."""
+    """Run the outer loops in parallel and vectorize the innermost one."""
     if stage.work < SMALL:
         return
     loops = list(sch.get_loops(sch.get_sblock(stage.name)))
@@ -71,7 +71,7 @@ def _walk_as_one(stage: Stage, outer: Axis, inner: Axis) -> bool:
 
 
 def _indexed(access: Any, outer: Axis, inner: Axis) -> bool:
-    """Return whether an access ignores both axes, or has them as two neighbouring full indices."""
+    """Return whether an access ignores both axes, or has them as two neighboring full indices."""
     indices = list(access.indices)
     touched = [i for i, e in enumerate(indices) if uses(e, outer.var) or uses(e, inner.var)]
     if not touched:

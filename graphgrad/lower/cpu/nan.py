@@ -23,7 +23,7 @@ _BITS = {
 
 
 def with_vector_nan_tests(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the same function, which asks for NaN by bits inside of vectorised loops.
+    """Return the same function, which asks for NaN by bits inside of vectorized loops.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Tensors copied with their axes in another order, where neighbours do not stay neighbours.
+"""Tensors copied with their axes in another order, where neighbors do not stay neighbors.
 
 Element by element, each would bring a line of memory for itself, and lines at a distance of a power
 of two drive one another out of the cache before they are used up. Squares that are transposed in

@@ -46,10 +46,10 @@ _LONGEST = 4096
 """Accumulators per core where the outputs cannot be cut into equal vectors."""
 
 _SHORT = 16
-"""Terms that the code generator unrolls, where it can vectorise along the outputs by itself."""
+"""Terms that the code generator unrolls, where it can vectorize along the outputs by itself."""
 
 _LARGEST_STEP = 4
-"""Reading every fourth element is still worth vectorising, as pooling windows do."""
+"""Reading every fourth element is still worth vectorizing, as pooling windows do."""
 
 
 class _Nest(NamedTuple):
@@ -64,7 +64,7 @@ class _Nest(NamedTuple):
 def schedule_reduction(
     sch: Schedule, stage: Stage, unit: VectorUnit, epilogues: Sequence[Epilogue] = ()
 ) -> None:
-    """Vectorise along the outputs or else along the reduction; run in parallel.
+    """Vectorize along the outputs or else along the reduction; run in parallel.
 
     Epilogues are computed where a result, or a vector of them, is complete.
     """
@@ -99,7 +99,7 @@ def vector_length(extent: int, lanes: int, most: int) -> int:
 def _across_outputs(
     sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, after: list[Any]
 ) -> None:
-    """Accumulate a vector of neighbouring outputs in registers."""
+    """Accumulate a vector of neighboring outputs in registers."""
     last = stage.spatial[-1]
     assert last.extent is not None
     lanes = unit.lanes(stage.dtype)
@@ -125,7 +125,7 @@ def _across_outputs(
 
 
 def _side_by_side(stage: Stage, unit: VectorUnit) -> int:
-    """Return how many neighbouring outputs to compute side by side.
+    """Return how many neighboring outputs to compute side by side.
 
     Whole rows, if they are few vectors, where the terms of a task fit no cache near its core: to
     walk through them for a part of each row is to read a few lines here and a few there, which
@@ -215,7 +215,7 @@ def _behind_results(
     chunks : int
         How many loops over parts of the reduction stand in front of those over results.
     length : int
-        How many neighbouring results are computed side by side; it divides their number.
+        How many neighboring results are computed side by side; it divides their number.
     """
     if not after or not stage.spatial:
         return
@@ -233,7 +233,7 @@ def _accumulate_in_registers(
 ) -> None:
     """Keep the innermost vector in registers until it is complete; run the rest in parallel.
 
-    `explicit` says that the vector is vectorised here, not left to the code generator. The
+    `explicit` says that the vector is vectorized here, not left to the code generator. The
     reduction is taken apart last, because no other loop may be changed after that.
     """
     # TVM keeps a small buffer of the scope "global" on the stack, one of the scope "local" not.
@@ -312,8 +312,8 @@ def _term_vector(stage: Stage, unit: VectorUnit) -> int:
 def _fused_terms(stage: Stage, unit: VectorUnit) -> int:
     """Return how many reduced axes to walk through as one: as few as give vectors of that length.
 
-    Where TVM divides a position by the extents of three axes, it does not see that neighbours in a
-    vector are neighbours in memory.
+    Where TVM divides a position by the extents of three axes, it does not see that neighbors in a
+    vector are neighbors in memory.
     """
     length, most = _term_vector(stage, unit), _fusable_terms(stage)
     enough = (n for n in range(1, most) if volume(stage.reduced[-n:]) % length == 0)

@@ -3,7 +3,7 @@
 A convolution of groups reads channel ``k // 4 * 8 + c`` for filter k. Over the groups g and the
 places i in them, with k = 4 · g + i, every index is affine, and the groups are a batch: this is
 what schedules of contractions ask for. The map that takes the results gets the same two axes. A map
-of its own, such as what normalises by groups, has plain loops then.
+of its own, such as what normalizes by groups, has plain loops then.
 """
 
 from __future__ import annotations

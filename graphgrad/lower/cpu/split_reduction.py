@@ -28,7 +28,7 @@ _FEW = 16
 """Tasks below which not every core may have one."""
 
 _NARROW = 128
-"""Neighbouring results from which on they are tasks themselves, or rows of terms are."""
+"""Neighboring results from which on they are tasks themselves, or rows of terms are."""
 
 _LARGEST_ROW = 1 << 18
 """Bytes of a row from which on it is cut."""

@@ -95,13 +95,13 @@ def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
     buffers = list(root.block.alloc_buffers)
 
     def in_vectors(loop: tirx.For) -> Any:
-        block = _vectorised_block(loop)
+        block = _vectorized_block(loop)
         if block is None:
             return loop
         values = _Values(loop.extent, loop.loop_var)
         changed = [part for one in sequence(block) for part in values.written_out(one)]
         buffers.extend(values.buffers)
-        # TVM moves a buffer into the vectorised loop that alone uses it, and then gets it wrong.
+        # TVM moves a buffer into the vectorized loop that alone uses it, and then gets it wrong.
         return tirx.SeqStmt([_loop_of_its_own(loop, store) for store in changed])
 
     def in_scalars(block: SBlock) -> SBlock:
@@ -116,8 +116,8 @@ def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
     return with_statements(root, body, buffers)
 
 
-def _vectorised_block(loop: tirx.For) -> Any | None:
-    """Return what a vectorised loop stores, without its block, if functions are called there."""
+def _vectorized_block(loop: tirx.For) -> Any | None:
+    """Return what a vectorized loop stores, without its block, if functions are called there."""
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, SBlockRealize):
         return None
     realize, block = loop.body, loop.body.block

@@ -1,7 +1,7 @@
 """What a reduction does to two values: found in its expression, so that parts can be put together.
 
 A reduction of tensor expressions says how the result takes in one more term. Sums, products,
-extrema and choices between the result and the term are recognised; they are associative, and taking
+extrema and choices between the result and the term are recognized; they are associative, and taking
 in the start value more than once changes nothing. A choice by a constant is not: it may be that of
 the last term with some property, which depends on the order.
 """
@@ -26,13 +26,13 @@ _NEUTRAL = {tirx.Add: 0, tirx.Mul: 1}
 
 
 class _Unknown(Exception):
-    """An expression is not one that is recognised."""
+    """An expression is not one that is recognized."""
 
 
 def combiner(
     values: Sequence[Any], targets: Sequence[Any], initial: Sequence[Any]
 ) -> Combine | None:
-    """Return how to put two parts of a reduction together; None if it is not recognised.
+    """Return how to put two parts of a reduction together; None if it is not recognized.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ _UNKNOWN_PARTS = 1024
 """Parts of a reduction of unknown length, where there are few results."""
 
 _WARP = 32
-"""Parts at least, if neighbouring terms are neighbours in memory: a warp reads them together."""
+"""Parts at least, if neighboring terms are neighbors in memory: a warp reads them together."""
 
 Values = list[Any]
 
@@ -88,7 +88,7 @@ class Reduction:
     combine : function or None
         Of results of two parts, the earlier first; None if they cannot be reduced in parts.
     along_terms : bool
-        Whether neighbouring terms are neighbours in memory, rather than neighbouring results.
+        Whether neighboring terms are neighbors in memory, rather than neighboring results.
     """
 
     spatial: list[Any]
@@ -214,7 +214,7 @@ def _in_parts(
 def _of_parts(reduction: Reduction, part: Any, parts: int, targets: list[Target]) -> Reduction:
     """Return the reduction whose results are the parts.
 
-    Terms are dealt out in turn, so that neighbouring threads read neighbours; those of tuples in
+    Terms are dealt out in turn, so that neighboring threads read neighbors; those of tuples in
     runs, which keeps their order: the index of the first maximum depends on it.
     """
     terms = math.prod(loop.extent for loop in reduction.reduced)
@@ -276,7 +276,7 @@ def _one_thread_each(reduction: Reduction) -> Any:
 
 
 def _along_terms(stage: Stage) -> bool:
-    """Return whether terms that follow each other are neighbours in memory, and results are not."""
+    """Return whether terms that follow each other are neighbors in memory, and results are not."""
     if not stage.spatial:
         return True
     result, term = stage.spatial[-1].var, stage.reduced[-1].var

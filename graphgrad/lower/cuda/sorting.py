@@ -41,8 +41,8 @@ def _on_device(op: Any) -> list[te.Tensor] | None:
     """Return what becomes of a stage; None for one that is not topi's sorting."""
     if not _sorts(op) or len(op.inputs) != 1:
         return None
-    recognised, sorted_on_device = _SORTING[str(op.tag)]
-    return sorted_on_device(op) if recognised(op) is not None else None
+    recognized, sorted_on_device = _SORTING[str(op.tag)]
+    return sorted_on_device(op) if recognized(op) is not None else None
 
 
 def _sort(op: Any) -> list[te.Tensor]:
@@ -76,4 +76,4 @@ _SORTING: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[te.Tensor]]
     "sort_cpu": (ordering.sort, _sort),
     "topk_cpu": (ordering.topk, _topk),
 }
-"""By the tags of topi's stages: what recognises them, and what takes their place."""
+"""By the tags of topi's stages: what recognizes them, and what takes their place."""

@@ -1,6 +1,6 @@
 """Kernels that compute row by row from the same rows, as one kernel.
 
-The statistics of a norm and the map that normalises by them, or the sums and the map of its
+The statistics of a norm and the map that normalizes by them, or the sums and the map of its
 gradient, read the same tensors. One kernel of all of them does so once: what it computes of a row
 it computes while the row is in the cache; see `rows`.
 """

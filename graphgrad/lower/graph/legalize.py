@@ -16,7 +16,7 @@ import tvm_ffi
 from tvm import relax
 
 from ...ir.visits import visit_nodes
-from ...ops.legalize.table import LEGALISATIONS, Legalisation, lowering_of
+from ...ops.legalize.table import LEGALIZATIONS, Legalization, lowering_of
 from ..build.cache.lowerings import is_lowered_by_tvm_or_graphgrad
 
 _KERNEL_CALL = tvm.ir.Op.get("relax.call_tir")
@@ -25,7 +25,7 @@ _KERNEL_CALL = tvm.ir.Op.get("relax.call_tir")
 def with_lowered_ops(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module in which kernels are called in the place of ops, as ``LegalizeOps`` does."""
     known = _Known()
-    lowerings = {name: known.remembering(function) for name, function in LEGALISATIONS.items()}
+    lowerings = {name: known.remembering(function) for name, function in LEGALIZATIONS.items()}
     for op in _called_ops(mod):
         # What others have registered may depend on more than the call.
         if op.name not in lowerings and is_lowered_by_tvm_or_graphgrad(op):
@@ -78,7 +78,7 @@ class _Known:
     def __init__(self) -> None:
         self._lowered: dict[tuple[Any, ...], list[_Lowered]] = {}
 
-    def remembering(self, lowering: Legalisation | None) -> Legalisation:
+    def remembering(self, lowering: Legalization | None) -> Legalization:
         """Return a lowering that makes one kernel for all calls that differ in tensors alone."""
         assert lowering is not None
 

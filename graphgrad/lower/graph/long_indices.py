@@ -131,7 +131,7 @@ class _Rewriting:
         return SBlockRealize(self._all(node.iter_values), node.predicate, node.block)
 
     def _comparison(self, node: Any) -> Any:
-        """Return a comparison of what the loops count, in the form that TVM analyses."""
+        """Return a comparison of what the loops count, in the form that TVM analyzes."""
         if not _is_short(node.a) or not self._counts(node):
             return node
         return type(node)(self._index(node.a), self._index(node.b))

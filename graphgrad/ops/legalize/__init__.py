@@ -15,10 +15,10 @@ from . import (
     shape,
     sorting,
 )
-from .table import LEGALISATIONS, lowering_of
+from .table import LEGALIZATIONS, lowering_of
 
 __all__ = [
-    "LEGALISATIONS",
+    "LEGALIZATIONS",
     "activation",
     "attention",
     "conv",

@@ -7,10 +7,10 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from .precision import lower_half_in_float32
-from .table import legalisation
+from .table import legalization
 
 
-@legalisation("relax.nn.relu")
+@legalization("relax.nn.relu")
 def relu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower relu so that NaN stays NaN.
 
@@ -25,7 +25,7 @@ def relu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(expression, call.args[0], primfunc_name_hint="relu")
 
 
-@legalisation("relax.nn.prelu")
+@legalization("relax.nn.prelu")
 def prelu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower prelu along any axis; the stock form knows no symbolic channels."""
     axis = int(call.attrs.axis) % call.args[0].ty.ndim

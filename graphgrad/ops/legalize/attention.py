@@ -8,11 +8,11 @@ from tvm import relax
 
 from ...ir.tensor import Emitter
 from ..attention import attend
-from .table import legalisation
+from .table import legalization
 
 
-@legalisation("relax.nn.attention")
-@legalisation("relax.nn.attention_bias")
+@legalization("relax.nn.attention")
+@legalization("relax.nn.attention_bias")
 def attention(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower attention to matrix products and a softmax.
 

@@ -13,7 +13,7 @@ from tvm import relax, te
 
 from ...ir.tensor import type_shape
 from ..conv import SPATIAL, Layouts, Window, check_layout, check_output, convolution, data_gradient
-from .table import legalisation
+from .table import legalization
 
 
 def conv(builder: relax.BlockBuilder, call: relax.Call) -> Any:
@@ -59,5 +59,5 @@ def _out_layout(call: relax.Call, layouts: Layouts) -> str:
 
 
 for _rank in (1, 2, 3):
-    legalisation(f"relax.nn.conv{_rank}d")(conv)
-    legalisation(f"relax.nn.conv{_rank}d_transpose")(conv_transpose)
+    legalization(f"relax.nn.conv{_rank}d")(conv)
+    legalization(f"relax.nn.conv{_rank}d_transpose")(conv_transpose)

@@ -9,10 +9,10 @@ from tvm import relax, te, topi
 from ..cumulative import cumulative
 from ..define import OPAQUE
 from .axis import checked_axis
-from .table import Legalisation, legalisation
+from .table import Legalization, legalization
 
 
-def _cumulative(combine: Literal["add", "mul"]) -> Legalisation:
+def _cumulative(combine: Literal["add", "mul"]) -> Legalization:
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         """Lower a cumulative op; the stock one adds up half precision as it is, to 2048 ones."""
         axis = None if call.attrs.axis is None else checked_axis(call)
@@ -30,5 +30,5 @@ def _cumulative(combine: Literal["add", "mul"]) -> Legalisation:
     return lower
 
 
-legalisation("relax.cumsum")(_cumulative("add"))
-legalisation("relax.cumprod")(_cumulative("mul"))
+legalization("relax.cumsum")(_cumulative("add"))
+legalization("relax.cumprod")(_cumulative("mul"))

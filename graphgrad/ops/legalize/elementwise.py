@@ -14,7 +14,7 @@ from tvm import relax, te, tirx, topi
 
 from ..extrema import is_float_element, larger, smaller
 from .precision import lower_half_in_float32
-from .table import legalisation
+from .table import legalization
 
 Element = Callable[..., Any]
 """Builds the expression of an output element from those of the operands."""
@@ -34,7 +34,7 @@ def _lower(op: str, element: Element) -> None:
 
         return te.compute(shape, at, name=element.__name__.strip("_"))
 
-    @legalisation(op)
+    @legalization(op)
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         hint = "tir_" + op.removeprefix("relax.")  # not the name of a function of libc
         return builder.call_te(expression, *_operands(call), primfunc_name_hint=hint)
@@ -147,7 +147,7 @@ _lower("relax.power", _power)
 _lower("relax.tanh", _accurate_near_zero(tirx.tanh, _TANH_TERMS))
 
 
-@legalisation("relax.clip")
+@legalization("relax.clip")
 def clip(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower clip so that NaN stays NaN; the upper bound wins where the bounds are crossed."""
     x, low, high = call.args

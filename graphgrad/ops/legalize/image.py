@@ -18,14 +18,14 @@ from ...ir.tensor import Emitter, Tensor
 from ..grid_sample import affine_image_grid, sample_image
 from ..resample import adaptive_pool_image
 from ..resize import resize_image
-from .table import legalisation
+from .table import legalization
 
 
 def _lowered_by(op: str, function: Callable[..., Tensor]) -> None:
     """Register a function of an op's inputs and attributes as its lowering."""
     stock = tvm.ir.Op.get(op).get_attr("FLegalize")
 
-    @legalisation(op)
+    @legalization(op)
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         emitter = Emitter(builder)
         try:

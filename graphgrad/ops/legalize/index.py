@@ -14,10 +14,10 @@ from ..define import OPAQUE
 from ..index import scatter
 from ..indexing import Indexing, gather, outside_value
 from .axis import checked_axis
-from .table import legalisation
+from .table import legalization
 
 
-@legalisation("relax.take")
+@legalization("relax.take")
 def take(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower take, so that the mode "fast" stays inside and knows negative indices."""
     x, index = call.args
@@ -25,7 +25,7 @@ def take(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return _gather(builder, x, index, Indexing("take", axis, str(call.attrs.mode)), "take")
 
 
-@legalisation("relax.grad.take_backward")
+@legalization("relax.grad.take_backward")
 def take_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower the sum of what was taken at each place, with indices read as in `take`."""
     updates, data, index = call.args
@@ -40,14 +40,14 @@ def take_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     )
 
 
-@legalisation("relax.gather_elements")
+@legalization("relax.gather_elements")
 def gather_elements(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower gather_elements; the stock one reads outside for negative indices."""
     x, index = call.args
     return _gather(builder, x, index, Indexing("elements", checked_axis(call)), "gather_elements")
 
 
-@legalisation("relax.gather_nd")
+@legalization("relax.gather_nd")
 def gather_nd(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower gather_nd; the stock one reads outside for negative indices."""
     x, index = call.args
@@ -63,7 +63,7 @@ def _gather(
     return builder.call_te(expression, x, index, primfunc_name_hint=name)
 
 
-@legalisation("relax.index_tensor")
+@legalization("relax.index_tensor")
 def index_tensor(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower index_tensor as gather_nd of the stacked coordinates."""
     x, indices = call.args[0], _fields(builder, call.args[1])
@@ -74,7 +74,7 @@ def index_tensor(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(expression, x, indices, primfunc_name_hint="index_tensor")
 
 
-@legalisation("relax.scatter_elements")
+@legalization("relax.scatter_elements")
 def scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower scatter_elements.
 
@@ -105,7 +105,7 @@ def scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     )
 
 
-@legalisation("relax.scatter_nd")
+@legalization("relax.scatter_nd")
 def scatter_nd(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower scatter_nd; the stock one writes outside for indices that are negative or too large."""
     data, index, updates = call.args
@@ -133,7 +133,7 @@ def _scatter(
     )
 
 
-@legalisation("relax.index_put")
+@legalization("relax.index_put")
 def index_put(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower index_put as scatter_nd at the stacked coordinates, the values broadcast.
 
@@ -154,7 +154,7 @@ def index_put(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     )
 
 
-@legalisation("relax.reverse_sequence")
+@legalization("relax.reverse_sequence")
 def reverse_sequence(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower reverse_sequence; the stock one reads outside for lengths beyond the axis."""
     rank = len(call.args[0].ty.shape)

@@ -10,10 +10,10 @@ from tvm import relax, te, tirx
 from ...ir.tensor import Emitter, accumulator_dtype, type_shape
 from .. import functional as op
 from ..einsum import einsum as written_out
-from .table import legalisation
+from .table import legalization
 
 
-@legalisation("relax.einsum")
+@legalization("relax.einsum")
 def einsum(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower einsum to matrix products.
 
@@ -25,7 +25,7 @@ def einsum(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         return written_out(str(call.attrs.subscripts), emitter.lift(call.args[0])).expr
 
 
-@legalisation("relax.matmul")
+@legalization("relax.matmul")
 def matmul(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower matmul as TVM does, but add up half precision in float32.
 

@@ -1,4 +1,4 @@
-"""Lowerings of normalisations, in every float dtype.
+"""Lowerings of normalizations, in every float dtype.
 
 The stock ones refuse float64 and bfloat16, or compute float64 in float32; group and instance norm
 take E[x²] − E[x]², which has no digit left where the mean is large; half precision is rounded
@@ -14,12 +14,12 @@ from tvm import relax
 
 from ...ir.tensor import Emitter, Tensor
 from .. import functional as op
-from .. import normalization as normalisation
+from .. import normalization
 from ..moments import moments
-from .table import Legalisation, legalisation
+from .table import Legalization, legalization
 
 
-def _in_vocabulary(state: Callable[..., Tensor]) -> Legalisation:
+def _in_vocabulary(state: Callable[..., Tensor]) -> Legalization:
     """Make a lowering of a function of the inputs as tensors and of the attributes."""
 
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
@@ -31,7 +31,7 @@ def _in_vocabulary(state: Callable[..., Tensor]) -> Legalisation:
     return lower
 
 
-@legalisation("relax.nn.batch_norm")
+@legalization("relax.nn.batch_norm")
 def batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower batch norm: outputs and running statistics in the dtype of the input.
 
@@ -45,7 +45,7 @@ def batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         axis = int(attrs.axis) % x.ndim
 
         def per_channel(t: Tensor) -> Tensor:
-            return normalisation.spread(t, [axis], x.ndim)
+            return normalization.spread(t, [axis], x.ndim)
 
         if attrs.training:
             batch = moments(x, [a for a in range(x.ndim) if a != axis])
@@ -63,30 +63,30 @@ def batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         return relax.Tuple([output.astype(dtype).expr for output in (y, *running)])
 
 
-@legalisation("relax.nn.group_norm")
+@legalization("relax.nn.group_norm")
 @_in_vocabulary
 def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
     """Lower group norm: each group of channels, together with the axes, has its statistics."""
     axis = int(attrs.channel_axis) % x.ndim
     groups = int(attrs.num_groups)
-    y = normalisation.normalise(
-        normalisation.in_groups(x, axis, groups),
-        normalisation.group_axes(op.normalise_axes([int(a) for a in attrs.axes], x.ndim), axis),
+    y = normalization.normalize(
+        normalization.in_groups(x, axis, groups),
+        normalization.group_axes(op.normalize_axes([int(a) for a in attrs.axes], x.ndim), axis),
         attrs.epsilon,
-        normalisation.in_groups(gamma, 0, groups) if attrs.scale else None,
-        normalisation.in_groups(beta, 0, groups) if attrs.center else None,
+        normalization.in_groups(gamma, 0, groups) if attrs.scale else None,
+        normalization.in_groups(beta, 0, groups) if attrs.center else None,
         [axis, axis + 1],
     )
     return op.reshape(y, x.shape)
 
 
-@legalisation("relax.nn.instance_norm")
+@legalization("relax.nn.instance_norm")
 @_in_vocabulary
 def instance_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
     """Lower instance norm: γ and β lie along the channel axis."""
-    return normalisation.normalise(
+    return normalization.normalize(
         x,
-        op.normalise_axes([int(a) for a in attrs.axes], x.ndim),
+        op.normalize_axes([int(a) for a in attrs.axes], x.ndim),
         attrs.epsilon,
         gamma if attrs.scale else None,
         beta if attrs.center else None,
@@ -94,19 +94,19 @@ def instance_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
     )
 
 
-@legalisation("relax.nn.layer_norm")
+@legalization("relax.nn.layer_norm")
 @_in_vocabulary
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
     """Lower layer norm: γ and β have the extents of the axes, in their order."""
-    axes = op.normalise_axes([int(a) for a in attrs.axes], x.ndim)
+    axes = op.normalize_axes([int(a) for a in attrs.axes], x.ndim)
     gamma_or_none = gamma if attrs.scale else None
     beta_or_none = beta if attrs.center else None
-    return normalisation.normalise(x, axes, attrs.epsilon, gamma_or_none, beta_or_none, axes)
+    return normalization.normalize(x, axes, attrs.epsilon, gamma_or_none, beta_or_none, axes)
 
 
-@legalisation("relax.nn.rms_norm")
+@legalization("relax.nn.rms_norm")
 @_in_vocabulary
 def rms_norm(x: Tensor, gamma: Tensor, attrs: Any) -> Tensor:
     """Lower RMS norm: no mean is subtracted."""
-    axes = op.normalise_axes([int(a) for a in attrs.axes], x.ndim)
-    return normalisation.normalise(x, axes, attrs.epsilon, gamma, None, axes, centre=False)
+    axes = op.normalize_axes([int(a) for a in attrs.axes], x.ndim)
+    return normalization.normalize(x, axes, attrs.epsilon, gamma, None, axes, center=False)

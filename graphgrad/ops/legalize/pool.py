@@ -14,7 +14,7 @@ from tvm import relax, te, tirx
 from ...ir.tensor import accumulator_dtype, is_float, type_shape
 from ..pool import avg_gradient_expression, is_nan, max_index_expression, max_scatter_expression
 from ..pool_windows import Pool, inside
-from .table import legalisation
+from .table import legalization
 
 _SPATIAL = "DHW"
 
@@ -62,7 +62,7 @@ def avg_pool(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(expression, call.args[0], primfunc_name_hint="avg_pool")
 
 
-@legalisation("relax.grad.max_pool2d_backward")
+@legalization("relax.grad.max_pool2d_backward")
 def max_pool_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower TVM's gradient of max pooling: that of the first maximum of each window.
 
@@ -77,7 +77,7 @@ def max_pool_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(expression, *call.args, primfunc_name_hint="max_pool_backward")
 
 
-@legalisation("relax.grad.avg_pool2d_backward")
+@legalization("relax.grad.avg_pool2d_backward")
 def avg_pool_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower TVM's gradient of average pooling; the stock one leaves the same border unguarded."""
 
@@ -115,7 +115,7 @@ def _window_reader(
 ) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
     """Return a function of an output's indices and a tap: the element, or `neutral` outside.
 
-    The output's shape is given. Where windows leave the input and channels are neighbours, whole
+    The output's shape is given. Where windows leave the input and channels are neighbors, whole
     vectors of them lie outside, and are not read. Else a padded copy is made first: its readers are
     then regular.
     """
@@ -179,5 +179,5 @@ def _spatial_axes(layout: str) -> list[int]:
 
 
 for _rank in (1, 2, 3):
-    legalisation(f"relax.nn.avg_pool{_rank}d")(avg_pool)
-    legalisation(f"relax.nn.max_pool{_rank}d")(max_pool)
+    legalization(f"relax.nn.avg_pool{_rank}d")(avg_pool)
+    legalization(f"relax.nn.max_pool{_rank}d")(max_pool)

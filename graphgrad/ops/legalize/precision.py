@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax, topi
 
-from .table import Legalisation, legalisation, lowering_of
+from .table import Legalization, legalization, lowering_of
 
 _HALF = ("float16", "bfloat16")
 
@@ -20,10 +20,10 @@ def lower_half_in_float32(*ops: str) -> None:
     for op in ops:
         known = lowering_of(tvm.ir.Op.get(op))
         assert known is not None, f"nothing lowers {op}"
-        legalisation(op)(_in_float32(known))
+        legalization(op)(_in_float32(known))
 
 
-def _in_float32(lower: Legalisation) -> Legalisation:
+def _in_float32(lower: Legalization) -> Legalization:
     def lower_wide(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         if not any(_is_half(argument) for argument in call.args):
             return lower(builder, call)

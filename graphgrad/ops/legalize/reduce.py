@@ -19,7 +19,7 @@ from ..extrema import larger, smaller
 from ..moments import mean_expression
 from ..order import order
 from .precision import lower_half_in_float32
-from .table import Legalisation, legalisation
+from .table import Legalization, legalization
 
 
 def _axes(call: relax.Call) -> list[int]:
@@ -37,7 +37,7 @@ def _lower_extremum(
     hint = op.removeprefix("relax.")
     reducer = te.comm_reducer(choose, lambda ty: start(str(ty)), name=hint)
 
-    @legalisation(op)
+    @legalization(op)
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         axes = _axes(call)
 
@@ -74,7 +74,7 @@ def _lower_position(
         choose, lambda index, ty: (tirx.max_value(str(index)), start(str(ty))), name=hint
     )
 
-    @legalisation(op)
+    @legalization(op)
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         axes, keepdims = _axes(call), bool(call.attrs.keepdims)
 
@@ -146,9 +146,9 @@ Statistic = Callable[[te.Tensor, list[int], bool], te.Tensor]
 
 def _lower_statistic(op: str, statistic: Statistic) -> None:
     """Lower a mean of floats or what is made of means; integers are left to TVM."""
-    stock: Legalisation = tvm.ir.Op.get(op).get_attr("FLegalize")
+    stock: Legalization = tvm.ir.Op.get(op).get_attr("FLegalize")
 
-    @legalisation(op)
+    @legalization(op)
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         (x,), keepdims = call.args, bool(call.attrs.keepdims)
         if not _is_float(str(x.ty.dtype)):
@@ -174,7 +174,7 @@ def _deviation(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
     return te.compute(variance.shape, root, name="deviation")
 
 
-@legalisation("relax.median")
+@legalization("relax.median")
 def median(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower a median: the lower one of two, and along one axis its index, too.
 

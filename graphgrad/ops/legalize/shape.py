@@ -10,16 +10,16 @@ from typing import Any
 from tvm import relax, te, tirx, topi
 
 from ..border import origin
-from .table import legalisation
+from .table import legalization
 
 
-@legalisation("relax.collapse_sum_like")
+@legalization("relax.collapse_sum_like")
 def collapse_sum_like(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower the sum to a tensor's shape as that to a shape: half precision adds up in float32."""
     return relax.op.collapse_sum_to(call.args[0], call.args[1].ty.shape)
 
 
-@legalisation("relax.expand_dims")
+@legalization("relax.expand_dims")
 def expand_dims(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower new axes of extent 1; the stock form asks the builder for types, so it can be no other
     object with a builder's methods.
@@ -38,7 +38,7 @@ def expand_dims(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     )
 
 
-@legalisation("relax.nn.pad")
+@legalization("relax.nn.pad")
 def pad(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower padding so that a border may be longer than the axis.
 
@@ -68,7 +68,7 @@ def pad(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(expression, call.args[0], primfunc_name_hint="pad")
 
 
-@legalisation("relax.nn.pixel_shuffle")
+@legalization("relax.nn.pixel_shuffle")
 def pixel_shuffle(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower the rearrangement of channels into space; stock TVM looks for a missing function."""
     factor = int(call.attrs.upscale_factor)
@@ -84,7 +84,7 @@ def pixel_shuffle(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(expression, call.args[0], primfunc_name_hint="pixel_shuffle")
 
 
-@legalisation("relax.repeat")
+@legalization("relax.repeat")
 def repeat(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower repetition; the stock form refuses scalars and a count of zero."""
     attrs = call.attrs
@@ -105,7 +105,7 @@ def repeat(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     return builder.call_te(expression, call.args[0], primfunc_name_hint="repeat")
 
 
-@legalisation("relax.slice_scatter")
+@legalization("relax.slice_scatter")
 def slice_scatter(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower the replacing of a slice; the stock form refuses an axis of symbolic extent."""
     step = int(call.args[4])
@@ -142,13 +142,13 @@ def _triangle(builder: relax.BlockBuilder, call: relax.Call, keeps: Callable[...
     return builder.call_te(expression, *call.args, primfunc_name_hint="triangle")
 
 
-@legalisation("relax.tril")
+@legalization("relax.tril")
 def tril(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower the lower triangle."""
     return _triangle(builder, call, operator.le)
 
 
-@legalisation("relax.triu")
+@legalization("relax.triu")
 def triu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower the upper triangle."""
     return _triangle(builder, call, operator.ge)

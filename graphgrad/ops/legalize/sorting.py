@@ -12,10 +12,10 @@ from ..define import OPAQUE
 from ..indexing import Indexing, gather, outside_value, within
 from ..order import order
 from .axis import checked_axis
-from .table import legalisation
+from .table import legalization
 
 
-@legalisation("relax.argsort")
+@legalization("relax.argsort")
 def argsort(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower argsort; the stock one refuses 8-bit integers, and is undefined with NaN."""
     axis, dtype = checked_axis(call), str(call.attrs.dtype)
@@ -29,7 +29,7 @@ def argsort(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     )
 
 
-@legalisation("relax.sort")
+@legalization("relax.sort")
 def sort(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower sort as the elements in the order of argsort."""
     axis = checked_axis(call)
@@ -42,7 +42,7 @@ def sort(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     )
 
 
-@legalisation("relax.topk")
+@legalization("relax.topk")
 def topk(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower topk as the first of the sorted elements: of ties, the first ones.
 
@@ -71,7 +71,7 @@ def topk(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     )
 
 
-@legalisation("relax.bucketize")
+@legalization("relax.bucketize")
 def bucketize(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower bucketize so that NaN goes behind every boundary; the stock one puts it before."""
     dtype = "int32" if call.attrs.out_int32 else "int64"
@@ -90,7 +90,7 @@ def bucketize(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     )
 
 
-@legalisation("relax.multinomial_from_uniform")
+@legalization("relax.multinomial_from_uniform")
 def multinomial(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower the choice of the class at which cumulative probability passes a uniform number.
 

@@ -36,7 +36,7 @@ def python(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def unpacked(tmp_path_factory):
-    """Return a kit that has travelled: packed, archived, removed, and unpacked elsewhere."""
+    """Return a kit that has traveled: packed, archived, removed, and unpacked elsewhere."""
     peer("torch")
     import pack
 

@@ -28,7 +28,7 @@ def value(expr, i, j, n=5):
         (K.astype("int64") - K.astype("int64"), [0, 0], 0),
         (N // 2, [0, 0], 2),
     ],
-    ids=["plain", "nested", "cancelled", "parameter"],
+    ids=["plain", "nested", "canceled", "parameter"],
 )
 def test_affine_indices(index, factors, rest):
     found, left = coefficients(index, AXES)

@@ -244,7 +244,7 @@ def narrowed(var):
 
 
 @pytest.mark.parametrize(
-    "cancelled",
+    "canceled",
     [
         pytest.param(lambda i, n: div(narrowed(i) * 2 - i * 2, 3), id="constant"),
         pytest.param(lambda i, n: div(narrowed(i) - i + n, 2), id="size"),
@@ -260,10 +260,10 @@ def narrowed(var):
         ),
     ],
 )
-def test_loops_that_cancel_in_a_part_of_an_index_are_no_parameters(cancelled):
+def test_loops_that_cancel_in_a_part_of_an_index_are_no_parameters(canceled):
     """The inversion named the loop that it replaces."""
     i, n = axis("i", 4, dtype="int64"), te.var("n", "int64")
-    index = i.var + cancelled(i.var, n) + 7
+    index = i.var + canceled(i.var, n) + 7
     for size in (1, 2, 5):
         check([index], [i], [axis("x", 20, dtype="int64")], sizes=[(n, size)])
 

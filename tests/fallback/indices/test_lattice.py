@@ -64,12 +64,12 @@ def test_every_solution_occurs_once_and_nothing_else(system):
     matrix, low, extents = system
     by_right = enumerated(matrix, low, extents)
     solutions = solve(matrix, extents)
-    neighbours = {
+    neighbors = {
         tuple(r + d for r, d in zip(right, delta, strict=True))
         for right in list(by_right)[:8]
         for delta in itertools.product((-1, 0, 1), repeat=len(matrix))
     }
-    for right in neighbours:
+    for right in neighbors:
         expected = by_right.get(right, [])
         assert sorted(points(solutions, right, low, extents)) == sorted(expected)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from graphgrad.fallback.indices.row_major import element_count, ravelled, reshaped, unravelled
+from graphgrad.fallback.indices.row_major import element_count, raveled, reshaped, unraveled
 from tests.fallback.interpreter import evaluate
 
 SHAPES = [(), (5,), (2, 3), (2, 1, 4), (3, 2, 2, 2), (2, 0), (2, 0, 3)]
@@ -17,11 +17,11 @@ def test_places_are_those_of_numpy(shape, symbolic):
     sizes = [te.var(f"n{i}", "int64") for i in range(len(shape))] if symbolic else constants
     known = list(zip(sizes, shape, strict=True)) if symbolic else []
     count = int(np.prod(shape))
-    places = te.compute(shape, lambda *at: ravelled(at, sizes).astype("int64"), name="places")
+    places = te.compute(shape, lambda *at: raveled(at, sizes).astype("int64"), name="places")
     (given,) = evaluate([places], known)
     np.testing.assert_array_equal(given, np.arange(count).reshape(shape))
     there_and_back = te.compute(
-        shape, lambda *at: ravelled(unravelled(ravelled(at, sizes), sizes), sizes).astype("int64")
+        shape, lambda *at: raveled(unraveled(raveled(at, sizes), sizes), sizes).astype("int64")
     )
     np.testing.assert_array_equal(evaluate([there_and_back], known)[0], given)
     (given,) = evaluate([te.compute((), lambda: element_count(sizes).astype("int64"))], known)

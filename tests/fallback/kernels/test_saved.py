@@ -28,9 +28,9 @@ def row_sums(x, name="total"):
     return te.compute((x.shape[0],), lambda i: te.sum(te.exp(x(i, k)), axis=k), name=name)
 
 
-def normalised(x):
+def normalized(x):
     total = row_sums(x)
-    return te.compute(x.shape, lambda i, j: te.sin(x(i, j)) / total(i), name="normalised")
+    return te.compute(x.shape, lambda i, j: te.sin(x(i, j)) / total(i), name="normalized")
 
 
 def scores(x, y):
@@ -64,7 +64,7 @@ def recurrence(steps=6, width=3):
 
 def test_a_sum_is_saved():
     x = placeholder("x", 4, 8)
-    assert saved(normalised(x), x) == [("total", [4])]
+    assert saved(normalized(x), x) == [("total", [4])]
 
 
 def test_a_map_is_computed_again():
@@ -74,8 +74,8 @@ def test_a_map_is_computed_again():
 
 def test_what_a_map_is_computed_of_is_saved():
     x = placeholder("x", 4, 8)
-    centred = topi.subtract(x, topi.expand_dims(topi.sum(topi.sin(x), axis=1), 1))
-    ((_, shape),) = saved(topi.sum(topi.multiply(centred, topi.exp(centred)), axis=1), x)
+    centered = topi.subtract(x, topi.expand_dims(topi.sum(topi.sin(x), axis=1), 1))
+    ((_, shape),) = saved(topi.sum(topi.multiply(centered, topi.exp(centered)), axis=1), x)
     assert shape == [4]
 
 
@@ -93,7 +93,7 @@ def test_nothing_larger_than_the_arguments_is_saved(depth, expected):
 
 def test_sum_over_a_symbolic_extent_is_saved():
     x = te.placeholder((te.var("n", "int64"), te.var("m", "int64")), "float64", name="x")
-    output = normalised(x)
+    output = normalized(x)
     (found,) = worth_saving([output], gg.te_gradient(output, [x]), [x])
     assert found.op.name == "total"
 
@@ -101,7 +101,7 @@ def test_sum_over_a_symbolic_extent_is_saved():
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sum_of_narrow_floats_is_saved_in_float32(dtype):
     x = placeholder("x", 4, 8, dtype=dtype)
-    kernel = saving_kernel(kernel_of([x], [normalised(x)]), 1, 1)
+    kernel = saving_kernel(kernel_of([x], [normalized(x)]), 1, 1)
     assert [str(tensor.dtype) for tensor in kernel.results] == ["float32"]
 
 
@@ -119,7 +119,7 @@ def work(kernels):
 
 def test_what_is_saved_is_not_computed_again():
     x = placeholder("x", 4, 8)
-    kernel = saving_kernel(kernel_of([x], [normalised(x)]), 1, 1)
+    kernel = saving_kernel(kernel_of([x], [normalized(x)]), 1, 1)
     assert saved_by(kernel.func) == 1
     (gradient,) = gradient_kernels(kernel.func, 1, 2, [1]).cotangents
     assert ("output", 1) in gradient.arguments
@@ -139,10 +139,10 @@ def test_states_that_are_not_returned_are_saved():
 
 def test_a_kernel_saves_once():
     x = placeholder("x", 4, 8)
-    kernel = saving_kernel(kernel_of([x], [normalised(x)]), 1, 1)
+    kernel = saving_kernel(kernel_of([x], [normalized(x)]), 1, 1)
     assert saving_kernel(kernel.func, 1, 2) is None
 
 
 def test_a_kernel_that_was_not_made_here_stays_as_it_is():
     x = placeholder("x", 4, 8)
-    assert saving_kernel(te.create_prim_func([x, normalised(x)]), 1, 1) is None
+    assert saving_kernel(te.create_prim_func([x, normalized(x)]), 1, 1) is None

@@ -60,7 +60,7 @@ def split(schedule: Schedule, block: Any, choices: Choices) -> None:
 
 
 def fuse(schedule: Schedule, block: Any, choices: Choices) -> None:
-    """Fuse neighbours."""
+    """Fuse neighbors."""
     loops = list(schedule.get_loops(block))
     first = choices.integer(0, len(loops) - 2)
     schedule.fuse(*loops[first : first + choices.integer(2, 3)])

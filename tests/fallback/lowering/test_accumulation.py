@@ -37,7 +37,7 @@ CASES = {
     "product with itself": (matmul(A, C), a @ c),
     "transpose": (each(lambda i, j: C[j, i]), c.T),
     "reversal": (each(lambda i, j: C[3 - i, j] * 2.0), 2 * c[::-1]),
-    "neighbours": (each(both), c[::-1] * c.T + c[:, ::-1]),
+    "neighbors": (each(both), c[::-1] * c.T + c[:, ::-1]),
     "the same element": (each(lambda i, j: C[i, j] * A[i, j]), c * a),
     "the buffer": (C, c),
     "an input": (A, a),

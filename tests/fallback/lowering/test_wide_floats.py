@@ -193,7 +193,7 @@ def test_reductions_of_tuples(dtype):
 
 
 def test_tvm_itself_takes_bits_for_numbers():
-    """If this fails, TVM has mended it, and bits need not be spelt out where values are bound."""
+    """If this fails, TVM has mended it, and bits need not be spelled out where values are bound."""
     x = placeholder("x", ROWS)
     places, values = largest(x, "float32")
     *_, given = run(te.create_prim_func([x, places, values]), ROWS, *unwritten(places, values))

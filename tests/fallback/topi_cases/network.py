@@ -1,4 +1,4 @@
-"""Contractions, convolutions, pooling, normalisations, images."""
+"""Contractions, convolutions, pooling, normalizations, images."""
 
 from tvm import topi
 from tvm.topi import image, nn, vision
@@ -129,7 +129,7 @@ def _batch_norm(training):
 
 _POSITIVE = reals(3, low=0.5, high=1.5)
 
-_NORMALISATIONS = [
+_NORMALIZATIONS = [
     case("nn.softmax", nn.softmax, (2, 4)),
     case("nn.softmax", lambda x: nn.softmax(x, 1), (2, 4, 3), variant="middle axis"),
     case("nn.fast_softmax", nn.fast_softmax, reals(2, 4, dtype="float32")),
@@ -209,6 +209,6 @@ CATEGORIES: dict[str, list[Case]] = {
     "contractions": _CONTRACTIONS,
     "convolutions": _CONVOLUTIONS,
     "pooling": _POOLING,
-    "normalisations": _NORMALISATIONS,
+    "normalizations": _NORMALIZATIONS,
     "images": _IMAGES,
 }

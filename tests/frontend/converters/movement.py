@@ -7,7 +7,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import compare_gradients, flat
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from graphgrad.ir.arrays import to_tensor
 from tests.frontend.converters.nodes import reference
 from tests.frontend.graphs import op_names
@@ -49,7 +49,7 @@ def assert_moves(proto, x, expected=None):
     Outputs are expected to be those of onnxruntime, unless they are given.
     """
     model = gg.from_onnx(proto)
-    module = specialise(model, None)
+    module = specialize(model, None)
     assert "relax.call_tir" not in op_names(module)
     machine = relax.VirtualMachine(gg.compile(gg.vjp(module, wrt=["x"])), tvm.cpu())
 

@@ -4,7 +4,7 @@ import numpy as np
 from onnx import TensorProto, helper
 
 import graphgrad as gg
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from tests.peers import peer
 from tests.running import run
 
@@ -55,7 +55,7 @@ def node_model(
 
 def forward(proto, inputs):
     """Return the outputs of an imported model."""
-    module = specialise(gg.from_onnx(proto), None)
+    module = specialize(gg.from_onnx(proto), None)
     return run(module, "main", *(a for a in inputs.values() if a is not None))
 
 

@@ -9,7 +9,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import compare_gradients, flat
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from graphgrad.ir.arrays import to_tensor
 from tests.frontend.converters.nodes import reference
 from tests.frontend.graphs import op_names
@@ -29,7 +29,7 @@ def assert_samples(proto, *arrays, expected=None):
 
     Gradients are checked in the float inputs; an integer output has none.
     """
-    module = specialise(gg.from_onnx(proto), None)
+    module = specialize(gg.from_onnx(proto), None)
     assert "relax.call_tir" not in op_names(module)
     machine = relax.VirtualMachine(gg.compile(gg.vjp(module)), tvm.cpu())
 

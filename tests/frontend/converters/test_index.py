@@ -9,7 +9,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.check import compare_gradients, flat
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from graphgrad.ir.arrays import to_tensor
 from tests.frontend.converters.nodes import drawn, node_model, reference
 
@@ -120,7 +120,7 @@ def built(op_type, inputs, constants, options):
 
 
 def machine_of(proto):
-    module = gg.vjp(specialise(gg.from_onnx(proto), None))
+    module = gg.vjp(specialize(gg.from_onnx(proto), None))
     return relax.VirtualMachine(gg.compile(module), tvm.cpu())
 
 

@@ -4,7 +4,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import graphgrad as gg
 from graphgrad.frontend.converters import loops
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from tests.differences import assert_gradients
 from tests.frontend.converters.nodes import drawn, reference
 
@@ -28,7 +28,7 @@ def model(node, inputs, outputs, constants=None, opset=21):
 
 def checked(proto, *arrays):
     """Check outputs by onnxruntime, gradients by differences; return the outputs."""
-    module = specialise(gg.from_onnx(proto), None)
+    module = specialize(gg.from_onnx(proto), None)
     ours = assert_gradients(module, *arrays)
     names = [value.name for value in proto.graph.input]
     for a, b in zip(ours, reference(proto, dict(zip(names, arrays, strict=True))), strict=True):
@@ -82,7 +82,7 @@ def test_scan_of_version_8_has_a_batch():
     for row in rows[:, ::-1].swapaxes(0, 1):
         state = np.tanh(state * w + row)
         ys.append(state * row)
-    last, stacked = assert_gradients(specialise(gg.from_onnx(proto), None), *arrays)
+    last, stacked = assert_gradients(specialize(gg.from_onnx(proto), None), *arrays)
     np.testing.assert_allclose(last, state, rtol=1e-12)
     np.testing.assert_allclose(stacked, np.stack(ys, 1), rtol=1e-12)
 

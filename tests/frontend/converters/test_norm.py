@@ -1,4 +1,4 @@
-"""Normalisations from ONNX, against onnxruntime or the definition, and their gradients."""
+"""Normalizations from ONNX, against onnxruntime or the definition, and their gradients."""
 
 import ml_dtypes
 import numpy as np

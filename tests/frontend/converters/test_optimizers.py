@@ -1,4 +1,4 @@
-"""Steps of optimisers from ONNX: outputs as onnx's reference gives them, and their gradients."""
+"""Steps of optimizers from ONNX: outputs as onnx's reference gives them, and their gradients."""
 
 import numpy as np
 import pytest

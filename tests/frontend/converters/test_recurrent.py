@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 import graphgrad as gg
-from graphgrad.frontend.mode import specialise
+from graphgrad.frontend.mode import specialize
 from tests.differences import assert_gradients
 from tests.frontend.converters.nodes import (
     assert_like_onnxruntime,
@@ -145,7 +145,7 @@ def test_half_precision_is_computed_in_float32():
 )
 def test_gradients_with_all_inputs(op, attributes):
     inputs = arrays(op, ALL, dtype="float64")
-    module = specialise(gg.from_onnx(layer(op, inputs, **attributes)), None)
+    module = specialize(gg.from_onnx(layer(op, inputs, **attributes)), None)
     assert_gradients(module, *(array for array in inputs.values() if array is not None))
 
 
@@ -188,7 +188,7 @@ def test_gradients_as_in_torch(op):
 
 
 def test_the_products_with_the_input_are_one_matmul_before_the_loop():
-    module = specialise(gg.from_onnx(layer("LSTM", arrays("LSTM"))), None)
+    module = specialize(gg.from_onnx(layer("LSTM", arrays("LSTM"))), None)
     text = module["main"].script()
     assert text.count("R.matmul(") == 1
     assert text.index("R.matmul(") < text.index("R.call_tir(")

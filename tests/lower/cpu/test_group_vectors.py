@@ -1,4 +1,4 @@
-"""Sums and maps by groups whose members are neighbours go in vectors along all members."""
+"""Sums and maps by groups whose members are neighbors go in vectors along all members."""
 
 import numpy as np
 import pytest
@@ -70,12 +70,12 @@ def test_sums_from_a_first_element(shape, split):
     x, at = images(shape, split)
     shift = tensor(shape[0], shape[3], name="shift", dtype="float64")
 
-    def centred(i, y, z, g, m):
+    def centered(i, y, z, g, m):
         return at(i, y, z, g, m).astype("float64") - shift(i, g)
 
-    sums = sums_by_group(shape, centred, dtype="float64")
+    sums = sums_by_group(shape, centered, dtype="float64")
     squares = sums_by_group(
-        shape, lambda *i: centred(*i) * centred(*i), name="squares", dtype="float64"
+        shape, lambda *i: centered(*i) * centered(*i), name="squares", dtype="float64"
     )
     run([x, shift], [sums, squares]).agree()
 

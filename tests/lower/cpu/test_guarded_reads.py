@@ -100,7 +100,7 @@ def fraction(data, i):
 
 
 def test_reads_that_stay_inside_are_left_as_they_are():
-    """Branches would keep them from being vectorised."""
+    """Branches would keep them from being vectorized."""
     x = te.placeholder((8,), "float32", name="x")
     n = tirx.Var("n", "int64")
     z = te.placeholder((n,), "float32", name="z")

@@ -120,7 +120,7 @@ def test_pooling_windows(kind, size):
 @pytest.mark.parametrize("channels", [1, 7, 16, 24, 48, 64])
 @pytest.mark.parametrize("images", [(2, 9), (4, 33)], ids=label)
 def test_few_terms_read_on_a_condition(images, channels):
-    """Windows of neighbours beyond a border, with channels in vectors where they fill them."""
+    """Windows of neighbors beyond a border, with channels in vectors where they fill them."""
     count, size = images
     x = tensor(count, size, size, channels)
     taps = [te.reduce_axis((0, 3), name) for name in "pq"]
@@ -138,7 +138,7 @@ def test_few_terms_read_on_a_condition(images, channels):
 
 
 @pytest.mark.parametrize("axes", [(2, 3, 4), (1, 2, 3, 4)], ids=label)
-def test_neighbours_of_three_axes_are_read_as_vectors(axes):
+def test_neighbors_of_three_axes_are_read_as_vectors(axes):
     """As the statistics of groups of channels are."""
     x = tensor(4, 2, 8, 16, 28)
     result = run([x], [topi.sum(x, axes)])

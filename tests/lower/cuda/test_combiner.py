@@ -1,4 +1,4 @@
-"""What is recognised as a way to put two parts of a reduction together."""
+"""What is recognized as a way to put two parts of a reduction together."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def apply(combine, left, right):
 @pytest.mark.parametrize(
     "term", [lambda x, k: x[k], lambda x, k: x[k] * x[k]], ids=["plain", "square"]
 )
-def test_recognised(combine, start, expected, term):
+def test_recognized(combine, start, expected, term):
     assert apply(single(combine, start, term), [2.0], [3.0]) == [expected]
 
 
@@ -109,7 +109,7 @@ def test_index_of_the_largest(left, right, expected):
     ],
     ids=["start", "two terms", "exp", "last", "decay", "difference"],
 )
-def test_not_recognised(combine, start):
+def test_not_recognized(combine, start):
     assert single(combine, start) is None
 
 

@@ -68,7 +68,7 @@ def test_dear_maps_are_stored():
     assert launches(result) == 2
 
 
-def test_a_normalisation():
+def test_a_normalization():
     x, scale = tensor(4, 6, 5, 5), tensor(6, 1, 1, name="scale")
     mean = topi.divide(topi.sum(x, (0, 2, 3), keepdims=True), 100.0)
     deviation = topi.subtract(x, mean)

@@ -5,13 +5,13 @@ from tvm import relax
 
 from graphgrad.ir.kernel_calls import is_kernel_call
 from graphgrad.ir.rewrite import bindings_of
-from graphgrad.ops.legalize import LEGALISATIONS
+from graphgrad.ops.legalize import LEGALIZATIONS
 from tests.running import function
 
 
 def kernels(build, *types):
     """Return the module of one function whose ops have become calls of kernels."""
-    return relax.transform.LegalizeOps(LEGALISATIONS)(function(build, *types))
+    return relax.transform.LegalizeOps(LEGALIZATIONS)(function(build, *types))
 
 
 def noted(mod):

@@ -28,13 +28,13 @@ def row_sums(b, x):
     return b.emit(op.sum(x, axis=[1], keepdims=True))
 
 
-def centred(b, x):
+def centered(b, x):
     """Return rows less their sums: a reduction, and a map that reads the same tensor."""
     return b.emit(op.subtract(x, row_sums(b, x)))
 
 
 def test_a_reduction_and_the_map_behind_it_are_one_kernel():
-    assert len(called(joined(centred, LARGE))) == 1
+    assert len(called(joined(centered, LARGE))) == 1
 
 
 def test_results_that_others_read_are_kept():
@@ -93,13 +93,13 @@ def test_other_rows_are_no_rows():
 
 
 def test_small_tensors_and_few_rows_are_left_alone():
-    assert len(called(joined(centred, ((8, 16), "float32")))) == 2
-    assert len(called(joined(centred, ((4, 65536), "float32")))) == 2
+    assert len(called(joined(centered, ((8, 16), "float32")))) == 2
+    assert len(called(joined(centered, ((4, 65536), "float32")))) == 2
 
 
 def test_equal_chains_share_a_kernel():
     def build(b, x, y):
-        return relax.Tuple([centred(b, x), centred(b, y)])
+        return relax.Tuple([centered(b, x), centered(b, y)])
 
     names = called(joined(build, LARGE, LARGE))
     assert len(names) == 2

@@ -7,7 +7,7 @@ from tvm import relax
 
 from graphgrad.lower.graph import legalize as repeated
 from graphgrad.lower.graph.legalize import _Known, with_lowered_ops
-from graphgrad.ops.legalize import LEGALISATIONS
+from graphgrad.ops.legalize import LEGALIZATIONS
 from tests.labels import label
 from tests.lower.programs import machine, module, random_tensors, tensor_type
 
@@ -37,7 +37,7 @@ def program():
 
 def test_the_module_is_that_of_tvm(program):
     ours = with_lowered_ops(program)
-    expected = relax.transform.LegalizeOps(LEGALISATIONS)(program)
+    expected = relax.transform.LegalizeOps(LEGALIZATIONS)(program)
     tvm.ir.assert_structural_equal(ours, expected)
     names = [variable.name_hint for variable in expected.functions]
     assert [variable.name_hint for variable in ours.functions] == names
@@ -59,7 +59,7 @@ def symbolic(builder, x, y):
 def test_symbolic_extents_are_told_apart():
     n, m = (tvm.tirx.Var(name, "int64") for name in "nm")
     mod = module(symbolic, tensor_type(n, 2), tensor_type(m, 2))
-    expected = relax.transform.LegalizeOps(LEGALISATIONS)(mod)
+    expected = relax.transform.LegalizeOps(LEGALIZATIONS)(mod)
     tvm.ir.assert_structural_equal(with_lowered_ops(mod), expected)
     results = machine(mod)["main"](*random_tensors((3, 2), (5, 2)))
     assert [result.shape for result in results] == [(3, 2), (5, 2), (3, 2)]
@@ -121,4 +121,4 @@ def test_what_somebody_else_has_registered_is_left_to_tvm(is_known, monkeypatch)
     monkeypatch.setattr(relax.transform, "LegalizeOps", legalize_ops)
     with_lowered_ops(module(lambda _, x: op.exp(x), tensor_type(3)))
     assert ("relax.exp" in given) == is_known
-    assert set(given) - {"relax.exp"} == set(LEGALISATIONS)
+    assert set(given) - {"relax.exp"} == set(LEGALIZATIONS)

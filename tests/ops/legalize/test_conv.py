@@ -10,7 +10,7 @@ import graphgrad as gg
 from graphgrad.check import flat
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.cpu.schedule import schedule_module
-from graphgrad.ops.legalize import LEGALISATIONS
+from graphgrad.ops.legalize import LEGALIZATIONS
 from tests.peers import peer
 from tests.running import F64, function, run
 
@@ -121,4 +121,4 @@ def test_all_three_maps_are_tiled_contractions_and_right(name):
 
 
 def lowered(mod):
-    return relax.transform.LegalizeOps(LEGALISATIONS)(mod)
+    return relax.transform.LegalizeOps(LEGALIZATIONS)(mod)

@@ -58,7 +58,7 @@ def test_products_of_three_operands_are_taken_two_at_a_time():
     y = run(mod, "main", *arrays)[0]
     np.testing.assert_allclose(y, arrays[0] @ arrays[2] @ arrays[1], atol=1e-10)
     with gg.target("llvm"):
-        lowered = relax.transform.LegalizeOps(gg.lower.legalise.LEGALISATIONS)(mod)
+        lowered = relax.transform.LegalizeOps(gg.lower.legalize.LEGALIZATIONS)(mod)
     loops = [str(f).count("T.axis.reduce") for f in lowered.functions.values()]
     assert max(loops[:-1] or loops) <= 1
 

@@ -1,4 +1,4 @@
-"""Normalisations in every float dtype, and what stock TVM makes of them."""
+"""Normalizations in every float dtype, and what stock TVM makes of them."""
 
 import ml_dtypes
 import numpy as np
@@ -37,8 +37,8 @@ def stock(mod, *arrays):
 def reference(name, x, gamma, beta, epsilon=1e-5):
     axis = 0 if name == "instance_norm" else -1
     x = x.reshape(len(x), 2, -1) if name == "group_norm" else x
-    centred = x if name == "rms_norm" else x - x.mean(axis, keepdims=True)
-    y = centred / np.sqrt((centred**2).mean(axis, keepdims=True) + epsilon)
+    centered = x if name == "rms_norm" else x - x.mean(axis, keepdims=True)
+    y = centered / np.sqrt((centered**2).mean(axis, keepdims=True) + epsilon)
     return y.reshape(len(x), -1) * gamma + (0 if name == "rms_norm" else beta)
 
 
@@ -126,8 +126,8 @@ def test_parameters_follow_the_order_of_the_axes():
         lambda builder, *x: builder.emit(norm(*x)),
         *((a.shape, "float64") for a in (x, gamma, beta)),
     )
-    centred = x - x.mean((1, 2), keepdims=True)
-    expected = centred / np.sqrt((centred**2).mean((1, 2), keepdims=True) + 1e-5)
+    centered = x - x.mean((1, 2), keepdims=True)
+    expected = centered / np.sqrt((centered**2).mean((1, 2), keepdims=True) + 1e-5)
     y = run(mod, "main", x, gamma, beta)[0]
     np.testing.assert_allclose(y, expected * gamma.T + beta.T, atol=1e-12)
 

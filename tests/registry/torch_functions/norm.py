@@ -29,9 +29,9 @@ def functions(torch):
         )
         return y.movedim(1, axis)
 
-    def normalised(x, axes, epsilon, centre=True):
-        centred = x - x.mean(axes, keepdim=True) if centre else x
-        return centred / torch.sqrt((centred * centred).mean(axes, keepdim=True) + epsilon)
+    def normalized(x, axes, epsilon, center=True):
+        centered = x - x.mean(axes, keepdim=True) if center else x
+        return centered / torch.sqrt((centered * centered).mean(axes, keepdim=True) + epsilon)
 
     def along(parameter, axes, rank):
         axes = [axis % rank for axis in axes]
@@ -55,25 +55,25 @@ def functions(torch):
         channel = channel_axis % x.ndim
         split = x.unflatten(channel, (num_groups, -1))
         reduced = [channel + 1, *(a if a < channel else a + 1 for a in others)]
-        y = normalised(split, reduced, epsilon).flatten(channel, channel + 1)
+        y = normalized(split, reduced, epsilon).flatten(channel, channel + 1)
         return affine(y, gamma, beta, [channel], scale, center)
 
     def instance_norm(x, gamma, beta, channel_axis, axes, epsilon=1e-5, scale=True, center=True):
         if channel_axis == 1:
             gamma, beta = gamma if scale else None, beta if center else None
             return nn.instance_norm(x, weight=gamma, bias=beta, eps=epsilon)
-        return affine(normalised(x, axes, epsilon), gamma, beta, [channel_axis], scale, center)
+        return affine(normalized(x, axes, epsilon), gamma, beta, [channel_axis], scale, center)
 
     def layer_norm(x, gamma, beta, axes, epsilon=1e-5, scale=True, center=True):
         if [axis % x.ndim for axis in axes] == list(range(x.ndim - len(axes), x.ndim)):
             gamma, beta = gamma if scale else None, beta if center else None
             return nn.layer_norm(x, [x.shape[axis] for axis in axes], gamma, beta, epsilon)
-        return affine(normalised(x, axes, epsilon), gamma, beta, axes, scale, center)
+        return affine(normalized(x, axes, epsilon), gamma, beta, axes, scale, center)
 
     def rms_norm(x, gamma, axes, epsilon=1e-5):
         if [axis % x.ndim for axis in axes] == list(range(x.ndim - len(axes), x.ndim)):
             return nn.rms_norm(x, [x.shape[axis] for axis in axes], gamma, epsilon)
-        return normalised(x, axes, epsilon, centre=False) * along(gamma, axes, x.ndim)
+        return normalized(x, axes, epsilon, center=False) * along(gamma, axes, x.ndim)
 
     return {
         "relax.nn.batch_norm": batch_norm,

@@ -5,7 +5,7 @@
         tiles                         of the result
           registers = 0
           terms                       of the sum
-            rows, vectors, lanes      unrolled, vectorised: registers += factor · factor
+            rows, vectors, lanes      unrolled, vectorized: registers += factor · factor
           registers → result          or, with parts or blocks, added to partial sums
 
 After unrolling all accesses of the registers have constant indices; this is what lets the code

@@ -25,7 +25,7 @@ _TERMS = 256
 """Terms that a part of a sum must have, so that adding up the parts takes no time."""
 
 _APART = 1024
-"""Bytes between what neighbouring steps of a sum read, from which each step costs a page."""
+"""Bytes between what neighboring steps of a sum read, from which each step costs a page."""
 
 _TASKS = 4 * PARALLEL_TRIPS
 """Tasks that suffice: cores that share them evenly have equal parts, but for a small rest."""
@@ -139,7 +139,7 @@ class _Planner:
     def _term_order(self) -> list[Axis]:
         """Order the sum: windows that slide over rows outside, then as the other factor lies.
 
-        So neighbouring steps read neighbouring elements, and a window's short loops, whose reads
+        So neighboring steps read neighboring elements, and a window's short loops, whose reads
         overlap from row to row, are not unrolled into each other.
         """
         other = 1 - self._tile.panel

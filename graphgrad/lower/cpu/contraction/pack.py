@@ -81,7 +81,7 @@ def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> 
 def filled(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) -> Any:
     """Return the nest that fills panels; its outermost loop is of the kind given.
 
-    Where the elements of a tile are neighbours in memory, they are copied as vectors. Where those
+    Where the elements of a tile are neighbors in memory, they are copied as vectors. Where those
     along another axis are, squares are transposed in registers. Others are copied one by one.
     """
     found = None
@@ -224,5 +224,5 @@ def _index(plan: Plan, axis: Axis, tile: Any, place: Any) -> Any:
 
 
 def _is_vector(plan: Plan, axis: Axis) -> bool:
-    """Return whether the elements of a tile along an axis are neighbours of one another."""
+    """Return whether the elements of a tile along an axis are neighbors of one another."""
     return axis is plan.vector or not plan.is_ragged(axis)

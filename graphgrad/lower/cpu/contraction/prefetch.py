@@ -64,7 +64,7 @@ def next_rows(contraction: Contraction, plan: Plan, frame: Frame) -> Any:
 def later_terms(contraction: Contraction, plan: Plan, frame: Frame) -> list[Any]:
     """Return what fetches, in one step of a sum, the lines that a later step reads.
 
-    Neighbours along rows are in one line.
+    Neighbors along rows are in one line.
     """
     innermost = plan.terms[-1].axis
     found = []

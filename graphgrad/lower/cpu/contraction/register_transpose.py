@@ -30,7 +30,7 @@ def turned(
     side : int
         A power of two.
     read : callable
-        Given row and place in the row, returns the element; neighbours in a row are neighbours in
+        Given row and place in the row, returns the element; neighbors in a row are neighbors in
         memory.
     store : callable
         Given the number of a column, and its values as a vector, returns what stores them.

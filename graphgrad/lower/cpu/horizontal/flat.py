@@ -33,7 +33,7 @@ _CHEAP = ("tirx.fabs", "tirx.isnan", "tirx.sqrt")
 or are calls for each element: what a kernel costs that has them is not what it reads and writes."""
 
 _DTYPES = ("float32", "float64", "int32", "int64")
-"""Of tensors. What TVM's code generator vectorises without reinterpreting bits."""
+"""Of tensors. What TVM's code generator vectorizes without reinterpreting bits."""
 
 
 @dataclass(frozen=True)

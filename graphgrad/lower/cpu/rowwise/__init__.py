@@ -1,6 +1,6 @@
 """Chains of stages that compute row by row: norms, softmax, losses, and their gradients.
 
-`chain` recognises and proves them, `emit` writes the loop over rows that does all of their stages.
+`chain` recognizes and proves them, `emit` writes the loop over rows that does all of their stages.
 """
 
 from .chain import Chain, chain_of, is_by_rows, rows_reduced, with_chain

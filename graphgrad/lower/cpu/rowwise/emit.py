@@ -1,6 +1,6 @@
 """The loop over rows that does all stages of a chain.
 
-    tasks                             in parallel: of neighbouring rows
+    tasks                             in parallel: of neighboring rows
       rows
         stage after stage             in vectors; what is left of a row in shorter ones
     sums over all rows                of the tasks' partial sums
@@ -78,7 +78,7 @@ class _Emitter:
 
     def nest(self) -> Any:
         """Return the loops, and the sums of what the tasks have added up."""
-        # What one vectorised loop alone writes and reads, TVM would shrink to one element of it.
+        # What one vectorized loop alone writes and reads, TVM would shrink to one element of it.
         vectors = [buffer for buffer in self._of_row if int(buffer.shape[0]) > 1]
         touched = map(self._first_touch, vectors)
         body = together(*touched, *map(self._group, groups(self._chain)))

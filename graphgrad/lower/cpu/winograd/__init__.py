@@ -1,6 +1,6 @@
 """Convolutions with windows of 3 by 3 in fewer multiplications: winograd's minimal filtering.
 
-`form` recognises them by what they compute, `choice` says whether it pays, and the nests of
+`form` recognizes them by what they compute, `choice` says whether it pays, and the nests of
 `forward` and `weight` transform tiles of images and weights (`transforms`), multiply the results
 (`multiply`) and transform the products, block by block, so that what lies between stays in caches.
 """

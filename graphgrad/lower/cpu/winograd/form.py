@@ -1,4 +1,4 @@
-"""Which stages are convolutions with 3 by 3 windows: recognised by what they compute.
+"""Which stages are convolutions with 3 by 3 windows: recognized by what they compute.
 
 A convolution and its data gradient are one form, channels last, with any border of zeros and with
 the windows as they are or turned; the weight gradient is another. What was derived from tensor

@@ -42,7 +42,7 @@ class Convolution:
     rows, columns, filters : int
         Of the result.
     turned : bool
-        Whether the weights of neighbouring channels lie side by side, not those of filters.
+        Whether the weights of neighboring channels lie side by side, not those of filters.
     weight : callable
         Given row and column of the window, channel and filter, returns the buffer and the indices
         of the weight.

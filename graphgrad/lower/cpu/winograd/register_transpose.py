@@ -27,8 +27,8 @@ def turned(
     lanes : int
         A power of two.
     source, target : callable
-        Given row and column, return the buffer and the indices there. Neighbours along a row of
-        the source, and along a column of the target, are neighbours in the last index.
+        Given row and column, return the buffer and the indices there. Neighbors along a row of
+        the source, and along a column of the target, are neighbors in the last index.
     """
 
     across = columns // lanes

@@ -1,6 +1,6 @@
 """The transforms in front of the products and behind them, as loops over tiles and vectors.
 
-A matrix is applied along the rows of a strip first, which neighbouring tiles share, and then along
+A matrix is applied along the rows of a strip first, which neighboring tiles share, and then along
 its columns, tile by tile.
 """
 

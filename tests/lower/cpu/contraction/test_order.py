@@ -109,7 +109,7 @@ def test_what_is_copied():
 
 @pytest.mark.parametrize("columns", [512, 1000, 1024, 2048])
 def test_groups_of_panels_are_equal(columns):
-    """Cores get neighbouring tasks: if some took less time, so would one core's."""
+    """Cores get neighboring tasks: if some took less time, so would one core's."""
     chosen = plan_of(product(512, columns, 512))
     groups = [one for one in chosen.tasks if one.axis is chosen.vector]
     panels = [one for one in chosen.tiles if one.axis is chosen.vector]

@@ -92,7 +92,7 @@ def test_long_rows_are_cut_so_that_threads_share_them():
     assert [int(loop.extent) for loop in loops] == [2 * 4, 32, 16, 16]
 
 
-def test_elements_without_neighbours_are_copied_in_the_order_of_the_source():
+def test_elements_without_neighbors_are_copied_in_the_order_of_the_source():
     _, loops = panels(product(64, 96, 3, flip_b=True), 1, "j")
     assert [int(loop.extent) for loop in loops] == [3, 32, 3]
     assert loops[-1].kind == tirx.ForKind.SERIAL
@@ -136,8 +136,8 @@ def test_squares_are_no_wider_than_a_vector(lanes):
 
 
 @pytest.mark.parametrize("trailing", [1, 2])
-def test_neighbours_behind_which_there_are_other_dimensions(trailing):
-    """Of extent 1, they leave elements neighbours; otherwise these lie apart."""
+def test_neighbors_behind_which_there_are_other_dimensions(trailing):
+    """Of extent 1, they leave elements neighbors; otherwise these lie apart."""
     a, b = tensor(9, 20, name="a"), tensor(16, 20, trailing, 1, name="b")
     k = te.reduce_axis((0, 20), "k")
     c = te.compute((9, 16), lambda i, j: te.sum(a[i, k] * b[j, k, 0, 0], axis=k), name="c")
@@ -146,7 +146,7 @@ def test_neighbours_behind_which_there_are_other_dimensions(trailing):
     assert (panel == given[:, :, 0, 0].T[None]).all()
 
 
-def test_neighbours_along_an_axis_of_the_result():
+def test_neighbors_along_an_axis_of_the_result():
     a, b = tensor(18, 9, 5, name="a"), tensor(16, 5, 18, name="b")
     k = te.reduce_axis((0, 5), "k")
     c = te.compute((18, 9, 16), lambda n, i, j: te.sum(a[n, i, k] * b[j, k, n], axis=k), name="c")

@@ -66,7 +66,7 @@ def test_cut_sums_fetch_later_terms_of_factors_that_they_go_through_line_by_line
     assert not streamed or chosen.accumulates
 
 
-def test_one_line_is_fetched_for_neighbours_and_for_each_vector():
+def test_one_line_is_fetched_for_neighbors_and_for_each_vector():
     kernel = Kernel(weight_gradient(8, 28, 64, 128, 1))
     chosen = replace(plan_of(kernel), fetched=None)
     assert chosen.rows[0][0] is kernel.axis("c")

@@ -1,4 +1,4 @@
-"""Sinks: where results go, and how far apart neighbours are there."""
+"""Sinks: where results go, and how far apart neighbors are there."""
 
 import pytest
 from tvm import te, topi

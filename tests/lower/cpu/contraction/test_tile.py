@@ -76,7 +76,7 @@ def test_narrow_results_use_part_of_a_register():
 
 
 def test_what_would_be_read_once_is_not_copied():
-    """A matrix times a vector: neighbouring results are far apart in the matrix."""
+    """A matrix times a vector: neighboring results are far apart in the matrix."""
     assert tile_of(product(512, 1, 64)) is None
 
 

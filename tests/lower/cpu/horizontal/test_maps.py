@@ -254,7 +254,7 @@ def test_other_targets_are_left_alone():
     assert not any(JOINED in variable.name_hint for variable in lowered.functions)
 
 
-OPTIMISERS = {
+OPTIMIZERS = {
     "SGD": {"momentum": 0.9, "nesterov": True},
     "Adam": {"amsgrad": True},
     "AdamW": {},
@@ -263,7 +263,7 @@ OPTIMISERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMISERS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("clip", [None, 0.01])
 def test_a_training_step_has_the_same_bits(name, clip):
     model = gg.from_onnx(mlp((6, 20, 5, 3), batch=4))
@@ -271,7 +271,7 @@ def test_a_training_step_has_the_same_bits(name, clip):
     x, y = generator.random((4, 6), dtype="float32"), np.array([0, 2, 1, 1])
 
     def trained():
-        optimizer = getattr(gg.optim, name)(0.1, clip_norm=clip, **OPTIMISERS[name])
+        optimizer = getattr(gg.optim, name)(0.1, clip_norm=clip, **OPTIMIZERS[name])
         step = gg.train_step(model, optimizer=optimizer, target=EACH)
         losses = [float(step(x, y)) for _ in range(3)]
         losses.append(float(step(np.full_like(x, np.nan), y)))

@@ -33,23 +33,23 @@ def total(x, term, name):
     return te.compute(x.shape[:-1], sums, name=name)
 
 
-def standardised(x):
+def standardized(x):
     """Return rows less their mean, divided by their deviation: two reductions and a map."""
     dtype = str(x.dtype)
     wide = accumulator_dtype(dtype)
     count = tirx.const(max(int(x.shape[-1]), 1), wide)
 
-    def centred(*i):
+    def centered(*i):
         return x(*i).astype(wide) - mean(*i[:-1])
 
     mean = total(x, lambda *i: x(*i).astype(wide) / count, "mean")
-    variance = total(x, lambda *i: centred(*i) * centred(*i) / count, "variance")
+    variance = total(x, lambda *i: centered(*i) * centered(*i) / count, "variance")
 
     def element(*i):
         deviation = te.sqrt(variance(*i[:-1]) + tirx.const(1, wide))
-        return (centred(*i) / deviation).astype(dtype)
+        return (centered(*i) / deviation).astype(dtype)
 
-    return te.compute(x.shape, element, name="standardised")
+    return te.compute(x.shape, element, name="standardized")
 
 
 def is_chain(result):
@@ -60,7 +60,7 @@ def is_chain(result):
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_a_norm(shape, dtype):
     x = tensor(*shape, dtype=dtype)
-    run([x], [standardised(x)]).agree()
+    run([x], [standardized(x)]).agree()
 
 
 @pytest.mark.parametrize("shape", EXTENTS, ids=label)
@@ -76,7 +76,7 @@ def test_softmax_with_functions_in_vectors(shape):
 @pytest.mark.parametrize("shape", [(64, 1000), (17, 1009), (4, 6, 8, 33)], ids=label)
 def test_a_chain_is_one_loop_over_rows(shape):
     x = tensor(*shape)
-    result = run([x], [standardised(x)])
+    result = run([x], [standardized(x)])
     result.agree()
     assert is_chain(result)
     assert result.text.count("T.parallel") == 1
@@ -224,14 +224,14 @@ def test_a_map_of_ragged_rows_is_in_vectors(shape):
 def test_narrower_vectors(unit, monkeypatch):
     monkeypatch.setattr(kernels, "UNIT", unit)
     x = tensor(61, 1009)
-    result = run([x], [standardised(x)])
+    result = run([x], [standardized(x)])
     result.agree()
     assert is_chain(result)
 
 
 def test_runs_give_the_same_bits():
     x = tensor(100, 1000)
-    results = [run([x], [standardised(x)]).scheduled[0] for _ in range(2)]
+    results = [run([x], [standardized(x)]).scheduled[0] for _ in range(2)]
     assert results[0].tobytes() == results[1].tobytes()
 
 

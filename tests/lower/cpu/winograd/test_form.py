@@ -13,7 +13,7 @@ LAYER = Layer(2, 7, 9, 32, 16, (0, 0, 0, 0))
 
 
 def found(inputs, output, form):
-    """Return what the last stage is recognised as."""
+    """Return what the last stage is recognized as."""
     stages, blocks = stages_of(inputs, output)
     stage = stages[-1]
     return form(stage, blocks[stage.name], {}, PlainSink(blocks[stage.name]))

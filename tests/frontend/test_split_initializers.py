@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from graphgrad.frontend import split_initialisers
+from graphgrad.frontend import split_initializers
 from graphgrad.frontend.onnx_graph import readers
 from graphgrad.frontend.onnx_import import from_onnx
 from graphgrad.frontend.onnx_repair import repair
@@ -166,10 +166,10 @@ def test_new_names_do_not_clash():
 
 
 def test_the_graph_is_searched_a_fixed_number_of_times(monkeypatch):
-    """However many initialisers were merged: an import is linear in the number of nodes."""
+    """However many initializers were merged: an import is linear in the number of nodes."""
     calls = []
     monkeypatch.setattr(
-        split_initialisers, "readers", lambda graph: calls.append(graph) or readers(graph)
+        split_initializers, "readers", lambda graph: calls.append(graph) or readers(graph)
     )
     counts = []
     for copies in (2, 20):

@@ -1,7 +1,7 @@
-"""Initialisers that an exporter merged get tensors of their own again.
+"""Initializers that an exporter merged get tensors of their own again.
 
-An exporter in inference form keeps one tensor for all initialisers of equal value. In a freshly
-initialised model that ties the scales, biases and running statistics of different batch norms,
+An exporter in inference form keeps one tensor for all initializers of equal value. In a freshly
+initialized model that ties the scales, biases and running statistics of different batch norms,
 which training must move apart. Tensors that a model truly shares are read directly by all their
 readers, and stay shared.
 """
@@ -45,8 +45,8 @@ SETTINGS = frozenset(
 )
 
 
-def split_initialisers(graph: onnx.GraphProto) -> list[str]:
-    """Split merged float initialisers, in place.
+def split_initializers(graph: onnx.GraphProto) -> list[str]:
+    """Split merged float initializers, in place.
 
     Returns
     -------
@@ -64,7 +64,7 @@ def split_initialisers(graph: onnx.GraphProto) -> list[str]:
 def roles(graph: onnx.GraphProto) -> tuple[list[str], list[str], list[str]]:
     """Return the names of the weights, of the running statistics and of the literals of a graph.
 
-    The rest of the initialisers are integers, booleans and settings; like the literals, they are
+    The rest of the initializers are integers, booleans and settings; like the literals, they are
     constants.
     """
     found = readers(graph)
@@ -86,7 +86,7 @@ def is_setting(reader: Reader) -> bool:
 
 
 def _hoist_constant_statistics(graph: onnx.GraphProto) -> list[str]:
-    """Make running statistics held by Constant nodes initialisers: training must update them."""
+    """Make running statistics held by Constant nodes initializers: training must update them."""
     notes = []
     found = readers(graph)
     for constant in [node for node in graph.node if node.op_type == "Constant"]:
@@ -100,7 +100,7 @@ def _hoist_constant_statistics(graph: onnx.GraphProto) -> list[str]:
 
 
 def _split_identities(graph: onnx.GraphProto) -> list[str]:
-    """Replace Identity nodes that read a float initialiser by an initialiser of their own."""
+    """Replace Identity nodes that read a float initializer by an initializer of their own."""
     notes = []
     found = readers(graph)
     kept = output_names(graph)
@@ -125,7 +125,7 @@ def _split_identities(graph: onnx.GraphProto) -> list[str]:
             add_copy(graph, tensors[name], copy)
             tensors[copy] = graph.initializer[-1]
         waiting.extend(copies)
-        notes.append(f"initialiser {name!r} was merged with {copies}: split by name again")
+        notes.append(f"initializer {name!r} was merged with {copies}: split by name again")
     remove_nodes(graph, removed)
     return notes
 
@@ -154,7 +154,7 @@ def _split_statistics(graph: onnx.GraphProto) -> list[str]:
             for place in group:
                 place.redirect(name)
             notes.append(
-                f"initialiser {tensor.name!r} was also the {statistic} of "
+                f"initializer {tensor.name!r} was also the {statistic} of "
                 f"{[place.node.name for place in group]}: split, that is now {name!r}"
             )
     return notes
@@ -193,7 +193,7 @@ def _split_settings(graph: onnx.GraphProto) -> list[str]:
         for place in settings:
             place.redirect(name)
         notes.append(
-            f"initialiser {tensor.name!r} is a weight and a setting of "
+            f"initializer {tensor.name!r} is a weight and a setting of "
             f"{[place.node.name for place in settings]}: split, the setting is now {name!r}"
         )
     return notes
