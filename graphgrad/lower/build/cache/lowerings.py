@@ -32,9 +32,6 @@ _LOWERINGS = (
 _STOCK_LEVEL = 10
 """What TVM registers attributes at, and graphgrad those of its own ops."""
 
-_SAME_LEVEL = f"already registered with same plevel={_STOCK_LEVEL}"
-"""How TVM refuses a second function of one level; it is how to learn the level of the first."""
-
 
 def changed_lowerings() -> bool:
     """Return whether an op that was there at first is not lowered as TVM or graphgrad does it."""
@@ -74,15 +71,18 @@ def _lowerings() -> dict[tuple[str, str], Any]:
 
 @cache
 def _is_stock(op: str, attribute: str) -> bool:
-    """Return whether what an attribute holds was registered at TVM's own level.
+    """Whether what an attribute holds was registered at TVM's own level.
 
-    Asked by registering nothing in its place, which TVM refuses at any level, and before all else
-    where there is something of the same level. So nothing changes.
+    TVM does not tell the level of an attribute, but refuses a second function of the same one. So
+    the function is registered once more at each level from the lowest, up to TVM's: below its own
+    level that changes nothing, and at its own level it is refused.
     """
-    try:
-        tvm.ir.register_op_attr(op, attribute, level=_STOCK_LEVEL)(None)
-    except RuntimeError as error:
-        return _SAME_LEVEL in str(error)
+    function = tvm.ir.Op.get(op).get_attr(attribute)
+    for level in range(1, _STOCK_LEVEL + 1):
+        try:
+            tvm.ir.register_op_attr(op, attribute, function, level=level)
+        except RuntimeError:
+            return level == _STOCK_LEVEL
     return False
 
 
