@@ -21,10 +21,7 @@ from ...ir.kernel_calls import (
     with_blocks_changed,
     without_unused,
 )
-from ...ir.kernel_structure import (
-    Stage,
-    stages,
-)
+from ...ir.kernel_structure import Stage, stages
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import are_siblings, may_join
 from .merge import Part
