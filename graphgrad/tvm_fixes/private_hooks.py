@@ -90,12 +90,6 @@ HOOKS = (
         "`tvm.ir.register_op`",
     ),
     Hook(
-        "the text `already registered with same plevel`",
-        r"already registered with same plevel",
-        "by whom an op is lowered: a compiled program is kept only if by TVM or graphgrad",
-        "the level of an attribute of an op, to be read",
-    ),
-    Hook(
         "`onnx_frontend._get_convert_map`, `onnx_input`, `parse_shape_name`",
         r"_get_convert_map|stock\.onnx_input|stock\.parse_shape_name",
         "operators of ONNX one at a time, between those that graphgrad translates itself",

@@ -26,5 +26,5 @@ DEFECT = Defect(
         "of the op's."
     ),
     expected="Attention to the last keys.",
-    mended_by=("graphgrad.lower.legalise.attention",),
+    mended_by=("graphgrad.ops.legalize.attention",),
 )

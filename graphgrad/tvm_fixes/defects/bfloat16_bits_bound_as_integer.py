@@ -34,6 +34,6 @@ DEFECT = Defect(
     expected="1 and 9.",
     mended_by=(
         "graphgrad.fallback.lowering.wide_floats",
-        "graphgrad.lower.mathematics",
+        "graphgrad.lower.cpu.vector_math",
     ),
 )

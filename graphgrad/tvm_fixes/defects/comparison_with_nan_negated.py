@@ -21,6 +21,6 @@ DEFECT = Defect(
     expected="True; comparisons of floats are not inverted.",
     mended_by=(
         "graphgrad.fallback.scatter",
-        "graphgrad.lower.legalise.elementwise",
+        "graphgrad.ops.legalize.elementwise",
     ),
 )

@@ -17,6 +17,6 @@ DEFECT = Defect(
     expected="Memory of its own; or another name, and an op `relax.copy`.",
     mended_by=(
         "graphgrad.ops.copy",
-        "graphgrad.memory",
+        "graphgrad.memory.sharing",
     ),
 )

@@ -22,5 +22,5 @@ DEFECT = Defect(
         "A call of `fmodf` or `fmod`, or the instruction `frem`, which `tirx.Mod` of floats "
         "becomes."
     ),
-    mended_by=("graphgrad.lower.legalise.elementwise",),
+    mended_by=("graphgrad.ops.legalize.elementwise",),
 )

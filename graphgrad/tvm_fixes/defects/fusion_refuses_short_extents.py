@@ -34,5 +34,5 @@ DEFECT = Defect(
         "for two."
     ),
     expected="Extents are compared as numbers.",
-    mended_by=("graphgrad.lower.long_indices",),
+    mended_by=("graphgrad.lower.graph.long_indices",),
 )

@@ -37,6 +37,6 @@ DEFECT = Defect(
     expected="The items are taken.",
     mended_by=(
         "graphgrad.lower.pipeline",
-        "graphgrad.lower.fusion.items",
+        "graphgrad.lower.fusion.tuples",
     ),
 )

@@ -24,6 +24,6 @@ DEFECT = Defect(
     kind="wrong result",
     happens="The index is used as it is.",
     expected="The last element, as in ONNX and numpy; or a documented limit.",
-    mended_by=("graphgrad.lower.legalise.index",),
+    mended_by=("graphgrad.ops.legalize.index",),
     report="https://github.com/apache/tvm/issues/20297",
 )

@@ -29,10 +29,10 @@ DEFECT = Defect(
     expected="5,000: sums of half precision are accumulated in float32 and rounded once.",
     mended_by=(
         "graphgrad.fallback.lowering.wide_reductions",
-        "graphgrad.lower.legalise.reduce",
-        "graphgrad.lower.legalise.linalg",
-        "graphgrad.lower.legalise.conv",
-        "graphgrad.lower.legalise.norm",
-        "graphgrad.lower.legalise.cumulative",
+        "graphgrad.ops.legalize.reduce",
+        "graphgrad.ops.legalize.linalg",
+        "graphgrad.ops.legalize.conv",
+        "graphgrad.ops.legalize.norm",
+        "graphgrad.ops.legalize.cumulative",
     ),
 )

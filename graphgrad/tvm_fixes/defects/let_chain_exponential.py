@@ -42,7 +42,7 @@ DEFECT = Defect(
     ),
     mended_by=(
         "graphgrad.fallback.lowering.explicit_bindings",
-        "graphgrad.lower.transpose",
+        "graphgrad.lower.cpu.register_transpose",
         "graphgrad.ops.random",
     ),
 )

@@ -27,7 +27,7 @@ DEFECT = Defect(
     ),
     expected="-inf.",
     mended_by=(
-        "graphgrad.lower.legalise.pool",
+        "graphgrad.ops.legalize.pool",
         "graphgrad.fallback.lowering.explicit_reductions",
     ),
 )

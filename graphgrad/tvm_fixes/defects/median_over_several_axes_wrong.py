@@ -27,5 +27,5 @@ DEFECT = Defect(
         "five elements: more are written than the type has room for."
     ),
     expected="A scalar, 7.",
-    mended_by=("graphgrad.lower.legalise.reduce",),
+    mended_by=("graphgrad.ops.legalize.reduce",),
 )

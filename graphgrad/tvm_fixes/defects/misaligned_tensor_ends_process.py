@@ -33,8 +33,8 @@ DEFECT = Defect(
     expected="An exception, as `tvm.runtime.from_dlpack` raises it; np.empty gives such arrays.",
     crashes=True,
     mended_by=(
-        "graphgrad.lower.argument_checks",
-        "graphgrad.lower.result_checks",
-        "graphgrad.lower.arrays",
+        "graphgrad.memory.argument_checks",
+        "graphgrad.memory.result_checks",
+        "graphgrad.ir.arrays",
     ),
 )

@@ -40,6 +40,6 @@ DEFECT = Defect(
     crashes=True,
     mended_by=(
         "graphgrad.fallback.lowering.nested_guards",
-        "graphgrad.lower.guarded_reads",
+        "graphgrad.lower.cpu.guarded_reads",
     ),
 )

@@ -25,5 +25,5 @@ DEFECT = Defect(
         "`mine.__radd__`."
     ),
     expected="NotImplemented.",
-    mended_by=("graphgrad.ops.tensor",),
+    mended_by=("graphgrad.ir.tensor",),
 )

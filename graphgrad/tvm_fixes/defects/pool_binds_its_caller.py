@@ -23,7 +23,7 @@ DEFECT = Defect(
     ),
     expected="The caller's affinity is its own; processors are counted by their cores.",
     mended_by=(
-        "graphgrad.exported_step.threads",
-        "graphgrad.exported_step.cores",
+        "graphgrad.runtime.threads",
+        "graphgrad.runtime.cores",
     ),
 )

@@ -23,5 +23,5 @@ DEFECT = Defect(
     kind="refusal",
     happens="`Expect value to be constant int`.",
     expected="A symbolic kernel.",
-    mended_by=("graphgrad.lower.legalise.activation",),
+    mended_by=("graphgrad.ops.legalize.activation",),
 )

@@ -27,5 +27,5 @@ DEFECT = Defect(
         "source: writing to one result changes the other."
     ),
     expected="Results of a pure function do not share memory.",
-    mended_by=("graphgrad.lower.ownership",),
+    mended_by=("graphgrad.memory.ownership",),
 )

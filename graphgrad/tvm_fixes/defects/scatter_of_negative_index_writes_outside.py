@@ -29,6 +29,6 @@ DEFECT = Defect(
         "corrupts the heap and ends the process."
     ),
     expected="The last element, as in ONNX; or nothing.",
-    mended_by=("graphgrad.lower.legalise.index",),
+    mended_by=("graphgrad.ops.legalize.index",),
     report="https://github.com/apache/tvm/issues/20297",
 )

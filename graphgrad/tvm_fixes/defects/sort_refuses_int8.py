@@ -27,7 +27,7 @@ DEFECT = Defect(
     happens="`Unsupported input dtype: int8`, when the compiled program runs.",
     expected="Sorted elements; or an error at compile time.",
     mended_by=(
-        "graphgrad.lower.legalise.sorting",
+        "graphgrad.ops.legalize.sorting",
         "graphgrad.ops.order",
     ),
 )

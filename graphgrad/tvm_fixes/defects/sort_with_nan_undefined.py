@@ -30,7 +30,7 @@ DEFECT = Defect(
     ),
     expected="Sorted numbers, and NaN behind them.",
     mended_by=(
-        "graphgrad.lower.legalise.sorting",
+        "graphgrad.ops.legalize.sorting",
         "graphgrad.ops.order",
     ),
 )

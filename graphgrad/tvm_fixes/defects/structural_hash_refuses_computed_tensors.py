@@ -19,12 +19,12 @@ DEFECT = Defect(
     kind="refusal",
     happens=(
         "`tvm_ffi.structural_hash` of a load raises `_type_s_eq_hash_kind is not set for type "
-        "te.ComputeOp`, and so does whatever hashes expressions on the way, such as analyses "
+        "te.ComputeOp`, and so does whatever hashes expressions on the way, such as analyzes "
         "of bodies of `te.compute`."
     ),
     expected="A te.Operation is hashed by its identity, as a te.Tensor of a placeholder is.",
     mended_by=(
-        "graphgrad.fallback.equality",
+        "graphgrad.fallback.value_numbering",
         "graphgrad.fallback.indices.linear_system",
     ),
 )

@@ -31,8 +31,8 @@ DEFECT = Defect(
     ),
     expected="(x + 1)²: a vectorized loop keeps an element for each lane.",
     mended_by=(
-        "graphgrad.lower.mathematics",
-        "graphgrad.lower.together.addresses",
-        "graphgrad.lower.rows.emit",
+        "graphgrad.lower.cpu.vector_math",
+        "graphgrad.ops.tensor_table",
+        "graphgrad.lower.cpu.rowwise.emit",
     ),
 )
