@@ -16,11 +16,6 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
 SOURCES = sorted(ROOT.glob("graphgrad/**/*.py"))
 
 ATTRIBUTES = {f"graphgrad.{name}" for name in ("donated", "donated_done", "gradients", "kind")}
-    "graphgrad.donated",
-    "graphgrad.donated_done",
-    "graphgrad.gradients",
-    "graphgrad.kind",
-}
 """Names of attributes, and of the entry points of plug-ins."""
 
 HISTORY = ROOT / "CHANGELOG.md"
