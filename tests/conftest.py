@@ -2,6 +2,8 @@
 
 import os
 
+import pytest
+
 # Tests look at what lowering does, and may replace parts of it; those of the cache turn it on.
 os.environ["GRAPHGRAD_CACHE"] = "0"
 
@@ -15,3 +17,11 @@ def pytest_configure():
         os.environ.setdefault("TVM_NUM_THREADS", str(max(count // processes, 1)))
         # Where a variable decides, TVM binds threads: those of all processes to the same core.
         os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Let tests that compile the same run in one process."""
+    from tests.groups import ByGroup
+
+    return ByGroup(config, log)

@@ -19,7 +19,7 @@ GENERATED = {"graphgrad/registry": ("registry/test_rules.py", "registry/test_tor
 """Tests made of what the files of a folder hold: each rule and its samples."""
 
 
-def tests_of(path: Path) -> list[Path]:
+def find_tests(path: Path) -> list[Path]:
     """Return the test files of a source file or folder, or of a test file or helper."""
     path = path.resolve().relative_to(ROOT)
     if path.parts[0] == "tests":
@@ -87,5 +87,5 @@ def _module(path: Path) -> str:
 if __name__ == "__main__":
     if not sys.argv[1:]:
         sys.exit("usage: python -m tests.map PATH [PATH ...]")
-    chosen = {test for argument in sys.argv[1:] for test in tests_of(Path(argument))}
+    chosen = {test for argument in sys.argv[1:] for test in find_tests(Path(argument))}
     print("\n".join(str(test.relative_to(ROOT)) for test in sorted(chosen)))
