@@ -54,7 +54,7 @@ def overwritten_by(call: Any) -> list[Any]:
     return [data[int(index)] for index in call.attrs.inplace_indices if int(index) >= 0]
 
 
-def without_te_gradients(mod: tvm.IRModule, name: str | None = None) -> tvm.IRModule:
+def drop_te_gradients(mod: tvm.IRModule, name: str | None = None) -> tvm.IRModule:
     """Return a module whose ``call_tir_with_grad`` are ``call_tir``, which is what they compute.
 
     With a name, only those of the function of that name.

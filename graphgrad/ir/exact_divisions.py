@@ -33,7 +33,7 @@ _CHOICE = tvm.ir.Op.get("prim.if_then_else")
 _identity = tvm_ffi.Object.__chandle__
 
 
-def with_exact_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def write_exact_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return the same function without indices to which TVM gives other values.
 
     Parameters

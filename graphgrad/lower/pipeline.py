@@ -11,18 +11,18 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..errors import TargetError
-from ..ir.calls import without_te_gradients
+from ..ir.calls import drop_te_gradients
 from ..ir.compile_lock import SHARED_STATE
-from ..ir.exact_divisions import with_exact_divisions
+from ..ir.exact_divisions import write_exact_divisions
 from ..memory.allocation import allocate_first
 from ..memory.argument_checks import check_arguments_once
 from ..memory.copies import keep_copies
 from ..memory.donation import donate
-from ..memory.effect_order import in_order, is_fusion_dropping
-from ..memory.escape import allocate_retained
-from ..memory.no_alias import with_one_promise, with_promise_kept
+from ..memory.effect_order import is_fusion_dropping, pin_effects
+from ..memory.escape import allocate_escaping
+from ..memory.no_alias import keep_noalias, unify_noalias
 from ..memory.overlap import Overlap, check_overlaps, checked_overlap, copy_overlaps
-from ..memory.ownership import with_own_constants, with_own_views
+from ..memory.ownership import own_constants, own_views
 from ..memory.result_checks import check_results
 from ..runtime.threads import prepare as prepare_threads
 from .build.cache import compiled_once
@@ -30,28 +30,28 @@ from .build.early import EarlyBuilds
 from .build.gc_pause import without_collection
 from .build.parallel import compile_kernels
 from .cpu import schedule as cpu
-from .cpu.guarded_reads import with_guarded_reads
-from .cpu.horizontal import with_flat_maps_told, with_maps_together
-from .cpu.nan import with_vector_nan_tests
-from .cpu.vector_math import with_arithmetic, with_vector_mathematics
+from .cpu.guarded_reads import guard_reads
+from .cpu.horizontal import fuse_horizontally, mark_flat_maps
+from .cpu.nan import vectorize_nan_tests
+from .cpu.vector_math import vectorize_math
 from .cpu.vector_unit import vector_unit
 from .cuda import lowering as cuda_lowering
 from .cuda import schedule as cuda_schedule
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
-from .cuda.sorting import with_sorting_on_device
+from .cuda.sorting import sort_on_device
 from .fusion import (
-    with_items_for_tuples,
-    with_known_inner_tuples,
-    with_repeated_maps,
-    with_row_chains,
-    with_shared_results,
-    with_siblings_joined,
+    fuse_rowwise,
+    fuse_siblings,
+    name_inner_tuples,
+    recompute_maps,
+    replace_tuples,
+    share_results,
 )
-from .fusion.accumulate import with_early_sums, with_fused_sums
-from .graph.direct_calls import with_direct_calls
-from .graph.legalize import with_lowered_ops
-from .graph.permuted_products import with_permutations_inside
-from .graph.static_kernels import with_static_kernels
+from .fusion.accumulate import accumulate_early, fuse_accumulation
+from .graph.direct_calls import resolve_closures
+from .graph.legalize import legalize_ops
+from .graph.permuted_products import fold_permutations
+from .graph.static_kernels import specialize_kernels
 from .graph.unlowered import refuse_host_ops, refuse_unlowered
 from .target import is_generic, parse
 from .target import target as resolve
@@ -216,37 +216,37 @@ def _lowering(
         )
 
     def finish(name: str, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-        kernel = with_vector_nan_tests(with_guarded_reads(with_exact_divisions(kernel)))
+        kernel = vectorize_nan_tests(guard_reads(write_exact_divisions(kernel)))
         if early is not None:
-            early.offer(name, with_arithmetic(kernel))
+            early.offer(name, vectorize_math(kernel))
         return kernel
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")
     def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         with SHARED_STATE, target:
             if kind == "cuda":
-                mod = with_sorting_on_device(mod)
-            mod = with_static_kernels(without_te_gradients(mod))
+                mod = sort_on_device(mod)
+            mod = specialize_kernels(drop_te_gradients(mod))
             if kind == "llvm":
-                mod = with_permutations_inside(mod)
-            mod = with_known_inner_tuples(with_early_sums(mod))
+                mod = fold_permutations(mod)
+            mod = name_inner_tuples(accumulate_early(mod))
             mod = _to_kernels(fuse=not _fusion_fails(mod))(mod)
             if kind == "llvm":
-                mod = with_siblings_joined(mod, cpu.may_repeat)
-                mod = with_row_chains(mod, vector_unit(target), cpu.may_repeat)
-            mod = with_fused_sums(mod)
+                mod = fuse_siblings(mod, cpu.may_repeat)
+                mod = fuse_rowwise(mod, vector_unit(target), cpu.may_repeat)
+            mod = fuse_accumulation(mod)
             if overlap == "copy":
                 mod = copy_overlaps(mod)
             if kind == "cuda":
                 mod = cuda_schedule.schedule_module(mod, target, kernels)
-                mod = _of_kernels(with_exact_divisions, mod)
+                mod = _of_kernels(write_exact_divisions, mod)
             else:
-                mod, flat_maps = with_flat_maps_told(mod)
-                mod = with_one_promise(cpu.schedule_module(mod, target, winograd, finish))
+                mod, flat_maps = mark_flat_maps(mod)
+                mod = unify_noalias(cpu.schedule_module(mod, target, winograd, finish))
             mod = donate(mod)
             if kind == "llvm":
-                mod = with_vector_mathematics(with_maps_together(mod, flat_maps))
-            mod = with_promise_kept(_to_virtual_machine(is_device=kind == "cuda")(mod))
+                mod = _of_kernels(vectorize_math, fuse_horizontally(mod, flat_maps))
+            mod = keep_noalias(_to_virtual_machine(is_device=kind == "cuda")(mod))
         refuse_unlowered(mod)
         if kind == "cuda":
             refuse_host_ops(mod)
@@ -273,23 +273,23 @@ def _to_kernels(fuse: bool) -> tvm.ir.transform.Pass:
     stores a tensor that fusion lets its reader compute for nothing.
     """
     fusion = [
-        _as_pass(with_items_for_tuples),
-        _as_pass(with_shared_results),
+        _as_pass(replace_tuples),
+        _as_pass(share_results),
         relax.transform.AnnotateTIROpPattern(),
-        _as_pass(with_repeated_maps),
+        _as_pass(recompute_maps),
         relax.transform.FuseOps(),
         relax.transform.FuseTIR(),
     ]
     return tvm.transform.Sequential(
         [
-            _as_pass(with_own_constants),
+            _as_pass(own_constants),
             relax.transform.LambdaLift(),
-            _as_pass(with_direct_calls),
-            _as_pass(in_order),
-            _as_pass(with_lowered_ops),
-            _as_pass(with_own_constants),  # of functions that have been local
+            _as_pass(resolve_closures),
+            _as_pass(pin_effects),
+            _as_pass(legalize_ops),
+            _as_pass(own_constants),  # of functions that have been local
             *(fusion if fuse else []),
-            _as_pass(with_own_views),
+            _as_pass(own_views),
         ]
     )
 
@@ -341,7 +341,7 @@ def _to_virtual_machine(is_device: bool) -> tvm.ir.transform.Pass:
             relax.transform.CallTIRRewrite(),
             _as_pass(check_overlaps),
             *([] if is_device else [_as_pass(check_arguments_once), _as_pass(check_results)]),
-            _as_pass(allocate_retained),
+            _as_pass(allocate_escaping),
             relax.transform.RemovePurityChecking(),
             _plan_memory,
             relax.transform.LowerAllocTensor(),

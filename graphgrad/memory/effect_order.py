@@ -18,7 +18,7 @@ from ..ir.rewrite import bindings_of, rebuilt, renamed, with_body
 from .alias import Module
 
 
-def in_order(mod: tvm.IRModule) -> tvm.IRModule:
+def pin_effects(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with the dataflow blocks that overwrite values made ordinary blocks."""
     changed = mod.clone()
     for name, func in mod.functions.items():

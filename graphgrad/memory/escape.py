@@ -20,7 +20,7 @@ from .regions import OUTSIDE, leaves
 _PACKED = ("relax.call_pure_packed", "relax.call_inplace_packed")
 
 
-def allocate_retained(mod: tvm.IRModule) -> tvm.IRModule:
+def allocate_escaping(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with the tensors allocated that must not take part in a plan.
 
     Runs between ``CallTIRRewrite`` and the planning of memory, and before calls lose their purity.

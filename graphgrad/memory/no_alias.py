@@ -19,7 +19,7 @@ _PROMISE = "tirx.noalias"
 _OUT_OF_PLACE = tvm.ir.Op.get("relax.call_tir")
 
 
-def with_one_promise(mod: tvm.IRModule) -> tvm.IRModule:
+def unify_noalias(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module whose kernels all promise that buffers do not overlap, or none of them.
 
     A kernel that is called by ``call_tir`` alone writes to fresh memory: it may promise. One that
@@ -37,7 +37,7 @@ def with_one_promise(mod: tvm.IRModule) -> tvm.IRModule:
     return changed
 
 
-def with_promise_kept(mod: tvm.IRModule) -> tvm.IRModule:
+def keep_noalias(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module in which kernels that lowering has added promise what the others do."""
     return _promising(mod) if any(_promises(func) for _, func in _kernels(mod)) else mod
 

@@ -21,7 +21,7 @@ from .regions import OUTSIDE, leaves
 _COPY = "copy_of_constant"
 
 
-def with_own_constants(mod: tvm.IRModule) -> tvm.IRModule:
+def own_constants(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with copies of constants where they are exposed.
 
     Exposed is what a function returns, what packed functions may keep or return, and what is
@@ -40,7 +40,7 @@ def with_own_constants(mod: tvm.IRModule) -> tvm.IRModule:
     return changed
 
 
-def with_own_views(mod: tvm.IRModule) -> tvm.IRModule:
+def own_views(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with reshaping kernels bound so that those exposed do not become views.
 
     Exposed is also what reshapes memory that is written to. Runs on calls of fused kernels.
@@ -48,7 +48,7 @@ def with_own_views(mod: tvm.IRModule) -> tvm.IRModule:
     Raises
     ------
     AliasError, ArgumentError
-        As `with_own_constants`.
+        As `own_constants`.
     """
     analyzed = Module(mod.functions)
     changed = mod.clone()

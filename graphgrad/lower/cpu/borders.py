@@ -41,7 +41,7 @@ def borders_of(
     return borders
 
 
-def with_reads_inside(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def read_inside_borders(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel in which maps that never read a border read the tensor inside of it.
 
     Such is the part of a strided data gradient that only one place of the window reaches.

@@ -49,7 +49,7 @@ _FRACTION = 16
 """How many times larger a stage's work is, at least, than what is laid out for it."""
 
 
-def with_group_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def vectorize_groups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel whose stages go along the members of all groups, where they go by groups.
 
     Parameters

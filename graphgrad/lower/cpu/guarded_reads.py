@@ -29,7 +29,7 @@ _BOTH_SIDES = (tirx.And, tirx.Or)
 """Of which code for processors computes both sides."""
 
 
-def with_guarded_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def guard_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return the same function; no condition reads outside of a tensor unless an earlier one holds.
 
     Parameters

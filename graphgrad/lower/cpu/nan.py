@@ -22,7 +22,7 @@ _BITS = {
 """Of each dtype: the integers of its size, all bits but the sign, the bits of infinity."""
 
 
-def with_vector_nan_tests(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def vectorize_nan_tests(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return the same function, which asks for NaN by bits inside of vectorized loops.
 
     Parameters

@@ -17,7 +17,7 @@ from ...ir.kernel_structure import Load, with_block_body
 from ...ir.visits import replace_nodes, visit_nodes
 
 
-def with_plain_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def simplify_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel whose blocks index by quotients and remainders only where they have to."""
     if not _divides(func.body):
         return func

@@ -36,7 +36,7 @@ _MOST_PARTS = 16
 """Parts of a tensor at most, each a loop nest of its own to compile."""
 
 
-def with_phases_apart(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
+def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
     """Return a kernel with each merging stage replaced by a map for each combination of remainders.
 
     Parameters

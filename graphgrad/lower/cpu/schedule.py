@@ -15,19 +15,19 @@ from ...fallback.lowering.wide_floats import with_wide_floats
 from ...ir.kernel_structure import Stage, buffer_of, is_among, stages
 from ..kernels.epilogue import Epilogue, epilogues_of
 from ..kernels.inline_maps import inline_maps
-from ..kernels.joint_reductions import with_joint_reductions
-from .borders import borders_of, with_reads_inside
+from ..kernels.joint_reductions import join_reductions
+from .borders import borders_of, read_inside_borders
 from .buffer_views import StandIn, joined
 from .contraction import blocks_of, nest_of, pays, unread, with_nests
-from .group_vectors import with_group_vectors
+from .group_vectors import vectorize_groups
 from .map import schedule_map
 from .permutation import nest_of as permutation_nest_of
-from .plain_indices import with_plain_indices
+from .plain_indices import simplify_indices
 from .reduction import schedule_reduction
-from .residues import with_phases_apart
+from .residues import split_residues
 from .rowwise import Chain, chain_of, emit, with_chain
-from .split_axes import with_digit_axes
-from .split_reduction import with_parts
+from .split_axes import split_axes
+from .split_reduction import split_reductions
 from .vector_unit import VectorUnit, vector_unit
 from .winograd import nest_of as winograd_nest_of
 
@@ -90,8 +90,8 @@ def _with_siblings(sch: Schedule) -> Schedule:
     Those that few results leave no rows are in parts.
     """
     func = sch.mod["main"]
-    apart = with_group_vectors(with_plain_indices(func))
-    together = with_parts(with_joint_reductions(apart))
+    apart = vectorize_groups(simplify_indices(func))
+    together = split_reductions(join_reductions(apart))
     return sch if together.same_as(func) else _schedule_of(together) or sch
 
 
@@ -102,8 +102,8 @@ def _taken_apart(sch: Schedule) -> tuple[Schedule, list[StandIn]]:
     what inlining may leave: variables that are bound twice.
     """
     inlined = sch.mod["main"]
-    apart, phases = with_phases_apart(inlined)
-    apart, digits = with_digit_axes(with_reads_inside(apart))
+    apart, phases = split_residues(inlined)
+    apart, digits = split_axes(read_inside_borders(apart))
     if apart.same_as(inlined):
         return sch, []
     again = _schedule_of(apart)

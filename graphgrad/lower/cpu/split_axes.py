@@ -42,7 +42,7 @@ class _Split:
         return [*indices[: self.position], one, *indices[self.position + 2 :]]
 
 
-def with_digit_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
+def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
     """Return a kernel whose stages have affine indices where dividing axes achieves that.
 
     Parameters

@@ -43,7 +43,7 @@ class _Cut:
     length: int
 
 
-def with_parts(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def split_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel in which extrema of few or of long rows are reduced in parts first.
 
     Parameters

@@ -71,21 +71,12 @@ _SHIFT, _SHIFT_BITS = 12582912.0, 0x4B400000
 """3 · 2²², and its bits: the last bits of its sum with a small integer are that integer."""
 
 
-def with_vector_mathematics(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in whose scheduled kernels float32 functions are arithmetic.
+def vectorize_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """A scheduled kernel in which float32 functions are arithmetic.
 
     Where a function is called under a condition it stays a call: what it is computed from may not
-    be there to be read.
+    be there to be read. Kernels that are not scheduled stay as they are.
     """
-    changed = mod.clone()
-    for variable, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc):
-            changed.update_func(variable, with_arithmetic(func))
-    return changed
-
-
-def with_arithmetic(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel in which float32 functions are arithmetic, if it is scheduled."""
     if not isinstance(func.body, SBlockRealize) or not _calls(func.body):
         return func
     return func.with_body(_with_arithmetic(func.body))

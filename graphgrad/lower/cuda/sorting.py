@@ -15,7 +15,7 @@ from ...fallback.kinds import map_stage
 from ...ops.order import order
 
 
-def with_sorting_on_device(mod: tvm.IRModule) -> tvm.IRModule:
+def sort_on_device(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module whose kernels of tensor expressions sort by themselves.
 
     Elements come in the same order, equal ones included; NaN, of which TVM's order is undefined,

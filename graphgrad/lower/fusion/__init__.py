@@ -9,17 +9,17 @@ Stock fusion puts maps into the kernel of their only reader. Around it, here,
 - `chains`: kernels that compute by the same rows of tensors become one, after that.
 """
 
-from .common_subexpressions import with_shared_results
-from .multi_output import with_siblings_joined
-from .recompute import with_repeated_maps
-from .rowwise import with_row_chains
-from .tuples import with_items_for_tuples, with_known_inner_tuples
+from .common_subexpressions import share_results
+from .multi_output import fuse_siblings
+from .recompute import recompute_maps
+from .rowwise import fuse_rowwise
+from .tuples import name_inner_tuples, replace_tuples
 
 __all__ = [
-    "with_items_for_tuples",
-    "with_known_inner_tuples",
-    "with_repeated_maps",
-    "with_row_chains",
-    "with_shared_results",
-    "with_siblings_joined",
+    "fuse_rowwise",
+    "fuse_siblings",
+    "name_inner_tuples",
+    "recompute_maps",
+    "replace_tuples",
+    "share_results",
 ]

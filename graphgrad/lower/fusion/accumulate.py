@@ -28,7 +28,7 @@ from .merge import Part, with_epilogue
 _SCATTER_ADD = "graphgrad.scatter_add"
 
 
-def with_early_sums(mod: tvm.IRModule) -> tvm.IRModule:
+def accumulate_early(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module whose accumulators are added to as soon as their gradients are there.
 
     Runs on ops, before they become kernels. Otherwise a gradient, or all that it is computed from
@@ -41,7 +41,7 @@ def with_early_sums(mod: tvm.IRModule) -> tvm.IRModule:
     return builder.get()
 
 
-def with_fused_sums(mod: tvm.IRModule) -> tvm.IRModule:
+def fuse_accumulation(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module in which reductions are added to accumulators by one kernel.
 
     Runs on kernels, after stock fusion. Only where a schedule hands over the results one by one:

@@ -33,7 +33,7 @@ _TINY = 1 << 14
 """Bytes of a result that is kept whatever it is computed from."""
 
 
-def with_shared_results(mod: tvm.IRModule) -> tvm.IRModule:
+def share_results(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module whose dataflow blocks compute no small result twice.
 
     Runs on kernels, before fusion, when equal ops call the same kernel.

@@ -34,7 +34,7 @@ _LARGE = 1 << 16
 """Bytes of a tensor that is worth reading once less."""
 
 
-def with_siblings_joined(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
+def fuse_siblings(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
     """Return a module in which kernels that are sibling reductions are one kernel.
 
     Runs after fusion, which leaves the maps in front of a reduction in its kernel.

@@ -47,7 +47,7 @@ _INJECTIVE, _REDUCING = 2, 3
 """TVM's kinds of kernels that its fusion puts maps into, at most: those up to a reduction."""
 
 
-def with_repeated_maps(mod: tvm.IRModule) -> tvm.IRModule:
+def recompute_maps(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module in which maps are computed in each of their readers, where that pays.
 
     Runs on kernels whose kinds TVM has noted (``AnnotateTIROpPattern``), before stock fusion.

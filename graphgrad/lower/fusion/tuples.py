@@ -16,7 +16,7 @@ from ...ir.kernel_calls import variables_of, with_blocks_changed
 from ...ir.rewrite import renamed
 
 
-def with_known_inner_tuples(mod: tvm.IRModule) -> tvm.IRModule:
+def name_inner_tuples(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module whose dataflow blocks take no tuples out of tuples that they write out.
 
     Stock fusion aborts on such an item, of which another item is taken.
@@ -24,7 +24,7 @@ def with_known_inner_tuples(mod: tvm.IRModule) -> tvm.IRModule:
     return with_blocks_changed(mod, _with_inner_tuples)
 
 
-def with_items_for_tuples(mod: tvm.IRModule) -> tvm.IRModule:
+def replace_tuples(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module whose dataflow blocks read values, not items of tuples, and no dead values.
 
     Nothing in a dataflow block has an effect but its value.

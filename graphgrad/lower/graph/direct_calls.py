@@ -18,7 +18,7 @@ _MAKE = tvm.ir.Op.get("relax.make_closure")
 _INVOKE = [tvm.ir.Op.get(f"relax.invoke_{kind}closure") for kind in ("", "pure_")]
 
 
-def with_direct_calls(mod: tvm.IRModule) -> tvm.IRModule:
+def resolve_closures(mod: tvm.IRModule) -> tvm.IRModule:
     """Return the module with the closures called directly that are made in the calling function.
 
     Runs after ``LambdaLift``.

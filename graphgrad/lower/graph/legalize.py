@@ -22,7 +22,7 @@ from ..build.cache.lowerings import is_lowered_by_tvm_or_graphgrad
 _KERNEL_CALL = tvm.ir.Op.get("relax.call_tir")
 
 
-def with_lowered_ops(mod: tvm.IRModule) -> tvm.IRModule:
+def legalize_ops(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module in which kernels are called in the place of ops, as ``LegalizeOps`` does."""
     known = _Known()
     lowerings = {name: known.remembering(function) for name, function in LEGALIZATIONS.items()}

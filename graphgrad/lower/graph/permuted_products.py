@@ -24,7 +24,7 @@ _MATMUL = "relax.matmul"
 _PERMUTATION = "relax.permute_dims"
 
 
-def with_permutations_inside(mod: tvm.IRModule) -> tvm.IRModule:
+def fold_permutations(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module in which matrix products read, and write, what was permuted around them.
 
     Runs on ops, before they become kernels. A function that may overwrite memory stays as it is:

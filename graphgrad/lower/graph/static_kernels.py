@@ -23,7 +23,7 @@ from .long_indices import with_long_indices
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
 
-def with_static_kernels(mod: tvm.IRModule) -> tvm.IRModule:
+def specialize_kernels(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module that calls, where the caller's shapes say what they are, static kernels."""
     called = _called_kernels(mod)
     if not called:

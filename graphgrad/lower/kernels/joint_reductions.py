@@ -28,7 +28,7 @@ _MOST = 4
 """Results of one reduction: they are kept in registers, several vectors of each."""
 
 
-def with_joint_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def join_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel, made of stages, in which sibling reductions are one block.
 
     Siblings have the same loops, read a tensor together, and do not depend on each other. Sums of

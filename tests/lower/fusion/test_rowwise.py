@@ -7,7 +7,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.lower.cpu.schedule import may_repeat
 from graphgrad.lower.cpu.vector_unit import vector_unit
-from graphgrad.lower.fusion import with_row_chains, with_siblings_joined
+from graphgrad.lower.fusion import fuse_rowwise, fuse_siblings
 from graphgrad.lower.target import target
 from tests.labels import label
 from tests.lower.fusion.programs import called, fused, kernels, noted
@@ -20,8 +20,8 @@ UNIT = vector_unit(target("llvm"))
 
 
 def joined(build, *types):
-    mod = with_siblings_joined(fused(noted(kernels(build, *types))), may_repeat)
-    return with_row_chains(mod, UNIT, may_repeat)
+    mod = fuse_siblings(fused(noted(kernels(build, *types))), may_repeat)
+    return fuse_rowwise(mod, UNIT, may_repeat)
 
 
 def row_sums(b, x):
@@ -121,10 +121,10 @@ def test_a_norms_gradient_reads_its_tensors_once(monkeypatch):
     from graphgrad.lower import pipeline
 
     def watched(mod, *rest):
-        seen.append(with_row_chains(mod, *rest))
+        seen.append(fuse_rowwise(mod, *rest))
         return seen[-1]
 
-    monkeypatch.setattr(pipeline, "with_row_chains", watched)
+    monkeypatch.setattr(pipeline, "fuse_rowwise", watched)
     gg.compile(lowered_gradient((64, 1024)))
     (mod,) = seen
     assert len(called(mod, "main_vjp")) <= 3  # the statistics, x̄ with the rest, γ in its shape

@@ -36,7 +36,7 @@ _MOST_CELLS = 16
 """Tensors of a chain: a loop over more is no faster than two."""
 
 
-def with_flat_maps_told(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[int, FlatMap]]:
+def mark_flat_maps(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[int, FlatMap]]:
     """Return a module whose flat maps are marked, and what they do.
 
     Runs on kernels before they are scheduled. Equal ones get the same mark.
@@ -56,7 +56,7 @@ def with_flat_maps_told(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[int, Flat
     return marked, known
 
 
-def with_maps_together(mod: tvm.IRModule, known: dict[int, FlatMap]) -> tvm.IRModule:
+def fuse_horizontally(mod: tvm.IRModule, known: dict[int, FlatMap]) -> tvm.IRModule:
     """Return a module in which flat maps that follow each other share kernels.
 
     Parameters
