@@ -25,6 +25,7 @@ from ...ir.kernel_calls import (
     without_unused,
 )
 from ...ir.kernel_structure import Stage, stages
+from ...ir.passes import Phase, compiler_pass
 from ..cpu.contraction import blocks_of
 from ..cpu.group_vectors import vectorize_groups
 from ..cpu.plain_indices import simplify_indices
@@ -49,10 +50,13 @@ _MOST_RESULTS = 8
 """Of a kernel: each is a tensor that it writes."""
 
 
+@compiler_pass(
+    Phase.FUSED,
+    targets=("llvm",),
+    after={"fuse_siblings": "it joins kernels of one result each, and these have several"},
+)
 def fuse_rowwise(mod: tvm.IRModule, unit: VectorUnit, may_repeat: MayRepeat) -> tvm.IRModule:
-    """Return a module in which kernels that compute by the same rows are one kernel.
-
-    Runs after fusion, on kernels that are not scheduled.
+    """Make one kernel of kernels that compute by the same rows.
 
     Parameters
     ----------

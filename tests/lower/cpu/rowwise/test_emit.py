@@ -8,7 +8,7 @@ from tvm.s_tir import SBlock
 
 from graphgrad.ir.tensor import accumulator_dtype
 from graphgrad.ir.visits import replace_nodes
-from graphgrad.lower.cpu.schedule import schedule_function
+from graphgrad.lower.cpu.schedule import schedule_loops
 from graphgrad.lower.cpu.vector_math import vectorize_math
 from graphgrad.lower.cpu.vector_unit import VectorUnit
 from tests.labels import label
@@ -120,7 +120,7 @@ def test_a_maximum_that_begins_with_another_value_in_each_row():
         return SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, block.body, init)
 
     func = func.with_body(replace_nodes(func.body, SBlock, begun_by_row))
-    scheduled = schedule_function(func, kernels.UNIT)
+    scheduled = schedule_loops(func, kernels.UNIT)
     values = np.random.default_rng(0).standard_normal((64, 1024)).astype("float32")
     first = 0.1 * np.arange(64, dtype="float32")
     largest = np.maximum(values.max(1), first)[:, None]
