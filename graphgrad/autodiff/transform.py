@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
-from ..ir.calls import without_te_gradients
+from ..ir.calls import drop_te_gradients
 from ..ir.inline import linearize
 from ..ir.program import Program, replay, substitute
 from ..ir.tensor import Emitter, type_shape
@@ -87,7 +87,7 @@ def _add_adjoint(
         pure=program.pure,
         dataflow=program.dataflow,
     )
-    return without_te_gradients(adjoint, f"{name}_adjoint")
+    return drop_te_gradients(adjoint, f"{name}_adjoint")
 
 
 def _differentiable(params: list[Any]) -> list[Any]:

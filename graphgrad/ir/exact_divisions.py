@@ -26,6 +26,7 @@ from tvm import tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock, SBlockRealize
 
+from .passes import Phase, compiler_pass
 from .visits import replace_nodes, visit_nodes
 
 _DIVISIONS = (prim.FloorDiv, prim.FloorMod)
@@ -33,8 +34,11 @@ _CHOICE = tvm.ir.Op.get("prim.if_then_else")
 _identity = tvm_ffi.Object.__chandle__
 
 
-def with_exact_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the same function without indices to which TVM gives other values.
+@compiler_pass(
+    Phase.SCHEDULED, over="kernel", because="loops that a schedule fuses divide by their extents"
+)
+def write_exact_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Write indices to which TVM would give other values so that it keeps them.
 
     Parameters
     ----------

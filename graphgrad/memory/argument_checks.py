@@ -19,6 +19,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import with_body
 from ..ir.visits import visit_nodes
 
@@ -95,13 +96,18 @@ class _Check:
         return f"{getattr(value, 'name', 'constant')}{place}"
 
 
+@compiler_pass(
+    Phase.ALLOCATED,
+    targets=("llvm",),
+    before={
+        "AttachGlobalSymbol": "functions without a symbol are those that nobody calls from outside"
+    },
+)
 def check_arguments_once(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in which kernels that need no checks have the attribute `CHECKED`.
+    """Check tensors where they come in, and give kernels that need no checks `CHECKED`.
 
-    Runs on calls of kernels that take their outputs (after ``CallTIRRewrite``), while functions
-    that nobody may call from outside can still be told by having no symbol. Kernels with symbolic
-    shapes keep their checks, which are what binds the symbols; what they are handed from outside is
-    looked at for its alignment alone.
+    Kernels with symbolic shapes keep their checks, which are what binds the symbols; what they are
+    handed from outside is looked at for its alignment alone.
     """
     functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
     calls = {variable: _calls(function) for variable, function in functions.items()}

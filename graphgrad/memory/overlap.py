@@ -18,6 +18,7 @@ from tvm import relax, tirx, topi
 
 from ..errors import AliasError, ArgumentError
 from ..ir.kernel_structure import static
+from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import with_body
 from ..ops.copy import KERNEL_OF_COPY
 from .addresses import Addresses
@@ -59,21 +60,28 @@ def checked_overlap(overlap: Overlap) -> Overlap:
     return overlap
 
 
+@compiler_pass(
+    Phase.ALLOCATED,
+    before={
+        "check_arguments_once": "what comes later runs earlier: tensors are looked at before their "
+        "addresses are"
+    },
+)
 def check_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose functions check first what they overwrite.
+    """Have functions check first that what they overwrite shares no memory.
 
-    Runs on calls of kernels that take their outputs (after ``CallTIRRewrite``). Of parameters that
-    are tuples the tensors are checked.
+    Of parameters that are tuples the tensors are checked.
     """
     for name, function in _overwriting(mod, DONATED_DONE):
         mod = _checked(mod, name, function)
     return mod
 
 
+@compiler_pass(Phase.FUSED, because="the kernels that copy are to be scheduled")
 def copy_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose functions copy first what they would overwrite, where it is shared.
+    """Have functions copy first what they would overwrite, where it is shared.
 
-    Runs on kernels that are not scheduled yet. Each function that may overwrite a parameter gets a
+    Each function that may overwrite a parameter gets a
     caller of its name, which hands it the parameter, or a copy. Tensors are compared as in
     `check_overlaps`.
 

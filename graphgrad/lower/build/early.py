@@ -15,9 +15,12 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ...ir.passes import Phase, compiler_pass
 from ...memory.argument_checks import CHECKED
+from ..cpu.vector_math import vectorize_math
 from .thread_pool import stack_for_llvm
 from .parallel import Built, Kernels, build, pieces_of, statements_in
+from ...ir.passes import Phase, compiler_pass
 
 _WORTH = 40
 """Statements of a kernel that is built early: smaller ones are often changed by later passes."""
@@ -31,6 +34,22 @@ class _Early(NamedTuple):
 
     kernels: dict[str, tirx.PrimFunc]
     built: Future[Built]
+
+
+@compiler_pass(
+    Phase.SCHEDULED,
+    over="kernel",
+    targets=("llvm",),
+    after={
+        "write_exact_divisions": "what is built is what the kernel will be",
+        "guard_reads": "what is built is what the kernel will be",
+        "vectorize_nan_tests": "what is built is what the kernel will be",
+    },
+)
+def build_early(kernel: tirx.PrimFunc, kernel_name: str, early: EarlyBuilds | None) -> None:
+    """Begin to build a kernel while others are lowered, as what passes will make of it."""
+    if early is not None:
+        early.offer(kernel_name, vectorize_math(kernel))
 
 
 class EarlyBuilds:

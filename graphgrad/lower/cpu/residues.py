@@ -30,14 +30,16 @@ from ...ir.kernel_structure import (
     stages,
     static,
 )
+from ...ir.passes import Phase, compiler_pass
 from .buffer_views import Places, StandIn, block_of, restated, with_nests
 
 _MOST_PARTS = 16
 """Parts of a tensor at most, each a loop nest of its own to compile."""
 
 
-def with_phases_apart(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
-    """Return a kernel with each merging stage replaced by a map for each combination of remainders.
+@compiler_pass(Phase.FUSED, over="kernel", targets=("llvm",), provides="residue_views")
+def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
+    """Replace each merging stage by a map for each combination of remainders.
 
     Parameters
     ----------

@@ -19,6 +19,7 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock
 
 from ...ir.kernel_structure import Axis, Stage, sequence, stages, stride, volume
+from ...ir.passes import Phase, compiler_pass
 from ...ir.tensor import bits
 from .buffer_views import block_of, restated, with_nests
 from .map import PARALLEL_TRIPS, SMALL
@@ -43,8 +44,14 @@ class _Cut:
     length: int
 
 
-def with_parts(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel in which extrema of few or of long rows are reduced in parts first.
+@compiler_pass(
+    Phase.FUSED,
+    over="kernel",
+    targets=("llvm",),
+    after={"join_reductions": "siblings have the same loops, until one of them is cut"},
+)
+def split_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Reduce extrema of few or of long rows in parts first.
 
     Parameters
     ----------

@@ -28,6 +28,7 @@ from ...ir.kernel_structure import (
     with_statements,
     with_values,
 )
+from ...ir.passes import Phase, compiler_pass
 
 _EXP = (0.5, 1.66666667e-1, 4.16664650e-2, 8.33329848e-3, 1.39336435e-3, 1.98992762e-4)
 """(eʳ − 1 − r) / r² for |r| ≤ ln 2 / 2, by powers of r."""
@@ -71,21 +72,18 @@ _SHIFT, _SHIFT_BITS = 12582912.0, 0x4B400000
 """3 · 2²², and its bits: the last bits of its sum with a small integer are that integer."""
 
 
-def with_vector_mathematics(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in whose scheduled kernels float32 functions are arithmetic.
+@compiler_pass(
+    Phase.DONATED,
+    over="kernel",
+    targets=("llvm",),
+    after={"fuse_horizontally": "it writes kernels anew, from the functions that they call"},
+)
+def vectorize_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Write functions of float32 out as arithmetic, which runs in vectors.
 
     Where a function is called under a condition it stays a call: what it is computed from may not
-    be there to be read.
+    be there to be read. Kernels that are not scheduled stay as they are.
     """
-    changed = mod.clone()
-    for variable, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc):
-            changed.update_func(variable, with_arithmetic(func))
-    return changed
-
-
-def with_arithmetic(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel in which float32 functions are arithmetic, if it is scheduled."""
     if not isinstance(func.body, SBlockRealize) or not _calls(func.body):
         return func
     return func.with_body(_with_arithmetic(func.body))

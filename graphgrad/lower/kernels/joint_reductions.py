@@ -22,14 +22,16 @@ from ...ir.kernel_structure import (
     with_statements,
     with_values,
 )
+from ...ir.passes import Phase, compiler_pass
 from .contraction import reuses_operands
 
 _MOST = 4
 """Results of one reduction: they are kept in registers, several vectors of each."""
 
 
-def with_joint_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel, made of stages, in which sibling reductions are one block.
+@compiler_pass(Phase.FUSED, over="kernel", targets=("llvm",))
+def join_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Make one block of the sibling reductions of a kernel that is made of stages.
 
     Siblings have the same loops, read a tensor together, and do not depend on each other. Sums of
     products are left alone: contractions have schedules of their own.
