@@ -8,7 +8,7 @@ from tvm import te, tirx
 from graphgrad.fallback import create_prim_func
 from graphgrad.ir.kernel_structure import stages
 from graphgrad.lower.cpu.contraction import with_nests
-from graphgrad.lower.cpu.contraction.register_transpose import turned
+from graphgrad.lower.cpu.register_transpose import transpose_square
 from tests.guarded_memory import guarded_tensor
 from tests.lower.kernel_programs import HOST, tensor
 
@@ -29,7 +29,7 @@ def test_a_square_turned(side, dtype):
     def store(column, values):
         return tirx.BufferStore(result, values, [tirx.const(column, "int64"), whole])
 
-    nest = turned(dtype, "int64", side, read, store)
+    nest = transpose_square(dtype, "int64", side, read, store)
     changed = func.with_body(with_nests(func.body, {stage.name: nest}, []))
     library = tvm.compile(changed.with_attr("global_symbol", "main"), target=HOST)
     values = np.arange(side * side).reshape(side, side).astype(dtype)
