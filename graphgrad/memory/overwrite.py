@@ -14,7 +14,7 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from ..ir.kernel_structure import Load, sequence, static, with_values
+from ..ir.kernel_structure import Load, statements_of, static, with_values
 from ..ir.visits import replace_nodes, visit_nodes
 
 
@@ -146,7 +146,7 @@ def _sites(body: SBlockRealize, donated: Any, output: Any) -> list[_Site] | None
     if first is None:
         return None
     sites = [first]
-    statements = sequence(body.block.body)
+    statements = statements_of(body.block.body)
     storing = [i for i, statement in enumerate(statements) if _stores(statement, output)]
     reading = [i for i, statement in enumerate(statements) if _loads(statement, donated)]
     for i in storing[1:]:

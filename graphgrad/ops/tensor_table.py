@@ -20,8 +20,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
-from ..ir.kernel_structure import sequence as statements_of
-from ..ir.kernel_structure import with_values
+from ..ir.kernel_structure import statements_of, with_values
 from ..ir.loops import Statement, block, index, loop, sequence, variable
 
 PART = 1 << 14

@@ -22,7 +22,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 from ...ir.kernel_structure import (
     is_conditional,
-    sequence,
+    statements_of,
     static,
     with_block_body,
     with_statements,
@@ -99,7 +99,7 @@ def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
         if block is None:
             return loop
         values = _Values(loop.extent, loop.loop_var)
-        changed = [part for one in sequence(block) for part in values.written_out(one)]
+        changed = [part for one in statements_of(block) for part in values.written_out(one)]
         buffers.extend(values.buffers)
         # TVM moves a buffer into the vectorized loop that alone uses it, and then gets it wrong.
         return tirx.SeqStmt([_loop_of_its_own(loop, store) for store in changed])
@@ -108,10 +108,12 @@ def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
         if not block.iter_vars or not _may_be_written_out(block.body):
             return block
         values = _Values(tirx.const(1, "int32"), tirx.const(0, "int32"))
-        changed = [part for one in sequence(block.body) for part in values.written_out(one)]
+        changed = [part for one in statements_of(block.body) for part in values.written_out(one)]
         return with_block_body(block, tirx.SeqStmt(changed), values.buffers)
 
-    body = [tvm_ffi.structural_map(s, (tirx.For, in_vectors)) for s in sequence(root.block.body)]
+    body = [
+        tvm_ffi.structural_map(s, (tirx.For, in_vectors)) for s in statements_of(root.block.body)
+    ]
     body = [tvm_ffi.structural_map(statement, (SBlock, in_scalars)) for statement in body]
     return with_statements(root, body, buffers)
 
@@ -134,7 +136,7 @@ def _may_be_written_out(body: Any) -> bool:
 
     What a variable is bound to within an expression is not known there.
     """
-    if not all(_is_store_or_number(statement) for statement in sequence(body)):
+    if not all(_is_store_or_number(statement) for statement in statements_of(body)):
         return False
     bindings: list[Any] = []
     tvm_ffi.structural_walk(body, (prim.Let, bindings.append))

@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule, dlight
 
-from ...ir.kernel_structure import Axis, Stage, buffer_of, sequence, uses, volume
+from ...ir.kernel_structure import Axis, Stage, buffer_of, statements_of, uses, volume
 from ..kernels.contraction import operands
 from .threads import bound, divisor
 
@@ -88,7 +88,7 @@ def tiles(group: Sequence[Any], shared: Sequence[Any]) -> tuple[list[Any], list[
     if schedule is None:
         return None
     done = schedule.mod["main"]
-    kernels = [_on_one_axis(statement) for statement in sequence(done.body.block.body)]
+    kernels = [_on_one_axis(statement) for statement in statements_of(done.body.block.body)]
     if None in kernels:
         return None  # a map is left that could not be computed inside
     renamed = dict(zip(done.params, params, strict=True))

@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ...ir.kernel_structure import loop_nest, sequence, static, with_block_body
+from ...ir.kernel_structure import loop_nest, statements_of, static, with_block_body
 from .threads import one_thread_per_point
 
 _SPATIAL = 0
@@ -114,7 +114,7 @@ def _mentions(loop: Any, var: Any) -> bool:
 def _in_block(realize: SBlockRealize, launch: Launch) -> SBlockRealize:
     """Return a block of statements with each of them launched."""
     block = realize.block
-    statements = sequence(block.body)
+    statements = statements_of(block.body)
     if any(isinstance(statement, _DECLARATIONS) for statement in statements):
         launched = launch(block.body)
     else:

@@ -17,7 +17,16 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.kernel_structure import Axis, Load, Stage, sequence, static, stride, volume, with_values
+from ...ir.kernel_structure import (
+    Axis,
+    Load,
+    Stage,
+    statements_of,
+    static,
+    stride,
+    volume,
+    with_values,
+)
 from ..kernels.epilogue import Epilogue
 from .combiner import Combine, combiner
 from .threads import divisor, one_thread_per_point
@@ -115,7 +124,7 @@ def reduction_of(
     at = {axis.var: loop.loop_var for axis, loop in zip(stage.axes, loops, strict=True)}
     for iterator in block.iter_vars:
         at.setdefault(iterator.var, tirx.const(0, "int64"))
-    bound = {s.var: s.value for s in sequence(block.body) if isinstance(s, tirx.Bind)}
+    bound = {s.var: s.value for s in statements_of(block.body) if isinstance(s, tirx.Bind)}
     values = [with_values(store.value, bound) for store in stage.stores]
     behind = {epilogue.taken: epilogue for epilogue in epilogues}
     targets = [
@@ -124,7 +133,7 @@ def reduction_of(
         else _target(store, at, behind.get(store.buffer))
         for store in stage.stores
     ]
-    starts = {store.buffer: store.value for store in sequence(block.init)}
+    starts = {store.buffer: store.value for store in statements_of(block.init)}
     initial = [with_values(starts[store.buffer], at) for store in stage.stores]
 
     def update(accumulators: Values) -> Values:

@@ -19,8 +19,8 @@ from ...ir.kernel_structure import (
     buffer_of,
     is_among,
     loop_nest,
-    sequence,
     stages,
+    statements_of,
     static,
 )
 from ..kernels.epilogue import epilogues_of
@@ -77,7 +77,7 @@ class _Kernel:
         self.func = func
         self.block = func.body.block
         self.stages = stages(func) or []
-        self.nests = sequence(self.block.body)
+        self.nests = statements_of(self.block.body)
         self.replaced: dict[int, Launches] = {}
 
     def tile(self, position: int) -> None:

@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule, renew_defs
 
-from ...ir.kernel_structure import sequence, stages, with_other_names, with_values
+from ...ir.kernel_structure import stages, statements_of, with_other_names, with_values
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps
 
@@ -63,7 +63,7 @@ def with_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
             params.append(second.params[i])
             arguments.append(argument)
     map_nest = with_other_names(second.body.block.body, {stage.name for stage in found})
-    body = tirx.SeqStmt([*sequence(first.body.block.body), map_nest])
+    body = tirx.SeqStmt([*statements_of(first.body.block.body), map_nest])
     root = SBlock(
         [], [], [], "root", body, alloc_buffers=[*first.body.block.alloc_buffers, between]
     )

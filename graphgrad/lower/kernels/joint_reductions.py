@@ -17,8 +17,8 @@ from ...ir.kernel_structure import (
     buffer_of,
     is_among,
     loop_nest,
-    sequence,
     stages,
+    statements_of,
     with_statements,
     with_values,
 )
@@ -37,7 +37,9 @@ def with_joint_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     found = stages(func)
     if found is None:
         return func
-    statements = dict(zip([s.name for s in found], sequence(func.body.block.body), strict=True))
+    statements = dict(
+        zip([s.name for s in found], statements_of(func.body.block.body), strict=True)
+    )
     order = [stage.name for stage in found]
     current = {stage.name: stage for stage in found}
     for name in list(order):
@@ -119,7 +121,7 @@ def _joint(one: Any, other: Any) -> Any:
         [*block.writes, *map(ours, added.writes)],
         block.name_hint,
         tirx.SeqStmt([*binds, *stores]),
-        init=tirx.SeqStmt([*sequence(block.init), *map(ours, sequence(added.init))]),
+        init=tirx.SeqStmt([*statements_of(block.init), *map(ours, statements_of(added.init))]),
         annotations=block.annotations,
     )
     statement = SBlockRealize(first.iter_values, first.predicate, whole)
@@ -136,7 +138,7 @@ def _nest(statement: Any) -> tuple[list[Any], Any]:
 
 def _parts(body: Any) -> list[Any]:
     """Return a block's statements, each value bound before it is stored."""
-    statements = sequence(body)
+    statements = statements_of(body)
     if any(isinstance(statement, tirx.Bind) for statement in statements):
         return statements
     parts = []
