@@ -140,8 +140,8 @@ def block(name: str, *statements: Statement, buffers: Sequence[Any] = ()) -> Sta
     return SBlockRealize([], tirx.const(True, "bool"), inside)
 
 
-def stage(inside: SBlock) -> Statement:
-    """A block at each point of its axes, in serial loops over these."""
+def over_axes(inside: SBlock) -> Statement:
+    """A block in serial loops over its axes."""
     axes = inside.iter_vars
     variables = [variable(axis.var.name, str(axis.var.ty)) for axis in axes]
     nest = SBlockRealize(variables, tirx.const(True, "bool"), inside)

@@ -15,6 +15,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
 from ..ir.kernel_structure import Load, statements_of, static, with_values
+from ..ir.loops import sequence
 from ..ir.visits import replace_nodes, visit_nodes
 
 
@@ -216,7 +217,7 @@ def _without_copies(body: Any) -> Any:
     def visit(node: Any) -> Any:
         if isinstance(node, tirx.SeqStmt):
             rest = [statement for statement in node.seq if not is_nothing(statement)]
-            return tirx.SeqStmt(rest) if len(rest) > 1 else next(iter(rest), nothing)
+            return sequence(*rest)
         if isinstance(node, tirx.BufferStore):
             value = node.value
             copies = isinstance(value, Load) and value.source.same_as(node.buffer)

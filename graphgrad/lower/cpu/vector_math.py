@@ -28,6 +28,7 @@ from ...ir.kernel_structure import (
     with_statements,
     with_values,
 )
+from ...ir.loops import loop, sequence, variable
 
 _EXP = (0.5, 1.66666667e-1, 4.16664650e-2, 8.33329848e-3, 1.39336435e-3, 1.98992762e-4)
 """(eʳ − 1 − r) / r² for |r| ≤ ln 2 / 2, by powers of r."""
@@ -78,9 +79,9 @@ def with_vector_mathematics(mod: tvm.IRModule) -> tvm.IRModule:
     be there to be read.
     """
     changed = mod.clone()
-    for variable, func in mod.functions.items():
+    for name, func in mod.functions.items():
         if isinstance(func, tirx.PrimFunc):
-            changed.update_func(variable, with_arithmetic(func))
+            changed.update_func(name, with_arithmetic(func))
     return changed
 
 
@@ -102,14 +103,14 @@ def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
         changed = [part for one in statements_of(block) for part in values.written_out(one)]
         buffers.extend(values.buffers)
         # TVM moves a buffer into the vectorized loop that alone uses it, and then gets it wrong.
-        return tirx.SeqStmt([_loop_of_its_own(loop, store) for store in changed])
+        return sequence(*(_loop_of_its_own(loop, store) for store in changed))
 
     def in_scalars(block: SBlock) -> SBlock:
         if not block.iter_vars or not _may_be_written_out(block.body):
             return block
         values = _Values(tirx.const(1, "int32"), tirx.const(0, "int32"))
         changed = [part for one in statements_of(block.body) for part in values.written_out(one)]
-        return with_block_body(block, tirx.SeqStmt(changed), values.buffers)
+        return with_block_body(block, sequence(*changed), values.buffers)
 
     body = [
         tvm_ffi.structural_map(s, (tirx.For, in_vectors)) for s in statements_of(root.block.body)
@@ -150,10 +151,9 @@ def _is_store_or_number(statement: Any) -> bool:
     return isinstance(statement, tirx.BufferStore)
 
 
-def _loop_of_its_own(loop: tirx.For, store: Any) -> tirx.For:
-    variable = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty))
-    body = with_values(store, {loop.loop_var: variable})
-    return tirx.For(variable, loop.min, loop.extent, loop.kind, body)
+def _loop_of_its_own(old: tirx.For, store: Any) -> tirx.For:
+    own = variable(old.loop_var.name, str(old.loop_var.ty))
+    return loop(own, old.extent, with_values(store, {old.loop_var: own}), old.kind, old.min)
 
 
 def _calls(node: Any) -> list[Any]:

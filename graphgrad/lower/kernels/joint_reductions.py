@@ -22,6 +22,7 @@ from ...ir.kernel_structure import (
     with_statements,
     with_values,
 )
+from ...ir.loops import loop, sequence
 from .contraction import reuses_operands
 
 _MOST = 4
@@ -120,13 +121,13 @@ def _joint(one: Any, other: Any) -> Any:
         [*block.reads, *map(ours, added.reads)],
         [*block.writes, *map(ours, added.writes)],
         block.name_hint,
-        tirx.SeqStmt([*binds, *stores]),
-        init=tirx.SeqStmt([*statements_of(block.init), *map(ours, statements_of(added.init))]),
+        sequence(*binds, *stores),
+        init=sequence(*statements_of(block.init), *map(ours, statements_of(added.init))),
         annotations=block.annotations,
     )
     statement = SBlockRealize(first.iter_values, first.predicate, whole)
-    for loop in reversed(loops):
-        statement = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, statement)
+    for outer in reversed(loops):
+        statement = loop(outer.loop_var, outer.extent, statement, outer.kind, outer.min)
     return statement
 
 
