@@ -49,7 +49,10 @@ def ceil_div(extent: Any, step: int) -> Any:
 def loop(
     var: Any, trips: Any, body: Statement, kind: ForKind = ForKind.SERIAL, start: Any = 0
 ) -> Statement:
-    """A loop of a variable, from `start` on, around a statement."""
+    """A loop around a statement, in which its variable goes from `start` on.
+
+    Numbers of Python's become constants of the variable's dtype.
+    """
     dtype = str(var.ty.dtype)
     start, trips = (
         tirx.const(value, dtype) if isinstance(value, int) else value for value in (start, trips)
@@ -80,7 +83,10 @@ def fused(around: Sequence[Around], body: Statement, kind: ForKind) -> Statement
 
 
 def unravel(point: Index, extents: Sequence[Any]) -> list[Index]:
-    """The indices of a point of a shape, given its number in row-major order."""
+    """The indices of a point of a shape, given its number in row-major order.
+
+    What is behind an index is divided by at once where its extents are numbers of Python's.
+    """
     indices: list[Index] = []
     inner: Any = 1
     for position, extent in reversed(list(enumerate(extents))):
@@ -95,7 +101,7 @@ def unravel(point: Index, extents: Sequence[Any]) -> list[Index]:
 
 
 def serial(trips: Any, body: Body) -> Statement:
-    """A loop from 0; of one trip, a number of Python's, what stands inside alone."""
+    """A loop from 0; where the trips are the number 1 of Python's, only what stands inside."""
     return _each(trips, body, ForKind.SERIAL)
 
 

@@ -21,7 +21,7 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from ....ir.kernel_structure import Load, buffer_of, is_among, static, volume, with_values
-from ....ir.loops import block, loop, loops, sequence, variable
+from ....ir.loops import block, loop, loops, sequence, unravel, variable
 from ....ir.tensor import bits
 from ..map import PARALLEL_TRIPS
 from ..vector_unit import VectorUnit
@@ -356,20 +356,10 @@ class _Emitter:
         row = self._task * self._each + self._row
         rows = [axis for axis in part.stage.axes if any(axis.var.same_as(v) for v in part.rows)]
         values = {axis.var: self._number(0) for axis in part.stage.axes if axis.extent == 1}
-        values.update(zip(part.rows, _split(row, rows), strict=True))
+        indices = unravel(row, [volume([axis]) for axis in rows])
+        values.update(zip(part.rows, indices, strict=True))
         values.update(zip((axis.var for axis in part.inner), at, strict=False))
         return values
-
-
-def _split(position: Any, axes: Sequence[Any]) -> list[Any]:
-    """Return the axes' values at a position in all of their points."""
-    values: list[Any] = []
-    inner = 1
-    for axis in reversed(axes):
-        value = tirx.floordiv(position, inner) if inner > 1 else position
-        inner *= volume([axis])
-        values.append(value if axis is axes[0] else tirx.floormod(value, volume([axis])))
-    return values[::-1]
 
 
 def _from(body: Callable[[Any, Any], Any], first: Any, lane: Any) -> Any:
