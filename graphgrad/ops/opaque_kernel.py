@@ -85,69 +85,35 @@ class Nest:
         lead = list(self.shape[: self.serial.start])
         ordered = list(self.shape[self.serial.start : self.serial.stop])
         tail = list(self.shape[self.serial.stop :])
+        others = [*lead, *tail]
 
-        def within(before: list[Any], first_of_tail: list[Any], remaining: list[Any]) -> Statement:
-            return nested(
-                ordered,
-                lambda i: nested(
-                    remaining, lambda t: body([*before, *self._ordered(i), *first_of_tail, *t])
-                ),
-            )
+        def at(place: list[Any], i: list[Any]) -> Statement:
+            return body([*place[: len(lead)], *self._ordered(i), *place[len(lead) :]])
 
+        def inside(before: list[Any], rest: list[Dimension]) -> Statement:
+            return nested(ordered, lambda i: nested(rest, lambda after: at([*before, *after], i)))
+
+        def chunk(trip: Any) -> Statement:
+            *before, number = unravel(trip, shared)
+            start = number * _CHUNK
+            length = tirx.min(index(tail[0]) - start, index(_CHUNK))
+            return nested(ordered, lambda i: serial(length, lambda t: at([*before, start + t], i)))
+
+        is_small = _volume([*self.shape, self.work]) < _SMALL
         if for_gpu():
-            return self._by_points(lead, ordered, tail, body)
-        if _volume([*self.shape, self.work]) < _SMALL or not (lead or tail):
-            return nested(lead, lambda before: within(before, [], tail))
-        if not tail or _volume(lead) >= _ENOUGH:
-            trips = _product(lead)
-            return parallel(trips, lambda t: within(unravel(t, lead), [], tail))
-        if len(tail) > 1:
-            shared = [*lead, tail[0]]
-
-            def each(trip: Any) -> Statement:
-                *before, first = unravel(trip, shared)
-                return within(before, [first], tail[1:])
-
-            return parallel(_product(shared), each)
-        return self._by_chunks(lead, ordered, tail[0], body)
-
-    def _by_points(
-        self,
-        lead: list[Dimension],
-        ordered: list[Dimension],
-        tail: list[Dimension],
-        body: Callable[[list[Any]], Statement],
-    ) -> Statement:
-        """Return loops in which a thread takes one point of all the axes that are shared."""
-        shared = [*lead, *tail]
-
-        def each(trip: Any) -> Statement:
-            indices = unravel(trip, shared)
-            before, after = indices[: len(lead)], indices[len(lead) :]
-            return nested(ordered, lambda i: body([*before, *self._ordered(i), *after]))
-
-        return (parallel if shared else serial)(_product(shared), each)
-
-    def _by_chunks(
-        self,
-        lead: list[Dimension],
-        ordered: list[Dimension],
-        tail: Dimension,
-        body: Callable[[list[Any]], Statement],
-    ) -> Statement:
-        """Return loops in which a thread takes some neighboring elements of the last axis."""
-        shared = [*lead, tirx.ceildiv(index(tail), tirx.const(_CHUNK, "int64"))]
-
-        def each(trip: Any) -> Statement:
-            *before, chunk = unravel(trip, shared)
-            start = chunk * _CHUNK
-            length = tirx.min(index(tail) - start, tirx.const(_CHUNK, "int64"))
-            return nested(
-                ordered,
-                lambda i: serial(length, lambda t: body([*before, *self._ordered(i), start + t])),
-            )
-
-        return parallel(_product(shared), each)
+            count = len(others)  # a thread takes a point
+        elif is_small or not others:
+            return nested(lead, lambda before: inside(before, tail))
+        elif not tail or _volume(lead) >= _ENOUGH:
+            count = len(lead)
+        elif len(tail) > 1:
+            count = len(lead) + 1
+        else:  # neighboring elements of the last axis
+            shared = [*lead, tirx.ceildiv(index(tail[0]), index(_CHUNK))]
+            return parallel(_product(shared), chunk)
+        shared, rest = others[:count], others[count:]
+        each = parallel if shared else serial
+        return each(_product(shared), lambda trip: inside(unravel(trip, shared), rest))
 
     def _ordered(self, indices: list[Any]) -> list[Any]:
         if not self.reverse:
