@@ -19,6 +19,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from ..ir.loops import sequence
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import with_body
 from ..ir.visits import visit_nodes
@@ -341,7 +342,7 @@ def _kernel(function: str, checks: list[_Check]) -> tirx.PrimFunc:
         for handle, check in zip(handles, checks, strict=True)
     ]
     attributes = tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True, CHECK: True})
-    return tirx.PrimFunc(handles, tirx.SeqStmt([*asserts, tirx.Evaluate(0)]), attrs=attributes)
+    return tirx.PrimFunc(handles, sequence(*asserts, tirx.Evaluate(0)), attrs=attributes)
 
 
 def _is_fit(handle: Any, check: _Check) -> Any:

@@ -18,6 +18,7 @@ from tvm import relax, tirx, topi
 
 from ..errors import AliasError, ArgumentError
 from ..ir.kernel_structure import static
+from ..ir.loops import loops, sequence, variable
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import with_body
 from ..ops.copy import KERNEL_OF_COPY
@@ -244,7 +245,7 @@ def _kernel(
         statements.append(at_end)
     kernel = tirx.PrimFunc(
         [argument.buffer for argument in arguments],
-        tirx.SeqStmt(statements),
+        sequence(*statements),
         None if at_end is None else at_end.value.ty,
         attrs=tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True}),
     )
@@ -257,7 +258,7 @@ def _comparison(
     starts: Any, ends: Any, overwritten: int, count: int, found: Callable[[Any, Any], Any]
 ) -> Any:
     """Return the loops that compare each of the first tensors with all that come after it."""
-    i, j = (tvm.ir.Var(name, "int64") for name in ("overwritten", "other"))
+    i, j = variable("overwritten"), variable("other")
     shared = tirx.all(
         j > i,
         starts[i] < ends[j],
@@ -267,10 +268,7 @@ def _comparison(
         starts[j] < ends[j],
     )
     body = tirx.IfThenElse(shared, found(i, j), None)
-    for variable, extent in ((j, count), (i, overwritten)):
-        start, length = tirx.const(0, "int64"), tirx.const(extent, "int64")
-        body = tirx.For(variable, start, length, tirx.ForKind.SERIAL, body)
-    return body
+    return loops([(i, overwritten), (j, count)], body)
 
 
 def _bytes(buffer: Any) -> Any:

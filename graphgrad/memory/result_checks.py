@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..ir.kernel_calls import variables_of
+from ..ir.loops import sequence
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import with_body
 from .addresses import Addresses
@@ -157,4 +158,4 @@ def _kernel(function: str, result: Any, callee: str, alignment: int) -> tirx.Pri
         tirx.Evaluate(0),
     ]
     attributes = tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True, CHECK: True})
-    return tirx.PrimFunc([buffer], tirx.SeqStmt(statements), attrs=attributes)
+    return tirx.PrimFunc([buffer], sequence(*statements), attrs=attributes)

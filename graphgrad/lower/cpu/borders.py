@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ...ir.kernel_structure import Load, Stage, buffer_of, is_among, sequence, stages
+from ...ir.kernel_structure import Load, Stage, buffer_of, is_among, stages, statements_of
 from ...ir.passes import Phase, compiler_pass
 from ..kernels.pads import Border, border_of
 from .buffer_views import Places, block_of, restated, with_nests
@@ -61,7 +61,7 @@ def read_inside_borders(func: tirx.PrimFunc) -> tirx.PrimFunc:
     found = stages(func) or []
     internal = list(func.body.block.alloc_buffers)
     borders = borders_of(found, internal, blocks_of(func.body))
-    nests, changed = sequence(func.body.block.body), False
+    nests, changed = statements_of(func.body.block.body), False
     for number, stage in enumerate(found):
         read = {
             buffer: (border.source, _moved(border))

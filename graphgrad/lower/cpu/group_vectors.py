@@ -30,8 +30,8 @@ from ...ir.kernel_structure import (
     Load,
     Stage,
     is_among,
-    sequence,
     stages,
+    statements_of,
     static,
     stride,
     uses,
@@ -70,7 +70,7 @@ def vectorize_groups(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if not any(map(_may_change, found)):
         return func
     writer = _Writer(func, found)
-    nests = sequence(func.body.block.body)
+    nests = statements_of(func.body.block.body)
     made = [
         nest
         for stage, own in zip(found, nests, strict=True)

@@ -26,8 +26,8 @@ from ...ir.kernel_structure import (
     is_among,
     is_conditional,
     linear_coefficient,
-    sequence,
     stages,
+    statements_of,
     static,
 )
 from ...ir.passes import Phase, compiler_pass
@@ -54,7 +54,7 @@ def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
     internal = list(func.body.block.alloc_buffers)
     parts: list[StandIn] = []
     nests: list[Any] = []
-    for stage, nest in zip(stages(func) or [], sequence(func.body.block.body), strict=True):
+    for stage, nest in zip(stages(func) or [], statements_of(func.body.block.body), strict=True):
         moduli = _moduli(stage, nest, internal)
         found = [] if moduli is None else _parts(block_of(nest), moduli)
         parts += [part for part, _ in found]

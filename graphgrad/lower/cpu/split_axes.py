@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
 
-from ...ir.kernel_structure import Stage, buffer_of, is_among, sequence, stages, static
+from ...ir.kernel_structure import Stage, buffer_of, is_among, stages, statements_of, static
 from ...ir.passes import Phase, compiler_pass
 from .buffer_views import Places, StandIn, block_of, restated, with_nests
 
@@ -68,7 +68,7 @@ def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
         more.
     """
     found = stages(func) or []
-    nests = sequence(func.body.block.body)
+    nests = statements_of(func.body.block.body)
     internal = list(func.body.block.alloc_buffers)
     stand_ins: list[StandIn] = []
     for number, stage in enumerate(found):

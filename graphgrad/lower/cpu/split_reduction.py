@@ -18,7 +18,7 @@ from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
 
-from ...ir.kernel_structure import Axis, Stage, sequence, stages, stride, volume
+from ...ir.kernel_structure import Axis, Stage, stages, statements_of, stride, volume
 from ...ir.passes import Phase, compiler_pass
 from ...ir.tensor import bits
 from .buffer_views import block_of, restated, with_nests
@@ -63,7 +63,7 @@ def split_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     nests: list[Any] = []
     buffers = list(func.body.block.alloc_buffers)
-    for stage, nest in zip(found, sequence(func.body.block.body), strict=True):
+    for stage, nest in zip(found, statements_of(func.body.block.body), strict=True):
         block = block_of(nest)
         cut = _cut(stage)
         accumulation = None if cut is None else _extremum(stage, block)

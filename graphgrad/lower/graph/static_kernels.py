@@ -12,10 +12,11 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlockRealize
 
 from ...fallback.walk import identity
 from ...ir.calls import data_of
+from ...ir.loops import block
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import replace_nodes, visit_nodes
 from ...ops.define import OPAQUE
@@ -71,8 +72,7 @@ def _of_blocks(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if isinstance(kernel.body, SBlockRealize):
         return kernel
-    root = SBlockRealize([], True, SBlock([], [], [], "root", kernel.body))
-    return kernel.with_body(root).with_attr(OPAQUE)
+    return kernel.with_body(block("root", kernel.body)).with_attr(OPAQUE)
 
 
 @relax.expr_functor.mutator
