@@ -8,15 +8,15 @@ from graphgrad.lower.pipeline import lower
 @tvm.ir.instrument.pass_instrument
 class _Watch:
     def __init__(self, name):
-        self.name = name
+        self.watched = name
         self.before = self.after = None
 
     def run_before_pass(self, mod, info):
-        if info.name == self.name:
+        if info.name == self.watched:
             self.before = mod
 
     def run_after_pass(self, mod, info):
-        if info.name == self.name:
+        if info.name == self.watched:
             self.after = mod
 
 
