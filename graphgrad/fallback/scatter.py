@@ -14,9 +14,9 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
-from tvm.te import _ffi_api
 
 from ..ir.loops import loop, sequence, variable
+from ..tvm_fixes.hooks import extern_stage
 from .common_subexpressions import shared
 from .graph import DETECT_ACCESS
 from .guarded import Guarded, balanced
@@ -122,7 +122,7 @@ def separated(op: Any) -> list[te.Tensor] | None:
 def scatter_into(op: Any) -> te.Tensor:
     """Return a scatter stage without its zeros: it adds to what its output holds already."""
     added = list(op.body.seq)[1:]
-    return _ffi_api.ExternOp(
+    return extern_stage(
         op.name, "", op.attrs, op.inputs, op.input_placeholders, op.output_placeholders,
         sequence(*added),
     ).output(0)  # fmt: skip

@@ -15,6 +15,7 @@ import numpy as np
 import tvm
 
 from ..errors import InputError
+from ..tvm_fixes.hooks import clear_memory_pool
 
 OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
 """Of an allocation, all of which come first; a launch that lacks memory may come after others."""
@@ -131,7 +132,7 @@ def empty(shape: Sequence[int], dtype: str, device: tvm.runtime.Device) -> tvm.r
         if OUT_OF_MEMORY not in str(error):
             raise
     # The virtual machine keeps what its functions gave back, and makes room for its own needs only.
-    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+    clear_memory_pool()
     return tvm.runtime.empty(shape, dtype, device)
 
 

@@ -16,6 +16,7 @@ from tvm import relax, tirx, topi
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import rebuilt, with_body, with_own_variables
 from ..ops.copy import KERNEL_OF_COPY
+from ..tvm_fixes.hooks import set_type
 from .alias import Aliases, Module
 from .regions import OUTSIDE, leaves
 
@@ -151,6 +152,6 @@ def _replaced(value: Any, constant: Any, var: Any) -> Any:
     if isinstance(value, tvm.ir.Call):
         arguments = [_replaced(argument, constant, var) for argument in value.args]
         call = relax.Call(value.op, arguments, value.attrs, value.ty_args, value.span)
-        relax.expr._update_type(call, value.ty)
+        set_type(call, value.ty)
         return call
     return value

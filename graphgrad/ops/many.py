@@ -19,6 +19,7 @@ from tvm import relax, te, tirx
 from ..ir.kernel_structure import is_among
 from ..ir.loops import load, loop, sequence, store, variable
 from ..ir.tensor import Tensor
+from ..tvm_fixes.hooks import register_op
 from .define import OPAQUE, PREFIX
 from .opaque_kernel import for_gpu
 from .tensor_table import Rows, kernel, over_rows
@@ -128,8 +129,7 @@ def _reduced(reduction: _Reduction, values: Sequence[Tensor]) -> list[Tensor]:
 def _define(reduction: _Reduction) -> Any:
     """Register the op that makes one number of a tuple of tensors."""
     name = PREFIX + reduction.name
-    # No public registration function exists; `ir.RegisterOp` is what the wheel offers.
-    tvm.get_global_func("ir.RegisterOp")(name, reduction.name)
+    register_op(name, reduction.name)
     op = tvm.ir.Op.get(name)
     op.set_num_inputs(1)
     op.add_argument("tensors", "Tuple", "tensors of floats")

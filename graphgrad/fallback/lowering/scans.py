@@ -15,9 +15,9 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import s_tir, te, tirx
-from tvm.te import _ffi_api
 
 from ...ir.loops import over_axes, sequence
+from ...tvm_fixes.hooks import extern_stage
 from ..graph import DETECT_ACCESS, Key, Operation, operations, outputs_of, sources, with_inputs
 from ..indices.index_system import Axis
 from ..scans.circular_buffers import in_ring, looks_back, read_at_the_end, reading_rings, ring_rows
@@ -98,7 +98,7 @@ def _lowered(op: Any, lowerable: Lowerable, at_the_end: set[Key]) -> tuple[Opera
     ]
     written = dict(zip(map(identity, function.params[-len(rows) :]), states, strict=True))
     loop = _loop(op.name, function.body.block, time, written)
-    result = _ffi_api.ExternOp(
+    result = extern_stage(
         op.name, "", DETECT_ACCESS, inputs, list(function.params[: len(inputs)]),
         [state.buffer for state in states], sequence(*first, loop),
     )  # fmt: skip

@@ -18,8 +18,9 @@ from typing import Any, NamedTuple, TypeAlias
 import tvm
 from tvm import relax, tirx
 from tvm.relax import vm_build
-from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
+from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
+from ...tvm_fixes.hooks import tir_passes
 from ...ir.visits import visit_nodes
 from ...memory.argument_checks import CHECK, skip_checks
 from .thread_pool import at_once
@@ -90,7 +91,7 @@ def compile_kernels(
 
 
 def _tir_pipeline() -> tuple[Any, Any, Any]:
-    lowering, for_host, for_device = PIPELINE_MAP["s_tir"]()
+    lowering, for_host, for_device = tir_passes("s_tir")
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.skip_checks")
     def skip(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:

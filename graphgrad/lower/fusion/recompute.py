@@ -24,6 +24,7 @@ from ...ir.kernel_calls import (
 )
 from ...ir.kernel_structure import Load, Stage, buffer_of, stages, volume
 from ...ir.passes import Phase, compiler_pass
+from ...tvm_fixes.hooks import set_type
 from ..cpu.vector_math import FUNCTIONS, is_arithmetic
 from ..kernels.contraction import reuses_operands
 
@@ -204,7 +205,7 @@ class _Block:
         arguments = [new if a.same_as(old) else a for a in arguments_of(call)]
         fields = relax.Tuple(arguments)
         changed = relax.Call(call.op, [call.args[0], fields], call.attrs, call.ty_args, call.span)
-        relax.expr._update_type(changed, call.ty)
+        set_type(changed, call.ty)
         self._bindings[reader] = relax.VarBinding(reader, changed, binding.span)
 
     def _may_be_repeated(self, binding: Any) -> bool:
