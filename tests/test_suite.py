@@ -13,7 +13,7 @@ from tests.map import ROOT, find_tests
     [
         ("graphgrad/ops/pool.py", "tests/ops/test_pool.py"),
         ("graphgrad/registry/pool.py", "tests/registry/test_rules.py"),
-        ("graphgrad/lower/build", "tests/lower/build/cache/test_store.py"),
+        ("graphgrad/lower/codegen", "tests/lower/codegen/cache/test_store.py"),
         ("graphgrad/memory/alias.py", "tests/memory/test_alias.py"),
         ("models/lenet.py", "tests/models/test_lenet.py"),
         ("tests/lower/programs.py", "tests/memory/test_donation.py"),

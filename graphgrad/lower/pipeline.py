@@ -27,10 +27,10 @@ from ..memory.planning import plan_memory
 from ..memory.result_checks import check_results
 from ..runtime.threads import prepare as prepare_threads
 from . import stock
-from .build.cache import compiled_once
-from .build.early import EarlyBuilds, build_early
-from .build.gc_pause import without_collection
-from .build.parallel import compile_kernels
+from .codegen.cache import compiled_once
+from .codegen.early import EarlyBuilds, build_early
+from .codegen.gc_pause import without_collection
+from .codegen.parallel import compile_kernels
 from .cpu import schedule as cpu
 from .cpu.guarded_reads import guard_reads
 from .cpu.horizontal import fuse_horizontally, mark_flat_maps

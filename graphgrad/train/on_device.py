@@ -14,8 +14,8 @@ from tvm import relax
 
 from ..errors import OutOfMemoryError
 from ..frontend.model import Model
-from ..lower.build.cache import compiled_once
-from ..lower.build.early import EarlyBuilds
+from ..lower.codegen.cache import compiled_once
+from ..lower.codegen.early import EarlyBuilds
 from ..lower.device import device_of, reported
 from ..lower.pipeline import generate, lower
 from ..lower.target import target as resolve_target

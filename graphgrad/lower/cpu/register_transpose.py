@@ -8,17 +8,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ...ir.loops import (
-    Index,
-    Statement,
-    block,
-    index,
-    loop,
-    scratch,
-    sequence,
-    serial,
-    variable,
-)
+from ...ir.loops import Index, Statement, block, index, loop, scratch, sequence, serial, variable
 
 SIDES = (4, 16)
 """Elements along a side of a square, at least and at most."""

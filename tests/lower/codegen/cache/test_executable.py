@@ -15,9 +15,9 @@ from tvm.support import cc
 import graphgrad as gg
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower import pipeline
-from graphgrad.lower.build import cache
-from graphgrad.lower.build.cache import executable, key, store
-from graphgrad.lower.build.cache.executable import KeptExecutable, LibraryExecutable
+from graphgrad.lower.codegen import cache
+from graphgrad.lower.codegen.cache import executable, key, store
+from graphgrad.lower.codegen.cache.executable import KeptExecutable, LibraryExecutable
 from tests.lower.programs import module, random_tensors, tensor_type
 from tests.train.nets import perceptron
 
@@ -173,7 +173,7 @@ REPLACED = """
 import os, sys
 import tvm
 from tvm import relax
-from tests.lower.build.cache.test_executable import key, program, result
+from tests.lower.codegen.cache.test_executable import key, program, result
 import graphgrad as gg
 key.sources_changed = lambda: False
 path = sys.argv[1]
@@ -378,9 +378,9 @@ def test_a_step_from_the_cache_trains_alike(folder, monkeypatch):
 
 SCRIPT = """
 import graphgrad as gg
-from graphgrad.lower.build.cache import key
+from graphgrad.lower.codegen.cache import key
 key.sources_changed = lambda: False
-from tests.lower.build.cache.test_executable import program, result
+from tests.lower.codegen.cache.test_executable import program, result
 print(result(gg.compile(program())).tobytes().hex())
 """
 

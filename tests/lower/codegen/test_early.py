@@ -8,13 +8,12 @@ import tvm
 from tvm import relax, tirx
 
 from graphgrad.lower import pipeline
-from graphgrad.lower.build import early as early_builds
-from graphgrad.lower.build import parallel as parallel_compile
-from graphgrad.lower.build.early import EarlyBuilds
-from graphgrad.lower.build.parallel import compile_kernels, statements_in
+from graphgrad.lower.codegen import early as early_builds
+from graphgrad.lower.codegen import parallel as parallel_compile
+from graphgrad.lower.codegen.early import EarlyBuilds
+from graphgrad.lower.codegen.parallel import compile_kernels, statements_in
 from graphgrad.lower.pipeline import lower
-from tests.lower.programs import module, random_tensors, tensor_type
-from tests.lower.build.test_parallel import (
+from tests.lower.codegen.test_parallel import (
     SHAPES,
     for_cores,
     llvm_modules,
@@ -22,6 +21,7 @@ from tests.lower.build.test_parallel import (
     program,
     results,
 )
+from tests.lower.programs import module, random_tensors, tensor_type
 
 pytestmark = pytest.mark.compilation
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from graphgrad.lower.build.cache import sources
+from graphgrad.lower.codegen.cache import sources
 
 LONG_AGO = 1_000_000_000
 

@@ -20,9 +20,9 @@ from tvm import relax, tirx
 from tvm.relax import vm_build
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
-from ...tvm_fixes.hooks import tir_passes
 from ...ir.visits import visit_nodes
 from ...memory.argument_checks import CHECK, skip_checks
+from ...tvm_fixes.hooks import tir_passes
 from .thread_pool import at_once
 
 Kernels: TypeAlias = dict[Any, tirx.PrimFunc]

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from graphgrad.lower.build.thread_pool import at_once
+from graphgrad.lower.codegen.thread_pool import at_once
 
 
 def test_results_come_in_the_order_of_the_items():

@@ -7,7 +7,7 @@ import pytest
 import tvm
 import tvm_ffi
 
-from graphgrad.lower.build.cache import lowerings
+from graphgrad.lower.codegen.cache import lowerings
 
 RELU = ("relax.nn.relu", "FLegalize")
 
@@ -78,7 +78,7 @@ def mine(builder, call):
 
 tvm.ir.register_op_attr("{op}", "FLegalize", mine, level={level})
 before = tvm.ir.Op.get("{op}").get_attr("FLegalize")
-from graphgrad.lower.build.cache import lowerings
+from graphgrad.lower.codegen.cache import lowerings
 print(lowerings.changed_lowerings(), lowerings.changed_lowerings())
 assert tvm.ir.Op.get("{op}").get_attr("FLegalize").same_as(before)
 # The level is what it was: one above it takes the place of the function, one below does not.

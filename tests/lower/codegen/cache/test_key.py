@@ -9,9 +9,9 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.lower.build.cache import key as key_module
-from graphgrad.lower.build.cache import lowerings
-from graphgrad.lower.build.cache.key import program_key
+from graphgrad.lower.codegen.cache import key as key_module
+from graphgrad.lower.codegen.cache import lowerings
+from graphgrad.lower.codegen.cache.key import program_key
 from graphgrad.memory import effects
 from tests.lower.programs import module, tensor_type
 
@@ -91,7 +91,7 @@ def test_sources_and_versions_count(monkeypatch):
 
 
 ELSEWHERE = """
-from tests.lower.build.cache import test_key as here
+from tests.lower.codegen.cache import test_key as here
 here.key_module.sources_changed = lambda: False
 here.key_module.sources_digest = lambda: "the same"
 print(here.key(), here.key(here.program(3.0)))

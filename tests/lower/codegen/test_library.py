@@ -6,9 +6,9 @@ import tvm
 from tvm import relax
 from tvm.support import cc
 
-from graphgrad.lower.build import parallel as parallel_compile
-from graphgrad.lower.build.library import is_linkable, linked_library
-from tests.lower.build.test_parallel import compile_kernels, for_cores, lowered, results
+from graphgrad.lower.codegen import parallel as parallel_compile
+from graphgrad.lower.codegen.library import is_linkable, linked_library
+from tests.lower.codegen.test_parallel import compile_kernels, for_cores, lowered, results
 
 
 @pytest.mark.parametrize("count", [1, 3])

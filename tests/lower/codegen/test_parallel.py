@@ -10,8 +10,8 @@ from tvm.script import ir as I
 from tvm.script import relax as R
 from tvm.script import tirx as T
 
-from graphgrad.lower.build import parallel as parallel_compile
-from graphgrad.lower.build.parallel import compile_kernels
+from graphgrad.lower.codegen import parallel as parallel_compile
+from graphgrad.lower.codegen.parallel import compile_kernels
 from graphgrad.lower.pipeline import lower
 from graphgrad.lower.target import target
 from graphgrad.memory.argument_checks import CHECK

@@ -18,9 +18,8 @@ from tvm import tirx
 from ...ir.passes import Phase, compiler_pass
 from ...memory.argument_checks import CHECKED
 from ..cpu.vector_math import vectorize_math
-from .thread_pool import stack_for_llvm
 from .parallel import Built, Kernels, build, pieces_of, statements_in
-from ...ir.passes import Phase, compiler_pass
+from .thread_pool import stack_for_llvm
 
 _WORTH = 40
 """Statements of a kernel that is built early: smaller ones are often changed by later passes."""

@@ -7,7 +7,7 @@ import tvm
 
 import graphgrad as gg
 from graphgrad.lower import pipeline
-from graphgrad.lower.build.gc_pause import without_collection
+from graphgrad.lower.codegen.gc_pause import without_collection
 
 
 @pytest.fixture

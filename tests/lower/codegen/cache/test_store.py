@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from graphgrad.errors import ArgumentError
-from graphgrad.lower.build.cache import store as module
-from graphgrad.lower.build.cache.store import Store, chosen_store
+from graphgrad.lower.codegen.cache import store as module
+from graphgrad.lower.codegen.cache.store import Store, chosen_store
 
 KEY, OTHER = "a" * 64, "b" * 64
 
