@@ -4,8 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.groups import group_of
+from tests.groups import LONG, group_of
 from tests.map import ROOT, find_tests
+from tests.smoke import SMOKE
+
+PACKAGES = "graphgrad/**/__init__.py"
 
 
 @pytest.mark.parametrize(
@@ -38,3 +41,19 @@ def test_the_samples_of_a_rule_are_compiled_in_one_process():
 
 def test_other_tests_are_grouped_by_file():
     assert group_of("tests/ops/test_pool.py::test_x[relax.add]") == "tests/ops/test_pool.py"
+
+
+def test_long_files_are_there():
+    assert [file for file in LONG if not (ROOT / file).is_file()] == []
+
+
+def test_smoke_tests_are_there():
+    files = {line.partition("::")[0] for line in SMOKE.split()}
+    assert [file for file in files if not (ROOT / "tests" / file).is_file()] == []
+
+
+def test_smoke_tests_touch_every_room():
+    rooms = {path.parent.relative_to(ROOT / "graphgrad") for path in ROOT.glob(PACKAGES)}
+    rooms -= {Path("tvm_fixes/defects")}  # programs of TVM alone
+    touched = {parent for line in SMOKE.split() for parent in Path(line.partition("::")[0]).parents}
+    assert {room.as_posix() for room in rooms - touched} == set()
