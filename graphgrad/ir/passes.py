@@ -223,7 +223,8 @@ class Pipeline:
     def run(self, mod: tvm.IRModule, context: Any) -> tvm.IRModule:
         """The module that the passes make of one.
 
-        Each is a pass of TVM too, which instruments see and a pass context may disable.
+        Each is a pass of TVM too, which instruments see and a pass context may disable; passes over
+        kernels that follow each other are one.
 
         Parameters
         ----------

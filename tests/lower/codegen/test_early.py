@@ -137,7 +137,7 @@ def test_what_nothing_has_begun_with_is_left_to_the_pieces():
         for variable, kernel in kernels_of(mod).items():
             early.offer(variable.name_hint, kernel)
         assert early.taken(kernels_of(mod)) == {}
-        assert early._early and all(one.built.canceled() for one in early._early)
+        assert early._early and all(one.built.cancelled() for one in early._early)
         busy.set()
 
 
