@@ -42,7 +42,7 @@ ir/test_provenance.py
 ir/test_rewrite.py
 ir/test_tensor.py
 layout/test_orders.py
-layout/test_passages.py::conv
+layout/test_rules.py::conv
 layout/test_storage.py
 lower/cpu/contraction/test_replace.py
 lower/cpu/contraction/test_tile.py

@@ -51,7 +51,7 @@ def backward(
         Writes behind the program's own bindings.
     program : Program
     environment : dict
-        The program's variables to their emitted values, from `program.replay`.
+        The program's variables to their emitted values, from `program.emit_program`.
     activity : Activity
     seed : Cotangent
         Cotangent of the program's result: a list, nested like the result, where it is a tuple;

@@ -10,8 +10,8 @@ from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
 from ..ir.calls import drop_te_gradients
-from ..ir.inline import linearize
-from ..ir.program import Program, replay, substitute
+from ..ir.inline import inline_calls
+from ..ir.program import Program, emit_program, substitute
 from ..ir.tensor import Emitter, type_shape
 from ..ir.write import write_function
 from .activity import has_cotangent
@@ -60,7 +60,7 @@ def Gradient(
 def _add_adjoint(
     mod: tvm.IRModule, name: str, require_grads: Any, target_index: int, rules: str
 ) -> tvm.IRModule:
-    program = linearize(mod, name, rules)
+    program = inline_calls(mod, name, rules)
     wanted = list(program.params) if require_grads is None else None
     targets = select(program, _differentiable(wanted) if wanted is not None else require_grads)
     _check_target(program, target_index)
@@ -68,7 +68,7 @@ def _add_adjoint(
 
     def body(emitter: Emitter) -> Any:
         seed = _seed(emitter, program, target_index)
-        environment = replay(program, emitter.builder)
+        environment = emit_program(program, emitter.builder)
         found = dict(
             zip(
                 targets,

@@ -10,8 +10,8 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
-from ..ir.inline import linearize
-from ..ir.program import Program, replay, substitute
+from ..ir.inline import inline_calls
+from ..ir.program import Program, emit_program, substitute
 from ..ir.tensor import Emitter
 from ..ir.write import write_function
 from .accumulate import Accumulators, GradReq, leaves
@@ -74,7 +74,7 @@ def vjp(
     >>> mod2 = gg.vjp(mod, "main", wrt=["weight"])
     >>> ex = gg.compile(mod2)
     """
-    program = linearize(mod, func, rules)
+    program = inline_calls(mod, func, rules)
     accumulators = Accumulators(select(program, wrt), grad_req)
     targets = accumulators.targets
 
@@ -88,7 +88,7 @@ def vjp(
     def body(emitter: Emitter) -> Any:
         remaining = iter(cotangents)
         seed = shaped_like(program.result.ty, lambda ty: emitter.lift(next(remaining)))
-        environment = replay(program, emitter.builder)
+        environment = emit_program(program, emitter.builder)
         gradients = backward(emitter, program, environment, activity, seed, targets)
         return (
             substitute(program.result, environment),

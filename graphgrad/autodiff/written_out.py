@@ -101,7 +101,7 @@ def _span(rule: Rule, call: Any) -> Any:
 
 
 def _structure(var: Any, call: Any, sources: list[Any]) -> list[Any]:
-    """Return what the form of a call depends on.
+    """The key of a call's decomposition.
 
     TVM's own lowering of an op is taken to be the same as long as the process lives.
     """
@@ -129,7 +129,7 @@ def _renamed(form: WrittenOut, renamed: dict[Any, Any], var: Any, span: Any) -> 
 
 
 def _renamed_value(value: Any, rename: tuple[Any, Any], var: Any, span: Any) -> Any:
-    """Return what is bound to a variable."""
+    """The value bound to a variable."""
     if isinstance(value, relax.MatchCast):
         source, ty = (tvm_ffi.structural_map(part, rename) for part in (value.value, value.ty))
         return relax.MatchCast(var, source, ty)
@@ -140,7 +140,7 @@ def _renamed_value(value: Any, rename: tuple[Any, Any], var: Any, span: Any) -> 
 
 
 def _bound(binding: Any, span: Any) -> Any:
-    """Return what is bound; a call that a legalization has emitted itself gets a span too."""
+    """The bound value; a call that a legalization has emitted itself gets a span too."""
     if isinstance(binding, relax.MatchCast):
         return binding
     value = binding.value
@@ -150,7 +150,7 @@ def _bound(binding: Any, span: Any) -> Any:
 
 
 def _expression(rule: Rule, ty: Any, value: Any) -> Any:
-    """Return what a composite rule gave as one expression, after checking its types."""
+    """The expression that a composite rule gave, after checking its types."""
     if isinstance(ty, relax.TupleType):
         values = list(value) if isinstance(value, list | tuple) else [value]
         if len(values) != len(ty.fields):

@@ -149,7 +149,7 @@ class Comparison:
         self._tolerances = tolerances
 
     def name(self, position: int) -> str:
-        """Return what an input is called in messages."""
+        """The name of an input in messages."""
         return f"input {position}" if self._names is None else f"input {self._names[position]!r}"
 
     def check_types(self, positions: Sequence[int], gradients: Arrays) -> None:

@@ -14,7 +14,7 @@ from ..errors import ArgumentError, InputError
 from ..frontend.mode import is_seeded, specialize
 from ..frontend.model import Model
 from ..ir.arrays import to_numpy
-from ..ir.inline import linearize
+from ..ir.inline import inline_calls
 from ..ir.tensor import is_float
 from ..train.forward import bind
 from ..train.inputs import bind_shapes, by_name, check_types, input_types, read_arrays
@@ -86,7 +86,7 @@ def of_function(
     InputError
         The inputs do not fit it.
     """
-    params = linearize(mod, name).params
+    params = inline_calls(mod, name).params
     for param in params:
         if not isinstance(param.ty, relax.TensorType):
             raise ArgumentError(

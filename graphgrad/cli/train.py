@@ -227,7 +227,7 @@ def _job(settings: Settings, source: Any) -> Job:
     """Read and check everything that a run needs; `source` is the model's file or what it holds."""
     model = _frozen(from_onnx(source), settings.freeze)
     dataset = _dataset(settings, model)
-    twin = _without_convolutions(model) if settings.compare_frozen else None
+    twin = _freeze_convolutions(model) if settings.compare_frozen else None
     return Job(settings, model, twin, dataset, _plan(settings, dataset))
 
 
@@ -275,7 +275,7 @@ def _frozen(model: Model, patterns: Sequence[str]) -> Model:
     return model
 
 
-def _without_convolutions(model: Model) -> Model:
+def _freeze_convolutions(model: Model) -> Model:
     nodes = model.proto.graph.node if model.proto is not None else []
     convolutions = [node for node in nodes if node.op_type.startswith("Conv")]
     weights = {name for node in convolutions for name in node.input[1:]} & set(model.trainable())

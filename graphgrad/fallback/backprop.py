@@ -26,11 +26,11 @@ from .walk import (
     choice_of,
     dtype_name,
     excerpt,
+    graph_of,
     identity,
     is_load,
     items,
     tensor_of,
-    with_parts,
 )
 
 _MOST_TERMS = 4
@@ -91,7 +91,7 @@ def backpropagate(
     Parameters
     ----------
     root : Expr
-        Without `Let` (see `walk.without_lets`).
+        Without `Let` (see `walk.inline_lets`).
     cotangent : Guarded
         Of its value, in the dtype `wide` of its.
     is_active : callable
@@ -107,7 +107,7 @@ def backpropagate(
     MissingGradientError
         On the way is a function or a node whose derivative is not known.
     """
-    graph = with_parts([root])
+    graph = graph_of([root])
     active = _active(graph, is_active)
     cotangents: dict[int, GuardedSum] = {identity(root): GuardedSum()}
     cotangents[identity(root)].add(cotangent)
@@ -177,7 +177,7 @@ def _rectified(node: Expr) -> Expr | None:
 def _passed_on(
     node: Expr, choices: list[tuple[Expr, Guard]], term: Guarded
 ) -> list[tuple[Expr, Guarded]]:
-    """Return what a node passes on to its children of its cotangent."""
+    """The parts of its cotangent that a node passes on to its children."""
     h = term.value
     if not choices:
         return [

@@ -25,12 +25,12 @@ from .walk import (
     Graph,
     Recursion,
     children,
+    graph_of,
     identity,
     is_tree,
     rebuilt,
     substituted,
     unrolled,
-    with_parts,
 )
 
 
@@ -51,7 +51,7 @@ def shared(
     """
     if any(children(value) for _, value in values):
         root, values = substituted(root, values), ()
-    graph = with_parts([root])
+    graph = graph_of([root])
     if is_tree(graph):
         return substituted(root, values)
     merged = Merged(graph, values)
@@ -135,7 +135,7 @@ class _Sharing:
         That are the nodes that are bound further in, as its order must be (`conditions_first`).
         """
         known = self.variables
-        graph = with_parts([condition], lambda n: [] if identity(n) in known else children(n))
+        graph = graph_of([condition], lambda n: [] if identity(n) in known else children(n))
         return bound_in_regions(condition, graph, known, self.axes)
 
     def _built(self, root: Expr) -> Recursion:

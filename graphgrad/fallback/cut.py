@@ -26,7 +26,15 @@ from tvm import te, tirx
 
 from .common_subexpressions import shared
 from .constants import is_true
-from .graph import Key, Operation, all_operations, outputs_of, reduce_with, rewritten, with_bodies
+from .graph import (
+    Key,
+    Operation,
+    all_operations,
+    outputs_of,
+    reduce_with,
+    replace_bodies,
+    rewritten,
+)
 from .indices.linear_system import Axis
 from .kinds import map_stage
 from .reductions.reduce import stage_axes
@@ -35,14 +43,14 @@ from .walk import (
     Expr,
     children,
     contain,
+    graph_of,
     has_more,
     identity,
+    inline_lets,
     is_load,
     items,
     postorder,
     rebuilt,
-    with_parts,
-    without_lets,
 )
 
 MOST_LEVELS = 600
@@ -75,19 +83,19 @@ def cut_stage(op: Operation) -> list[te.Tensor] | None:
     """Return the outputs of a stage that is too deep, from several; None for any other stage."""
     if not _may_be_deep(op) or _has_ragged_loops(op):
         return None
-    roots = [without_lets(root) for root in _roots(op)]
+    roots = [inline_lets(root) for root in _roots(op)]
     condition = roots[0] if isinstance(op.body[0], tirx.Reduce) else tirx.const(True)
     if not is_true(condition):
         # What a reduction leaves out is protected by its condition.
         roots[1:] = [tirx.if_then_else(condition, root, _zero(root)) for root in roots[1:]]
-    placement = Placement(roots, with_parts(roots), axes=stage_axes(op))
+    placement = Placement(roots, graph_of(roots), axes=stage_axes(op))
     if _nesting(placement) <= MOST_LEVELS:
         return None
     roots = _Pieces(op, roots, placement).rest()
     if not isinstance(op.body[0], tirx.Reduce):
-        return outputs_of(with_bodies(op, roots))
+        return outputs_of(replace_bodies(op, roots))
     components = reduce_with(op.body[0], roots[1:], roots[0])
-    return outputs_of(with_bodies(op, [components[int(b.value_index)] for b in op.body]))
+    return outputs_of(replace_bodies(op, [components[int(b.value_index)] for b in op.body]))
 
 
 def _may_be_deep(op: Operation) -> bool:
@@ -105,7 +113,7 @@ def _nesting(placement: Placement) -> int:
 
 
 def _roots(op: Any) -> list[Expr]:
-    """Return what a compute stage evaluates; of a reduction its condition and its sources."""
+    """The expressions of a compute stage; of a reduction its condition and its sources."""
     first = op.body[0]
     return [first.condition, *first.source] if isinstance(first, tirx.Reduce) else items(op.body)
 
@@ -172,7 +180,7 @@ class _Pieces:
         self._choose()
 
     def rest(self) -> list[Expr]:
-        """Return what the roots are once all parts are saved."""
+        """The roots once all parts are saved."""
         for node in postorder(*self.cuts.values(), parts=self._needed):
             self._save(node)
         variables = {key: axis.var for key, axis in self.axes.items()}

@@ -95,7 +95,7 @@ class _Exposure:
     def _unproven(
         self, exposed: frozenset[int], dangers: Mapping[int, Expr], condition: Expr
     ) -> frozenset[int]:
-        """Return what is still dangerous where a condition holds."""
+        """The parts that are still fragile where a condition holds."""
         if not exposed or self.analyzer is None or len(exposed) > _FEW:
             return exposed
         if contain([condition], lambda node: is_load(node) or is_float(node.ty)):

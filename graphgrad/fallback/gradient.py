@@ -24,7 +24,7 @@ from .scans.scan import Sweep, scan_parts
 from .scans.stepwise import stepwise_parts
 from .scatter import Scatter, scatters_of
 from .views import read_through
-from .walk import UnknownNodeError, identity, items, tensor_key, without_lets
+from .walk import UnknownNodeError, identity, inline_lets, items, tensor_key
 
 Part = tuple[te.Tensor, Contribution | te.Tensor]
 """A tensor, and something that is added to its cotangent."""
@@ -144,7 +144,7 @@ def _active(
 def _of_stage(
     op: Operation, cotangents: Sequence[te.Tensor | None], active: set[Key], pads: bool
 ) -> list[Part]:
-    """Return what one stage passes on: parts of the cotangents of the tensors that it reads."""
+    """The parts that one stage passes on: parts of the cotangents of the tensors that it reads."""
     if isinstance(op, te.ScanOp):
         parts_of = stepwise_parts if op.tag == STEPWISE else scan_parts
         return parts_of(op, cotangents, Sweep(active, partial(_propagated, pads=pads), pads))
@@ -185,7 +185,7 @@ def _of_restated(
     active: set[Key],
     pads: bool,
 ) -> list[Part]:
-    """Return what the stages pass on that compute outputs of one stage from what it reads."""
+    """The parts that those stages pass on which compute outputs of one stage from what it reads."""
     parts: dict[Key, list[Contribution | te.Tensor]] = {}
     outputs = []
     for tensor, cotangent in zip(restated, cotangents, strict=True):
@@ -201,7 +201,7 @@ def _of_restated(
 
 
 def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
-    """Return what a stage evaluates, for each of its outputs that has a cotangent."""
+    """The expressions of a stage, one for each of its outputs that has a cotangent."""
     scatters = scatters_of(op)
     if scatters:
         (cotangent,) = cotangents
@@ -220,14 +220,14 @@ def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
     axes = stage_axes(op)
     at = [axis.var for axis in axes]
     return [
-        Point(axes, without_lets(body), Guarded((), widened(c(*at))))
+        Point(axes, inline_lets(body), Guarded((), widened(c(*at))))
         for body, c in zip(bodies, cotangents, strict=True)
         if c is not None
     ]
 
 
 def _of_scatter(scatter: Scatter, cotangent: te.Tensor) -> Point:
-    """Return what a scatter evaluates, whose cotangent is gathered where it was added."""
+    """The expressions of a scatter, whose cotangent is gathered where it was added."""
     guards = tuple((guard, True) for guard in scatter.guards)
     seed = Guarded(guards, widened(cotangent(*scatter.indices)))
     return Point(scatter.axes, scatter.value, seed)

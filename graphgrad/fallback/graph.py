@@ -148,7 +148,7 @@ def rewritten(
     """
     table: dict[Key, te.Tensor] = dict(known or {})
     for op in all_operations(tensors, table):
-        moved = with_inputs(op, table)
+        moved = replace_inputs(op, table)
         results = change(moved)
         results = outputs_of(moved) if results is None else results
         for tensor, result in zip(outputs_of(op), results, strict=True):
@@ -174,7 +174,7 @@ def all_operations(tensors: Sequence[te.Tensor], known: Container[Key] = ()) -> 
     return postorder(*unknown(tensors), parts=lambda op: unknown(items(op.input_tensors)))
 
 
-def with_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
+def replace_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
     """Return a stage that reads other tensors; the stage itself if they are the same.
 
     Its loop variables stay the same objects.
@@ -192,9 +192,9 @@ def with_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
     if all(tensor_key(replaced(tensor)) == tensor_key(tensor) for tensor in before):
         return op
     if isinstance(op, te.ComputeOp):
-        return with_expressions(op, lambda expr: _reading(expr, replaced))
+        return map_expressions(op, lambda expr: _reading(expr, replaced))
     if isinstance(op, te.ExternOp):
-        return _with_extern_inputs(op, replaced)
+        return _replace_extern_inputs(op, replaced)
     if isinstance(op, te.ScanOp):
         init, update = (list(map(replaced, tensors)) for tensors in (op.init, op.update))
         return scan_with(op, init, update, op.state_placeholder, list(map(replaced, op.inputs)))
@@ -232,7 +232,7 @@ def scan_with(
     return scan_stage(op.name, tag, op.attrs, op.scan_axis, init, update, states, inputs or [])
 
 
-def with_bodies(op: Any, bodies: Sequence[Expr]) -> Any:
+def replace_bodies(op: Any, bodies: Sequence[Expr]) -> Any:
     """Return a compute stage with other bodies over the same axes."""
     result = compute_stage(op.name, op.tag, op.attrs, op.axis, bodies)
     if not len(op.attrs):
@@ -249,9 +249,9 @@ def _named(value: Any) -> set[Key]:
     return {tensor_key(tensor) for tensor in values if isinstance(tensor, te.Tensor)}
 
 
-def with_expressions(op: Any, change: Callable[[Expr], Expr]) -> Any:
+def map_expressions(op: Any, change: Callable[[Expr], Expr]) -> Any:
     """Return a compute stage with each of its expressions changed, over the same axes."""
-    return with_bodies(op, _changed_bodies(op.body, change))
+    return replace_bodies(op, _changed_bodies(op.body, change))
 
 
 def reduce_with(
@@ -288,7 +288,7 @@ def reduce_with(
     ]
 
 
-def _with_extern_inputs(op: Any, replaced: Callable[[te.Tensor], te.Tensor]) -> Any:
+def _replace_extern_inputs(op: Any, replaced: Callable[[te.Tensor], te.Tensor]) -> Any:
     """Return an extern stage that reads other tensors, in its buffers and by loads in its body."""
     inputs = [
         _of_shape(replaced(tensor), buffer.shape)

@@ -19,13 +19,13 @@ from .walk import (
     Graph,
     children,
     dtype_name,
+    graph_of,
     identity,
     is_conditional,
     is_load,
     rebuilt,
     tensor_key,
     tensor_of,
-    with_parts,
 )
 
 _COMPARISONS = {
@@ -57,7 +57,7 @@ class Classes:
         known = self._numbers.get(identity(root))
         if known is not None:
             return known
-        for node, below in with_parts([root], self._unknown_parts):
+        for node, below in graph_of([root], self._unknown_parts):
             if identity(node) not in self._numbers:
                 parts = tuple(self._numbers[identity(part)] for part in below)
                 key = (type(node), *_own(node), *parts)
@@ -156,7 +156,7 @@ def _is_integer(node: Expr) -> bool:
 
 
 def _own(node: Expr) -> tuple[Any, ...]:
-    """Return what sets a node apart from others of its kind, but for its children."""
+    """The key of a node among its kind, but for its children."""
     kind = type(node)
     if kind in BINARY:
         return ()

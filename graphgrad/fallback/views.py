@@ -15,7 +15,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from .backprop import is_float
-from .graph import Operation, with_expressions
+from .graph import Operation, map_expressions
 from .indices.conditions import conjuncts
 from .indices.linear_system import analyzer_of
 from .reductions.reduce import stage_axes
@@ -23,6 +23,7 @@ from .walk import (
     Expr,
     choice_of,
     contain,
+    inline_lets,
     is_load,
     items,
     loaded,
@@ -30,7 +31,6 @@ from .walk import (
     reads,
     substituted,
     transformed,
-    without_lets,
 )
 
 _MOST_VIEWS = 32
@@ -85,7 +85,7 @@ def read_through(op: Operation, may_be_left_out: Callable[[te.Tensor], bool]) ->
         unchanged &= result.same_as(node)
         return result
 
-    changed = with_expressions(op, lambda expr: transformed(expr, change))
+    changed = map_expressions(op, lambda expr: transformed(expr, change))
     return op if unchanged else changed
 
 
@@ -101,7 +101,7 @@ class _Reading:
         self.choices: list[_Choice] = []
 
     def result(self) -> Expr:
-        """Return what is read, inside the conditions of the views."""
+        """The read of the tensor behind the views, inside their conditions."""
         for _ in range(_MOST_VIEWS):
             if not is_load(self.value) or not self._went_through():
                 break
@@ -122,7 +122,7 @@ class _Reading:
             return False
         axes = [axis.var for axis in tensor.op.axis]
         at = [i.astype(str(v.ty)) for i, v in zip(indices, axes, strict=True)]
-        body = without_lets(tensor.op.body[tensor.value_index])
+        body = inline_lets(tensor.op.body[tensor.value_index])
         found = self._followed(substituted(body, zip(axes, at, strict=True)))
         if found is None:
             return False

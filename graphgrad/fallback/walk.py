@@ -65,7 +65,7 @@ class UnknownNodeError(MissingGradientError):
 
 
 def tensor_key(tensor: te.Tensor) -> tuple[int, int]:
-    """Return what identifies a tensor; as dictionary keys, tensors compare elementwise."""
+    """The identity of a tensor; as dictionary keys, tensors compare elementwise."""
     return identity(tensor.op), int(tensor.value_index)
 
 
@@ -154,10 +154,10 @@ def choice_of(node: Expr) -> tuple[Expr, Expr, Expr] | None:
 
 def postorder(*roots: Any, parts: Callable[[Any], Sequence[Any]] = children) -> list[Any]:
     """Return all nodes under some roots, each once, its parts before it."""
-    return [node for node, _ in with_parts(roots, parts)]
+    return [node for node, _ in graph_of(roots, parts)]
 
 
-def with_parts(roots: Iterable[Any], parts: Callable[[Any], Sequence[Any]] = children) -> Graph:
+def graph_of(roots: Iterable[Any], parts: Callable[[Any], Sequence[Any]] = children) -> Graph:
     """Return the nodes of a `postorder`, each with its parts."""
     order: Graph = []
     seen: set[int] = set()
@@ -222,7 +222,7 @@ def is_tree(graph: Graph) -> bool:
 
 
 def unrolled(recursion: Recursion) -> Any:
-    """Return what a recursion returns, without Python's stack.
+    """The result of a recursion, without Python's stack.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ def transformed(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
 def all_transformed(roots: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:
     """Return `roots`, each `transformed`; what they share with one another stays shared, too."""
     results: dict[int, Expr] = {}
-    for node, before in with_parts(roots):
+    for node, before in graph_of(roots):
         parts = [results[identity(child)] for child in before]
         results[identity(node)] = change(rebuilt(node, parts, before))
     return [results[identity(root)] for root in roots]
@@ -281,7 +281,7 @@ def all_substituted(
     return all_transformed(roots, lambda node: table.get(identity(node), node))
 
 
-def without_lets(root: Expr) -> Expr:
+def inline_lets(root: Expr) -> Expr:
     """Return `root` with each `Let` variable replaced by its value, as a shared node.
 
     Raises

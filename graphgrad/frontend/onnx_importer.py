@@ -17,7 +17,7 @@ from ..errors import GraphGradError, ModelError
 from ..ir.compile_lock import SHARED_STATE
 from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, Tensor, expression_of
-from ..ir.value_names import equal_names, with_aliases
+from ..ir.value_names import equal_names, record_aliases
 from ..tvm_fixes.hooks import begin_block, end_block
 from . import converters, stock_operators
 from .exact_arithmetic import ExactArithmetic, symbols
@@ -141,7 +141,7 @@ class _Importer:
         module["main"] = main
         module = relax.transform.CanonicalizeBindings()(module)
         module = relax.transform.DeadCodeElimination()(module)
-        module["main"] = with_aliases(module["main"], names)
+        module["main"] = record_aliases(module["main"], names)
         return module, [name for name, _ in named]
 
     def _outputs(self, graph: onnx.GraphProto) -> Iterator[tuple[str, relax.Expr]]:
@@ -216,7 +216,7 @@ class _Importer:
         return bool(known_outputs)
 
     def _known_extents(self, node: onnx.NodeProto) -> tuple[KnownValue] | None:
-        """Return what a Shape or Size node gives, where its input's extents are known."""
+        """The value of a Shape or Size node, where its input's extents are known."""
         known = self._known.get(node.input[0])
         ty = None if known is not None else self._value(node.input[0]).ty
         if known is not None:
@@ -241,7 +241,7 @@ class _Importer:
                 domain=node.domain,
                 opset=self._opset,
                 inputs=[self._value(name) if name else None for name in node.input],
-                attributes=_with_arrays(stock_operators.attributes_of(node)),
+                attributes=_read_array_attributes(stock_operators.attributes_of(node)),
                 output_count=len(node.output),
                 emitter=emitter,
                 known=[self._known.get(name) for name in node.input],
@@ -379,7 +379,7 @@ def _key(node: onnx.NodeProto) -> tuple[str, str]:
     return ("" if node.domain in STANDARD_DOMAINS else node.domain), node.op_type
 
 
-def _with_arrays(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _read_array_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
         for name, value in attributes.items()
@@ -391,7 +391,7 @@ def _conversion_error(node: onnx.NodeProto, cause: Exception) -> ModelError:
 
 
 def _message(cause: Exception) -> str:
-    """Return what an error says in one readable line; those of TVM hold traces and programs."""
+    """The message of an error in one readable line; those of TVM hold traces and programs."""
     text = str(cause).strip()
     if isinstance(cause, GraphGradError):
         return text

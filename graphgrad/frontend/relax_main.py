@@ -30,23 +30,25 @@ def rebuilt(
     )
 
 
-def with_parameters(function: relax.Function, params: Sequence[relax.Var]) -> relax.Function:
+def reorder_parameters(function: relax.Function, params: Sequence[relax.Var]) -> relax.Function:
     """Return the function with its parameters in another order."""
     if all(new.same_as(old) for new, old in zip(params, function.params, strict=True)):
         return function
     return rebuilt(function, params=params)
 
 
-def with_spans(function: relax.Function, spans: Mapping[relax.Var, Span | None]) -> relax.Function:
+def attach_spans(
+    function: relax.Function, spans: Mapping[relax.Var, Span | None]
+) -> relax.Function:
     """Return the function with these spans on the values of its bindings."""
     blocks = [
-        type(block)([_with_span(binding, spans.get(binding.var)) for binding in block.bindings])
+        type(block)([_attach_span(binding, spans.get(binding.var)) for binding in block.bindings])
         for block in function.body.blocks
     ]
     return rebuilt(function, blocks=blocks)
 
 
-def _with_span(binding: relax.Binding, span: Span | None) -> relax.Binding:
+def _attach_span(binding: relax.Binding, span: Span | None) -> relax.Binding:
     value = getattr(binding, "value", None)
     if span is None:
         return binding

@@ -22,7 +22,7 @@ RULES = ("auto", "derived")
 """All gradient rules, or all but graphgrad's own: these are derived then."""
 
 
-def linearize(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
+def inline_calls(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
     """Return a function of a module as a straight line.
 
     Parameters
@@ -71,7 +71,7 @@ def _function(mod: tvm.IRModule, name: str) -> relax.Function:
 def _normal(function: relax.Function) -> relax.Function:
     """Return the function with the source of each cast bound: copying would bind it unseen."""
     blocks = [
-        type(block)([new for binding in block.bindings for new in _with_bound_source(binding)])
+        type(block)([new for binding in block.bindings for new in _bind_cast_source(binding)])
         for block in function.body.blocks
     ]
     sizes = [[len(b.bindings) for b in some] for some in (blocks, function.body.blocks)]
@@ -83,7 +83,7 @@ def _normal(function: relax.Function) -> relax.Function:
     )
 
 
-def _with_bound_source(binding: relax.Binding) -> list[relax.Binding]:
+def _bind_cast_source(binding: relax.Binding) -> list[relax.Binding]:
     if not isinstance(binding, relax.MatchCast) or isinstance(binding.value, relax.Var):
         return [binding]
     source = relax.Var(f"{binding.var.name}_source", binding.value.ty)
@@ -131,14 +131,14 @@ class _Inliner:
             if callee is not None:
                 value = self._inline(callee, value.args, label)
         elif isinstance(value, relax.If):
-            value = self._with_inlined_branches(value)
+            value = self._inline_branches(value)
         if isinstance(value, relax.Var) and value in self.local_functions:
             self.local_functions[var] = self.local_functions[value]
         if not _fits_dataflow(value):
             self.program.dataflow = False
         self.program.bindings.append((var, value))
 
-    def _with_inlined_branches(self, value: relax.If) -> relax.If:
+    def _inline_branches(self, value: relax.If) -> relax.If:
         branches = [self._branch(branch) for branch in (value.true_branch, value.false_branch)]
         inlined = relax.If(value.cond, *branches, value.span)
         set_type(inlined, value.ty)

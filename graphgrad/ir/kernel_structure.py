@@ -165,7 +165,7 @@ def is_conditional(node: Any) -> bool:
     return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == _CONDITIONAL
 
 
-def with_values(node: Any, values: Mapping[Any, Any]) -> Any:
+def substitute_values(node: Any, values: Mapping[Any, Any]) -> Any:
     """Return an expression or statement with variables replaced, all at once."""
     return replace_nodes(node, tvm.ir.Var, lambda var: values.get(var, var))
 
@@ -180,7 +180,9 @@ def statements_of(body: Any) -> list[Any]:
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
 
-def with_statements(root: SBlockRealize, statements: Sequence[Any], buffers: Sequence[Any]) -> Any:
+def replace_statements(
+    root: SBlockRealize, statements: Sequence[Any], buffers: Sequence[Any]
+) -> Any:
     """Return a kernel's outermost block with other statements, and other buffers of its own."""
     block = root.block
     inside = SBlock(
@@ -195,7 +197,7 @@ def with_statements(root: SBlockRealize, statements: Sequence[Any], buffers: Seq
     return SBlockRealize(root.iter_values, root.predicate, inside)
 
 
-def with_block_body(block: SBlock, body: Any, buffers: Sequence[Any] = ()) -> SBlock:
+def replace_block_body(block: SBlock, body: Any, buffers: Sequence[Any] = ()) -> SBlock:
     """Return a block with another body, and with further buffers of its own."""
     return SBlock(
         block.iter_vars,
@@ -210,7 +212,7 @@ def with_block_body(block: SBlock, body: Any, buffers: Sequence[Any] = ()) -> SB
     )
 
 
-def with_other_names(nest: Any, taken: set[str]) -> Any:
+def rename_blocks(nest: Any, taken: set[str]) -> Any:
     """Return statements whose blocks have names that are not taken; they are then."""
 
     def rename(block: SBlock) -> SBlock:

@@ -37,7 +37,7 @@ def equal_names(function: relax.Function) -> list[list[str]]:
     return [[name for name in group if count[name] <= 1] for group in found]
 
 
-def with_aliases(function: relax.Function, groups: list[list[str]]) -> relax.Function:
+def record_aliases(function: relax.Function, groups: list[list[str]]) -> relax.Function:
     """Return the function with an alias for each name of `groups` that no binding has."""
     count = _counts(function)
     aliases: dict[str, str] = {}

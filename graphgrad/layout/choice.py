@@ -56,7 +56,7 @@ def layout_for(target: tvm.target.Target) -> Layout:
     return Layout(converts=str(target.kind.name) == "llvm")
 
 
-def with_storage(layout: Layout, mod: tvm.IRModule, func: str = "main") -> Layout:
+def choose_storage(layout: Layout, mod: tvm.IRModule, func: str = "main") -> Layout:
     """Return a layout in which parameters are stored as a function's convolutions want them.
 
     Parameters

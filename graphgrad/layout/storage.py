@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..ir.inline import linearize
+from ..ir.inline import inline_calls
 from ..ir.program import variables_in
 from .channels_last import is_convertible
 from .orders import Order
@@ -20,7 +20,7 @@ def storage_of(mod: tvm.IRModule, func: str = "main") -> dict[str, Order]:
     All others are used otherwise too, or not at all: they are stored as the model has them, and
     converted where a convolution reads them.
     """
-    program = linearize(mod, func)
+    program = inline_calls(mod, func)
     if not is_convertible(mod[func], program):
         return {}
     wanted: dict[Any, set[Order | None]] = {param: set() for param in program.params}

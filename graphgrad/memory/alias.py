@@ -96,7 +96,7 @@ class Module:
         self._written: dict[Any, frozenset[int]] = {}
 
     def function(self, name: Any) -> Aliases:
-        """Return what is known of a Relax function.
+        """The aliases of a Relax function.
 
         Raises
         ------
@@ -108,7 +108,7 @@ class Module:
         return known
 
     def summary(self, name: Any) -> Aliases | None:
-        """Return what is known of a Relax function; None of one that is being analyzed."""
+        """The aliases of a Relax function; None of one that is being analyzed."""
         if name not in self._known:
             self._known[name] = None
             function = self.functions[name]

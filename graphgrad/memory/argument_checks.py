@@ -21,7 +21,7 @@ from tvm import relax, tirx
 
 from ..ir.loops import sequence
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import with_body
+from ..ir.rewrite import replace_body
 from ..ir.visits import visit_nodes
 
 CHECKED = "graphgrad.arguments_checked"
@@ -112,7 +112,7 @@ def check_arguments_once(mod: tvm.IRModule) -> tvm.IRModule:
     """
     functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
     calls = {variable: _calls(function) for variable, function in functions.items()}
-    chosen = _without_need(mod, list(calls.values()))
+    chosen = _find_kernels_without_checks(mod, list(calls.values()))
     changed = mod.clone()
     for variable, func in mod.functions.items():
         if variable.name_hint in chosen:
@@ -144,7 +144,7 @@ def _calls(function: relax.Function) -> _Calls:
 
 
 def _members(param: Any) -> Any:
-    """Return what a parameter is, as in `_Calls.origins`."""
+    """The origin of a parameter, as in `_Calls.origins`."""
     if isinstance(param.ty, relax.TensorType):
         return param
     if not isinstance(param.ty, relax.TupleType):
@@ -184,7 +184,7 @@ def _origin(value: Any, origins: dict[Any, Any]) -> Any:
     return None
 
 
-def _without_need(mod: tvm.IRModule, calls: list[_Calls]) -> set[str]:
+def _find_kernels_without_checks(mod: tvm.IRModule, calls: list[_Calls]) -> set[str]:
     """Return the kernels that are handed nothing but known tensors of the right types."""
     mentions: Counter[str] = Counter()
 
@@ -308,7 +308,7 @@ def _add_checks(
         bindings.append(relax.VarBinding(nothing, relax.Call(kernel, tensors)))
     blocks = [relax.BindingBlock(bindings), *function.body.blocks]
     body = relax.SeqExpr(blocks, function.body.body, function.body.span)
-    builder.update_func(variable, with_body(function, body))
+    builder.update_func(variable, replace_body(function, body))
 
 
 def _bound(tensor: Any, bindings: list[Any]) -> Any:

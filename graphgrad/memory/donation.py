@@ -16,7 +16,7 @@ from tvm import relax, tirx
 
 from ..errors import ArgumentError
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import rebuilt, with_body
+from ..ir.rewrite import rebuilt, replace_body
 from ..ir.visits import visit_nodes
 from .alias import Aliases, Module
 from .overwrite import may_overwrite, overwriting
@@ -200,7 +200,7 @@ class _Donation:
                 return [binding]
             return [relax.VarBinding(binding.var, replaced[binding.var], binding.span)]
 
-        func = with_body(self.func, rebuilt(self.func.body, in_place)) if replaced else self.func
+        func = replace_body(self.func, rebuilt(self.func.body, in_place)) if replaced else self.func
         builder.update_func(self.name, func.with_attr(DONATED_DONE, done))
         return _without(builder.get(), [call.args[0] for call in calls])
 

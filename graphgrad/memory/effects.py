@@ -116,17 +116,17 @@ def declare_effects(
 
 
 def effects_of(name: str) -> Effects | None:
-    """Return what a packed function does, None where nothing is known: it may do anything."""
+    """The effects of a packed function, None where nothing is known: it may do anything."""
     return _declared.get(name) or known_effects(name)
 
 
 def declared_effects() -> dict[str, Effects]:
-    """Return what has been declared, by function."""
+    """The declared effects, by function."""
     return dict(_declared)
 
 
 def known_effects(name: str) -> Effects | None:
-    """Return what a function of TVM does, None where that is unknown."""
+    """The effects of a function of TVM, None where that is unknown."""
     return NOTHING if name.startswith(_FREE) else _KNOWN.get(name)
 
 

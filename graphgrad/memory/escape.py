@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import bindings_of, rebuilt, with_body
+from ..ir.rewrite import bindings_of, rebuilt, replace_body
 from .alias import Aliases, Module
 from .regions import OUTSIDE, leaves
 
@@ -42,7 +42,7 @@ def _outside_the_plan(func: relax.Function, aliases: Aliases) -> relax.Function:
     def allocated(binding: Any) -> list[Any]:
         return _allocated(binding) if binding.var in retained else [binding]
 
-    return with_body(func, rebuilt(func.body, allocated)) if retained else func
+    return replace_body(func, rebuilt(func.body, allocated)) if retained else func
 
 
 def _retained(func: relax.Function, aliases: Aliases) -> set[Any]:

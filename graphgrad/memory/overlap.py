@@ -20,7 +20,7 @@ from ..errors import AliasError, ArgumentError
 from ..ir.kernel_structure import static
 from ..ir.loops import loops, sequence, variable
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import with_body
+from ..ir.rewrite import replace_body
 from ..ops.copy import KERNEL_OF_COPY
 from .addresses import Addresses
 from .donation import DONATED, DONATED_DONE, KNOWN_TO_CALLER, check_requests, may_have_donations
@@ -49,7 +49,7 @@ def refuse_overlap(function: str, names: str, overwritten: int, other: int) -> N
 
 
 def checked_overlap(overlap: Overlap) -> Overlap:
-    """Return what becomes of arguments that share memory.
+    """The policy for arguments that share memory, checked.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def copy_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
     for name, function in _overwriting(mod, DONATED):
         check_requests(mod, name)
         if may_have_donations(mod, name):
-            mod = _with_copying_caller(mod, name, function)
+            mod = _add_copying_caller(mod, name, function)
     return mod
 
 
@@ -135,11 +135,11 @@ def _checked(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRMo
     bindings.append(relax.VarBinding(relax.Var("_", relax.TupleType([])), call))
     blocks = [relax.BindingBlock(bindings), *function.body.blocks]
     body = relax.SeqExpr(blocks, function.body.body, function.body.span)
-    builder.update_func(name, with_body(function, body))
+    builder.update_func(name, replace_body(function, body))
     return builder.get()
 
 
-def _with_copying_caller(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRModule:
+def _add_copying_caller(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRModule:
     """Return the module with a caller of this name, which copies, and the function beside it."""
     bindings: list[Any] = []
     caller = relax.utils.copy_with_new_vars(function)
@@ -158,7 +158,7 @@ def _with_copying_caller(mod: tvm.IRModule, name: Any, function: relax.Function)
     result = relax.Var("result", caller.ret_ty)
     bindings.append(relax.VarBinding(result, relax.Call(variable, list(given.values()))))
     body = relax.SeqExpr([relax.BindingBlock(bindings)], result)
-    builder.update_func(name, with_body(caller.without_attr(DONATED), body))
+    builder.update_func(name, replace_body(caller.without_attr(DONATED), body))
     return builder.get()
 
 

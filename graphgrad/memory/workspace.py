@@ -28,7 +28,7 @@ _MOST_BYTES = 16 << 20
 """A function that needs more keeps no memory: its kernels take long enough to hide allocations."""
 
 
-def with_workspace(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, str | None]:
+def take_workspace(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, str | None]:
     """Have a function take its inner tensors as further arguments, if it is small.
 
     Those that it returns, or gives to packed functions, it allocates itself as before. No two calls

@@ -68,7 +68,7 @@ class Composition:
         self.values[var] = self.value(expression)
 
     def value(self, expression: Any) -> Value:
-        """Return what an expression over bound variables is."""
+        """The value of an expression over bound variables."""
         if isinstance(expression, relax.Var | tvm.ir.GenericConst) and expression in self.values:
             return self.values[expression]
         if isinstance(expression, tvm.ir.GenericConst):
@@ -117,7 +117,7 @@ class Composition:
             raise ArgumentError(f"in {name}, which the body of a loop calls: {error}") from error
 
     def _of_kernel(self, call: Any) -> Value:
-        """Return what the kernel computes that is called."""
+        """The tensor expressions of the kernel that is called."""
         func = self._module[call.args[0]]
         result = call.ty_args[0]
         several = isinstance(result, relax.TupleType)
@@ -176,7 +176,7 @@ class StageBuilder:
         return self.call_te(function, *args, **keywords)
 
     def value(self, expression: Any) -> Value:
-        """Return what an expression is that the lowering gave."""
+        """The value of an expression that the lowering gave."""
         expression = self._builder.normalize(expression)
         for part in read_by(expression):
             if isinstance(part, relax.Var) and part not in self._composition.values:
@@ -184,7 +184,7 @@ class StageBuilder:
         return self._composition.value(expression)
 
     def _given(self, argument: Any) -> Any:
-        """Return what a function of tensor expressions is given for an argument."""
+        """The argument of a function of tensor expressions."""
         if isinstance(argument, list | tuple | tvm_ffi.Array):
             values = [self._given(item) for item in argument]
             return tuple(values) if isinstance(argument, tuple) else values
@@ -222,7 +222,7 @@ def _tensors_in(given: Any) -> list[te.Tensor]:
 
 
 def _one_step_at_a_time(outputs: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """Return what one op computes by stages that a loop can compute for one of its steps.
+    """One op as stages that a loop can compute for one of its steps.
 
     Raises
     ------

@@ -43,7 +43,7 @@ def einsum(equation: str, operands: Sequence[Tensor]) -> Tensor:
     inputs, output = parse(equation, [t.ndim for t in operands])
     extents = _extents(equation, inputs, operands)
     terms = [
-        _without_repeats(op.widen(t), labels, extents)
+        _take_diagonals(op.widen(t), labels, extents)
         for t, labels in zip(operands, inputs, strict=True)
     ]
     terms = [
@@ -125,7 +125,7 @@ def _extents(
     return extents
 
 
-def _without_repeats(
+def _take_diagonals(
     x: Tensor, labels: Labels, extents: dict[str, Dimension]
 ) -> tuple[Tensor, Labels]:
     """Return the diagonal along each label that is repeated, as an axis of its own."""

@@ -36,7 +36,7 @@ def _restated_scatter(op: Any) -> list[te.Tensor]:
     if reduction == "add":
         return [_added(indexing, data, index, updates, over)]
     places = _places(indexing, shape, index, updates.shape, over)
-    writes = Writes(_with_place_behind(data), places, _flat(updates, places, data, over))
+    writes = Writes(_append_zero(data), places, _flat(updates, places, data, over))
     return [_in_shape(written(writes, reduction), shape)]
 
 
@@ -53,7 +53,7 @@ def _restated_walk(op: Any) -> list[te.Tensor]:
     parts = [_flat(step, places, data, over) for step in steps]
     if reverse:
         places, *parts = (_reversed(tensor) for tensor in (places, *parts))
-    visits = visited(_with_place_behind(data), places, parts, _visit)
+    visits = visited(_append_zero(data), places, parts, _visit)
     found = _reversed(visits.found) if reverse else visits.found
     outside = element_count(shape)
     in_order = _reversed(places) if reverse else places
@@ -119,7 +119,7 @@ def _flat(
     return map_stage(places.shape, update, name="updates")
 
 
-def _with_place_behind(data: te.Tensor) -> te.Tensor:
+def _append_zero(data: te.Tensor) -> te.Tensor:
     """Return flat data with a zero behind them."""
     count = element_count(data.shape)
 

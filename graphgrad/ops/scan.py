@@ -205,7 +205,7 @@ def _expressions(tree: Tree) -> Tree:
 
 
 def _target(leaves: Sequence[Any]) -> tuple[Emitter, bool]:
-    """Return what a loop is written into, and whether its values are `Tensor`s."""
+    """The builder of a loop, and whether its values are `Tensor`s."""
     for leaf in leaves:
         if isinstance(leaf, Tensor):
             return leaf.emitter, True

@@ -146,7 +146,7 @@ def _row_type(ty: relax.TensorType) -> relax.TensorType:
 
 
 def _checked(result: Any, init: Tree) -> tuple[Tree, Tree]:
-    """Return what a body returned, if it is a carry like the first one, and results."""
+    """The carry and the results of a body, checked: the carry is like the first one."""
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise ArgumentError(f"the body of scan returned {result!r}; it returns (carry, y)")
     carry, y = result

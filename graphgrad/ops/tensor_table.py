@@ -20,7 +20,7 @@ import tvm
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
 
-from ..ir.kernel_structure import statements_of, with_values
+from ..ir.kernel_structure import statements_of, substitute_values
 from ..ir.loops import Statement, block, index, loop, sequence, variable
 
 PART = 1 << 14
@@ -191,11 +191,11 @@ def _elements(buffers: list[Any], begin: Any, count: Any, lanes: int, element: B
 
 
 def _in_lanes(statement: Statement, lane: Any, lanes: int) -> Statement:
-    """Return what does one statement in all lanes."""
+    """One statement in all lanes."""
     if isinstance(statement, tirx.AllocBuffer):
         return statement
     own = variable(lane.name)
-    return loop(own, lanes, with_values(statement, {lane: own}), tirx.ForKind.VECTORIZED)
+    return loop(own, lanes, substitute_values(statement, {lane: own}), tirx.ForKind.VECTORIZED)
 
 
 def _elements_of(buffer: Any) -> int:

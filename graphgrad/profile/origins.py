@@ -146,7 +146,7 @@ class OriginRecorder:
                 yield KernelCall(str(binding.value.args[0].name_hint), binding, origins)
 
     def _computed(self, results: list[Any], read_by_kernel: list[Any]) -> tuple[Origin, ...]:
-        """Return what lies between what a kernel reads and its results.
+        """The bindings between what a kernel reads and its results.
 
         A pass of ours that makes one kernel of several keeps the variables of its results, but not
         those in between. Nothing is known if that leads past what the kernel reads.

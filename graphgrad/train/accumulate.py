@@ -32,7 +32,7 @@ from .forward import Forward, LossFunction
 from .gradients import StepGradients
 from .inputs import owned_types
 from .optimizer import Optimizer
-from .update import Update, with_donations
+from .update import Update, allow_donations
 
 MICRO_BATCH = "micro_batch"
 END_OF_WINDOW = "end_of_window"
@@ -141,7 +141,7 @@ def build_micro_batch(
     owned = [*step.params, *step.state, *window.all]
     inputs = [*step.arguments, opens, *step.seed, *owned]
     written = step.write(MICRO_BATCH, inputs, body)
-    return with_donations(written, MICRO_BATCH, inputs, window.all, first=1)
+    return allow_donations(written, MICRO_BATCH, inputs, window.all, first=1)
 
 
 def build_end_of_window(
@@ -189,7 +189,7 @@ def build_end_of_window(
 
     inputs = [update.rate, update.updates, *update.replaced, *window.all]
     written = write_function(tvm.IRModule(), END_OF_WINDOW, inputs, body)
-    return with_donations(written, END_OF_WINDOW, inputs, update.replaced, first=1)
+    return allow_donations(written, END_OF_WINDOW, inputs, update.replaced, first=1)
 
 
 def _weight(

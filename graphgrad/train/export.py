@@ -230,7 +230,7 @@ def _write_library(
     extents = extents_of(made.model, shapes)
     forward = made.forward(extents)
     functions = {"step": made.step_name, "evaluate": EVALUATE}
-    written = _with_evaluation(made.step(forward), made, extents)
+    written = _add_evaluation(made.step(forward), made, extents)
     if made.accumulate > 1:
         functions["end_of_window"] = END_OF_WINDOW
         written.update(made.end_of_window())
@@ -248,7 +248,7 @@ def _write_library(
     }
 
 
-def _with_evaluation(step: tvm.IRModule, made: Recipe, extents: Mapping[Any, int]) -> tvm.IRModule:
+def _add_evaluation(step: tvm.IRModule, made: Recipe, extents: Mapping[Any, int]) -> tvm.IRModule:
     """Return the step's module with the inference function of the model added."""
     functions = dict(step.functions.items())
     held = {variable.name_hint for variable in functions}

@@ -17,8 +17,8 @@ from ..autodiff.vjp import select
 from ..errors import ArgumentError, InputError
 from ..frontend.mode import is_seeded, specialize
 from ..frontend.model import Model
-from ..ir.inline import linearize
-from ..ir.program import replay, substitute
+from ..ir.inline import inline_calls
+from ..ir.program import emit_program, substitute
 from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, is_float, type_shape
 from ..ir.write import write_function
@@ -151,7 +151,7 @@ class LossFunction:
     def check_gradient(self, rules: str) -> None:
         """Raise `MissingGradientError` if ops of a Relax function have no gradient."""
         if self.function is not None:
-            program = linearize(tvm.IRModule({_LOSS: self.function}), _LOSS, rules)
+            program = inline_calls(tvm.IRModule({_LOSS: self.function}), _LOSS, rules)
             analyze(program, [param for param in program.params if has_cotangent(param.ty)])
 
     def target_type(self, outputs: Sequence[Any]) -> relax.TensorType | None:
@@ -203,11 +203,11 @@ class LossFunction:
             return self.named.emit(outputs[0], emitter.lift(targets))
         if self.output is not None:
             return outputs[self.output]
-        program = linearize(tvm.IRModule({_LOSS: self.function}), _LOSS)
+        program = inline_calls(tvm.IRModule({_LOSS: self.function}), _LOSS)
         arguments = [output.expr for output in outputs]
         if targets is not None:
             arguments.append(targets)
-        environment = replay(program, emitter.builder, arguments)
+        environment = emit_program(program, emitter.builder, arguments)
         return emitter.lift(substitute(program.result, environment))
 
 
@@ -239,7 +239,7 @@ def differentiated(
     MissingGradientError
         Some ops of the model or of its loss have no gradient; all of the model's are listed.
     """
-    main = linearize(specialize(model, training), "main", rules)
+    main = inline_calls(specialize(model, training), "main", rules)
     targets = select(main, wrt)
     analyze(main, targets)
     loss.check_gradient(rules)
@@ -269,14 +269,14 @@ def build_forward(
         The loss does not fit the model's outputs.
     """
     specialized = specialize(model, training)
-    program = linearize(bind(specialized, "main", model, extents), "main")
+    program = inline_calls(bind(specialized, "main", model, extents), "main")
     output_types = list(program.result.fields[0].ty.fields)
     bound = loss.bind(output_types)
     target_type = bound.target_type(output_types)
     targets = relax.Var("targets", target_type) if target_type is not None else None
 
     def body(emitter: Emitter) -> Any:
-        environment = replay(program, emitter.builder)
+        environment = emit_program(program, emitter.builder)
         results, state = substitute(program.result, environment).fields
         outputs = [emitter.lift(output) for output in results.fields]
         if not bound.is_given:

@@ -10,8 +10,8 @@ import tvm
 from ..autodiff.expand import expand
 from ..autodiff.reverse import backward, check_target
 from ..frontend.model import Model
-from ..ir.inline import linearize
-from ..ir.program import replay, substitute
+from ..ir.inline import inline_calls
+from ..ir.program import emit_program, substitute
 from ..ir.tensor import Emitter, Tensor
 from ..ir.write import write_function
 from .forward import FORWARD, Forward, kernels
@@ -47,7 +47,7 @@ class StepGradients:
     """
 
     def __init__(self, model: Model, forward: Forward, trained: Sequence[str], rules: str):
-        program = linearize(forward.mod, FORWARD, rules)
+        program = inline_calls(forward.mod, FORWARD, rules)
         count = len(model.inputs) + (forward.targets is not None)
         self.arguments, owned = program.params[:count], program.params[count:]
         self.seed = [owned.pop()] if forward.seeded else []
@@ -74,7 +74,7 @@ class StepGradients:
         program = self._program
         taken = dict(zip(self.state, statistics or self.state, strict=True))
         values = [taken.get(param, param) for param in program.params]
-        environment = replay(program, emitter.builder, values)
+        environment = emit_program(program, emitter.builder, values)
         loss_expr, _, state = substitute(program.result, environment).fields
         loss = emitter.lift(loss_expr)
         seed = [emitter.full(1.0, [], loss.dtype), None, None]

@@ -13,7 +13,7 @@ import tvm
 from ..errors import ArgumentError
 from ..frontend.mode import specialize
 from ..frontend.model import Model
-from ..layout.choice import Layout, layout_for, with_storage
+from ..layout.choice import Layout, choose_storage, layout_for
 from ..lower.target import target as resolve_target
 from .accumulate import MICRO_BATCH, build_end_of_window, build_micro_batch
 from .forward import Forward, LossChoice, LossFunction, build_forward, differentiated, laid_out
@@ -75,7 +75,7 @@ class Recipe:
         return STEP if self.accumulate == 1 else MICRO_BATCH
 
     def step(self, forward: Forward) -> tvm.IRModule:
-        """Return what a call computes, on top of a forward pass: a step, or a micro-batch of it."""
+        """The computation of a call, on top of a forward pass: a step, or a micro-batch of it."""
         if self.accumulate == 1:
             return build_step(self.model, forward, self.trained, self.optimizer, self.rules)
         return build_micro_batch(self.model, self.loss, forward, self.trained, self.rules)
@@ -122,7 +122,7 @@ def recipe(
     # They may have been replaced since the model was made.
     check_types({**model.params, **model.state}, owned_types(model), "parameter")
     resolved = resolve_target(target)
-    layout = with_storage(layout_for(resolved), specialize(model, True))
+    layout = choose_storage(layout_for(resolved), specialize(model, True))
     return Recipe(
         model, function, optimizer, trained, resolved, seed, rules, accumulate, layout, winograd
     )

@@ -69,7 +69,7 @@ def build_step(
 
     owned = [update.updates, *step.params, *step.state, *update.buffers]
     inputs = [*step.arguments, update.rate, *step.seed, *owned]
-    return with_donations(step.write(STEP, inputs, body), STEP, inputs, update.replaced, first=2)
+    return allow_donations(step.write(STEP, inputs, body), STEP, inputs, update.replaced, first=2)
 
 
 class Update:
@@ -152,7 +152,7 @@ class Update:
         return moved, _flat(new_buffers)
 
 
-def with_donations(
+def allow_donations(
     mod: tvm.IRModule, name: str, params: Sequence[Any], replaced: Sequence[Any], first: int
 ) -> tvm.IRModule:
     """Return the module whose function may overwrite parameters of it by its results.

@@ -6,7 +6,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.errors import ArgumentError
 from graphgrad.frontend.mode import specialize
-from graphgrad.ir.value_names import aliases_of, equal_names, with_aliases
+from graphgrad.ir.value_names import aliases_of, equal_names, record_aliases
 from tests.frontend.graphs import model_of, random
 
 
@@ -67,4 +67,4 @@ def test_a_name_of_several_variables_is_no_alias():
     function = relax.Function([x], relax.SeqExpr([block], y), ty)
     assert equal_names(function) == [["x", "y"]]
     shorter = relax.Function([x], relax.SeqExpr([], x), ty)
-    assert aliases_of(with_aliases(shorter, equal_names(function))) == {"y": "x"}
+    assert aliases_of(record_aliases(shorter, equal_names(function))) == {"y": "x"}

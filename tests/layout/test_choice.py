@@ -3,7 +3,7 @@ from tvm import relax
 
 from graphgrad.ir.tensor import type_shape
 from graphgrad.layout import orders
-from graphgrad.layout.choice import AS_IN_MODEL, Layout, layout_for, with_storage
+from graphgrad.layout.choice import AS_IN_MODEL, Layout, choose_storage, layout_for
 from tests.running import function
 
 HWIO = orders.filters_last(4)
@@ -23,8 +23,8 @@ def test_by_target():
 
 
 def test_storage_is_that_of_the_function():
-    assert with_storage(Layout(converts=True), convolution()).storage == {"x1": HWIO}
-    assert with_storage(AS_IN_MODEL, convolution()) == AS_IN_MODEL
+    assert choose_storage(Layout(converts=True), convolution()).storage == {"x1": HWIO}
+    assert choose_storage(AS_IN_MODEL, convolution()) == AS_IN_MODEL
 
 
 def test_functions_in_a_layout():

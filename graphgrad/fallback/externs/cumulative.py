@@ -47,7 +47,7 @@ def running(
     neutral: float,
     reverse: bool = False,
 ) -> te.Tensor:
-    """Return what folding the elements along an axis gives, up to each of them.
+    """The running fold of the elements along an axis, up to each of them.
 
     Parameters
     ----------

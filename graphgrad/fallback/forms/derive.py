@@ -107,7 +107,7 @@ class _Derivation:
 
     def _gathered(self, phase: Phase) -> te.Tensor:
         places = list(zip([axis.var for axis in self.element], phase.position, strict=True))
-        here = _with_terms(self.contribution, lambda exprs: all_substituted(exprs, places))
+        here = _replace_terms(self.contribution, lambda exprs: all_substituted(exprs, places))
         return gather(here, phase.inversion, phase.element, f"{self.name}_ph{label(phase.digits)}")
 
     def _classes(self, moduli: Sequence[int]) -> list[Phase]:
@@ -259,10 +259,10 @@ def _at_element(contribution: Contribution, element: Sequence[Axis]) -> Contribu
         )
         return tensor(*(axis.var for axis in element)) if same else node
 
-    return _with_terms(contribution, lambda exprs: all_transformed(exprs, change))
+    return _replace_terms(contribution, lambda exprs: all_transformed(exprs, change))
 
 
-def _with_terms(
+def _replace_terms(
     contribution: Contribution, change: Callable[[list[Expr]], list[Expr]]
 ) -> Contribution:
     """Return a contribution with the expressions of its terms changed, all at once.

@@ -20,7 +20,7 @@ from ..constants import is_false, is_true
 from ..contribution import Contribution
 from ..indices import polynomial
 from ..indices.conditions import conjuncts, narrowed, nonnegative_form
-from ..indices.float_indices import without_floats
+from ..indices.float_indices import replace_float_arithmetic
 from ..indices.linear_system import Axis, LinearSystem, NotAffineError, analyzer_of
 from ..walk import Expr, choice_of, contain, depend, identity, postorder, reads, transformed
 from .terms import hoisted
@@ -61,7 +61,7 @@ def affine_pieces(contribution: Contribution) -> list[Contribution]:
         return [contribution]
     if reads(*contribution.indices):
         return [contribution]
-    indices = [without_floats(index, contribution.axes) for index in contribution.indices]
+    indices = [replace_float_arithmetic(index, contribution.axes) for index in contribution.indices]
     whole = hoisted(contribution)
     waiting = [_Piece(whole.axes, indices, whole.conditions)]
     done: list[_Piece] = []

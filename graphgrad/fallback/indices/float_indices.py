@@ -57,7 +57,7 @@ class _Range:
         return self.low == self.high
 
 
-def without_floats(index: Expr, axes: Sequence[Axis]) -> Expr:
+def replace_float_arithmetic(index: Expr, axes: Sequence[Axis]) -> Expr:
     """Return an index with what is computed with floats replaced by integer divisions.
 
     What cannot be is left as it is.

@@ -49,7 +49,7 @@ def kernel_of(parameters: Sequence[Any], outputs: Sequence[te.Tensor]) -> tirx.P
     number = str(tvm_ffi.structural_hash(func))
     program = TensorProgram([*parameters, *[None] * len(outputs)], list(outputs))
     _KEPT.setdefault(number, (func, program))
-    func = _with_own_extents(func, [*parameters, *outputs]).with_attr(_ATTRIBUTE, number)
+    func = _rename_extents(func, [*parameters, *outputs]).with_attr(_ATTRIBUTE, number)
     stages = operations(*outputs)
     if any(isinstance(op, te.ExternOp | te.ScanOp) for op in stages):
         # TVM takes a scan for an elementwise map by the look of its loops, and fuses it.
@@ -131,7 +131,7 @@ def free_variables(*tensors: te.Tensor) -> list[tirx.Var]:
     return list(found.values())
 
 
-def _with_own_extents(func: tirx.PrimFunc, tensors: Sequence[Any]) -> tirx.PrimFunc:
+def _rename_extents(func: tirx.PrimFunc, tensors: Sequence[Any]) -> tirx.PrimFunc:
     """Return a function with symbolic extents of its own.
 
     TVM's fusion takes an extent that two functions have in common for one and the same number.

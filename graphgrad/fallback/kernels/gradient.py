@@ -15,8 +15,8 @@ from ..graph import Key, operations, outputs_of, rewritten
 from ..lift.prim_func import TensorProgram
 from ..memo import DERIVED
 from ..walk import identity, tensor_key
-from .choices import without_branches
-from .copies import original, without_copies
+from .choices import select_without_branching
+from .copies import original, read_through_copies
 from .expressions import expressions_of, free_variables, kept_expressions, kernel_of
 from .extents import renamed_extent
 from .saved import stored_wide, worth_saving
@@ -177,7 +177,7 @@ def _key(func: tirx.PrimFunc, inputs: int, outputs: int, constant: Sequence[int]
 
 
 def _saving(func: tirx.PrimFunc, program: TensorProgram, inputs: int) -> SavingKernel | None:
-    """Return what `saving_kernel` does; the gradient, which is known then, is kept."""
+    """As `saving_kernel`; the gradient, which is known then, is kept."""
     count = len(program.outputs)
     derivation = _Derivation(program, inputs)
     saved = derivation.save()
@@ -237,7 +237,7 @@ class _Derivation:
 
     def kernels(self) -> GradientKernels:
         """Return the gradient in kernels."""
-        gradients = without_branches(without_copies(self._given_outputs()))
+        gradients = select_without_branching(read_through_copies(self._given_outputs()))
         shared: list[GradientKernel] = []
         kept: dict[Key, te.Tensor] = {}
         for stage in shared_stages(gradients):

@@ -104,7 +104,7 @@ def stored_wide(
 
 
 def _before_rounding(tensor: te.Tensor) -> te.Tensor:
-    """Return what a stage rounds that stands for a reduction of narrow floats."""
+    """The value that a stage rounds which stands for a reduction of narrow floats."""
     return tensor if _may_be_stored(tensor) else sources(tensor.op)[0]
 
 

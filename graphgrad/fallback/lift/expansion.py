@@ -110,12 +110,12 @@ class Expansion:
         return replace(store, buffer=self.inside, indices=[self.time, *indices])
 
     def placeholder(self) -> te.Tensor:
-        """Return what iterations before have left, as the state of a scan."""
+        """The values that earlier iterations have left, as the state of a scan."""
         shape = list(self.past.shape)
         return te.placeholder(shape, str(self.buffer.dtype), name=f"{self.inside.name}_past")
 
     def beginning(self, state: te.Tensor | None, before: te.Tensor) -> te.Tensor:
-        """Return what the buffer inside holds when the iterations begin."""
+        """The contents of the inner buffer when the iterations begin."""
         if self.rows is None:
             assert state is not None
             return self._staged(state, self.trips)
@@ -133,7 +133,7 @@ class Expansion:
         return self._staged(lambda t, *rest: inside(t - self.lag, *rest), self.past.shape[0])
 
     def after(self, inside: te.Tensor, state: te.Tensor | None, before: te.Tensor) -> te.Tensor:
-        """Return what the buffer holds after the loop."""
+        """The contents of the buffer after the loop."""
         shape = tuple(self.buffer.shape)
         if self.rows is None:
             assert state is not None
@@ -198,7 +198,7 @@ def scanned(
     firsts: Sequence[te.Tensor],
     inside: Sequence[te.Tensor],
 ) -> list[te.Tensor]:
-    """Return what all iterations have left, each from what those before have."""
+    """The values that all iterations have left, each from those before."""
     updates = [state.update(tensor) for state, tensor in zip(states, inside, strict=True)]
     name = "_".join(str(state.buffer.name) for state in states[:2]) + "_scan"
     return listed(te.scan(list(firsts), updates, list(placeholders), name=name))

@@ -252,7 +252,7 @@ class _Raising:
         return self.origins.get(identity(buffer), identity(buffer))
 
     def _before(self, expansion: Expansion) -> te.Tensor | None:
-        """Return what a buffer holds before a loop, if that matters."""
+        """The contents of a buffer before a loop, if they matter."""
         if not expansion.is_state and expansion.rows is None:
             return None
         private = self.private.get(identity(expansion.buffer))
@@ -276,7 +276,7 @@ class _Raising:
     def _scan(
         self, states: Sequence[Expansion], before: Any, placeholders: Any
     ) -> dict[int, te.Tensor]:
-        """Return what all iterations have left, and let all else be made of that."""
+        """The values that all iterations have left, of which all else is then made."""
         if not states:
             return {}
         keys = [identity(state.buffer) for state in states]

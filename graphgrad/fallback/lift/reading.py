@@ -31,7 +31,7 @@ _HARMLESS = ("pragma_", "double_buffer", "async_", "software_pipeline", "storage
 
 
 def statements_of(func: tirx.PrimFunc) -> list[Statement]:
-    """Return what a function does.
+    """The statements of a function, as reads and writes.
 
     Raises
     ------

@@ -50,7 +50,7 @@ class Result:
 
 
 def updated(update: Update, held: Held) -> list[Result]:
-    """Return what the buffers of an update's stores hold after it.
+    """The contents of the buffers of an update's stores after it.
 
     Parameters
     ----------

@@ -18,14 +18,14 @@ from tvm.ir import prim
 
 from ..backprop import is_float
 from ..constants import is_true
-from ..graph import Operation, listed, outputs_of, reduce_with, with_bodies
+from ..graph import Operation, listed, outputs_of, reduce_with, replace_bodies
 from ..guarded import within
 from ..kinds import map_stage
 from ..walk import Expr, depend, identity, reads, substituted
 
 
 def explicit_reduction(op: Operation) -> list[te.Tensor] | None:
-    """Return what the outputs of a reduction become, or None for a stage that may stay as it is.
+    """The new outputs of a reduction, or None for a stage that may stay as it is.
 
     A condition goes into the source; the identity of the combiner is in the other branch. What is
     given as `init` is combined, as the left operand, in a stage behind: a reduction must start
@@ -41,7 +41,7 @@ def explicit_reduction(op: Operation) -> list[te.Tensor] | None:
     if not isinstance(op, te.ComputeOp) or not isinstance(op.body[0], tirx.Reduce):
         return None
     body = op.body[0]
-    combiner = _with_infinite_identity(body.combiner) if len(body.init) else body.combiner
+    combiner = _make_identity_infinite(body.combiner) if len(body.init) else body.combiner
     identities = list(combiner.identity_element)
     init = _init(body.init, identities)
     loops = _loops(op)
@@ -61,13 +61,13 @@ def explicit_reduction(op: Operation) -> list[te.Tensor] | None:
     else:
         sources = _choices(where, body.source, identities)
         reduced = reduce_with(body, sources, tirx.const(True), [], combiner)
-    outputs = outputs_of(with_bodies(op, reduced))
+    outputs = outputs_of(replace_bodies(op, reduced))
     if init or not_empty:
         outputs = _completed(op, combiner, init, not_empty, outputs)
     return [outputs[component] for component in components]
 
 
-def _with_infinite_identity(combiner: Any) -> Any:
+def _make_identity_infinite(combiner: Any) -> Any:
     """Return a combiner of floats by maximum or minimum with an infinity as its identity.
 
     That of TVM is the largest finite number, which an infinite `init` would lose against.
@@ -84,7 +84,7 @@ def _with_infinite_identity(combiner: Any) -> Any:
 
 
 def _init(init: Sequence[Expr], identities: Sequence[Expr]) -> list[Expr]:
-    """Return what a reduction starts from, in the right dtypes; empty if that is the identity."""
+    """The initial values of a reduction, in the right dtypes; empty if that is the identity."""
     values = [
         value if str(value.ty) == str(start.ty) else prim.Cast(start.ty, value)
         for value, start in zip(init, identities, strict=False)

@@ -15,13 +15,13 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ..backprop import is_float
-from ..graph import Operation, outputs_of, with_expressions
+from ..graph import Operation, map_expressions, outputs_of
 from ..walk import Expr
 
 _HIDDEN = "graphgrad.hidden"
 
 
-def with_shown_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def reveal_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function that was made of stages of `hidden_bindings`, with what they bind."""
     return func.with_body(tvm_ffi.structural_map(func.body, (prim.Let, _shown)))
 
@@ -46,7 +46,7 @@ def hidden_bindings(op: Operation) -> list[te.Tensor] | None:
 
     if not isinstance(op, te.ComputeOp):
         return None
-    other = with_expressions(op, lambda node: tvm_ffi.structural_map(node, (prim.Let, hide)))
+    other = map_expressions(op, lambda node: tvm_ffi.structural_map(node, (prim.Let, hide)))
     return outputs_of(other) if changed else None
 
 

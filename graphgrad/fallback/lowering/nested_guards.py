@@ -15,7 +15,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ...tvm_fixes.hooks import extern_stage
-from ..graph import Operation, outputs_of, with_expressions
+from ..graph import Operation, map_expressions, outputs_of
 from ..walk import Expr, called, is_load
 
 _CHOICE = "prim.if_then_else"
@@ -38,14 +38,14 @@ def protected_guards(op: Operation) -> list[te.Tensor] | None:
         return result
 
     if isinstance(op, te.ComputeOp):
-        other = with_expressions(op, change)
+        other = map_expressions(op, change)
     elif isinstance(op, te.ExternOp):
         buffers = (op.input_placeholders, op.output_placeholders)
         other = extern_stage(op.name, op.tag, op.attrs, op.inputs, *buffers, change(op.body))
     return outputs_of(other) if changed else None
 
 
-def with_protected_guards(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def protect_nested_guards(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function with its conditions protected.
 
     Taking bindings out of a choice's branch may bring two conditions together.

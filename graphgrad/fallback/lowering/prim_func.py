@@ -23,14 +23,14 @@ from ..graph import Key, operations, rewritten, sources
 from ..kinds import copied
 from ..walk import identity, tensor_key
 from .accumulation import Accumulation, accumulated, accumulations, overwriting
-from .explicit_bindings import with_explicit_bindings
+from .explicit_bindings import bind_shared_values
 from .explicit_reductions import explicit_reduction
-from .hidden_bindings import hidden_bindings, with_shown_bindings
+from .hidden_bindings import hidden_bindings, reveal_bindings
 from .nested_guards import protected_guards
-from .out_of_range_loads import without_stray_loads
-from .scans import without_scans
+from .out_of_range_loads import clamp_out_of_range_loads
+from .scans import lower_scans
 from .wide_arrays import wide_arrays
-from .wide_floats import with_wide_floats
+from .wide_floats import widen_bfloat16
 from .wide_reductions import wide_reduction
 
 
@@ -81,7 +81,7 @@ def lowered(
     index_dtype_override: str | None = None,
     rounded: bool = True,
 ) -> tirx.PrimFunc:
-    """Return what `create_prim_func` does.
+    """As `create_prim_func`.
 
     Parameters
     ----------
@@ -100,8 +100,8 @@ def lowered(
     stages = iter(_distinct(_lowerable([*tensors, *sums], rounded)))
     parameters = [next(stages) if isinstance(arg, te.Tensor) else arg for arg in args]
     func = te.create_prim_func([*parameters, *stages], index_dtype_override=index_dtype_override)
-    func = with_shown_bindings(func)
-    func = with_explicit_bindings(with_wide_floats(func) if rounded else func)
+    func = reveal_bindings(func)
+    func = bind_shared_values(widen_bfloat16(func) if rounded else func)
     func = write_exact_divisions(func)
     _check_variables(func)
     if not pairs:
@@ -112,8 +112,8 @@ def lowered(
 
 def _lowerable(tensors: Sequence[te.Tensor], rounded: bool) -> list[te.Tensor]:
     """Return the same tensors by stages that TVM lowers rightly."""
-    tensors = without_stray_loads(tensors)
-    tensors = without_scans(tensors, lambda rows: _distinct(_lowerable(rows, rounded)))
+    tensors = clamp_out_of_range_loads(tensors)
+    tensors = lower_scans(tensors, lambda rows: _distinct(_lowerable(rows, rounded)))
     changes = (explicit_reduction, cut_stage, protected_guards, hidden_bindings)
     for change in (wide_arrays, wide_reduction, *changes) if rounded else changes:
         tensors = rewritten(tensors, change)

@@ -18,18 +18,18 @@ from tvm import s_tir, te, tirx
 
 from ...ir.loops import over_axes, sequence
 from ...tvm_fixes.hooks import extern_stage
-from ..graph import DETECT_ACCESS, Key, Operation, operations, outputs_of, sources, with_inputs
+from ..graph import DETECT_ACCESS, Key, Operation, operations, outputs_of, replace_inputs, sources
 from ..indices.index_system import Axis
 from ..scans.circular_buffers import in_ring, looks_back, read_at_the_end, reading_rings, ring_rows
 from ..scans.scan import step, step_time
 from ..walk import Expr, identity, tensor_key
-from .explicit_bindings import with_explicit_bindings
-from .hidden_bindings import with_shown_bindings
+from .explicit_bindings import bind_shared_values
+from .hidden_bindings import reveal_bindings
 
 Lowerable = Callable[[Sequence[te.Tensor]], Sequence[te.Tensor]]
 
 
-def without_scans(tensors: Sequence[te.Tensor], lowerable: Lowerable) -> list[te.Tensor]:
+def lower_scans(tensors: Sequence[te.Tensor], lowerable: Lowerable) -> list[te.Tensor]:
     """Return tensors that depend on extern stages, which loop over time, instead of scans.
 
     Parameters
@@ -52,7 +52,7 @@ def without_scans(tensors: Sequence[te.Tensor], lowerable: Lowerable) -> list[te
             lowered, short = _lowered(op, lowerable, at_the_end)
         else:
             lowered, short = reading_rings(op, rings), set()
-        moved = with_inputs(lowered, table)
+        moved = replace_inputs(lowered, table)
         for tensor, result in zip(outputs_of(op), outputs_of(moved), strict=True):
             if tensor_key(tensor) in short:
                 rings[tensor_key(tensor)] = result
@@ -82,8 +82,8 @@ def _lowered(op: Any, lowerable: Lowerable, at_the_end: set[Key]) -> tuple[Opera
     function = te.create_prim_func(
         [*placeholders, *op.state_placeholder, time.var, *lowerable(rows)]
     )
-    function = with_shown_bindings(function)
-    function = with_explicit_bindings(function, small_stay=False)
+    function = reveal_bindings(function)
+    function = bind_shared_values(function, small_stay=False)
     buffers = dict(zip(map(tensor_key, inputs), function.params, strict=False))
     parameters = list(function.params[len(inputs) : len(inputs) + len(rows)])
     states = [_State(parameter, parameter, None) for parameter in parameters]

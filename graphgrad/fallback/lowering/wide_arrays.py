@@ -27,7 +27,7 @@ _DTYPE = 4
 
 
 def wide_arrays(op: Operation) -> list[te.Tensor] | None:
-    """Return what the outputs of an extern stage become, or None for one that may stay as it is.
+    """The new outputs of an extern stage, or None for one that may stay as it is.
 
     Parameters
     ----------

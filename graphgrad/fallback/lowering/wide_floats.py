@@ -37,7 +37,7 @@ _EXACT = ("bool", "int8", "uint8")
 """Of what a bfloat16 holds every value."""
 
 
-def with_wide_floats(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return the same function with all arithmetic of bfloat16 in float32.
 
     It may be applied again, after stages of different functions have become one.
@@ -148,7 +148,7 @@ class Widening:
         return unrolled(self._wide(node))
 
     def mutated(self, node: Any, mutator: Any) -> Any:
-        """Return what a statement is made of: an expression, or a buffer, or a part of one."""
+        """The part that a statement is made of: an expression, or a buffer, or a part of one."""
         if isinstance(node, tvm.ir.TensorRegion):
             ranges = [mutator.mutate(each) for each in node.region]
             return tvm.ir.TensorRegion(mutator.mutate(node.source), ranges, node.ty)
@@ -239,7 +239,7 @@ class Widening:
         return rebuilt(node, parts)
 
     def _rounded(self, cast: Expr, bound: bool, rounded_later: bool) -> Recursion:
-        """Return what is cast to the narrow dtype, in float32, with no more digits than that."""
+        """The value that is cast to the narrow dtype, in float32, with no more digits than that."""
         exact = self._is_narrow(cast.value) or str(cast.value.ty) in _EXACT
         value = yield self._wide(cast.value, bound or not (exact or rounded_later), rounded_later)
         if str(value.ty) != _WIDE:

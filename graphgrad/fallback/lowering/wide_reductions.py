@@ -11,7 +11,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ..backprop import wide
-from ..graph import Operation, outputs_of, reduce_with, with_bodies
+from ..graph import Operation, outputs_of, reduce_with, replace_bodies
 from ..kinds import map_stage
 from ..walk import Expr, called, identity
 from .wide_floats import Widening
@@ -20,7 +20,7 @@ _ARITHMETIC = (prim.Add, prim.Sub, prim.Mul)
 
 
 def wide_reduction(op: Operation) -> list[te.Tensor] | None:
-    """Return what the outputs of a reduction become, or None for a stage that may stay as it is.
+    """The new outputs of a reduction, or None for a stage that may stay as it is.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def wide_reduction(op: Operation) -> list[te.Tensor] | None:
         init=[_in_wide(value) for value in body.init],
         combiner=_wide_combiner(body.combiner),
     )
-    reduced = outputs_of(with_bodies(op, components))
+    reduced = outputs_of(replace_bodies(op, components))
     return [
         _rounded(reduced[int(each.value_index)], str(op.output(number).dtype), str(op.name))
         for number, each in enumerate(op.body)

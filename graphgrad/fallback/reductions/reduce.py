@@ -26,7 +26,7 @@ from ..guarded import Guard, Guarded
 from ..indices.index_system import Axis
 from ..indices.row_major import raveled
 from ..kinds import Kind, marked
-from ..walk import Expr, depend, identity, items, substituted, without_lets
+from ..walk import Expr, depend, identity, inline_lets, items, substituted
 from .combiner import Combination, Combiner
 
 OTHERS = "graphgrad.product_of_others"
@@ -58,7 +58,7 @@ class Point:
 
 
 def reduction_points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
-    """Return what a reduction evaluates, with the cotangents of that.
+    """The expressions that a reduction evaluates, with their cotangents.
 
     Components whose combination is not known here are left out: see `reduce_restated`.
 
@@ -102,7 +102,7 @@ class Reduction:
         self.reduced = self.axes[len(op.axis) :]
         body = op.body[0]
         self.combiner = Combiner(body.combiner)
-        self.sources = [without_lets(source) for source in body.source]
+        self.sources = [inline_lets(source) for source in body.source]
         self.has_init = len(body.init) > 0
         self.starts = [
             value if str(value.ty) == str(source.ty) else value.astype(str(source.ty))

@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from ..graph import listed, outputs_of, reduce_with, with_bodies
+from ..graph import listed, outputs_of, reduce_with, replace_bodies
 from ..indices.row_major import element_count, raveled, unraveled
 from ..kinds import map_stage
 from ..walk import Expr, loaded, substituted
@@ -113,7 +113,7 @@ def _in_one_dimension(tensor: te.Tensor, count: int) -> te.Tensor:
 def _from_init(reduction: Reduction, group: Sequence[int]) -> dict[int, te.Tensor]:
     """Return components of a reduction as combinations of its init with what it reduces."""
     op = reduction.op
-    rest = outputs_of(with_bodies(op, reduce_with(op.body[0], list(op.body[0].source), init=[])))
+    rest = outputs_of(replace_bodies(op, reduce_with(op.body[0], list(op.body[0].source), init=[])))
 
     def component(number: int) -> te.Tensor:
         def body(*position: Any) -> Expr:

@@ -33,7 +33,7 @@ from ..indices.index_system import Axis
 from ..kinds import map_stage
 from ..walk import Expr, tensor_key
 from .circular_buffers import reads_rows
-from .scan import without_externs
+from .scan import replace_externs
 from .slices import Slicing
 from .stacks import Stacking
 
@@ -184,7 +184,7 @@ class _Segments:
             tensor_key(whole): _from_time(state, whole, first)
             for whole, state in zip(op.state_placeholder, states, strict=True)
         }
-        updates = rewritten(without_externs(op), lambda stage: None, shifted)
+        updates = rewritten(replace_externs(op), lambda stage: None, shifted)
         slicing = Slicing(scan_body(self._stepwise(updates)), time, {}, around)
         rows = slicing.tensors(updates, first + time.var)
         for state in states:

@@ -13,7 +13,7 @@ import tvm
 from tvm import te, tirx
 
 from ..constants import integer_value
-from ..graph import Key, Operation, outputs_of, scan_body, sources, with_expressions
+from ..graph import Key, Operation, map_expressions, outputs_of, scan_body, sources
 from ..indices.linear_system import Axis, analyzer_of
 from ..walk import Expr, is_load, loaded, postorder, reads, tensor_key, transformed
 from .restage import stage_of
@@ -128,7 +128,7 @@ def reading_rings(op: Operation, rings: Mapping[Key, te.Tensor]) -> Operation:
         row, *rest = loaded(node)[1]
         return ring(in_ring(row, ring.shape[0]), *rest)
 
-    return with_expressions(op, lambda root: transformed(root, change))
+    return map_expressions(op, lambda root: transformed(root, change))
 
 
 def _is_short(op: Any) -> bool:

@@ -19,7 +19,7 @@ from ..indices.index_system import Axis
 from ..kinds import Kind, kind_of, marked
 from ..reductions.reduce import OTHERS, stage_axes
 from ..scatter import Scatter, scatter_add, scatters_of
-from ..walk import Expr, is_load, substituted, without_lets
+from ..walk import Expr, inline_lets, is_load, substituted
 
 _LASTING = (Kind.CONTRACTION, Kind.MAP, Kind.REDUCE)
 """Kinds that a stage keeps when it loses or gains dimensions."""
@@ -90,7 +90,7 @@ class Stage(ABC):
 
     @abstractmethod
     def built(self, around: Sequence[Axis] = ()) -> list[te.Tensor]:
-        """Return what the stage computes; `around` are loops of others that it may depend on."""
+        """The computation of the stage; `around` are loops of others that it may depend on."""
 
 
 def stage_of(op: Operation) -> Stage:
@@ -116,7 +116,7 @@ def stage_of(op: Operation) -> Stage:
         roots = [*body.source, body.condition, *body.init]
     else:
         roots = list(op.body)
-    roots = [without_lets(root) for root in roots]
+    roots = [inline_lets(root) for root in roots]
     return _Compute(op, stage_axes(op), roots, len(op.axis), _lasting_attributes(op))
 
 
@@ -203,7 +203,7 @@ class _Scatter(Stage):
         )
 
     def _at_index(self, dimension: int, index: Expr) -> _Scatter:
-        """Return what is added where one index has a value, in loops over no more than that."""
+        """The addition where one index has a value, in loops over no more than that."""
         target = self.roots[dimension]
         roots = [root for i, root in enumerate(self.roots) if i != dimension]
         shape = [extent for i, extent in enumerate(self.shape) if i != dimension]

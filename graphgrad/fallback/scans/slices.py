@@ -111,7 +111,7 @@ class Slicing:
         self.made: list[Operation] = []
         """What was made for the results, each stage after those it reads; scans as one stage."""
         self.slices: dict[int, list[Slice]] = {
-            identity(inner): [] for op in stages for inner in _with_inside(op)
+            identity(inner): [] for op in stages for inner in _expand_scan(op)
         }
         self.demanded: list[Slice] = []
 
@@ -309,12 +309,12 @@ class Slicing:
         return analyzer
 
 
-def _with_inside(op: Operation) -> list[Operation]:
+def _expand_scan(op: Operation) -> list[Operation]:
     """Return a stage; a scan after its states and the stages of its body."""
     if not isinstance(op, te.ScanOp):
         return [op]
     states = [state.op for state in op.state_placeholder]
-    return [*states, *(inner for stage in scan_body(op) for inner in _with_inside(stage)), op]
+    return [*states, *(inner for stage in scan_body(op) for inner in _expand_scan(stage)), op]
 
 
 def _readers_last(wanted: Iterable[Slice]) -> list[Slice]:

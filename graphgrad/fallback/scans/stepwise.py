@@ -31,7 +31,7 @@ from .windows import window as window_of
 def stepwise_parts(
     op: Any, cotangents: Sequence[te.Tensor | None], sweep: Sweep
 ) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
-    """Return what a `STEPWISE` scan adds to the cotangents of its initial states and its inputs.
+    """The contribution of a `STEPWISE` scan to the cotangents of its initial states and its inputs.
 
     Parameters and errors are those of `scan.scan_parts`.
     """
@@ -214,7 +214,7 @@ class _Backwards:
         self.states.append(state)
 
     def _of_outside(self, i: int, rows: te.Tensor) -> tuple[te.Tensor, Contribution | te.Tensor]:
-        """Return what all steps add to the cotangent of a tensor that they read."""
+        """The contribution of all steps to the cotangent of a tensor that they read."""
         tensor, window = self.outside[i], self.step.windows[i]
         if window.dimension is not None:
             return tensor, window.contribution(rows)

@@ -55,7 +55,7 @@ class Window:
         return map_stage(self._shape(), body, name=f"{self.tensor.op.name}_read")
 
     def contribution(self, rows: te.Tensor) -> Contribution:
-        """Return what the cotangents of the part, from the last time to the first, add.
+        """The sums of the part's cotangents, from the last time to the first.
 
         Parameters
         ----------

@@ -189,14 +189,14 @@ def _pieces(kernels: Kernels, target: tvm.target.Target, count: int) -> list[Pie
         dealt[lightest][variable] = kernels[variable]
         loads[lightest] += sizes[variable] + _EACH_KERNEL
     pieces = [Piece(each, target) for each in dealt]
-    return [*pieces, Piece(checks, _without_effort(target))] if checks else pieces
+    return [*pieces, Piece(checks, _without_optimization(target))] if checks else pieces
 
 
 def _is_check(kernel: tirx.PrimFunc) -> bool:
     return bool((kernel.attrs or {}).get(CHECK))
 
 
-def _without_effort(target: tvm.target.Target) -> tvm.target.Target:
+def _without_optimization(target: tvm.target.Target) -> tvm.target.Target:
     """Return a target for which LLVM emits code as it comes."""
     return tvm.target.Target({**target.export(), "opt-level": 0})
 

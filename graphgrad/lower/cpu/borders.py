@@ -11,7 +11,7 @@ from tvm import tirx
 from ...ir.kernel_structure import Load, Stage, buffer_of, is_among, stages, statements_of
 from ...ir.passes import Phase, compiler_pass
 from ..kernels.pads import Border, border_of
-from .buffer_views import Places, block_of, restated, with_nests
+from .buffer_views import Places, block_of, replace_nests, restated
 from .contraction import blocks_of
 
 
@@ -73,7 +73,7 @@ def read_inside_borders(func: tirx.PrimFunc) -> tirx.PrimFunc:
             axes = [(tvm.ir.Var(v.var.name, v.var.ty), v.dom, v.iter_type) for v in block.iter_vars]
             values = {v.var: axis[0] for v, axis in zip(block.iter_vars, axes, strict=True)}
             nests[number], changed = restated(block, axes, values, read, stage.name), True
-    return with_nests(func, nests, internal) if changed else func
+    return replace_nests(func, nests, internal) if changed else func
 
 
 def _moved(border: Border) -> Places:

@@ -30,19 +30,19 @@ from ...ir.kernel_structure import (
     Load,
     Stage,
     is_among,
+    replace_statements,
     stages,
     statements_of,
     static,
     stride,
+    substitute_values,
     uses,
     volume,
-    with_statements,
-    with_values,
 )
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import replace_nodes, visit_nodes
 from ..kernels.contraction import reuses_operands
-from .buffer_views import block_of, restated, with_nests
+from .buffer_views import block_of, replace_nests, restated
 from .map import SMALL
 from .rowwise.accumulation import Accumulation, accumulations_of
 
@@ -77,7 +77,7 @@ def vectorize_groups(func: tirx.PrimFunc) -> tirx.PrimFunc:
         for nest in (writer.changed(stage, own) if _may_change(stage) else [own])
     ]
     unchanged = all(new is old for new, old in zip(made, nests, strict=False))
-    return func if unchanged else with_nests(func, made, writer.buffers)
+    return func if unchanged else replace_nests(func, made, writer.buffers)
 
 
 def _may_change(stage: Stage) -> bool:
@@ -155,7 +155,7 @@ class _Copy:
         if [axis.extent for axis in axes] != [axis.extent for axis in self.axes]:
             return False
         names = {axis.var: own.var for axis, own in zip(axes, self.axes, strict=True)}
-        return bool(tvm_ffi.structural_equal(with_values(load, names), self.load))
+        return bool(tvm_ffi.structural_equal(substitute_values(load, names), self.load))
 
     def at(self, indices: Sequence[Any]) -> Any:
         """Return a read of it."""
@@ -190,7 +190,7 @@ class _Writer:
         groups = _groups_of(stage)
         if groups is None:
             divides = any(_divides(load.indices) for load in stage.loads)
-            return (divides and self._with_smooth_reads(stage, nest)) or [nest]
+            return (divides and self._smooth_reads(stage, nest)) or [nest]
         sums = accumulations_of(stage, block_of(nest))
         return [nest] if sums is None else self._in_two_steps(stage, nest, groups, sums[0])
 
@@ -211,7 +211,7 @@ class _Writer:
         values[groups.members.var] = tirx.floormod(values[member.var], groups.size)
         block = _accumulating(sums, sums.element, between, place)
         first = restated(block, axes, values, {}, self._name(f"{stage.name}_by_member"))
-        made = self._with_smooth_reads(self._stage(first), first)
+        made = self._smooth_reads(self._stage(first), first)
         if made is None:
             return [nest]
         self.buffers.append(between)
@@ -221,7 +221,7 @@ class _Writer:
         )
         return [*made, restated(block, axes, values, {}, stage.name)]
 
-    def _with_smooth_reads(self, stage: Stage, nest: Any) -> list[Any] | None:
+    def _smooth_reads(self, stage: Stage, nest: Any) -> list[Any] | None:
         """Return a stage whose reads all go along its vector, behind what is laid out for that.
 
         Returns
@@ -262,7 +262,7 @@ class _Writer:
 
     def _stage(self, nest: Any) -> Stage:
         """Return the stage that a nest is."""
-        body = with_statements(self._func.body, [nest], self.buffers)
+        body = replace_statements(self._func.body, [nest], self.buffers)
         (stage,) = stages(self._func.with_body(body)) or []
         return stage
 
@@ -326,7 +326,7 @@ def _is_indirect(load: Any) -> bool:
 
 
 def _in_place_of(load: Any, changes: Iterable[tuple[Any, Any]]) -> Any:
-    """Return what takes the place of a read; the read itself if nothing does."""
+    """The replacement of a read; the read itself if nothing does."""
     return next((new for old, new in changes if tvm_ffi.structural_equal(old, load)), load)
 
 

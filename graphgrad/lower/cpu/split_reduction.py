@@ -21,7 +21,7 @@ from tvm.s_tir import SBlock
 from ...ir.kernel_structure import Axis, Stage, stages, statements_of, stride, volume
 from ...ir.passes import Phase, compiler_pass
 from ...ir.tensor import bits
-from .buffer_views import block_of, restated, with_nests
+from .buffer_views import block_of, replace_nests, restated
 from .map import PARALLEL_TRIPS, SMALL
 from .rowwise.accumulation import Accumulation, accumulations_of, maximum, minimum
 
@@ -73,7 +73,7 @@ def split_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
         own = _buffer_of_parts(accumulation, cut)
         buffers.append(own)
         nests += [_parts(stage, block, cut, own), _combined(stage, block, cut, own, accumulation)]
-    return with_nests(func, nests, buffers) if len(nests) > len(found) else func
+    return replace_nests(func, nests, buffers) if len(nests) > len(found) else func
 
 
 def _cut(stage: Stage) -> _Cut | None:
@@ -99,7 +99,7 @@ def _cut(stage: Stage) -> _Cut | None:
 
 
 def _extremum(stage: Stage, block: SBlock) -> Accumulation | None:
-    """Return what a stage accumulates if it is an extremum that hands NaN on."""
+    """The accumulation of a stage that is an extremum which hands NaN on."""
     accumulations = accumulations_of(stage, block) or []
     return next((one for one in accumulations if one.combine in (maximum, minimum)), None)
 

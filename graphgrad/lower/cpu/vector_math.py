@@ -22,11 +22,11 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 from ...ir.kernel_structure import (
     is_conditional,
+    replace_block_body,
+    replace_statements,
     statements_of,
     static,
-    with_block_body,
-    with_statements,
-    with_values,
+    substitute_values,
 )
 from ...ir.loops import loop, sequence, variable
 from ...ir.passes import Phase, compiler_pass
@@ -87,10 +87,10 @@ def vectorize_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if not isinstance(func.body, SBlockRealize) or not _calls(func.body):
         return func
-    return func.with_body(_with_arithmetic(func.body))
+    return func.with_body(_write_arithmetic(func.body))
 
 
-def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
+def _write_arithmetic(root: SBlockRealize) -> SBlockRealize:
     buffers = list(root.block.alloc_buffers)
 
     def in_vectors(loop: tirx.For) -> Any:
@@ -108,17 +108,17 @@ def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
             return block
         values = _Values(tirx.const(1, "int32"), tirx.const(0, "int32"))
         changed = [part for one in statements_of(block.body) for part in values.written_out(one)]
-        return with_block_body(block, sequence(*changed), values.buffers)
+        return replace_block_body(block, sequence(*changed), values.buffers)
 
     body = [
         tvm_ffi.structural_map(s, (tirx.For, in_vectors)) for s in statements_of(root.block.body)
     ]
     body = [tvm_ffi.structural_map(statement, (SBlock, in_scalars)) for statement in body]
-    return with_statements(root, body, buffers)
+    return replace_statements(root, body, buffers)
 
 
 def _vectorized_block(loop: tirx.For) -> Any | None:
-    """Return what a vectorized loop stores, without its block, if functions are called there."""
+    """The store of a vectorized loop, without its block, if functions are called there."""
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, SBlockRealize):
         return None
     realize, block = loop.body, loop.body.block
@@ -127,7 +127,7 @@ def _vectorized_block(loop: tirx.For) -> Any | None:
     if not _may_be_written_out(block.body):
         return None
     pairs = zip(block.iter_vars, realize.iter_values, strict=True)
-    return with_values(block.body, {iterator.var: value for iterator, value in pairs})
+    return substitute_values(block.body, {iterator.var: value for iterator, value in pairs})
 
 
 def _may_be_written_out(body: Any) -> bool:
@@ -151,7 +151,7 @@ def _is_store_or_number(statement: Any) -> bool:
 
 def _loop_of_its_own(old: tirx.For, store: Any) -> tirx.For:
     own = variable(old.loop_var.name, str(old.loop_var.ty))
-    return loop(own, old.extent, with_values(store, {old.loop_var: own}), old.kind, old.min)
+    return loop(own, old.extent, substitute_values(store, {old.loop_var: own}), old.kind, old.min)
 
 
 def _calls(node: Any) -> list[Any]:
@@ -218,7 +218,7 @@ class _Values:
     def written_out(self, statement: Any) -> list[Any]:
         """Return the stores that compute what one does; one that names a value keeps it."""
         self._stores, self._known = [], []
-        statement = with_values(statement, self._named) if self._named else statement
+        statement = substitute_values(statement, self._named) if self._named else statement
         if isinstance(statement, tirx.Bind):
             value = tvm_ffi.structural_map(statement.value, (tvm.ir.Call, self._arithmetic))
             self._named[statement.var] = self(value)
@@ -227,7 +227,7 @@ class _Values:
         return [*self._stores, tirx.BufferStore(statement.buffer, value, statement.indices)]
 
     def _arithmetic(self, call: Any) -> Any:
-        """Return what takes a call's place; its arguments are written out already."""
+        """The arithmetic in place of a call; its arguments are written out already."""
         function = _function(call)
         if function is None:
             return call
@@ -313,7 +313,7 @@ def _tanh(keep: _Values, x: Any) -> Any:
     small = keep(x * (square * keep.polynomial(_TANH, square) + _float(1)))
     power = keep(_moderate_exp(keep, keep(keep(_at_most(_WHOLE_TANH, size)) * _float(2))))
     large = keep(_float(1) - _float(2) / (power + _float(1)))
-    return tirx.Select(size < _float(_SMALL_TANH), small, _with_sign(large, x))
+    return tirx.Select(size < _float(_SMALL_TANH), small, _copy_sign(large, x))
 
 
 def _erf(keep: _Values, x: Any) -> Any:
@@ -327,10 +327,10 @@ def _erf(keep: _Values, x: Any) -> Any:
     argument = keep(tirx.Select(is_small, x * x, keep(_at_most(_WHOLE_ERF, size))))
     value = keep.polynomial(coefficients, argument)
     large = keep(_float(1) - keep(_moderate_exp(keep, value)))
-    return tirx.Select(is_small, x * value, _with_sign(large, x))
+    return tirx.Select(is_small, x * value, _copy_sign(large, x))
 
 
-def _with_sign(size: Any, x: Any) -> Any:
+def _copy_sign(size: Any, x: Any) -> Any:
     """Return a number that is not negative with the sign of x."""
     sign = tirx.reinterpret("int32", x) & _int(-(2**31))
     return tirx.reinterpret("float32", tirx.reinterpret("int32", size) | sign)

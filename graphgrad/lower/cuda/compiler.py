@@ -178,7 +178,7 @@ def _load_nvrtc() -> tuple[Any, list[str]]:
 
 
 def _fetch(size_of: Any, read: Any, program: Any) -> bytes:
-    """Return what NVRTC writes into a buffer of the size that it asks for."""
+    """The bytes that NVRTC writes into a buffer of the size that it asks for."""
     _, size = size_of(program)
     buffer = b" " * size
     read(program, buffer)
@@ -194,11 +194,11 @@ def _unserved(compiler: str, arch: str, served: list[str]) -> str:
 
 def _refused(compiler: str, arch: str, log: str, source: str) -> str:
     errors = [line for line in log.splitlines() if "error" in line or "fatal" in line]
-    said = [_with_kernel(line, source) for line in (errors or log.splitlines())[:_REPORTED]]
+    said = [_name_kernel(line, source) for line in (errors or log.splitlines())[:_REPORTED]]
     return "\n".join([f"{compiler} refuses the kernels for {arch}:", *said])
 
 
-def _with_kernel(line: str, source: str) -> str:
+def _name_kernel(line: str, source: str) -> str:
     """Return a line of a compiler's complaint, with the name of the kernel that it points into."""
     place = re.match(rf"{re.escape(_SOURCE)}\((\d+)\)", line)
     if place is None:

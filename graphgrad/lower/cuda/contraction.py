@@ -17,7 +17,15 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule, dlight
 
-from ...ir.kernel_structure import Axis, Stage, buffer_of, statements_of, uses, volume, with_values
+from ...ir.kernel_structure import (
+    Axis,
+    Stage,
+    buffer_of,
+    statements_of,
+    substitute_values,
+    uses,
+    volume,
+)
 from ...ir.loops import block, bound, variable
 from ..kernels.contraction import operands
 from .threads import at_point, divisor
@@ -91,7 +99,9 @@ def tiles(group: Sequence[Any], shared: Sequence[Any]) -> tuple[list[Any], list[
     if None in kernels:
         return None  # a map is left that could not be computed inside
     renamed = dict(zip(done.params, params, strict=True))
-    return [with_values(kernel, renamed) for kernel in kernels], list(done.body.block.alloc_buffers)
+    return [substitute_values(kernel, renamed) for kernel in kernels], list(
+        done.body.block.alloc_buffers
+    )
 
 
 def _on_one_axis(kernel: Any) -> Any | None:
@@ -107,7 +117,7 @@ def _on_one_axis(kernel: Any) -> Any | None:
     width = divisor(inner.extent)
     blocks = tvm.sym.Analyzer().simplify(divisor(outer.extent) * width)
     number = variable("block")
-    body = with_values(inner.body, at_point([outer, inner], number))
+    body = substitute_values(inner.body, at_point([outer, inner], number))
     return bound(number, blocks, "blockIdx.x", body)
 
 

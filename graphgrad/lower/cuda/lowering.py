@@ -173,7 +173,7 @@ def _beyond_limits(func: tirx.PrimFunc) -> str:
 
 
 def _host_work(func: tirx.PrimFunc, launched: set[str]) -> str:
-    """Return what a host function does beyond launching kernels, in words; empty if nothing."""
+    """The work of a host function beyond launching kernels, in words; empty if nothing."""
     found: list[str] = []
 
     def call(node: Any) -> None:

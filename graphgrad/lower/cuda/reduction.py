@@ -24,8 +24,8 @@ from ...ir.kernel_structure import (
     statements_of,
     static,
     stride,
+    substitute_values,
     volume,
-    with_values,
 )
 from ...ir.loops import index, loop, sequence, variable
 from ..kernels.epilogue import Epilogue
@@ -126,7 +126,7 @@ def reduction_of(
     for iterator in block.iter_vars:
         at.setdefault(iterator.var, tirx.const(0, "int64"))
     bound = {s.var: s.value for s in statements_of(block.body) if isinstance(s, tirx.Bind)}
-    values = [with_values(store.value, bound) for store in stage.stores]
+    values = [substitute_values(store.value, bound) for store in stage.stores]
     behind = {epilogue.taken: epilogue for epilogue in epilogues}
     targets = [
         Target(store.buffer, None)
@@ -135,10 +135,10 @@ def reduction_of(
         for store in stage.stores
     ]
     starts = {store.buffer: store.value for store in statements_of(block.init)}
-    initial = [with_values(starts[store.buffer], at) for store in stage.stores]
+    initial = [substitute_values(starts[store.buffer], at) for store in stage.stores]
 
     def update(accumulators: Values) -> Values:
-        return [with_values(_accumulating(v, stage.stores, accumulators), at) for v in values]
+        return [substitute_values(_accumulating(v, stage.stores, accumulators), at) for v in values]
 
     kinds = list(zip(stage.axes, loops, strict=True))
     return Reduction(
@@ -238,7 +238,7 @@ def _of_parts(reduction: Reduction, part: Any, parts: int, targets: list[Target]
     exact = static(terms) is not None and int(terms) % parts == 0
 
     def update(accumulators: Values) -> Values:
-        values = [with_values(value, at) for value in reduction.update(accumulators)]
+        values = [substitute_values(value, at) for value in reduction.update(accumulators)]
         if exact:
             return values
         pairs = zip(values, accumulators, strict=True)
@@ -305,13 +305,13 @@ def _target(store: Any, at: dict[Any, Any], epilogue: Epilogue | None) -> Target
     """Return where a result goes, with loops' variables in place of the blocks'."""
     result = store.buffer
     if epilogue is None:
-        indices = [with_values(index, at) for index in store.indices]
+        indices = [substitute_values(index, at) for index in store.indices]
         return Target(result, tirx.BufferStore(result, tirx.BufferLoad(result, indices), indices))
     there = {axis.var: tirx.const(0, str(axis.var.ty.dtype)) for axis in epilogue.stage.axes}
     there |= {taken.var: at[var] for var, taken in epilogue.along.items()}
     (behind,) = epilogue.stage.stores
-    indices = [with_values(index, there) for index in behind.indices]
-    value = with_values(behind.value, there)
+    indices = [substitute_values(index, there) for index in behind.indices]
+    value = substitute_values(behind.value, there)
     return Target(result, tirx.BufferStore(behind.buffer, value, indices))
 
 

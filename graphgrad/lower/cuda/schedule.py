@@ -105,7 +105,7 @@ def schedule_function(
 def _tried(
     rule: Rule, func: tirx.PrimFunc, target: tvm.target.Target
 ) -> tuple[tirx.PrimFunc | None, str]:
-    """Return what a rule makes of a PrimFunc, or None and why it does not take it.
+    """The PrimFunc as a rule schedules it, or None and why the rule does not take it.
 
     A mistake in a rule of ours must not pass for a kernel that does not fit it.
     """

@@ -21,8 +21,8 @@ from ...ir.kernel_calls import (
     arguments_of,
     bytes_of,
     is_kernel_call,
+    map_dataflow_blocks,
     variables_of,
-    with_blocks_changed,
 )
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import renamed
@@ -46,7 +46,7 @@ def share_results(mod: tvm.IRModule) -> tvm.IRModule:
         for variable, func in mod.functions.items()
         if isinstance(func, tirx.PrimFunc) and relax.analysis.has_reshape_pattern(func)
     }
-    return with_blocks_changed(mod, lambda bindings: _shared(bindings, views))
+    return map_dataflow_blocks(mod, lambda bindings: _shared(bindings, views))
 
 
 def _shared(bindings: list[Any], views: Container[Any]) -> list[Any]:
@@ -82,7 +82,7 @@ def _leaving(bindings: list[Any], views: Container[Any]) -> set[Any]:
 
 
 def _key(binding: Any, views: Container[Any]) -> Any | None:
-    """Return what a binding computes, if that is worth keeping, in a form that can be compared."""
+    """The key of a binding whose result is worth keeping, by which bindings are compared."""
     if not isinstance(binding, relax.VarBinding):
         return None
     value = binding.value

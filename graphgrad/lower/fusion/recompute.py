@@ -19,8 +19,8 @@ from ...ir.kernel_calls import (
     arguments_of,
     bytes_of,
     is_kernel_call,
+    map_dataflow_blocks,
     variables_of,
-    with_blocks_changed,
 )
 from ...ir.kernel_structure import Load, Stage, buffer_of, stages, volume
 from ...ir.passes import Phase, compiler_pass
@@ -62,7 +62,7 @@ def recompute_maps(mod: tvm.IRModule) -> tvm.IRModule:
         for variable, func in mod.functions.items()
         if isinstance(func, tirx.PrimFunc)
     }
-    return with_blocks_changed(mod, lambda bindings: _Block(bindings, kernels).repeated())
+    return map_dataflow_blocks(mod, lambda bindings: _Block(bindings, kernels).repeated())
 
 
 @dataclass(frozen=True)

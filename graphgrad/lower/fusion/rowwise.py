@@ -19,10 +19,10 @@ from tvm.s_tir import Schedule, ScheduleError
 from ...ir.kernel_calls import (
     arguments_of,
     bytes_of,
+    drop_unused_kernels,
     is_kernel_call,
+    map_dataflow_blocks,
     variables_of,
-    with_blocks_changed,
-    without_unused,
 )
 from ...ir.kernel_structure import Stage, stages
 from ...ir.passes import Phase, compiler_pass
@@ -67,13 +67,13 @@ def fuse_rowwise(mod: tvm.IRModule, unit: VectorUnit, may_repeat: MayRepeat) -> 
     """
     builder = relax.BlockBuilder(mod)
     kernels = _Kernels(builder, mod, unit, may_repeat)
-    changed = with_blocks_changed(mod, lambda bindings: _Block(bindings, kernels).joined())
+    changed = map_dataflow_blocks(mod, lambda bindings: _Block(bindings, kernels).joined())
     if not kernels.replaced:
         return mod
     for variable, func in changed.functions.items():
         if isinstance(func, relax.Function):
             builder.update_func(variable, func)
-    return without_unused(builder.get(), kernels.replaced)
+    return drop_unused_kernels(builder.get(), kernels.replaced)
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class _Kernels:
         ours, theirs = self._rows(one.kernel), self._rows(other.kernel)
         if ours is None or theirs is None or not self._may_meet(ours, theirs):
             return None
-        first, second = map(self._with_maps_inlined, (one.kernel, other.kernel))
+        first, second = map(self._inline_all_maps, (one.kernel, other.kernel))
         if first is None or second is None or not stages(first) or not stages(second):
             return None
         kept = [needed(result) for result in one.results]
@@ -207,7 +207,7 @@ class _Kernels:
         return self._mod[variable] if made is None else made
 
     def _rows(self, variable: Any) -> _Rows | None:
-        """Return what there is to know of a kernel; None if it cannot be part of a chain."""
+        """The description of a kernel; None if it cannot be part of a chain."""
         if variable not in self._known:
             kernel = self._kernel(variable)
             is_kernel = isinstance(kernel, tirx.PrimFunc)
@@ -221,7 +221,7 @@ class _Kernels:
             for extents in dict.fromkeys([*one.reduced, *other.reduced])
         )
 
-    def _with_maps_inlined(self, variable: Any) -> tirx.PrimFunc | None:
+    def _inline_all_maps(self, variable: Any) -> tirx.PrimFunc | None:
         """Return a kernel with its maps inlined; None if TVM refuses that."""
         if variable not in self._inlined:
             kernel = self._kernel(variable)

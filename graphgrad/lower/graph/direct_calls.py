@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from ...ir.passes import Phase, compiler_pass
-from ...ir.rewrite import rebuilt, with_body
+from ...ir.rewrite import rebuilt, replace_body
 from ...tvm_fixes.hooks import set_type
 
 _MAKE = tvm.ir.Op.get("relax.make_closure")
@@ -50,4 +50,4 @@ def _direct(func: relax.Function) -> relax.Function:
         set_type(call, value.ty)
         return [relax.VarBinding(old.var, call, old.span)]
 
-    return with_body(func, rebuilt(func.body, binding))
+    return replace_body(func, rebuilt(func.body, binding))

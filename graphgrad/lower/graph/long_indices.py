@@ -26,7 +26,7 @@ _ARITHMETIC = (
 _COMPARISONS = (prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE)
 
 
-def with_long_indices(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+def lengthen_indices(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel of the same signature whose extents, loops and indices have 64 bits.
 
     What else is computed from its loops is computed in 32 bits as before.
@@ -78,14 +78,14 @@ class _Rewriting:
         self.long = {identity(var) for var in counters.values()}
 
     def variable(self, var: Any, kind: tvm_ffi.DefRegionKind) -> Any:
-        """Return what stands where a variable is defined, or used."""
+        """The variable that takes another's place where it is defined, or used."""
         long = self.counters.get(identity(var))
         if long is None:
             return var
         return prim.Cast(tvm.ir.PrimType(_SHORT), long) if kind == kind.NONE else long
 
     def nodes(self) -> list[Any]:
-        """Return what is done with each kind of node, after its parts."""
+        """The replacement of each kind of node, after its parts."""
         return [
             (tirx.BufferType, self._tensor),
             (tvm.ir.TensorLoad, self._load),

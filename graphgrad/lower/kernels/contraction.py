@@ -18,9 +18,9 @@ from ...ir.kernel_structure import (
     statements_of,
     static,
     stride,
+    substitute_values,
     uses,
     volume,
-    with_values,
 )
 
 _LARGEST_COPY = 1 << 29
@@ -142,7 +142,7 @@ def contraction_of(stage: Stage, realize: Any) -> Contraction | None:
     if operands(stage) is None or not _starts_at_zero(realize.block):
         return None
     block = realize.block
-    store = with_values(statements_of(block.body)[0], fixed_iterators(realize))
+    store = substitute_values(statements_of(block.body)[0], fixed_iterators(realize))
     term = _product(store.value, stage)
     extents = {v.var: v.dom.extent for v in block.iter_vars if static(v.dom.extent) is None}
     return Contraction(
@@ -179,7 +179,7 @@ def fixed_iterators(realize: Any) -> dict[Any, Any]:
 
 
 def _product(total: Any, stage: Stage) -> Any:
-    """Return what is added to the sum so far; None if nothing is."""
+    """The term that is added to the sum so far; None if nothing is."""
     if not isinstance(total, tirx.Add):
         return None
     return total.b if _reads_result(total.a, stage) else total.a

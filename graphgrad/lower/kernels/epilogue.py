@@ -15,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ...ir.kernel_structure import Axis, Stage, buffer_of, is_among, with_values
+from ...ir.kernel_structure import Axis, Stage, buffer_of, is_among, substitute_values
 
 _LARGEST = 16
 """Operations of an epilogue at most: it is unrolled with the tile."""
@@ -109,7 +109,7 @@ def _place(index: Any, axes: Sequence[Axis]) -> Axis | int | None:
             zeros[axis.var] = zero
         else:
             analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(zero, axis.extent))
-    index = analyzer.simplify(with_values(index, zeros))
+    index = analyzer.simplify(substitute_values(index, zeros))
     if isinstance(index, tirx.IntImm):
         return int(index)
     return next((axis for axis in axes if index.same_as(axis.var)), None)

@@ -88,7 +88,7 @@ def avg_pool_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
 
 def _in_layout(output: te.Tensor, attrs: Any) -> te.Tensor:
-    """Return what pooling gives in the layout of what it takes."""
+    """The result of pooling, in the layout of its argument."""
     layout, out_layout = str(attrs.layout), str(attrs.out_layout)
     if layout == out_layout:
         return output

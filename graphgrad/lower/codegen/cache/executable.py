@@ -39,7 +39,7 @@ Make: TypeAlias = Callable[[tvm.IRModule], tuple[Executable, Any]]
 def compiled_once(
     mod: tvm.IRModule, target: tvm.target.Target, options: Mapping[str, Any], make: Make
 ) -> tuple[Executable, Any]:
-    """Return what `make` returns of a module, or returned in an earlier process.
+    """The result of `make` for a module, of now or of an earlier process.
 
     Programs for processors are kept: when they are first loaded or exported. One that is no program
     of the virtual machine is not, nor one without kernels, whose compilation takes no time.

@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from ...kernels.pads import Border
 
 
-def without_border(contraction: Contraction, borders: Mapping[Any, Border]) -> Contraction | None:
+def read_inside_border(
+    contraction: Contraction, borders: Mapping[Any, Border]
+) -> Contraction | None:
     """Return a contraction that reads what is inside borders; None if it reads no such copy.
 
     Parameters

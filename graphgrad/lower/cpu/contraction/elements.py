@@ -81,7 +81,7 @@ def each_element(
     guard: Callable[[Sequence[Any]], Any] | None = None,
     registers: Registers | None = None,
 ) -> Any:
-    """Return what does something for each element of a tile, vector by vector.
+    """The statements for each element of a tile, vector by vector.
 
     Parameters
     ----------

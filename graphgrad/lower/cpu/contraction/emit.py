@@ -20,7 +20,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ....ir.kernel_structure import linear_coefficient, uses, with_values
+from ....ir.kernel_structure import linear_coefficient, substitute_values, uses
 from ....ir.loops import block, loops, sequence, variable
 from ...kernels.contraction import Contraction, known
 from .elements import Place, Registers, each_element, registers_of
@@ -28,25 +28,25 @@ from .frame import Frame
 from .pack import Panels, filled, panels_of
 from .plan import Loop, Plan
 from .prefetch import later_terms, next_rows
-from .store import Sink
+from .store import ResultStore
 
 _Element = Callable[[Place], Any]
 """From a place in a tile to the value there, or to the statement that is done for it."""
 
 
-def emit(contraction: Contraction, plan: Plan, sink: Sink) -> Any:
+def emit(contraction: Contraction, plan: Plan, result_store: ResultStore) -> Any:
     """Return the statement that computes a contraction.
 
     Parameters
     ----------
     contraction : Contraction
     plan : Plan
-    sink : Sink
+    result_store : ResultStore
         What becomes of the results.
     """
     kind = ForKind.PARALLEL if plan.parallel else ForKind.SERIAL
     panels = {factor: panels_of(contraction, plan, factor, axis) for factor, axis in plan.packed}
-    emitter = _Emitter(contraction, plan, sink, panels, kind)
+    emitter = _Emitter(contraction, plan, result_store, panels, kind)
     fills = [filled(contraction, plan, one, kind) for one in panels.values()]
     statement, buffers = emitter.nest()
     return block(
@@ -64,13 +64,13 @@ class _Emitter:
         self,
         contraction: Contraction,
         plan: Plan,
-        sink: Sink,
+        result_store: ResultStore,
         panels: dict[int, Panels],
         kind: ForKind,
     ) -> None:
         self._contraction = contraction
         self._plan = plan
-        self._sink = sink
+        self._sink = result_store
         self._panels = panels
         self._kind = kind
 
@@ -104,7 +104,7 @@ class _Emitter:
         return tirx.decl_buffer(shape, self._contraction.dtype, "partial_sums")
 
     def _tile(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
-        """Return what computes one tile, and hands it over or adds it to partial sums."""
+        """The statement that computes one tile, and hands it over or adds it to partial sums."""
         plan, dtype = self._plan, self._contraction.dtype
         registers = registers_of(plan, dtype)
         zero = tirx.const(0, dtype)
@@ -160,7 +160,7 @@ class _Emitter:
         return frame.around(plan.terms[:-1], sequence(fetch, line))
 
     def _term(self, frame: Frame, add: _Element, registers: Registers) -> Any:
-        """Return what adds one term to all elements of a tile, where it is inside the factors.
+        """The statement that adds a term to each element of a tile, where it is inside the factors.
 
         Most often it is for all rows, which is asked once. Otherwise each row asks for itself.
         """
@@ -174,7 +174,7 @@ class _Emitter:
 
         def inside(places: Sequence[Any]) -> Any:
             at = frame.read(places, frame.number(0))
-            return _not_negative(with_values(one, at) for one in own)
+            return _not_negative(substitute_values(one, at) for one in own)
 
         term = plain
         if own:
@@ -184,7 +184,7 @@ class _Emitter:
         if common:
             at = frame.read([frame.number(0) for _ in rows], frame.number(0))
             term = tirx.IfThenElse(
-                _not_negative(with_values(one, at) for one in common), term, None
+                _not_negative(substitute_values(one, at) for one in common), term, None
             )
         return term
 
@@ -195,7 +195,7 @@ class _Emitter:
             factor = linear_coefficient(distance, axis.var)
             assert factor is not None
             places.append(frame.number(0 if factor >= 0 else length - 1))
-        return with_values(distance, frame.read(places, frame.number(0)))
+        return substitute_values(distance, frame.read(places, frame.number(0)))
 
     def _product(self, frame: Frame, place: Place) -> Any:
         plan, rows, column = self._plan, place.rows, place.column
@@ -208,7 +208,7 @@ class _Emitter:
                 places = {plan.vector.var: column, **dict(zip(row_axes, rows, strict=True))}
                 factors.append(panels.at(at, frame.tile_of(panels.axis), places[panels.axis.var]))
             else:
-                factors.append(with_values(factor, at))
+                factors.append(substitute_values(factor, at))
         return factors[0] * factors[1]
 
     def _clear(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
@@ -219,7 +219,7 @@ class _Emitter:
         )
 
     def _adding(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> _Element:
-        """Return what adds an element to the partial sums; the first and only one is stored."""
+        """The statement that adds an element to the partial sums; an only one is stored."""
         tile = [frame.tile(one) for one in scope]
 
         def add(place: Place) -> Any:
@@ -231,7 +231,7 @@ class _Emitter:
         return add
 
     def _stored_sums(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
-        """Return what adds up the partial sums of one tile, part after part, and hands it over."""
+        """The statement that adds up a tile's partial sums, part after part, and hands it over."""
         parts: list[dict[Loop, int]] = [{}]
         for one in self._plan.parts:
             assert one.trips is not None
@@ -260,7 +260,7 @@ class _Emitter:
     def _store_vectors(
         self, frame: Frame, value: _Element, kind: ForKind, registers: Registers | None = None
     ) -> Any:
-        """Return what hands over a tile, vector by vector.
+        """The statement that hands over a tile, vector by vector.
 
         The last columns may be those of the tile before again: the same values.
         """
@@ -273,7 +273,7 @@ class _Emitter:
         return each_element(self._plan, store, kind, registers=registers)
 
     def _store_elements(self, frame: Frame, value: _Element) -> Any:
-        """Return what hands over a tile that is in memory, each element once."""
+        """The statement that hands over a tile that is in memory, each element once."""
         plan = self._plan
         rows = [variable("row", frame.dtype) for _ in plan.rows]
         column = variable("column", frame.dtype)

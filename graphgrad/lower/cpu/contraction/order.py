@@ -15,7 +15,7 @@ from ..map import PARALLEL_TRIPS
 from ..vector_unit import VectorUnit
 from .plan import Loop, Plan
 from .prefetch import next_tiles
-from .store import Sink
+from .store import ResultStore
 from .tile import CACHE, Tile, best_tile, is_short
 
 _SMALL = 1 << 18
@@ -46,17 +46,17 @@ _PANEL_REUSE = 1100
 """The same for panels that could be read in place: what one core copies another has to fetch."""
 
 
-def plan(contraction: Contraction, unit: VectorUnit, sink: Sink) -> Plan | None:
+def plan(contraction: Contraction, unit: VectorUnit, result_store: ResultStore) -> Plan | None:
     """Return how to compute a contraction; None if no tile pays.
 
     Parameters
     ----------
     contraction : Contraction
     unit : VectorUnit
-    sink : Sink
+    result_store : ResultStore
         What will become of the results.
     """
-    tile = best_tile(contraction, unit, sink)
+    tile = best_tile(contraction, unit, result_store)
     return None if tile is None else _Planner(contraction, tile).plan()
 
 

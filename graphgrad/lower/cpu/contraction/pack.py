@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ....ir.kernel_structure import Axis, with_values
+from ....ir.kernel_structure import Axis, substitute_values
 from ....ir.loops import ceil_div, fused, loop, loops, variable
 from ...kernels.contraction import Contraction, known
 from ..register_transpose import SIDES, transpose_square
@@ -113,7 +113,7 @@ def _copying(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind
             within.append((at[one.var], count))
     across.append((tile, ceil_div(axis.extent, length)))
     indices = {**at, axis.var: _index(plan, axis, tile, place)}
-    value = with_values(contraction.factors[panels.factor], indices)
+    value = substitute_values(contraction.factors[panels.factor], indices)
     body = tirx.BufferStore(panels.buffer, value, panels.at(indices, tile, place).indices)
     within = [(var, trips) for var, trips in within if trips > 1]
     if contraction.step(panels.factor, axis) == 1 and _is_vector(plan, axis):
@@ -179,7 +179,7 @@ def _transposing(
     def read(row: Any, lane: Any) -> Any:
         place = _index(plan, axis, tile, strip * side + row)
         indices = {**at, along.var: start + lane, axis.var: place}
-        return with_values(contraction.factors[panels.factor], indices)
+        return substitute_values(contraction.factors[panels.factor], indices)
 
     def store(column: int, values: Any) -> Any:
         place = tirx.Ramp(strip * side, tirx.const(1, dtype), side)

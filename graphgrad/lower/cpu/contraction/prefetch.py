@@ -13,7 +13,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ....ir.kernel_structure import with_values
+from ....ir.kernel_structure import substitute_values
 from ....ir.loops import loops, variable
 from ...kernels.contraction import Contraction
 from .frame import Frame
@@ -43,7 +43,7 @@ def next_tiles(contraction: Contraction, plan: Plan, factor: int) -> Loop | None
 
 
 def next_rows(contraction: Contraction, plan: Plan, frame: Frame) -> Any:
-    """Return what fetches a line of each row that the next tile reads of `plan.fetched`.
+    """The statement that fetches a line of each row that the next tile reads of `plan.fetched`.
 
     Behind the end of an axis, where memory goes on with the next index of another, that is what
     the next tile reads most often. Behind the end of the tensor fetching does nothing.
@@ -62,7 +62,7 @@ def next_rows(contraction: Contraction, plan: Plan, frame: Frame) -> Any:
 
 
 def later_terms(contraction: Contraction, plan: Plan, frame: Frame) -> list[Any]:
-    """Return what fetches, in one step of a sum, the lines that a later step reads.
+    """The statement that fetches, in one step of a sum, the lines that a later step reads.
 
     Neighbors along rows are in one line.
     """
@@ -84,8 +84,8 @@ def later_terms(contraction: Contraction, plan: Plan, frame: Frame) -> list[Any]
 
 
 def _fetched(contraction: Contraction, factor: int, at: Mapping[Any, Any]) -> Any:
-    """Return what fetches the line of what a factor reads at indices, given by variable."""
-    address = tirx.address_of(with_values(contraction.loads[factor], at))
+    """The statement that fetches the line of what a factor reads at indices, given by variable."""
+    address = tirx.address_of(substitute_values(contraction.loads[factor], at))
     read, data = tirx.const(0, "int32"), tirx.const(1, "int32")
     cache = tirx.const(_SECOND_CACHE, "int32")
     return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, read, cache, data))

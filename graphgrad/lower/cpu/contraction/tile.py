@@ -15,7 +15,7 @@ from ....ir.kernel_structure import Axis, linear_coefficient, volume
 from ....ir.loops import ceil_div
 from ...kernels.contraction import Contraction
 from ..vector_unit import VectorUnit
-from .store import Sink
+from .store import ResultStore
 
 CACHE = 5 << 17
 """Bytes that are used again and again: they fit the second cache of a core, with room to spare."""
@@ -101,13 +101,13 @@ class Tile:
         return self.vectors * math.prod(length for _, length in self.rows)
 
 
-def best_tile(contraction: Contraction, unit: VectorUnit, sink: Sink) -> Tile | None:
+def best_tile(contraction: Contraction, unit: VectorUnit, result_store: ResultStore) -> Tile | None:
     """Return the tile with which a contraction takes the least time; None if none pays."""
     best, least = None, math.inf
     for axis in contraction.spatial:
-        step = sink.step(axis)
+        step = result_store.step(axis)
         for tile in _tiles_along(contraction, axis, unit):
-            in_vectors = step == 1 and not (sink.once and volume([axis]) % tile.width)
+            in_vectors = step == 1 and not (result_store.once and volume([axis]) % tile.width)
             is_narrow = tile.lanes < unit.lanes(contraction.dtype)
             cycles = _cycles(contraction, tile, in_vectors, _NARROW if is_narrow else 1.0)
             if cycles < least:

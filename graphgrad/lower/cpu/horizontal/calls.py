@@ -94,7 +94,7 @@ class Calls:
         return self._aliases.bound[member.binding.var]
 
     def touched(self, binding: Any) -> Touched:
-        """Return what a binding touches."""
+        """The memory that a binding touches."""
         var = binding.var
         made = {self._aliases.region(leaf) for leaf in leaves(self._aliases.values.get(var))}
         reads, writes = self._reads.get(var, set()), self._writes.get(var, set())

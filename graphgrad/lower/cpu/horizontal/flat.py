@@ -57,7 +57,7 @@ class FlatMap:
 
 
 def flat_map(kernel: tirx.PrimFunc) -> FlatMap | None:
-    """Return what a kernel does to each element, None if it is no flat map.
+    """The flat map of a kernel, None if it is none.
 
     Parameters
     ----------

@@ -21,9 +21,9 @@ import tvm
 import tvm_ffi
 from tvm import relax, tirx
 
-from ....ir.kernel_calls import without_unused
+from ....ir.kernel_calls import drop_unused_kernels
 from ....ir.passes import Phase, compiler_pass
-from ....ir.rewrite import rebuilt, with_body
+from ....ir.rewrite import rebuilt, replace_body
 from .calls import FLAT, Calls, Member, Touched
 from .chain import Call, Cell, Chain, Formula
 from .flat import FlatMap, flat_map
@@ -199,8 +199,8 @@ class _Together:
         body = rebuilt(self._func.body, block=self._changed)
         if not self._replaced:
             return self._mod
-        self._builder.update_func(self._name, with_body(self._func, body))
-        return without_unused(self._builder.get(), self._replaced)
+        self._builder.update_func(self._name, replace_body(self._func, body))
+        return drop_unused_kernels(self._builder.get(), self._replaced)
 
     def _changed(self, block: Any) -> list[Any]:
         """Return a block with its flat maps together."""

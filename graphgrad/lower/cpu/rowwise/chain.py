@@ -19,13 +19,13 @@ from ....ir.kernel_structure import (
     buffer_of,
     is_among,
     loop_nest,
+    replace_statements,
     statements_of,
     static,
     stride,
+    substitute_values,
     uses,
     volume,
-    with_statements,
-    with_values,
 )
 from ....ir.tensor import bits
 from ...kernels.contraction import reuses_operands
@@ -140,14 +140,14 @@ def chain_of(
         return None
     for extents in _rows_of(found, unit):
         parts = [_part(one, blocks[one.name], extents, unit) for one in found]
-        for candidates in (parts, _without_parameters(parts)):
+        for candidates in (parts, _drop_parameters(parts)):
             chain = _checked(found, candidates, extents, internal)
             if chain is not None and _pays(chain, unit):
                 return chain
     return None
 
 
-def _without_parameters(parts: Sequence[Part | None]) -> list[Part | None]:
+def _drop_parameters(parts: Sequence[Part | None]) -> list[Part | None]:
     """Return the parts but maps to numbers that read none of the others' results.
 
     A parameter in another shape may have, by chance, as many elements as there are rows.
@@ -263,7 +263,7 @@ def _smooth_part(
         walked = min(fusable_suffix(replace(stage, axes=list(inner))), len(inner))
         if volume(inner[-walked:]) < _FEWEST_VECTORS * unit.lanes(stage.dtype):
             return None
-    value = with_values(stage.stores[0].value, bound_values(block))
+    value = substitute_values(stage.stores[0].value, bound_values(block))
     names = [axis.var for axis in rows]
     return Part(stage, role, names, list(inner), walked, accumulations, value)
 
@@ -384,7 +384,7 @@ def row_bytes(chain: Chain) -> int:
     return sum(sizes.values())
 
 
-def with_chain(root: Any, chain: Chain, statement: Any) -> Any:
+def insert_chain(root: Any, chain: Chain, statement: Any) -> Any:
     """Return a kernel's root block in which a statement is where a chain's last stage was."""
     kept: list[Any] = []
     last = chain.parts[-1].stage.name
@@ -397,4 +397,4 @@ def with_chain(root: Any, chain: Chain, statement: Any) -> Any:
             kept.append(statement)
     gone = [*chain.local, *(ending.taken for ending in chain.endings)]
     buffers = [b for b in root.block.alloc_buffers if not is_among(b, gone)]
-    return with_statements(root, kept, buffers)
+    return replace_statements(root, kept, buffers)

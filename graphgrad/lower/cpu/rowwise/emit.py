@@ -20,7 +20,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ....ir.kernel_structure import Load, buffer_of, is_among, static, volume, with_values
+from ....ir.kernel_structure import Load, buffer_of, is_among, static, substitute_values, volume
 from ....ir.loops import block, loop, loops, sequence, unravel, variable
 from ....ir.tensor import bits
 from ..map import PARALLEL_TRIPS
@@ -119,7 +119,7 @@ class _Emitter:
         return tirx.BufferStore(buffer, zero, [self._number(0)])
 
     def _group(self, parts: Sequence[Part]) -> Any:
-        """Return what computes stages that share a walk along the row."""
+        """The statement that computes stages that share a walk along the row."""
         if not parts[0].inner:
             return sequence(*(self._number_of_row(part) for part in parts))
         width = self._width(parts)
@@ -143,7 +143,7 @@ class _Emitter:
         return sequence(*before, self._walk(parts, width, body), *behind)
 
     def _number_of_row(self, part: Part) -> Any:
-        """Return what computes one number of a row from others."""
+        """The statement that computes one number of a row from others."""
         (store,) = part.stage.stores
         return sequence(*self._stored(part, store, self._with(part, [], part.value), []))
 
@@ -165,7 +165,7 @@ class _Emitter:
     def _lanes_combined(
         self, part: Part, pairs: Sequence[tuple[Accumulation, Any]], width: int
     ) -> list[Any]:
-        """Return what makes one result of each accumulator's lanes, by halves, and stores it.
+        """The statement that reduces each accumulator's lanes to one, by halves, and stores it.
 
         The last step has two lanes if it can: a choice between single numbers would be a branch,
         which no processor foresees.
@@ -188,7 +188,7 @@ class _Emitter:
         return steps
 
     def _added_down(self, part: Part, one: Accumulation) -> _Body:
-        """Return what adds a row to the task's partial sums over rows."""
+        """The statement that adds a row to the task's partial sums over rows."""
         shape = [self._tasks, volume(part.inner)]
         dtype = str(one.store.buffer.dtype)
         sums = tirx.decl_buffer(list(map(self._number, shape)), dtype, "partial_sums")
@@ -209,7 +209,7 @@ class _Emitter:
         return self._walk([part], self._width([part]), first)
 
     def _total(self, part: Part, one: Accumulation, sums: Any) -> Any:
-        """Return what adds up the partial sums, task after task, and stores the results.
+        """The statement that adds up the partial sums, task after task, and stores the results.
 
         Each is stored at one place of the program, so that an accumulator may be overwritten.
         """
@@ -241,7 +241,7 @@ class _Emitter:
             None,
         )
         if ending is None:
-            place = [with_values(index, values) for index in one.store.indices]
+            place = [substitute_values(index, values) for index in one.store.indices]
             return tirx.BufferStore(one.store.buffer, value, place)
         (store,) = ending.stage.stores
         taken = {axis.var: self._number(0) for axis in ending.stage.axes}
@@ -250,9 +250,11 @@ class _Emitter:
         def total(load: Any) -> Any:
             return value if load.source.same_as(ending.taken) else load
 
-        made = with_values(tvm_ffi.structural_map(ending.stage.values[0], (Load, total)), taken)
+        made = substitute_values(
+            tvm_ffi.structural_map(ending.stage.values[0], (Load, total)), taken
+        )
         return tirx.BufferStore(
-            store.buffer, made, [with_values(index, taken) for index in store.indices]
+            store.buffer, made, [substitute_values(index, taken) for index in store.indices]
         )
 
     def _width(self, parts: Sequence[Part]) -> int:
@@ -328,12 +330,12 @@ class _Emitter:
             return tirx.BufferLoad(self._kept[load.source], self._in_row(load.source, load.indices))
 
         value = tvm_ffi.structural_map(value, (Load, kept))
-        return with_values(value, self._values(part, at))
+        return substitute_values(value, self._values(part, at))
 
     def _stored(self, part: Part, store: Any, value: Any, at: list[Any]) -> list[Any]:
         """Return the stores of a result: to the buffer of a row, to memory, or to both."""
         buffer, values = store.buffer, self._values(part, at)
-        place = [with_values(index, values) for index in store.indices]
+        place = [substitute_values(index, values) for index in store.indices]
         if buffer not in self._kept:
             return [tirx.BufferStore(buffer, value, place)]
         kept, inside = self._kept[buffer], self._in_row(buffer, place)
@@ -352,7 +354,7 @@ class _Emitter:
         return [position]
 
     def _values(self, part: Part, at: list[Any]) -> dict[Any, Any]:
-        """Return what a part's variables are in a row, given its inner axes' values, if it has."""
+        """The values of a part's variables in a row, given its inner axes' values, if it has."""
         row = self._task * self._each + self._row
         rows = [axis for axis in part.stage.axes if any(axis.var.same_as(v) for v in part.rows)]
         values = {axis.var: self._number(0) for axis in part.stage.axes if axis.extent == 1}
@@ -374,6 +376,6 @@ def _started(one: Accumulation, buffer: Any) -> Callable[[Any], Any]:
 
 
 def _combined(one: Accumulation, buffer: Any, lane: Any, element: Any) -> Any:
-    """Return what combines an element with one of several accumulators."""
+    """The statement that combines an element with one of several accumulators."""
     value = one.combine(tirx.BufferLoad(buffer, [lane]), element)
     return tirx.BufferStore(buffer, value, [lane])

@@ -188,7 +188,7 @@ class WeightGradientKernel:
     def _strips(
         self, left: Rows, right: Panels, image: Index, images: int, row: Index, rows: int
     ) -> Statement:
-        """Return what computes the factors of some rows of tiles of some images."""
+        """The statement that computes the factors of some rows of tiles of some images."""
         lanes, vectors = self.panel.lanes, self.panel.vectors
 
         def strip(trip: Index) -> Statement:
@@ -219,7 +219,7 @@ class WeightGradientKernel:
     def _results(
         self, read: Callable[[Index, Index], Any], row: Index, panel: Index, v: Index
     ) -> Statement:
-        """Return what computes and stores a vector of weights, at all taps."""
+        """The statement that computes and stores a vector of weights, at all taps."""
         lanes = self.panel.lanes
         first = panel * self.panel.width + v * lanes
 

@@ -24,7 +24,7 @@ UNIT = VectorUnit(bytes=64, registers=32)
 
 
 def plan_of(kernel):
-    return plan(kernel.contraction, UNIT, kernel.sink)
+    return plan(kernel.contraction, UNIT, kernel.result_store)
 
 
 @pytest.mark.parametrize(
