@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import relax
 
 from .passes import Phase, compiler_pass
+from .rewrite import map_functions
 
 _WITH_TUPLE = frozenset(
     f"relax.{name}"
@@ -64,16 +65,15 @@ def drop_te_gradients(mod: tvm.IRModule, name: str | None = None) -> tvm.IRModul
 
     With a name, only those of the function of that name.
     """
-    changed = mod.clone()
-    for variable, function in mod.functions_items():
-        if name in (None, variable.name_hint) and _names_te_gradients(function):
-            changed.update_func(variable, _ToCallTir(mod).visit_expr(function))
-    return changed
+
+    def changed(variable: Any, function: relax.Function) -> relax.Function:
+        is_meant = name in (None, variable.name_hint) and _names_te_gradients(function)
+        return _ToCallTir(mod).visit_expr(function) if is_meant else function
+
+    return map_functions(mod, changed)
 
 
-def _names_te_gradients(function: Any) -> bool:
-    if not isinstance(function, relax.Function):
-        return False
+def _names_te_gradients(function: relax.Function) -> bool:
     found: list[Any] = []
 
     def visit(call: Any) -> None:

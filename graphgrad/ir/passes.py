@@ -17,6 +17,8 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import tvm
 from tvm import tirx
 
+from .rewrite import map_kernels
+
 F = TypeVar("F", bound=Callable[..., Any])
 Entry: TypeAlias = "Pass | Callable[..., Any] | When"
 
@@ -357,14 +359,13 @@ def _as_tvm_pass(steps: Sequence[Step], facts: dict[str, Any], context: Any) -> 
     def changed(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         if own.over == "module":
             return _applied(own, mod, facts, context)
-        result = mod.clone()
-        for variable, func in mod.functions.items():
-            if isinstance(func, tirx.PrimFunc):
-                facts[_KERNEL_NAME], kernel = variable.name_hint, func
-                for step in steps:
-                    kernel = _applied(step.own, kernel, facts, context)
-                result.update_func(variable, kernel)
-        return result
+        return map_kernels(mod, kernel_changed)
+
+    def kernel_changed(variable: Any, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        facts[_KERNEL_NAME] = variable.name_hint
+        for step in steps:
+            kernel = _applied(step.own, kernel, facts, context)
+        return kernel
 
     name = "+".join(step.own.name for step in steps)
     return tvm.transform.module_pass(changed, opt_level=0, name=f"graphgrad.{name}")

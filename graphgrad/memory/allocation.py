@@ -16,6 +16,7 @@ import tvm_ffi
 from tvm import relax, s_tir, tirx
 
 from ..ir.passes import Phase, compiler_pass
+from ..ir.rewrite import map_functions, replace_body
 
 PAGE = 4096
 """Bytes of which the pool of the virtual machine hands out multiples."""
@@ -33,11 +34,7 @@ def allocate_first(mod: tvm.IRModule) -> tvm.IRModule:
 
     An allocation inside a branch stays there, as does one whose size depends on the arguments.
     """
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            changed.update_func(name, _reordered(func))
-    return changed
+    return map_functions(mod, lambda _, func: _reordered(func))
 
 
 def allocated_bytes(mod: tvm.IRModule) -> dict[str, int]:
@@ -96,9 +93,7 @@ def _reordered(func: relax.Function) -> relax.Function:
         for block in func.body.blocks
     ]
     body = relax.SeqExpr([relax.BindingBlock(first), *rest], func.body.body, func.body.span)
-    return relax.Function(
-        func.params, body, func.ret_ty, func.is_pure, attrs=func.attrs, span=func.span
-    )
+    return replace_body(func, body)
 
 
 def _allocations(func: relax.Function, op: str) -> list[Any]:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax
 
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import leave_dataflow
+from ..ir.rewrite import leave_dataflow, map_functions
 from ..ops.copy import KERNEL_OF_COPY
 
 
@@ -22,12 +21,9 @@ from ..ops.copy import KERNEL_OF_COPY
 )
 def keep_copies(mod: tvm.IRModule) -> tvm.IRModule:
     """Let copies leave their dataflow blocks."""
-    changed = mod.clone()
-    for name, function in mod.functions.items():
-        if isinstance(function, relax.Function):
-            kept = leave_dataflow(function, lambda binding: _is_copy(mod, binding.value))
-            changed.update_func(name, kept)
-    return changed
+    return map_functions(
+        mod, lambda _, func: leave_dataflow(func, lambda binding: _is_copy(mod, binding.value))
+    )
 
 
 def _is_copy(mod: tvm.IRModule, value: Any) -> bool:

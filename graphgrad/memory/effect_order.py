@@ -15,7 +15,7 @@ from tvm import relax
 
 from ..ir.calls import overwritten_by
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import bindings_of, rebuilt, renamed, replace_body
+from ..ir.rewrite import bindings_of, map_functions, rebuilt, renamed, replace_body
 from .alias import Module
 
 
@@ -30,11 +30,9 @@ from .alias import Module
 )
 def pin_effects(mod: tvm.IRModule) -> tvm.IRModule:
     """Make ordinary blocks of the dataflow blocks that overwrite values."""
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            changed.update_func(name, replace_body(func, rebuilt(func.body, block=_ordinary)))
-    return changed
+    return map_functions(
+        mod, lambda _, func: replace_body(func, rebuilt(func.body, block=_ordinary))
+    )
 
 
 def may_write(body: relax.SeqExpr) -> bool:

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import bindings_of, rebuilt, replace_body
+from ..ir.rewrite import bindings_of, map_functions, rebuilt, replace_body
 from .alias import Aliases, Module
 from .regions import OUTSIDE, leaves
 
@@ -29,11 +29,9 @@ _PACKED = ("relax.call_pure_packed", "relax.call_inplace_packed")
 def allocate_escaping(mod: tvm.IRModule) -> tvm.IRModule:
     """Allocate tensors that outlive what the plan of memory knows of them."""
     analyzed = Module(mod.functions, views=True)
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            changed.update_func(name, _outside_the_plan(func, analyzed.function(name)))
-    return changed
+    return map_functions(
+        mod, lambda variable, func: _outside_the_plan(func, analyzed.function(variable))
+    )
 
 
 def _outside_the_plan(func: relax.Function, aliases: Aliases) -> relax.Function:

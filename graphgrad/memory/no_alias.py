@@ -14,6 +14,7 @@ import tvm
 from tvm import tirx
 
 from ..ir.passes import Phase, compiler_pass
+from ..ir.rewrite import map_kernels
 from ..ir.visits import visit_nodes
 
 _PROMISE = "tirx.noalias"
@@ -35,10 +36,7 @@ def unify_noalias(mod: tvm.IRModule) -> tvm.IRModule:
     shared = _called_otherwise(mod)
     if all(_promises(func) or v.name_hint not in shared for v, func in _kernels(mod)):
         return _promising(mod)
-    changed = mod.clone()
-    for variable, func in _kernels(mod):
-        changed.update_func(variable, func.without_attr(_PROMISE))
-    return changed
+    return map_kernels(mod, lambda _, func: func.without_attr(_PROMISE))
 
 
 @compiler_pass(
@@ -54,11 +52,9 @@ def keep_noalias(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _promising(mod: tvm.IRModule) -> tvm.IRModule:
-    changed = mod.clone()
-    for variable, func in _kernels(mod):
-        if not _promises(func):
-            changed.update_func(variable, func.with_attr(_PROMISE, True))
-    return changed
+    return map_kernels(
+        mod, lambda _, func: func if _promises(func) else func.with_attr(_PROMISE, True)
+    )
 
 
 def _promises(func: tirx.PrimFunc) -> bool:

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, tirx, topi
 
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import leave_dataflow, rebuilt, replace_body
+from ..ir.rewrite import leave_dataflow, map_functions, rebuilt, replace_body
 from ..ops.copy import KERNEL_OF_COPY
 from ..tvm_fixes.hooks import set_type
 from .alias import Aliases, Module
@@ -42,7 +42,7 @@ def own_constants(mod: tvm.IRModule) -> tvm.IRModule:
         What is declared of a packed function contradicts a call of it.
     """
     analyzed = Module(mod.functions)
-    changed = mod.clone()
+    changed = mod
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
             changed = _Ownership(mod, func, analyzed.function(name)).copy_exposed_constants(
@@ -67,12 +67,11 @@ def own_views(mod: tvm.IRModule) -> tvm.IRModule:
         As `own_constants`.
     """
     analyzed = Module(mod.functions)
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            own = _Ownership(mod, func, analyzed.function(name))
-            changed.update_func(name, own.bind_exposed_reshapes())
-    return changed
+
+    def changed(variable: Any, func: relax.Function) -> relax.Function:
+        return _Ownership(mod, func, analyzed.function(variable)).bind_exposed_reshapes()
+
+    return map_functions(mod, changed)
 
 
 class _Ownership:

@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import relax
 
 from ..ir.passes import Phase, compiler_pass
+from ..ir.rewrite import map_functions
 
 
 @compiler_pass(
@@ -22,10 +23,7 @@ def plan_memory(mod: tvm.IRModule) -> tvm.IRModule:
     TVM's plan gives what is allocated in one branch to another, where it does not exist.
     """
     planned = relax.transform.StaticPlanBlockMemory()(mod)
-    for variable, function in mod.functions.items():
-        if isinstance(function, relax.Function) and _has_branches(function):
-            planned.update_func(variable, function)
-    return planned
+    return map_functions(planned, lambda v, func: mod[v] if _has_branches(mod[v]) else func)
 
 
 def _has_branches(function: relax.Function) -> bool:

@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from ..ir.kernel_calls import variables_of
 from ..ir.loops import sequence
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import replace_body
+from ..ir.rewrite import map_functions, replace_body
 from .addresses import Addresses
 from .argument_checks import CHECK, is_whole_buffer
 
@@ -40,11 +40,14 @@ def check_results(mod: tvm.IRModule) -> tvm.IRModule:
     if not any(unknown.values()):
         return mod
     builder = relax.BlockBuilder(mod)
-    for variable, function in functions.items():
-        if unknown[variable]:
-            alignments = _alignments(mod, bindings[variable])
-            _add_checks(builder, variable, function, unknown[variable], alignments)
-    return builder.get()
+
+    def checked(variable: Any, function: relax.Function) -> relax.Function:
+        if not unknown[variable]:
+            return function
+        alignments = _alignments(mod, bindings[variable])
+        return _add_checks(builder, variable, function, unknown[variable], alignments)
+
+    return map_functions(mod, checked, builder)
 
 
 def _add_checks(
@@ -53,7 +56,7 @@ def _add_checks(
     function: relax.Function,
     unknown: dict[Any, str],
     alignments: dict[Any, int],
-) -> None:
+) -> relax.Function:
     """Let kernels check what is unknown in a function, where it comes from."""
 
     def with_checks(block: relax.BindingBlock) -> relax.BindingBlock:
@@ -68,7 +71,7 @@ def _add_checks(
         return relax.BindingBlock(changed)
 
     body = tvm_ffi.structural_map(function.body, (relax.BindingBlock, with_checks))
-    builder.update_func(variable, replace_body(function, body))
+    return replace_body(function, body)
 
 
 def _bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:

@@ -19,6 +19,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from ...errors import LoweringError
 from ...ir.kernel_structure import static
+from ...ir.rewrite import map_kernels
 from ...tvm_fixes.hooks import tir_passes
 from .intrinsics import spell_exactly, widen_half
 from .names import identifiers
@@ -198,11 +199,11 @@ def _of_devices(
     mod: tvm.IRModule, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]
 ) -> tvm.IRModule:
     """Return a module with its functions for GPUs changed."""
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        if str(func.attrs["target"].kind.name) == "cuda":
-            changed.update_func(name, change(func))
-    return changed
+
+    def changed(_: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        return change(func) if str(func.attrs["target"].kind.name) == "cuda" else func
+
+    return map_kernels(mod, changed)
 
 
 def _lowered(mod: tvm.IRModule, lower: tvm.transform.Pass) -> tvm.IRModule:

@@ -13,6 +13,7 @@ from ...fallback.graph import operations, rewritten
 from ...fallback.kernels.expressions import kept_expressions, kernel_of
 from ...fallback.kinds import map_stage
 from ...ir.passes import Phase, compiler_pass
+from ...ir.rewrite import map_kernels
 from ...ops.order import order
 
 
@@ -27,16 +28,17 @@ def sort_on_device(mod: tvm.IRModule) -> tvm.IRModule:
     Elements come in the same order, equal ones included; NaN, of which TVM's order is undefined,
     counts as greater than every number.
     """
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        program = kept_expressions(func) if isinstance(func, tirx.PrimFunc) else None
+
+    def changed(_: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        program = kept_expressions(func)
         if program is None or not any(map(_sorts, operations(*program.outputs))):
-            continue
+            return func
         outputs = rewritten(program.outputs, _on_device)
         kernel = kernel_of(program.parameters[: -len(outputs)], outputs)
         symbol = func.attrs.get("global_symbol")
-        changed.update_func(name, kernel.with_attr("global_symbol", symbol) if symbol else kernel)
-    return changed
+        return kernel.with_attr("global_symbol", symbol) if symbol else kernel
+
+    return map_kernels(mod, changed)
 
 
 def _sorts(op: Any) -> bool:

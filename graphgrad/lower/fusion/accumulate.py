@@ -17,7 +17,7 @@ from tvm import relax, te, tirx
 
 from ...ir.kernel_calls import drop_unused_kernels, is_kernel_call, uses_in
 from ...ir.passes import Phase, compiler_pass
-from ...ir.rewrite import replace_body
+from ...ir.rewrite import map_functions, replace_body
 from ...ir.tensor import accumulator_dtype
 from ...memory.donation import DONATED
 from ...memory.effect_order import may_write
@@ -38,10 +38,11 @@ def accumulate_early(mod: tvm.IRModule) -> tvm.IRModule:
     Otherwise a gradient would be kept until the last one is computed.
     """
     builder = relax.BlockBuilder(mod)
-    for name, func in mod.functions.items():
-        if _has_movable_sums(func):
-            builder.update_func(name, _EarlySums(builder, func).function())
-    return builder.get()
+
+    def changed(_: Any, func: relax.Function) -> relax.Function:
+        return _EarlySums(builder, func).function() if _has_movable_sums(func) else func
+
+    return map_functions(mod, changed, builder)
 
 
 @compiler_pass(

@@ -48,13 +48,8 @@ def fuse_siblings(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
     """
     builder = relax.BlockBuilder(mod)
     joining = _Joining(builder, mod, may_repeat)
-    changed = map_dataflow_blocks(mod, joining.joined)
-    if not joining.made:
-        return mod
-    for variable, func in changed.functions.items():
-        if isinstance(func, relax.Function):
-            builder.update_func(variable, func)
-    return drop_unused_kernels(builder.get(), joining.replaced)
+    changed = map_dataflow_blocks(mod, joining.joined, builder)
+    return drop_unused_kernels(changed, joining.replaced) if joining.made else mod
 
 
 class _Joining:

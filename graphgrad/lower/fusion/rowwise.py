@@ -67,13 +67,8 @@ def fuse_rowwise(mod: tvm.IRModule, unit: VectorUnit, may_repeat: MayRepeat) -> 
     """
     builder = relax.BlockBuilder(mod)
     kernels = _Kernels(builder, mod, unit, may_repeat)
-    changed = map_dataflow_blocks(mod, lambda bindings: _Block(bindings, kernels).joined())
-    if not kernels.replaced:
-        return mod
-    for variable, func in changed.functions.items():
-        if isinstance(func, relax.Function):
-            builder.update_func(variable, func)
-    return drop_unused_kernels(builder.get(), kernels.replaced)
+    changed = map_dataflow_blocks(mod, lambda bindings: _Block(bindings, kernels).joined(), builder)
+    return drop_unused_kernels(changed, kernels.replaced) if kernels.replaced else mod
 
 
 @dataclass(frozen=True)

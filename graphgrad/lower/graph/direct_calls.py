@@ -13,7 +13,7 @@ import tvm
 from tvm import relax
 
 from ...ir.passes import Phase, compiler_pass
-from ...ir.rewrite import rebuilt, replace_body
+from ...ir.rewrite import map_functions, rebuilt, replace_body
 from ...tvm_fixes.hooks import set_type
 
 _MAKE = tvm.ir.Op.get("relax.make_closure")
@@ -25,11 +25,7 @@ _INVOKE = [tvm.ir.Op.get(f"relax.invoke_{kind}closure") for kind in ("", "pure_"
 )
 def resolve_closures(mod: tvm.IRModule) -> tvm.IRModule:
     """Call closures directly that are made in the calling function."""
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            changed.update_func(name, _direct(func))
-    return changed
+    return map_functions(mod, lambda _, func: _direct(func))
 
 
 def _direct(func: relax.Function) -> relax.Function:

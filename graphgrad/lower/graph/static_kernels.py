@@ -18,6 +18,7 @@ from ...fallback.walk import identity
 from ...ir.calls import data_of
 from ...ir.loops import block
 from ...ir.passes import Phase, compiler_pass
+from ...ir.rewrite import map_functions, map_kernels
 from ...ir.visits import replace_nodes, visit_nodes
 from ...ops.define import OPAQUE
 from .long_indices import lengthen_indices
@@ -35,12 +36,7 @@ def specialize_kernels(mod: tvm.IRModule) -> tvm.IRModule:
         return mod
     mod = _normalize_kernels(mod, called)
     mutator = _Calls(mod)
-    for variable, function in mod.functions.items():
-        if isinstance(function, relax.Function):
-            changed = mutator.visit_expr(function)
-            if not changed.same_as(function):
-                mutator.builder_.update_func(variable, changed)
-    return mutator.builder_.get()
+    return map_functions(mod, lambda _, func: mutator.visit_expr(func), mutator.builder_)
 
 
 def _called_kernels(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
@@ -59,10 +55,13 @@ def _called_kernels(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
 
 def _normalize_kernels(mod: tvm.IRModule, called: list[tvm.ir.GlobalVar]) -> tvm.IRModule:
     """Return a module whose called kernels have what TVM's own have: blocks and long indices."""
-    changed = mod.clone()
-    for variable in called:
-        changed.update_func(variable, lengthen_indices(_of_blocks(mod[variable])))
-    return changed
+    names = {variable.name_hint for variable in called}
+
+    def changed(variable: Any, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        is_called = variable.name_hint in names
+        return lengthen_indices(_of_blocks(kernel)) if is_called else kernel
+
+    return map_kernels(mod, changed)
 
 
 def _of_blocks(kernel: tirx.PrimFunc) -> tirx.PrimFunc:

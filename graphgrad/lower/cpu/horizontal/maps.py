@@ -23,7 +23,7 @@ from tvm import relax, tirx
 
 from ....ir.kernel_calls import drop_unused_kernels
 from ....ir.passes import Phase, compiler_pass
-from ....ir.rewrite import rebuilt, replace_body
+from ....ir.rewrite import map_kernels, rebuilt, replace_body
 from .calls import FLAT, Calls, Member, Touched
 from .chain import Call, Cell, Chain, Formula
 from .flat import FlatMap, flat_map
@@ -50,17 +50,18 @@ def mark_flat_maps(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[int, FlatMap]]
     """Mark flat maps, equal ones alike, and tell what each does."""
     known: dict[int, FlatMap] = {}
     seen: dict[int, list[tuple[tirx.PrimFunc, int]]] = {}
-    marked = mod.clone()
-    for name, func in mod.functions.items():
-        found = flat_map(func) if isinstance(func, tirx.PrimFunc) else None
+
+    def marked(_: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        found = flat_map(func)
         if found is None:
-            continue
+            return func
         same = seen.setdefault(tvm_ffi.structural_hash(func), [])
         number = next((n for f, n in same if tvm_ffi.structural_equal(f, func)), len(known))
         same.append((func, number))
         known.setdefault(number, found)
-        marked.update_func(name, func.with_attr(FLAT, number))
-    return marked, known
+        return func.with_attr(FLAT, number)
+
+    return map_kernels(mod, marked), known
 
 
 @compiler_pass(
