@@ -6,7 +6,7 @@ Schedules are chosen by this structure alone, never by the name of an operator.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -178,51 +178,6 @@ def static(extent: Any) -> int | None:
 def statements_of(body: Any) -> list[Any]:
     """Return the statements of a body, one or several."""
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
-
-
-def replace_statements(
-    root: SBlockRealize, statements: Sequence[Any], buffers: Sequence[Any]
-) -> Any:
-    """Return a kernel's outermost block with other statements, and other buffers of its own."""
-    block = root.block
-    inside = SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements)),
-        alloc_buffers=list(buffers),
-        annotations=block.annotations,
-    )
-    return SBlockRealize(root.iter_values, root.predicate, inside)
-
-
-def replace_block_body(block: SBlock, body: Any, buffers: Sequence[Any] = ()) -> SBlock:
-    """Return a block with another body, and with further buffers of its own."""
-    return SBlock(
-        block.iter_vars,
-        block.reads,
-        block.writes,
-        block.name_hint,
-        body,
-        block.init,
-        [*block.alloc_buffers, *buffers],
-        block.match_buffers,
-        block.annotations,
-    )
-
-
-def rename_blocks(nest: Any, taken: set[str]) -> Any:
-    """Return statements whose blocks have names that are not taken; they are then."""
-
-    def rename(block: SBlock) -> SBlock:
-        name = str(block.name_hint)
-        while name in taken:
-            name += "_"
-        taken.add(name)
-        return SBlock(block.iter_vars, block.reads, block.writes, name, block.body, block.init)
-
-    return replace_nodes(nest, SBlock, rename)
 
 
 def loop_nest(statement: Any) -> tuple[list[Any], Any] | None:

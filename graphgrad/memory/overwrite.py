@@ -14,6 +14,7 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
+from ..ir.kernel_rewrite import replace_realized
 from ..ir.kernel_structure import Load, statements_of, static, substitute_values
 from ..ir.loops import sequence
 from ..ir.visits import replace_nodes, visit_nodes
@@ -226,22 +227,10 @@ def _drop_identity_stores(body: Any) -> Any:
         return nothing if is_nothing(inner) else node
 
     kinds = (tirx.SeqStmt, tirx.BufferStore, tirx.For, SBlockRealize)
-    root = body.block
-    rest = replace_nodes(root.body, kinds, visit)
+    rest = replace_nodes(body.block.body, kinds, visit)
     if is_nothing(rest):
         return body
-    kept = SBlock(
-        root.iter_vars,
-        root.reads,
-        root.writes,
-        root.name_hint,
-        rest,
-        root.init,
-        root.alloc_buffers,
-        root.match_buffers,
-        root.annotations,
-    )
-    return SBlockRealize(body.iter_values, body.predicate, kept)
+    return replace_realized(body, body=rest)
 
 
 def _is_only_loaded(kernel: tirx.PrimFunc, buffer: Any) -> bool:

@@ -5,7 +5,8 @@ import tvm_ffi
 from tvm import te, tirx, topi
 from tvm.s_tir import SBlock
 
-from graphgrad.ir.kernel_structure import linear_coefficient, rename_blocks, stages, stride
+from graphgrad.ir.kernel_rewrite import rename_blocks
+from graphgrad.ir.kernel_structure import linear_coefficient, stages, stride
 from tests.lower.kernel_programs import tensor
 
 

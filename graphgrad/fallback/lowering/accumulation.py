@@ -10,9 +10,9 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
-from tvm.s_tir import SBlock, SBlockRealize
 
 from ...errors import ArgumentError
+from ...ir.kernel_rewrite import replace_realized
 from ...ir.kernel_structure import statements_of
 from ...ir.loops import sequence
 from ..backprop import wide
@@ -159,17 +159,10 @@ def overwriting(func: tirx.PrimFunc, shared: Mapping[int, int]) -> tirx.PrimFunc
         From positions of parameters that go to those that they are written over.
     """
     table = {func.params[gone]: func.params[kept] for gone, kept in shared.items()}
-    root = func.body.block
-    statements = statements_of(root.body)
+    statements = statements_of(func.body.block.body)
     last = [statement for statement in statements if _writes(statement, table)]
     first = [statement for statement in statements if not _writes(statement, table)]
-    ordered = [*first, *last]
-    block = SBlock(
-        root.iter_vars, root.reads, root.writes, root.name_hint,
-        sequence(*ordered),
-        root.init, root.alloc_buffers, root.match_buffers, root.annotations,
-    )  # fmt: skip
-    body = SBlockRealize(func.body.iter_values, func.body.predicate, block)
+    body = replace_realized(func.body, body=sequence(*first, *last))
     body = tvm_ffi.structural_map(body, (tvm.ir.Var, lambda var: table.get(var, var)))
     params = [param for number, param in enumerate(func.params) if number not in shared]
     return tirx.PrimFunc(params, body, func.ret_type, attrs=func.attrs)

@@ -23,6 +23,7 @@ from tvm import tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock
 
+from ...ir.kernel_rewrite import replace_block
 from ...ir.loops import sequence
 from ..backprop import is_float
 from ..walk import Expr, Recursion, called, children, identity, postorder, rebuilt, unrolled
@@ -127,18 +128,9 @@ def _drop_inner_regions(bound: dict[int, Expr], block: Any) -> Any:
         ranges = [tvm.ir.Range(0, extent) for extent in region.source.ty.shape]
         return tvm.ir.TensorRegion(region.source, ranges, region.ty)
 
-    return SBlock(
-        block.iter_vars, *([whole(r) for r in regions] for regions in (block.reads, block.writes)),
-        block.name_hint, block.body, block.init, block.alloc_buffers, block.match_buffers,
-        block.annotations,
-    )  # fmt: skip
-
-
-def _replace_body(block: Any, body: Any) -> Any:
-    return SBlock(
-        block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init,
-        block.alloc_buffers, block.match_buffers, block.annotations,
-    )  # fmt: skip
+    return replace_block(
+        block, reads=[*map(whole, block.reads)], writes=[*map(whole, block.writes)]
+    )
 
 
 class _Lowering:
@@ -181,7 +173,7 @@ class _Lowering:
         # TVM takes a store to memory that an inner block has allocated for one to an output.
         declared = [tirx.AllocBuffer(buffer) for buffer in self.buffers]
         self.buffers = []
-        return _replace_body(block, sequence(*declared, block.body)) if declared else block
+        return replace_block(block, body=sequence(*declared, block.body)) if declared else block
 
     def expression(self, node: Expr, statements: list[Any]) -> Recursion:
         """Return an expression without bindings; what it needs is appended to the statements."""

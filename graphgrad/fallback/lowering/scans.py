@@ -16,6 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import s_tir, te, tirx
 
+from ...ir.kernel_rewrite import replace_block
 from ...ir.loops import over_axes, sequence
 from ...tvm_fixes.hooks import extern_stage
 from ..graph import DETECT_ACCESS, Key, Operation, operations, outputs_of, replace_inputs, sources
@@ -161,10 +162,13 @@ def _loop(name: str, body: Any, time: Axis, written: Mapping[int, _State]) -> An
     def change(node: Any) -> Any:
         if isinstance(node, s_tir.SBlock):
             # What it reads and writes is no longer so.
-            return s_tir.SBlock(
-                node.iter_vars, [], [], f"{name}_{node.name_hint}", node.body, node.init,
-                node.alloc_buffers, node.match_buffers, {**node.annotations, **DETECT_ACCESS},
-            )  # fmt: skip
+            return replace_block(
+                node,
+                reads=[],
+                writes=[],
+                name_hint=f"{name}_{node.name_hint}",
+                annotations={**node.annotations, **DETECT_ACCESS},
+            )
         is_store = isinstance(node, tirx.BufferStore)
         buffer = identity(node.buffer if is_store else node.source)
         if buffer in written:

@@ -19,14 +19,8 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock
 from tvm.s_tir.analysis import get_sblock_access_region
 
-from ...ir.kernel_structure import (
-    Load,
-    is_conditional,
-    loop_nest,
-    replace_statements,
-    static,
-    substitute_values,
-)
+from ...ir.kernel_rewrite import replace_block, replace_statements
+from ...ir.kernel_structure import Load, is_conditional, loop_nest, static, substitute_values
 from ...ir.loops import over_axes
 
 Places = Callable[[Sequence[Any]], list[Any]]
@@ -110,10 +104,9 @@ def restated(
     init = block.init
     init = None if init is None else _simplified(substitute_values(init, values), moved, analyzer)
     iterators = [tirx.IterVar(dom, var, kind) for var, dom, kind in axes]
-    reads, writes, _ = get_sblock_access_region(
-        SBlock(iterators, [], [], name, body, init), _buffers(body)
-    )
-    return over_axes(SBlock(iterators, reads, writes, name, body, init))
+    new = SBlock(iterators, [], [], name, body, init)
+    reads, writes, _ = get_sblock_access_region(new, _buffers(body))
+    return over_axes(replace_block(new, reads=reads, writes=writes))
 
 
 def replace_nests(
@@ -176,17 +169,11 @@ def _joined(body: Any, stand_in: BufferView) -> Any:
         return tirx.BufferLoad(whole, stand_in.places(node.indices))
 
     def block(node: Any) -> Any:
-        return SBlock(
-            node.iter_vars,
-            [_region(region, stand_in) for region in node.reads],
-            [_region(region, stand_in) for region in node.writes],
-            node.name_hint,
-            node.body,
-            node.init,
-            [buffer for buffer in node.alloc_buffers if not buffer.same_as(own)],
-            node.match_buffers,
-            node.annotations,
-            node.span,
+        return replace_block(
+            node,
+            reads=[_region(region, stand_in) for region in node.reads],
+            writes=[_region(region, stand_in) for region in node.writes],
+            alloc_buffers=[buffer for buffer in node.alloc_buffers if not buffer.same_as(own)],
         )
 
     changes = [(tirx.BufferStore, store), (Load, load), (SBlock, block)]

@@ -25,12 +25,12 @@ from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
 
+from ...ir.kernel_rewrite import replace_block, replace_statements
 from ...ir.kernel_structure import (
     Axis,
     Load,
     Stage,
     is_among,
-    replace_statements,
     stages,
     statements_of,
     static,
@@ -252,7 +252,7 @@ class _Writer:
             return [nest]
         block = block_of(nest)
         body = replace_nodes(block.body, Load, lambda node: _in_place_of(node, smooth))
-        changed = SBlock(block.iter_vars, [], [], stage.name, body, block.init)
+        changed = replace_block(block, body=body)
         axes, values = _renamed(block, _long(stage.axes))
         self._copies += copies
         self.buffers += [copy.buffer for copy in copies]

@@ -13,7 +13,8 @@ from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
 
-from ...ir.kernel_structure import Load, replace_block_body
+from ...ir.kernel_rewrite import replace_block
+from ...ir.kernel_structure import Load
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import replace_nodes, visit_nodes
 
@@ -47,4 +48,4 @@ def _plain(block: SBlock) -> SBlock:
             return node
         return tirx.BufferLoad(node.source, simple(node.indices))
 
-    return replace_block_body(block, replace_nodes(block.body, Load, load))
+    return replace_block(block, body=replace_nodes(block.body, Load, load))

@@ -18,6 +18,7 @@ from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
 
+from ...ir.kernel_rewrite import replace_block
 from ...ir.kernel_structure import Axis, Stage, stages, statements_of, stride, volume
 from ...ir.passes import Phase, compiler_pass
 from ...ir.tensor import bits
@@ -146,8 +147,7 @@ def _combined(stage: Stage, block: SBlock, cut: _Cut, own: Any, accumulation: Ac
     axes = [(values[v.var], v.dom, v.iter_type) for v in spatial]
     axes.append((part, _range(part, cut.parts), tirx.IterVar.CommReduce))
     body = tirx.BufferStore(store.buffer, value, store.indices)
-    whole = SBlock(block.iter_vars, [], [], stage.name, body, block.init)
-    return restated(whole, axes, values, {}, stage.name)
+    return restated(replace_block(block, body=body), axes, values, {}, stage.name)
 
 
 def _range(var: Any, extent: int) -> Range:

@@ -20,14 +20,8 @@ from tvm import tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ...ir.kernel_structure import (
-    is_conditional,
-    replace_block_body,
-    replace_statements,
-    statements_of,
-    static,
-    substitute_values,
-)
+from ...ir.kernel_rewrite import replace_block, replace_statements
+from ...ir.kernel_structure import is_conditional, statements_of, static, substitute_values
 from ...ir.loops import loop, sequence, variable
 from ...ir.passes import Phase, compiler_pass
 
@@ -108,7 +102,8 @@ def _write_arithmetic(root: SBlockRealize) -> SBlockRealize:
             return block
         values = _Values(tirx.const(1, "int32"), tirx.const(0, "int32"))
         changed = [part for one in statements_of(block.body) for part in values.written_out(one)]
-        return replace_block_body(block, sequence(*changed), values.buffers)
+        own = [*block.alloc_buffers, *values.buffers]
+        return replace_block(block, body=sequence(*changed), alloc_buffers=own)
 
     body = [
         tvm_ffi.structural_map(s, (tirx.For, in_vectors)) for s in statements_of(root.block.body)

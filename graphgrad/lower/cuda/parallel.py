@@ -14,7 +14,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ...ir.kernel_structure import loop_nest, replace_block_body, statements_of, static
+from ...ir.kernel_rewrite import replace_realized
+from ...ir.kernel_structure import loop_nest, statements_of, static
 from ...ir.loops import block, sequence
 from .threads import one_thread_per_point
 
@@ -121,9 +122,7 @@ def _in_block(realize: SBlockRealize, launch: Launch) -> SBlockRealize:
     else:
         done = [_in_block(s, launch) if _is_plain_block(s) else launch(s) for s in statements]
         launched = sequence(*done)
-    return SBlockRealize(
-        list(realize.iter_values), realize.predicate, replace_block_body(inside, launched)
-    )
+    return replace_realized(realize, body=launched)
 
 
 def _is_plain_block(statement: Any) -> bool:

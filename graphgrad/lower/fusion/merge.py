@@ -10,7 +10,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule, renew_defs
 
-from ...ir.kernel_structure import rename_blocks, stages, statements_of, substitute_values
+from ...ir.kernel_rewrite import rename_blocks
+from ...ir.kernel_structure import stages, statements_of, substitute_values
 from ...ir.loops import block
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps

@@ -8,13 +8,8 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import renew_defs
 
-from ...ir.kernel_structure import (
-    rename_blocks,
-    replace_statements,
-    stages,
-    statements_of,
-    substitute_values,
-)
+from ...ir.kernel_rewrite import rename_blocks, replace_statements
+from ...ir.kernel_structure import stages, statements_of, substitute_values
 from .merge import Part
 
 

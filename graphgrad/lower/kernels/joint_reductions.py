@@ -10,14 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize
 
+from ...ir.kernel_rewrite import replace_realized, replace_statements
 from ...ir.kernel_structure import (
     Stage,
     buffer_of,
     is_among,
     loop_nest,
-    replace_statements,
     stages,
     statements_of,
     substitute_values,
@@ -118,16 +117,13 @@ def _joint(one: Any, other: Any) -> Any:
     body = [*_parts(block.body), *map(ours, _parts(added.body))]
     binds = [part for part in body if isinstance(part, tirx.Bind)]
     stores = [part for part in body if isinstance(part, tirx.BufferStore)]
-    whole = SBlock(
-        block.iter_vars,
-        [*block.reads, *map(ours, added.reads)],
-        [*block.writes, *map(ours, added.writes)],
-        block.name_hint,
-        sequence(*binds, *stores),
+    statement = replace_realized(
+        first,
+        reads=[*block.reads, *map(ours, added.reads)],
+        writes=[*block.writes, *map(ours, added.writes)],
+        body=sequence(*binds, *stores),
         init=sequence(*statements_of(block.init), *map(ours, statements_of(added.init))),
-        annotations=block.annotations,
     )
-    statement = SBlockRealize(first.iter_values, first.predicate, whole)
     for outer in reversed(loops):
         statement = loop(outer.loop_var, outer.extent, statement, outer.kind, outer.min)
     return statement

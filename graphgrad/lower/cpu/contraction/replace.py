@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING, Any
 import tvm_ffi
 from tvm import tirx
 
-from ....ir.kernel_structure import (
-    Stage,
-    is_among,
-    loop_nest,
-    replace_statements,
-    statements_of,
-    volume,
-)
+from ....ir.kernel_rewrite import replace_statements
+from ....ir.kernel_structure import Stage, is_among, loop_nest, statements_of, volume
 from ...kernels.contraction import contraction_of
 from ...kernels.epilogue import Epilogue
 from ..map import SMALL

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from ....ir.kernel_rewrite import replace_statements
 from ....ir.kernel_structure import (
     Axis,
     Stage,
     buffer_of,
     is_among,
     loop_nest,
-    replace_statements,
     statements_of,
     static,
     stride,
