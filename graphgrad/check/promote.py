@@ -22,6 +22,7 @@ from ..autodiff.activity import op_name, place
 from ..errors import ArgumentError
 from ..fallback.kernels.expressions import retyped_kernel
 from ..frontend.model import Model
+from ..ir.rewrite import replace_bindings, replace_body
 from ..tvm_fixes.hooks import change_attributes, set_type
 
 LOW_FLOATS = frozenset({"float16", "bfloat16", "float32"})
@@ -143,14 +144,7 @@ class _Promotion:
     def _function(self, function: relax.Function) -> relax.Function:
         params = [self._defined(param, promote_type(param.ty)) for param in function.params]
         body = self._sequence(function.body)
-        return relax.Function(
-            params,
-            body,
-            promote_type(function.ret_ty),
-            is_pure=function.is_pure,
-            attrs=function.attrs,
-            span=function.span,
-        )
+        return replace_body(function, body, params=params, ret_ty=promote_type(function.ret_ty))
 
     def _sequence(self, body: relax.SeqExpr) -> relax.SeqExpr:
         outer = self._bindings, self._bound_kind
@@ -160,7 +154,7 @@ class _Promotion:
             self._bindings, self._bound_kind = [], relax.DataflowVar if is_dataflow else relax.Var
             for binding in block.bindings:
                 self._binding(binding)
-            blocks.append(type(block)(self._bindings))
+            blocks.append(replace_bindings(block, self._bindings))
         self._bindings, self._bound_kind = outer
         result = self._expr(body.body)
         sequence = relax.SeqExpr(blocks, result)

@@ -11,6 +11,7 @@ from tvm import relax
 
 from ..errors import ArgumentError, ModelError
 from ..ir.provenance import read
+from ..ir.rewrite import map_bindings
 from ..ir.value_names import equal_names, record_aliases
 from ..ops import random
 from .arrays import dtype_name
@@ -101,10 +102,7 @@ class _Form:
 
     def function(self) -> relax.Function:
         """Return main in the form asked for."""
-        blocks = [
-            type(block)([new for old in block.bindings for new in self._rewritten(old)])
-            for block in self._main.body.blocks
-        ]
+        blocks = map_bindings(self._main.body.blocks, self._rewritten)
         result = self._main.body.body
         outputs = result if isinstance(result, relax.Tuple) else relax.Tuple([result])
         new_state = relax.Tuple(list(self._current.values()) if self._any_trains() else [])

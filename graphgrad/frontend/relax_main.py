@@ -8,6 +8,7 @@ from tvm import relax
 from tvm.ir import Span
 
 from ..errors import ModelError
+from ..ir.rewrite import map_bindings, replace_bindings, replace_body
 
 
 def rebuilt(
@@ -18,16 +19,12 @@ def rebuilt(
     body: relax.Expr | None = None,
 ) -> relax.Function:
     """Return a function with some parts replaced; a new body has a type."""
-    return relax.Function(
-        function.params if params is None else params,
-        relax.SeqExpr(
-            function.body.blocks if blocks is None else blocks,
-            function.body.body if body is None else body,
-        ),
-        function.ret_ty if body is None else body.ty,
-        is_pure=function.is_pure,
-        attrs=function.attrs,
+    sequence = relax.SeqExpr(
+        function.body.blocks if blocks is None else blocks,
+        function.body.body if body is None else body,
     )
+    ret_ty = None if body is None else body.ty
+    return replace_body(function, sequence, params=params, ret_ty=ret_ty)
 
 
 def reorder_parameters(function: relax.Function, params: Sequence[relax.Var]) -> relax.Function:
@@ -41,11 +38,11 @@ def attach_spans(
     function: relax.Function, spans: Mapping[relax.Var, Span | None]
 ) -> relax.Function:
     """Return the function with these spans on the values of its bindings."""
-    blocks = [
-        type(block)([_attach_span(binding, spans.get(binding.var)) for binding in block.bindings])
-        for block in function.body.blocks
-    ]
-    return rebuilt(function, blocks=blocks)
+
+    def attach(binding: relax.Binding) -> list[relax.Binding]:
+        return [_attach_span(binding, spans.get(binding.var))]
+
+    return rebuilt(function, blocks=map_bindings(function.body.blocks, attach))
 
 
 def _attach_span(binding: relax.Binding, span: Span | None) -> relax.Binding:
@@ -91,7 +88,7 @@ def _unpacked(function: relax.Function, result: relax.Expr) -> relax.Function:
     blocks = list(function.body.blocks)
     for position, block in enumerate(blocks):
         if any(binding.var.same_as(result) for binding in block.bindings):
-            blocks[position] = type(block)([*block.bindings, *items])
+            blocks[position] = replace_bindings(block, [*block.bindings, *items])
             return rebuilt(function, blocks=blocks, body=relax.Tuple(fields))
     blocks.append(relax.BindingBlock(items))
     return rebuilt(function, blocks=blocks, body=relax.Tuple(fields))

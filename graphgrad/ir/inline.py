@@ -15,7 +15,7 @@ from tvm import relax
 from ..errors import ArgumentError, NotDifferentiableError
 from ..tvm_fixes.hooks import set_type
 from .program import Program, variables_in
-from .rewrite import renamed
+from .rewrite import map_bindings, renamed, replace_body
 from .value_names import aliases_of
 
 RULES = ("auto", "derived")
@@ -70,17 +70,11 @@ def _function(mod: tvm.IRModule, name: str) -> relax.Function:
 
 def _normal(function: relax.Function) -> relax.Function:
     """Return the function with the source of each cast bound: copying would bind it unseen."""
-    blocks = [
-        type(block)([new for binding in block.bindings for new in _bind_cast_source(binding)])
-        for block in function.body.blocks
-    ]
+    blocks = map_bindings(function.body.blocks, _bind_cast_source)
     sizes = [[len(b.bindings) for b in some] for some in (blocks, function.body.blocks)]
     if sizes[0] == sizes[1]:
         return function
-    body = relax.SeqExpr(blocks, function.body.body)
-    return relax.Function(
-        function.params, body, function.ret_ty, is_pure=function.is_pure, attrs=function.attrs
-    )
+    return replace_body(function, relax.SeqExpr(blocks, function.body.body))
 
 
 def _bind_cast_source(binding: relax.Binding) -> list[relax.Binding]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import tvm
@@ -87,14 +87,13 @@ def rebuilt(
             return old
         value = old.value
         branches = (branch(value.true_branch), branch(value.false_branch))
-        changed = _typed(relax.If(value.cond, *branches, value.span), value)
-        return relax.VarBinding(old.var, changed, old.span)
+        whole = _typed(relax.If(value.cond, *branches, value.span), value)
+        return relax.VarBinding(old.var, whole, old.span)
 
-    blocks = [
-        new
-        for old in body.blocks
-        for new in block(type(old)([n for b in old.bindings for n in binding(inside(b))], old.span))
-    ]
+    def changed(old: Any) -> list[Any]:
+        return block(replace_bindings(old, [n for b in old.bindings for n in binding(inside(b))]))
+
+    blocks = [new for old in body.blocks for new in changed(old)]
     added, value = ([], body.body) if result is None else result(body)
     if added:
         blocks.append(relax.BindingBlock(added))
@@ -102,12 +101,31 @@ def rebuilt(
     return sequence
 
 
-def replace_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
-    """Return a function with another body, of the same type."""
+def map_bindings(blocks: Iterable[relax.BindingBlock], change: Change) -> list[relax.BindingBlock]:
+    """Blocks with their bindings changed, those of branches not."""
+    return [
+        replace_bindings(block, [new for old in block.bindings for new in change(old)])
+        for block in blocks
+    ]
+
+
+def replace_bindings(block: relax.BindingBlock, bindings: Sequence[Any]) -> relax.BindingBlock:
+    """A block of the same kind, of other bindings."""
+    return type(block)(bindings, block.span)
+
+
+def replace_body(
+    function: relax.Function,
+    body: relax.SeqExpr,
+    *,
+    params: Sequence[relax.Var] | None = None,
+    ret_ty: Any = None,
+) -> relax.Function:
+    """A function with another body, of the same type unless told otherwise."""
     return relax.Function(
-        function.params,
+        function.params if params is None else params,
         body,
-        function.ret_ty,
+        function.ret_ty if ret_ty is None else ret_ty,
         function.is_pure,
         attrs=function.attrs,
         span=function.span,

@@ -15,7 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
-from ..ir.rewrite import rebuilt
+from ..ir.rewrite import rebuilt, replace_body
 
 _ALLOC_STORAGE = tvm.ir.Op.get("relax.vm.alloc_storage")
 _ALLOC_TENSOR = tvm.ir.Op.get("relax.vm.alloc_tensor")
@@ -126,14 +126,8 @@ def _without(
             _calls(binding, _KILL) and binding.value.args[0] in moved
         )
 
-    return relax.Function(
-        [*function.params, *tensors],
-        rebuilt(function.body, lambda binding: [binding] if stays(binding) else []),
-        function.ret_ty,
-        function.is_pure,
-        function.attrs,
-        function.span,
-    )
+    body = rebuilt(function.body, lambda binding: [binding] if stays(binding) else [])
+    return replace_body(function, body, params=[*function.params, *tensors])
 
 
 def _workspace(name: str, bindings: list[Any], tensors: Mapping[Any, Any]) -> relax.Function:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import tvm
 from tvm import relax
 
+from ..ir.rewrite import replace_body
 from ..memory.donation import DONATED
 
 
@@ -41,7 +42,5 @@ def drop_arguments(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, list[int
     body = relax.SeqExpr(function.body.blocks, relax.Tuple([fields[index] for index in kept]))
     types = relax.TupleType([function.ret_ty.fields[index] for index in kept])
     changed = mod.clone()
-    changed[name] = relax.Function(
-        function.params, body, types, function.is_pure, function.attrs, function.span
-    )
+    changed[name] = replace_body(function, body, ret_ty=types)
     return changed, kept

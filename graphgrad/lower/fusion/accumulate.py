@@ -17,7 +17,7 @@ from tvm import relax, te, tirx
 
 from ...ir.kernel_calls import drop_unused_kernels, is_kernel_call, uses_in
 from ...ir.passes import Phase, compiler_pass
-from ...ir.rewrite import map_functions, replace_body
+from ...ir.rewrite import map_functions, replace_bindings, replace_body
 from ...ir.tensor import accumulator_dtype
 from ...memory.donation import DONATED
 from ...memory.effect_order import may_write
@@ -72,7 +72,7 @@ class _EarlySums:
         self._uses = uses_in(func)
 
     def function(self) -> relax.Function:
-        return _replace_bindings(
+        return _replace_all_bindings(
             self._func, [self._reordered(block.bindings) for block in self._func.body.blocks]
         )
 
@@ -143,7 +143,7 @@ class _FusedSums:
         changed = [self._fused(list(block.bindings)) for block in self._func.body.blocks]
         if not self._made:
             return self._mod
-        self._builder.update_func(self._name, _replace_bindings(self._func, changed))
+        self._builder.update_func(self._name, _replace_all_bindings(self._func, changed))
         return drop_unused_kernels(self._builder.get(), self._replaced)
 
     def _fused(self, bindings: list[Any]) -> list[Any]:
@@ -250,8 +250,8 @@ def _positions(bindings: Sequence[Any]) -> dict[Any, int]:
     return {binding.var: position for position, binding in enumerate(bindings)}
 
 
-def _replace_bindings(func: relax.Function, changed: list[list[Any]]) -> relax.Function:
+def _replace_all_bindings(func: relax.Function, changed: list[list[Any]]) -> relax.Function:
     """Return a function whose blocks have other bindings."""
     pairs = zip(func.body.blocks, changed, strict=True)
-    blocks = [type(block)(bindings, block.span) for block, bindings in pairs]
+    blocks = [replace_bindings(block, bindings) for block, bindings in pairs]
     return replace_body(func, relax.SeqExpr(blocks, func.body.body, func.body.span))

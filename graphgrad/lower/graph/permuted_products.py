@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import relax, te
 
 from ...ir.passes import Phase, compiler_pass
-from ...ir.rewrite import map_functions, replace_body
+from ...ir.rewrite import map_functions, replace_bindings, replace_body
 from ...ir.tensor import accumulator_dtype, type_shape
 from ...memory.effect_order import may_write
 from ...ops.legalize.linalg import matrix_product
@@ -153,7 +153,7 @@ def _drop_unread(blocks: list[Any], func: relax.Function) -> list[Any]:
                 continue
             read.update(_variables(binding.value))
             bindings.append(binding)
-        kept.append(type(block)(bindings[::-1], block.span))
+        kept.append(replace_bindings(block, bindings[::-1]))
     return kept[::-1]
 
 

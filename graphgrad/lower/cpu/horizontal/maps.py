@@ -23,7 +23,7 @@ from tvm import relax, tirx
 
 from ....ir.kernel_calls import drop_unused_kernels
 from ....ir.passes import Phase, compiler_pass
-from ....ir.rewrite import map_kernels, rebuilt, replace_body
+from ....ir.rewrite import map_kernels, rebuilt, replace_bindings, replace_body
 from .calls import FLAT, Calls, Member, Touched
 from .chain import Call, Cell, Chain, Formula
 from .flat import FlatMap, flat_map
@@ -215,7 +215,7 @@ class _Together:
                 if not run.takes(binding):
                     bindings.append(binding)
         bindings += self._ended(run, kind)
-        return [type(block)(bindings, block.span)]
+        return [replace_bindings(block, bindings)]
 
     def _ended(self, run: _Run, kind: type) -> list[Any]:
         """Return the bindings of a run, with one call in the place of several where that is so."""
