@@ -46,12 +46,12 @@ def _map(
 ) -> tvm.IRModule:
     found = [(v, func) for v, func in mod.functions.items() if isinstance(func, kind)]
     pairs = [(variable, func, change(variable, func)) for variable, func in found]
-    changed = [(variable, new) for variable, old, new in pairs if not new.same_as(old)]
-    if not changed and builder is None:
+    if builder is None and all(new.same_as(old) for _, old, new in pairs):
         return mod
     result = mod.clone() if builder is None else builder
-    for variable, func in changed:
-        result.update_func(variable, func)
+    # TVM puts what is updated behind the rest: all are, so that they stay in their order.
+    for variable, _, new in pairs:
+        result.update_func(variable, new)
     return result if builder is None else builder.get()
 
 
