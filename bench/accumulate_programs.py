@@ -118,4 +118,4 @@ def _forward(small: bool, batch: int) -> tuple[gg.Model, Forward]:
         else resnet18(batch=batch, channels=3, size=32, classes=10, stem="cifar")
     )
     model = gg.from_onnx(proto)
-    return model, form_of(model, True).forward(LossFunction(model, "cross_entropy"), {})
+    return model, form_of(model, True).forward(LossFunction(model, "cross_entropy"), [])

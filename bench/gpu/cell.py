@@ -20,7 +20,7 @@ from graphgrad.ir.write import write_program
 from graphgrad.lower import pipeline
 from graphgrad.lower.cuda.compiler import executable_sources, machine_code
 from graphgrad.train.forward import FORWARD, LossFunction, form_of
-from graphgrad.train.inputs import bind_shapes, input_types
+from graphgrad.train.inputs import bind_shapes, input_types, shapes_of
 from graphgrad.train.update import build_step
 
 COMPILED, FAILED = "compiled", "failed"
@@ -100,12 +100,13 @@ def program(family: Family, form: str, dtype: str, batch: int) -> tvm.IRModule:
     model = family.model(dtype)
     inputs, _ = family.batch(batch, dtype)
     given = {name: to_tensor(array) for name, array in inputs.items()}
-    extents = bind_shapes(given, input_types(model))
+    bind_shapes(given, input_types(model))
+    shapes = shapes_of(given)
     if form == INFERENCE:
-        forward = form_of(model, False).forward(LossFunction(model, None), extents)
+        forward = form_of(model, False).forward(LossFunction(model, None), shapes)
         return write_program(forward.program, FORWARD)
     loss = LossFunction(model, family.loss)
-    forward = form_of(model, True, family.rules).forward(loss, extents)
+    forward = form_of(model, True, family.rules).forward(loss, shapes)
     return build_step(forward, model.trainable(), gg.optim.SGD(0.1, momentum=0.9))
 
 

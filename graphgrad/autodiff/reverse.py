@@ -1,5 +1,9 @@
 """The reverse sweep: cotangents flow from the outputs back to what is differentiated.
 
+Composite ops are written out first, in the primal program: a composite rule states an op in terms
+of ops that have rules, so that nothing is computed twice, and derivatives exist to whatever order
+the ops underneath have.
+
 Griewank and Walther, *Evaluating Derivatives* (2nd ed., 2008), chapter 3: every binding is visited
 once, last first; a variable that is read several times gets the sum of what its readers send.
 """
@@ -7,23 +11,23 @@ once, last first; a variable that is read several times gets the sum of what its
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from ..errors import NotDifferentiableError
 from ..ir.calls import data_of
 from ..ir.program import Program, replay, substitute, variables_in
 from ..ir.provenance import read, with_origin
 from ..ir.tensor import Emitter, type_shape
 from ..ir.write import write_function
 from ..registry.rule import Rule
-from .activity import Activity, has_cotangent
+from .activity import Activity, analyze, has_cotangent
 from .apply import Cotangent, apply_rule
 from .branches import branch_programs, emitted_branch, materialized
-from .expand import expand
 from .mutation import Reads, mutations_of
+from .written_out import written_out
 
 
 def add(a: Cotangent, b: Cotangent) -> Cotangent:
@@ -89,7 +93,7 @@ class Gradients:
         body: Callable[[Emitter], Any],
         mod: tvm.IRModule | None = None,
     ) -> tvm.IRModule:
-        """Return a module with a function added whose body emits the gradients.
+        """A module with a function added whose body emits the gradients.
 
         Parameters
         ----------
@@ -257,21 +261,41 @@ def _span(value: Any, rule: Rule) -> Any:
     return with_origin(value.span, origin or rule.origin)
 
 
-def is_differentiable(ty: Any) -> bool:
-    """Whether values of a type have gradients: float tensors, and tuples of nothing else."""
-    if isinstance(ty, relax.TupleType):
-        return len(ty.fields) > 0 and all(map(is_differentiable, ty.fields))
-    return isinstance(ty, relax.TensorType) and has_cotangent(ty)
+def expand(program: Program, wrt: Sequence[Any]) -> tuple[Program, Activity]:
+    """Write out the active composite calls of a program; return it with its activity.
 
-
-def check_target(var: Any) -> None:
-    """Raise unless a variable is a float tensor, or a tuple of those.
+    Parameters
+    ----------
+    program : Program
+        Not changed.
+    wrt : variables of the program
+        They stay variables of the returned one.
 
     Raises
     ------
-    NotDifferentiableError
+    MissingGradientError
+        Active ops have no rule, an in-place call overwrites what gradients read, a value is used
+        under its old name behind such a call, or an output depends on what a call wrote to memory.
+    RuleError
+        A composite rule returned values that are not those of its op.
     """
-    if not is_differentiable(var.ty):
-        raise NotDifferentiableError(
-            f"{var.name} has type {var.ty}: only float tensors have gradients"
-        )
+    mutations = mutations_of(program)
+    if mutations is not None:
+        mutations.refuse_stale_names()
+    activity = analyze(program, wrt)
+    while composites := {v: r for v, r in activity.rules.items() if r.kind == "composite"}:
+        bindings: list[tuple[Any, Any]] = []
+        kernels = dict(program.kernels)
+        for var, value in program.bindings:
+            if var in composites:
+                form = written_out(composites[var], var, value)
+                bindings += form.bindings
+                kernels |= form.kernels
+            else:
+                bindings.append((var, value))
+        program = replace(program, bindings=bindings, kernels=kernels)
+        activity = analyze(program, wrt)
+    mutations = mutations_of(program)
+    if mutations is not None:
+        mutations.refuse_unknown_derivatives(activity)
+    return program, activity

@@ -13,9 +13,9 @@ from ..ir.calls import without_te_gradients
 from ..ir.inline import linearize
 from ..ir.program import Program
 from ..ir.tensor import Emitter, type_shape
-from .activity import has_cotangent
-from .reverse import Gradients, is_differentiable
-from .vjp import select, shaped_like
+from .activity import has_cotangent, is_differentiable, select
+from .reverse import Gradients
+from .vjp import shaped_like
 
 
 def Gradient(

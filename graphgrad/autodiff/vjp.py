@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from ..errors import ArgumentError, NotDifferentiableError
+from ..errors import NotDifferentiableError
 from ..ir.inline import linearize
 from ..ir.program import Program
 from ..ir.tensor import Emitter
 from .accumulate import Accumulators, GradReq, leaves
-from .activity import has_cotangent
+from .activity import Wrt, has_cotangent, select
 from .apply import Cotangent
-from .reverse import Gradients, check_target
-
-Wrt = str | Any | Sequence[str | Any] | None
-"""Names or variables, one or several; None for every float parameter."""
+from .reverse import Gradients
 
 
 def vjp(
@@ -116,47 +112,6 @@ def vjp_of_program(
     name = f"{program.name}_vjp"
     written = derivative.write(name, params, body, mod)
     return accumulators.donated(written, name, leaves(program.result.ty))
-
-
-def select(program: Program, wrt: Wrt) -> list[Any]:
-    """Return the variables of a program that `wrt` names.
-
-    Raises
-    ------
-    ArgumentError
-        A name is unknown, ambiguous or given twice, or nothing is left to differentiate.
-    NotDifferentiableError
-        A value is no float tensor.
-    """
-    if wrt is None:
-        targets = [
-            param
-            for param in program.params
-            if isinstance(param.ty, relax.TensorType) and has_cotangent(param.ty)
-        ]
-        if not targets:
-            raise ArgumentError(f"{program.name!r} has no float tensor parameter")
-        return targets
-    keys = list(wrt) if isinstance(wrt, Sequence) and not isinstance(wrt, str) else [wrt]
-    targets = [_variable(program, key) for key in keys]
-    if len(set(targets)) != len(targets) or not targets:
-        raise ArgumentError(f"wrt={keys}: give at least one value, and each once")
-    for target in targets:
-        check_target(target)
-    return targets
-
-
-def _variable(program: Program, key: Any) -> Any:
-    try:
-        return program.variable(key)
-    except KeyError:
-        names = [var.name for var in program.variables()]
-        label = key if isinstance(key, str) else key.name
-        close = difflib.get_close_matches(label, names, n=3) or names[:8]
-        raise ArgumentError(
-            f"{program.name!r} has no value {label!r} to differentiate with respect to, or it is a "
-            f"constant or known at compile time; did you mean one of {close}?"
-        ) from None
 
 
 def _float_types(ty: Any) -> Any:

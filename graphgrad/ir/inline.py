@@ -62,7 +62,7 @@ def linearize(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
 
 
 def bind_extents(program: Program, extents: Mapping[Any, int]) -> Program:
-    """Return a program for concrete shapes, in variables of its own.
+    """A program for concrete shapes, in variables of its own.
 
     Parameters
     ----------

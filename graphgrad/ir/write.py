@@ -57,7 +57,7 @@ def write_function(
 
 
 def write_program(program: Program, name: str) -> tvm.IRModule:
-    """Return a module of a program, as a function of some name, and the kernels it may call."""
+    """A module with a program as its function of some name, and the kernels that it may call."""
 
     def body(emitter: Emitter) -> Any:
         return substitute(program.result, replay(program, emitter.builder))
@@ -70,7 +70,7 @@ def write_program(program: Program, name: str) -> tvm.IRModule:
 def continue_program(
     program: Program, name: str, params: Sequence[Any], body: Callable[[Emitter, Any], Any]
 ) -> Program:
-    """Return a program with more bindings behind its own.
+    """A program with more bindings behind its own.
 
     Parameters
     ----------
@@ -118,7 +118,7 @@ def _written(
     pure: bool,
     dataflow: bool,
 ) -> tvm.IRModule:
-    """Return a module with a new function, and with what that uses of a module."""
+    """A new function in a module of its own, with what it uses of a module."""
     builder = relax.BlockBuilder(tvm.IRModule(mod.functions))
     emitter = Emitter(builder)
     with SHARED_STATE, builder.function(name, list(params), pure=pure):

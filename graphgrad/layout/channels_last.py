@@ -27,7 +27,7 @@ from .value import Bindings, Parts, Value
 def channels_last(
     program: Program, storage: Mapping[str, Order] | None = None, keep: Collection[str] = ()
 ) -> Program:
-    """Return a program that computes the same with the channels innermost.
+    """A program that computes the same with the channels innermost.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ class Layout:
     storage: Mapping[str, Order] = field(default_factory=dict)
 
     def of(self, program: Program, keep: Collection[str] = ()) -> Program:
-        """Return a program of the model in this layout; see `channels_last`."""
+        """A program of the model in this layout; see `channels_last`."""
         return channels_last(program, self.storage, keep) if self.converts else program
 
     def stored_type(self, name: str, ty: relax.TensorType) -> relax.TensorType:
@@ -59,12 +59,12 @@ def layout_for(target: tvm.target.Target) -> Layout:
 
 
 def with_storage(layout: Layout, program: Program) -> Layout:
-    """Return a layout in which parameters are stored as a program's convolutions want them."""
+    """A layout in which parameters are stored as a program's convolutions want them."""
     return replace(layout, storage=storage_of(program)) if layout.converts else layout
 
 
 def storage_of(program: Program) -> dict[str, Order]:
-    """Return the order of each parameter that a program reads only as weights of convolutions.
+    """The order of each parameter that a program reads only as weights of convolutions.
 
     All others are used otherwise too, or not at all: they are stored as the model has them, and
     converted where a convolution reads them.

@@ -21,6 +21,7 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
+from ..autodiff.reverse import Gradients
 from ..frontend.model import Model
 from ..ir.tensor import Emitter, Tensor, accumulator_dtype, is_float
 from ..ir.write import write_function
@@ -29,7 +30,6 @@ from ..ops import functional as op
 from ..ops.copy import copy_of
 from ..ops.many import all_finite
 from .forward import Forward
-from .gradients import StepGradients
 from .inputs import owned_types
 from .optimizer import Optimizer
 from .update import Update, with_donations
@@ -95,8 +95,9 @@ def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
     ------
     MissingGradientError
     """
-    step = StepGradients(forward, trained)
-    window = OpenWindow(step.weights, forward.state)
+    weights = forward.weights(trained)
+    differentiated = Gradients(forward.program, weights)
+    window = OpenWindow(weights, forward.state)
     opens = relax.Var("opens", relax.TensorType([], "int64"))
 
     def body(emitter: Emitter) -> Any:
@@ -105,7 +106,8 @@ def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
         before = [emitter.lift(var) for var in window.statistics]
         pairs = zip(map(emitter.lift, forward.state), before, strict=True)
         reached = [op.where(is_first, *pair) for pair in pairs]
-        value, gradients, new = step.emit(emitter, [each.expr for each in reached])
+        state = [each.expr for each in reached]
+        value, gradients, new = forward.emit(emitter, differentiated, state)
         with emitter.at(None, "accumulate"):
             weight = _weight(forward, emitter)
             is_empty = op.logical_and(op.equal(weight, 0.0), op.isnan(value))
@@ -131,7 +133,7 @@ def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
 
     owned = [*forward.params, *forward.state, *window.all]
     inputs = [*forward.arguments, opens, *forward.seed, *owned]
-    written = step.gradients.write(MICRO_BATCH, inputs, body)
+    written = differentiated.write(MICRO_BATCH, inputs, body)
     return with_donations(written, MICRO_BATCH, inputs, window.all, first=1)
 
 

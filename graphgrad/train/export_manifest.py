@@ -16,7 +16,6 @@ from ..ir.tensor import type_shape
 from ..lower.cuda.compiler import arch_of, gives_ptx
 from ..runtime.folder import FORMAT, MANIFEST, digest_of
 from .forward import Forward
-from .inputs import input_types
 from .loss import LabelLoss, ValueLoss
 from .recipe import Recipe
 
@@ -74,7 +73,7 @@ def described_entry(
     made: Recipe, shapes: Mapping[str, tuple[int, ...]], forward: Forward
 ) -> dict[str, Any]:
     """Return what one library takes."""
-    types = input_types(made.model)
+    types = made.input_types
     return {
         "inputs": [_described(name, types[name].dtype, shapes[name]) for name in types],
         "targets": _targets(made, forward),

@@ -7,7 +7,7 @@ each further program of that one: for concrete shapes, with the loss behind it, 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -17,6 +17,7 @@ import tvm
 from tvm import relax
 
 from ..autodiff.activity import analyze, has_cotangent
+from ..autodiff.reverse import Gradients
 from ..errors import ArgumentError, InputError
 from ..frontend.mode import specialize
 from ..frontend.model import Model
@@ -24,7 +25,7 @@ from ..ir.inline import bind_extents, linearize
 from ..ir.numpy_arrays import to_numpy
 from ..ir.program import Program, replay, substitute
 from ..ir.provenance import span_of
-from ..ir.tensor import Emitter, is_float, type_shape
+from ..ir.tensor import Emitter, Tensor, is_float, type_shape
 from ..ir.write import continue_program
 from ..layout.choice import AS_IN_MODEL, Layout
 from .loss import LOSSES, Loss, check_target_shape
@@ -221,6 +222,11 @@ class Forward:
         """The variables of the parameters, in the model's order."""
         return self.program.params[self._first :][: len(self.model.params)]
 
+    def weights(self, names: Sequence[str]) -> list[Any]:
+        """The variables of some parameters."""
+        by_name = dict(zip(self.model.params, self.params, strict=True))
+        return [by_name[name] for name in names]
+
     @property
     def state(self) -> list[Any]:
         """The variables of the statistics, in the model's order."""
@@ -255,8 +261,31 @@ class Forward:
             for ty in self.outputs
         ]
 
+    def emit(
+        self, emitter: Emitter, gradients: Gradients, statistics: Sequence[Any] | None = None
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Emit the loss, its gradients, and the new statistics.
+
+        The last are none where nothing updates them: a model without batch norm.
+
+        Parameters
+        ----------
+        emitter : Emitter
+        gradients : Gradients
+            Of `program`, which has a loss.
+        statistics : sequence of expressions, optional
+            What is taken for the model's statistics; by default those.
+        """
+        taken = dict(zip(self.state, statistics or self.state, strict=True))
+        arguments = [taken.get(param, param) for param in self.program.params]
+        loss_type, *_ = self.program.result.ty.fields
+        seed = [emitter.full(1.0, [], str(loss_type.dtype)), None, None]
+        result, values = gradients.emit(emitter, seed, arguments)
+        loss, _, new = result.fields
+        return emitter.lift(loss), values, [emitter.lift(statistic) for statistic in new.fields]
+
     def target_array(self, targets: Any) -> np.ndarray | None:
-        """Return the targets that it takes, checked and converted; None if it takes none.
+        """The targets that it takes, checked and converted; None if it takes none.
 
         They are looked at on the host, because a label out of range would read beyond its row.
 
@@ -298,17 +327,17 @@ class Form:
     def forward(
         self,
         loss: LossFunction,
-        extents: Mapping[Any, int],
+        shapes: Iterable[Sequence[int]],
         layout: Layout = AS_IN_MODEL,
         keep: Collection[str] = (),
     ) -> Forward:
-        """Return the forward pass with a loss for concrete shapes.
+        """The forward pass with a loss, for concrete shapes.
 
         Parameters
         ----------
         loss : LossFunction
-        extents : mapping
-            The symbolic dimensions of the model's inputs to their extents.
+        shapes : iterable of shapes
+            Of the model's inputs; of a model without symbolic dimensions they may be left out.
         layout : Layout
             In which it takes parameters. Inputs, targets, statistics and results are as the model
             has them.
@@ -320,9 +349,10 @@ class Form:
         ArgumentError, ModelError
             The loss does not fit the model's outputs.
         """
-        program = bind_extents(
-            self.program, renamed_extents(self.model, self.program.params, extents)
-        )
+        extents: dict[Any, int] = {}
+        for param, shape in zip(self.program.params, shapes, strict=False):
+            bind_dimensions(type_shape(param.ty), shape, extents)
+        program = bind_extents(self.program, extents)
         outputs = list(program.result.fields[0].ty.fields)
         bound = loss.bind(outputs)
         targets = bound.target_type(outputs)
@@ -349,7 +379,7 @@ def form_of(model: Model, training: bool | None, rules: str = "auto") -> Form:
 
 
 def _with_loss(program: Program, loss: LossFunction, targets: Any, inputs: int) -> Program:
-    """Return the forward pass of a model with its loss: behind `inputs` inputs, targets.
+    """The forward pass of a model with its loss: behind `inputs` inputs, targets.
 
     Parameters
     ----------
@@ -372,25 +402,3 @@ def _with_loss(program: Program, loss: LossFunction, targets: Any, inputs: int) 
 
     params = [*program.params[:inputs], *extra, *program.params[inputs:]]
     return continue_program(program, FORWARD, params, body)
-
-
-def renamed_extents(
-    model: Model, params: Sequence[Any], extents: Mapping[Any, int]
-) -> dict[Any, int]:
-    """Return extents by the dimensions of a copy of a model's inputs.
-
-    Parameters
-    ----------
-    model : Model
-    params : sequence of relax.Var
-        Of a function that takes the model's inputs first, in its order.
-    extents : mapping
-        By the dimensions of ``model.mod["main"]``.
-    """
-    values: dict[Any, int] = {}
-    originals = model.mod["main"].params[: len(model.inputs)]
-    for original, param in zip(originals, params, strict=False):
-        for dimension, copied in zip(type_shape(original.ty), type_shape(param.ty), strict=True):
-            if dimension in extents and isinstance(copied, tvm.tirx.Var):
-                values[copied] = extents[dimension]
-    return values

@@ -40,14 +40,11 @@ class Given:
     tensors, lent : dict of str to tensor
         All, and those that still stand in the caller's memory.
     shapes : Shapes
-    extents : dict
-        Of the symbolic dimensions.
     """
 
     tensors: Tensors
     lent: Tensors
     shapes: Shapes
-    extents: dict[Any, int]
 
 
 class Watch(Protocol):
@@ -81,32 +78,32 @@ class ModelOnDevice(TakesTurns):
         self._device = device_of(self._target)
         self._staging = Staging(self._device)
         self._forwards: dict[Shapes, Forward] = {}
-        self._extents: dict[Any, dict[Any, int]] = {}
+        self._checked: set[Any] = set()
         self._watch: Watch | None = None
 
     def _given(self, inputs: Inputs) -> Given:
         """Return the inputs of a call, checked against the model."""
         arrays = read_arrays(by_name(inputs, self._model.inputs), self._device)
         shapes = shapes_of(arrays)
-        extents = self._checked(arrays, shapes)
+        self._check(arrays, shapes)
         lent = {name: array for name, array in arrays.items() if not isinstance(array, np.ndarray)}
-        return Given(placed(arrays, self._staging), lent, shapes, extents)
+        return Given(placed(arrays, self._staging), lent, shapes)
 
-    def _checked(self, arrays: Mapping[str, Array], shapes: Shapes) -> dict[Any, int]:
-        """Return the extents of the symbolic dimensions; inputs of a kind are checked once."""
+    def _check(self, arrays: Mapping[str, Array], shapes: Shapes) -> None:
+        """Raise if inputs do not fit the model; those of a kind are checked once."""
         kind = shapes, tuple(array.dtype for array in arrays.values())
-        if kind not in self._extents:
-            self._extents[kind] = bind_shapes(arrays, self._objective.input_types)
-        return self._extents[kind]
+        if kind not in self._checked:
+            bind_shapes(arrays, self._objective.input_types)
+            self._checked.add(kind)
 
     def _forward(self, given: Given) -> Forward:
-        """Return the forward pass with the loss for the shapes of a call."""
+        """The forward pass with the loss, for the shapes of a call."""
         if given.shapes not in self._forwards:
-            self._forwards[given.shapes] = self._objective.forward(given.extents)
+            self._forwards[given.shapes] = self._objective.forward(given.shapes)
         return self._forwards[given.shapes]
 
     def _targets(self, targets: Any, forward: Forward) -> list[tvm.runtime.Tensor]:
-        """Return the targets that a forward pass takes, checked: none, or one tensor."""
+        """The targets that a forward pass takes, checked: none, or one tensor."""
         array = forward.target_array(targets)
         return [] if array is None else [self._staging.queue("the targets", array)]
 

@@ -6,7 +6,7 @@ The arguments of `value_and_grad`, `train_step` and `export_step` are checked he
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import tvm
 
-from ..autodiff.activity import analyze
-from ..autodiff.vjp import select
+from ..autodiff.activity import analyze, select
 from ..errors import ArgumentError
 from ..frontend.model import Model
 from ..ir.write import write_program
@@ -67,9 +66,9 @@ class Objective:
         """The model."""
         return self.form.model
 
-    def forward(self, extents: Mapping[Any, int]) -> Forward:
-        """Return the forward pass with the loss for concrete shapes."""
-        return self.form.forward(self.loss, extents, self.layout, self.differentiated)
+    def forward(self, shapes: Iterable[Sequence[int]]) -> Forward:
+        """The forward pass with the loss, for shapes of the inputs."""
+        return self.form.forward(self.loss, shapes, self.layout, self.differentiated)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +111,10 @@ class Recipe(Objective):
         """Return the update that follows the last micro-batch of a step."""
         return build_end_of_window(self.model, self.wrt, self.optimizer, self.layout)
 
-    def evaluation(self, extents: Mapping[Any, int]) -> tvm.IRModule:
-        """Return the forward pass in inference form, without a loss, for concrete shapes."""
+    def evaluation(self, shapes: Iterable[Sequence[int]]) -> tvm.IRModule:
+        """The forward pass in inference form, without a loss, for shapes of the inputs."""
         no_loss = LossFunction(self.model, None)
-        forward = self._inference.forward(no_loss, extents, self.layout)
+        forward = self._inference.forward(no_loss, shapes, self.layout)
         return write_program(forward.program, FORWARD)
 
     @cached_property
@@ -197,11 +196,13 @@ def recipe(
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
     shared = objective(model, loss, wrt, target, rules, winograd, True, _trained)
+    layout = with_storage(shared.layout, shared.form.program)
     _check_epsilons(model, optimizer, shared.wrt)
     # They may have been replaced since the model was made.
     check_types({**model.params, **model.state}, owned_types(model), "parameter")
-    fields = {**vars(shared), "layout": with_storage(shared.layout, shared.form.program)}
-    return Recipe(**fields, optimizer=optimizer, seed=seed, accumulate=accumulate)
+    return Recipe(
+        **{**vars(shared), "layout": layout}, optimizer=optimizer, seed=seed, accumulate=accumulate
+    )
 
 
 def _check_epsilons(model: Model, optimizer: Optimizer, trained: Sequence[str]) -> None:
@@ -232,7 +233,7 @@ def check_accumulate(count: Any) -> int:
 
 
 def _trained(model: Model, wrt: Wrt) -> list[str]:
-    """Return the names of the parameters that train, in the model's order."""
+    """The names of the parameters that train, in the model's order."""
     trainable = model.trainable()
     if wrt is None:
         if not trainable:

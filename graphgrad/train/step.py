@@ -314,7 +314,7 @@ class TrainStep(ModelOnDevice):
         InputError, DeviceError
         """
         given = self._given(inputs)
-        evaluation = self._programs.evaluation(given.shapes, given.extents)
+        evaluation = self._programs.evaluation(given.shapes)
         outputs = evaluation(*given.tensors.values(), *self._tensors.of_model())[0]
         return as_arrays(dict(zip(self._model.outputs, outputs, strict=True)))
 
@@ -401,7 +401,7 @@ class TrainStep(ModelOnDevice):
         ExportError
             The folder cannot be written, or there is no C compiler to link a library with.
         """
-        chosen = chosen_shapes(self._model, shapes, self._programs.shapes)
+        chosen = chosen_shapes(self._recipe.input_types, shapes, self._programs.shapes)
         write_export(path, self._recipe, chosen, self._facts(), self.save if weights else None)
 
     def _facts(self) -> dict[str, Any]:

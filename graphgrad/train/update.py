@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..autodiff.reverse import Gradients
 from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, Tensor, is_float, type_shape
 from ..memory.donation import DONATED
@@ -16,7 +17,6 @@ from ..ops import functional as op
 from ..ops.many import all_finite
 from .clip import clip_by_norm, clip_by_value
 from .forward import Forward
-from .gradients import StepGradients
 from .groups import by_parameter
 from .optimizer import Optimizer
 
@@ -49,17 +49,18 @@ def build_step(forward: Forward, trained: Sequence[str], optimizer: Optimizer) -
     ------
     MissingGradientError
     """
-    step = StepGradients(forward, trained)
-    update = Update(optimizer, step.weights, forward.state)
+    weights = forward.weights(trained)
+    differentiated = Gradients(forward.program, weights)
+    update = Update(optimizer, weights, forward.state)
 
     def body(emitter: Emitter) -> Any:
-        loss, gradients, statistics = step.emit(emitter)
+        loss, gradients, statistics = forward.emit(emitter, differentiated)
         with emitter.at(span_of(None, "update"), "update"):
             return (loss, *update.emit(emitter, gradients, statistics, [loss, *gradients]))
 
     owned = [update.updates, *forward.params, *forward.state, *update.buffers]
     inputs = [*forward.arguments, update.rate, *forward.seed, *owned]
-    written = step.gradients.write(STEP, inputs, body)
+    written = differentiated.write(STEP, inputs, body)
     return with_donations(written, STEP, inputs, update.replaced, first=2)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..autodiff.activity import has_cotangent
-from ..autodiff.vjp import select, vjp_of_program
+from ..autodiff.activity import has_cotangent, select
+from ..autodiff.vjp import vjp_of_program
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
 from ..ir.tensor import type_shape
@@ -215,7 +215,7 @@ class ValueAndGrad(ModelOnDevice):
 
 
 def _named(model: Model, wrt: Wrt) -> list[str]:
-    """Return the names of the values that are differentiated."""
+    """The names of the values that are differentiated."""
     names = model.trainable() if wrt is None else names_in(wrt)
     if not names:
         raise ArgumentError("wrt: the model has no parameter that can train; name some values")

@@ -21,13 +21,15 @@ def two_outputs():
     return gg.Model(mod, {"w": np.ones(3, "float32")}, outputs=["y", "total"])
 
 
-def extents(model, size):
-    return {type_shape(model.mod["main"].params[0].ty)[0]: size}
+def batch(model, size):
+    """Return the shapes of the inputs of a model with one input, for a batch of a size."""
+    _, *example = type_shape(model.mod["main"].params[0].ty)
+    return [(size, *example)]
 
 
 def forward_of(model, loss, size, training=True):
     """Return the forward pass of a model for batches of a size."""
-    return form_of(model, training).forward(LossFunction(model, loss), extents(model, size))
+    return form_of(model, training).forward(LossFunction(model, loss), batch(model, size))
 
 
 def shapes(types):
@@ -68,7 +70,7 @@ def test_a_form_is_for_any_shapes():
     """Each forward pass has variables of its own, so that a module may hold several."""
     model = two_outputs()
     form, loss = form_of(model, True), LossFunction(model, "total")
-    first, second = (form.forward(loss, extents(model, size)).program for size in (7, 8))
+    first, second = (form.forward(loss, batch(model, size)).program for size in (7, 8))
     assert [type_shape(program.params[0].ty) for program in (first, second)] == [[7, 3], [8, 3]]
     assert not set(first.variables()) & set(second.variables())
     assert not isinstance(type_shape(form.program.params[0].ty)[0], int)
@@ -100,7 +102,7 @@ def test_loss_functions_that_do_not_fit_the_outputs(y, message):
     model = two_outputs()
     loss = LossFunction(model, loss_function(lambda b, y, t: relax.op.negative(t), y, SCALAR))
     with pytest.raises(ArgumentError, match=message):
-        form_of(model, True).forward(loss, extents(model, 5))
+        form_of(model, True).forward(loss, batch(model, 5))
 
 
 @pytest.mark.parametrize("given, wanted, ok", [
@@ -112,7 +114,7 @@ def test_targets_of_a_loss_function(given, wanted, ok):
     model = two_outputs()
     types = [([N, 3], "float32"), SCALAR, ([N], wanted)]
     loss = LossFunction(model, loss_function(lambda b, y, t, _: relax.op.negative(t), *types))
-    forward = form_of(model, True).forward(loss, extents(model, 5))
+    forward = form_of(model, True).forward(loss, batch(model, 5))
     assert type_shape(forward.targets) == [5]
     if ok:
         assert loss.prepare(np.ones(5, given), forward.outputs).dtype == wanted
@@ -128,7 +130,7 @@ def test_the_loss_function_itself_stays_symbolic():
         model, loss_function(lambda b, y, t, target: mean_square(b, y, target), *types)
     )
     for size in (2, 5):
-        forward = form_of(model, True).forward(loss, extents(model, size))
+        forward = form_of(model, True).forward(loss, batch(model, size))
         assert type_shape(forward.targets) == [size, 3]
 
 

@@ -18,10 +18,6 @@ def made(model, target="llvm", accumulate=1):
     return recipe(model, "cross_entropy", optimizer, None, target, 0, "auto", accumulate)
 
 
-def extents(model):
-    return {type_shape(model.mod["main"].params[0].ty)[0]: 2}
-
-
 def shapes_of(params, *names):
     return [type_shape(p.ty) for p in params if p.name in names]
 
@@ -30,9 +26,9 @@ def test_functions_take_weights_as_they_are_stored():
     model = normalized()
     given = made(model, accumulate=2)
     assert given.layout.storage == {"conv.weight": (2, 3, 1, 0)}
-    forward = given.forward(extents(model))
+    forward = given.forward([(2, 2, 5, 5)])
     assert shapes_of(forward.program.params, "x", "conv.weight") == [[2, 2, 5, 5], STORED]
-    evaluation = given.evaluation(extents(model))["forward"]
+    evaluation = given.evaluation([(2, 2, 5, 5)])["forward"]
     assert shapes_of(evaluation.params, "conv.weight") == [STORED]
     names = ["conv.weight", "momentum.conv.weight", "accumulator.conv.weight"]
     end = given.end_of_window()["end_of_window"]
@@ -50,7 +46,7 @@ def test_nothing_is_stored_otherwise(build, target):
 
 def test_on_a_gpu_weights_are_as_the_model_has_them():
     model = normalized()
-    forward = made(model, CUDA).forward(extents(model))
+    forward = made(model, CUDA).forward([(2, 2, 5, 5)])
     assert shapes_of(forward.program.params, "conv.weight") == [WEIGHT]
 
 

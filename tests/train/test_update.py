@@ -14,8 +14,8 @@ ALL_FINITE = "graphgrad.all_finite"
 
 def written(model, trained, **settings):
     """Return the step of a model for batches of two."""
-    size = {type_shape(model.mod["main"].params[0].ty)[0]: 2}
-    forward = form_of(model, True).forward(LossFunction(model, "cross_entropy"), size)
+    shapes = [(2, *type_shape(model.mod["main"].params[0].ty)[1:])]
+    forward = form_of(model, True).forward(LossFunction(model, "cross_entropy"), shapes)
     return build_step(forward, trained, gg.optim.SGD(0.1, **settings))[STEP]
 
 

@@ -40,7 +40,7 @@ NETWORKS = {
 def training_step(network):
     build, loss = NETWORKS[network]
     model = gg.from_onnx(build())
-    forward = form_of(model, True).forward(LossFunction(model, loss), {})
+    forward = form_of(model, True).forward(LossFunction(model, loss), [])
     return build_step(forward, model.trainable(), gg.optim.SGD(0.1, momentum=0.9))
 
 
@@ -135,13 +135,13 @@ def windowed():
 def test_machine_code_of_a_micro_batch():
     """Whether it opens its window is asked of several elements at once."""
     made = windowed()
-    assert executable_sources(gg.compile(made.step(made.forward({})), gpu("sm_90")))
+    assert executable_sources(gg.compile(made.step(made.forward([])), gpu("sm_90")))
 
 
 @pytest.mark.parametrize("part", ["micro-batch", "end"])
 def test_a_step_of_several_micro_batches(part):
     made = windowed()
-    mod = made.end_of_window() if part == "end" else made.step(made.forward({}))
+    mod = made.end_of_window() if part == "end" else made.step(made.forward([]))
     lowered = pipeline.lower(mod, gpu("sm_90"))
     [function] = [f for f in lowered.functions.values() if DONATED in (f.attrs or {})]
     assert sorted(map(list, function.attrs[DONATED])) == sorted(
