@@ -9,7 +9,7 @@ import numpy as np
 
 from ..autodiff.activity import analyze, select
 from ..errors import GradientMismatch
-from ..ir.inline import linearize
+from ..ir.inline import inline_calls
 from .compare import DEFAULT, Arrays, Tolerances, precision_of
 from .compiler import Compiled, PartCompiler, compile_function
 from .machine import Machine
@@ -46,7 +46,7 @@ def check_function(
     NotDifferentiableError
         There is nothing to differentiate.
     """
-    program = linearize(subject.mod, subject.name)
+    program = inline_calls(subject.mod, subject.name)
     activity = analyze(program, select(program, subject.wrt))
     parts = split(program, activity, subject.mod)
     total = len(parts) + 1

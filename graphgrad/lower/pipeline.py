@@ -12,7 +12,7 @@ from tvm import relax, tirx
 
 from ..errors import TargetError
 from ..ir.calls import without_te_gradients
-from ..ir.compile_lock import SHARED_STATE
+from ..ir.compile_lock import COMPILE_LOCK
 from ..ir.exact_divisions import with_exact_divisions
 from ..memory.allocation import allocate_first
 from ..memory.argument_checks import check_arguments_once
@@ -21,13 +21,13 @@ from ..memory.donation import donate
 from ..memory.effect_order import in_order, is_fusion_dropping
 from ..memory.escape import allocate_retained
 from ..memory.no_alias import with_one_promise, with_promise_kept
-from ..memory.overlap import Overlap, check_overlaps, checked_overlap, copy_overlaps
+from ..memory.overlap import Overlap, check_overlap_choice, check_overlaps, copy_overlaps
 from ..memory.ownership import with_own_constants, with_own_views
 from ..memory.result_checks import check_results
 from ..runtime.threads import prepare as prepare_threads
 from .build.cache import compiled_once
 from .build.early import EarlyBuilds
-from .build.gc_pause import without_collection
+from .build.gc_pause import pause_gc
 from .build.parallel import compile_kernels
 from .cpu import schedule as cpu
 from .cpu.guarded_reads import with_guarded_reads
@@ -106,7 +106,7 @@ def compile(
         An op has no lowering; all such ops are listed.
     """
     resolved = resolve(target)
-    overlap = checked_overlap(overlap)
+    overlap = check_overlap_choice(overlap)
 
     def make(program: tvm.IRModule) -> tuple[Any, None]:
         with EarlyBuilds(resolved) as early:
@@ -150,7 +150,7 @@ def lower(
     TargetError, LoweringError, ArgumentError, GraphGradError
         As `compile`.
     """
-    with SHARED_STATE, target, without_collection():
+    with COMPILE_LOCK, target, pause_gc():
         lowering = _lowering(target, kernels, winograd=winograd, overlap=overlap, early=early)
         return lowering(mod)
 
@@ -199,7 +199,7 @@ def pipeline(
             'slower than this host can run; pass graphgrad.target("llvm") here and to tvm.compile',
             stacklevel=2,
         )
-    return _lowering(parsed, winograd=winograd, overlap=checked_overlap(overlap))
+    return _lowering(parsed, winograd=winograd, overlap=check_overlap_choice(overlap))
 
 
 def _lowering(
@@ -223,7 +223,7 @@ def _lowering(
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")
     def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        with SHARED_STATE, target:
+        with COMPILE_LOCK, target:
             if kind == "cuda":
                 mod = with_sorting_on_device(mod)
             mod = with_static_kernels(without_te_gradients(mod))

@@ -14,7 +14,7 @@ import tvm
 from tvm import relax
 
 from ..ir.calls import overwritten_by
-from ..ir.rewrite import bindings_of, rebuilt, renamed, with_body
+from ..ir.rewrite import bindings_of, rebuilt, renamed, replace_body
 from .alias import Module
 
 
@@ -23,7 +23,7 @@ def in_order(mod: tvm.IRModule) -> tvm.IRModule:
     changed = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
-            changed.update_func(name, with_body(func, rebuilt(func.body, block=_ordinary)))
+            changed.update_func(name, replace_body(func, rebuilt(func.body, block=_make_ordinary)))
     return changed
 
 
@@ -68,7 +68,7 @@ def _writes(mod: tvm.IRModule) -> dict[str, int]:
     }
 
 
-def _ordinary(block: Any) -> list[Any]:
+def _make_ordinary(block: Any) -> list[Any]:
     if not isinstance(block, relax.DataflowBlock) or not any(
         overwritten_by(binding.value) for binding in block.bindings
     ):

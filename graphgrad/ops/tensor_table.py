@@ -21,12 +21,12 @@ from tvm import tirx
 from tvm.ir import PointerType, PrimType
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ..ir.kernel_structure import sequence, with_values
+from ..ir.kernel_structure import sequence, substitute_values
 
 PART = 1 << 14
 """Elements of a part: what is read and written of it stays in a core's cache."""
 
-_UNION = 15
+_FFI_ANY_UNION_FIELD = 15
 """The field of an argument on TVM's stack that holds its bits (``kTVMFFIAnyUnionValue``)."""
 
 Statement = Any
@@ -82,7 +82,7 @@ def kernel(
     return tirx.PrimFunc(list(params), body, attrs=every)
 
 
-def over_rows(
+def loop_over_rows(
     rows: Rows,
     lanes: int,
     element: Body,
@@ -106,7 +106,7 @@ def over_rows(
         Given the number of a part, and the statement that goes over its elements; returns what is
         done for the part.
     """
-    table = _Table(rows)
+    table = _AddressTable(rows)
     part = tirx.Var("part", "int64")
     start = tirx.Var("start", "int64")
     stop = tirx.Var("stop", "int64")
@@ -122,7 +122,7 @@ def over_rows(
     return [*table.prologue(), tirx.For(part, _int(0), _int(rows.parts), kind, body)]
 
 
-class _Table:
+class _AddressTable:
     """The addresses of all tensors, and where among all elements the rows start.
 
     Both are on the stack, where code generation puts nothing else of changing length.
@@ -165,10 +165,10 @@ class _Table:
         return tirx.For(row, _int(0), rows, tirx.ForKind.SERIAL, body)
 
     def _put(self, place: Any, value: Any) -> Statement:
-        return tirx.Evaluate(tirx.tvm_struct_set(self._stack, place, _UNION, value))
+        return tirx.Evaluate(tirx.tvm_struct_set(self._stack, place, _FFI_ANY_UNION_FIELD, value))
 
     def _get(self, place: Any, dtype: str = "handle") -> Any:
-        return tirx.tvm_struct_get(self._stack, place, _UNION, dtype)
+        return tirx.tvm_struct_get(self._stack, place, _FFI_ANY_UNION_FIELD, dtype)
 
     def _start(self, row: Any) -> Any:
         """Return the number of a row's first element among those of all rows."""
@@ -206,11 +206,11 @@ def _elements(buffers: list[Any], begin: Any, count: Any, lanes: int, element: B
 
 
 def _in_lanes(statement: Statement, lane: Any, lanes: int) -> Statement:
-    """Return what does one statement in all lanes."""
+    """One statement in all lanes."""
     if isinstance(statement, tirx.AllocBuffer):
         return statement
     own = tirx.Var(lane.name, "int64")
-    body = with_values(statement, {lane: own})
+    body = substitute_values(statement, {lane: own})
     return tirx.For(own, _int(0), _int(lanes), tirx.ForKind.VECTORIZED, body)
 
 

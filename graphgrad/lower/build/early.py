@@ -17,7 +17,7 @@ from tvm import tirx
 
 from ...memory.argument_checks import CHECKED
 from .thread_pool import stack_for_llvm
-from .parallel import Built, Kernels, build, pieces_of, statements_in
+from .parallel import Built, Kernels, build, piece_count, statements_in
 
 _WORTH = 40
 """Statements of a kernel that is built early: smaller ones are often changed by later passes."""
@@ -87,7 +87,7 @@ class EarlyBuilds:
             self._waiting[name] = kernel.with_attrs({"global_symbol": name, CHECKED: True})
             self._waiting_statements += statements
         # The module must be so large that it will not stay in one piece.
-        if self._waiting_statements >= _TOGETHER and pieces_of(self._statements) > 1:
+        if self._waiting_statements >= _TOGETHER and piece_count(self._statements) > 1:
             with stack_for_llvm():
                 built = self._threads.submit(self._build, self._waiting)
             self._early.append(_Early(self._waiting, built))

@@ -34,7 +34,7 @@ _pauses = _Pauses()
 
 
 @contextmanager
-def without_collection() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """Have Python look for no cycles inside the ``with`` block, as it did or did not before.
 
     Lowering makes objects by the hundred thousand and hardly a cycle. Each time a quarter more of

@@ -164,11 +164,11 @@ def _emit(built: Built) -> None:
 def _count(mod: tvm.IRModule, kernels: Kernels, most: int) -> int:
     """Return into how many pieces of the same size to divide the kernels of a module."""
     sizes = [statements_in(func) for func in kernels.values() if not _is_check(func)]
-    count = min(most, len(sizes), pieces_of(sum(sizes)))
+    count = min(most, len(sizes), piece_count(sum(sizes)))
     return count if count > 1 and _may_be_split(mod, kernels) else 1
 
 
-def pieces_of(statements: int) -> int:
+def piece_count(statements: int) -> int:
     """Return into how many pieces kernels may be divided that have so many statements in all."""
     return statements // _SMALLEST_PIECE
 
@@ -188,14 +188,14 @@ def _pieces(kernels: Kernels, target: tvm.target.Target, count: int) -> list[Pie
         dealt[lightest][variable] = kernels[variable]
         loads[lightest] += sizes[variable] + _EACH_KERNEL
     pieces = [Piece(each, target) for each in dealt]
-    return [*pieces, Piece(checks, _without_effort(target))] if checks else pieces
+    return [*pieces, Piece(checks, _without_optimization(target))] if checks else pieces
 
 
 def _is_check(kernel: tirx.PrimFunc) -> bool:
     return bool((kernel.attrs or {}).get(CHECK))
 
 
-def _without_effort(target: tvm.target.Target) -> tvm.target.Target:
+def _without_optimization(target: tvm.target.Target) -> tvm.target.Target:
     """Return a target for which LLVM emits code as it comes."""
     return tvm.target.Target({**target.export(), "opt-level": 0})
 

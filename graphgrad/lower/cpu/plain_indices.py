@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
 
-from ...ir.kernel_structure import Load, with_block_body
+from ...ir.kernel_structure import Load, replace_block_body
 from ...ir.visits import replace_nodes, visit_nodes
 
 
@@ -21,7 +21,7 @@ def with_plain_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel whose blocks index by quotients and remainders only where they have to."""
     if not _divides(func.body):
         return func
-    return func.with_body(replace_nodes(func.body, SBlock, _plain))
+    return func.with_body(replace_nodes(func.body, SBlock, _simplify_block))
 
 
 def _divides(node: Any) -> bool:
@@ -30,7 +30,7 @@ def _divides(node: Any) -> bool:
     return bool(found)
 
 
-def _plain(block: SBlock) -> SBlock:
+def _simplify_block(block: SBlock) -> SBlock:
     if not block.iter_vars or not _divides(block.body):
         return block
     analyzer = tvm.sym.Analyzer()
@@ -45,4 +45,4 @@ def _plain(block: SBlock) -> SBlock:
             return node
         return tirx.BufferLoad(node.source, simple(node.indices))
 
-    return with_block_body(block, replace_nodes(block.body, Load, load))
+    return replace_block_body(block, replace_nodes(block.body, Load, load))

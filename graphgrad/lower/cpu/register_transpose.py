@@ -34,7 +34,7 @@ def transposed(rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         # parts as there are elements. What has been stored is loaded and no more.
         if exchanges and exchanges % 2 == 0:
             vectors = [_stored(vector, dtype, len(rows), statements) for vector in vectors]
-        vectors = _exchanged(vectors, 1 << exchanges)
+        vectors = _exchange_lanes(vectors, 1 << exchanges)
         exchanges += 1
     return statements, vectors
 
@@ -57,7 +57,7 @@ def _stored(vector: Any, dtype: str, lanes: int, statements: list[Any]) -> Any:
     return tirx.BufferLoad(buffer, whole)
 
 
-def _exchanged(vectors: list[Any], distance: int) -> list[Any]:
+def _exchange_lanes(vectors: list[Any], distance: int) -> list[Any]:
     """Return vectors in which one bit of their number and of the lanes' have changed places.
 
     After this has been done for all bits, the elements of a vector have become those of a lane.

@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize, Schedule, renew_defs
 
-from ...ir.kernel_structure import sequence, stages, with_other_names, with_values
+from ...ir.kernel_structure import rename_blocks, sequence, stages, substitute_values
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps
 
@@ -23,7 +23,7 @@ class Part:
     arguments: list[Any]
 
 
-def with_epilogue(producer: Part, output: int, consumer: Part, position: int) -> Part | None:
+def fuse_epilogue(producer: Part, output: int, consumer: Part, position: int) -> Part | None:
     """Return the kernel that computes a reduction and, from each of its results, a map.
 
     Parameters
@@ -48,7 +48,7 @@ def with_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
         return None
     params = list(first.params[: len(producer.arguments)])
     results = list(first.params[len(producer.arguments) :])
-    second = _with_extents(second, second.params[position], results[output])
+    second = _bind_extents(second, second.params[position], results[output])
     arguments = list(producer.arguments)
     between = tirx.decl_buffer(results[output].shape, results[output].dtype, "gradient")
     values = {results[output]: between, second.params[position]: between}
@@ -62,18 +62,18 @@ def with_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
         else:
             params.append(second.params[i])
             arguments.append(argument)
-    map_nest = with_other_names(second.body.block.body, {stage.name for stage in found})
+    map_nest = rename_blocks(second.body.block.body, {stage.name for stage in found})
     body = tirx.SeqStmt([*sequence(first.body.block.body), map_nest])
     root = SBlock(
         [], [], [], "root", body, alloc_buffers=[*first.body.block.alloc_buffers, between]
     )
     whole = SBlockRealize([], tirx.const(True, "bool"), root)
-    whole = with_values(whole, values)
+    whole = substitute_values(whole, values)
     kernel = tirx.PrimFunc([*params, *results], whole, attrs=first.attrs)
     return Part(kernel, arguments) if _hands_over(kernel, between) else None
 
 
-def _with_extents(kernel: tirx.PrimFunc, taken: Any, made: Any) -> tirx.PrimFunc:
+def _bind_extents(kernel: tirx.PrimFunc, taken: Any, made: Any) -> tirx.PrimFunc:
     """Return a kernel in which a parameter's symbolic extents are those of another buffer.
 
     A buffer that is handed over tells nobody what its extents are; other parameters must.

@@ -8,7 +8,13 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import renew_defs
 
-from ...ir.kernel_structure import sequence, stages, with_other_names, with_statements, with_values
+from ...ir.kernel_structure import (
+    rename_blocks,
+    replace_statements,
+    sequence,
+    stages,
+    substitute_values,
+)
 from .merge import Part
 
 
@@ -52,16 +58,16 @@ def side_by_side(
         for p, stay in zip(made, stays, strict=True)
         if not stay
     }
-    body = with_values(second.body, values)
+    body = substitute_values(second.body, values)
     taken = {stage.name for stage in stages(first) or []}
     statements = [
         *sequence(first.body.block.body),
-        *(with_other_names(statement, taken) for statement in sequence(body.block.body)),
+        *(rename_blocks(statement, taken) for statement in sequence(body.block.body)),
     ]
     buffers = [*first.body.block.alloc_buffers, *body.block.alloc_buffers]
-    whole = with_values(with_statements(first.body, statements, buffers), inside)
+    whole = substitute_values(replace_statements(first.body, statements, buffers), inside)
     own = [*whole.block.alloc_buffers, *inside.values()]
-    whole = with_statements(whole, sequence(whole.block.body), own)
+    whole = replace_statements(whole, sequence(whole.block.body), own)
     params += [p for p in made if p not in inside]
     params += second.params[len(other.arguments) :]
     return Part(tirx.PrimFunc(params, whole, attrs=first.attrs), arguments)

@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ...ir.kernel_calls import variables_of, with_blocks_changed
+from ...ir.kernel_calls import map_dataflow_blocks, variables_of
 from ...ir.rewrite import renamed
 
 
@@ -21,7 +21,7 @@ def with_known_inner_tuples(mod: tvm.IRModule) -> tvm.IRModule:
 
     Stock fusion aborts on such an item, of which another item is taken.
     """
-    return with_blocks_changed(mod, _with_inner_tuples)
+    return map_dataflow_blocks(mod, _name_tuples)
 
 
 def with_items_for_tuples(mod: tvm.IRModule) -> tvm.IRModule:
@@ -29,10 +29,10 @@ def with_items_for_tuples(mod: tvm.IRModule) -> tvm.IRModule:
 
     Nothing in a dataflow block has an effect but its value.
     """
-    return with_blocks_changed(mod, _without_items)
+    return map_dataflow_blocks(mod, _drop_items)
 
 
-def _with_inner_tuples(bindings: list[Any]) -> list[Any]:
+def _name_tuples(bindings: list[Any]) -> list[Any]:
     tuples: dict[Any, Any] = {}
     changed = []
     for binding in bindings:
@@ -48,7 +48,7 @@ def _with_inner_tuples(bindings: list[Any]) -> list[Any]:
     return changed
 
 
-def _without_items(bindings: list[Any]) -> list[Any]:
+def _drop_items(bindings: list[Any]) -> list[Any]:
     tuples: dict[Any, list[Any]] = {}
     names: dict[Any, Any] = {}
     kept = []
@@ -64,10 +64,10 @@ def _without_items(bindings: list[Any]) -> list[Any]:
             if isinstance(item, tvm.ir.Var) and isinstance(binding.var, relax.DataflowVar):
                 names[binding.var] = item
                 kept.pop()
-    return _without_dead(kept)
+    return _drop_dead(kept)
 
 
-def _without_dead(bindings: list[Any]) -> list[Any]:
+def _drop_dead(bindings: list[Any]) -> list[Any]:
     used: set[Any] = set()
     alive = []
     for binding in reversed(bindings):

@@ -21,7 +21,7 @@ from tvm.support import cc
 
 from ..library import is_linkable, linked_library
 from .key import program_key
-from .store import SWITCH, chosen_store, say_once
+from .store import SWITCH, chosen_store, warn_once
 
 _SUFFIX = ".dll" if os.name == "nt" else ".so"
 
@@ -39,7 +39,7 @@ Make: TypeAlias = Callable[[tvm.IRModule], tuple[Executable, Any]]
 def compiled_once(
     mod: tvm.IRModule, target: tvm.target.Target, options: Mapping[str, Any], make: Make
 ) -> tuple[Executable, Any]:
-    """Return what `make` returns of a module, or returned in an earlier process.
+    """The result of `make` for a module, of now or of an earlier process.
 
     Programs for processors are kept: when they are first loaded or exported. One that is no program
     of the virtual machine is not, nor one without kernels, whose compilation takes no time.
@@ -153,7 +153,7 @@ class KeptExecutable(VMExecutable):
             return self._made.jit(**options)
         loaded = _loaded(library)
         if loaded is None:
-            say_once(
+            warn_once(
                 f"a program that the C compiler {cc.get_cc()} has linked does not load, and its "
                 "machine code is made once more, in memory: check the compiler, and that there is "
                 f"space for temporary files, or set {SWITCH}=0"
@@ -197,7 +197,7 @@ def _opened(entry: bytes) -> tuple[bytes, tvm.runtime.Module, Any] | None:
 def _linked(made: VMExecutable) -> bytes | None:
     """Return the library of an executable; None, said once, if there is nothing to link it with."""
     if cc.get_cc() is None:
-        say_once(
+        warn_once(
             "compiled programs are not kept for the next process, because there is no C compiler "
             "to link them with: install gcc, g++ or clang, or name one in the environment variable "
             f"CXX; {SWITCH}=0 silences this"
@@ -206,7 +206,7 @@ def _linked(made: VMExecutable) -> bytes | None:
     try:
         return linked_library(made.mod)
     except (RuntimeError, OSError) as error:
-        say_once(
+        warn_once(
             "compiled programs are not kept for the next process, because the C compiler "
             f"{cc.get_cc()} cannot link them: {error}"
         )

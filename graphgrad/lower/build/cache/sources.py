@@ -46,7 +46,7 @@ def sources_digest() -> str | None:
 
 @cache
 def tvm_identity() -> list[Any] | None:
-    """Return what tells one build of TVM from another; None if that cannot be told.
+    """The identity of a build of TVM; None if that cannot be told.
 
     Its Python sources decide code too. They are many, so that names, sizes and times stand for
     them, and they are looked at once in a process.

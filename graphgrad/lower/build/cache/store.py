@@ -89,7 +89,7 @@ class Store:
                 self._drop(Path(unfinished))
                 raise
         except OSError as error:
-            say_once(
+            warn_once(
                 f"compiled programs cannot be kept in {self.folder}: {error}; name another folder "
                 f"in the environment variable {FOLDER}, or set {SWITCH}=0"
             )
@@ -121,7 +121,7 @@ class Store:
             return False
         if facts.st_uid == os.geteuid() and not facts.st_mode & _OTHERS_MAY_WRITE:
             return True
-        say_once(
+        warn_once(
             f"compiled programs are not kept: others may write to {self.folder}, or own it; "
             f"run `chmod 700` on it, or name another folder in the environment variable {FOLDER}"
         )
@@ -172,7 +172,7 @@ def chosen_store() -> Store | None:
         return None
     folder, size = _folder(), _megabytes() << 20
     if folder is None:
-        say_once(
+        warn_once(
             "compiled programs are not kept for the next process, because there is no home "
             f"directory; name a folder in the environment variable {FOLDER}, or set {SWITCH}=0"
         )
@@ -180,7 +180,7 @@ def chosen_store() -> Store | None:
     return Store(folder, size)
 
 
-def say_once(message: str) -> None:
+def warn_once(message: str) -> None:
     """Warn of something that stands in the way of the cache, the first time in a process."""
     if message not in _said:
         _said.add(message)

@@ -10,7 +10,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import ForKind
 
-from ....ir.kernel_structure import with_values
+from ....ir.kernel_structure import substitute_values
 
 
 def variable(name: str, dtype: str) -> Any:
@@ -50,7 +50,7 @@ def fused(around: Sequence[tuple[Any, Any]], body: Any, kind: ForKind) -> Any:
         inner *= trips
         if var is not around[0][0]:
             values[var] = tirx.floormod(values[var], tirx.const(trips, dtype))
-    return loop(point, inner, with_values(body, values), kind)
+    return loop(point, inner, substitute_values(body, values), kind)
 
 
 def block(name: str, body: Any, buffers: Sequence[Any] = ()) -> Any:

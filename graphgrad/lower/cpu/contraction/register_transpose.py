@@ -22,7 +22,7 @@ def turned(
     read: Callable[[Any, Any], Any],
     store: Callable[[int, Any], Any],
 ) -> Any:
-    """Return what transposes one square, in registers: each line of memory is touched once.
+    """The statement that transposes one square, in registers: each line of memory is touched once.
 
     Parameters
     ----------

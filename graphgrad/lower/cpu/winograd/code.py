@@ -75,7 +75,7 @@ def zero() -> Any:
 
 
 def blank(buffer: Any, lanes: int, parts: int = 1) -> Statement:
-    """Return what fills scratch memory of one axis with zeros, in parts that threads share."""
+    """The statement that fills scratch memory of one axis with zeros, in parts that threads share."""
     vectors = int(buffer.shape[0]) // (parts * lanes)
 
     def one(part: Index, v: Index) -> Statement:

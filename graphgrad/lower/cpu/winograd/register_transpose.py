@@ -18,7 +18,7 @@ def turned(
     source: Callable[[Index, Index], tuple[Any, list[Index]]],
     target: Callable[[Index, Index], tuple[Any, list[Index]]],
 ) -> Statement:
-    """Return what reads a matrix along its rows and stores it along its columns.
+    """The statement that reads a matrix along its rows and stores it along its columns.
 
     Parameters
     ----------
