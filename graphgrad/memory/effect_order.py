@@ -31,7 +31,7 @@ from .alias import Module
 def pin_effects(mod: tvm.IRModule) -> tvm.IRModule:
     """Make ordinary blocks of the dataflow blocks that overwrite values."""
     return map_functions(
-        mod, lambda _, func: replace_body(func, rebuilt(func.body, block=_ordinary))
+        mod, lambda _, func: replace_body(func, rebuilt(func.body, block=_make_ordinary))
     )
 
 
@@ -76,7 +76,7 @@ def _writes(mod: tvm.IRModule) -> dict[str, int]:
     }
 
 
-def _ordinary(block: Any) -> list[Any]:
+def _make_ordinary(block: Any) -> list[Any]:
     if not isinstance(block, relax.DataflowBlock) or not any(
         overwritten_by(binding.value) for binding in block.bindings
     ):

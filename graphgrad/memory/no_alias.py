@@ -17,7 +17,7 @@ from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import map_kernels
 from ..ir.visits import visit_nodes
 
-_PROMISE = "tirx.noalias"
+_NOALIAS = "tirx.noalias"
 _OUT_OF_PLACE = tvm.ir.Op.get("relax.call_tir")
 
 
@@ -34,9 +34,9 @@ def unify_noalias(mod: tvm.IRModule) -> tvm.IRModule:
     promises anything.
     """
     shared = _called_otherwise(mod)
-    if all(_promises(func) or v.name_hint not in shared for v, func in _kernels(mod)):
-        return _promising(mod)
-    return map_kernels(mod, lambda _, func: func.without_attr(_PROMISE))
+    if all(_has_noalias(func) or v.name_hint not in shared for v, func in _kernels(mod)):
+        return _add_noalias(mod)
+    return map_kernels(mod, lambda _, func: func.without_attr(_NOALIAS))
 
 
 @compiler_pass(
@@ -48,17 +48,17 @@ def unify_noalias(mod: tvm.IRModule) -> tvm.IRModule:
 )
 def keep_noalias(mod: tvm.IRModule) -> tvm.IRModule:
     """Have kernels that lowering has added promise what the others do."""
-    return _promising(mod) if any(_promises(func) for _, func in _kernels(mod)) else mod
+    return _add_noalias(mod) if any(_has_noalias(func) for _, func in _kernels(mod)) else mod
 
 
-def _promising(mod: tvm.IRModule) -> tvm.IRModule:
+def _add_noalias(mod: tvm.IRModule) -> tvm.IRModule:
     return map_kernels(
-        mod, lambda _, func: func if _promises(func) else func.with_attr(_PROMISE, True)
+        mod, lambda _, func: func if _has_noalias(func) else func.with_attr(_NOALIAS, True)
     )
 
 
-def _promises(func: tirx.PrimFunc) -> bool:
-    return func.attrs is not None and bool(func.attrs.get(_PROMISE))
+def _has_noalias(func: tirx.PrimFunc) -> bool:
+    return func.attrs is not None and bool(func.attrs.get(_NOALIAS))
 
 
 def _kernels(mod: tvm.IRModule) -> list[tuple[Any, tirx.PrimFunc]]:

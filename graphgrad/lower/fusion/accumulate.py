@@ -40,7 +40,7 @@ def accumulate_early(mod: tvm.IRModule) -> tvm.IRModule:
     builder = relax.BlockBuilder(mod)
 
     def changed(_: Any, func: relax.Function) -> relax.Function:
-        return _EarlySums(builder, func).function() if _has_movable_sums(func) else func
+        return _EarlyAccumulation(builder, func).function() if _has_movable_sums(func) else func
 
     return map_functions(mod, changed, builder)
 
@@ -59,11 +59,11 @@ def fuse_accumulation(mod: tvm.IRModule) -> tvm.IRModule:
     """
     for name, func in list(mod.functions.items()):
         if _has_movable_sums(func):
-            mod = _FusedSums(mod, name, func).module()
+            mod = _AccumulationFusion(mod, name, func).module()
     return mod
 
 
-class _EarlySums:
+class _EarlyAccumulation:
     """One function, its sums with accumulators moved behind their gradients."""
 
     def __init__(self, builder: relax.BlockBuilder, func: relax.Function):
@@ -73,10 +73,10 @@ class _EarlySums:
 
     def function(self) -> relax.Function:
         return _replace_bindings(
-            self._func, [self._reordered(block.bindings) for block in self._func.body.blocks]
+            self._func, [self._reorder_bindings(block.bindings) for block in self._func.body.blocks]
         )
 
-    def _reordered(self, bindings: Sequence[Any]) -> list[Any]:
+    def _reorder_bindings(self, bindings: Sequence[Any]) -> list[Any]:
         bound = {binding.var for binding in bindings}
         following: dict[Any, Any] = {}
         for binding in bindings:
@@ -127,7 +127,7 @@ class _EarlySums:
         return [relax.VarBinding(total.var, value, total.span)]
 
 
-class _FusedSums:
+class _AccumulationFusion:
     """One function, its reductions and their sums with accumulators on the way into one kernel."""
 
     def __init__(self, mod: tvm.IRModule, name: Any, func: relax.Function):

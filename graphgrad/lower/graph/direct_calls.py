@@ -16,8 +16,8 @@ from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_functions, rebuilt, replace_body
 from ...tvm_fixes.hooks import set_type
 
-_MAKE = tvm.ir.Op.get("relax.make_closure")
-_INVOKE = [tvm.ir.Op.get(f"relax.invoke_{kind}closure") for kind in ("", "pure_")]
+_MAKE_CLOSURE = tvm.ir.Op.get("relax.make_closure")
+_INVOKE_CLOSURE = [tvm.ir.Op.get(f"relax.invoke_{kind}closure") for kind in ("", "pure_")]
 
 
 @compiler_pass(
@@ -25,10 +25,10 @@ _INVOKE = [tvm.ir.Op.get(f"relax.invoke_{kind}closure") for kind in ("", "pure_"
 )
 def resolve_closures(mod: tvm.IRModule) -> tvm.IRModule:
     """Call closures directly that are made in the calling function."""
-    return map_functions(mod, lambda _, func: _direct(func))
+    return map_functions(mod, lambda _, func: _rewrite_closure_calls(func))
 
 
-def _direct(func: relax.Function) -> relax.Function:
+def _rewrite_closure_calls(func: relax.Function) -> relax.Function:
     made: dict[Any, Any] = {}
 
     def binding(old: Any) -> list[Any]:
@@ -37,9 +37,9 @@ def _direct(func: relax.Function) -> relax.Function:
             made[old.var] = made[value]
         if not isinstance(value, tvm.ir.Call):
             return [old]
-        if value.op == _MAKE:
+        if value.op == _MAKE_CLOSURE:
             made[old.var] = value
-        if value.op not in _INVOKE or value.args[0] not in made:
+        if value.op not in _INVOKE_CLOSURE or value.args[0] not in made:
             return [old]
         lifted, captured = made[value.args[0]].args
         call = relax.Call(lifted, [*value.args[1].fields, *captured.fields], span=value.span)

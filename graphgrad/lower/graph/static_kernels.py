@@ -59,12 +59,12 @@ def _normalize_kernels(mod: tvm.IRModule, called: list[tvm.ir.GlobalVar]) -> tvm
 
     def changed(variable: Any, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
         is_called = variable.name_hint in names
-        return lengthen_indices(_of_blocks(kernel)) if is_called else kernel
+        return lengthen_indices(_wrap_in_block(kernel)) if is_called else kernel
 
     return map_kernels(mod, changed)
 
 
-def _of_blocks(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+def _wrap_in_block(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel whose body is a block; bare loops are wrapped, and fused with nothing.
 
     TVM looks into the block of each kernel that is called, and aborts if there is none.
