@@ -8,6 +8,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from .passes import Phase, compiler_pass
+
 _WITH_TUPLE = frozenset(
     f"relax.{name}"
     for name in ("call_tir", "call_tir_inplace", "call_tir_with_grad", "call_dps_packed")
@@ -54,8 +56,11 @@ def overwritten_by(call: Any) -> list[Any]:
     return [data[int(index)] for index in call.attrs.inplace_indices if int(index) >= 0]
 
 
-def without_te_gradients(mod: tvm.IRModule, name: str | None = None) -> tvm.IRModule:
-    """Return a module whose ``call_tir_with_grad`` are ``call_tir``, which is what they compute.
+@compiler_pass(
+    Phase.GRAPH, before={"specialize_kernels": "it looks at call_tir and call_tir_inplace alone"}
+)
+def drop_te_gradients(mod: tvm.IRModule, name: str | None = None) -> tvm.IRModule:
+    """Make ``call_tir`` of ``call_tir_with_grad``, which computes the same.
 
     With a name, only those of the function of that name.
     """

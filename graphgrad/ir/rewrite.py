@@ -8,6 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..tvm_fixes.hooks import set_type
 from .visits import replace_nodes
 
 Change = Callable[[Any], list[Any]]
@@ -105,5 +106,5 @@ def bindings_of(body: relax.SeqExpr) -> list[Any]:
 
 
 def _typed(expr: Any, like: Any) -> Any:
-    relax.expr._update_type(expr, like.ty)
+    set_type(expr, like.ty)
     return expr

@@ -19,6 +19,8 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from ..ir.loops import sequence
+from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import with_body
 from ..ir.visits import visit_nodes
 
@@ -95,13 +97,18 @@ class _Check:
         return f"{getattr(value, 'name', 'constant')}{place}"
 
 
+@compiler_pass(
+    Phase.ALLOCATED,
+    targets=("llvm",),
+    before={
+        "AttachGlobalSymbol": "functions without a symbol are those that nobody calls from outside"
+    },
+)
 def check_arguments_once(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in which kernels that need no checks have the attribute `CHECKED`.
+    """Check tensors where they come in, and give kernels that need no checks `CHECKED`.
 
-    Runs on calls of kernels that take their outputs (after ``CallTIRRewrite``), while functions
-    that nobody may call from outside can still be told by having no symbol. Kernels with symbolic
-    shapes keep their checks, which are what binds the symbols; what they are handed from outside is
-    looked at for its alignment alone.
+    Kernels with symbolic shapes keep their checks, which are what binds the symbols; what they are
+    handed from outside is looked at for its alignment alone.
     """
     functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
     calls = {variable: _calls(function) for variable, function in functions.items()}
@@ -335,7 +342,7 @@ def _kernel(function: str, checks: list[_Check]) -> tirx.PrimFunc:
         for handle, check in zip(handles, checks, strict=True)
     ]
     attributes = tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True, CHECK: True})
-    return tirx.PrimFunc(handles, tirx.SeqStmt([*asserts, tirx.Evaluate(0)]), attrs=attributes)
+    return tirx.PrimFunc(handles, sequence(*asserts, tirx.Evaluate(0)), attrs=attributes)
 
 
 def _is_fit(handle: Any, check: _Check) -> Any:

@@ -11,15 +11,17 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import with_own_variables
 from ..ops.copy import KERNEL_OF_COPY
 
 
+@compiler_pass(
+    Phase.DONATED,
+    before={"RewriteDataflowReshape": "it makes a view of a copy that stays in its dataflow block"},
+)
 def keep_copies(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose copies leave their dataflow blocks.
-
-    Runs before ``RewriteDataflowReshape``.
-    """
+    """Let copies leave their dataflow blocks."""
     changed = mod.clone()
     for name, function in mod.functions.items():
         if isinstance(function, relax.Function):

@@ -14,12 +14,22 @@ import tvm
 from tvm import relax
 
 from ..ir.calls import overwritten_by
+from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import bindings_of, rebuilt, renamed, with_body
 from .alias import Module
 
 
-def in_order(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with the dataflow blocks that overwrite values made ordinary blocks."""
+@compiler_pass(
+    Phase.GRAPH,
+    after={"resolve_closures": "a call of a closure does not tell what it overwrites"},
+    before={
+        "replace_tuples": "it drops what nobody reads from dataflow blocks",
+        "share_results": "it takes calls in dataflow blocks for free of effects",
+        "FuseOps": "it moves reads of old values behind a call that overwrites them",
+    },
+)
+def pin_effects(mod: tvm.IRModule) -> tvm.IRModule:
+    """Make ordinary blocks of the dataflow blocks that overwrite values."""
     changed = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):

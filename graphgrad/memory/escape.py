@@ -13,6 +13,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import bindings_of, rebuilt, with_body
 from .alias import Aliases, Module
 from .regions import OUTSIDE, leaves
@@ -20,11 +21,13 @@ from .regions import OUTSIDE, leaves
 _PACKED = ("relax.call_pure_packed", "relax.call_inplace_packed")
 
 
-def allocate_retained(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with the tensors allocated that must not take part in a plan.
-
-    Runs between ``CallTIRRewrite`` and the planning of memory, and before calls lose their purity.
-    """
+@compiler_pass(
+    Phase.ALLOCATED,
+    before={"RemovePurityChecking": "it looks for pure calls of packed functions by their op"},
+    because="what is allocated here takes no part in the plan of memory",
+)
+def allocate_escaping(mod: tvm.IRModule) -> tvm.IRModule:
+    """Allocate tensors that outlive what the plan of memory knows of them."""
     analyzed = Module(mod.functions, views=True)
     changed = mod.clone()
     for name, func in mod.functions.items():

@@ -13,20 +13,24 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from ..ir.passes import Phase, compiler_pass
 from ..ir.visits import visit_nodes
 
 _PROMISE = "tirx.noalias"
 _OUT_OF_PLACE = tvm.ir.Op.get("relax.call_tir")
 
 
-def with_one_promise(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose kernels all promise that buffers do not overlap, or none of them.
+@compiler_pass(
+    Phase.SCHEDULED,
+    targets=("llvm",),
+    because="what call_tir calls overwrites nothing, until donation has proved that it may",
+)
+def unify_noalias(mod: tvm.IRModule) -> tvm.IRModule:
+    """Have all kernels promise that buffers do not overlap, or none of them.
 
     A kernel that is called by ``call_tir`` alone writes to fresh memory: it may promise. One that
     overwrites what it is given may not, unless it says so itself; then no kernel of the module
     promises anything.
-
-    Runs before calls become instructions, and before donation, which proves what it does.
     """
     shared = _called_otherwise(mod)
     if all(_promises(func) or v.name_hint not in shared for v, func in _kernels(mod)):
@@ -37,8 +41,15 @@ def with_one_promise(mod: tvm.IRModule) -> tvm.IRModule:
     return changed
 
 
-def with_promise_kept(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in which kernels that lowering has added promise what the others do."""
+@compiler_pass(
+    Phase.MACHINE,
+    after={
+        "ComputePrimValue": "it adds kernels that compute numbers",
+        "VMShapeLower": "it adds kernels that compute shapes",
+    },
+)
+def keep_noalias(mod: tvm.IRModule) -> tvm.IRModule:
+    """Have kernels that lowering has added promise what the others do."""
     return _promising(mod) if any(_promises(func) for _, func in _kernels(mod)) else mod
 
 

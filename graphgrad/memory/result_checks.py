@@ -15,6 +15,8 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..ir.kernel_calls import variables_of
+from ..ir.loops import sequence
+from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import with_body
 from .addresses import Addresses
 from .argument_checks import CHECK, is_whole_buffer
@@ -22,11 +24,15 @@ from .argument_checks import CHECK, is_whole_buffer
 _RESHAPE = tvm.ir.Op.get("relax.reshape")
 
 
+@compiler_pass(
+    Phase.ALLOCATED,
+    targets=("llvm",),
+    after={"check_arguments_once": "its own kernels take what may lie anywhere"},
+)
 def check_results(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module that looks at results of calls whose memory is not known to be fit.
+    """Look at results of calls whose memory is not known to be fit.
 
-    Runs on calls of kernels that take their outputs (after ``CallTIRRewrite``). A result that no
-    kernel reads may lie anywhere.
+    A result that no kernel reads may lie anywhere.
     """
     functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
     bindings = {variable: list(_bindings(func.body)) for variable, func in functions.items()}
@@ -152,4 +158,4 @@ def _kernel(function: str, result: Any, callee: str, alignment: int) -> tirx.Pri
         tirx.Evaluate(0),
     ]
     attributes = tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True, CHECK: True})
-    return tirx.PrimFunc([buffer], tirx.SeqStmt(statements), attrs=attributes)
+    return tirx.PrimFunc([buffer], sequence(*statements), attrs=attributes)

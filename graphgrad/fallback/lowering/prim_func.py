@@ -17,7 +17,7 @@ from tvm.ir import prim
 from tvm.s_tir import SBlock
 
 from ...errors import ArgumentError
-from ...ir.exact_divisions import with_exact_divisions
+from ...ir.exact_divisions import write_exact_divisions
 from ..cut import cut_stage
 from ..graph import Key, operations, rewritten, sources
 from ..kinds import copied
@@ -102,7 +102,7 @@ def lowered(
     func = te.create_prim_func([*parameters, *stages], index_dtype_override=index_dtype_override)
     func = with_shown_bindings(func)
     func = with_explicit_bindings(with_wide_floats(func) if rounded else func)
-    func = with_exact_divisions(func)
+    func = write_exact_divisions(func)
     _check_variables(func)
     if not pairs:
         return func

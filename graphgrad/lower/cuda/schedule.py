@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ...errors import LoweringError
+from ...ir.passes import Phase, compiler_pass
 from .lowering import SCHEDULED, check
 from .rules import RULES, Rule
 
@@ -36,13 +37,14 @@ class Kernel:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
-def schedule_module(
+@compiler_pass(Phase.FUSED, to=Phase.SCHEDULED, targets=("cuda",))
+def schedule_threads(
     mod: tvm.IRModule,
     target: tvm.target.Target,
     kernels: list[Kernel] | None = None,
     rules: Sequence[Rule] = RULES,
 ) -> tvm.IRModule:
-    """Return the module with every PrimFunc but those of the host scheduled for a CUDA target.
+    """Schedule every PrimFunc but those of the host for a GPU.
 
     Parameters
     ----------

@@ -12,11 +12,17 @@ from ...fallback.externs import ordering
 from ...fallback.graph import operations, rewritten
 from ...fallback.kernels.expressions import kept_expressions, kernel_of
 from ...fallback.kinds import map_stage
+from ...ir.passes import Phase, compiler_pass
 from ...ops.order import order
 
 
-def with_sorting_on_device(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose kernels of tensor expressions sort by themselves.
+@compiler_pass(
+    Phase.GRAPH,
+    targets=("cuda",),
+    before={"specialize_kernels": "tensor expressions are kept for kernels as they were made"},
+)
+def sort_on_device(mod: tvm.IRModule) -> tvm.IRModule:
+    """Have kernels of tensor expressions sort by themselves.
 
     Elements come in the same order, equal ones included; NaN, of which TVM's order is undefined,
     counts as greater than every number.

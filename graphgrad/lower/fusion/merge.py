@@ -8,9 +8,10 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize, Schedule, renew_defs
+from tvm.s_tir import Schedule, renew_defs
 
-from ...ir.kernel_structure import sequence, stages, with_other_names, with_values
+from ...ir.kernel_structure import stages, statements_of, with_other_names, with_values
+from ...ir.loops import block
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps
 
@@ -63,12 +64,9 @@ def with_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
             params.append(second.params[i])
             arguments.append(argument)
     map_nest = with_other_names(second.body.block.body, {stage.name for stage in found})
-    body = tirx.SeqStmt([*sequence(first.body.block.body), map_nest])
-    root = SBlock(
-        [], [], [], "root", body, alloc_buffers=[*first.body.block.alloc_buffers, between]
-    )
-    whole = SBlockRealize([], tirx.const(True, "bool"), root)
-    whole = with_values(whole, values)
+    root = first.body.block
+    own = [*root.alloc_buffers, between]
+    whole = with_values(block("root", *statements_of(root.body), map_nest, buffers=own), values)
     kernel = tirx.PrimFunc([*params, *results], whole, attrs=first.attrs)
     return Part(kernel, arguments) if _hands_over(kernel, between) else None
 

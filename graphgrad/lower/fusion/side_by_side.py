@@ -8,7 +8,13 @@ from typing import Any
 from tvm import tirx
 from tvm.s_tir import renew_defs
 
-from ...ir.kernel_structure import sequence, stages, with_other_names, with_statements, with_values
+from ...ir.kernel_structure import (
+    stages,
+    statements_of,
+    with_other_names,
+    with_statements,
+    with_values,
+)
 from .merge import Part
 
 
@@ -55,13 +61,13 @@ def side_by_side(
     body = with_values(second.body, values)
     taken = {stage.name for stage in stages(first) or []}
     statements = [
-        *sequence(first.body.block.body),
-        *(with_other_names(statement, taken) for statement in sequence(body.block.body)),
+        *statements_of(first.body.block.body),
+        *(with_other_names(statement, taken) for statement in statements_of(body.block.body)),
     ]
     buffers = [*first.body.block.alloc_buffers, *body.block.alloc_buffers]
     whole = with_values(with_statements(first.body, statements, buffers), inside)
     own = [*whole.block.alloc_buffers, *inside.values()]
-    whole = with_statements(whole, sequence(whole.block.body), own)
+    whole = with_statements(whole, statements_of(whole.block.body), own)
     params += [p for p in made if p not in inside]
     params += second.params[len(other.arguments) :]
     return Part(tirx.PrimFunc(params, whole, attrs=first.attrs), arguments)

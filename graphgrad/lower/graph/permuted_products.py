@@ -16,6 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, te
 
+from ...ir.passes import Phase, compiler_pass
 from ...ir.tensor import accumulator_dtype, type_shape
 from ...memory.effect_order import may_write
 from ...ops.legalize.linalg import matrix_product
@@ -24,10 +25,11 @@ _MATMUL = "relax.matmul"
 _PERMUTATION = "relax.permute_dims"
 
 
-def with_permutations_inside(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in which matrix products read, and write, what was permuted around them.
+@compiler_pass(Phase.GRAPH, targets=("llvm",))
+def fold_permutations(mod: tvm.IRModule) -> tvm.IRModule:
+    """Have matrix products read, and write, what was permuted around them.
 
-    Runs on ops, before they become kernels. A function that may overwrite memory stays as it is:
+    A function that may overwrite memory stays as it is:
     what is permuted may then change before it is multiplied.
     """
     builder = relax.BlockBuilder(mod)

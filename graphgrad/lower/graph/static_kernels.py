@@ -12,10 +12,12 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlockRealize
 
 from ...fallback.walk import identity
 from ...ir.calls import data_of
+from ...ir.loops import block
+from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import replace_nodes, visit_nodes
 from ...ops.define import OPAQUE
 from .long_indices import with_long_indices
@@ -23,8 +25,11 @@ from .long_indices import with_long_indices
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
 
-def with_static_kernels(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module that calls, where the caller's shapes say what they are, static kernels."""
+@compiler_pass(
+    Phase.GRAPH, before={"FuseOps": "it aborts where a kernel is symbolic and what it reads is not"}
+)
+def specialize_kernels(mod: tvm.IRModule) -> tvm.IRModule:
+    """Call static kernels where the caller's shapes say what they are."""
     called = _called_kernels(mod)
     if not called:
         return mod
@@ -67,8 +72,7 @@ def _of_blocks(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if isinstance(kernel.body, SBlockRealize):
         return kernel
-    root = SBlockRealize([], True, SBlock([], [], [], "root", kernel.body))
-    return kernel.with_body(root).with_attr(OPAQUE)
+    return kernel.with_body(block("root", kernel.body)).with_attr(OPAQUE)
 
 
 @relax.expr_functor.mutator

@@ -117,7 +117,7 @@ def test_random_contractions(seed, monkeypatch):
     if rng.random() < 0.5:
         inputs, output = with_map(rng, inputs, output)
     func = create_prim_func([*inputs, output])
-    scheduled = cpu.schedule_function(func, rng.choice(UNITS))
+    scheduled = cpu.schedule_loops(func, rng.choice(UNITS))
     named = {"stock": func, "scheduled": scheduled}
     mod = tvm.IRModule({name: f.with_attr("global_symbol", name) for name, f in named.items()})
     library = tvm.compile(mod, target=HOST)

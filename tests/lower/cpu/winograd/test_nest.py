@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from graphgrad.lower.cpu.schedule import schedule_function
+from graphgrad.lower.cpu.schedule import schedule_loops
 from graphgrad.lower.cpu.vector_unit import VectorUnit
 from graphgrad.lower.cpu.winograd import choice
 from tests.lower.cpu.winograd.convolutions import (
@@ -87,7 +87,7 @@ def test_other_vector_units(kind):
     inputs, output = expression(kind, Layer(2, 7, 7, 32, 16))
     built = te.create_prim_func([*inputs, output])
     for unit in (VectorUnit(bytes=32, registers=16), VectorUnit(bytes=16, registers=32)):
-        check(kind, Layer(2, 7, 7, 32, 16), schedule_function(built, unit))
+        check(kind, Layer(2, 7, 7, 32, 16), schedule_loops(built, unit))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,0 +1,34 @@
+"""A plan of memory: which tensors use the same in turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from ..ir.passes import Phase, compiler_pass
+
+
+@compiler_pass(
+    Phase.ALLOCATED,
+    to=Phase.PLANNED,
+    requires={"allocate_escaping": "it would reuse memory that somebody outside still holds"},
+)
+def plan_memory(mod: tvm.IRModule) -> tvm.IRModule:
+    """Plan the memory of functions without branches, as ``StaticPlanBlockMemory`` does.
+
+    TVM's plan gives what is allocated in one branch to another, where it does not exist.
+    """
+    planned = relax.transform.StaticPlanBlockMemory()(mod)
+    for variable, function in mod.functions.items():
+        if isinstance(function, relax.Function) and _has_branches(function):
+            planned.update_func(variable, function)
+    return planned
+
+
+def _has_branches(function: relax.Function) -> bool:
+    found: list[Any] = []
+    tvm_ffi.structural_walk(function.body, (relax.If, found.append))
+    return bool(found)
