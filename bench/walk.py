@@ -12,7 +12,7 @@ entered, are the *way*; calls within one module are one stay there. The way begi
 - *visits*: the distinct modules of the way.
 - *climbs*: stays that follow one in a lower layer of the contract in ``pyproject.toml``.
 - *returns*: stays in a module that the way had left.
-- *specialized*, *inlined*: calls of `frontend.mode.specialize` and `ir.inline.linearize`.
+- *specialized*, *inlined*: calls of `frontend.mode.specialize` and `ir.inline.inline_calls`.
 
 ``--root`` measures another tree, for example of an older commit.
 """
@@ -40,7 +40,7 @@ HANDED = frozenset(
     {"Model", "Objective", "Recipe", "IRModule", "Function", "Program", "Form", "Forward"}
 )
 SPECIALIZE = f"{PACKAGE}.frontend.mode", "specialize"
-INLINE = f"{PACKAGE}.ir.inline", "linearize"
+INLINE = f"{PACKAGE}.ir.inline", "inline_calls"
 
 
 MODELS = {"mlp": (64, 64), "lenet": (64, 1, 28, 28), "resnet_digits": (64, 1, 8, 8)}

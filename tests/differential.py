@@ -124,8 +124,8 @@ def differential():
         mock.patch.object(pipeline, "_lowering", state.lowering),
         mock.patch.object(tvm, "compile", state.compile),
         mock.patch.object(pipeline, "compile_kernels", state.compile_kernels),
-        mock.patch.object(on_device, "without_arguments", _with_all_results),
-        mock.patch.object(on_device, "with_workspace", lambda mod, _: (mod, None)),
+        mock.patch.object(on_device, "drop_arguments", _with_all_results),
+        mock.patch.object(on_device, "take_workspace", lambda mod, _: (mod, None)),
         mock.patch.object(relax.VirtualMachine, "__init__", _method(state.machine)),
         mock.patch.object(relax.VirtualMachine, "__getitem__", _method(state.function)),
     ):

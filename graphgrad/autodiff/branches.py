@@ -10,7 +10,7 @@ from typing import Any
 
 from tvm import relax
 
-from ..ir.program import Program, replay, variables_in
+from ..ir.program import Program, emit_program, variables_in
 from ..ir.tensor import Emitter, expression_of
 from ..tvm_fixes.hooks import begin_block, end_block
 
@@ -42,7 +42,7 @@ def _bound(binding: Any) -> Any:
     return binding if isinstance(binding, relax.MatchCast) else binding.value
 
 
-def emitted_branch(emitter: Emitter, program: Program, environment: Any, sweep: Any) -> Any:
+def emit_branch(emitter: Emitter, program: Program, environment: Any, sweep: Any) -> Any:
     """Return a branch as a sequence of its own: the bindings of a program, and what follows them.
 
     Parameters
@@ -59,7 +59,7 @@ def emitted_branch(emitter: Emitter, program: Program, environment: Any, sweep: 
     begin_block(builder)
     try:
         arguments = [environment.get(var, var) for var in program.params]
-        values = sweep({**environment, **replay(program, builder, arguments)})
+        values = sweep({**environment, **emit_program(program, builder, arguments)})
         result = builder.emit(expression_of(values))
     finally:
         block = end_block(builder)

@@ -28,7 +28,7 @@ from .activity import Activity, has_cotangent, op_name, stops_derivatives
 
 
 def mutations_of(program: Program) -> Mutations | None:
-    """Return what is known of a program's writes to memory; None where it has none.
+    """The writes to memory of a program; None where it has none.
 
     Raises
     ------
@@ -164,7 +164,7 @@ class Mutations:
             yield from self._by_region.get(self.aliases.region(leaf), [])
 
     def _later(self, write: Use, among: set[Any] | None = None) -> Iterator[tuple[Any, str]]:
-        """Yield what uses the memory after a write, and where; the results of the program last."""
+        """Yield the uses of the memory after a write, and where they are; the results of the program last."""
         region = self.aliases.region(write.leaf)
         for use in self.aliases.uses_of(region):
             if use.position <= write.position or use.excludes(write.path):

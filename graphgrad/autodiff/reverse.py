@@ -14,14 +14,14 @@ from tvm import relax
 
 from ..errors import NotDifferentiableError
 from ..ir.calls import data_of
-from ..ir.program import Program, replay, substitute, variables_in
-from ..ir.provenance import read, with_origin
+from ..ir.program import Program, emit_program, substitute, variables_in
+from ..ir.provenance import gradient_span, read
 from ..ir.tensor import Emitter, type_shape
 from ..ir.write import write_function
 from ..registry.rule import Rule
 from .activity import Activity, has_cotangent
 from .apply import Cotangent, apply_rule
-from .branches import branch_programs, emitted_branch, materialized
+from .branches import branch_programs, emit_branch, materialized
 from .expand import expand
 from .mutation import Reads, mutations_of
 
@@ -78,7 +78,7 @@ class Gradients:
             As of `backward`.
         """
         program = self._program
-        environment = replay(program, emitter.builder, arguments)
+        environment = emit_program(program, emitter.builder, arguments)
         gradients = backward(emitter, program, environment, self._activity, seed, self._wrt)
         return substitute(program.result, environment), gradients
 
@@ -119,7 +119,7 @@ def backward(
         Writes behind the program's own bindings.
     program : Program
     environment : dict
-        The program's variables to their emitted values, from `program.replay`.
+        The program's variables to their emitted values, from `program.emit_program`.
     activity : Activity
     seed : Cotangent
         Cotangent of the program's result: a list, nested like the result, where it is a tuple;
@@ -228,7 +228,7 @@ class _Sweep:
                 def sweep(environment: dict[Any, Any]) -> list[Any]:
                     return backward(emitter, expanded, environment, activity, seed, read)
 
-                return emitted_branch(emitter, expanded, self.environment, sweep)
+                return emit_branch(emitter, expanded, self.environment, sweep)
 
             branches = map(branch, branch_programs(self.program, value))
             condition = substitute(value.cond, self.environment)
@@ -254,7 +254,7 @@ def _span(value: Any, rule: Rule) -> Any:
     those who wrote it out.
     """
     origin = read(value.span).origin if rule.origin == "hand" else None
-    return with_origin(value.span, origin or rule.origin)
+    return gradient_span(value.span, origin or rule.origin)
 
 
 def is_differentiable(ty: Any) -> bool:

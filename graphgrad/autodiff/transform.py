@@ -10,7 +10,7 @@ from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
 from ..ir.calls import drop_te_gradients
-from ..ir.inline import linearize
+from ..ir.inline import inline_calls
 from ..ir.program import Program
 from ..ir.tensor import Emitter, type_shape
 from .activity import has_cotangent
@@ -58,7 +58,7 @@ def Gradient(
 def _add_adjoint(
     mod: tvm.IRModule, name: str, require_grads: Any, target_index: int, rules: str
 ) -> tvm.IRModule:
-    program = linearize(mod, name, rules)
+    program = inline_calls(mod, name, rules)
     wanted = list(program.params) if require_grads is None else None
     targets = select(program, _differentiable(wanted) if wanted is not None else require_grads)
     _check_target(program, target_index)

@@ -10,7 +10,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
-from ..ir.inline import linearize
+from ..ir.inline import inline_calls
 from ..ir.program import Program
 from ..ir.tensor import Emitter
 from .accumulate import Accumulators, GradReq, leaves
@@ -72,7 +72,7 @@ def vjp(
     >>> mod2 = gg.vjp(mod, "main", wrt=["weight"])
     >>> ex = gg.compile(mod2)
     """
-    program = linearize(mod, func, rules)
+    program = inline_calls(mod, func, rules)
     return vjp_of_program(program, select(program, wrt), grad_req, mod)
 
 

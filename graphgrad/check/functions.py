@@ -10,7 +10,7 @@ import numpy as np
 from ..autodiff.activity import analyze
 from ..autodiff.vjp import select
 from ..errors import GradientMismatch
-from ..ir.inline import linearize
+from ..ir.inline import inline_calls
 from .compare import DEFAULT, Arrays, Tolerances, precision_of
 from .compiler import Compiled, PartCompiler, compile_function
 from .machine import Machine
@@ -47,7 +47,7 @@ def check_function(
     NotDifferentiableError
         There is nothing to differentiate.
     """
-    program = linearize(subject.mod, subject.name)
+    program = inline_calls(subject.mod, subject.name)
     activity = analyze(program, select(program, subject.wrt))
     parts = split(program, activity, subject.mod)
     total = len(parts) + 1

@@ -55,6 +55,6 @@ def flat(value: Any) -> list[np.ndarray]:
 
 
 def last_line(error: Exception) -> str:
-    """Return what an error of TVM says, without where it came from."""
+    """The message of an error of TVM, without where it came from."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1][:200] if lines else type(error).__name__

@@ -15,7 +15,7 @@ import tvm
 from tvm import relax
 
 from ..autodiff.activity import Activity, has_cotangent, op_name, place, variables_in
-from ..ir.program import Program, replay, substitute
+from ..ir.program import Program, emit_program, substitute
 from ..ir.provenance import read
 from ..ir.write import write_function
 
@@ -171,7 +171,7 @@ def _written(
     """Write a function that computes some values of a program."""
 
     def body(emitter: Any) -> Any:
-        environment = replay(program, emitter.builder, params)
+        environment = emit_program(program, emitter.builder, params)
         return tuple(substitute(output, environment) for output in outputs)
 
     kernels = {gv: f for gv, f in mod.functions.items() if not isinstance(f, relax.Function)}

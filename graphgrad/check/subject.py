@@ -14,13 +14,13 @@ from ..errors import ArgumentError, InputError
 from ..frontend.mode import is_seeded, specialize
 from ..frontend.model import Model
 from ..ir.arrays import to_numpy
-from ..ir.inline import linearize
+from ..ir.inline import inline_calls
 from ..ir.tensor import is_float
 from ..train.forward import renamed_extents
 from ..train.inputs import bind_shapes, by_name, check_types, input_types, read_arrays
 from .compare import Arrays
 
-_EXTENT = 3
+_SYMBOLIC_EXTENT = 3
 """The extent of a symbolic dimension where values are drawn."""
 
 
@@ -87,7 +87,7 @@ def of_function(
     InputError
         The inputs do not fit it.
     """
-    params = linearize(mod, name).params
+    params = inline_calls(mod, name).params
     for param in params:
         if not isinstance(param.ty, relax.TensorType):
             raise ArgumentError(
@@ -120,7 +120,7 @@ def _drawn(ty: Any, generator: np.random.Generator) -> np.ndarray:
     """Return random values of a type: floats in (−1, 1), integers 0 and 1."""
     if not isinstance(ty.shape, relax.ShapeExpr):
         raise ArgumentError(f"a value of type {ty} cannot be drawn: give inputs")
-    shape = [int(d) if isinstance(d, tvm.tirx.IntImm) else _EXTENT for d in ty.shape]
+    shape = [int(d) if isinstance(d, tvm.tirx.IntImm) else _SYMBOLIC_EXTENT for d in ty.shape]
     dtype = str(ty.dtype)
     if is_float(dtype):
         return generator.uniform(-1, 1, shape).astype(dtype)

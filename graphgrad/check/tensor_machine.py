@@ -122,7 +122,7 @@ def _all_bits_set(array: np.ndarray) -> np.ndarray:
 
 
 def _extents(parameters: Sequence[te.Tensor], inputs: Arrays) -> list[tuple[Any, Expr]]:
-    """Return what the symbolic extents of some parameters are for given arrays."""
+    """The symbolic extents of some parameters, for given arrays."""
     return [
         (extent, tvm.tirx.const(size, str(extent.ty)))
         for parameter, array in zip(parameters, inputs, strict=True)

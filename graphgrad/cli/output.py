@@ -134,7 +134,7 @@ class OutputFolder:
 
 
 def finite_or_none(value: float) -> float | None:
-    """Return what JSON can hold: a number, or None for one that is not finite."""
+    """The value that JSON can hold: a number, or None for one that is not finite."""
     return value if math.isfinite(value) else None
 
 

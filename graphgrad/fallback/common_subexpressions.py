@@ -25,12 +25,12 @@ from .walk import (
     Graph,
     Recursion,
     children,
+    graph_of,
     identity,
     is_tree,
     rebuilt,
     substituted,
     unrolled,
-    with_parts,
 )
 
 
@@ -51,16 +51,16 @@ def shared(
     """
     if any(children(value) for _, value in values):
         root, values = substituted(root, values), ()
-    graph = with_parts([root])
+    graph = graph_of([root])
     if is_tree(graph):
         return substituted(root, values)
     merged = Merged(graph, values)
     if merged.has_conditions:
-        return bound_in_regions(*merged.graph(), {}, axes)
-    return bound_around(merged)
+        return bind_in_regions(*merged.graph(), {}, axes)
+    return bind_around(merged)
 
 
-def bound_around(merged: Merged) -> Expr:
+def bind_around(merged: Merged) -> Expr:
     """Return an expression without conditions with its bindings: all of them are around it."""
     cheap = [is_cheap(node) for node in merged.nodes]
     uses = [0] * len(cheap)
@@ -86,7 +86,7 @@ def bound_around(merged: Merged) -> Expr:
     return body
 
 
-def bound_in_regions(
+def bind_in_regions(
     root: Expr, graph: Graph, variables: dict[int, Expr], axes: Sequence[Axis] | None
 ) -> Expr:
     """Return an expression with its bindings, given variables that hold nodes of it already."""
@@ -132,11 +132,11 @@ class _Sharing:
     def _bound_condition(self, condition: Expr) -> Expr:
         """Return a condition in terms of variables; what it has of its own gets its own bindings.
 
-        That are the nodes that are bound further in, as its order must be (`conditions_first`).
+        That are the nodes that are bound further in, as its order must be (`order_conditions_first`).
         """
         known = self.variables
-        graph = with_parts([condition], lambda n: [] if identity(n) in known else children(n))
-        return bound_in_regions(condition, graph, known, self.axes)
+        graph = graph_of([condition], lambda n: [] if identity(n) in known else children(n))
+        return bind_in_regions(condition, graph, known, self.axes)
 
     def _built(self, root: Expr) -> Recursion:
         """Return a node in terms of the variables of what is bound below it."""

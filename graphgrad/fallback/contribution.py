@@ -47,7 +47,7 @@ class Contribution:
 def contributions(
     point: Point, is_active: Callable[[te.Tensor], bool], stage: str
 ) -> list[Contribution]:
-    """Return what one expression, evaluated over some loops, adds to the tensors that it reads.
+    """The contributions of one expression, evaluated over some loops, to the tensors that it reads.
 
     Reads of one element, by equal indices, are one contribution.
 

@@ -26,7 +26,15 @@ from tvm import te, tirx
 
 from .common_subexpressions import shared
 from .constants import is_true
-from .graph import Key, Operation, all_operations, outputs_of, reduce_with, rewritten, with_bodies
+from .graph import (
+    Key,
+    Operation,
+    all_operations,
+    outputs_of,
+    rebuild_reduction,
+    replace_bodies,
+    rewritten,
+)
 from .indices.linear_system import Axis
 from .kinds import map_stage
 from .reductions.reduce import stage_axes
@@ -35,23 +43,23 @@ from .walk import (
     Expr,
     children,
     contain,
+    graph_of,
     has_more,
     identity,
+    inline_lets,
     is_load,
     items,
     postorder,
     rebuilt,
-    with_parts,
-    without_lets,
 )
 
-MOST_LEVELS = 600
+MAX_LEVELS = 600
 """Levels of nesting that a stage may have; TVM's stack ends at some 1,400 of the costliest kind."""
 
-_MOST_OF_PART = 400
+_MAX_PART_LEVELS = 400
 """Levels of nesting of what is saved; the rest is for the condition under which it is needed."""
 
-_MOST_AGAIN = 100
+_MAX_RECOMPUTED_LEVELS = 100
 """Levels, and a sixth of the nodes, of what is computed again for each stage that needs it."""
 
 
@@ -75,24 +83,24 @@ def cut_stage(op: Operation) -> list[te.Tensor] | None:
     """Return the outputs of a stage that is too deep, from several; None for any other stage."""
     if not _may_be_deep(op) or _has_ragged_loops(op):
         return None
-    roots = [without_lets(root) for root in _roots(op)]
+    roots = [inline_lets(root) for root in _roots(op)]
     condition = roots[0] if isinstance(op.body[0], tirx.Reduce) else tirx.const(True)
     if not is_true(condition):
         # What a reduction leaves out is protected by its condition.
         roots[1:] = [tirx.if_then_else(condition, root, _zero(root)) for root in roots[1:]]
-    placement = Placement(roots, with_parts(roots), axes=stage_axes(op))
-    if _nesting(placement) <= MOST_LEVELS:
+    placement = Placement(roots, graph_of(roots), axes=stage_axes(op))
+    if _nesting(placement) <= MAX_LEVELS:
         return None
-    roots = _Pieces(op, roots, placement).rest()
+    roots = _StageParts(op, roots, placement).rest()
     if not isinstance(op.body[0], tirx.Reduce):
-        return outputs_of(with_bodies(op, roots))
-    components = reduce_with(op.body[0], roots[1:], roots[0])
-    return outputs_of(with_bodies(op, [components[int(b.value_index)] for b in op.body]))
+        return outputs_of(replace_bodies(op, roots))
+    components = rebuild_reduction(op.body[0], roots[1:], roots[0])
+    return outputs_of(replace_bodies(op, [components[int(b.value_index)] for b in op.body]))
 
 
 def _may_be_deep(op: Operation) -> bool:
     """Return whether a stage has so many nodes that it may be too deep."""
-    return isinstance(op, te.ComputeOp) and has_more(_roots(op), MOST_LEVELS)
+    return isinstance(op, te.ComputeOp) and has_more(_roots(op), MAX_LEVELS)
 
 
 def _nesting(placement: Placement) -> int:
@@ -105,7 +113,7 @@ def _nesting(placement: Placement) -> int:
 
 
 def _roots(op: Any) -> list[Expr]:
-    """Return what a compute stage evaluates; of a reduction its condition and its sources."""
+    """The expressions that a compute stage evaluates; of a reduction its condition and its sources."""
     first = op.body[0]
     return [first.condition, *first.source] if isinstance(first, tirx.Reduce) else items(op.body)
 
@@ -149,7 +157,7 @@ class _Cone:
         return self.own + sum(self.bound.values())
 
 
-class _Pieces:
+class _StageParts:
     """The parts of a stage that become stages of their own.
 
     Attributes
@@ -172,7 +180,7 @@ class _Pieces:
         self._choose()
 
     def rest(self) -> list[Expr]:
-        """Return what the roots are once all parts are saved."""
+        """The roots once all parts are saved."""
         for node in postorder(*self.cuts.values(), parts=self._needed):
             self._save(node)
         variables = {key: axis.var for key, axis in self.axes.items()}
@@ -193,13 +201,13 @@ class _Pieces:
             pending = list(self.cuts.values())[done:]
             done = len(self.cuts)
             for node in pending:
-                self.guarded[identity(node)] = self._under_condition(node)
+                self.guarded[identity(node)] = self._guard_part(node)
 
     def _visit(self, node: Expr) -> None:
         """Cut below a node, the deepest part first, until it is shallow; or at the node."""
         parts = self._parts(node)
         cone = self._cone(node, parts)
-        while cone.levels > _MOST_OF_PART:
+        while cone.levels > _MAX_PART_LEVELS:
             whole = [part for part in parts if self._levels(part) > 1]
             if not whole:
                 break
@@ -209,7 +217,7 @@ class _Pieces:
         self.cones[identity(node)] = cone
         key = identity(node)
         if key in self.placement.shared and (
-            cone.levels > _MOST_AGAIN or cone.size > 6 * _MOST_AGAIN
+            cone.levels > _MAX_RECOMPUTED_LEVELS or cone.size > 6 * _MAX_RECOMPUTED_LEVELS
         ):
             self.cuts[key] = node
 
@@ -235,7 +243,7 @@ class _Pieces:
                 own += cone.own
         return _Cone(depth, own, bound)
 
-    def _under_condition(self, node: Expr) -> Expr:
+    def _guard_part(self, node: Expr) -> Expr:
         """Return a part as it is saved: 0 where it is not needed, if it reads what may not be."""
         key = identity(node)
         if key not in self.placement.fragile:

@@ -57,7 +57,7 @@ class GuardedSum:
 
 
 def all_of(condition: Expr, wanted: bool) -> list[Guard]:
-    """Return what must hold, one inside the other, for a condition to go a way."""
+    """The conditions, one inside the other, under which a choice goes one way."""
     found: list[Guard] = []
     stack = [(condition, wanted)]
     while stack:

@@ -84,7 +84,7 @@ def register_intrinsic_gradient(
 
 
 def find(name: str) -> Intrinsic | None:
-    """Return what is known of the function of a name, None if nothing is.
+    """The record of an intrinsic by its name, None if there is none.
 
     What users say goes before what plug-ins say, and this before what graphgrad knows.
 

@@ -25,7 +25,7 @@ class Memo(Generic[Made]):
         self._count = 0
 
     def get(self, key: Sequence[Any], make: Callable[[], Made]) -> Made:
-        """Return what was made for a key, or make it.
+        """The value made for a key, which is made now if there is none.
 
         Parameters
         ----------

@@ -24,6 +24,7 @@ from .indices.linear_system import Axis, element_axes
 from .kinds import Kind, map_stage, marked
 from .walk import (
     Expr,
+    inline_lets,
     is_load,
     loaded,
     postorder,
@@ -31,7 +32,6 @@ from .walk import (
     substituted,
     tensor_key,
     transformed,
-    without_lets,
 )
 
 _TAG = "graphgrad.scatter"
@@ -57,8 +57,8 @@ class Scatter:
 
     @classmethod
     def of(cls, axes: Sequence[Axis], indices: Sequence[Expr], term: Guarded) -> Scatter:
-        """Return what adds a term at each point of some loops, in whose variables all is."""
-        guards = [c if wanted else _negated(c) for c, wanted in term.guards]
+        """The statement that adds a term at each point of some loops, in whose variables all is."""
+        guards = [c if wanted else _negate(c) for c, wanted in term.guards]
         return cls(list(axes), list(indices), term.value, guards)
 
     @property
@@ -100,10 +100,10 @@ def scatter_add(
 
 
 def scatters_of(op: Any) -> list[Scatter]:
-    """Return what a scatter stage does, read off its loops; nothing for any other stage."""
+    """The terms of a scatter stage, read off its loops; nothing for any other stage."""
     if not isinstance(op, te.ExternOp) or op.tag != _TAG:
         return []
-    return [_read_off(statement) for statement in list(op.body.seq)[1:]]
+    return [_parse_scatter(statement) for statement in list(op.body.seq)[1:]]
 
 
 def separated(op: Any) -> list[te.Tensor] | None:
@@ -128,17 +128,17 @@ def scatter_into(op: Any) -> te.Tensor:
     ).output(0)  # fmt: skip
 
 
-def _read_off(statement: Any) -> Scatter:
-    """Return what the loops of one scatter do."""
+def _parse_scatter(statement: Any) -> Scatter:
+    """The term that the loops of one scatter add."""
     axes, guards = [], []
     while isinstance(statement, tirx.For):
         axes.append(Axis(statement.loop_var, statement.min, statement.extent))
         statement = statement.body
     while isinstance(statement, tirx.IfThenElse):
-        guards.append(without_lets(statement.condition))
+        guards.append(inline_lets(statement.condition))
         statement = statement.then_case
-    indices = [without_lets(index) for index in statement.indices]
-    return Scatter(axes, indices, without_lets(statement.value.b), guards)
+    indices = [inline_lets(index) for index in statement.indices]
+    return Scatter(axes, indices, inline_lets(statement.value.b), guards)
 
 
 def _inside(scatter: Scatter, shape: Sequence[Expr]) -> Scatter:
@@ -181,7 +181,7 @@ def _loops(axes: Sequence[Axis], body: Callable[[list[Any]], Any]) -> Any:
     return statement
 
 
-def _negated(condition: Expr) -> Expr:
+def _negate(condition: Expr) -> Expr:
     """Return whether a condition fails; TVM writes `not a < b` as `b <= a`, wrongly for NaN."""
     return tirx.if_then_else(condition, tirx.const(False), tirx.const(True))
 

@@ -19,13 +19,13 @@ from .walk import (
     Graph,
     children,
     dtype_name,
+    graph_of,
     identity,
     is_conditional,
     is_load,
+    loaded_tensor,
     rebuilt,
     tensor_key,
-    tensor_of,
-    with_parts,
 )
 
 _COMPARISONS = {
@@ -57,7 +57,7 @@ class Classes:
         known = self._numbers.get(identity(root))
         if known is not None:
             return known
-        for node, below in with_parts([root], self._unknown_parts):
+        for node, below in graph_of([root], self._unknown_parts):
             if identity(node) not in self._numbers:
                 parts = tuple(self._numbers[identity(part)] for part in below)
                 key = (type(node), *_own(node), *parts)
@@ -127,14 +127,14 @@ class Merged:
         key = (type(node), *_own(node), *parts)
         number = self._table.get(key)
         if number is None:
-            number = self._table[key] = self._decided(node, parts)
+            number = self._table[key] = self._fold_constant_choice(node, parts)
             if number == len(self.nodes):
                 self.nodes.append(node)
                 self.before.append(before)
                 self.parts.append(parts)
         return number
 
-    def _decided(self, node: Expr, parts: Sequence[int]) -> int:
+    def _fold_constant_choice(self, node: Expr, parts: Sequence[int]) -> int:
         """Return which node a comparison or a choice is by constants; a new one for any other."""
         kind = type(node)
         if kind in _COMPARISONS:
@@ -156,13 +156,13 @@ def _is_integer(node: Expr) -> bool:
 
 
 def _own(node: Expr) -> tuple[Any, ...]:
-    """Return what sets a node apart from others of its kind, but for its children."""
+    """The key of a node among its kind, but for its children."""
     kind = type(node)
     if kind in BINARY:
         return ()
     if kind is tvm.ir.Call:
         if is_load(node):
-            return tensor_key(tensor_of(node))
+            return tensor_key(loaded_tensor(node))
         return identity(node.op), dtype_name(node.ty)
     if kind is tvm.ir.StringImm:
         return (str(node.value),)

@@ -15,7 +15,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from .backprop import is_float
-from .graph import Operation, with_expressions
+from .graph import Operation, map_expressions
 from .indices.conditions import conjuncts
 from .indices.linear_system import analyzer_of
 from .reductions.reduce import stage_axes
@@ -23,6 +23,7 @@ from .walk import (
     Expr,
     choice_of,
     contain,
+    inline_lets,
     is_load,
     items,
     loaded,
@@ -30,13 +31,12 @@ from .walk import (
     reads,
     substituted,
     transformed,
-    without_lets,
 )
 
-_MOST_VIEWS = 32
+_MAX_VIEWS = 32
 """Views behind one another that are read through at once, so that a long chain costs no more."""
 
-_MOST_CHOICES = 64
+_MAX_CHOICES = 64
 """Choices in a body beyond which it is not looked at: no pad or concatenation has as many."""
 
 _AFFINE = prim.Add | prim.Sub | prim.Mul | prim.Cast | prim.IntImm | tvm.ir.Var
@@ -85,7 +85,7 @@ def read_through(op: Operation, may_be_left_out: Callable[[te.Tensor], bool]) ->
         unchanged &= result.same_as(node)
         return result
 
-    changed = with_expressions(op, lambda expr: transformed(expr, change))
+    changed = map_expressions(op, lambda expr: transformed(expr, change))
     return op if unchanged else changed
 
 
@@ -101,9 +101,9 @@ class _Reading:
         self.choices: list[_Choice] = []
 
     def result(self) -> Expr:
-        """Return what is read, inside the conditions of the views."""
-        for _ in range(_MOST_VIEWS):
-            if not is_load(self.value) or not self._went_through():
+        """The read of the tensor behind the views, inside their conditions."""
+        for _ in range(_MAX_VIEWS):
+            if not is_load(self.value) or not self._step_through():
                 break
         value = self.value
         for choice in reversed(self.choices):
@@ -113,7 +113,7 @@ class _Reading:
             value = tirx.if_then_else(choice.condition, *branches)
         return value
 
-    def _went_through(self) -> bool:
+    def _step_through(self) -> bool:
         """Replace the load of a view by what the view is there; return whether it was one."""
         tensor, indices = loaded(self.value)
         if not self.may_be_left_out(tensor) or not _may_be_view(tensor):
@@ -122,8 +122,8 @@ class _Reading:
             return False
         axes = [axis.var for axis in tensor.op.axis]
         at = [i.astype(str(v.ty)) for i, v in zip(indices, axes, strict=True)]
-        body = without_lets(tensor.op.body[tensor.value_index])
-        found = self._followed(substituted(body, zip(axes, at, strict=True)))
+        body = inline_lets(tensor.op.body[tensor.value_index])
+        found = self._follow(substituted(body, zip(axes, at, strict=True)))
         if found is None:
             return False
         value, choices = found
@@ -139,7 +139,7 @@ class _Reading:
         self.choices += choices
         return True
 
-    def _followed(self, body: Expr) -> tuple[Expr, list[_Choice]] | None:
+    def _follow(self, body: Expr) -> tuple[Expr, list[_Choice]] | None:
         """Return the load or the constant that a body is, and its choices; None if neither."""
         choices: list[_Choice] = []
         while not is_load(body):
@@ -185,7 +185,7 @@ def _may_be_view(tensor: te.Tensor) -> bool:
     if not isinstance(tensor.op, te.ComputeOp):
         return False
     waiting = [tensor.op.body[tensor.value_index]]
-    for _ in range(_MOST_CHOICES):
+    for _ in range(_MAX_CHOICES):
         if not waiting:
             return True
         node = waiting.pop()

@@ -11,7 +11,7 @@ from tvm import relax
 
 from ..errors import ArgumentError, ModelError
 from ..ir.provenance import read
-from ..ir.value_names import equal_names, with_aliases
+from ..ir.value_names import equal_names, record_aliases
 from ..ops import random
 from .arrays import dtype_name
 from .model import Model
@@ -66,7 +66,7 @@ def specialize(model: Model, training: bool | None) -> tvm.IRModule:
     names = equal_names(module["main"])  # the output of a dropout that drops nothing is its input
     module = relax.transform.CanonicalizeBindings()(module)
     module = relax.transform.DeadCodeElimination(["main"])(module)
-    module["main"] = with_aliases(module["main"], names)
+    module["main"] = record_aliases(module["main"], names)
     return module
 
 

@@ -14,10 +14,10 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst, IRModule
 
 from ..errors import GraphGradError, ModelError
-from ..ir.compile_lock import SHARED_STATE
+from ..ir.compile_lock import COMPILE_LOCK
 from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, Tensor, expression_of
-from ..ir.value_names import equal_names, with_aliases
+from ..ir.value_names import equal_names, record_aliases
 from ..tvm_fixes.hooks import begin_block, end_block
 from . import converters, stock_operators
 from .exact_arithmetic import ExactArithmetic, symbols
@@ -32,7 +32,7 @@ TRAINING_DROPOUTS = "graphgrad.training_dropouts"
 
 Converters = Mapping[tuple[str, str], converters.Converter]
 
-_LONGEST_MESSAGE = 300
+_MAX_MESSAGE_CHARACTERS = 300
 
 _HANDLED_HERE = ("Constant", "Identity", "If")
 
@@ -84,7 +84,7 @@ def import_graph(
     ModelError
         If a node cannot be translated; it is named.
     """
-    with SHARED_STATE:
+    with COMPILE_LOCK:
         return _Importer(proto, input_types, variables, custom).translate()
 
 
@@ -141,7 +141,7 @@ class _Importer:
         module["main"] = main
         module = relax.transform.CanonicalizeBindings()(module)
         module = relax.transform.DeadCodeElimination()(module)
-        module["main"] = with_aliases(module["main"], names)
+        module["main"] = record_aliases(module["main"], names)
         return module, [name for name, _ in named]
 
     def _outputs(self, graph: onnx.GraphProto) -> Iterator[tuple[str, relax.Expr]]:
@@ -216,7 +216,7 @@ class _Importer:
         return bool(known_outputs)
 
     def _known_extents(self, node: onnx.NodeProto) -> tuple[KnownValue] | None:
-        """Return what a Shape or Size node gives, where its input's extents are known."""
+        """The value of a Shape or Size node, where its input's extents are known."""
         known = self._known.get(node.input[0])
         ty = None if known is not None else self._value(node.input[0]).ty
         if known is not None:
@@ -241,7 +241,7 @@ class _Importer:
                 domain=node.domain,
                 opset=self._opset,
                 inputs=[self._value(name) if name else None for name in node.input],
-                attributes=_with_arrays(stock_operators.attributes_of(node)),
+                attributes=_read_array_attributes(stock_operators.attributes_of(node)),
                 output_count=len(node.output),
                 emitter=emitter,
                 known=[self._known.get(name) for name in node.input],
@@ -379,7 +379,7 @@ def _key(node: onnx.NodeProto) -> tuple[str, str]:
     return ("" if node.domain in STANDARD_DOMAINS else node.domain), node.op_type
 
 
-def _with_arrays(attributes: Mapping[str, Any]) -> dict[str, Any]:
+def _read_array_attributes(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
         for name, value in attributes.items()
@@ -391,10 +391,10 @@ def _conversion_error(node: onnx.NodeProto, cause: Exception) -> ModelError:
 
 
 def _message(cause: Exception) -> str:
-    """Return what an error says in one readable line; those of TVM hold traces and programs."""
+    """The message of an error in one readable line; those of TVM hold traces and programs."""
     text = str(cause).strip()
     if isinstance(cause, GraphGradError):
         return text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = lines[-1] if lines else type(cause).__name__
-    return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]} …"
+    return line if len(line) <= _MAX_MESSAGE_CHARACTERS else f"{line[:_MAX_MESSAGE_CHARACTERS]} …"

@@ -96,7 +96,7 @@ def _given(value: onnx.ValueInfoProto, shapes: Any) -> list[onnx.ValueInfoProto]
 
 
 def _in_both(name: str, shape: Shape, ty: Any) -> list[int | None]:
-    """Return what a given shape and the file's type of a sequence's tensors say together.
+    """The shape of a sequence's tensors, by a given shape and the file's type together.
 
     Raises
     ------

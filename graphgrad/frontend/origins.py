@@ -8,7 +8,7 @@ from tvm import relax
 from tvm.ir import Span
 from tvm_ffi import structural_map
 
-from .relax_main import with_spans
+from .relax_main import attach_spans
 
 
 class Origins:
@@ -52,7 +52,7 @@ class Origins:
         The block builder altered names. A variable that stands for no ONNX value, inside what a
         converter writes, gets another name if it has that of one: a name belongs to one variable.
         """
-        function = with_spans(function, self._spans)
+        function = attach_spans(function, self._spans)
         taken = {*self._names.values(), *(var.name for var in self._parameters)}
         renamed = {var: type(var)(name, var.ty) for var, name in self._names.items()}
         for block in function.body.blocks:

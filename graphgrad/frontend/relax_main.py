@@ -30,23 +30,25 @@ def rebuilt(
     )
 
 
-def with_parameters(function: relax.Function, params: Sequence[relax.Var]) -> relax.Function:
+def reorder_parameters(function: relax.Function, params: Sequence[relax.Var]) -> relax.Function:
     """Return the function with its parameters in another order."""
     if all(new.same_as(old) for new, old in zip(params, function.params, strict=True)):
         return function
     return rebuilt(function, params=params)
 
 
-def with_spans(function: relax.Function, spans: Mapping[relax.Var, Span | None]) -> relax.Function:
+def attach_spans(
+    function: relax.Function, spans: Mapping[relax.Var, Span | None]
+) -> relax.Function:
     """Return the function with these spans on the values of its bindings."""
     blocks = [
-        type(block)([_with_span(binding, spans.get(binding.var)) for binding in block.bindings])
+        type(block)([_attach_span(binding, spans.get(binding.var)) for binding in block.bindings])
         for block in function.body.blocks
     ]
     return rebuilt(function, blocks=blocks)
 
 
-def _with_span(binding: relax.Binding, span: Span | None) -> relax.Binding:
+def _attach_span(binding: relax.Binding, span: Span | None) -> relax.Binding:
     value = getattr(binding, "value", None)
     if span is None:
         return binding
@@ -59,7 +61,7 @@ def _with_span(binding: relax.Binding, span: Span | None) -> relax.Binding:
     return binding
 
 
-def literal_outputs(function: relax.Function) -> relax.Function:
+def make_outputs_literal(function: relax.Function) -> relax.Function:
     """Return the function with its several outputs as a literal tuple of variables.
 
     Raises
@@ -73,10 +75,10 @@ def literal_outputs(function: relax.Function) -> relax.Function:
         raise ModelError(f"main must return a tensor or a tuple of tensors, it returns {result.ty}")
     if not isinstance(result.ty, relax.TupleType) or isinstance(result, relax.Tuple):
         return function
-    return _unpacked(function, result)
+    return _unpack_result(function, result)
 
 
-def _unpacked(function: relax.Function, result: relax.Expr) -> relax.Function:
+def _unpack_result(function: relax.Function, result: relax.Expr) -> relax.Function:
     """Take a tuple apart in the block that binds it, so that no new block is needed."""
     fields = [
         relax.Var(f"{getattr(result, 'name', 'output')}_{index}", ty)

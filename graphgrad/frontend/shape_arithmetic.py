@@ -68,13 +68,13 @@ def fold(folding: Folding) -> tuple[KnownValue, ...] | None:
 
 
 def shape_value(dimensions: Sequence[Any], attributes: Attributes) -> KnownValue:
-    """Return what a Shape node gives for a tensor of these extents."""
+    """The value of a Shape node for a tensor of these extents."""
     chosen = slice(attributes.get("start", 0), attributes.get("end"))
     return KnownValue.vector(list(dimensions)[chosen], "int64")
 
 
 def size_value(dimensions: Sequence[Any], arithmetic: ExactArithmetic) -> KnownValue:
-    """Return what a Size node gives for a tensor of these extents."""
+    """The value of a Size node for a tensor of these extents."""
     return _scalar(reduce(partial(arithmetic.binary, "Mul"), dimensions, 1), "int64")
 
 

@@ -169,7 +169,7 @@ def _is_weight(place: Reader) -> bool:
 
 
 def _layer(node: onnx.NodeProto) -> Hashable:
-    """Return what two nodes have in common if they are one batch-norm layer applied twice.
+    """The weights that two nodes share if they are one batch-norm layer applied twice.
 
     Such nodes agree in all four of scale, bias, mean and variance. Where some of the four are one
     tensor, an exporter has merged equal values, and agreement says nothing.

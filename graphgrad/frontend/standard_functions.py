@@ -43,7 +43,7 @@ def expand_standard_functions(proto: onnx.ModelProto, custom: Converters) -> lis
 
 
 def _defined(proto: onnx.ModelProto, custom: Converters) -> set[tuple[str, str]]:
-    """Return what is not known, if the standard defines all of it."""
+    """The unknown operators, if the standard defines all of them."""
     versions = {_plain(used.domain): used.version for used in proto.opset_import}
     found = set()
     for node in all_nodes(proto.graph):

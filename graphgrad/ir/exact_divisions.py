@@ -46,10 +46,10 @@ def write_exact_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
         Of blocks, scheduled or not: before TVM computes addresses. If it is scheduled afterwards,
         loops that are fused or computed elsewhere may make new ones.
     """
-    body = _with_positive_dividends(func.body)
+    body = _make_dividends_positive(func.body)
     if not _divides(body):
         return func
-    body = _with_opaque_indices(body)
+    body = _hide_indices(body)
     return func if body.same_as(func.body) else func.with_body(body)
 
 
@@ -64,7 +64,7 @@ def _divides(body: Any) -> bool:
     return found
 
 
-def _with_positive_dividends(body: Any) -> Any:
+def _make_dividends_positive(body: Any) -> Any:
     """Return statements without divisions of what falls in all of its variables."""
     fixed: list[Any] = []
 
@@ -130,7 +130,7 @@ def _terms(expr: Any, factor: int = 1) -> Iterator[tuple[Any, int]]:
         yield expr, factor
 
 
-def _with_opaque_indices(body: Any) -> Any:
+def _hide_indices(body: Any) -> Any:
     """Return statements with the indices that TVM may get wrong made unknown to it."""
     places = _Places(body)
 

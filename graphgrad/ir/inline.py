@@ -21,13 +21,13 @@ from ..errors import ArgumentError, NotDifferentiableError
 from ..tvm_fixes.hooks import set_type
 from .program import Program, variables_in
 from .rewrite import renamed
-from .value_names import aliases_of
+from .value_names import name_aliases_of
 
 RULES = ("auto", "derived")
 """All gradient rules, or all but graphgrad's own: these are derived then."""
 
 
-def linearize(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
+def inline_calls(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
     """Return a function of a module as a straight line.
 
     Parameters
@@ -53,7 +53,7 @@ def linearize(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
     copy = relax.utils.copy_with_new_vars(function)
     pure = bool(function.is_pure)
     program = Program(name, list(copy.params), pure=pure, dataflow=pure, rules=rules)
-    program.aliases = aliases_of(function)
+    program.aliases = name_aliases_of(function)
     program.kernels = {
         gv: mod[gv] for gv in mod.get_global_vars() if isinstance(mod[gv], tvm.tirx.PrimFunc)
     }
@@ -111,7 +111,7 @@ def _function(mod: tvm.IRModule, name: str) -> relax.Function:
 def _normal(function: relax.Function) -> relax.Function:
     """Return the function with the source of each cast bound: copying would bind it unseen."""
     blocks = [
-        type(block)([new for binding in block.bindings for new in _with_bound_source(binding)])
+        type(block)([new for binding in block.bindings for new in _bind_cast_source(binding)])
         for block in function.body.blocks
     ]
     sizes = [[len(b.bindings) for b in some] for some in (blocks, function.body.blocks)]
@@ -123,7 +123,7 @@ def _normal(function: relax.Function) -> relax.Function:
     )
 
 
-def _with_bound_source(binding: relax.Binding) -> list[relax.Binding]:
+def _bind_cast_source(binding: relax.Binding) -> list[relax.Binding]:
     if not isinstance(binding, relax.MatchCast) or isinstance(binding.value, relax.Var):
         return [binding]
     source = relax.Var(f"{binding.var.name}_source", binding.value.ty)
@@ -169,12 +169,12 @@ class _Inliner:
             if callee is not None:
                 value = self._inline(callee, value.args, label)
         elif isinstance(value, relax.If):
-            value = self._with_inlined_branches(value)
+            value = self._inline_branches(value)
         if isinstance(value, relax.Var) and value in self.local_functions:
             self.local_functions[var] = self.local_functions[value]
         _append(self.program, var, value)
 
-    def _with_inlined_branches(self, value: relax.If) -> relax.If:
+    def _inline_branches(self, value: relax.If) -> relax.If:
         branches = [self._branch(branch) for branch in (value.true_branch, value.false_branch)]
         inlined = relax.If(value.cond, *branches, value.span)
         set_type(inlined, value.ty)

@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .rewrite import rebuilt, with_body
+from .rewrite import rebuilt, replace_body
 from .tensor import bits
 from .visits import visit_nodes
 
@@ -59,7 +59,7 @@ def bytes_of(ty: Any) -> int | None:
     return math.prod(map(int, extents)) * bits(str(ty.dtype)) // 8
 
 
-def with_blocks_changed(
+def map_dataflow_blocks(
     mod: tvm.IRModule, change: Callable[[list[Any]], list[Any]]
 ) -> tvm.IRModule:
     """Return a module in which each dataflow block has the bindings that `change` makes of its."""
@@ -72,11 +72,11 @@ def with_blocks_changed(
     result = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
-            result.update_func(name, with_body(func, rebuilt(func.body, block=changed)))
+            result.update_func(name, replace_body(func, rebuilt(func.body, block=changed)))
     return result
 
 
-def without_unused(mod: tvm.IRModule, candidates: Iterable[Any]) -> tvm.IRModule:
+def drop_unused_kernels(mod: tvm.IRModule, candidates: Iterable[Any]) -> tvm.IRModule:
     """Return the module without those kernels that nothing calls any more."""
     called: set[str] = set()
     for func in mod.functions.values():

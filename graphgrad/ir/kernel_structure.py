@@ -21,8 +21,10 @@ Load = tvm.ir.TensorLoad
 _OPERATIONS = (Load, tvm.ir.Call, *BinaryOpExpr.__subclasses__(), tirx.Select, tirx.Cast)
 
 _CONDITIONAL = "prim.if_then_else"
-_REDUCTION = 2  # the kind of a block iterator that is reduced over, as TVM numbers them
-_LONG = 1024  # what a symbolic extent is taken for when deciding what is worth a parallel loop
+_REDUCTION_KIND = 2  # the kind of a block iterator that is reduced over, as TVM numbers them
+_ASSUMED_SYMBOLIC_EXTENT = (
+    1024  # what a symbolic extent is taken for when deciding what is worth a parallel loop
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,9 @@ class Stage:
 
 def volume(axes: Iterable[Axis]) -> int:
     """Return the number of points of the loops; a symbolic extent counts as a long one."""
-    return math.prod(_LONG if axis.extent is None else axis.extent for axis in axes)
+    return math.prod(
+        _ASSUMED_SYMBOLIC_EXTENT if axis.extent is None else axis.extent for axis in axes
+    )
 
 
 def stages(func: tirx.PrimFunc) -> list[Stage] | None:
@@ -165,7 +169,7 @@ def is_conditional(node: Any) -> bool:
     return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == _CONDITIONAL
 
 
-def with_values(node: Any, values: Mapping[Any, Any]) -> Any:
+def substitute_values(node: Any, values: Mapping[Any, Any]) -> Any:
     """Return an expression or statement with variables replaced, all at once."""
     return replace_nodes(node, tvm.ir.Var, lambda var: values.get(var, var))
 
@@ -180,7 +184,9 @@ def statements_of(body: Any) -> list[Any]:
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
 
-def with_statements(root: SBlockRealize, statements: Sequence[Any], buffers: Sequence[Any]) -> Any:
+def replace_statements(
+    root: SBlockRealize, statements: Sequence[Any], buffers: Sequence[Any]
+) -> Any:
     """Return a kernel's outermost block with other statements, and other buffers of its own."""
     block = root.block
     inside = SBlock(
@@ -195,7 +201,7 @@ def with_statements(root: SBlockRealize, statements: Sequence[Any], buffers: Seq
     return SBlockRealize(root.iter_values, root.predicate, inside)
 
 
-def with_block_body(block: SBlock, body: Any, buffers: Sequence[Any] = ()) -> SBlock:
+def replace_block_body(block: SBlock, body: Any, buffers: Sequence[Any] = ()) -> SBlock:
     """Return a block with another body, and with further buffers of its own."""
     return SBlock(
         block.iter_vars,
@@ -210,7 +216,7 @@ def with_block_body(block: SBlock, body: Any, buffers: Sequence[Any] = ()) -> SB
     )
 
 
-def with_other_names(nest: Any, taken: set[str]) -> Any:
+def rename_blocks(nest: Any, taken: set[str]) -> Any:
     """Return statements whose blocks have names that are not taken; they are then."""
 
     def rename(block: SBlock) -> SBlock:
@@ -249,7 +255,9 @@ def _stage(statement: Any) -> Stage | None:
         value.same_as(loop.loop_var) for (_, value), loop in zip(driven, loops, strict=True)
     ):
         return None
-    axes = [Axis(v.var, static(v.dom.extent), int(v.iter_type) == _REDUCTION) for v, _ in driven]
+    axes = [
+        Axis(v.var, static(v.dom.extent), int(v.iter_type) == _REDUCTION_KIND) for v, _ in driven
+    ]
     return _of_block(block, axes)
 
 

@@ -16,7 +16,7 @@ from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.tirx import ForKind
 
-from .kernel_structure import with_values
+from .kernel_structure import substitute_values
 
 Statement = Any
 Index = Any
@@ -79,7 +79,7 @@ def fused(around: Sequence[Around], body: Statement, kind: ForKind) -> Statement
         return loop(variables[0], trips[0], loops(around[1:], body), kind)
     point = variable("point", str(variables[0].ty.dtype))
     values = dict(zip(variables, unravel(point, trips), strict=True))
-    return loop(point, math.prod(trips), with_values(body, values), kind)
+    return loop(point, math.prod(trips), substitute_values(body, values), kind)
 
 
 def unravel(point: Index, extents: Sequence[Any]) -> list[Index]:

@@ -1,4 +1,4 @@
-"""A Relax function as a straight line of bindings, as `linearize` makes it."""
+"""A Relax function as a straight line of bindings, as `inline_calls` makes it."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class Program:
         return by_name
 
 
-def replay(
+def emit_program(
     program: Program, builder: relax.BlockBuilder, arguments: Sequence[Any] | None = None
 ) -> dict[Any, Any]:
     """Emit a program's bindings into the current block.

@@ -61,7 +61,7 @@ def rebuilt(
     return sequence
 
 
-def with_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
+def replace_body(function: relax.Function, body: relax.SeqExpr) -> relax.Function:
     """Return a function with another body, of the same type."""
     return relax.Function(
         function.params,
@@ -78,7 +78,7 @@ def renamed(item: Any, names: Mapping[Any, Any]) -> Any:
     return replace_nodes(item, tvm.ir.Var, lambda var: names.get(var, var))
 
 
-def with_own_variables(function: relax.Function, chosen: Callable[[Any], bool]) -> relax.Function:
+def leave_dataflow(function: relax.Function, chosen: Callable[[Any], bool]) -> relax.Function:
     """Return a function whose chosen bindings leave their dataflow blocks.
 
     TVM makes views of those kernels alone that are bound to dataflow variables.
@@ -88,7 +88,7 @@ def with_own_variables(function: relax.Function, chosen: Callable[[Any], bool]) 
         for binding in bindings_of(function.body)
         if isinstance(binding.var, relax.DataflowVar) and chosen(binding)
     }
-    return with_body(function, renamed(function.body, pinned)) if pinned else function
+    return replace_body(function, renamed(function.body, pinned)) if pinned else function
 
 
 def bindings_of(body: relax.SeqExpr) -> list[Any]:

@@ -10,8 +10,8 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError
-from .compile_lock import SHARED_STATE
-from .program import Program, replay, substitute
+from .compile_lock import COMPILE_LOCK
+from .program import Program, emit_program, substitute
 from .tensor import Emitter, expression_of
 
 
@@ -60,7 +60,7 @@ def write_program(program: Program, name: str) -> tvm.IRModule:
     """Return a module of a program, as a function of some name, and the kernels it may call."""
 
     def body(emitter: Emitter) -> Any:
-        return substitute(program.result, replay(program, emitter.builder))
+        return substitute(program.result, emit_program(program, emitter.builder))
 
     kernels = tvm.IRModule(program.kernels)
     pure, dataflow = program.pure, program.dataflow
@@ -86,7 +86,7 @@ def continue_program(
     """
 
     def emitted(emitter: Emitter) -> Any:
-        return body(emitter, substitute(program.result, replay(program, emitter.builder)))
+        return body(emitter, substitute(program.result, emit_program(program, emitter.builder)))
 
     kernels = tvm.IRModule(program.kernels)
     written = _written(kernels, name, params, emitted, program.pure, program.dataflow)
@@ -121,7 +121,7 @@ def _written(
     """Return a module with a new function, and with what that uses of a module."""
     builder = relax.BlockBuilder(tvm.IRModule(mod.functions))
     emitter = Emitter(builder)
-    with SHARED_STATE, builder.function(name, list(params), pure=pure):
+    with COMPILE_LOCK, builder.function(name, list(params), pure=pure):
         if dataflow:
             with builder.dataflow():
                 result = _outputs(builder, body(emitter), set(params))

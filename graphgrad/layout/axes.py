@@ -10,37 +10,37 @@ from tvm import relax, tirx
 
 from . import orders
 from .orders import Order
-from .rule import Passed, Site, as_in_model, following, passage, stored_axes, stored_axis
+from .rule import LaidOut, Site, as_in_model, following, layout_rule, stored_axes, stored_axis
 from .value import Value
 
 _ALONG_ONE_AXIS = [
     *("relax.argsort", "relax.flip", "relax.sort", "graphgrad.resample"),
     *("relax.nn.log_softmax", "relax.nn.softmax"),
 ]
-_NUMBERING = ["relax.cumsum", "relax.cumprod", "relax.repeat"]
+_OPTIONAL_AXIS_OPS = ["relax.cumsum", "relax.cumprod", "relax.repeat"]
 _REDUCTIONS = [f"relax.{name}" for name in ("max", "mean", "min", "prod", "std", "sum", "variance")]
 
 
-@passage(*_ALONG_ONE_AXIS)
+@layout_rule(*_ALONG_ONE_AXIS)
 @following
-def along_axis(site: Site, x: relax.Expr, order: Order) -> Passed:
+def along_axis(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """The op runs along the axis where it is stored; its further operands are its own."""
     rest = map(as_in_model, site.operands[1:])
     return site.passed([x, *rest], order, axis=stored_axis(order, site.attributes.axis))
 
 
-@passage(*_NUMBERING)
+@layout_rule(*_OPTIONAL_AXIS_OPS)
 @following
-def along_given_axis(site: Site, x: relax.Expr, order: Order) -> Passed | None:
+def along_given_axis(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
     """As `along_axis`; without an axis the op numbers all elements, in the model's order."""
     if site.attributes.axis is None:
         return None
     return site.passed([x], order, axis=stored_axis(order, site.attributes.axis))
 
 
-@passage("relax.split", "relax.topk")
+@layout_rule("relax.split", "relax.topk")
 @following
-def into_parts(site: Site, x: relax.Expr, order: Order) -> Passed:
+def into_parts(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """Every part is stored as the whole."""
     axis = stored_axis(order, site.attributes.axis)
     is_tuple = isinstance(site.call.ty, relax.TupleType)
@@ -48,9 +48,9 @@ def into_parts(site: Site, x: relax.Expr, order: Order) -> Passed:
     return site.passed([x], parts, axis=axis)
 
 
-@passage(*_REDUCTIONS)
+@layout_rule(*_REDUCTIONS)
 @following
-def reduction(site: Site, x: relax.Expr, order: Order) -> Passed:
+def reduction(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """The axes are reduced where they are stored."""
     axes = site.attributes.axis
     reduced = list(range(len(order))) if axes is None else [axis % len(order) for axis in axes]
@@ -58,9 +58,9 @@ def reduction(site: Site, x: relax.Expr, order: Order) -> Passed:
     return site.passed([x], left, axis=stored_axes(order, reduced))
 
 
-@passage("relax.argmax", "relax.argmin")
+@layout_rule("relax.argmax", "relax.argmin")
 @following
-def position(site: Site, x: relax.Expr, order: Order) -> Passed | None:
+def position(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
     """The position along one axis; over all of them it counts in the model's order."""
     axis = site.attributes.axis
     if axis is None:
@@ -69,18 +69,18 @@ def position(site: Site, x: relax.Expr, order: Order) -> Passed | None:
     return site.passed([x], left, axis=stored_axis(order, axis))
 
 
-@passage("relax.nn.batch_norm")
+@layout_rule("relax.nn.batch_norm")
 @following
-def batch_norm(site: Site, x: relax.Expr, order: Order) -> Passed:
+def batch_norm(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """Scale, shift and statistics lie along the channels; the new statistics are vectors."""
     rest = map(as_in_model, site.operands[1:])
     axis = stored_axis(order, site.attributes.axis)
     return site.passed([x, *rest], [order, orders.own(1), orders.own(1)], axis=axis)
 
 
-@passage("relax.nn.group_norm", "relax.nn.instance_norm")
+@layout_rule("relax.nn.group_norm", "relax.nn.instance_norm")
 @following
-def group_norm(site: Site, x: relax.Expr, order: Order) -> Passed:
+def group_norm(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """Scale and shift lie along the channels."""
     rest = map(as_in_model, site.operands[1:])
     return site.passed(
@@ -91,16 +91,16 @@ def group_norm(site: Site, x: relax.Expr, order: Order) -> Passed:
     )
 
 
-@passage("relax.nn.layer_norm", "relax.nn.rms_norm")
+@layout_rule("relax.nn.layer_norm", "relax.nn.rms_norm")
 @following
-def layer_norm(site: Site, x: relax.Expr, order: Order) -> Passed:
+def layer_norm(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """Scale and shift have the extents of the axes, in the order in which they are named."""
     rest = map(as_in_model, site.operands[1:])
     return site.passed([x, *rest], order, axes=stored_axes(order, site.attributes.axes))
 
 
-@passage("relax.nn.nll_loss")
-def nll_loss(site: Site) -> Passed | None:
+@layout_rule("relax.nn.nll_loss")
+def nll_loss(site: Site) -> LaidOut | None:
     """Reduced to a scalar, the loss of images is that of their positions, one by one."""
     x, targets, *weights = site.operands
     order = orders.channels_last(x.rank)
@@ -115,18 +115,18 @@ def nll_loss(site: Site) -> Passed | None:
     return site.passed([rows, labels, *map(as_in_model, weights)], ())
 
 
-@passage("graphgrad.dropout", "graphgrad.dropout_mask")
+@layout_rule("graphgrad.dropout", "graphgrad.dropout_mask")
 @following
-def dropout(site: Site, x: relax.Expr, order: Order) -> Passed:
+def dropout(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """The mask is that of the model's tensor, in whatever order its elements are stored."""
     numbered = site.attributes.order or orders.own(len(order))
     by_number = [numbered[axis] for axis in order]
     return site.passed([x, site.operands[1].plain], order, order=by_number)
 
 
-@passage("relax.take")
+@layout_rule("relax.take")
 @following
-def take(site: Site, x: relax.Expr, order: Order) -> Passed | None:
+def take(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
     """A vector of indices picks along the axis where it is stored."""
     index = site.operands[1]
     if not isinstance(index, Value) or index.rank != 1 or site.attributes.axis is None:
@@ -135,9 +135,9 @@ def take(site: Site, x: relax.Expr, order: Order) -> Passed | None:
     return site.passed([x, index.plain], order, axis=axis)
 
 
-@passage("relax.strided_slice")
+@layout_rule("relax.strided_slice")
 @following
-def strided_slice(site: Site, x: relax.Expr, order: Order) -> Passed | None:
+def strided_slice(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
     """The slice is cut along the axes where they are stored."""
     axes = _numbers(site.call.args[1])
     if axes is None:
@@ -146,18 +146,18 @@ def strided_slice(site: Site, x: relax.Expr, order: Order) -> Passed | None:
     return site.passed([x, relax.Tuple(stored), *site.call.args[2:]], order)
 
 
-@passage("relax.nn.pad")
+@layout_rule("relax.nn.pad")
 @following
-def pad(site: Site, x: relax.Expr, order: Order) -> Passed:
+def pad(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """The border has a width before and after each axis."""
     widths = site.attributes.pad_width
     pairs = [widths[2 * axis : 2 * axis + 2] for axis in order]
     return site.passed([x], order, pad_width=[width for pair in pairs for width in pair])
 
 
-@passage("relax.tile")
+@layout_rule("relax.tile")
 @following
-def tile(site: Site, x: relax.Expr, order: Order) -> Passed | None:
+def tile(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
     """Each axis is repeated; if there are more numbers than axes, new axes arise."""
     repeats = site.attributes.repeats
     if len(repeats) > len(order):

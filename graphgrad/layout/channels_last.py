@@ -2,7 +2,7 @@
 
 Every tensor is followed with the order in which it is stored (`value.Value`). A convolution asks
 for its data and weights channels last; what comes after computes in the order in which its
-operands come (`passage.PASSAGES`); an op without a passage gets them as the model has them. So
+operands come (`rule.LAYOUT_RULES`); an op without a rule gets them as the model has them. So
 tensors are converted where the orders meet, once each, and nowhere else.
 """
 
@@ -18,9 +18,9 @@ from tvm import relax
 from ..ir.program import Program, substitute, variables_in
 from ..ir.tensor import type_shape
 from ..memory.effect_order import may_write
-from . import axes, elementwise, orders, shapes, windows  # noqa: F401 (they register passages)
+from . import axes, elementwise, orders, shapes, windows  # noqa: F401 (they register rules)
 from .orders import Order
-from .rule import PASSAGES, Passage, Passed, Site, as_in_model
+from .rule import LAYOUT_RULES, LaidOut, LayoutRule, Site, as_in_model
 from .value import Bindings, Parts, Value
 
 
@@ -51,7 +51,7 @@ def channels_last(
     pays = is_convertible(program)
     if not pays and not storage:
         return program
-    return _Rewriting(program, storage, keep, PASSAGES if pays else {}).program()
+    return _Rewriting(program, storage, keep, LAYOUT_RULES if pays else {}).program()
 
 
 def is_convertible(program: Program) -> bool:
@@ -72,11 +72,11 @@ class _Rewriting:
         program: Program,
         storage: Mapping[str, Order],
         keep: Collection[str],
-        passages: Mapping[str, Passage],
+        rules: Mapping[str, LayoutRule],
     ):
         self._program = program
         self._keep = set(keep)
-        self._passages = passages
+        self._rules = rules
         self._bindings = Bindings((var.name for var in program.variables()), self._keep)
         self._params: list[Any] = []
         self._values: dict[Any, Any] = {}
@@ -116,10 +116,10 @@ class _Rewriting:
                 return self._element(var, value, parts)
             if isinstance(parts, Parts):
                 return self._bound(var, parts.item(value.index), parts.orders[value.index])
-        result = self._through(var, value)
-        if isinstance(result, Passed):
+        result = self._apply_layout_rule(var, value)
+        if isinstance(result, LaidOut):
             return self._bound(var, result.call, result.orders)
-        return self._unchanged(var, value) if result is None else result
+        return self._keep_binding(var, value) if result is None else result
 
     def _element(self, var: Any, value: Any, parts: list[Any]) -> Any:
         """Return an element of a tuple that the program itself has made, bound only if kept."""
@@ -131,15 +131,15 @@ class _Rewriting:
         self._bindings.keep(var, relax.TupleGetItem(whole, value.index, value.span))
         return self._held(var, var, None)
 
-    def _through(self, var: Any, value: Any) -> Passed | Value | None:
-        """Return what the passage of a call gives; None if it stays in the model's order."""
-        passage = self._passages.get(getattr(getattr(value, "op", None), "name", ""))
-        if passage is None or not isinstance(value, relax.Call) or not _is_known(value.ty):
+    def _apply_layout_rule(self, var: Any, value: Any) -> LaidOut | Value | None:
+        """The result of the layout rule of a call; None if it stays in the model's order."""
+        rule = self._rules.get(getattr(getattr(value, "op", None), "name", ""))
+        if rule is None or not isinstance(value, relax.Call) or not _is_known(value.ty):
             return None
         operands = [self._operand(argument) for argument in value.args]
         if not all(_is_known(argument.ty) for argument in value.args):
             return None
-        result = passage(Site(value, operands, var.name))
+        result = rule(Site(value, operands, var.name))
         return None if isinstance(result, Value) and var.name in self._keep else result
 
     def _bound(self, var: Any, expr: Any, order: Order | list[Order]) -> Any:
@@ -151,7 +151,7 @@ class _Rewriting:
         held = self._held(var, self._bindings.add(expr, name), order)
         return self._held(var, held.plain, None) if is_kept else held
 
-    def _unchanged(self, var: Any, value: Any) -> Any:
+    def _keep_binding(self, var: Any, value: Any) -> Any:
         """Bind a value as it was, of operands as the model has them."""
         names = {read: as_in_model(self._values[read]) for read in variables_in(value)}
         if isinstance(value, relax.MatchCast):
@@ -162,7 +162,7 @@ class _Rewriting:
         return self._held(var, var, None)
 
     def _operand(self, expr: Any) -> Any:
-        """Return what an expression of the old program is."""
+        """The value of an expression of the old program."""
         if isinstance(expr, relax.Var):
             return self._values[expr]
         if isinstance(expr, relax.Tuple):
@@ -172,7 +172,7 @@ class _Rewriting:
         return expr
 
     def _held(self, var: Any, expr: Any, order: Order | None) -> Any:
-        """Return what a variable of the old program is, stored as an expression of the new one."""
+        """The variable of the old program, stored as an expression of the new one."""
         if not isinstance(var.ty, relax.TensorType) or not _is_known(var.ty):
             return expr
         return Value(self._bindings, var.name, type_shape(var.ty), expr, order)

@@ -45,7 +45,7 @@ class Layout:
         return relax.TensorType(orders.extents(type_shape(ty), order), ty.dtype)
 
 
-AS_IN_MODEL = Layout()
+MODEL_LAYOUT = Layout()
 """Everything stays as the model has it."""
 
 
@@ -58,7 +58,7 @@ def layout_for(target: tvm.target.Target) -> Layout:
     return Layout(converts=str(target.kind.name) == "llvm")
 
 
-def with_storage(layout: Layout, program: Program) -> Layout:
+def choose_storage(layout: Layout, program: Program) -> Layout:
     """Return a layout in which parameters are stored as a program's convolutions want them."""
     return replace(layout, storage=storage_of(program)) if layout.converts else layout
 

@@ -9,7 +9,7 @@ from tvm import relax
 
 from . import orders
 from .orders import Order
-from .rule import Passed, Site, following, passage, stored_axis
+from .rule import LaidOut, Site, following, layout_rule, stored_axis
 from .value import Value
 
 # fmt: off
@@ -29,8 +29,8 @@ _BROADCASTING = [
 # fmt: on
 
 
-@passage(*(f"relax.{name}" for name in [*_UNARY, *_BROADCASTING]))
-def elementwise(site: Site) -> Passed | None:
+@layout_rule(*(f"relax.{name}" for name in [*_UNARY, *_BROADCASTING]))
+def elementwise(site: Site) -> LaidOut | None:
     """Compute in the order that moves the fewest elements; small operands are reshaped to it."""
     tensors = [operand for operand in site.operands if isinstance(operand, Value)]
     order = cheapest_order(tensors, len(site.shape))
@@ -43,8 +43,8 @@ def elementwise(site: Site) -> Passed | None:
     return site.passed(arguments, order)
 
 
-@passage("relax.broadcast_to")
-def broadcast_to(site: Site) -> Passed | None:
+@layout_rule("relax.broadcast_to")
+def broadcast_to(site: Site) -> LaidOut | None:
     """Broadcast what is stored to the stored shape."""
     x = site.operands[0]
     order = cheapest_order([x], len(site.shape))
@@ -54,8 +54,8 @@ def broadcast_to(site: Site) -> Passed | None:
     return site.passed([_broadcast(x, order), shape], order)
 
 
-@passage("relax.concat")
-def concat(site: Site) -> Passed | None:
+@layout_rule("relax.concat")
+def concat(site: Site) -> LaidOut | None:
     """Join along the axis where it is stored."""
     [parts] = site.operands
     order = _order_of_all(parts, len(site.shape))
@@ -65,8 +65,8 @@ def concat(site: Site) -> Passed | None:
     return site.passed([joined], order, axis=stored_axis(order, site.attributes.axis or 0))
 
 
-@passage("relax.stack")
-def stack(site: Site) -> Passed | None:
+@layout_rule("relax.stack")
+def stack(site: Site) -> LaidOut | None:
     """Put the new axis outermost."""
     [parts] = site.operands
     order = _order_of_all(parts, len(site.shape) - 1)
@@ -74,12 +74,12 @@ def stack(site: Site) -> Passed | None:
         return None
     joined = relax.Tuple([part.in_order(order) for part in parts])
     axis = (site.attributes.axis or 0) % len(site.shape)
-    return site.passed([joined], orders.with_axis(order, axis), axis=0)
+    return site.passed([joined], orders.insert_axis(order, axis), axis=0)
 
 
-@passage("relax.nn.prelu")
+@layout_rule("relax.nn.prelu")
 @following
-def prelu(site: Site, x: relax.Expr, order: Order) -> Passed:
+def prelu(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """The slopes lie along one axis."""
     axis = stored_axis(order, site.attributes.axis)
     return site.passed([x, site.operands[1].plain], order, axis=axis)

@@ -60,7 +60,7 @@ def without(order: Order, axes: Sequence[int]) -> Order:
     return tuple(left.index(axis) for axis in order if axis in left)
 
 
-def with_axis(order: Order, axis: int) -> Order:
+def insert_axis(order: Order, axis: int) -> Order:
     """Return the order after the model inserts an axis, which is stored outermost."""
     return (axis, *(held + (held >= axis) for held in order))
 

@@ -1,9 +1,9 @@
 """How layout goes through an op: what the files of families have in common.
 
-A *passage* is a function of a `Site`, a call in the old program whose operands may be stored in
+A *rule* is a function of a `Site`, a call in the old program whose operands may be stored in
 orders of ours. It returns the call that computes the same from what is stored, or None: then the
 call stays as it is, and its operands are converted to the model's own order. So an op without a
-passage is always right.
+rule is always right.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .value import Parts, Value
 
 
 @dataclass(frozen=True)
-class Passed:
+class LaidOut:
     """A call that takes the place of an old one.
 
     Attributes
@@ -66,39 +66,39 @@ class Site:
 
     def passed(
         self, arguments: Sequence[Any], orders: Order | list[Order], **changes: Any
-    ) -> Passed:
+    ) -> LaidOut:
         """Return the same call of other arguments, with some attributes changed."""
         attributes = _changed(self.call.attrs, changes)
         call = relax.Call(
             self.call.op, list(arguments), attributes, self.call.ty_args, self.call.span
         )
-        return Passed(call, orders)
+        return LaidOut(call, orders)
 
 
-Passage = Callable[[Site], Passed | Value | None]
+LayoutRule = Callable[[Site], LaidOut | Value | None]
 
-PASSAGES: dict[str, Passage] = {}
+LAYOUT_RULES: dict[str, LayoutRule] = {}
 """By the name of the op."""
 
 
-def passage(*names: str) -> Callable[[Passage], Passage]:
+def layout_rule(*names: str) -> Callable[[LayoutRule], LayoutRule]:
     """Register how layout goes through some ops."""
 
-    def register(function: Passage) -> Passage:
+    def register(function: LayoutRule) -> LayoutRule:
         for name in names:
-            PASSAGES[name] = function
+            LAYOUT_RULES[name] = function
         return function
 
     return register
 
 
-def following(rule: Callable[[Site, Any, Order], Passed | None]) -> Passage:
-    """Make a passage that computes in the order of the first operand, unless that is the model's.
+def following(rule: Callable[[Site, Any, Order], LaidOut | None]) -> LayoutRule:
+    """Make a rule that computes in the order of the first operand, unless that is the model's.
 
     The rule is given the operand as it is stored, and the order.
     """
 
-    def function(site: Site) -> Passed | None:
+    def function(site: Site) -> LaidOut | None:
         x = site.operands[0]
         if not isinstance(x, Value) or x.is_plain:
             return None

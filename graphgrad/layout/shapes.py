@@ -6,13 +6,13 @@ import tvm
 from tvm import relax
 
 from . import orders
-from .rule import Passed, Site, passage
+from .rule import LaidOut, Site, layout_rule
 from .value import Value
 
 _RESHAPE = tvm.ir.Op.get("relax.reshape")
 
 
-@passage("relax.permute_dims")
+@layout_rule("relax.permute_dims")
 def permute_dims(site: Site) -> Value | None:
     """The model sees other axes; the memory stays as it is."""
     x = site.operands[0]
@@ -21,8 +21,8 @@ def permute_dims(site: Site) -> Value | None:
     return x.relabeled(site.name, list(axes))
 
 
-@passage("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.nn.batch_flatten")
-def reshape(site: Site) -> Passed | None:
+@layout_rule("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.nn.batch_flatten")
+def reshape(site: Site) -> LaidOut | None:
     """The model merges and splits axes; the memory stays, where they are adjacent in it too.
 
     Where they are not, as of shuffled channels, elements move so that the result is channels last.
@@ -39,4 +39,4 @@ def reshape(site: Site) -> Passed | None:
         return None
     target = relax.ShapeExpr(orders.extents(site.shape, new_order))
     call = relax.Call(_RESHAPE, [x.in_order(order), target], None, [], site.call.span)
-    return Passed(call, new_order)
+    return LaidOut(call, new_order)

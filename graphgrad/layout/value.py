@@ -76,7 +76,7 @@ class Bindings:
         return free
 
     def source_of_reshape(self, expr: Any) -> Any:
-        """Return what a value was reshaped from; itself, where it was not or is kept."""
+        """The value that a value was reshaped from; itself, where it was not or is kept."""
         if not isinstance(expr, relax.Var) or expr.name in self._kept:
             return expr
         value = self._definitions.get(expr)

@@ -10,7 +10,7 @@ from ..ops.conv import Layouts
 from ..registry.attributes import Attributes
 from . import orders
 from .orders import Order
-from .rule import Passed, Site, passage
+from .rule import LaidOut, Site, layout_rule
 
 _CONVOLUTIONS = [f"relax.nn.conv{rank}d" for rank in (1, 2, 3)]
 _TRANSPOSED = [f"{name}_transpose" for name in _CONVOLUTIONS]
@@ -42,8 +42,8 @@ def order_of_weights(value: Any) -> Order | None:
     return orders.filters_last(rank)
 
 
-@passage(*_CONVOLUTIONS, *_TRANSPOSED)
-def convolution(site: Site) -> Passed | None:
+@layout_rule(*_CONVOLUTIONS, *_TRANSPOSED)
+def convolution(site: Site) -> LaidOut | None:
     """NHWC data and HWIO weights.
 
     Those of a transposed convolution become HWOI: the same memory as those of the convolution
@@ -60,8 +60,8 @@ def convolution(site: Site) -> Passed | None:
     )
 
 
-@passage(_DATA_GRADIENT)
-def data_gradient(site: Site) -> Passed | None:
+@layout_rule(_DATA_GRADIENT)
+def data_gradient(site: Site) -> LaidOut | None:
     """NHWC and HWIO; the shape that it is given is that of what is stored."""
     layouts = _layouts(site)
     if layouts is None:
@@ -89,8 +89,8 @@ def _operands(site: Site) -> list[Any]:
     return [x.in_order(orders.channels_last(x.rank)), w.in_order(orders.filters_last(w.rank))]
 
 
-@passage(*_POOLING)
-def pooling(site: Site) -> Passed | None:
+@layout_rule(*_POOLING)
+def pooling(site: Site) -> LaidOut | None:
     """NHWC, where the data come so."""
     x, attributes = site.operands[0], site.attributes
     standard = Layouts.standard(x.rank - 2).data
@@ -101,8 +101,8 @@ def pooling(site: Site) -> Passed | None:
     return site.passed([x.in_order(order)], order, layout=layout, out_layout=layout)
 
 
-@passage("relax.image.resize2d", "relax.image.resize3d")
-def resizing(site: Site) -> Passed | None:
+@layout_rule("relax.image.resize2d", "relax.image.resize3d")
+def resizing(site: Site) -> LaidOut | None:
     """NHWC, where the data come so."""
     x = site.operands[0]
     standard = Layouts.standard(x.rank - 2).data

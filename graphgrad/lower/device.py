@@ -149,6 +149,6 @@ def size_text(count: int) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Return what the driver says in an error: a failed launch shows all its source besides."""
+    """The driver's message in an error: a failed launch shows all its source besides."""
     lines = str(error).splitlines()
     return next((line.strip() for line in lines if "CUDA" in line), str(error))

@@ -20,7 +20,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..ir.visits import visit_nodes
-from .call_effects import take_in
+from .call_effects import record_call
 from .regions import Leaf, Regions, Tree, leaves
 
 
@@ -96,7 +96,7 @@ class Module:
         self._written: dict[Any, frozenset[int]] = {}
 
     def function(self, name: Any) -> Aliases:
-        """Return what is known of a Relax function.
+        """The aliases of a Relax function.
 
         Raises
         ------
@@ -108,7 +108,7 @@ class Module:
         return known
 
     def summary(self, name: Any) -> Aliases | None:
-        """Return what is known of a Relax function; None of one that is being analyzed."""
+        """The aliases of a Relax function; None of one that is being analyzed."""
         if name not in self._known:
             self._known[name] = None
             function = self.functions[name]
@@ -215,7 +215,7 @@ class Aliases:
             return self.closure([self.value(v) for v in relax.analysis.free_vars(expr)], var)
         if isinstance(expr, tvm.ir.Call):
             self.calls[var] = expr
-            return take_in(self, expr, var)
+            return record_call(self, expr, var)
         return None
 
     def _sequence(self, expr: relax.SeqExpr) -> Tree:

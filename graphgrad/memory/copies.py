@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import with_own_variables
+from ..ir.rewrite import leave_dataflow
 from ..ops.copy import KERNEL_OF_COPY
 
 
@@ -25,7 +25,7 @@ def keep_copies(mod: tvm.IRModule) -> tvm.IRModule:
     changed = mod.clone()
     for name, function in mod.functions.items():
         if isinstance(function, relax.Function):
-            kept = with_own_variables(function, lambda binding: _is_copy(mod, binding.value))
+            kept = leave_dataflow(function, lambda binding: _is_copy(mod, binding.value))
             changed.update_func(name, kept)
     return changed
 

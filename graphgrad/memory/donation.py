@@ -16,7 +16,7 @@ from tvm import relax, tirx
 
 from ..errors import ArgumentError
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import rebuilt, with_body
+from ..ir.rewrite import rebuilt, replace_body
 from ..ir.visits import visit_nodes
 from .alias import Aliases, Module
 from .overwrite import may_overwrite, overwriting
@@ -200,9 +200,9 @@ class _Donation:
                 return [binding]
             return [relax.VarBinding(binding.var, replaced[binding.var], binding.span)]
 
-        func = with_body(self.func, rebuilt(self.func.body, in_place)) if replaced else self.func
+        func = replace_body(self.func, rebuilt(self.func.body, in_place)) if replaced else self.func
         builder.update_func(self.name, func.with_attr(DONATED_DONE, done))
-        return _without(builder.get(), [call.args[0] for call in calls])
+        return _drop_unused_kernels(builder.get(), [call.args[0] for call in calls])
 
     def _in_place(self, builder: Any, call: Any, results: dict[int, int]) -> Any:
         """Return a call with some of its results written over arguments."""
@@ -284,7 +284,7 @@ def _same_tensor_type(a: Any, b: Any) -> bool:
     )
 
 
-def _without(mod: tvm.IRModule, candidates: list[Any]) -> tvm.IRModule:
+def _drop_unused_kernels(mod: tvm.IRModule, candidates: list[Any]) -> tvm.IRModule:
     """Return the module without those kernels that nothing calls any more."""
     called: set[str] = set()
     for func in mod.functions.values():

@@ -44,22 +44,22 @@ class Effects:
 
 NOTHING = Effects()
 
-_VIEW = Effects(returns_alias_of=frozenset([0]))
+_RETURNS_VIEW = Effects(returns_alias_of=frozenset([0]))
 
-_KNOWN: Mapping[str, Effects] = {
-    "vm.builtin.copy": _VIEW,  # hands back its argument
-    "vm.builtin.ensure_zero_offset": _VIEW,
-    "vm.builtin.reshape": _VIEW,
-    "vm.builtin.to_device": _VIEW,
-    "vm.builtin.tuple_getitem": _VIEW,
-    "runtime.TVMTensorCreateView": _VIEW,
+_KNOWN_EFFECTS: Mapping[str, Effects] = {
+    "vm.builtin.copy": _RETURNS_VIEW,  # hands back its argument
+    "vm.builtin.ensure_zero_offset": _RETURNS_VIEW,
+    "vm.builtin.reshape": _RETURNS_VIEW,
+    "vm.builtin.to_device": _RETURNS_VIEW,
+    "vm.builtin.tuple_getitem": _RETURNS_VIEW,
+    "runtime.TVMTensorCreateView": _RETURNS_VIEW,
     "vm.builtin.null_value": NOTHING,
     "vm.builtin.shape_of": NOTHING,
     "vm.builtin.tensor_to_shape": NOTHING,
 }
 """Functions of TVM's virtual machine."""
 
-_FREE = "relax.run."
+_EFFECT_FREE_PREFIX = "relax.run."
 """How the functions of TVM begin, in Python, that only read their arguments."""
 
 _declared: dict[str, Effects] = {}
@@ -116,18 +116,18 @@ def declare_effects(
 
 
 def effects_of(name: str) -> Effects | None:
-    """Return what a packed function does, None where nothing is known: it may do anything."""
+    """The effects of a packed function, None where nothing is known: it may do anything."""
     return _declared.get(name) or known_effects(name)
 
 
 def declared_effects() -> dict[str, Effects]:
-    """Return what has been declared, by function."""
+    """The declared effects, by function."""
     return dict(_declared)
 
 
 def known_effects(name: str) -> Effects | None:
-    """Return what a function of TVM does, None where that is unknown."""
-    return NOTHING if name.startswith(_FREE) else _KNOWN.get(name)
+    """The effects of a function of TVM, None where that is unknown."""
+    return NOTHING if name.startswith(_EFFECT_FREE_PREFIX) else _KNOWN_EFFECTS.get(name)
 
 
 def _positions(name: str, kind: str, given: Any) -> frozenset[int]:

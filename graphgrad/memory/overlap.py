@@ -20,7 +20,7 @@ from ..errors import AliasError, ArgumentError
 from ..ir.kernel_structure import static
 from ..ir.loops import loops, sequence, variable
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import with_body
+from ..ir.rewrite import replace_body
 from ..ops.copy import KERNEL_OF_COPY
 from .addresses import Addresses
 from .donation import DONATED, DONATED_DONE, KNOWN_TO_CALLER, check_requests, may_have_donations
@@ -48,8 +48,8 @@ def refuse_overlap(function: str, names: str, overwritten: int, other: int) -> N
     )
 
 
-def checked_overlap(overlap: Overlap) -> Overlap:
-    """Return what becomes of arguments that share memory.
+def check_overlap_choice(overlap: Overlap) -> Overlap:
+    """The policy for arguments that share memory, checked.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def copy_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
     for name, function in _overwriting(mod, DONATED):
         check_requests(mod, name)
         if may_have_donations(mod, name):
-            mod = _with_copying_caller(mod, name, function)
+            mod = _add_copying_caller(mod, name, function)
     return mod
 
 
@@ -119,7 +119,7 @@ class _Argument:
 
 def _checked(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRModule:
     bindings: list[Any] = []
-    first, rest = _by_use(function, DONATED_DONE, bindings)
+    first, rest = _split_by_use(function, DONATED_DONE, bindings)
     if len(first) + len(rest) < 2:
         return mod
     names = _SEPARATOR.join(argument.name for argument in (*first, *rest))
@@ -135,22 +135,22 @@ def _checked(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRMo
     bindings.append(relax.VarBinding(relax.Var("_", relax.TupleType([])), call))
     blocks = [relax.BindingBlock(bindings), *function.body.blocks]
     body = relax.SeqExpr(blocks, function.body.body, function.body.span)
-    builder.update_func(name, with_body(function, body))
+    builder.update_func(name, replace_body(function, body))
     return builder.get()
 
 
-def _with_copying_caller(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRModule:
+def _add_copying_caller(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRModule:
     """Return the module with a caller of this name, which copies, and the function beside it."""
     bindings: list[Any] = []
     caller = relax.utils.copy_with_new_vars(function)
-    first, rest = _by_use(caller, DONATED, bindings)
+    first, rest = _split_by_use(caller, DONATED, bindings)
     if len(first) + len(rest) < 2:
         return mod
     builder = relax.BlockBuilder(mod)
     given = dict(zip(caller.params, caller.params, strict=True))
     for index, argument in enumerate(first):
         own = relax.Var(argument.name, argument.value.ty)
-        bindings += _copied_if_shared(builder, [*first[index:], *rest], own)
+        bindings += _copy_if_shared(builder, [*first[index:], *rest], own)
         given[argument.value] = own
     overwriting = function.without_attr("global_symbol")
     overwriting = overwriting.with_attr({CHECKED_BY_OWNER: True, KNOWN_TO_CALLER: True})
@@ -158,11 +158,11 @@ def _with_copying_caller(mod: tvm.IRModule, name: Any, function: relax.Function)
     result = relax.Var("result", caller.ret_ty)
     bindings.append(relax.VarBinding(result, relax.Call(variable, list(given.values()))))
     body = relax.SeqExpr([relax.BindingBlock(bindings)], result)
-    builder.update_func(name, with_body(caller.without_attr(DONATED), body))
+    builder.update_func(name, replace_body(caller.without_attr(DONATED), body))
     return builder.get()
 
 
-def _copied_if_shared(builder: Any, compared: Sequence[_Argument], own: Any) -> list[Any]:
+def _copy_if_shared(builder: Any, compared: Sequence[_Argument], own: Any) -> list[Any]:
     """Return bindings of a variable to the first tensor, or to a copy if another shares memory."""
     value = compared[0].value
     yes, no = (tirx.Return(tirx.const(answer, "bool")) for answer in (True, False))
@@ -178,7 +178,7 @@ def _copied_if_shared(builder: Any, compared: Sequence[_Argument], own: Any) -> 
     return [relax.VarBinding(is_shared, call), relax.VarBinding(own, choice)]
 
 
-def _by_use(
+def _split_by_use(
     function: relax.Function, pairs: str, bindings: list[Any]
 ) -> tuple[list[_Argument], list[_Argument]]:
     """Return the tensors that a function overwrites, and its other ones."""

@@ -14,7 +14,7 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from ..ir.kernel_structure import Load, statements_of, static, with_values
+from ..ir.kernel_structure import Load, statements_of, static, substitute_values
 from ..ir.loops import sequence
 from ..ir.visits import replace_nodes, visit_nodes
 
@@ -50,9 +50,9 @@ def overwriting(kernel: tirx.PrimFunc, shared: dict[Any, Any]) -> tirx.PrimFunc:
     Two parameters that share memory would break the promise that none overlap, by which the code
     generator reorders reads and writes. What copied the input to the output is gone.
     """
-    body = with_values(kernel.body, shared)
+    body = substitute_values(kernel.body, shared)
     params = [param for param in kernel.params if param not in shared]
-    return tirx.PrimFunc(params, _without_copies(body), kernel.ret_type, attrs=kernel.attrs)
+    return tirx.PrimFunc(params, _drop_identity_stores(body), kernel.ret_type, attrs=kernel.attrs)
 
 
 @dataclass
@@ -108,7 +108,7 @@ class _Site:
         return False
 
     def _indices(self) -> list[Any]:
-        return [_simplified(with_values(index, self.values)) for index in self.store.indices]
+        return [_simplified(substitute_values(index, self.values)) for index in self.store.indices]
 
     def _remainders(self) -> list[tuple[int, int]]:
         """Return for each index a divisor, and the remainder that it always has."""
@@ -183,19 +183,19 @@ def _first_store(body: Any, output: Any) -> _Site | None:
         elif isinstance(node, tirx.For):
             threads.add(_thread(node))
             if static(node.extent) == 1:
-                values[node.loop_var] = with_values(node.min, values)
+                values[node.loop_var] = substitute_values(node.min, values)
             else:
                 loops.append(node)
                 scope = []
             node = node.body
         elif isinstance(node, tirx.IfThenElse) and node.else_case is None:
-            condition = tirx.And(condition, with_values(node.condition, values))
+            condition = tirx.And(condition, substitute_values(node.condition, values))
             node = node.then_case
         elif isinstance(node, SBlockRealize) and node.block.init is None:
             block = node.block
-            condition = tirx.And(condition, with_values(node.predicate, values))
+            condition = tirx.And(condition, substitute_values(node.predicate, values))
             bound = zip(block.iter_vars, node.iter_values, strict=True)
-            values.update({v.var: with_values(value, values) for v, value in bound})
+            values.update({v.var: substitute_values(value, values) for v, value in bound})
             node = block.body
         else:
             return None
@@ -207,7 +207,7 @@ def _thread(loop: Any) -> str | None:
     return None if loop.thread_binding is None else str(loop.thread_binding.thread_tag)
 
 
-def _without_copies(body: Any) -> Any:
+def _drop_identity_stores(body: Any) -> Any:
     """Return a statement without what stores elements where they were; itself if all is that."""
     nothing = tirx.Evaluate(0)
 

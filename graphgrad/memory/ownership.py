@@ -14,7 +14,7 @@ import tvm
 from tvm import relax, tirx, topi
 
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import rebuilt, with_body, with_own_variables
+from ..ir.rewrite import leave_dataflow, rebuilt, replace_body
 from ..ops.copy import KERNEL_OF_COPY
 from ..tvm_fixes.hooks import set_type
 from .alias import Aliases, Module
@@ -45,7 +45,9 @@ def own_constants(mod: tvm.IRModule) -> tvm.IRModule:
     changed = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
-            changed = _Ownership(mod, func, analyzed.function(name)).with_copies(changed, name)
+            changed = _Ownership(mod, func, analyzed.function(name)).copy_exposed_constants(
+                changed, name
+            )
     return changed
 
 
@@ -69,7 +71,7 @@ def own_views(mod: tvm.IRModule) -> tvm.IRModule:
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
             own = _Ownership(mod, func, analyzed.function(name))
-            changed.update_func(name, own.with_kernels())
+            changed.update_func(name, own.bind_exposed_reshapes())
     return changed
 
 
@@ -80,11 +82,11 @@ class _Ownership:
         self.mod, self.func, self.aliases = mod, func, aliases
         self.exposed = {OUTSIDE, *aliases.returned()}
 
-    def with_kernels(self) -> relax.Function:
+    def bind_exposed_reshapes(self) -> relax.Function:
         """Return the function with exposed reshapes bound so that they do not become views."""
-        return with_own_variables(self.func, self._is_exposed_view)
+        return leave_dataflow(self.func, self._is_exposed_view)
 
-    def with_copies(self, mod: tvm.IRModule, name: Any) -> tvm.IRModule:
+    def copy_exposed_constants(self, mod: tvm.IRModule, name: Any) -> tvm.IRModule:
         """Return the module with the function changed to copy the constants that it exposes."""
         exposed = [c for c in self.aliases.constants if self._is_exposed(c.leaf)]
         if not exposed:
@@ -120,7 +122,7 @@ class _Ownership:
             return [*bindings, kind(binding.var, value, *rest, binding.span)]
 
         body = rebuilt(self.func.body, in_binding, result=lambda body: copied(body, body.body))
-        builder.update_func(name, with_body(self.func, body))
+        builder.update_func(name, replace_body(self.func, body))
         return builder.get()
 
     def _is_exposed(self, leaf: Any) -> bool:

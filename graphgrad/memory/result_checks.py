@@ -17,7 +17,7 @@ from tvm import relax, tirx
 from ..ir.kernel_calls import variables_of
 from ..ir.loops import sequence
 from ..ir.passes import Phase, compiler_pass
-from ..ir.rewrite import with_body
+from ..ir.rewrite import replace_body
 from .addresses import Addresses
 from .argument_checks import CHECK, is_whole_buffer
 
@@ -68,7 +68,7 @@ def _add_checks(
         return relax.BindingBlock(changed)
 
     body = tvm_ffi.structural_map(function.body, (relax.BindingBlock, with_checks))
-    builder.update_func(variable, with_body(function, body))
+    builder.update_func(variable, replace_body(function, body))
 
 
 def _bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:

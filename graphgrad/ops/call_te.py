@@ -103,7 +103,7 @@ class KernelBuilder:
 
 
 def _emitters(values: Any) -> list[Any]:
-    """Return what the `Tensor`s among some values write into."""
+    """The emitter of the `Tensor`s among some values."""
     if isinstance(values, Tensor):
         return [values.emitter]
     if isinstance(values, dict):
@@ -138,7 +138,7 @@ class _Arguments:
         return self._variable(value) if is_call and not tvm.ir.is_prim_expr(value) else value
 
     def _variable(self, value: Any) -> Any:
-        """Return what is bound to an expression, which is emitted once."""
+        """The variable of an expression, which is emitted once."""
         if identity(value) not in self._emitted:
             self._emitted[identity(value)] = self._builder.emit(value)
         return self._emitted[identity(value)]

@@ -255,7 +255,7 @@ def _reflected(x: Tensor, extent: int, align_corners: bool) -> Tensor:
 
 
 def sample_image(x: Tensor, grid: Tensor, attrs: Any) -> Tensor:
-    """Return what ``relax.image.grid_sample`` computes; its grid has the coordinates as axis 1."""
+    """The result of ``relax.image.grid_sample``; its grid has the coordinates as axis 1."""
     rank = x.ndim - 2
     points_first = op.permute_dims(grid, [0, *range(2, rank + 2), 1])
     method = {"bilinear": "linear", "bicubic": "cubic"}.get(attrs.method, attrs.method)
@@ -264,5 +264,5 @@ def sample_image(x: Tensor, grid: Tensor, attrs: Any) -> Tensor:
 
 
 def affine_image_grid(theta: Tensor, size: Sequence[Dimension], attrs: Any) -> Tensor:
-    """Return what ``relax.image.affine_grid`` computes, by its attributes."""
+    """The result of ``relax.image.affine_grid``, by its attributes."""
     return affine_grid(theta, list(size), bool(attrs.align_corners))

@@ -24,7 +24,7 @@ from .opaque_kernel import KERNEL
 _REDUCTIONS = ("update", "add", "mul", "min", "max")
 
 
-def _restated_scatter(op: Any) -> list[te.Tensor]:
+def _restate_scatter(op: Any) -> list[te.Tensor]:
     """y = x, then y[position(t)] = f(y[position(t)], updates[t]) for each t"""
     indexing, reduction = Indexing.of(op.attrs), str(op.attrs["reduction"])
     index, updates, *given = op.inputs
@@ -36,11 +36,11 @@ def _restated_scatter(op: Any) -> list[te.Tensor]:
     if reduction == "add":
         return [_added(indexing, data, index, updates, over)]
     places = _places(indexing, shape, index, updates.shape, over)
-    writes = Writes(_with_place_behind(data), places, _flat(updates, places, data, over))
+    writes = Writes(_append_zero(data), places, _flat(updates, places, data, over))
     return [_in_shape(written(writes, reduction), shape)]
 
 
-def _restated_walk(op: Any) -> list[te.Tensor]:
+def _restate_walk(op: Any) -> list[te.Tensor]:
     """found[t] = y[position(t)], then y[position(t)] = a[t] · y[position(t)] + b[t], for each t"""
     indexing, reverse = Indexing.of(op.attrs), bool(op.attrs["reverse"])
     inputs = list(op.inputs)
@@ -53,7 +53,7 @@ def _restated_walk(op: Any) -> list[te.Tensor]:
     parts = [_flat(step, places, data, over) for step in steps]
     if reverse:
         places, *parts = (_reversed(tensor) for tensor in (places, *parts))
-    visits = visited(_with_place_behind(data), places, parts, _visit)
+    visits = visited(_append_zero(data), places, parts, _visit)
     found = _reversed(visits.found) if reverse else visits.found
     outside = element_count(shape)
     in_order = _reversed(places) if reverse else places
@@ -119,7 +119,7 @@ def _flat(
     return map_stage(places.shape, update, name="updates")
 
 
-def _with_place_behind(data: te.Tensor) -> te.Tensor:
+def _append_zero(data: te.Tensor) -> te.Tensor:
     """Return flat data with a zero behind them."""
     count = element_count(data.shape)
 
@@ -150,5 +150,5 @@ def _is_empty(extents: Sequence[Dimension]) -> bool:
 def register_kernels() -> None:
     """Say what the kernels of scatters compute."""
     for reduction in _REDUCTIONS:
-        register(f"{KERNEL}scatter_{reduction}", _restated_scatter)
-    register(f"{KERNEL}walk", _restated_walk)
+        register(f"{KERNEL}scatter_{reduction}", _restate_scatter)
+    register(f"{KERNEL}walk", _restate_walk)

@@ -185,7 +185,7 @@ def _true() -> Any:
 
 
 def outside_value(dtype: str) -> Any:
-    """Return what an index that points outside reads: NaN, or 0 where there is none."""
+    """The value that an index outside of the tensor reads: NaN, or 0 where there is none."""
     return tirx.const(math.nan if is_float(dtype) else 0, dtype)
 
 

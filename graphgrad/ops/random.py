@@ -81,7 +81,7 @@ def _bits(value: int) -> Any:
 
 
 def _key(call: relax.Call, seed: te.Tensor) -> te.Tensor:
-    """Return what the mask's hash starts from, a scalar: a hash of the seed and the stream."""
+    """The start of the mask's hash, a scalar: a hash of the seed and the stream."""
     stream = _bits(int(call.attrs["stream"]) * _STREAM & _WORD)
     whole = seed().astype("uint64")
     word, upper = whole & _bits(_WORD), (whole >> _bits(32)) & _bits(_WORD)

@@ -77,7 +77,7 @@ def resample_by(x: Tensor, tables: Sequence[Tensor], axis: int) -> Tensor:
 
 
 def adaptive_pool_image(x: Tensor, attrs: Any) -> Tensor:
-    """Return what ``relax.nn.adaptive_avg_pool1d`` to ``3d`` compute, by their attributes.
+    """The results of ``relax.nn.adaptive_avg_pool1d`` to ``3d``, by their attributes.
 
     Along a spatial axis with n inputs and m outputs, output o averages the inputs from ⌊o·n/m⌋ to
     ⌈(o+1)·n/m⌉, as PyTorch has it. No ``output_size`` leaves x as it is.

@@ -193,7 +193,7 @@ def _coordinates(axis: Resized, mode: str) -> np.ndarray:
 
 
 def resize_image(x: Tensor, size: Any, attrs: Any) -> Tensor:
-    """Return what ``relax.image.resize2d`` and ``resize3d`` compute, by their attributes.
+    """The results of ``relax.image.resize2d`` and ``resize3d``, by their attributes.
 
     Raises
     ------

@@ -61,7 +61,7 @@ class Traced:
         ]
 
     def _given(self, argument: Any) -> Any:
-        """Return what the function is given for an argument."""
+        """The tensor expression, or the constant, that stands for an argument."""
         if isinstance(argument, list | tuple | tvm_ffi.Array):
             values = [self._given(item) for item in argument]
             return tuple(values) if isinstance(argument, tuple) else values
@@ -128,7 +128,7 @@ class Traced:
 
 
 def _refused(argument: relax.Expr) -> str:
-    """Return what an argument is that no te.Tensor can stand for, and what to give in its place."""
+    """An argument that no te.Tensor can stand for, and what to give in its place."""
     ty = argument.ty
     if isinstance(argument, te.Tensor):
         return f"{argument}, a te.Tensor; give the Relax value that it is to stand for"

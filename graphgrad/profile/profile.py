@@ -151,7 +151,7 @@ class Profile:
         }
 
     def timing_facts(self) -> dict[str, Any]:
-        """Return what is known of the step as a whole in plain values."""
+        """The figures of the step as a whole, as plain values."""
         return {
             "target": self.target,
             "compile_seconds": self.compile_seconds,
@@ -290,7 +290,7 @@ class _Watch:
         return tvm.runtime.vm.VMInstrumentReturnKind.NO_OP
 
     def profile(self, first: float, plain: tuple[float, ...], runs: list[Run]) -> Profile:
-        """Return what was seen."""
+        """The recorded calls."""
         assert self._recorder is not None and self._recorder.module is not None
         mod, calls = self._recorder.module, self._recorder.calls
         kernels = {str(v.name_hint) for v in mod.get_global_vars()}

@@ -224,7 +224,7 @@ def transposed_convolution(x: Tensor, w: Tensor, ct: Tensor, attrs: Any) -> tupl
     window = Window.of(attrs)
     layouts = Layouts.of(attrs, window.rank).transposed
     x, w, ct = _prepared(x, w, ct, attrs.out_layout, layouts)
-    x_bar = _without_end(conv(ct, w, window, layouts), x, layouts)
+    x_bar = _drop_end(conv(ct, w, window, layouts), x, layouts)
     return x_bar, conv_weight_gradient(ct, x, w.shape, window, layouts)
 
 
@@ -242,7 +242,7 @@ def data_gradient(
     """With v the cotangent of x̄: conv(v, w) for ȳ,  weight_gradient(v, ȳ) for w"""
     window = Window.of(attrs)
     layouts = Layouts.of(attrs, window.rank)
-    ct_bar = _without_end(conv(v, w, window, layouts), ct, layouts)
+    ct_bar = _drop_end(conv(v, w, window, layouts), ct, layouts)
     return ct_bar, conv_weight_gradient(v, ct, w.shape, window, layouts), None
 
 
@@ -253,7 +253,7 @@ def weight_gradient(
     """With v the cotangent of w̄: data_gradient(ȳ, v) for x,  conv(x, v) for ȳ"""
     window = Window.of(attrs)
     layouts = Layouts.of(attrs, window.rank)
-    ct_bar = _without_end(conv(x, v, window, layouts), ct, layouts)
+    ct_bar = _drop_end(conv(x, v, window, layouts), ct, layouts)
     return conv_data_gradient(ct, v, x.shape, window, layouts), ct_bar, None
 
 
@@ -265,7 +265,7 @@ def _prepared(x: Tensor, w: Tensor, ct: Tensor, out_layout: str, layouts: Layout
     return op.same_dtype(x, w, ct)
 
 
-def _without_end(y: Tensor, like: Tensor, layouts: Layouts) -> Tensor:
+def _drop_end(y: Tensor, like: Tensor, layouts: Layouts) -> Tensor:
     """Drop the positions at the far ends that a cotangent does not have."""
     if same_shape(y.shape, like.shape):
         return y

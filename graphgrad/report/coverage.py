@@ -24,7 +24,7 @@ from ..autodiff.vjp import select
 from ..errors import ArgumentError
 from ..frontend.mode import specialize
 from ..frontend.model import Model
-from ..ir.inline import linearize
+from ..ir.inline import inline_calls
 from ..ir.program import Program
 from ..ir.tensor import is_float
 from .table import table
@@ -155,11 +155,11 @@ def coverage(
     >>> print(gg.coverage(gg.from_onnx("model.onnx")))
     """
     if isinstance(subject, Model):
-        program = linearize(specialize(subject, training=None), "main", rules)
+        program = inline_calls(specialize(subject, training=None), "main", rules)
         names = {*subject.inputs, *subject.trainable()}
         default = [param for param in program.params if param.name in names]
     elif isinstance(subject, tvm.IRModule):
-        program = linearize(subject, func, rules)
+        program = inline_calls(subject, func, rules)
         default = list(program.params)
     else:
         raise ArgumentError(

@@ -41,7 +41,7 @@ def folder_at(path: Any) -> Path:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return what an export holds.
+    """The manifest of an export.
 
     Raises
     ------

@@ -39,7 +39,7 @@ class Description:
 
     @staticmethod
     def of(manifest: Mapping[str, Any]) -> Description:
-        """Return what a manifest says."""
+        """The description that a manifest gives."""
         params = types_by_name(manifest["params"])
         return Description(
             params,

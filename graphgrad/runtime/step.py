@@ -348,7 +348,7 @@ class ExportedStep(TakesTurns):
             return self._owned.arrays(group)
 
     def _on_device(self, task: str, work: Callable[[], _T]) -> _T:
-        """Return what some work does that places arrays on the device, then perhaps computes there.
+        """The result of work that places arrays on the device, then perhaps computes there.
 
         Where memory is short, what is kept for the next arrays is given back and the work done once
         more: it has changed nothing.
@@ -369,7 +369,7 @@ class ExportedStep(TakesTurns):
             raise
 
     def _step(self, inputs: Any, targets: Any) -> Any:
-        """Return what the program of a step, or of a micro-batch, returns."""
+        """The results of the program of a step, or of a micro-batch."""
         program, arguments = self._programs.of(inputs, self._staging)
         arguments += program.targets(targets, self._staging)
         arguments.append(self._rate if self._window is None else self._window.opens)
@@ -386,7 +386,7 @@ class ExportedStep(TakesTurns):
             return program.step(*arguments, *summed)
 
     def _end(self, window: Window) -> Any:
-        """Return what the program at the end of a window returns."""
+        """The results of the program at the end of a window."""
         end = self._programs.end
         assert end is not None
         return end(self._rate, *self._owned.replaced(), *window.everything())

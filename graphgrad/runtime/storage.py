@@ -26,7 +26,7 @@ class Storage:
         self._orders = {name: tuple(map(int, order)) for name, order in orders.items()}
 
     def stored(self, group: str, name: str, array: np.ndarray) -> np.ndarray:
-        """Return what is stored for an array of a group, such as ``params`` or ``momentum``."""
+        """The stored form of an array of a group, such as ``params`` or ``momentum``."""
         return _transposed(array, self._order(group, name))
 
     def as_in_model(self, group: str, stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -24,7 +24,7 @@ from tvm import relax, te, tirx
 from ..frontend.model import Model
 from ..ir.tensor import Emitter, Tensor, accumulator_dtype, is_float
 from ..ir.write import write_function
-from ..layout.choice import AS_IN_MODEL, Layout
+from ..layout.choice import MODEL_LAYOUT, Layout
 from ..ops import functional as op
 from ..ops.copy import copy_of
 from ..ops.many import all_finite
@@ -32,7 +32,7 @@ from .forward import Forward
 from .gradients import StepGradients
 from .inputs import owned_types
 from .optimizer import Optimizer
-from .update import Update, with_donations
+from .update import Update, allow_donations
 
 MICRO_BATCH = "micro_batch"
 END_OF_WINDOW = "end_of_window"
@@ -132,11 +132,11 @@ def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
     owned = [*forward.params, *forward.state, *window.all]
     inputs = [*forward.arguments, opens, *forward.seed, *owned]
     written = step.gradients.write(MICRO_BATCH, inputs, body)
-    return with_donations(written, MICRO_BATCH, inputs, window.all, first=1)
+    return allow_donations(written, MICRO_BATCH, inputs, window.all, first=1)
 
 
 def build_end_of_window(
-    model: Model, trained: Sequence[str], optimizer: Optimizer, layout: Layout = AS_IN_MODEL
+    model: Model, trained: Sequence[str], optimizer: Optimizer, layout: Layout = MODEL_LAYOUT
 ) -> tvm.IRModule:
     """Write the function that ends a window: the optimizer's update by its mean gradient.
 
@@ -180,7 +180,7 @@ def build_end_of_window(
 
     inputs = [update.rate, update.updates, *update.replaced, *window.all]
     written = write_function(tvm.IRModule(), END_OF_WINDOW, inputs, body)
-    return with_donations(written, END_OF_WINDOW, inputs, update.replaced, first=1)
+    return allow_donations(written, END_OF_WINDOW, inputs, update.replaced, first=1)
 
 
 def _weight(forward: Forward, emitter: Emitter) -> Tensor:

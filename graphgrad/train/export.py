@@ -25,8 +25,8 @@ from ..lower.pipeline import compile as compile_module
 from ..runtime.folder import LOADER, STATE, kernels_file
 from . import checkpoint
 from .accumulate import END_OF_WINDOW
-from .export_folder import replaced_folder
-from .export_manifest import described, described_entry, write_manifest
+from .export_folder import replace_folder
+from .export_manifest import describe_entry, described, write_manifest
 from .forward import FORWARD, LossChoice
 from .inputs import bind_shapes, input_types
 from .optimizer import SGD, Optimizer
@@ -211,7 +211,7 @@ def write_export(
             "there is no C compiler to link a library with: install g++, gcc or clang, or name one "
             "in the environment variable CXX"
         )
-    with replaced_folder(path) as folder:
+    with replace_folder(path) as folder:
         entries = [
             _write_library(folder, f"step-{index}.so", made, given)
             for index, given in enumerate(shapes)
@@ -230,7 +230,7 @@ def _write_library(
     extents = extents_of(made.model, shapes)
     forward = made.forward(extents)
     functions = {"step": made.step_name, "evaluate": EVALUATE}
-    written = _with_evaluation(made.step(forward), made, extents)
+    written = _add_evaluation(made.step(forward), made, extents)
     if made.accumulate > 1:
         functions["end_of_window"] = END_OF_WINDOW
         written.update(made.end_of_window())
@@ -244,11 +244,11 @@ def _write_library(
     return {
         "library": name,
         "functions": functions,
-        **described_entry(made, shapes, forward),
+        **describe_entry(made, shapes, forward),
     }
 
 
-def _with_evaluation(step: tvm.IRModule, made: Recipe, extents: Mapping[Any, int]) -> tvm.IRModule:
+def _add_evaluation(step: tvm.IRModule, made: Recipe, extents: Mapping[Any, int]) -> tvm.IRModule:
     """Return the step's module with the inference function of the model added."""
     functions = dict(step.functions.items())
     held = {variable.name_hint for variable in functions}

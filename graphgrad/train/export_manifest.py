@@ -53,7 +53,7 @@ _CPU_FLAGS = {
 
 
 def described(made: Recipe) -> dict[str, Any]:
-    """Return what is the same for all input shapes."""
+    """The facts that are the same for all input shapes."""
     params, state = made.model.params, made.model.state
     is_cuda = str(made.target.kind.name) == "cuda"
     return {
@@ -70,10 +70,10 @@ def described(made: Recipe) -> dict[str, Any]:
     }
 
 
-def described_entry(
+def describe_entry(
     made: Recipe, shapes: Mapping[str, tuple[int, ...]], forward: Forward
 ) -> dict[str, Any]:
-    """Return what one library takes."""
+    """The arguments of one library."""
     types = input_types(made.model)
     return {
         "inputs": [_described(name, types[name].dtype, shapes[name]) for name in types],
@@ -117,7 +117,7 @@ def _targets(made: Recipe, forward: Forward) -> dict[str, Any] | None:
 
 
 def _host(target: tvm.target.Target) -> dict[str, Any]:
-    """Return what the processor must be that calls the kernels, and for llvm also runs them."""
+    """The processor that must call the kernels, and for llvm also runs them."""
     is_llvm = str(target.kind.name) == "llvm"
     attributes = target.attrs if is_llvm else {}
     triple = str(attributes.get("mtriple", ""))

@@ -20,13 +20,13 @@ from ..autodiff.activity import analyze, has_cotangent
 from ..errors import ArgumentError, InputError
 from ..frontend.mode import specialize
 from ..frontend.model import Model
-from ..ir.inline import bind_extents, linearize
+from ..ir.inline import bind_extents, inline_calls
 from ..ir.numpy_arrays import to_numpy
-from ..ir.program import Program, replay, substitute
+from ..ir.program import Program, emit_program, substitute
 from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, is_float, type_shape
 from ..ir.write import continue_program
-from ..layout.choice import AS_IN_MODEL, Layout
+from ..layout.choice import MODEL_LAYOUT, Layout
 from .loss import LOSSES, Loss, check_target_shape
 from .shapes import Shaped, bind_dimensions, fits, shape_text
 
@@ -58,7 +58,7 @@ class LossFunction:
         self.program: Program | None = None
         if isinstance(choice, relax.Function):
             _check_function(choice, len(model.outputs))
-            self.program = linearize(tvm.IRModule({_LOSS: choice}), _LOSS)
+            self.program = inline_calls(tvm.IRModule({_LOSS: choice}), _LOSS)
         elif isinstance(choice, str) and choice in model.outputs:
             self.output = model.outputs.index(choice)
             _check_scalar(f"the model's output {choice!r}", _output_types(model)[self.output])
@@ -163,7 +163,7 @@ class LossFunction:
         arguments = [output.expr for output in outputs]
         if targets is not None:
             arguments.append(targets)
-        environment = replay(self.program, emitter.builder, arguments)
+        environment = emit_program(self.program, emitter.builder, arguments)
         return emitter.lift(substitute(self.program.result, environment))
 
 
@@ -299,7 +299,7 @@ class Form:
         self,
         loss: LossFunction,
         extents: Mapping[Any, int],
-        layout: Layout = AS_IN_MODEL,
+        layout: Layout = MODEL_LAYOUT,
         keep: Collection[str] = (),
     ) -> Forward:
         """Return the forward pass with a loss for concrete shapes.
@@ -345,7 +345,7 @@ def form_of(model: Model, training: bool | None, rules: str = "auto") -> Form:
     ------
     ArgumentError, ModelError
     """
-    return Form(model, linearize(specialize(model, training), "main", rules))
+    return Form(model, inline_calls(specialize(model, training), "main", rules))
 
 
 def _with_loss(program: Program, loss: LossFunction, targets: Any, inputs: int) -> Program:

@@ -96,7 +96,7 @@ def check_groups(optimizer: Optimizer) -> None:
                 f"{name}: a group cannot set {unknown}; it can set {sorted(known)} and {RATE_SCALE}"
             )
         scale = dict(member.settings).get(RATE_SCALE, 1.0)
-        own, _ = _with_settings(optimizer, member)
+        own, _ = _apply_settings(optimizer, member)
         dataclasses.replace(own, learning_rate=scale)  # its check is that of a rate
         if own.slots.keys() != optimizer.slots.keys():
             raise ArgumentError(
@@ -131,11 +131,11 @@ def by_parameter(
     chosen = {}
     for name, rank in ranks.items():
         own = next((g for g in optimizer.groups if g.has(name, rank)), None)
-        chosen[name] = _with_settings(optimizer, own) if own else (optimizer, 1.0)
+        chosen[name] = _apply_settings(optimizer, own) if own else (optimizer, 1.0)
     return chosen
 
 
-def _with_settings(optimizer: Optimizer, member: Group) -> tuple[Optimizer, float]:
+def _apply_settings(optimizer: Optimizer, member: Group) -> tuple[Optimizer, float]:
     settings = dict(member.settings)
     scale = settings.pop(RATE_SCALE, 1.0)
     return dataclasses.replace(optimizer, groups=(), **settings), scale

@@ -105,7 +105,7 @@ def read_arrays(
 def placed(
     arrays: Mapping[str, Array], staging: Staging, kind: str = "input"
 ) -> dict[str, tvm.runtime.Tensor]:
-    """Return what `read_arrays` gave as tensors on a device.
+    """The arrays of `read_arrays`, as tensors on a device.
 
     Those that are copied are good until the next copy of their kind and name.
 

@@ -113,7 +113,7 @@ class LabelLoss:
         return self.function(output, targets, **settings)
 
     def divisor(self, output: relax.TensorType, targets: Tensor) -> Tensor | float:
-        """Return what the mean divides by: a float64 scalar that is emitted, or a number.
+        """The divisor of the mean: a float64 scalar that is emitted, or a number.
 
         It is the count of labels; of those that count, if some are ignored; and if classes have
         weights, the sum of the weights of these labels.
@@ -191,7 +191,7 @@ class ValueLoss:
         return self.function(output, targets, **dict(self.settings))
 
     def divisor(self, output: relax.TensorType, targets: Tensor) -> Tensor | float:
-        """Return what the mean divides by: the count of numbers, or of examples for `kl_div`."""
+        """The divisor of the mean: the count of numbers, or of examples for `kl_div`."""
         counted = type_shape(output)
         by_example = dict(self.settings).get("reduction") == "batchmean"
         return float(math.prod(counted[:1] if by_example else counted))

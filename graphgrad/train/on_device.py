@@ -17,13 +17,13 @@ from ..lower.codegen.early import EarlyBuilds
 from ..lower.device import device_of, reported
 from ..lower.pipeline import generate, lower
 from ..memory.allocation import allocated_bytes
-from ..memory.workspace import with_workspace
+from ..memory.workspace import take_workspace
 from ..runtime.synchronized import TakesTurns
 from ..runtime.threads import prepare as prepare_threads
 from .forward import Forward
 from .inputs import Array, Inputs, bind_shapes, by_name, placed, read_arrays, shapes_of
 from .recipe import Objective
-from .results import without_arguments
+from .results import drop_arguments
 from .staging import Staging
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -54,7 +54,7 @@ class Watch(Protocol):
     """Sees what a model becomes on its way to the device."""
 
     def lowering(self, name: str) -> AbstractContextManager[None]:
-        """Return what a function is lowered inside of."""
+        """The contexts in which a function is lowered."""
 
     def loaded(self, machine: relax.VirtualMachine, device: tvm.runtime.Device) -> None:
         """Take the machine that runs it."""
@@ -120,7 +120,7 @@ class ModelOnDevice(TakesTurns):
         """Return a function that overwrites arguments, compiled.
 
         It returns results by position, without those that are arguments, overwritten; see
-        `without_arguments`.
+        `drop_arguments`.
         """
         function, kept = self._load(mod, name, task, is_updating=True)
         return lambda *arguments: dict(zip(kept, function(*arguments), strict=True))
@@ -139,10 +139,10 @@ class ModelOnDevice(TakesTurns):
                 kept: list[int] = []
                 workspace = None
                 if is_updating:
-                    lowered, kept = without_arguments(lowered, name)
+                    lowered, kept = drop_arguments(lowered, name)
                 # Only what overwrites arguments is never called twice at a time.
                 if is_updating and self._device.type == "cpu":
-                    lowered, workspace = with_workspace(lowered, name)
+                    lowered, workspace = take_workspace(lowered, name)
                 return generate(lowered, self._target, early), (kept, needs, workspace)
 
         if self._watch is not None:

@@ -66,7 +66,7 @@ class Programs:
         return self._evaluations[shapes]
 
     def end_of_window(self) -> Callable[..., NewResults]:
-        """Return what follows the last micro-batch of a step."""
+        """The programs that follow the last micro-batch of a step."""
         if self._end is None:
             mod = self._recipe.end_of_window()
             self._end = self._compile_updating(mod, END_OF_WINDOW, "the end of a training step")

@@ -19,7 +19,7 @@ from ..autodiff.vjp import select
 from ..errors import ArgumentError
 from ..frontend.model import Model
 from ..ir.write import write_program
-from ..layout.choice import Layout, layout_for, with_storage
+from ..layout.choice import Layout, choose_storage, layout_for
 from ..lower.target import target as resolve_target
 from .accumulate import MICRO_BATCH, build_end_of_window, build_micro_batch
 from .forward import FORWARD, Form, Forward, LossChoice, LossFunction, form_of
@@ -103,7 +103,7 @@ class Recipe(Objective):
         return STEP if self.accumulate == 1 else MICRO_BATCH
 
     def step(self, forward: Forward) -> tvm.IRModule:
-        """Return what a call computes, on top of a forward pass: a step, or a micro-batch of it."""
+        """The computation of a call, on top of a forward pass: a step, or a micro-batch of it."""
         if self.accumulate == 1:
             return build_step(forward, self.wrt, self.optimizer)
         return build_micro_batch(forward, self.wrt)
@@ -200,7 +200,7 @@ def recipe(
     _check_epsilons(model, optimizer, shared.wrt)
     # They may have been replaced since the model was made.
     check_types({**model.params, **model.state}, owned_types(model), "parameter")
-    fields = {**vars(shared), "layout": with_storage(shared.layout, shared.form.program)}
+    fields = {**vars(shared), "layout": choose_storage(shared.layout, shared.form.program)}
     return Recipe(**fields, optimizer=optimizer, seed=seed, accumulate=accumulate)
 
 

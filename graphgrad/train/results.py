@@ -12,7 +12,7 @@ from tvm import relax
 from ..memory.donation import DONATED
 
 
-def without_arguments(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, list[int]]:
+def drop_arguments(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, list[int]]:
     """Leave out of what a function returns all that is the argument whose place it takes.
 
     Parameters

@@ -48,7 +48,7 @@ class Staging:
             return to_tensor(array, into=place.tensor)
 
     def queue(self, name: str, array: np.ndarray) -> tvm.runtime.Tensor:
-        """Return what `copy` does, by `overwrite`.
+        """As `copy`, by `overwrite`.
 
         Raises
         ------

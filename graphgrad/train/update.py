@@ -60,7 +60,7 @@ def build_step(forward: Forward, trained: Sequence[str], optimizer: Optimizer) -
     owned = [update.updates, *forward.params, *forward.state, *update.buffers]
     inputs = [*forward.arguments, update.rate, *forward.seed, *owned]
     written = step.gradients.write(STEP, inputs, body)
-    return with_donations(written, STEP, inputs, update.replaced, first=2)
+    return allow_donations(written, STEP, inputs, update.replaced, first=2)
 
 
 class Update:
@@ -143,7 +143,7 @@ class Update:
         return moved, _flat(new_buffers)
 
 
-def with_donations(
+def allow_donations(
     mod: tvm.IRModule, name: str, params: Sequence[Any], replaced: Sequence[Any], first: int
 ) -> tvm.IRModule:
     """Return the module whose function may overwrite parameters of it by its results.

@@ -4,7 +4,7 @@ import pytest
 from tvm import relax
 
 from graphgrad.autodiff.overwriting import overwriting
-from graphgrad.ir.inline import linearize
+from graphgrad.ir.inline import inline_calls
 from tests.running import F64, function
 
 op = relax.op
@@ -42,7 +42,7 @@ def overwritten(view, *active):
         builder.emit(call, "z")
         return y
 
-    program = linearize(function(build, (SHAPE, F64)), "main")
+    program = inline_calls(function(build, (SHAPE, F64)), "main")
     differentiated = [var for var in program.variables() if var.name in active]
     return [var.name for var, _, _ in overwriting(program, differentiated)]
 

@@ -18,17 +18,17 @@ import tvm
 from tvm import te, tirx
 from tvm.ir import prim
 
-from graphgrad.fallback.graph import outputs_of, sources, with_inputs
+from graphgrad.fallback.graph import outputs_of, replace_inputs, sources
 from graphgrad.fallback.scatter import Scatter, scatters_of
 from graphgrad.fallback.walk import (
     called,
     children,
     identity,
+    inline_lets,
     is_load,
     loaded,
     postorder,
     tensor_key,
-    without_lets,
 )
 
 _ABSURD = -(10**9)
@@ -184,7 +184,7 @@ def _compiled(op: Any, values: dict[Any, np.ndarray]) -> list[np.ndarray]:
     """Run one stage alone, from the values of what it reads."""
     inputs = [te.placeholder(t.shape, str(t.dtype), name=t.op.name) for t in op.input_tensors]
     replaced = {tensor_key(t): p for t, p in zip(op.input_tensors, inputs, strict=True)}
-    results = outputs_of(with_inputs(op, replaced))
+    results = outputs_of(replace_inputs(op, replaced))
     executable = tvm.compile(te.create_prim_func([*inputs, *results]), target="llvm")
     arrays = [tvm.runtime.tensor(values[tensor_key(t)]) for t in op.input_tensors]
     outputs = [
@@ -222,7 +222,7 @@ def _reduction(
 
 def _expression(root: Any, variables: dict[int, Any], values: dict[Any, np.ndarray]) -> Any:
     results: dict[int, Any] = dict(variables)
-    root = without_lets(root)
+    root = inline_lets(root)
     nodes = postorder(root)
     with np.errstate(all="ignore"):
         for node in nodes:

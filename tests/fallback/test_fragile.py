@@ -5,7 +5,7 @@ from tvm import te, tirx
 
 from graphgrad.fallback.fragile import fragile
 from graphgrad.fallback.indices.linear_system import Axis
-from graphgrad.fallback.walk import identity, with_parts
+from graphgrad.fallback.walk import graph_of, identity
 
 X = te.placeholder((8,), "float64", name="x")
 PLACE = tirx.Var("i", "int32")
@@ -15,7 +15,7 @@ PHASE = PLACE % 4
 
 
 def found(root, node, axes=(LOOP,)):
-    graph = with_parts([root])
+    graph = graph_of([root])
     parts = {identity(each): below for each, below in graph}
     return identity(node) in fragile([root], [each for each, _ in graph], parts, axes)
 

@@ -5,7 +5,7 @@ import pytest
 from tvm import te
 
 from graphgrad.errors import ArgumentError
-from graphgrad.fallback.graph import all_operations, operations, rewritten, with_inputs
+from graphgrad.fallback.graph import all_operations, operations, replace_inputs, rewritten
 from graphgrad.fallback.walk import identity, tensor_key
 from tests.fallback.interpreter import evaluate
 
@@ -44,9 +44,9 @@ def test_rewritten_stages_read_what_stands_for_others():
 
 
 def test_a_stage_that_reads_the_same_is_itself():
-    assert identity(with_inputs(SUMMED.op, {tensor_key(Z): X})) == identity(SUMMED.op)
+    assert identity(replace_inputs(SUMMED.op, {tensor_key(Z): X})) == identity(SUMMED.op)
 
 
 def test_an_unknown_stage_is_refused():
     with pytest.raises(ArgumentError, match=r"mystery is a UnknownOp.*write it as te\.compute"):
-        with_inputs(UnknownOp(), {tensor_key(X): Z})
+        replace_inputs(UnknownOp(), {tensor_key(X): Z})

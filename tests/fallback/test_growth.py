@@ -137,7 +137,7 @@ SECOND = [(long_chain, 10), (diamonds_in_a_body, 20), (quotients, 8), (deep_body
 def visits(monkeypatch):
     """Count the nodes that are walked."""
     counted = SimpleNamespace(nodes=0)
-    walked = walk.with_parts
+    walked = walk.graph_of
 
     def counting(*arguments):
         order = walked(*arguments)
@@ -145,8 +145,8 @@ def visits(monkeypatch):
         return order
 
     for module in list(sys.modules.values()):
-        if getattr(module, "with_parts", None) is walked:
-            monkeypatch.setattr(module, "with_parts", counting)
+        if getattr(module, "graph_of", None) is walked:
+            monkeypatch.setattr(module, "graph_of", counting)
     return counted
 
 

@@ -5,7 +5,7 @@ from tvm import te, tirx
 from graphgrad.fallback.indices.linear_system import Axis
 from graphgrad.fallback.regions import Placement
 from graphgrad.fallback.value_numbering import same
-from graphgrad.fallback.walk import identity, with_parts
+from graphgrad.fallback.walk import graph_of, identity
 
 X = te.placeholder((8,), "float64", name="x")
 PLACE = tirx.Var("i", "int32")
@@ -14,7 +14,7 @@ ZERO = tirx.const(0.0, "float64")
 
 
 def placed(root):
-    return Placement([root], with_parts([root]), axes=[LOOP])
+    return Placement([root], graph_of([root]), axes=[LOOP])
 
 
 def test_what_one_arm_uses_is_evaluated_there():

@@ -5,7 +5,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from graphgrad.fallback.value_numbering import Merged, same
-from graphgrad.fallback.walk import identity, postorder, with_parts
+from graphgrad.fallback.walk import graph_of, identity, postorder
 
 A = te.placeholder((6,), "float32", name="A")
 B = te.placeholder((6,), "float32", name="B")
@@ -29,22 +29,22 @@ def test_same(first, second, expected):
 
 
 def test_merged_nodes_are_one():
-    root, graph = Merged(with_parts([tirx.exp(A(I) * 2.0) + tirx.exp(A(I) * 2.0)])).graph()
+    root, graph = Merged(graph_of([tirx.exp(A(I) * 2.0) + tirx.exp(A(I) * 2.0)])).graph()
     assert root.a.same_as(root.b)
     assert [(identity(node), len(parts)) for node, parts in graph] == [
-        (identity(node), len(parts)) for node, parts in with_parts([root])
+        (identity(node), len(parts)) for node, parts in graph_of([root])
     ]
 
 
 def test_merging_renames():
     j = te.var("j")
-    root, _ = Merged(with_parts([A(I) * tirx.exp(A(I))]), [(I, j)]).graph()
+    root, _ = Merged(graph_of([A(I) * tirx.exp(A(I))]), [(I, j)]).graph()
     assert same(root, A(j) * tirx.exp(A(j)))
 
 
 def test_choices_by_constants_are_made():
     never = prim.GT(tirx.const(1), tirx.const(2))
-    root, graph = Merged(with_parts([tirx.if_then_else(never, A(I + 100), B(I)) + A(I)])).graph()
+    root, graph = Merged(graph_of([tirx.if_then_else(never, A(I + 100), B(I)) + A(I)])).graph()
     assert same(root, B(I) + A(I))
     assert {identity(node) for node in postorder(root)} <= {identity(n) for n, _ in graph}
 
@@ -52,7 +52,7 @@ def test_choices_by_constants_are_made():
 def test_a_node_that_is_chosen_is_in_the_graph_once():
     load = A(I)
     chosen = tirx.Select(prim.EQ(tirx.const(1), tirx.const(1)), load, B(I))
-    root, graph = Merged(with_parts([(load * 2.0) * (chosen + 1.0)])).graph()
+    root, graph = Merged(graph_of([(load * 2.0) * (chosen + 1.0)])).graph()
     numbers = [identity(node) for node, _ in graph]
     assert len(set(numbers)) == len(numbers)
     assert same(root, (load * 2.0) * (load + 1.0))
@@ -64,6 +64,6 @@ def test_a_node_that_is_chosen_is_in_the_graph_once():
     ids=["open", "decided"],
 )
 def test_conditions_are_found_unless_they_are_decided(condition, expected):
-    merged = Merged(with_parts([tirx.if_then_else(condition, A(I), B(I)) + A(I)]))
+    merged = Merged(graph_of([tirx.if_then_else(condition, A(I), B(I)) + A(I)]))
     assert merged.has_conditions is expected
-    assert not Merged(with_parts([tirx.Select(I < 3, A(I), B(I)) + A(I)])).has_conditions
+    assert not Merged(graph_of([tirx.Select(I < 3, A(I), B(I)) + A(I)])).has_conditions

@@ -5,7 +5,7 @@ import tvm_ffi
 from tvm import te, tirx, topi
 from tvm.s_tir import SBlock
 
-from graphgrad.ir.kernel_structure import linear_coefficient, stages, stride, with_other_names
+from graphgrad.ir.kernel_structure import linear_coefficient, rename_blocks, stages, stride
 from tests.lower.kernel_programs import tensor
 
 
@@ -79,6 +79,6 @@ def test_names_are_taken_once():
     nests = tirx.SeqStmt([func.body.block.body, func.body.block.body])
     found = []
     tvm_ffi.structural_walk(
-        with_other_names(nests, set(names)), (SBlock, lambda block: found.append(block.name_hint))
+        rename_blocks(nests, set(names)), (SBlock, lambda block: found.append(block.name_hint))
     )
     assert len({*found, *names}) == len(found) + len(names) == 6

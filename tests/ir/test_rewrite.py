@@ -4,7 +4,7 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.ir.rewrite import bindings_of, rebuilt, renamed, with_body, with_own_variables
+from graphgrad.ir.rewrite import bindings_of, leave_dataflow, rebuilt, renamed, replace_body
 
 op = relax.op
 TENSOR = relax.TensorType((4,), "float32")
@@ -51,7 +51,7 @@ def test_bindings_of_a_local_function_come_before_it():
 
 
 def test_unchanged_parts_stay_equal(branching):
-    same = with_body(branching, rebuilt(branching.body))
+    same = replace_body(branching, rebuilt(branching.body))
     tvm.ir.assert_structural_equal(same, branching)
     assert same.ret_ty == branching.ret_ty
 
@@ -85,7 +85,7 @@ def test_results_of_branches_and_of_the_function_are_changed(branching):
     body = rebuilt(branching.body, result=negated)
     assert names(body) == ["a", "minus_a", "b", "minus_b", "y", "z", "minus_z"]
     assert body.body.name == "minus_z"
-    changed = with_body(branching, body)
+    changed = replace_body(branching, body)
     machine = relax.VirtualMachine(gg.compile(tvm.IRModule({"main": changed})), tvm.cpu())
     x = tvm.runtime.tensor(np.zeros(4, "float32"))
     for condition, expected in ((True, 0.0), (False, 2.0)):  # -2 · -sin 0, -2 · -cos 0
@@ -102,7 +102,7 @@ def test_variables_are_renamed_where_they_are_bound(branching):
 
 def test_with_body_keeps_what_a_function_is(branching):
     function = branching.with_attr("graphgrad.donated", [[1, 0]])
-    changed = with_body(function, rebuilt(function.body))
+    changed = replace_body(function, rebuilt(function.body))
     assert changed.attrs["graphgrad.donated"] == function.attrs["graphgrad.donated"]
     assert list(changed.params) == list(function.params) and changed.is_pure
 
@@ -116,8 +116,8 @@ def test_chosen_bindings_leave_their_dataflow_block():
             z = builder.emit_output(op.cos(y), "z")
         builder.emit_func_output(z)
     main = builder.get()["main"]
-    assert with_own_variables(main, lambda binding: False) is main
-    changed = with_own_variables(main, lambda binding: binding.var.name == "y")
+    assert leave_dataflow(main, lambda binding: False) is main
+    changed = leave_dataflow(main, lambda binding: binding.var.name == "y")
     first, second = bindings_of(changed.body)
     assert not isinstance(first.var, relax.DataflowVar)
     assert second.value.args[0].same_as(first.var)

@@ -2,10 +2,10 @@ import pytest
 import tvm
 from tvm import relax
 
-from graphgrad.ir.inline import linearize
+from graphgrad.ir.inline import inline_calls
 from graphgrad.ir.tensor import type_shape
 from graphgrad.layout import orders
-from graphgrad.layout.choice import AS_IN_MODEL, Layout, layout_for, storage_of, with_storage
+from graphgrad.layout.choice import MODEL_LAYOUT, Layout, choose_storage, layout_for, storage_of
 from tests.running import function
 
 o, nn = relax.op, relax.op.nn
@@ -19,23 +19,23 @@ def convolution():
         return b.emit(relax.op.nn.conv2d(x, w))
 
     mod = function(build, ((2, 3, 6, 5), "float32"), ((4, 3, 3, 2), "float32"))
-    return linearize(mod, "main")
+    return inline_calls(mod, "main")
 
 
 def test_by_target():
     assert layout_for(tvm.target.Target("llvm")).converts
     cuda = tvm.target.Target({"kind": "cuda", "arch": "sm_90"})
-    assert layout_for(cuda) == AS_IN_MODEL
+    assert layout_for(cuda) == MODEL_LAYOUT
 
 
 def test_storage_is_that_of_the_program():
-    assert with_storage(Layout(converts=True), convolution()).storage == {"x1": HWIO}
-    assert with_storage(AS_IN_MODEL, convolution()) == AS_IN_MODEL
+    assert choose_storage(Layout(converts=True), convolution()).storage == {"x1": HWIO}
+    assert choose_storage(MODEL_LAYOUT, convolution()) == MODEL_LAYOUT
 
 
 def test_programs_in_a_layout():
     program = convolution()
-    assert AS_IN_MODEL.of(program) is program
+    assert MODEL_LAYOUT.of(program) is program
     stored = Layout(True, {"x1": HWIO}).of(program)
     assert [type_shape(p.ty) for p in stored.params] == [[2, 3, 6, 5], [3, 2, 3, 4]]
     assert type_shape(stored.result.ty) == [2, 4, 4, 4]
@@ -80,7 +80,7 @@ CASES = {
 
 @pytest.mark.parametrize("build, is_stored", CASES.values(), ids=CASES.keys())
 def test_what_is_stored_as_convolutions_want_it(build, is_stored):
-    program = linearize(function(build, X, W), "main")
+    program = inline_calls(function(build, X, W), "main")
     assert storage_of(program) == ({"x1": HWIO} if is_stored else {})
 
 
@@ -90,4 +90,4 @@ def test_every_rank():
 
     shapes = ((2, 3, 5), (4, 3, 2), (2, 3, 4, 4, 4), (4, 3, 2, 2, 2))
     mod = function(build, *((s, "float32") for s in shapes))
-    assert storage_of(linearize(mod, "main")) == {"x1": (2, 1, 0), "x3": (2, 3, 4, 1, 0)}
+    assert storage_of(inline_calls(mod, "main")) == {"x1": (2, 1, 0), "x3": (2, 3, 4, 1, 0)}

@@ -54,7 +54,7 @@ def test_with_axis(order, axis):
     array = np.arange(24).reshape(2, 3, 4)
     joined = np.stack([stored(array, order), stored(-array, order)])
     expected = np.stack([array, -array], axis)
-    np.testing.assert_array_equal(joined, stored(expected, orders.with_axis(order, axis)))
+    np.testing.assert_array_equal(joined, stored(expected, orders.insert_axis(order, axis)))
 
 
 RESHAPES = [

@@ -40,7 +40,7 @@ def reshaped_values(x, w):
 
 def changed(mod, name="main"):
     """Return a lowered module with a workspace, and a function that calls it, or None."""
-    mod, maker = workspace.with_workspace(lower(mod, HOST), name)
+    mod, maker = workspace.take_workspace(lower(mod, HOST), name)
     if maker is None:
         return mod, None
     machine = relax.VirtualMachine(generate(mod, HOST), tvm.cpu())

@@ -7,7 +7,7 @@ from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.pipeline import generate, lower
 from graphgrad.lower.target import target
 from graphgrad.memory.donation import DONATED
-from graphgrad.train.results import without_arguments
+from graphgrad.train.results import drop_arguments
 from tests.frontend.graphs import random
 
 HOST = target("llvm")
@@ -34,7 +34,7 @@ def called(mod, arrays):
 
 def test_what_is_overwritten_is_not_returned():
     arrays = [random(4, seed=seed) for seed in range(3)]
-    mod, kept = without_arguments(program([[0, 1], [1, 2]]), "main")
+    mod, kept = drop_arguments(program([[0, 1], [1, 2]]), "main")
     assert kept == [0]
     results, (a, b, _) = called(mod, arrays)
     assert len(results) == 1
@@ -43,7 +43,7 @@ def test_what_is_overwritten_is_not_returned():
 
 
 def test_what_is_new_stays():
-    mod, kept = without_arguments(program([[1, 2]]), "main")
+    mod, kept = drop_arguments(program([[1, 2]]), "main")
     assert kept == [0, 1]
     results, (a, _, _) = called(mod, [random(4, seed=seed) for seed in range(3)])
     assert len(results) == 2 and results[1].data_ptr() != a.data_ptr()

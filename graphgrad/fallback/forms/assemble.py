@@ -58,7 +58,7 @@ def assembled(
 
 
 def _scatter(part: Contribution) -> Scatter:
-    """Return what adds one contribution where it was read from."""
+    """The stage that adds one contribution where it was read from."""
     term = joined(part.terms) if len(part.terms) > 1 else part.terms[0]
     guards = (*((condition, True) for condition in part.conditions), *term.guards)
     return Scatter.of(part.axes, part.indices, Guarded(guards, term.value))

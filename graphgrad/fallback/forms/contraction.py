@@ -89,7 +89,7 @@ def load_of(operand: Expr) -> Expr:
     return operand.value if isinstance(operand, prim.Cast) else operand
 
 
-def with_load(operand: Expr, load: Expr) -> Expr:
+def replace_load(operand: Expr, load: Expr) -> Expr:
     """Return an operand with another load in it."""
     return rebuilt(operand, [load]) if isinstance(operand, prim.Cast) else load
 
@@ -108,7 +108,7 @@ def is_affine(product: Product) -> bool:
 
 
 def divisors(product: Product) -> dict[int, int]:
-    """Return what loops are divided by in the indices, by the loops' numbers.
+    """The divisors of loops in the indices, by the loops' numbers.
 
     Only what is split without a rest: the loop's extent is a multiple of the divisor, and nothing
     but a multiple of it is added before the division.
@@ -183,7 +183,7 @@ def emitted(product: Product, name: str, attributes: Any) -> te.Tensor:
         operands = []
         for operand in product.loads:
             tensor, indices = loaded(load_of(operand))
-            operands.append(with_load(operand, tensor(*(place(index) for index in indices))))
+            operands.append(replace_load(operand, tensor(*(place(index) for index in indices))))
         value = operands[0] * operands[1]
         if product.conditions:
             zero = tirx.const(0.0, str(value.ty))

@@ -49,7 +49,7 @@ class Work:
 
 
 def body_evaluations(*tensors: te.Tensor) -> list[Work]:
-    """Return what each stage costs that some tensors depend on, in the order of their evaluation.
+    """The cost of each stage that some tensors depend on, in the order of their evaluation.
 
     Parameters
     ----------

@@ -18,12 +18,12 @@ import tvm
 from tvm import te, tirx
 from tvm.ir import prim
 
-from ..indices.affine import at_least_zero, coefficients
+from ..indices.affine import coefficients, nonnegative_expressions
 from ..indices.index_system import Axis
 from ..indices.linear_system import analyzer_of
 from ..kinds import Kind, marked
 from ..walk import Expr, loaded, tensor_key
-from .contraction import Product, load_of, with_load
+from .contraction import Product, load_of, replace_load
 
 _LOWEST, _HIGHEST = -(1 << 62), 1 << 62
 
@@ -119,8 +119,10 @@ class _Reads:
         self.limits: dict[tuple[int, int], tuple[int, int]] = {}
 
     def ranges(self) -> tuple[_Ranges, _Ranges] | None:
-        """Return what is read of both tensors; None if a condition or an index does not fit."""
-        forms = [f for condition in self.product.conditions for f in at_least_zero(condition)]
+        """The reads of both tensors; None if a condition or an index does not fit."""
+        forms = [
+            f for condition in self.product.conditions for f in nonnegative_expressions(condition)
+        ]
         if any(form is None or not self._limits(form) for form in forms):
             return None
         found: tuple[_Ranges, _Ranges] = ([], [])
@@ -153,7 +155,7 @@ class _Reads:
         )
 
     def _range(self, load: int, dimension: int) -> _Range | None:
-        """Return what is read along a dimension and what of it counts; None if not constant."""
+        """The range read along a dimension, and the part of it that counts; None if not constant."""
         extent = self.tensors[load].shape[dimension]
         form = coefficients(self.indices[load][dimension], self.product.axes)
         if form is None or not isinstance(form[1], prim.IntImm):
@@ -220,7 +222,7 @@ def _reading(product: Product, pads: Sequence[_Pad | None]) -> Product:
                 analyzer.simplify(index - one.low) if one is not None and one.has_border else index
                 for index, one in zip(loaded(load_of(operand))[1], pad.ranges, strict=True)
             ]
-            operands.append(with_load(operand, pad.stage(*indices)))
+            operands.append(replace_load(operand, pad.stage(*indices)))
     return replace(product, loads=(operands[0], operands[1]), conditions=[])
 
 

@@ -22,12 +22,12 @@ from ..walk import (
     children,
     depend,
     dtype_name,
+    graph_of,
     identity,
     is_load,
     postorder,
     reads,
     rebuilt,
-    with_parts,
 )
 from . import polynomial
 from .equations import Division, Row, Unknown
@@ -141,7 +141,7 @@ class LinearSystem:
         _refuse_loads(expr)
         root = self.analyzer.simplify(expr)
         forms: dict[int, Form] = {}
-        for node, below in with_parts([root]):
+        for node, below in graph_of([root]):
             forms[identity(node)] = self._form(node, [forms[identity(part)] for part in below])
         return forms[identity(root)]
 

@@ -12,46 +12,46 @@ import tvm
 from tvm import te, tirx
 
 from ..fragile import fragile
-from ..graph import Operation, outputs_of, rewritten, with_expressions
+from ..graph import Operation, map_expressions, outputs_of, rewritten
 from ..indices.linear_system import Axis
 from ..reductions.reduce import stage_axes
 from ..walk import (
     Expr,
     contain,
+    graph_of,
     identity,
     is_conditional,
     is_load,
     postorder,
     reads,
     rebuilt,
-    with_parts,
 )
 
-_MOST_NODES = 32
+_MAX_SPECULATIVE_NODES = 32
 """Nodes of an expression that is computed in vain rather than branched around; chosen, not
 measured."""
 
 
-def without_branches(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
+def select_without_branching(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
     """Return tensors from stages that branch where that saves a computation, or protects one.
 
     A condition on what tensors hold chooses between two values, if both are cheap and all that
     they read is inside its tensor whatever the condition says.
     """
-    return rewritten(tensors, _choosing)
+    return rewritten(tensors, _rewrite_stage)
 
 
-def _choosing(op: Operation) -> list[te.Tensor] | None:
+def _rewrite_stage(op: Operation) -> list[te.Tensor] | None:
     if not isinstance(op, te.ComputeOp):
         return None
     axes = stage_axes(op)
-    return outputs_of(with_expressions(op, lambda expr: _with_choices(expr, axes)))
+    return outputs_of(map_expressions(op, lambda expr: _select_values(expr, axes)))
 
 
-def _with_choices(root: Expr, axes: Sequence[Axis]) -> Expr:
+def _select_values(root: Expr, axes: Sequence[Axis]) -> Expr:
     if not contain([root], lambda node: is_conditional(node) and reads(node.args[0])):
         return root
-    graph = with_parts([root])
+    graph = graph_of([root])
     parts = {identity(node): below for node, below in graph}
     protected = fragile([root], [node for node, _ in graph], parts, axes)
     results: dict[int, Expr] = {}
@@ -68,6 +68,6 @@ def _with_choices(root: Expr, axes: Sequence[Axis]) -> Expr:
 def _is_cheap(value: Expr) -> bool:
     """Return whether a value is loads and arithmetic, and not much of it: no calls, no branches."""
     nodes = postorder(value)
-    return len(nodes) <= _MOST_NODES and not any(
+    return len(nodes) <= _MAX_SPECULATIVE_NODES and not any(
         isinstance(node, tvm.ir.Call) and not is_load(node) for node in nodes
     )

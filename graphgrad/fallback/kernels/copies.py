@@ -10,10 +10,10 @@ from tvm import te, tirx
 from ..graph import STEPWISE, Operation, operations, outputs_of, rewritten
 from ..kinds import Kind, kind_of
 from ..views import read_through
-from ..walk import choice_of, identity, is_load, loaded, postorder, without_lets
+from ..walk import choice_of, identity, inline_lets, is_load, loaded, postorder
 
 
-def without_copies(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
+def read_through_copies(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
     """Return tensors from stages that read no copies: no transposed, broadcast or shifted ones.
 
     A gradient has many of them, as a sum hands one cotangent to all that it adds up. Contractions
@@ -23,13 +23,13 @@ def without_copies(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
     order = operations(*tensors)
     if any(isinstance(op, te.ScanOp) and op.tag == STEPWISE for op in order):
         return list(tensors)
-    return rewritten(tensors, _reading_originals)
+    return rewritten(tensors, _read_copy_sources)
 
 
 def original(tensor: te.Tensor) -> te.Tensor:
     """Return the tensor that another one is equal to, element by element; itself if to none."""
     while _is_copy(tensor):
-        source, indices = loaded(without_lets(tensor.op.body[tensor.value_index]))
+        source, indices = loaded(inline_lets(tensor.op.body[tensor.value_index]))
         loops = [identity(axis.var) for axis in tensor.op.axis]
         if [*map(identity, indices)] != loops or not _same_shape(source, tensor):
             break
@@ -37,7 +37,7 @@ def original(tensor: te.Tensor) -> te.Tensor:
     return tensor
 
 
-def _reading_originals(op: Operation) -> list[te.Tensor] | None:
+def _read_copy_sources(op: Operation) -> list[te.Tensor] | None:
     if not isinstance(op, te.ComputeOp) or kind_of(op) is Kind.CONTRACTION:
         return None
     # What is a copy but at its border is read through where no border is read.
@@ -56,7 +56,7 @@ def _is_map(tensor: te.Tensor) -> bool:
 
 def _is_copy(tensor: te.Tensor) -> bool:
     """Return whether each element of a tensor is an element of another one, as it is."""
-    return _is_map(tensor) and is_load(without_lets(tensor.op.body[tensor.value_index]))
+    return _is_map(tensor) and is_load(inline_lets(tensor.op.body[tensor.value_index]))
 
 
 def _choices(op: Any) -> int:

@@ -80,7 +80,7 @@ class Combination:
         return results[0] if len(results) == 1 else tuple(results)
 
     def identities(self, starts: Sequence[Expr] | None) -> list[Expr]:
-        """Return what changes nothing; `starts` is what the buffers are filled with before.
+        """The writes that change nothing; `starts` is what the buffers are filled with before.
 
         Raises
         ------
@@ -134,7 +134,7 @@ def _known(store: Any) -> Combination | None:
 
 
 def _addend(value: Expr, store: Any) -> Expr | None:
-    """Return what is added to the old value; None if the value is not such a sum."""
+    """The term that is added to the old value; None if the value is not such a sum."""
     if isinstance(value, prim.Add | prim.Sub):
         zero = tirx.const(0, str(value.ty))
         for side, other in ((value.a, value.b), (value.b, value.a)):
@@ -209,7 +209,7 @@ def _matched(new: list[tuple[Expr, Any]], stores: Sequence[Any]) -> list[tuple[E
 
 
 def _beside(value: Expr, stores: Sequence[Any]) -> list[Expr]:
-    """Return what a stored value is if it is not the old one."""
+    """The stored value where it is not the old one."""
     if isinstance(value, prim.Select):
         return [value.true_value, value.false_value]
     if called(value) == "prim.if_then_else":

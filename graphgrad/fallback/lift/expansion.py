@@ -21,7 +21,7 @@ from ..walk import Expr, identity
 from .order import Rows, known_ranges
 from .statements import Load, Loop, RefusedError, Statement, Store, changed, loads
 
-_LARGEST = 1 << 28
+_MAX_EXPANDED_ELEMENTS = 1 << 28
 """Elements that a buffer kept for all iterations may have."""
 
 Held = Callable[[Any], te.Tensor]
@@ -110,12 +110,12 @@ class Expansion:
         return replace(store, buffer=self.inside, indices=[self.time, *indices])
 
     def placeholder(self) -> te.Tensor:
-        """Return what iterations before have left, as the state of a scan."""
+        """The values that earlier iterations have left, as the state of a scan."""
         shape = list(self.past.shape)
         return te.placeholder(shape, str(self.buffer.dtype), name=f"{self.inside.name}_past")
 
     def beginning(self, state: te.Tensor | None, before: te.Tensor) -> te.Tensor:
-        """Return what the buffer inside holds when the iterations begin."""
+        """The contents of the inner buffer when the iterations begin."""
         if self.rows is None:
             assert state is not None
             return self._staged(state, self.trips)
@@ -133,7 +133,7 @@ class Expansion:
         return self._staged(lambda t, *rest: inside(t - self.lag, *rest), self.past.shape[0])
 
     def after(self, inside: te.Tensor, state: te.Tensor | None, before: te.Tensor) -> te.Tensor:
-        """Return what the buffer holds after the loop."""
+        """The contents of the buffer after the loop."""
         shape = tuple(self.buffer.shape)
         if self.rows is None:
             assert state is not None
@@ -198,7 +198,7 @@ def scanned(
     firsts: Sequence[te.Tensor],
     inside: Sequence[te.Tensor],
 ) -> list[te.Tensor]:
-    """Return what all iterations have left, each from what those before have."""
+    """The values that all iterations have left, each from those before."""
     updates = [state.update(tensor) for state, tensor in zip(states, inside, strict=True)]
     name = "_".join(str(state.buffer.name) for state in states[:2]) + "_scan"
     return listed(te.scan(list(firsts), updates, list(placeholders), name=name))
@@ -211,7 +211,7 @@ def _most(axis: Axis, around: Sequence[Axis]) -> Expr:
     if not any(_contains(axis.extent, other.var) for other in around):
         return axis.extent
     bound = analyzer_of(known_ranges(around)).const_int_bound(axis.extent).max_value
-    if int(bound) >= _LARGEST:
+    if int(bound) >= _MAX_EXPANDED_ELEMENTS:
         raise RefusedError(f"how often the loop {axis.var.name} runs depends on loops around it")
     return tirx.const(max(int(bound), 0), str(axis.extent.ty))
 
@@ -230,7 +230,7 @@ def _check_size(shape: Sequence[Expr], buffer: Any, axis: Axis) -> None:
     size = 1
     for extent in shape:
         size *= integer_value(extent) or 1
-    if size > _LARGEST:
+    if size > _MAX_EXPANDED_ELEMENTS:
         raise RefusedError(
             f"iterations of the loop {axis.var.name} go on from all of {buffer.name}, which would "
             f"have to be kept for each of them: {size} elements"

@@ -113,7 +113,7 @@ def _results(func: tirx.PrimFunc, placeholders: Sequence[Any], outputs: Sequence
     statements = statements_of(func)
     uses: dict[Use, int] = {}
     while True:
-        raising = _Raising(uses)
+        raising = _Lifter(uses)
         for param, placeholder in zip(func.params, placeholders, strict=True):
             if placeholder is not None:
                 raising.tensors[identity(param)] = placeholder
@@ -164,7 +164,7 @@ class _Private:
     regions: list[tuple[list[Axis], list[Expr]]] = field(default_factory=list)
 
 
-class _Raising:
+class _Lifter:
     """The tensor that each buffer holds, as statements are gone through in order."""
 
     def __init__(self, uses: dict[Use, int]):
@@ -252,7 +252,7 @@ class _Raising:
         return self.origins.get(identity(buffer), identity(buffer))
 
     def _before(self, expansion: Expansion) -> te.Tensor | None:
-        """Return what a buffer holds before a loop, if that matters."""
+        """The contents of a buffer before a loop, if they matter."""
         if not expansion.is_state and expansion.rows is None:
             return None
         private = self.private.get(identity(expansion.buffer))
@@ -276,7 +276,7 @@ class _Raising:
     def _scan(
         self, states: Sequence[Expansion], before: Any, placeholders: Any
     ) -> dict[int, te.Tensor]:
-        """Return what all iterations have left, and let all else be made of that."""
+        """The values that all iterations have left, of which all else is then made."""
         if not states:
             return {}
         keys = [identity(state.buffer) for state in states]

@@ -26,7 +26,7 @@ Accumulation = tuple[te.Tensor, te.Tensor]
 
 
 def accumulations(accumulate: Any, args: Sequence[Any]) -> list[Accumulation]:
-    """Return what a caller asks to be added to which of the arguments, checked.
+    """The accumulations that a caller asks for, checked.
 
     Parameters
     ----------

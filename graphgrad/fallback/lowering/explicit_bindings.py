@@ -26,18 +26,18 @@ from tvm.s_tir import SBlock
 from ...ir.loops import sequence
 from ..backprop import is_float
 from ..walk import Expr, Recursion, called, children, identity, postorder, rebuilt, unrolled
-from .nested_guards import with_protected_guards
+from .nested_guards import protect_nested_guards
 
-_LARGEST = 256
+_MAX_SIMPLIFIED_NODES = 256
 """Nodes of a value that the simplifier is to see, with what stands for its variables put in."""
 
 _DIVISIONS = (prim.FloorDiv, prim.FloorMod)
-_PLAIN = (tvm.ir.Var, prim.IntImm, prim.Add, prim.Sub, prim.Mul, prim.Cast)
-_SHORT = 16
+_PLAIN_NODES = (tvm.ir.Var, prim.IntImm, prim.Add, prim.Sub, prim.Mul, prim.Cast)
+_MAX_PLAIN_INDEX_NODES = 16
 """Of what, and how many, are the nodes of an index that takes the place of its variable."""
 
 
-def with_explicit_bindings(func: tirx.PrimFunc, small_stay: bool = True) -> tirx.PrimFunc:
+def bind_shared_values(func: tirx.PrimFunc, small_stay: bool = True) -> tirx.PrimFunc:
     """Return the same function without bindings that TVM does not compile, or not in time.
 
     Parameters
@@ -61,9 +61,9 @@ def with_explicit_bindings(func: tirx.PrimFunc, small_stay: bool = True) -> tirx
         (tirx.BufferStore, lowering.store),
         (tirx.Bind, lowering.bind),
         (tirx.IfThenElse, lowering.branch),
-        (SBlock, lambda block: lowering.block(_without_regions_of(values, block))),
+        (SBlock, lambda block: lowering.block(_drop_inner_regions(values, block))),
     ]
-    return with_protected_guards(func.with_body(tvm_ffi.structural_map(func.body, changes)))
+    return protect_nested_guards(func.with_body(tvm_ffi.structural_map(func.body, changes)))
 
 
 def _is_symbolic(func: tirx.PrimFunc) -> bool:
@@ -101,7 +101,7 @@ def _is_small(nodes: Sequence[Expr], values: Mapping[int, Expr]) -> bool:
         else:
             size = 1 + sum(sizes[identity(part)] for part in _parts(node))
         sizes[identity(node)] = size
-    return max(sizes.values()) <= _LARGEST
+    return max(sizes.values()) <= _MAX_SIMPLIFIED_NODES
 
 
 def _depends_on_place(node: Expr) -> bool:
@@ -114,7 +114,7 @@ def _depends_on_place(node: Expr) -> bool:
     return not all(is_float(part.ty) or str(part.ty) == "bool" for part in parts)
 
 
-def _without_regions_of(bound: dict[int, Expr], block: Any) -> Any:
+def _drop_inner_regions(bound: dict[int, Expr], block: Any) -> Any:
     """Return a block that says what it accesses in terms that exist outside of it.
 
     TVM writes bound variables there, and its passes then take them for undefined.
@@ -134,7 +134,7 @@ def _without_regions_of(bound: dict[int, Expr], block: Any) -> Any:
     )  # fmt: skip
 
 
-def _with_body(block: Any, body: Any) -> Any:
+def _replace_body(block: Any, body: Any) -> Any:
     return SBlock(
         block.iter_vars, block.reads, block.writes, block.name_hint, body, block.init,
         block.alloc_buffers, block.match_buffers, block.annotations,
@@ -181,7 +181,7 @@ class _Lowering:
         # TVM takes a store to memory that an inner block has allocated for one to an output.
         declared = [tirx.AllocBuffer(buffer) for buffer in self.buffers]
         self.buffers = []
-        return _with_body(block, sequence(*declared, block.body)) if declared else block
+        return _replace_body(block, sequence(*declared, block.body)) if declared else block
 
     def expression(self, node: Expr, statements: list[Any]) -> Recursion:
         """Return an expression without bindings; what it needs is appended to the statements."""
@@ -233,7 +233,11 @@ def _is_plain(value: Expr) -> bool:
     """Return whether a value is an index to compute at each use: of loop variables, and short."""
     nodes = [value]
     for node in nodes:
-        if not isinstance(node, _PLAIN) or is_float(node.ty) or len(nodes) > _SHORT:
+        if (
+            not isinstance(node, _PLAIN_NODES)
+            or is_float(node.ty)
+            or len(nodes) > _MAX_PLAIN_INDEX_NODES
+        ):
             return False
         nodes += children(node)
     return True

@@ -18,14 +18,14 @@ from tvm.ir import prim
 
 from ..backprop import is_float
 from ..constants import is_true
-from ..graph import Operation, listed, outputs_of, reduce_with, with_bodies
+from ..graph import Operation, listed, outputs_of, rebuild_reduction, replace_bodies
 from ..guarded import within
 from ..kinds import map_stage
 from ..walk import Expr, depend, identity, reads, substituted
 
 
-def explicit_reduction(op: Operation) -> list[te.Tensor] | None:
-    """Return what the outputs of a reduction become, or None for a stage that may stay as it is.
+def spell_out_reduction(op: Operation) -> list[te.Tensor] | None:
+    """The new outputs of a reduction, or None for a stage that may stay as it is.
 
     A condition goes into the source; the identity of the combiner is in the other branch. What is
     given as `init` is combined, as the left operand, in a stage behind: a reduction must start
@@ -41,13 +41,13 @@ def explicit_reduction(op: Operation) -> list[te.Tensor] | None:
     if not isinstance(op, te.ComputeOp) or not isinstance(op.body[0], tirx.Reduce):
         return None
     body = op.body[0]
-    combiner = _with_infinite_identity(body.combiner) if len(body.init) else body.combiner
+    combiner = _make_identity_infinite(body.combiner) if len(body.init) else body.combiner
     identities = list(combiner.identity_element)
     init = _init(body.init, identities)
     loops = _loops(op)
     components = [int(one.value_index) for one in op.body]
     if loops is None:
-        outputs = _filled(op, init or identities)
+        outputs = _fill(op, init or identities)
         return [outputs[component] for component in components]
     lengthened, not_empty = loops
     where = [] if is_true(body.condition) else [body.condition]
@@ -56,18 +56,18 @@ def explicit_reduction(op: Operation) -> list[te.Tensor] | None:
         return None
     if depend(not_empty, {identity(axis.var) for axis in op.reduce_axis}):
         sources = _choices([*not_empty, *where], body.source, identities)
-        reduced = reduce_with(body, sources, tirx.const(True), [], combiner, lengthened)
+        reduced = rebuild_reduction(body, sources, tirx.const(True), [], combiner, lengthened)
         not_empty = []
     else:
         sources = _choices(where, body.source, identities)
-        reduced = reduce_with(body, sources, tirx.const(True), [], combiner)
-    outputs = outputs_of(with_bodies(op, reduced))
+        reduced = rebuild_reduction(body, sources, tirx.const(True), [], combiner)
+    outputs = outputs_of(replace_bodies(op, reduced))
     if init or not_empty:
         outputs = _completed(op, combiner, init, not_empty, outputs)
     return [outputs[component] for component in components]
 
 
-def _with_infinite_identity(combiner: Any) -> Any:
+def _make_identity_infinite(combiner: Any) -> Any:
     """Return a combiner of floats by maximum or minimum with an infinity as its identity.
 
     That of TVM is the largest finite number, which an infinite `init` would lose against.
@@ -84,7 +84,7 @@ def _with_infinite_identity(combiner: Any) -> Any:
 
 
 def _init(init: Sequence[Expr], identities: Sequence[Expr]) -> list[Expr]:
-    """Return what a reduction starts from, in the right dtypes; empty if that is the identity."""
+    """The initial values of a reduction, in the right dtypes; empty if that is the identity."""
     values = [
         value if str(value.ty) == str(start.ty) else prim.Cast(start.ty, value)
         for value, start in zip(init, identities, strict=False)
@@ -121,7 +121,9 @@ def _loops(op: Any) -> tuple[list[Any], list[Expr]] | None:
             sure = not loads and analyzer.can_prove(axis.dom.extent >= 1)
             # What depends on the variable of an empty loop may not even be evaluated.
             depends = depend(bounds, lengthened)
-            loop = axis if sure and not depends else _lengthened(axis, not_empty if depends else [])
+            loop = (
+                axis if sure and not depends else _extend_loop(axis, not_empty if depends else [])
+            )
             if not sure:
                 not_empty.append(axis.dom.extent >= 1)
                 lengthened.add(identity(axis.var))
@@ -131,7 +133,7 @@ def _loops(op: Any) -> tuple[list[Any], list[Expr]] | None:
     return loops, not_empty
 
 
-def _lengthened(axis: Any, conditions: Sequence[Expr]) -> Any:
+def _extend_loop(axis: Any, conditions: Sequence[Expr]) -> Any:
     """Return a loop of at least one point, whose bounds are evaluated under conditions only."""
     low, extent = axis.dom.min, axis.dom.extent
     one = tirx.const(1, str(extent.ty))
@@ -140,7 +142,7 @@ def _lengthened(axis: Any, conditions: Sequence[Expr]) -> Any:
     return tirx.IterVar(tvm.ir.Range.from_min_extent(low, extent), axis.var, axis.iter_type)
 
 
-def _filled(op: Any, values: Sequence[Expr]) -> list[te.Tensor]:
+def _fill(op: Any, values: Sequence[Expr]) -> list[te.Tensor]:
     """Return tensors of some values, in terms of the loops over the elements of a reduction."""
 
     def body(*position: Any) -> Any:

@@ -15,18 +15,18 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ..backprop import is_float
-from ..graph import Operation, outputs_of, with_expressions
+from ..graph import Operation, map_expressions, outputs_of
 from ..walk import Expr
 
 _HIDDEN = "graphgrad.hidden"
 
 
-def with_shown_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function that was made of stages of `hidden_bindings`, with what they bind."""
-    return func.with_body(tvm_ffi.structural_map(func.body, (prim.Let, _shown)))
+def reveal_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return a function that was made of stages of `hide_bindings`, with what they bind."""
+    return func.with_body(tvm_ffi.structural_map(func.body, (prim.Let, _reveal)))
 
 
-def hidden_bindings(op: Operation) -> list[te.Tensor] | None:
+def hide_bindings(op: Operation) -> list[te.Tensor] | None:
     """Return the outputs of a stage with what it binds hidden; None if it binds no integers.
 
     Parameters
@@ -46,11 +46,11 @@ def hidden_bindings(op: Operation) -> list[te.Tensor] | None:
 
     if not isinstance(op, te.ComputeOp):
         return None
-    other = with_expressions(op, lambda node: tvm_ffi.structural_map(node, (prim.Let, hide)))
+    other = map_expressions(op, lambda node: tvm_ffi.structural_map(node, (prim.Let, hide)))
     return outputs_of(other) if changed else None
 
 
-def _shown(let: Expr) -> Expr:
+def _reveal(let: Expr) -> Expr:
     """Return a binding of what was hidden, in the dtype that its variable may have got."""
     value: Any = let.value.value if isinstance(let.value, prim.Cast) else let.value
     if not isinstance(value, tvm.ir.Call) or not isinstance(value.args[0], tvm.ir.StringImm):

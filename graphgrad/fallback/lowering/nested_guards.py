@@ -15,13 +15,13 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ...tvm_fixes.hooks import extern_stage
-from ..graph import Operation, outputs_of, with_expressions
+from ..graph import Operation, map_expressions, outputs_of
 from ..walk import Expr, called, is_load
 
 _CHOICE = "prim.if_then_else"
 
 
-def protected_guards(op: Operation) -> list[te.Tensor] | None:
+def protect_guards(op: Operation) -> list[te.Tensor] | None:
     """Return the outputs of a stage with its conditions protected; None if all of them are.
 
     Parameters
@@ -33,27 +33,27 @@ def protected_guards(op: Operation) -> list[te.Tensor] | None:
 
     def change(node: Any) -> Any:
         nonlocal changed
-        result = tvm_ffi.structural_map(node, (tvm.ir.Call, _protected))
+        result = tvm_ffi.structural_map(node, (tvm.ir.Call, _protect))
         changed = changed or not result.same_as(node)
         return result
 
     if isinstance(op, te.ComputeOp):
-        other = with_expressions(op, change)
+        other = map_expressions(op, change)
     elif isinstance(op, te.ExternOp):
         buffers = (op.input_placeholders, op.output_placeholders)
         other = extern_stage(op.name, op.tag, op.attrs, op.inputs, *buffers, change(op.body))
     return outputs_of(other) if changed else None
 
 
-def with_protected_guards(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def protect_nested_guards(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function with its conditions protected.
 
     Taking bindings out of a choice's branch may bring two conditions together.
     """
-    return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, _protected)))
+    return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, _protect)))
 
 
-def _protected(node: Expr) -> Expr:
+def _protect(node: Expr) -> Expr:
     """Return a choice whose first branch is a choice as one choice, if TVM would join them."""
     if called(node) != _CHOICE or called(node.args[1]) != _CHOICE:
         return node

@@ -17,12 +17,12 @@ from ..graph import (
     STEPWISE,
     Operation,
     inside_scans,
+    map_expressions,
     operations,
     outputs_of,
+    rebuild_scan,
     rewritten,
-    scan_with,
     sources,
-    with_expressions,
 )
 from ..indices.linear_system import analyzer_of
 from ..reductions.reduce import stage_axes
@@ -30,7 +30,7 @@ from ..value_numbering import same
 from ..walk import Expr, depend, identity, is_load, loaded, reads, tensor_key, transformed
 
 
-def without_stray_loads(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
+def clamp_out_of_range_loads(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
     """Return tensors that depend on scans whose updates read nothing outside of a tensor.
 
     What they read instead is a part of rows that nobody reads.
@@ -46,12 +46,12 @@ def without_stray_loads(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
             or tensor_key(op.output(0)) in inside
         ):
             return None
-        return _with_clamped_update(op)
+        return _clamp_update(op)
 
     return rewritten(tensors, change)
 
 
-def _with_clamped_update(op: Any) -> list[te.Tensor] | None:
+def _clamp_update(op: Any) -> list[te.Tensor] | None:
     """Return the states of a scan with such an update; None if its update is one."""
     rows = op.update[0].shape[0]
 
@@ -59,7 +59,7 @@ def _with_clamped_update(op: Any) -> list[te.Tensor] | None:
         is_timed = isinstance(stage, te.ComputeOp) and len(stage.axis) > 0
         if not is_timed or not same(stage.axis[0].dom.extent, rows):
             return None
-        return outputs_of(_clamped(stage))
+        return outputs_of(_clamp_loads(stage))
 
     # What depends on its states, or is computed step by step, is computed at its times alone.
     given = {tensor_key(tensor) for tensor in [*op.init, *op.inputs]}
@@ -73,10 +73,10 @@ def _with_clamped_update(op: Any) -> list[te.Tensor] | None:
     if not known:
         return None
     updates = rewritten(op.update, lambda stage: None, known)
-    return outputs_of(scan_with(op, op.init, updates, op.state_placeholder, op.inputs))
+    return outputs_of(rebuild_scan(op, op.init, updates, op.state_placeholder, op.inputs))
 
 
-def _clamped(stage: Any) -> Any:
+def _clamp_loads(stage: Any) -> Any:
     """Return a stage that reads the nearest element in the place of one outside of a tensor."""
     analyzer = analyzer_of(stage_axes(stage))
 
@@ -99,6 +99,6 @@ def _clamped(stage: Any) -> Any:
         unchanged = all(a.same_as(b) for a, b in zip(inside, indices, strict=True))
         return node if unchanged else tensor(*inside)
 
-    changed = with_expressions(stage, lambda root: transformed(root, change))
+    changed = map_expressions(stage, lambda root: transformed(root, change))
     same_bodies = all(a.same_as(b) for a, b in zip(changed.body, stage.body, strict=True))
     return stage if same_bodies else changed

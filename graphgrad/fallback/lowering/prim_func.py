@@ -23,15 +23,15 @@ from ..graph import Key, operations, rewritten, sources
 from ..kinds import copied
 from ..walk import identity, tensor_key
 from .accumulation import Accumulation, accumulated, accumulations, overwriting
-from .explicit_bindings import with_explicit_bindings
-from .explicit_reductions import explicit_reduction
-from .hidden_bindings import hidden_bindings, with_shown_bindings
-from .nested_guards import protected_guards
-from .out_of_range_loads import without_stray_loads
-from .scans import without_scans
-from .wide_arrays import wide_arrays
-from .wide_floats import with_wide_floats
-from .wide_reductions import wide_reduction
+from .explicit_bindings import bind_shared_values
+from .explicit_reductions import spell_out_reduction
+from .hide_bindings import hide_bindings, reveal_bindings
+from .nested_guards import protect_guards
+from .out_of_range_loads import clamp_out_of_range_loads
+from .scans import lower_scans
+from .wide_floats import widen_bfloat16
+from .wide_reductions import widen_reduction
+from .widen_arrays import widen_arrays
 
 
 def create_prim_func(
@@ -81,7 +81,7 @@ def lowered(
     index_dtype_override: str | None = None,
     rounded: bool = True,
 ) -> tirx.PrimFunc:
-    """Return what `create_prim_func` does.
+    """As `create_prim_func`.
 
     Parameters
     ----------
@@ -97,11 +97,11 @@ def lowered(
     tensors = [arg for arg in args if isinstance(arg, te.Tensor)]
     sums = accumulated(pairs, tensors) if pairs else []
     _check_placeholders(tensors, [*tensors, *sums])
-    stages = iter(_distinct(_lowerable([*tensors, *sums], rounded)))
+    stages = iter(_copy_repeated(_make_lowerable([*tensors, *sums], rounded)))
     parameters = [next(stages) if isinstance(arg, te.Tensor) else arg for arg in args]
     func = te.create_prim_func([*parameters, *stages], index_dtype_override=index_dtype_override)
-    func = with_shown_bindings(func)
-    func = with_explicit_bindings(with_wide_floats(func) if rounded else func)
+    func = reveal_bindings(func)
+    func = bind_shared_values(widen_bfloat16(func) if rounded else func)
     func = write_exact_divisions(func)
     _check_variables(func)
     if not pairs:
@@ -110,17 +110,17 @@ def lowered(
     return overwriting(func, {len(args) + i: position for i, position in enumerate(buffers)})
 
 
-def _lowerable(tensors: Sequence[te.Tensor], rounded: bool) -> list[te.Tensor]:
+def _make_lowerable(tensors: Sequence[te.Tensor], rounded: bool) -> list[te.Tensor]:
     """Return the same tensors by stages that TVM lowers rightly."""
-    tensors = without_stray_loads(tensors)
-    tensors = without_scans(tensors, lambda rows: _distinct(_lowerable(rows, rounded)))
-    changes = (explicit_reduction, cut_stage, protected_guards, hidden_bindings)
-    for change in (wide_arrays, wide_reduction, *changes) if rounded else changes:
+    tensors = clamp_out_of_range_loads(tensors)
+    tensors = lower_scans(tensors, lambda rows: _copy_repeated(_make_lowerable(rows, rounded)))
+    changes = (spell_out_reduction, cut_stage, protect_guards, hide_bindings)
+    for change in (widen_arrays, widen_reduction, *changes) if rounded else changes:
         tensors = rewritten(tensors, change)
     return list(tensors)
 
 
-def _distinct(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
+def _copy_repeated(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
     """Return tensors with a copy for each that occurs again."""
     seen: set[Key] = set()
     result = []

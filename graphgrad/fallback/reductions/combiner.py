@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm.ir import prim
 
 from ..guarded import Guard
-from ..walk import Expr, choice_of, identity, postorder, substituted, without_lets
+from ..walk import Expr, choice_of, identity, inline_lets, postorder, substituted
 
 
 class Combination(Enum):
@@ -48,7 +48,7 @@ class Combiner:
     def __init__(self, combiner: Any):
         self.left = list(combiner.lhs)
         self.right = list(combiner.rhs)
-        self.results = [without_lets(result) for result in combiner.result]
+        self.results = [inline_lets(result) for result in combiner.result]
         self.identity = list(combiner.identity_element)
         self.needs = [self._read(result) for result in self.results]
 
@@ -99,7 +99,7 @@ class Combiner:
     def bound(
         self, components: Sequence[int], left: Sequence[Expr], right: Sequence[Expr]
     ) -> list[tuple[Any, Expr]]:
-        """Return what the combiner's variables stand for, given components of both sides."""
+        """The values of the combiner's variables, given components of both sides."""
         return [
             *zip([self.left[i] for i in components], left, strict=True),
             *zip([self.right[i] for i in components], right, strict=True),

@@ -33,7 +33,7 @@ from ..indices.index_system import Axis
 from ..kinds import map_stage
 from ..walk import Expr, tensor_key
 from .circular_buffers import reads_rows
-from .scan import without_externs
+from .scan import replace_externs
 from .slices import Slicing
 from .stacks import Stacking
 
@@ -143,7 +143,7 @@ class _Segments:
         stages = [stage for stage in stages if not isinstance(stage, te.PlaceholderOp)]
         stacked = Stacking(segment).tensors(after, stages)
         kept = te.scan(
-            [in_front(rows) for rows in begin],
+            [as_single_row(rows) for rows in begin],
             [_later(rows, 1) for rows in stacked],
             states,
             inputs=self.inputs,
@@ -184,7 +184,7 @@ class _Segments:
             tensor_key(whole): _from_time(state, whole, first)
             for whole, state in zip(op.state_placeholder, states, strict=True)
         }
-        updates = rewritten(without_externs(op), lambda stage: None, shifted)
+        updates = rewritten(replace_externs(op), lambda stage: None, shifted)
         slicing = Slicing(scan_body(self._stepwise(updates)), time, {}, around)
         rows = slicing.tensors(updates, first + time.var)
         for state in states:
@@ -217,7 +217,7 @@ def _last(state: te.Tensor, steps: int) -> te.Tensor:
     return map_stage(shape, lambda t, *at: state(t + steps, *at), name=f"{state.op.name}_last")
 
 
-def in_front(rows: te.Tensor) -> te.Tensor:
+def as_single_row(rows: te.Tensor) -> te.Tensor:
     """Return a tensor as the only row of another."""
     return map_stage((1, *rows.shape), lambda _, *at: rows(*at), name=f"{rows.op.name}_first")
 

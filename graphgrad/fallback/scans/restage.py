@@ -13,15 +13,15 @@ from tvm import te, tirx
 from ...errors import ArgumentError
 from ...tvm_fixes.hooks import compute_stage
 from ..common_subexpressions import shared
-from ..graph import Operation, outputs_of, reduce_with
+from ..graph import Operation, outputs_of, rebuild_reduction
 from ..guarded import within
 from ..indices.index_system import Axis
 from ..kinds import Kind, kind_of, marked
 from ..reductions.reduce import OTHERS, stage_axes
 from ..scatter import Scatter, scatter_add, scatters_of
-from ..walk import Expr, is_load, substituted, without_lets
+from ..walk import Expr, inline_lets, is_load, substituted
 
-_LASTING = (Kind.CONTRACTION, Kind.MAP, Kind.REDUCE)
+_LASTING_KINDS = (Kind.CONTRACTION, Kind.MAP, Kind.REDUCE)
 """Kinds that a stage keeps when it loses or gains dimensions."""
 
 _SPATIAL, _REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
@@ -90,7 +90,7 @@ class Stage(ABC):
 
     @abstractmethod
     def built(self, around: Sequence[Axis] = ()) -> list[te.Tensor]:
-        """Return what the stage computes; `around` are loops of others that it may depend on."""
+        """The computation of the stage; `around` are loops of others that it may depend on."""
 
 
 def stage_of(op: Operation) -> Stage:
@@ -116,14 +116,14 @@ def stage_of(op: Operation) -> Stage:
         roots = [*body.source, body.condition, *body.init]
     else:
         roots = list(op.body)
-    roots = [without_lets(root) for root in roots]
+    roots = [inline_lets(root) for root in roots]
     return _Compute(op, stage_axes(op), roots, len(op.axis), _lasting_attributes(op))
 
 
 def _lasting_attributes(op: Any) -> Mapping[str, Any]:
     """Return the attributes of a stage that hold for any part of it."""
     kind = kind_of(op)
-    if kind is None or kind in _LASTING:
+    if kind is None or kind in _LASTING_KINDS:
         return {} if kind is None else dict(op.attrs)
     return _general_attributes(op)
 
@@ -174,7 +174,7 @@ class _Compute(Stage):
         if isinstance(body, tirx.Reduce):
             loops = [_loop(axis, _REDUCED) for axis in reduced]
             count = len(body.source)
-            components = reduce_with(
+            components = rebuild_reduction(
                 body, roots[:count], roots[count], roots[count + 1 :], axis=loops
             )
             roots = [components[int(b.value_index)] for b in self.op.body]
@@ -203,7 +203,7 @@ class _Scatter(Stage):
         )
 
     def _at_index(self, dimension: int, index: Expr) -> _Scatter:
-        """Return what is added where one index has a value, in loops over no more than that."""
+        """The addition where one index has a value, in loops over no more than that."""
         target = self.roots[dimension]
         roots = [root for i, root in enumerate(self.roots) if i != dimension]
         shape = [extent for i, extent in enumerate(self.shape) if i != dimension]

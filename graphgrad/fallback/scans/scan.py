@@ -59,7 +59,7 @@ class Sweep:
 def scan_parts(
     op: Any, cotangents: Sequence[te.Tensor | None], sweep: Sweep
 ) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
-    """Return what a scan adds to the cotangents of its initial states and of what its steps read.
+    """The contribution of a scan to the cotangents of its initial states and of what its steps read.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def step(
         A stage cannot be computed one time at a time, or reads a state of the time that it
         computes or of a later one; the error names it.
     """
-    updates = without_externs(op)
+    updates = replace_externs(op)
     states = [known.get(tensor_key(state), state) for state in op.state_placeholder]
     slicing = Slicing(scan_body(op, updates), time, known)
     rows = slicing.tensors(updates, time.var)
@@ -113,7 +113,7 @@ def step(
     return rows, slicing.made
 
 
-def without_externs(op: Any) -> list[te.Tensor]:
+def replace_externs(op: Any) -> list[te.Tensor]:
     """Return the updates of a scan with its extern stages by others, as far as they are known."""
     return by_other_stages(op.update, [*sources(op), *op.state_placeholder])
 
@@ -194,7 +194,7 @@ class _Reversal:
         return [*inits, *((outside[key], p) for key, parts in arrived.items() for p in parts)]
 
     def _arrived(self, wanted: set[Key], cotangents: Mapping[int, Row]) -> Parts:
-        """Return what the updates at all computed times add to the cotangents of some tensors."""
+        """The contribution of the updates at all computed times to the cotangents of some tensors."""
         parts: Parts = {}
         for i, row in cotangents.items():
             stacked = _rows(self.updates[i], row, self.time.low, self.time.extent)
@@ -218,10 +218,10 @@ class _Reversal:
             due = [i for i in arrived if i not in carried]
         if not arrived:  # no step reads the one before
             return heads
-        results = self._reversed(carried, arrived)
+        results = self._reverse_scan(carried, arrived)
         return {i: self._backwards(result) for i, result in results.items()}
 
-    def _reversed(
+    def _reverse_scan(
         self,
         carried: Mapping[int, te.Tensor],
         arrived: Mapping[int, list[Contribution | te.Tensor]],

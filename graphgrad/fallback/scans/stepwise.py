@@ -21,7 +21,7 @@ from ..graph import STEPWISE, Key, Operation, listed, operations, outputs_of, re
 from ..kinds import map_stage
 from ..scatter import separated
 from ..walk import Expr, is_load, loaded, postorder, tensor_key, transformed
-from .checkpoints import in_front, row_of
+from .checkpoints import as_single_row, row_of
 from .restage import stage_of
 from .scan import Parts, Sweep, step, step_time
 from .stacks import Stacking
@@ -31,7 +31,7 @@ from .windows import window as window_of
 def stepwise_parts(
     op: Any, cotangents: Sequence[te.Tensor | None], sweep: Sweep
 ) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
-    """Return what a `STEPWISE` scan adds to the cotangents of its initial states and its inputs.
+    """The contribution of a `STEPWISE` scan to the cotangents of its initial states and its inputs.
 
     Parameters and errors are those of `scan.scan_parts`.
     """
@@ -135,7 +135,7 @@ class _Backwards:
         )
         found = listed(result)
         inits = [
-            (self.op.init[i], in_front(row_of(rows, self.steps)))
+            (self.op.init[i], as_single_row(row_of(rows, self.steps)))
             for i, rows in zip(carried, found, strict=False)
             if tensor_key(self.op.init[i]) in self.sweep.active
         ]
@@ -214,7 +214,7 @@ class _Backwards:
         self.states.append(state)
 
     def _of_outside(self, i: int, rows: te.Tensor) -> tuple[te.Tensor, Contribution | te.Tensor]:
-        """Return what all steps add to the cotangent of a tensor that they read."""
+        """The contribution of all steps to the cotangent of a tensor that they read."""
         tensor, window = self.outside[i], self.step.windows[i]
         if window.dimension is not None:
             return tensor, window.contribution(rows)

@@ -73,7 +73,7 @@ def _precise(node: Node, logits: Tensor) -> Tensor:
 
 
 def _mask(node: Node, keys: Dimension) -> tuple[Tensor | None, Tensor | None]:
-    """Return what the mask adds to the logits, and where it allows attention at all."""
+    """The mask as a term of the logits, and the places where it allows attention at all."""
     if not node.has(3):
         return None, None
     mask = node.tensor(3)

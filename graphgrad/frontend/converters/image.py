@@ -103,7 +103,7 @@ def _is_given(node: Node, index: int) -> bool:
 def _by_scales(
     x: Tensor, axes: Sequence[int], scales: np.ndarray | None
 ) -> dict[int, Resized] | None:
-    """Return what becomes of each axis; None where that depends on a symbolic extent."""
+    """The resized form of each axis; None where that depends on a symbolic extent."""
     if scales is None or len(scales) != len(axes):
         raise ModelError(f"it has scales {scales} for {len(axes)} axes, and no sizes")
     resized = {}

@@ -49,7 +49,7 @@ def _widths(node: Node, rank: int) -> tuple[list[Dimension], list[Dimension]]:
 
 
 def _value(node: Node) -> float | Tensor:
-    """Return what a constant border is filled with; a tensor where the model computes it."""
+    """The fill of a constant border; a tensor where the model computes it."""
     if not node.has(2):
         return float(node.attribute("value", 0.0))
     try:

@@ -40,7 +40,7 @@ class _Weights:
     activations: list[Activation]
 
     def products(self, state: Tensor) -> Tensor:
-        """Return what all gates get from the output before."""
+        """The part of all gates that the output before gives."""
         product = state @ self.recurrence
         return product if self.bias is None else product + self.bias
 

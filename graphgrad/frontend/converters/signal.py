@@ -79,7 +79,7 @@ def _extents(x: Tensor, axes: list[int]) -> list[Dimension]:
 def _matrix(
     extent: int, parts: int, length: int | None, is_inverse: bool, is_onesided: bool
 ) -> np.ndarray:
-    """Return what the transform makes of each unit vector: (vectors, frequencies, parts)."""
+    """The transform of each unit vector: (vectors, frequencies, parts)."""
     vectors = np.eye(extent * parts).reshape(-1, extent, parts)
     numbers = vectors[..., 0] + (1j * vectors[..., 1] if parts == 2 else 0)
     if is_inverse and is_onesided:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class _Pauses:
+class _GcPauses:
     """Those that are under way in the process: the collector is one of all threads."""
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class _Pauses:
                 gc.enable()
 
 
-_pauses = _Pauses()
+_gc_pauses = _GcPauses()
 
 
 @contextmanager
-def without_collection() -> Iterator[None]:
+def pause_gc() -> Iterator[None]:
     """Have Python look for no cycles inside the ``with`` block, as it did or did not before.
 
     Lowering makes objects by the hundred thousand and hardly a cycle. Each time a quarter more of
@@ -42,8 +42,8 @@ def without_collection() -> Iterator[None]:
     process has imported: a tenth of a second and more each time. What is in no cycle is freed as
     ever.
     """
-    _pauses.begin()
+    _gc_pauses.begin()
     try:
         yield
     finally:
-        _pauses.end()
+        _gc_pauses.end()

@@ -11,7 +11,7 @@ from tvm import tirx
 from ...ir.kernel_structure import Load, Stage, buffer_of, is_among, stages, statements_of
 from ...ir.passes import Phase, compiler_pass
 from ..kernels.pads import Border, border_of
-from .buffer_views import Places, block_of, restated, with_nests
+from .buffer_views import Places, block_of, replace_nests, restated
 from .contraction import blocks_of
 
 
@@ -69,11 +69,11 @@ def read_inside_borders(func: tirx.PrimFunc) -> tirx.PrimFunc:
             if any(buffer_of(load).same_as(buffer) for load in stage.loads)
         }
         block = block_of(nests[number])
-        if not stage.reduced and read and _reads_inside(stage, block, borders):
+        if not stage.reduced and read and _stays_inside_borders(stage, block, borders):
             axes = [(tvm.ir.Var(v.var.name, v.var.ty), v.dom, v.iter_type) for v in block.iter_vars]
             values = {v.var: axis[0] for v, axis in zip(block.iter_vars, axes, strict=True)}
             nests[number], changed = restated(block, axes, values, read, stage.name), True
-    return with_nests(func, nests, internal) if changed else func
+    return replace_nests(func, nests, internal) if changed else func
 
 
 def _moved(border: Border) -> Places:
@@ -83,7 +83,7 @@ def _moved(border: Border) -> Places:
     return places
 
 
-def _reads_inside(stage: Stage, block: Any, borders: Mapping[Any, Border]) -> bool:
+def _stays_inside_borders(stage: Stage, block: Any, borders: Mapping[Any, Border]) -> bool:
     """Return whether it is certain that a stage reads of copies nothing but what is copied."""
     analyzer = tvm.sym.Analyzer()
     for iterator in block.iter_vars:

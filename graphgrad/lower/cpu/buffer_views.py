@@ -23,9 +23,9 @@ from ...ir.kernel_structure import (
     Load,
     is_conditional,
     loop_nest,
+    replace_statements,
     static,
-    with_statements,
-    with_values,
+    substitute_values,
 )
 from ...ir.loops import over_axes
 
@@ -34,7 +34,7 @@ Places = Callable[[Sequence[Any]], list[Any]]
 
 
 @dataclass(frozen=True)
-class StandIn:
+class BufferView:
     """A buffer that stands for another one, or for a part of it.
 
     Attributes
@@ -67,17 +67,17 @@ def _address(buffer: Any, indices: Sequence[Any]) -> Any:
     return address
 
 
-def joined(body: Any, stand_ins: Sequence[StandIn]) -> Any:
+def joined(body: Any, stand_ins: Sequence[BufferView]) -> Any:
     """Return a kernel's body, scheduled, in which all accesses are of the buffers that are meant.
 
     Parameters
     ----------
     body : Stmt
-    stand_ins : sequence of StandIn
+    stand_ins : sequence of BufferView
         One may stand for another that comes before it.
     """
     for stand_in in reversed(stand_ins):
-        body = _joined(body, stand_in)
+        body = _merge_view(body, stand_in)
     return body
 
 
@@ -106,9 +106,9 @@ def restated(
     analyzer = tvm.sym.Analyzer()
     for var, dom, _ in axes:
         analyzer.bind(var, dom)
-    body = _simplified(with_values(block.body, values), moved, analyzer)
+    body = _simplified(substitute_values(block.body, values), moved, analyzer)
     init = block.init
-    init = None if init is None else _simplified(with_values(init, values), moved, analyzer)
+    init = None if init is None else _simplified(substitute_values(init, values), moved, analyzer)
     iterators = [tirx.IterVar(dom, var, kind) for var, dom, kind in axes]
     reads, writes, _ = get_sblock_access_region(
         SBlock(iterators, [], [], name, body, init), _buffers(body)
@@ -116,9 +116,11 @@ def restated(
     return over_axes(SBlock(iterators, reads, writes, name, body, init))
 
 
-def with_nests(func: tirx.PrimFunc, nests: Sequence[Any], buffers: Sequence[Any]) -> tirx.PrimFunc:
+def replace_nests(
+    func: tirx.PrimFunc, nests: Sequence[Any], buffers: Sequence[Any]
+) -> tirx.PrimFunc:
     """Return a kernel made of other nests, with other buffers of its own."""
-    return func.with_body(with_statements(func.body, nests, buffers))
+    return func.with_body(replace_statements(func.body, nests, buffers))
 
 
 def block_of(nest: Any) -> SBlock:
@@ -160,7 +162,7 @@ def _simplified(
     return tvm_ffi.structural_map(statement, changes)
 
 
-def _joined(body: Any, stand_in: StandIn) -> Any:
+def _merge_view(body: Any, stand_in: BufferView) -> Any:
     own, whole = stand_in.own, stand_in.whole
 
     def store(node: Any) -> Any:
@@ -191,7 +193,7 @@ def _joined(body: Any, stand_in: StandIn) -> Any:
     return tvm_ffi.structural_map(body, changes)
 
 
-def _region(region: Any, stand_in: StandIn) -> Any:
+def _region(region: Any, stand_in: BufferView) -> Any:
     if not region.source.same_as(stand_in.own):
         return region
     first = stand_in.places([one.min for one in region.region])

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ...ir.kernel_structure import Axis, Load, Stage, buffer_of, static, with_values
+from ...ir.kernel_structure import Axis, Load, Stage, buffer_of, static, substitute_values
 from ...ir.loops import ceil_div, fused, loop, variable
 from ..kernels.contraction import fixed_iterators
 from .map import SMALL
@@ -103,12 +103,12 @@ def _nest(stage: Stage, realize: Any, to: Axis, of: Axis, side: int) -> Any:
 
     def read(row: Any, lane: Any) -> Any:
         indices = {**at, to.var: starts[to.var] + row, of.var: starts[of.var] + lane}
-        return with_values(store.value, indices)
+        return substitute_values(store.value, indices)
 
     def put(column: int, values: Any) -> Any:
         whole = tirx.Ramp(starts[to.var], tirx.const(1, dtype), side)
         indices = {**at, of.var: starts[of.var] + column}
-        places = [with_values(index, indices) for index in list(store.indices)[:-1]]
+        places = [substitute_values(index, indices) for index in list(store.indices)[:-1]]
         return tirx.BufferStore(store.buffer, values, [*places, whole])
 
     others = [axis for axis in stage.axes if axis is not to and axis is not of]

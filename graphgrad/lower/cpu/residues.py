@@ -31,14 +31,14 @@ from ...ir.kernel_structure import (
     static,
 )
 from ...ir.passes import Phase, compiler_pass
-from .buffer_views import Places, StandIn, block_of, restated, with_nests
+from .buffer_views import BufferView, Places, block_of, replace_nests, restated
 
-_MOST_PARTS = 16
+_MAX_PARTS = 16
 """Parts of a tensor at most, each a loop nest of its own to compile."""
 
 
 @compiler_pass(Phase.FUSED, over="kernel", targets=("llvm",), provides="residue_views")
-def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
+def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
     """Replace each merging stage by a map for each combination of remainders.
 
     Parameters
@@ -48,11 +48,11 @@ def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
 
     Returns
     -------
-    (PrimFunc, list of StandIn)
+    (PrimFunc, list of BufferView)
         To be joined after scheduling: until then each map stores to a buffer of its own.
     """
     internal = list(func.body.block.alloc_buffers)
-    parts: list[StandIn] = []
+    parts: list[BufferView] = []
     nests: list[Any] = []
     for stage, nest in zip(stages(func) or [], statements_of(func.body.block.body), strict=True):
         moduli = _moduli(stage, nest, internal)
@@ -61,7 +61,7 @@ def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
         nests += [own for _, own in found] or [nest]
     if not parts:
         return func, []
-    return with_nests(func, nests, [*internal, *(part.own for part in parts)]), parts
+    return replace_nests(func, nests, [*internal, *(part.own for part in parts)]), parts
 
 
 def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...] | None:
@@ -83,7 +83,7 @@ def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...]
         modulus == 1 or (static(v.dom.min) == 0 and static(v.dom.extent))
         for v, modulus in zip(iterators, moduli, strict=True)
     )
-    return moduli if known and 1 < prod(moduli) <= _MOST_PARTS else None
+    return moduli if known and 1 < prod(moduli) <= _MAX_PARTS else None
 
 
 def _divisors(value: Any) -> dict[Any, int]:
@@ -105,7 +105,7 @@ def _divisors(value: Any) -> dict[Any, int]:
     return found
 
 
-def _parts(block: SBlock, moduli: tuple[int, ...]) -> list[tuple[StandIn, Any]]:
+def _parts(block: SBlock, moduli: tuple[int, ...]) -> list[tuple[BufferView, Any]]:
     """Return the parts of a merging stage's result, and the map that computes each."""
     found = []
     for digits in combinations(*(range(modulus) for modulus in moduli)):
@@ -123,7 +123,7 @@ def _parts(block: SBlock, moduli: tuple[int, ...]) -> list[tuple[StandIn, Any]]:
         name = f"{block.name_hint}_{''.join(map(str, digits))}"
         places = _quotients_of(moduli)
         nest = restated(block, axes, values, {whole: (own, places)}, name)
-        found.append((StandIn(own, whole, _positions(moduli, digits)), nest))
+        found.append((BufferView(own, whole, _positions(moduli, digits)), nest))
     return found
 
 

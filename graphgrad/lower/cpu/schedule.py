@@ -11,28 +11,28 @@ from tvm import tirx
 from tvm.ir import prim
 from tvm.s_tir import Schedule, ScheduleError
 
-from ...fallback.lowering.wide_floats import with_wide_floats
+from ...fallback.lowering.wide_floats import widen_bfloat16
 from ...ir.kernel_structure import Stage, buffer_of, is_among, stages
 from ...ir.passes import Phase, Pipeline, compiler_pass
 from ..kernels.epilogue import Epilogue, epilogues_of
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import join_reductions
 from .borders import borders_of, read_inside_borders
-from .buffer_views import StandIn, joined
-from .contraction import blocks_of, nest_of, pays, unread, with_nests
+from .buffer_views import BufferView, joined
+from .contraction import blocks_of, nest_of, pays, replace_stages, unread
 from .group_vectors import vectorize_groups
 from .map import schedule_map
 from .permutation import nest_of as permutation_nest_of
 from .plain_indices import simplify_indices
 from .reduction import schedule_reduction
 from .residues import split_residues
-from .rowwise import Chain, chain_of, emit, with_chain
+from .rowwise import Chain, chain_of, emit, insert_chain
 from .split_axes import split_axes
 from .split_reduction import split_reductions
 from .vector_unit import VectorUnit
 from .winograd import nest_of as winograd_nest_of
 
-_TRIVIAL_BODY = 4
+_MAX_TRIVIAL_OPERATIONS = 4
 """Operations that may be repeated for every reader of a broadcast value."""
 
 _SCHEDULED = "tirx.is_scheduled"
@@ -93,15 +93,15 @@ def _scheduled(func: tirx.PrimFunc, unit: VectorUnit, winograd: bool) -> tirx.Pr
     sch = Schedule(func)
     try:
         inline_maps(sch, may_repeat)
-        sch = _with_siblings(sch)
-        sch, stand_ins = _taken_apart(sch)
-        body = _with_scheduled_stages(sch, unit, winograd, stand_ins)
+        sch = _join_siblings(sch)
+        sch, stand_ins = _split_stages(sch)
+        body = _schedule_stages(sch, unit, winograd, stand_ins)
     except (ScheduleError, tvm.error.InternalError):
         return func  # what TVM's primitives refuse, or fail at, runs as it was built
-    return _with_wide_bindings(func.with_body(joined(body, stand_ins)))
+    return _widen_bindings(func.with_body(joined(body, stand_ins)))
 
 
-def _with_siblings(sch: Schedule) -> Schedule:
+def _join_siblings(sch: Schedule) -> Schedule:
     """Return a schedule of plain indices, in which reductions with the same loops are one block.
 
     Those that few results leave no rows are in parts.
@@ -111,7 +111,7 @@ def _with_siblings(sch: Schedule) -> Schedule:
     return sch if together.same_as(func) else _schedule_of(together) or sch
 
 
-def _taken_apart(sch: Schedule) -> tuple[Schedule, list[StandIn]]:
+def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
     """Return a schedule in which stages that choose by remainders are taken apart.
 
     It is the same schedule if there are none, or if TVM refuses to make another one, because of
@@ -133,8 +133,8 @@ def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
         return None
 
 
-def _with_scheduled_stages(
-    sch: Schedule, unit: VectorUnit, winograd: bool, stand_ins: Sequence[StandIn]
+def _schedule_stages(
+    sch: Schedule, unit: VectorUnit, winograd: bool, stand_ins: Sequence[BufferView]
 ) -> Any:
     """Return the root block of a kernel, with each stage scheduled or written out as a nest."""
     func = sch.mod["main"]
@@ -164,12 +164,12 @@ def _with_scheduled_stages(
             nests[stage.name] = nest
             behind += epilogues
     nests.update(dict.fromkeys(unread(found, nests, borders)))
-    root = with_nests(sch.mod["main"].body, nests, behind)
+    root = replace_stages(sch.mod["main"].body, nests, behind)
     if chain is None:
         return root
     free = [*chain.local, *(one.own for one in stand_ins if one.keeps_addresses())]
     rigid = [buffer for buffer in internal if not is_among(buffer, free)]
-    return with_chain(root, chain, emit(chain, unit, rigid))
+    return insert_chain(root, chain, emit(chain, unit, rigid))
 
 
 def _chain(
@@ -177,7 +177,7 @@ def _chain(
     blocks: dict[str, Any],
     internal: list[Any],
     unit: VectorUnit,
-    stand_ins: Sequence[StandIn],
+    stand_ins: Sequence[BufferView],
 ) -> Chain | None:
     """Return the chain of rows of a kernel, if it has one.
 
@@ -190,14 +190,14 @@ def _chain(
     return chain_of(found, blocks, [b for b in internal if not is_among(b, own)], unit)
 
 
-def _with_wide_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def _widen_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function in which bindings have no bfloat16, which inlining may have put there.
 
     TVM takes the bits of what is bound for an integer.
     """
     bindings: list[Any] = []
     tvm_ffi.structural_walk(func.body, (prim.Let, bindings.append))
-    return with_wide_floats(func) if bindings else func
+    return widen_bfloat16(func) if bindings else func
 
 
 def _schedule_stage(
@@ -213,7 +213,7 @@ def _schedule_stage(
 
 def may_repeat(stage: Stage, operations: int) -> bool:
     """Return whether a map may be computed more often than it has elements; see `inline_maps`."""
-    return operations <= _TRIVIAL_BODY and not stage.calls and not _divides(stage)
+    return operations <= _MAX_TRIVIAL_OPERATIONS and not stage.calls and not _divides(stage)
 
 
 def _divides(stage: Stage) -> bool:

@@ -20,7 +20,7 @@ from tvm.s_tir import SBlock
 
 from ...ir.kernel_structure import Stage, buffer_of, is_among, stages, statements_of, static
 from ...ir.passes import Phase, compiler_pass
-from .buffer_views import Places, StandIn, block_of, restated, with_nests
+from .buffer_views import BufferView, Places, block_of, replace_nests, restated
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class _Split:
         "read_inside_borders": "a border shifts the indices that are to be divided",
     },
 )
-def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
+def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
     """Divide the axes of stages where that makes their indices affine.
 
     Parameters
@@ -63,38 +63,38 @@ def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[StandIn]]:
 
     Returns
     -------
-    (PrimFunc, list of StandIn)
+    (PrimFunc, list of BufferView)
         To be joined after scheduling: until then results are stored to buffers with a dimension
         more.
     """
     found = stages(func) or []
     nests = statements_of(func.body.block.body)
     internal = list(func.body.block.alloc_buffers)
-    stand_ins: list[StandIn] = []
+    stand_ins: list[BufferView] = []
     for number, stage in enumerate(found):
         block = block_of(nests[number])
         split = _split(stage, block)
         if split is None:
             continue
         written = block.body.buffer
-        own = _with_dimension(written, split)
+        own = _add_dimension(written, split)
         readers = [i for i, s in enumerate(found) if i != number and _reads(s, written)]
         if readers and not stage.reduced:
             continue
         reader = block_of(nests[readers[0]]) if len(readers) == 1 else None
-        nests[number] = _over_digits(block, split, {written: (own, split.apart)})
+        nests[number] = _split_nest(block, split, {written: (own, split.apart)})
         if reader is not None and is_among(written, internal) and _follows(reader, written, split):
             result = reader.body.buffer
-            whole = _with_dimension(result, split)
+            whole = _add_dimension(result, split)
             moved = {written: (own, split.apart), result: (whole, split.apart)}
-            nests[readers[0]] = _over_digits(reader, split, moved)
+            nests[readers[0]] = _split_nest(reader, split, moved)
             internal = [buffer for buffer in internal if not buffer.same_as(written)]
             internal += [own, whole]
-            stand_ins.append(StandIn(whole, result, split.together))
+            stand_ins.append(BufferView(whole, result, split.together))
         else:
             internal.append(own)
-            stand_ins.append(StandIn(own, written, split.together))
-    return (with_nests(func, nests, internal), stand_ins) if stand_ins else (func, [])
+            stand_ins.append(BufferView(own, written, split.together))
+    return (replace_nests(func, nests, internal), stand_ins) if stand_ins else (func, [])
 
 
 def _split(stage: Stage, block: SBlock) -> _Split | None:
@@ -155,7 +155,7 @@ def _is_whole(block: SBlock, position: int) -> bool:
     )
 
 
-def _over_digits(block: SBlock, split: _Split, moved: Mapping[Any, tuple[Any, Places]]) -> Any:
+def _split_nest(block: SBlock, split: _Split, moved: Mapping[Any, tuple[Any, Places]]) -> Any:
     """Return the nest of a block in which the axis of one dimension of its result is two."""
     chosen = block.body.indices[split.position]
     axes, values = [], {}
@@ -177,7 +177,7 @@ def _over_digits(block: SBlock, split: _Split, moved: Mapping[Any, tuple[Any, Pl
     return restated(block, axes, values, moved, str(block.name_hint))
 
 
-def _with_dimension(buffer: Any, split: _Split) -> Any:
+def _add_dimension(buffer: Any, split: _Split) -> Any:
     """Return a buffer for the same elements, with a dimension more."""
     shape = list(buffer.shape)
     extent = shape[split.position]

@@ -21,17 +21,17 @@ from tvm.s_tir import SBlock
 from ...ir.kernel_structure import Axis, Stage, stages, statements_of, stride, volume
 from ...ir.passes import Phase, compiler_pass
 from ...ir.tensor import bits
-from .buffer_views import block_of, restated, with_nests
-from .map import PARALLEL_TRIPS, SMALL
+from .buffer_views import block_of, replace_nests, restated
+from .map import MIN_PARALLEL_TRIPS, SMALL
 from .rowwise.accumulation import Accumulation, accumulations_of, maximum, minimum
 
-_FEW = 16
+_MIN_TASKS = 16
 """Tasks below which not every core may have one."""
 
-_NARROW = 128
+_MIN_NEIGHBOR_RESULTS = 128
 """Neighboring results from which on they are tasks themselves, or rows of terms are."""
 
-_LARGEST_ROW = 1 << 18
+_MAX_WHOLE_ROW_BYTES = 1 << 18
 """Bytes of a row from which on it is cut."""
 
 
@@ -73,7 +73,7 @@ def split_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
         own = _buffer_of_parts(accumulation, cut)
         buffers.append(own)
         nests += [_parts(stage, block, cut, own), _combined(stage, block, cut, own, accumulation)]
-    return with_nests(func, nests, buffers) if len(nests) > len(found) else func
+    return replace_nests(func, nests, buffers) if len(nests) > len(found) else func
 
 
 def _cut(stage: Stage) -> _Cut | None:
@@ -85,21 +85,21 @@ def _cut(stage: Stage) -> _Cut | None:
     last = stage.reduced[-1]
     along = any(stride(load, last.var) == 1 for load in stage.loads)
     results = volume(stage.spatial)
-    tasks = results if along or results >= _NARROW else 1
+    tasks = results if along or results >= _MIN_NEIGHBOR_RESULTS else 1
     row = volume(stage.reduced) * bits(stage.dtype) // 8
     wanted = max(
-        -(-PARALLEL_TRIPS // tasks) if tasks < _FEW else 1,
-        -(-row // _LARGEST_ROW) if along else 1,
+        -(-MIN_PARALLEL_TRIPS // tasks) if tasks < _MIN_TASKS else 1,
+        -(-row // _MAX_WHOLE_ROW_BYTES) if along else 1,
     )
     longest = max(stage.reduced, key=lambda axis: volume([axis]))
-    axis = next((a for a in stage.reduced if volume([a]) >= min(wanted, _FEW)), longest)
+    axis = next((a for a in stage.reduced if volume([a]) >= min(wanted, _MIN_TASKS)), longest)
     length = -(-volume([axis]) // wanted)
     parts = -(-volume([axis]) // length)
     return _Cut(axis, parts, length) if parts > 1 else None
 
 
 def _extremum(stage: Stage, block: SBlock) -> Accumulation | None:
-    """Return what a stage accumulates if it is an extremum that hands NaN on."""
+    """The accumulation of a stage that is an extremum which hands NaN on."""
     accumulations = accumulations_of(stage, block) or []
     return next((one for one in accumulations if one.combine in (maximum, minimum)), None)
 

@@ -22,11 +22,11 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 from ...ir.kernel_structure import (
     is_conditional,
+    replace_block_body,
+    replace_statements,
     statements_of,
     static,
-    with_block_body,
-    with_statements,
-    with_values,
+    substitute_values,
 )
 from ...ir.loops import loop, sequence, variable
 from ...ir.passes import Phase, compiler_pass
@@ -87,10 +87,10 @@ def vectorize_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if not isinstance(func.body, SBlockRealize) or not _calls(func.body):
         return func
-    return func.with_body(_with_arithmetic(func.body))
+    return func.with_body(_write_arithmetic(func.body))
 
 
-def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
+def _write_arithmetic(root: SBlockRealize) -> SBlockRealize:
     buffers = list(root.block.alloc_buffers)
 
     def in_vectors(loop: tirx.For) -> Any:
@@ -101,36 +101,36 @@ def _with_arithmetic(root: SBlockRealize) -> SBlockRealize:
         changed = [part for one in statements_of(block) for part in values.written_out(one)]
         buffers.extend(values.buffers)
         # TVM moves a buffer into the vectorized loop that alone uses it, and then gets it wrong.
-        return sequence(*(_loop_of_its_own(loop, store) for store in changed))
+        return sequence(*(_own_loop(loop, store) for store in changed))
 
     def in_scalars(block: SBlock) -> SBlock:
-        if not block.iter_vars or not _may_be_written_out(block.body):
+        if not block.iter_vars or not _may_be_expanded(block.body):
             return block
         values = _Values(tirx.const(1, "int32"), tirx.const(0, "int32"))
         changed = [part for one in statements_of(block.body) for part in values.written_out(one)]
-        return with_block_body(block, sequence(*changed), values.buffers)
+        return replace_block_body(block, sequence(*changed), values.buffers)
 
     body = [
         tvm_ffi.structural_map(s, (tirx.For, in_vectors)) for s in statements_of(root.block.body)
     ]
     body = [tvm_ffi.structural_map(statement, (SBlock, in_scalars)) for statement in body]
-    return with_statements(root, body, buffers)
+    return replace_statements(root, body, buffers)
 
 
 def _vectorized_block(loop: tirx.For) -> Any | None:
-    """Return what a vectorized loop stores, without its block, if functions are called there."""
+    """The store of a vectorized loop, without its block, if functions are called there."""
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, SBlockRealize):
         return None
     realize, block = loop.body, loop.body.block
     if static(realize.predicate) != 1 or block.init is not None or block.alloc_buffers:
         return None
-    if not _may_be_written_out(block.body):
+    if not _may_be_expanded(block.body):
         return None
     pairs = zip(block.iter_vars, realize.iter_values, strict=True)
-    return with_values(block.body, {iterator.var: value for iterator, value in pairs})
+    return substitute_values(block.body, {iterator.var: value for iterator, value in pairs})
 
 
-def _may_be_written_out(body: Any) -> bool:
+def _may_be_expanded(body: Any) -> bool:
     """Return whether what functions are called with may be computed in front of the stores.
 
     What a variable is bound to within an expression is not known there.
@@ -149,9 +149,9 @@ def _is_store_or_number(statement: Any) -> bool:
     return isinstance(statement, tirx.BufferStore)
 
 
-def _loop_of_its_own(old: tirx.For, store: Any) -> tirx.For:
+def _own_loop(old: tirx.For, store: Any) -> tirx.For:
     own = variable(old.loop_var.name, str(old.loop_var.ty))
-    return loop(own, old.extent, with_values(store, {old.loop_var: own}), old.kind, old.min)
+    return loop(own, old.extent, substitute_values(store, {old.loop_var: own}), old.kind, old.min)
 
 
 def _calls(node: Any) -> list[Any]:
@@ -177,7 +177,7 @@ def _calls_under_condition(node: Any) -> bool:
     return bool(found)
 
 
-def is_arithmetic(call: Any) -> bool:
+def is_expandable(call: Any) -> bool:
     """Return whether a call can be written out, where it is in a map and under no condition."""
     return _function(call) is not None
 
@@ -218,7 +218,7 @@ class _Values:
     def written_out(self, statement: Any) -> list[Any]:
         """Return the stores that compute what one does; one that names a value keeps it."""
         self._stores, self._known = [], []
-        statement = with_values(statement, self._named) if self._named else statement
+        statement = substitute_values(statement, self._named) if self._named else statement
         if isinstance(statement, tirx.Bind):
             value = tvm_ffi.structural_map(statement.value, (tvm.ir.Call, self._arithmetic))
             self._named[statement.var] = self(value)
@@ -227,7 +227,7 @@ class _Values:
         return [*self._stores, tirx.BufferStore(statement.buffer, value, statement.indices)]
 
     def _arithmetic(self, call: Any) -> Any:
-        """Return what takes a call's place; its arguments are written out already."""
+        """The arithmetic in place of a call; its arguments are written out already."""
         function = _function(call)
         if function is None:
             return call
@@ -257,7 +257,7 @@ class _Values:
 def _exp(keep: _Values, x: Any) -> Any:
     """Return eˣ = 2ⁿ eʳ, with n the integer next to x / ln 2; 2ⁿ in two factors."""
     above = keep(tirx.Select(x < _float(_LEAST), _float(_LEAST), x))  # NaN stays
-    power, n = _fraction_and_exponent(keep, keep(_at_most(_MOST, above)))
+    power, n = _fraction_and_exponent(keep, keep(_clamp_above(_MOST, above)))
     half = keep(n >> _int(1))
     return power * _power_of_two(half) * _power_of_two(n - half)
 
@@ -278,7 +278,7 @@ def _fraction_and_exponent(keep: _Values, x: Any) -> tuple[Any, Any]:
     return power, keep(tirx.reinterpret("int32", shifted) - _int(_SHIFT_BITS))
 
 
-def _at_most(bound: float, x: Any) -> Any:
+def _clamp_above(bound: float, x: Any) -> Any:
     """Return the lesser of x and a bound; NaN stays."""
     return tirx.Select(x > _float(bound), _float(bound), x)
 
@@ -311,9 +311,9 @@ def _tanh(keep: _Values, x: Any) -> Any:
     size = keep(tirx.abs(x))
     square = keep(x * x)
     small = keep(x * (square * keep.polynomial(_TANH, square) + _float(1)))
-    power = keep(_moderate_exp(keep, keep(keep(_at_most(_WHOLE_TANH, size)) * _float(2))))
+    power = keep(_moderate_exp(keep, keep(keep(_clamp_above(_WHOLE_TANH, size)) * _float(2))))
     large = keep(_float(1) - _float(2) / (power + _float(1)))
-    return tirx.Select(size < _float(_SMALL_TANH), small, _with_sign(large, x))
+    return tirx.Select(size < _float(_SMALL_TANH), small, _copy_sign(large, x))
 
 
 def _erf(keep: _Values, x: Any) -> Any:
@@ -324,13 +324,13 @@ def _erf(keep: _Values, x: Any) -> Any:
         tirx.Select(is_small, _float(small), _float(large))
         for small, large in zip_longest(_ERF, _LOG_ERFC, fillvalue=0.0)
     ]
-    argument = keep(tirx.Select(is_small, x * x, keep(_at_most(_WHOLE_ERF, size))))
+    argument = keep(tirx.Select(is_small, x * x, keep(_clamp_above(_WHOLE_ERF, size))))
     value = keep.polynomial(coefficients, argument)
     large = keep(_float(1) - keep(_moderate_exp(keep, value)))
-    return tirx.Select(is_small, x * value, _with_sign(large, x))
+    return tirx.Select(is_small, x * value, _copy_sign(large, x))
 
 
-def _with_sign(size: Any, x: Any) -> Any:
+def _copy_sign(size: Any, x: Any) -> Any:
     """Return a number that is not negative with the sign of x."""
     sign = tirx.reinterpret("int32", x) & _int(-(2**31))
     return tirx.reinterpret("float32", tirx.reinterpret("int32", size) | sign)

@@ -2,7 +2,7 @@
 
 TVM's rule looks at which axes are read, not at what is computed from them, pads with zeros, and
 adds up all terms of an output one after the other. Here it is given sums of products only, and no
-more than `_LONGEST` terms at a time: longer sums, and those of few outputs, are cut into parts,
+more than `_MAX_TERMS_PER_THREAD` terms at a time: longer sums, and those of few outputs, are cut into parts,
 which a further launch adds up.
 """
 
@@ -17,18 +17,26 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule, dlight
 
-from ...ir.kernel_structure import Axis, Stage, buffer_of, statements_of, uses, volume, with_values
+from ...ir.kernel_structure import (
+    Axis,
+    Stage,
+    buffer_of,
+    statements_of,
+    substitute_values,
+    uses,
+    volume,
+)
 from ...ir.loops import block, bound, variable
 from ..kernels.contraction import operands
 from .threads import at_point, divisor
 
-_LONGEST = 2560
+_MAX_TERMS_PER_THREAD = 2560
 """Terms that one thread adds up one after the other: more lose accuracy in float32."""
 
-_SHORTEST = 256
+_MIN_TERMS_PER_PART = 256
 """Terms that a part must have for cutting a sum to be worth a launch."""
 
-_BLOCKS = 256
+_MIN_BUSY_BLOCKS = 256
 """Blocks of threads that keep a large GPU busy."""
 
 _TILE = (32, 64)
@@ -49,7 +57,7 @@ class _Tiles(dlight.gpu.Matmul):
 
 def cut_long_sums(sch: Schedule, stage: Stage) -> None:
     """Cut the sums of a contraction into parts, if they are long or outputs are few."""
-    found = _cut(stage)
+    found = _sum_split(stage)
     if found is None:
         return
     axes, parts = found
@@ -91,7 +99,9 @@ def tiles(group: Sequence[Any], shared: Sequence[Any]) -> tuple[list[Any], list[
     if None in kernels:
         return None  # a map is left that could not be computed inside
     renamed = dict(zip(done.params, params, strict=True))
-    return [with_values(kernel, renamed) for kernel in kernels], list(done.body.block.alloc_buffers)
+    return [substitute_values(kernel, renamed) for kernel in kernels], list(
+        done.body.block.alloc_buffers
+    )
 
 
 def _on_one_axis(kernel: Any) -> Any | None:
@@ -107,7 +117,7 @@ def _on_one_axis(kernel: Any) -> Any | None:
     width = divisor(inner.extent)
     blocks = tvm.sym.Analyzer().simplify(divisor(outer.extent) * width)
     number = variable("block")
-    body = with_values(inner.body, at_point([outer, inner], number))
+    body = substitute_values(inner.body, at_point([outer, inner], number))
     return bound(number, blocks, "blockIdx.x", body)
 
 
@@ -126,11 +136,11 @@ def may_tile(stage: Stage) -> bool:
     if any(axis.extent is None for axis in both):
         return False  # TVM's rule pads the others alone, and an empty grid gets one block
     terms = [axis.extent for axis in stage.reduced]
-    short = None in terms or math.prod(terms) <= _LONGEST  # type: ignore[arg-type]
+    short = None in terms or math.prod(terms) <= _MAX_TERMS_PER_THREAD  # type: ignore[arg-type]
     return bool(left and right) and short
 
 
-def _cut(stage: Stage) -> tuple[int, int] | None:
+def _sum_split(stage: Stage) -> tuple[int, int] | None:
     """Return how many leading reduced axes to cut, as one, and into how many parts."""
     pair = operands(stage)
     if pair is None or stage.axes[0].reduced or any(not axis.extent for axis in stage.axes):
@@ -138,8 +148,10 @@ def _cut(stage: Stage) -> tuple[int, int] | None:
     both, left, right = _kinds(stage, pair)
     rows, columns = (math.ceil(volume(a) / t) for a, t in zip((left, right), _TILE, strict=True))
     terms = volume(stage.reduced)
-    wanted = min(math.ceil(_BLOCKS / (volume(both) * rows * columns)), terms // _SHORTEST)
-    wanted = max(wanted, math.ceil(terms / _LONGEST))
+    wanted = min(
+        math.ceil(_MIN_BUSY_BLOCKS / (volume(both) * rows * columns)), terms // _MIN_TERMS_PER_PART
+    )
+    wanted = max(wanted, math.ceil(terms / _MAX_TERMS_PER_THREAD))
     if wanted <= 1:
         return None
     for axes in range(1, len(stage.reduced) + 1):

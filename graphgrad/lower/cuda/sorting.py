@@ -44,7 +44,7 @@ def _sorts(op: Any) -> bool:
 
 
 def _on_device(op: Any) -> list[te.Tensor] | None:
-    """Return what becomes of a stage; None for one that is not topi's sorting."""
+    """The stage in place of another; None for one that is not topi's sorting."""
     if not _sorts(op) or len(op.inputs) != 1:
         return None
     recognized, sorted_on_device = _SORTING[str(op.tag)]

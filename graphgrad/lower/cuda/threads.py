@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ...ir.kernel_structure import static, with_values
+from ...ir.kernel_structure import static, substitute_values
 from ...ir.loops import bound, ceil_div, index, unravel, variable
 
 THREADS = 256
@@ -39,7 +39,7 @@ def one_thread_per_point(loops: Sequence[Any], body: Any) -> Any:
     point = block * threads + thread
     if not count or count % threads:
         body = tirx.IfThenElse(point < points, body, None)
-    body = with_values(body, at_point(loops, point))
+    body = substitute_values(body, at_point(loops, point))
     inner = bound(thread, index(threads), "threadIdx.x", body)
     return bound(block, tvm.sym.Analyzer().simplify(blocks), "blockIdx.x", inner)
 

@@ -15,16 +15,16 @@ import tvm
 import tvm_ffi
 from tvm import relax, te, tirx
 
-from ...ir.kernel_calls import is_kernel_call, uses_in, without_unused
+from ...ir.kernel_calls import drop_unused_kernels, is_kernel_call, uses_in
 from ...ir.passes import Phase, compiler_pass
-from ...ir.rewrite import with_body
+from ...ir.rewrite import replace_body
 from ...ir.tensor import accumulator_dtype
 from ...memory.donation import DONATED
 from ...memory.effect_order import may_write
 from ...ops.define import OPAQUE
 from ...ops.index import scatter
 from ...ops.indexing import Indexing
-from .merge import Part, with_epilogue
+from .merge import Part, fuse_epilogue
 
 _SCATTER_ADD = "graphgrad.scatter_add"
 
@@ -40,7 +40,7 @@ def accumulate_early(mod: tvm.IRModule) -> tvm.IRModule:
     builder = relax.BlockBuilder(mod)
     for name, func in mod.functions.items():
         if _has_movable_sums(func):
-            builder.update_func(name, _EarlySums(builder, func).function())
+            builder.update_func(name, _EarlyAccumulation(builder, func).function())
     return builder.get()
 
 
@@ -58,11 +58,11 @@ def fuse_accumulation(mod: tvm.IRModule) -> tvm.IRModule:
     """
     for name, func in list(mod.functions.items()):
         if _has_movable_sums(func):
-            mod = _FusedSums(mod, name, func).module()
+            mod = _AccumulationFusion(mod, name, func).module()
     return mod
 
 
-class _EarlySums:
+class _EarlyAccumulation:
     """One function, its sums with accumulators moved behind their gradients."""
 
     def __init__(self, builder: relax.BlockBuilder, func: relax.Function):
@@ -71,11 +71,11 @@ class _EarlySums:
         self._uses = uses_in(func)
 
     def function(self) -> relax.Function:
-        return _with_bindings(
-            self._func, [self._reordered(block.bindings) for block in self._func.body.blocks]
+        return _replace_bindings(
+            self._func, [self._reorder_bindings(block.bindings) for block in self._func.body.blocks]
         )
 
-    def _reordered(self, bindings: Sequence[Any]) -> list[Any]:
+    def _reorder_bindings(self, bindings: Sequence[Any]) -> list[Any]:
         bound = {binding.var for binding in bindings}
         following: dict[Any, Any] = {}
         for binding in bindings:
@@ -93,7 +93,7 @@ class _EarlySums:
         return order
 
     def _gradient(self, binding: Any) -> Any:
-        """Return what a binding adds to an accumulator; None if it does something else."""
+        """The term that a binding adds to an accumulator; None if it does something else."""
         if not _calls(binding.value, "relax.add"):
             return None
         left, right = binding.value.args
@@ -126,7 +126,7 @@ class _EarlySums:
         return [relax.VarBinding(total.var, value, total.span)]
 
 
-class _FusedSums:
+class _AccumulationFusion:
     """One function, its reductions and their sums with accumulators on the way into one kernel."""
 
     def __init__(self, mod: tvm.IRModule, name: Any, func: relax.Function):
@@ -142,19 +142,19 @@ class _FusedSums:
         changed = [self._fused(list(block.bindings)) for block in self._func.body.blocks]
         if not self._made:
             return self._mod
-        self._builder.update_func(self._name, _with_bindings(self._func, changed))
-        return without_unused(self._builder.get(), self._replaced)
+        self._builder.update_func(self._name, _replace_bindings(self._func, changed))
+        return drop_unused_kernels(self._builder.get(), self._replaced)
 
     def _fused(self, bindings: list[Any]) -> list[Any]:
         at = _positions(bindings)
         for total in list(bindings):
             if is_kernel_call(total.value) and isinstance(total.value.ty, relax.TensorType):
-                changed = self._with_sum(bindings, at, total)
+                changed = self._fuse_sum(bindings, at, total)
                 if changed is not bindings:
                     bindings, at = changed, _positions(changed)
         return bindings
 
-    def _with_sum(self, bindings: list[Any], at: dict[Any, int], total: Any) -> list[Any]:
+    def _fuse_sum(self, bindings: list[Any], at: dict[Any, int], total: Any) -> list[Any]:
         """Return the bindings with a sum in the kernel of its gradient, if that is possible."""
         arguments = list(total.value.args[1].fields)
         if not any(argument in self._accumulators for argument in arguments):
@@ -204,7 +204,7 @@ class _FusedSums:
 
     def _call(self, producer: Any, output: int | None, consumer: Any, position: int) -> Any | None:
         """Return the call of one kernel in place of two; None if it would not be better."""
-        merged = with_epilogue(self._part(producer), output or 0, self._part(consumer), position)
+        merged = fuse_epilogue(self._part(producer), output or 0, self._part(consumer), position)
         if merged is None:
             return None
         kernel = merged.kernel
@@ -249,8 +249,8 @@ def _positions(bindings: Sequence[Any]) -> dict[Any, int]:
     return {binding.var: position for position, binding in enumerate(bindings)}
 
 
-def _with_bindings(func: relax.Function, changed: list[list[Any]]) -> relax.Function:
+def _replace_bindings(func: relax.Function, changed: list[list[Any]]) -> relax.Function:
     """Return a function whose blocks have other bindings."""
     pairs = zip(func.body.blocks, changed, strict=True)
     blocks = [type(block)(bindings, block.span) for block, bindings in pairs]
-    return with_body(func, relax.SeqExpr(blocks, func.body.body, func.body.span))
+    return replace_body(func, relax.SeqExpr(blocks, func.body.body, func.body.span))

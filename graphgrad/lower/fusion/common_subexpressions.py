@@ -21,16 +21,16 @@ from ...ir.kernel_calls import (
     arguments_of,
     bytes_of,
     is_kernel_call,
+    map_dataflow_blocks,
     variables_of,
-    with_blocks_changed,
 )
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import renamed
 
-_FRACTION = 8
+_MIN_SIZE_RATIO = 8
 """How many times smaller than its arguments a result is at least."""
 
-_TINY = 1 << 14
+_MAX_TINY_BYTES = 1 << 14
 """Bytes of a result that is kept whatever it is computed from."""
 
 
@@ -46,11 +46,11 @@ def share_results(mod: tvm.IRModule) -> tvm.IRModule:
         for variable, func in mod.functions.items()
         if isinstance(func, tirx.PrimFunc) and relax.analysis.has_reshape_pattern(func)
     }
-    return with_blocks_changed(mod, lambda bindings: _shared(bindings, views))
+    return map_dataflow_blocks(mod, lambda bindings: _shared(bindings, views))
 
 
 def _shared(bindings: list[Any], views: Container[Any]) -> list[Any]:
-    leaving = _leaving(bindings, views)
+    leaving = _escaping(bindings, views)
     known: dict[Any, Any] = {}
     names: dict[Any, Any] = {}
     kept = []
@@ -69,7 +69,7 @@ def _shared(bindings: list[Any], views: Container[Any]) -> list[Any]:
     return kept
 
 
-def _leaving(bindings: list[Any], views: Container[Any]) -> set[Any]:
+def _escaping(bindings: list[Any], views: Container[Any]) -> set[Any]:
     """Return the variables in whose memory may be a value that is used behind the block."""
     leaving: set[Any] = set()
     for binding in reversed(bindings):
@@ -82,7 +82,7 @@ def _leaving(bindings: list[Any], views: Container[Any]) -> set[Any]:
 
 
 def _key(binding: Any, views: Container[Any]) -> Any | None:
-    """Return what a binding computes, if that is worth keeping, in a form that can be compared."""
+    """The key of a binding whose result is worth keeping, by which bindings are compared."""
     if not isinstance(binding, relax.VarBinding):
         return None
     value = binding.value
@@ -97,7 +97,7 @@ def _key(binding: Any, views: Container[Any]) -> Any | None:
 def _is_small(call: Any) -> bool:
     size = bytes_of(call.ty)
     sizes = [bytes_of(argument.ty) or 0 for argument in arguments_of(call)]
-    return size is not None and size <= max(_TINY, sum(sizes) // _FRACTION)
+    return size is not None and size <= max(_MAX_TINY_BYTES, sum(sizes) // _MIN_SIZE_RATIO)
 
 
 def _argument(expr: Any) -> Any | None:

@@ -10,7 +10,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import Schedule, renew_defs
 
-from ...ir.kernel_structure import stages, statements_of, with_other_names, with_values
+from ...ir.kernel_structure import rename_blocks, stages, statements_of, substitute_values
 from ...ir.loops import block
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps
@@ -24,7 +24,7 @@ class Part:
     arguments: list[Any]
 
 
-def with_epilogue(producer: Part, output: int, consumer: Part, position: int) -> Part | None:
+def fuse_epilogue(producer: Part, output: int, consumer: Part, position: int) -> Part | None:
     """Return the kernel that computes a reduction and, from each of its results, a map.
 
     Parameters
@@ -49,7 +49,7 @@ def with_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
         return None
     params = list(first.params[: len(producer.arguments)])
     results = list(first.params[len(producer.arguments) :])
-    second = _with_extents(second, second.params[position], results[output])
+    second = _bind_extents(second, second.params[position], results[output])
     arguments = list(producer.arguments)
     between = tirx.decl_buffer(results[output].shape, results[output].dtype, "gradient")
     values = {results[output]: between, second.params[position]: between}
@@ -63,15 +63,17 @@ def with_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
         else:
             params.append(second.params[i])
             arguments.append(argument)
-    map_nest = with_other_names(second.body.block.body, {stage.name for stage in found})
+    map_nest = rename_blocks(second.body.block.body, {stage.name for stage in found})
     root = first.body.block
     own = [*root.alloc_buffers, between]
-    whole = with_values(block("root", *statements_of(root.body), map_nest, buffers=own), values)
+    whole = substitute_values(
+        block("root", *statements_of(root.body), map_nest, buffers=own), values
+    )
     kernel = tirx.PrimFunc([*params, *results], whole, attrs=first.attrs)
     return Part(kernel, arguments) if _hands_over(kernel, between) else None
 
 
-def _with_extents(kernel: tirx.PrimFunc, taken: Any, made: Any) -> tirx.PrimFunc:
+def _bind_extents(kernel: tirx.PrimFunc, taken: Any, made: Any) -> tirx.PrimFunc:
     """Return a kernel in which a parameter's symbolic extents are those of another buffer.
 
     A buffer that is handed over tells nobody what its extents are; other parameters must.

@@ -16,10 +16,10 @@ from tvm.s_tir import Schedule
 from ...ir.kernel_calls import (
     arguments_of,
     bytes_of,
+    drop_unused_kernels,
     is_kernel_call,
+    map_dataflow_blocks,
     variables_of,
-    with_blocks_changed,
-    without_unused,
 )
 from ...ir.kernel_structure import Stage, stages
 from ...ir.passes import Phase, compiler_pass
@@ -28,7 +28,7 @@ from ..kernels.joint_reductions import are_siblings, may_join
 from .merge import Part
 from .side_by_side import side_by_side
 
-_LARGE = 1 << 16
+_MIN_SHARED_BYTES = 1 << 16
 """Bytes of a tensor that is worth reading once less."""
 
 
@@ -47,17 +47,17 @@ def fuse_siblings(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
         Which maps a schedule will inline; see `inline_maps`.
     """
     builder = relax.BlockBuilder(mod)
-    joining = _Joining(builder, mod, may_repeat)
-    changed = with_blocks_changed(mod, joining.joined)
+    joining = _SiblingFusion(builder, mod, may_repeat)
+    changed = map_dataflow_blocks(mod, joining.joined)
     if not joining.made:
         return mod
     for variable, func in changed.functions.items():
         if isinstance(func, relax.Function):
             builder.update_func(variable, func)
-    return without_unused(builder.get(), joining.replaced)
+    return drop_unused_kernels(builder.get(), joining.replaced)
 
 
-class _Joining:
+class _SiblingFusion:
     """Pairs of kernel calls on the way into one call.
 
     Attributes
@@ -102,14 +102,15 @@ class _Joining:
         return [new for i, binding in enumerate(bindings) for new in replaced.get(i, [binding])]
 
     def _large_arguments(self, binding: Any) -> list[Any]:
-        """Return what a reduction of one result reads that is worth reading once less."""
+        """The tensors that a reduction of one result reads which are worth reading once less."""
         value = binding.value
         if not is_kernel_call(value) or not isinstance(value.ty, relax.TensorType):
             return []
         large = [
             argument
             for argument in arguments_of(value)
-            if isinstance(argument, tvm.ir.Var) and (bytes_of(argument.ty) or 0) >= _LARGE
+            if isinstance(argument, tvm.ir.Var)
+            and (bytes_of(argument.ty) or 0) >= _MIN_SHARED_BYTES
         ]
         return large if large and self._reduction(value.args[0]) is not None else []
 

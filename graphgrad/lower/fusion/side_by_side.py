@@ -9,11 +9,11 @@ from tvm import tirx
 from tvm.s_tir import renew_defs
 
 from ...ir.kernel_structure import (
+    rename_blocks,
+    replace_statements,
     stages,
     statements_of,
-    with_other_names,
-    with_statements,
-    with_values,
+    substitute_values,
 )
 from .merge import Part
 
@@ -58,16 +58,16 @@ def side_by_side(
         for p, stay in zip(made, stays, strict=True)
         if not stay
     }
-    body = with_values(second.body, values)
+    body = substitute_values(second.body, values)
     taken = {stage.name for stage in stages(first) or []}
     statements = [
         *statements_of(first.body.block.body),
-        *(with_other_names(statement, taken) for statement in statements_of(body.block.body)),
+        *(rename_blocks(statement, taken) for statement in statements_of(body.block.body)),
     ]
     buffers = [*first.body.block.alloc_buffers, *body.block.alloc_buffers]
-    whole = with_values(with_statements(first.body, statements, buffers), inside)
+    whole = substitute_values(replace_statements(first.body, statements, buffers), inside)
     own = [*whole.block.alloc_buffers, *inside.values()]
-    whole = with_statements(whole, statements_of(whole.block.body), own)
+    whole = replace_statements(whole, statements_of(whole.block.body), own)
     params += [p for p in made if p not in inside]
     params += second.params[len(other.arguments) :]
     return Part(tirx.PrimFunc(params, whole, attrs=first.attrs), arguments)

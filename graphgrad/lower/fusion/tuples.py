@@ -12,7 +12,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ...ir.kernel_calls import variables_of, with_blocks_changed
+from ...ir.kernel_calls import map_dataflow_blocks, variables_of
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import renamed
 
@@ -25,7 +25,7 @@ def name_inner_tuples(mod: tvm.IRModule) -> tvm.IRModule:
 
     Stock fusion aborts on such an item, of which another item is taken.
     """
-    return with_blocks_changed(mod, _with_inner_tuples)
+    return map_dataflow_blocks(mod, _name_tuples)
 
 
 @compiler_pass(
@@ -37,10 +37,10 @@ def replace_tuples(mod: tvm.IRModule) -> tvm.IRModule:
 
     Nothing in a dataflow block has an effect but its value.
     """
-    return with_blocks_changed(mod, _without_items)
+    return map_dataflow_blocks(mod, _drop_items)
 
 
-def _with_inner_tuples(bindings: list[Any]) -> list[Any]:
+def _name_tuples(bindings: list[Any]) -> list[Any]:
     tuples: dict[Any, Any] = {}
     changed = []
     for binding in bindings:
@@ -56,7 +56,7 @@ def _with_inner_tuples(bindings: list[Any]) -> list[Any]:
     return changed
 
 
-def _without_items(bindings: list[Any]) -> list[Any]:
+def _drop_items(bindings: list[Any]) -> list[Any]:
     tuples: dict[Any, list[Any]] = {}
     names: dict[Any, Any] = {}
     kept = []
@@ -72,10 +72,10 @@ def _without_items(bindings: list[Any]) -> list[Any]:
             if isinstance(item, tvm.ir.Var) and isinstance(binding.var, relax.DataflowVar):
                 names[binding.var] = item
                 kept.pop()
-    return _without_dead(kept)
+    return _drop_dead(kept)
 
 
-def _without_dead(bindings: list[Any]) -> list[Any]:
+def _drop_dead(bindings: list[Any]) -> list[Any]:
     used: set[Any] = set()
     alive = []
     for binding in reversed(bindings):

@@ -26,7 +26,7 @@ _ARITHMETIC = (
 _COMPARISONS = (prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE)
 
 
-def with_long_indices(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+def lengthen_indices(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel of the same signature whose extents, loops and indices have 64 bits.
 
     What else is computed from its loops is computed in 32 bits as before.
@@ -36,7 +36,7 @@ def with_long_indices(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     kernel : PrimFunc
         Of blocks. If its tensors have no extents of 32 bits it is returned as it is.
     """
-    if not any(_is_short(size) for param in kernel.params for size in _sizes(param)):
+    if not any(_is_int32(size) for param in kernel.params for size in _sizes(param)):
         return kernel
     rewriting = _Rewriting({identity(var): tirx.Var(var.name, _LONG) for var in _counters(kernel)})
     return tvm_ffi.structural_map(
@@ -67,7 +67,7 @@ def _counters(kernel: tirx.PrimFunc) -> Iterator[Any]:
         tvm_ffi.structural_walk(size, (tvm.ir.Var, found.append))
     # The dtype of a parameter is the callers' business.
     own = {identity(param) for param in kernel.params}
-    return (var for var in found if _is_short(var) and identity(var) not in own)
+    return (var for var in found if _is_int32(var) and identity(var) not in own)
 
 
 class _Rewriting:
@@ -78,14 +78,14 @@ class _Rewriting:
         self.long = {identity(var) for var in counters.values()}
 
     def variable(self, var: Any, kind: tvm_ffi.DefRegionKind) -> Any:
-        """Return what stands where a variable is defined, or used."""
+        """The variable that takes another's place where it is defined, or used."""
         long = self.counters.get(identity(var))
         if long is None:
             return var
         return prim.Cast(tvm.ir.PrimType(_SHORT), long) if kind == kind.NONE else long
 
     def nodes(self) -> list[Any]:
-        """Return what is done with each kind of node, after its parts."""
+        """The replacement of each kind of node, after its parts."""
         return [
             (tirx.BufferType, self._tensor),
             (tvm.ir.TensorLoad, self._load),
@@ -132,7 +132,7 @@ class _Rewriting:
 
     def _comparison(self, node: Any) -> Any:
         """Return a comparison of what the loops count, in the form that TVM analyzes."""
-        if not _is_short(node.a) or not self._counts(node):
+        if not _is_int32(node.a) or not self._counts(node):
             return node
         return type(node)(self._index(node.a), self._index(node.b))
 
@@ -149,7 +149,7 @@ class _Rewriting:
 
     def _index(self, node: Any) -> Any:
         """Return an expression of 32 bits in 64, without casts of loop variables."""
-        if not _is_short(node):
+        if not _is_int32(node):
             return node
         if isinstance(node, prim.IntImm):
             return tirx.IntImm(_LONG, int(node.value))
@@ -160,5 +160,5 @@ class _Rewriting:
         return prim.Cast(tvm.ir.PrimType(_LONG), node)
 
 
-def _is_short(node: Any) -> bool:
+def _is_int32(node: Any) -> bool:
     return str(node.ty) == _SHORT

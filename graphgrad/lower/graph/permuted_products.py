@@ -76,7 +76,7 @@ class _Permutations:
             else block
             for block in self._func.body.blocks
         ]
-        body = relax.SeqExpr(_without_unread(blocks, self._func), self._func.body.body)
+        body = relax.SeqExpr(_drop_unread(blocks, self._func), self._func.body.body)
         old = self._func
         return relax.Function(
             old.params, body, old.ret_ty, old.is_pure, attrs=old.attrs, span=old.span
@@ -96,13 +96,13 @@ class _Permutations:
             if after is not None:
                 taken.add(after.var)
                 del self._bound[after.var]  # it is no permutation any more, but the product itself
-            yield self._with_permutations(binding, after)
+            yield self._absorb_permutations(binding, after)
 
     def _is_product(self, value: Any) -> bool:
         if not _calls(value, _MATMUL):
             return False
         dtype = str(value.ty.dtype)
-        operands = [self._unpermuted(operand)[0] for operand in value.args]
+        operands = [self._strip_permutation(operand)[0] for operand in value.args]
         return (
             accumulator_dtype(dtype) == dtype
             and all(str(operand.ty.dtype) == dtype for operand in operands)
@@ -116,9 +116,9 @@ class _Permutations:
         permutations = (b for b in bindings if _calls(b.value, _PERMUTATION))
         return next((b for b in permutations if b.value.args[0].same_as(product.var)), None)
 
-    def _with_permutations(self, product: Any, after: Any | None) -> Any:
+    def _absorb_permutations(self, product: Any, after: Any | None) -> Any:
         """Return the binding of a product that reads, and writes, in the order of memory."""
-        (left, left_axes), (right, right_axes) = map(self._unpermuted, product.value.args)
+        (left, left_axes), (right, right_axes) = map(self._strip_permutation, product.value.args)
         if after is None and left_axes == sorted(left_axes) and right_axes == sorted(right_axes):
             return product
         dtype, shape = str(product.value.ty.dtype), list(product.value.ty.shape.values)
@@ -133,8 +133,8 @@ class _Permutations:
         result = product if after is None else after
         return relax.VarBinding(result.var, self._builder.normalize(value), result.span)
 
-    def _unpermuted(self, operand: Any) -> tuple[Any, list[int]]:
-        """Return what an operand is a permutation of, and the axes of that in its order."""
+    def _strip_permutation(self, operand: Any) -> tuple[Any, list[int]]:
+        """The tensor that an operand is a permutation of, and its axes in the operand's order."""
         axes = list(range(len(type_shape(operand.ty))))
         value = self._bound.get(operand) if isinstance(operand, tvm.ir.Var) else None
         while value is not None and _calls(value, _PERMUTATION):
@@ -145,7 +145,7 @@ class _Permutations:
         return operand, axes
 
 
-def _without_unread(blocks: list[Any], func: relax.Function) -> list[Any]:
+def _drop_unread(blocks: list[Any], func: relax.Function) -> list[Any]:
     """Return blocks without the permutations that nothing reads any more."""
     read: set[Any] = set(_variables(func.body.body))
     kept: list[Any] = []

@@ -20,7 +20,7 @@ from ...ir.loops import block
 from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import replace_nodes, visit_nodes
 from ...ops.define import OPAQUE
-from .long_indices import with_long_indices
+from .long_indices import lengthen_indices
 
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
@@ -33,7 +33,7 @@ def specialize_kernels(mod: tvm.IRModule) -> tvm.IRModule:
     called = _called_kernels(mod)
     if not called:
         return mod
-    mod = _with_usual_kernels(mod, called)
+    mod = _normalize_kernels(mod, called)
     mutator = _Calls(mod)
     for variable, function in mod.functions.items():
         if isinstance(function, relax.Function):
@@ -57,15 +57,15 @@ def _called_kernels(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
     return list(called.values())
 
 
-def _with_usual_kernels(mod: tvm.IRModule, called: list[tvm.ir.GlobalVar]) -> tvm.IRModule:
+def _normalize_kernels(mod: tvm.IRModule, called: list[tvm.ir.GlobalVar]) -> tvm.IRModule:
     """Return a module whose called kernels have what TVM's own have: blocks and long indices."""
     changed = mod.clone()
     for variable in called:
-        changed.update_func(variable, with_long_indices(_of_blocks(mod[variable])))
+        changed.update_func(variable, lengthen_indices(_wrap_in_block(mod[variable])))
     return changed
 
 
-def _of_blocks(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+def _wrap_in_block(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel whose body is a block; bare loops are wrapped, and fused with nothing.
 
     TVM looks into the block of each kernel that is called, and aborts if there is none.
@@ -89,7 +89,7 @@ class _Calls(relax.PyExprMutator):
         call = self.visit_expr_post_order(call)
         if not isinstance(call.op, tvm.ir.Op) or call.op.name not in _CALLS:
             return call
-        types = [_with_numbers(ty) for ty in call.ty_args]
+        types = [_evaluate_extents(ty) for ty in call.ty_args]
         call = relax.Call(call.op, call.args, call.attrs, types, call.span)
         kernel = self.mod[call.args[0]]
         known = _known_extents(call, kernel)
@@ -97,13 +97,13 @@ class _Calls(relax.PyExprMutator):
             return call
         key = (call.args[0].name_hint, *((var, int(extent)) for var, extent in known.items()))
         if key not in self.made:
-            static = _with_extents(kernel, known)
+            static = _bind_extents(kernel, known)
             self.made[key] = self.builder_.add_func(static, call.args[0].name_hint)
         arguments = [self.made[key], *call.args[1:]]
         return relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
 
 
-def _with_numbers(ty: Any) -> Any:
+def _evaluate_extents(ty: Any) -> Any:
     """Return a type with its extents computed: binding T to 4 in T + 1 leaves a sum, 4 + 1."""
     simplify = tvm.sym.Analyzer().simplify
 
@@ -114,7 +114,7 @@ def _with_numbers(ty: Any) -> Any:
 
 
 def _known_extents(call: Any, kernel: tirx.PrimFunc) -> dict[int, tirx.IntImm]:
-    """Return what a call says of a kernel's symbolic extents and scalars, where it is a number."""
+    """The values of a kernel's symbolic extents and scalars in a call, where it is a number."""
     result = call.ty_args[0]
     results = list(result.fields) if isinstance(result, relax.TupleType) else [result]
     known: dict[int, tirx.IntImm] = {}
@@ -134,7 +134,7 @@ def _shape(value: Any) -> list[Any]:
     return list(getattr(shape, "values", shape) or [])
 
 
-def _with_extents(kernel: tirx.PrimFunc, known: dict[int, tirx.IntImm]) -> tirx.PrimFunc:
+def _bind_extents(kernel: tirx.PrimFunc, known: dict[int, tirx.IntImm]) -> tirx.PrimFunc:
     """Return a kernel of the same signature in which some extents are numbers."""
     tensors = [param for param in kernel.params if identity(param) not in known]
     inner = tirx.PrimFunc(tensors, kernel.body, kernel.ret_type, kernel.attrs)

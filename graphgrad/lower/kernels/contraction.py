@@ -18,12 +18,12 @@ from ...ir.kernel_structure import (
     statements_of,
     static,
     stride,
+    substitute_values,
     uses,
     volume,
-    with_values,
 )
 
-_LARGEST_COPY = 1 << 29
+_MAX_COPY_ELEMENTS = 1 << 29
 """Elements of a copy at most: its indices fit 32 bits, with what fills up its last panel."""
 
 
@@ -108,7 +108,7 @@ class Contraction:
         if factor in self.inside:
             return False
         used = self.used_by(factor, self.axes)
-        if any(axis.extent is None for axis in used) or volume(used) > _LARGEST_COPY:
+        if any(axis.extent is None for axis in used) or volume(used) > _MAX_COPY_ELEMENTS:
             return False
         shape = [static(extent) for extent in buffer_of(self.loads[factor]).shape]
         if all(shape) and volume(used) <= math.prod(extent or 0 for extent in shape):
@@ -142,7 +142,7 @@ def contraction_of(stage: Stage, realize: Any) -> Contraction | None:
     if operands(stage) is None or not _starts_at_zero(realize.block):
         return None
     block = realize.block
-    store = with_values(statements_of(block.body)[0], fixed_iterators(realize))
+    store = substitute_values(statements_of(block.body)[0], fixed_iterators(realize))
     term = _product(store.value, stage)
     extents = {v.var: v.dom.extent for v in block.iter_vars if static(v.dom.extent) is None}
     return Contraction(
@@ -179,7 +179,7 @@ def fixed_iterators(realize: Any) -> dict[Any, Any]:
 
 
 def _product(total: Any, stage: Stage) -> Any:
-    """Return what is added to the sum so far; None if nothing is."""
+    """The term that is added to the sum so far; None if nothing is."""
     if not isinstance(total, tirx.Add):
         return None
     return total.b if _reads_result(total.a, stage) else total.a

@@ -17,10 +17,10 @@ from ...ir.kernel_structure import (
     buffer_of,
     is_among,
     loop_nest,
+    replace_statements,
     stages,
     statements_of,
-    with_statements,
-    with_values,
+    substitute_values,
 )
 from ...ir.loops import loop, sequence
 from ...ir.passes import Phase, compiler_pass
@@ -50,16 +50,16 @@ def join_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
         if first is None:
             continue
         statements[first] = _joint(statements[first], statements[name])
-        (current[first],) = stages(_with_one(func, statements[first])) or []
+        (current[first],) = stages(_kernel_of(func, statements[first])) or []
         order.remove(name)
     if len(order) == len(found):
         return func
     body = [statements[name] for name in order]
-    return func.with_body(with_statements(func.body, body, func.body.block.alloc_buffers))
+    return func.with_body(replace_statements(func.body, body, func.body.block.alloc_buffers))
 
 
-def _with_one(func: tirx.PrimFunc, statement: Any) -> tirx.PrimFunc:
-    return func.with_body(with_statements(func.body, [statement], func.body.block.alloc_buffers))
+def _kernel_of(func: tirx.PrimFunc, statement: Any) -> tirx.PrimFunc:
+    return func.with_body(replace_statements(func.body, [statement], func.body.block.alloc_buffers))
 
 
 def _earlier_sibling(name: str, order: list[str], current: dict[str, Stage]) -> str | None:
@@ -113,7 +113,7 @@ def _joint(one: Any, other: Any) -> Any:
     block, added = first.block, second.block
 
     def ours(node: Any) -> Any:
-        return with_values(node, values)
+        return substitute_values(node, values)
 
     body = [*_parts(block.body), *map(ours, _parts(added.body))]
     binds = [part for part in body if isinstance(part, tirx.Bind)]

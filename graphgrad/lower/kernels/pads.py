@@ -10,7 +10,15 @@ import tvm
 from tvm import tirx
 from tvm.ir import prim
 
-from ...ir.kernel_structure import Axis, Load, Stage, buffer_of, is_conditional, static, with_values
+from ...ir.kernel_structure import (
+    Axis,
+    Load,
+    Stage,
+    buffer_of,
+    is_conditional,
+    static,
+    substitute_values,
+)
 from .contraction import fixed_iterators
 
 Terms = dict[Any, int]
@@ -46,7 +54,7 @@ def terms_of(index: Any, variables: Iterable[Any]) -> Terms | None:
 
 
 def border_of(stage: Stage, realize: Any) -> Border | None:
-    """Return what a stage copies, if it does nothing else but put zeros around it.
+    """The tensor that a stage copies, if it does nothing else but put zeros around it.
 
     Parameters
     ----------
@@ -55,7 +63,7 @@ def border_of(stage: Stage, realize: Any) -> Border | None:
         Its block.
     """
     fixed = fixed_iterators(realize)
-    choice = with_values(stage.values[0], fixed)
+    choice = substitute_values(stage.values[0], fixed)
     if stage.reduced or not _is_choice(choice):
         return None
     condition, value, other = _parts(choice)
@@ -64,7 +72,7 @@ def border_of(stage: Stage, realize: Any) -> Border | None:
     axes = {axis.var: axis for axis in stage.axes}
     inside = _ranges(condition, axes)
     (store,) = stage.stores
-    written = [terms_of(with_values(index, fixed), axes) for index in store.indices]
+    written = [terms_of(substitute_values(index, fixed), axes) for index in store.indices]
     read = [terms_of(index, axes) for index in value.indices]
     shape = [static(extent) for extent in buffer_of(value).shape]
     if inside is None or len(read) != len(written):
@@ -141,7 +149,7 @@ def _conjuncts(condition: Any) -> Iterable[Any]:
 
 
 def _at_least_zero(comparison: Any) -> Any | None:
-    """Return what a comparison asks not to be negative."""
+    """The expression that a comparison asks not to be negative."""
     if isinstance(comparison, prim.GE):
         return comparison.a - comparison.b
     if isinstance(comparison, prim.LE):

@@ -109,7 +109,7 @@ def _reduced(
     reducer: Any,
     term: Callable[[Any, dict[int, Any]], Any] = lambda value, _: value,
 ) -> Any:
-    """Return what a reducer makes of the terms, each of an element and the axes that it is along.
+    """The reduction of the terms, each of an element and the axes that it is along.
 
     Tensors if the reducer is one of tuples.
     """

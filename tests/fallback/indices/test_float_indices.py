@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from graphgrad.fallback.indices.float_indices import without_floats
+from graphgrad.fallback.indices.float_indices import replace_float_arithmetic
 from graphgrad.fallback.indices.linear_system import Axis
 from graphgrad.fallback.walk import identity, is_load, postorder
 from tests.fallback.index_maps import scaled
@@ -31,7 +31,7 @@ def axis(name, extent, low=0):
 )
 def test_floors_of_floats_become_integer_divisions(scale, offset, dtype):
     i = axis("i", 40, 3)
-    index = without_floats(scaled(i.var, scale, offset, dtype), [i])
+    index = replace_float_arithmetic(scaled(i.var, scale, offset, dtype), [i])
     assert all("float" not in str(node.ty) for node in postorder(index))
     for value in range(3, 43):
         expected = int(np.floor((value + offset) * scale - offset))
@@ -61,7 +61,7 @@ def test_floors_of_floats_become_integer_divisions(scale, offset, dtype):
 def test_floats_that_are_not_certain_stay(index):
     i = axis("i", 40)
     before = index(i.var)
-    assert without_floats(before, [i]).same_as(before)
+    assert replace_float_arithmetic(before, [i]).same_as(before)
     assert not any(is_load(node) for node in postorder(before))
 
 
@@ -82,7 +82,7 @@ def test_random_scales_give_what_numbers_of_the_dtype_do(dtype):
         scale, offset = source / target, generator.choice([0.0, 0.5])
         i = axis("i", int(target))
         before = scaled(i.var, scale, offset, dtype)
-        after = without_floats(before, [i])
+        after = replace_float_arithmetic(before, [i])
         if after.same_as(before):
             continue
         replaced += 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from graphgrad.fallback.kernels.choices import without_branches
+from graphgrad.fallback.kernels.choices import select_without_branching
 from graphgrad.fallback.walk import is_conditional, postorder
 from tests.fallback.interpreter import evaluate
 
@@ -20,7 +20,7 @@ def branches(body, reduced=False):
         stage = te.compute((4,), lambda i: te.sum(body(i, k), axis=k))
     else:
         stage = te.compute((4, 6), body)
-    (result,) = without_branches([stage])
+    (result,) = select_without_branching([stage])
     known = [(X, np.random.default_rng(0).uniform(-1, 1, (4, 6))), (AT, np.array([0, 9, 2, 0]))]
     before, after = evaluate([stage, result], known)
     np.testing.assert_array_equal(before, after)

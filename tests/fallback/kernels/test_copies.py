@@ -5,7 +5,7 @@ import pytest
 from tvm import te, tirx
 
 from graphgrad.fallback.graph import operations
-from graphgrad.fallback.kernels.copies import original, without_copies
+from graphgrad.fallback.kernels.copies import original, read_through_copies
 from graphgrad.fallback.kinds import Kind, copied, map_stage, marked
 from tests.fallback.interpreter import evaluate
 
@@ -25,7 +25,7 @@ def doubled(tensor, *shape, at):
 
 def test_copies_are_read_through(x):
     transposed = map_stage((6, 4), lambda j, i: x(i, j), "transposed")
-    (result,) = without_copies([doubled(transposed, 3, 4, at=lambda j, i: (2 * j, i))])
+    (result,) = read_through_copies([doubled(transposed, 3, 4, at=lambda j, i: (2 * j, i))])
     assert names(result) == ["doubled"]
 
 
@@ -34,7 +34,7 @@ def test_border_is_kept_where_it_is_read(x):
         return tirx.if_then_else(j >= 1, x(i, j - 1), tirx.const(0.0, "float64"))
 
     pad = map_stage((4, 7), padded, "pad")
-    inside, all_of_it = without_copies(
+    inside, all_of_it = read_through_copies(
         [doubled(pad, 4, 6, at=lambda i, j: (i, j + 1)), doubled(pad, 4, 7, at=lambda i, j: (i, j))]
     )
     assert names(inside) == ["doubled"]
@@ -54,7 +54,7 @@ def test_operands_of_a_contraction_are_kept(x):
         name="total",
         attrs=marked(Kind.CONTRACTION),
     )
-    assert names(without_copies([total])[0]) == ["copy", "total"]
+    assert names(read_through_copies([total])[0]) == ["copy", "total"]
 
 
 def test_a_tensor_that_is_another_one(x):

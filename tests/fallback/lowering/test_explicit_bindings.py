@@ -8,7 +8,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 import graphgrad as gg
-from graphgrad.fallback.lowering.explicit_bindings import with_explicit_bindings
+from graphgrad.fallback.lowering.explicit_bindings import bind_shared_values
 from graphgrad.fallback.lowering.prim_func import create_prim_func
 from tests.fallback import running
 
@@ -41,7 +41,7 @@ def bound(start, step, depth, rest=lambda v: v):
 def run(body):
     x = te.placeholder((4,), "float64", name="x")
     y = te.compute((4,), lambda i: body(x, i), name="y")
-    func = with_explicit_bindings(te.create_prim_func([x, y]))
+    func = bind_shared_values(te.create_prim_func([x, y]))
     result = tvm.runtime.tensor(np.full(4, np.nan))
     tvm.compile(func, "llvm")(tvm.runtime.tensor(VALUES), result)
     return result.numpy()
@@ -114,7 +114,7 @@ def test_stages_that_bind_the_same_variable():
         (4,), lambda i: tirx.if_then_else(i % 3 < 2, prim.Let(v, x(i) * 2.0, v * v), 0.0), name="a"
     )
     second = te.compute((4,), lambda i: prim.Let(v, x(i) + 1.0, v * v), name="b")
-    func = with_explicit_bindings(te.create_prim_func([x, first, second]))
+    func = bind_shared_values(te.create_prim_func([x, first, second]))
     assert number_of_bindings(func) == 1
     results = [tvm.runtime.tensor(np.full(4, np.nan)) for _ in range(2)]
     tvm.compile(func, "llvm")(tvm.runtime.tensor(VALUES), *results)
@@ -135,8 +135,8 @@ def test_small_bindings_stay_for_schedules(depth, left):
     x = te.placeholder((4,), "float64", name="x")
     y = te.compute((4,), lambda i: bound(x(i), STEPS["product"][0], depth), name="y")
     stock = te.create_prim_func([x, y])
-    assert number_of_bindings(with_explicit_bindings(stock)) == left
-    assert number_of_bindings(with_explicit_bindings(stock, small_stay=False)) == 0
+    assert number_of_bindings(bind_shared_values(stock)) == left
+    assert number_of_bindings(bind_shared_values(stock, small_stay=False)) == 0
 
 
 @pytest.mark.parametrize("length", [4, te.var("n")], ids=["static", "symbolic"])
@@ -161,7 +161,7 @@ def test_bindings_of_recurrences(length):
 def test_functions_without_bindings_stay_as_they_are():
     x = te.placeholder((4,), "float64", name="x")
     func = te.create_prim_func([x, te.compute((4,), lambda i: x[i] * 2.0)])
-    assert tvm_ffi.structural_equal(with_explicit_bindings(func), func)
+    assert tvm_ffi.structural_equal(bind_shared_values(func), func)
 
 
 def test_conditions_that_a_binding_kept_apart_do_not_meet():

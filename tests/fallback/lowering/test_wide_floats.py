@@ -10,7 +10,7 @@ from tvm.script import tirx as T
 
 from graphgrad.errors import ArgumentError
 from graphgrad.fallback import create_prim_func
-from graphgrad.fallback.lowering.wide_floats import with_wide_floats
+from graphgrad.fallback.lowering.wide_floats import widen_bfloat16
 from tests.fallback.interpreter import numpy_dtype
 from tests.fallback.lowered import buffers_of
 from tests.fallback.running import executable, run, unwritten
@@ -203,7 +203,7 @@ def test_tvm_itself_takes_bits_for_numbers():
 def test_it_may_be_applied_again():
     x = placeholder("x", ROWS)
     func = create_prim_func([x, *largest(x, "bfloat16")])
-    tvm.ir.assert_structural_equal(with_wide_floats(func), func)
+    tvm.ir.assert_structural_equal(widen_bfloat16(func), func)
 
 
 def test_stages_that_were_put_into_one_another():
@@ -213,7 +213,7 @@ def test_stages_that_were_put_into_one_another():
     places, values = largest(halves, "float32")
     schedule = s_tir.Schedule(te.create_prim_func([x, places, values]))
     schedule.compute_inline(schedule.get_sblock("halves"))
-    func = with_wide_floats(schedule.mod["main"])
+    func = widen_bfloat16(schedule.mod["main"])
     *_, at, given = run(func, ROWS, *unwritten(places, values))
     np.testing.assert_array_equal(at, [1, 0, 2, 1])
     np.testing.assert_array_equal(given, [1.5, -2.5, 0.5, -4])
@@ -246,7 +246,7 @@ def named_twice(x: T.Buffer((4,), "bfloat16"), y: T.Buffer((4,), "bfloat16")):
 
 
 def test_memory_between():
-    func = with_wide_floats(named_twice)
+    func = widen_bfloat16(named_twice)
     dtypes = {buffer.name: str(buffer.ty.dtype) for buffer in buffers_of(func)}
     assert dtypes == {"twice": "bfloat16", "given": "bfloat16", "other": "float32"}
     values = rounded([1, -2, 0.5, 3])
@@ -257,7 +257,7 @@ def test_memory_between():
 def test_functions_without_bfloat16_stay():
     x = te.placeholder((4,), "float32", name="x")
     func = te.create_prim_func([x, te.compute((4,), lambda i: te.exp(x[i]))])
-    assert with_wide_floats(func).same_as(func)
+    assert widen_bfloat16(func).same_as(func)
 
 
 TINY = te.placeholder((4,), "float8_e4m3fn", name="tiny")

@@ -7,7 +7,7 @@ import tvm
 
 import graphgrad as gg
 from graphgrad.lower import pipeline
-from graphgrad.lower.codegen.gc_pause import without_collection
+from graphgrad.lower.codegen.gc_pause import pause_gc
 
 
 @pytest.fixture
@@ -20,13 +20,13 @@ def collector():
 
 
 def test_nothing_is_collected_inside(collector):
-    with without_collection():
+    with pause_gc():
         assert not gc.isenabled()
     assert gc.isenabled()
 
 
 def test_the_last_one_that_ends_resumes(collector):
-    first, second = without_collection(), without_collection()
+    first, second = pause_gc(), pause_gc()
     with first:
         with second:
             pass
@@ -35,14 +35,14 @@ def test_the_last_one_that_ends_resumes(collector):
 
 
 def test_an_error_resumes(collector):
-    with pytest.raises(KeyError), without_collection():
+    with pytest.raises(KeyError), pause_gc():
         raise KeyError
     assert gc.isenabled()
 
 
 def test_who_has_disabled_it_finds_it_disabled(collector):
     gc.disable()
-    with without_collection():
+    with pause_gc():
         pass
     assert not gc.isenabled()
 

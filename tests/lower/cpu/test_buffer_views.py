@@ -9,7 +9,7 @@ from tvm.s_tir import SBlock
 
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.kernel_structure import Load, statements_of
-from graphgrad.lower.cpu.buffer_views import StandIn, block_of, joined, restated, with_nests
+from graphgrad.lower.cpu.buffer_views import BufferView, block_of, joined, replace_nests, restated
 from tests.lower.kernel_programs import tensor
 
 
@@ -39,8 +39,10 @@ def halves(func):
                 f"half{digit}",
             )
         )
-        stand_ins.append(StandIn(own, whole, lambda indices, digit=digit: [indices[0] * 2 + digit]))
-    return with_nests(func, nests, [one.own for one in stand_ins]), stand_ins
+        stand_ins.append(
+            BufferView(own, whole, lambda indices, digit=digit: [indices[0] * 2 + digit])
+        )
+    return replace_nests(func, nests, [one.own for one in stand_ins]), stand_ins
 
 
 def buffers(body):
@@ -94,7 +96,7 @@ def test_a_stand_in_for_a_stand_in():
     apart, stand_ins = halves(func)
     (even, odd) = stand_ins
     inner = tirx.decl_buffer([2, 2], "float32", "inner")
-    rows = StandIn(inner, even.own, lambda indices: [indices[0] * 2 + indices[1]])
+    rows = BufferView(inner, even.own, lambda indices: [indices[0] * 2 + indices[1]])
 
     def split(node):
         if not node.buffer.same_as(even.own):
@@ -116,6 +118,6 @@ def test_nothing_to_join_changes_nothing():
 
 def test_whose_elements_are_where_they_would_be():
     own, whole = tirx.decl_buffer([4, 8, 5], "float32"), tirx.decl_buffer([32, 5], "float32")
-    assert StandIn(own, whole, lambda i: [i[0] * 8 + i[1], i[2]]).keeps_addresses()
+    assert BufferView(own, whole, lambda i: [i[0] * 8 + i[1], i[2]]).keeps_addresses()
     half = tirx.decl_buffer([16, 5], "float32")
-    assert not StandIn(half, whole, lambda i: [i[0] * 2, i[1]]).keeps_addresses()
+    assert not BufferView(half, whole, lambda i: [i[0] * 2, i[1]]).keeps_addresses()

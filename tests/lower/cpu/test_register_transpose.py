@@ -10,7 +10,7 @@ from graphgrad.fallback import create_prim_func
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.kernel_structure import stages
 from graphgrad.ir.loops import block, scratch
-from graphgrad.lower.cpu.contraction import with_nests
+from graphgrad.lower.cpu.contraction import replace_stages
 from graphgrad.lower.cpu.register_transpose import transpose_matrix, transpose_square, transposed
 from tests.guarded_memory import guarded_tensor
 from tests.lower.kernel_programs import HOST, tensor
@@ -66,7 +66,7 @@ def test_a_square(side, dtype):
         return tirx.BufferStore(result, values, [tirx.const(column, "int64"), whole])
 
     nest = transpose_square(dtype, "int64", side, read, store)
-    changed = func.with_body(with_nests(func.body, {stage.name: nest}, []))
+    changed = func.with_body(replace_stages(func.body, {stage.name: nest}, []))
     library = tvm.compile(changed.with_attr("global_symbol", "main"), target=HOST)
     values = np.arange(side * side).reshape(side, side).astype(dtype)
     out = guarded_tensor(np.zeros_like(values))

@@ -8,7 +8,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock
 
-from graphgrad.ir.kernel_structure import with_block_body
+from graphgrad.ir.kernel_structure import replace_block_body
 from graphgrad.ir.visits import replace_nodes
 from graphgrad.lower.cpu.vector_math import vectorize_math
 from tests.lower.kernel_programs import run as run_kernel
@@ -136,7 +136,7 @@ def test_values_that_statements_name():
             store = block.body
             twice = tirx.BufferStore(store.buffer, name + name * name, store.indices)
             body = tirx.SeqStmt([tirx.Bind(name, store.value), twice])
-            return with_block_body(block, body)
+            return replace_block_body(block, body)
 
         func = func.with_body(replace_nodes(func.body, SBlock, both))
         return vectorize_math(func)

@@ -4,7 +4,7 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.ir.rewrite import bindings_of, rebuilt, with_body
+from graphgrad.ir.rewrite import bindings_of, rebuilt, replace_body
 from graphgrad.lower.graph.direct_calls import resolve_closures
 from tests.lower import aliasing
 from tests.lower.op_names import op_names
@@ -74,7 +74,7 @@ def test_a_closure_is_known_by_another_name():
         return [binding]
 
     body = rebuilt(rebuilt(mod["main"].body, named_again), by_alias)
-    mod["main"] = with_body(mod["main"], body)
+    mod["main"] = replace_body(mod["main"], body)
     assert len(direct_calls(resolve_closures(mod))) == 2
 
 

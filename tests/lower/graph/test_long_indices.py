@@ -7,7 +7,7 @@ import tvm_ffi
 from tvm import relax, te, tirx, topi
 from tvm.script import tirx as T
 
-from graphgrad.lower.graph.long_indices import with_long_indices
+from graphgrad.lower.graph.long_indices import lengthen_indices
 from tests.running import function, run
 
 F32 = "float32"
@@ -86,18 +86,18 @@ def test_short_kernels_compute_the_same_between_ops(expressions, extent):
 def test_short_kernels_become_what_tvm_makes_with_long_indices(expressions):
     short = kernel_of(expressions, 5)
     expected = kernel_of(expressions, 5, index_dtype_override="int64")
-    tvm.ir.assert_structural_equal(with_long_indices(short), expected)
+    tvm.ir.assert_structural_equal(lengthen_indices(short), expected)
 
 
 def test_long_kernels_are_left_alone():
     kernel = kernel_of(elementwise, 5, index_dtype_override="int64")
-    assert with_long_indices(kernel).same_as(kernel)
+    assert lengthen_indices(kernel).same_as(kernel)
 
 
 def test_numbers_that_loops_make_keep_their_dtype():
     kernel = te.create_prim_func([te.compute((5,), lambda i: i * 3, name="numbers")])
     stores = []
-    tvm_ffi.structural_walk(with_long_indices(kernel), (tirx.BufferStore, stores.append))
+    tvm_ffi.structural_walk(lengthen_indices(kernel), (tirx.BufferStore, stores.append))
     (store,) = stores
     assert (str(store.value.ty), str(store.indices[0].ty)) == ("int32", "int64")
 

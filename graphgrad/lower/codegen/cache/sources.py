@@ -18,7 +18,7 @@ _TVM_PACKAGE = Path(tvm.__file__).parent
 
 _TVM_LIBRARY = "tvm_compiler.dll" if sys.platform == "win32" else "libtvm_compiler.*"
 
-_LOADED = time.time()
+_LOAD_TIME = time.time()
 
 _LOADING_SECONDS = 30
 """How long before that the first module of graphgrad may have been read, at most."""
@@ -46,7 +46,7 @@ def sources_digest() -> str | None:
 
 @cache
 def tvm_identity() -> list[Any] | None:
-    """Return what tells one build of TVM from another; None if that cannot be told.
+    """The identity of a build of TVM; None if that cannot be told.
 
     Its Python sources decide code too. They are many, so that names, sizes and times stand for
     them, and they are looked at once in a process.
@@ -83,4 +83,4 @@ def _changed_since_loaded(paths: list[Path]) -> bool:
     except OSError:
         return True
     latest = max((max(each.st_mtime, each.st_ctime) for each in facts), default=0.0)
-    return latest > _LOADED - _LOADING_SECONDS
+    return latest > _LOAD_TIME - _LOADING_SECONDS

@@ -9,21 +9,21 @@ from .border import unread
 from .emit import emit
 from .order import plan
 from .plan import Loop, Plan
-from .replace import blocks_of, nest_of, pays, with_nests
-from .store import EpilogueSink, PlainSink, Sink, sink_of
+from .replace import blocks_of, nest_of, pays, replace_stages
+from .store import EpilogueStore, PlainStore, ResultStore, result_store_of
 
 __all__ = [
-    "EpilogueSink",
+    "EpilogueStore",
     "Loop",
-    "PlainSink",
+    "PlainStore",
     "Plan",
-    "Sink",
+    "ResultStore",
     "blocks_of",
     "emit",
     "nest_of",
     "pays",
     "plan",
-    "sink_of",
+    "replace_stages",
+    "result_store_of",
     "unread",
-    "with_nests",
 ]

@@ -20,33 +20,33 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ....ir.kernel_structure import linear_coefficient, uses, with_values
+from ....ir.kernel_structure import linear_coefficient, substitute_values, uses
 from ....ir.loops import block, loops, sequence, variable
 from ...kernels.contraction import Contraction, known
 from .elements import Place, Registers, each_element, registers_of
 from .frame import Frame
 from .pack import Panels, filled, panels_of
 from .plan import Loop, Plan
-from .prefetch import later_terms, next_rows
-from .store import Sink
+from .prefetch import prefetch_later_terms, prefetch_next_rows
+from .store import ResultStore
 
 _Element = Callable[[Place], Any]
 """From a place in a tile to the value there, or to the statement that is done for it."""
 
 
-def emit(contraction: Contraction, plan: Plan, sink: Sink) -> Any:
+def emit(contraction: Contraction, plan: Plan, result_store: ResultStore) -> Any:
     """Return the statement that computes a contraction.
 
     Parameters
     ----------
     contraction : Contraction
     plan : Plan
-    sink : Sink
+    result_store : ResultStore
         What becomes of the results.
     """
     kind = ForKind.PARALLEL if plan.parallel else ForKind.SERIAL
     panels = {factor: panels_of(contraction, plan, factor, axis) for factor, axis in plan.packed}
-    emitter = _Emitter(contraction, plan, sink, panels, kind)
+    emitter = _Emitter(contraction, plan, result_store, panels, kind)
     fills = [filled(contraction, plan, one, kind) for one in panels.values()]
     statement, buffers = emitter.nest()
     return block(
@@ -64,13 +64,13 @@ class _Emitter:
         self,
         contraction: Contraction,
         plan: Plan,
-        sink: Sink,
+        result_store: ResultStore,
         panels: dict[int, Panels],
         kind: ForKind,
     ) -> None:
         self._contraction = contraction
         self._plan = plan
-        self._sink = sink
+        self._sink = result_store
         self._panels = panels
         self._kind = kind
 
@@ -90,11 +90,11 @@ class _Emitter:
             body = sequence(clear.around(plan.tiles, self._clear(clear, sums, scope)), body)
         if not plan.parts:
             last = frame.renewed(plan.tiles)
-            body = sequence(body, last.around(plan.tiles, self._stored_sums(last, sums, scope)))
+            body = sequence(body, last.around(plan.tiles, self._store_sums(last, sums, scope)))
             return frame.in_parallel(across, block("task", body, buffers=[sums]), self._kind), []
         last = Frame(self._contraction, plan)
         total = last.in_parallel(
-            [*plan.tasks, *plan.tiles], self._stored_sums(last, sums, scope), self._kind
+            [*plan.tasks, *plan.tiles], self._store_sums(last, sums, scope), self._kind
         )
         return sequence(frame.in_parallel(across, body, self._kind), total), [sums]
 
@@ -104,7 +104,7 @@ class _Emitter:
         return tirx.decl_buffer(shape, self._contraction.dtype, "partial_sums")
 
     def _tile(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
-        """Return what computes one tile, and hands it over or adds it to partial sums."""
+        """The statement that computes one tile, and hands it over or adds it to partial sums."""
         plan, dtype = self._plan, self._contraction.dtype
         registers = registers_of(plan, dtype)
         zero = tirx.const(0, dtype)
@@ -118,7 +118,7 @@ class _Emitter:
         ]
         buffers = list(registers.buffers)
         if sums is not None:
-            adding = self._adding(frame, sums, scope)
+            adding = self._add_element(frame, sums, scope)
             steps.append(each_element(plan, adding, registers=registers))
         elif self._stores_vectors() and not (self._sink.once and len(buffers) > 1):
             steps.append(self._store_vectors(frame, _held, ForKind.UNROLLED, registers))
@@ -152,15 +152,15 @@ class _Emitter:
     def _terms(self, frame: Frame, term: Any) -> Any:
         """Return the loops that add all terms to a tile, and fetch what is read next."""
         plan = self._plan
-        term = sequence(*later_terms(self._contraction, plan, frame), term)
+        term = sequence(*prefetch_later_terms(self._contraction, plan, frame), term)
         if plan.fetched is None:
             return frame.around(plan.terms, term, plan.unrolled)
         line = frame.around(plan.terms[-1:], term)
-        fetch = next_rows(self._contraction, plan, frame)
+        fetch = prefetch_next_rows(self._contraction, plan, frame)
         return frame.around(plan.terms[:-1], sequence(fetch, line))
 
     def _term(self, frame: Frame, add: _Element, registers: Registers) -> Any:
-        """Return what adds one term to all elements of a tile, where it is inside the factors.
+        """The statement that adds one term to all elements of a tile, where it is inside the factors.
 
         Most often it is for all rows, which is asked once. Otherwise each row asks for itself.
         """
@@ -174,28 +174,28 @@ class _Emitter:
 
         def inside(places: Sequence[Any]) -> Any:
             at = frame.read(places, frame.number(0))
-            return _not_negative(with_values(one, at) for one in own)
+            return _all_nonnegative(substitute_values(one, at) for one in own)
 
         term = plain
         if own:
-            closest = _not_negative(self._least(frame, one) for one in own)
+            closest = _all_nonnegative(self._lower_bound(frame, one) for one in own)
             single = each_element(self._plan, add, guard=inside, registers=registers)
             term = tirx.IfThenElse(closest, plain, single)
         if common:
             at = frame.read([frame.number(0) for _ in rows], frame.number(0))
             term = tirx.IfThenElse(
-                _not_negative(with_values(one, at) for one in common), term, None
+                _all_nonnegative(substitute_values(one, at) for one in common), term, None
             )
         return term
 
-    def _least(self, frame: Frame, distance: Any) -> Any:
+    def _lower_bound(self, frame: Frame, distance: Any) -> Any:
         """Return the least value of an affine function of the axes over all rows of a tile."""
         places = []
         for axis, length in self._plan.rows:
             factor = linear_coefficient(distance, axis.var)
             assert factor is not None
             places.append(frame.number(0 if factor >= 0 else length - 1))
-        return with_values(distance, frame.read(places, frame.number(0)))
+        return substitute_values(distance, frame.read(places, frame.number(0)))
 
     def _product(self, frame: Frame, place: Place) -> Any:
         plan, rows, column = self._plan, place.rows, place.column
@@ -208,7 +208,7 @@ class _Emitter:
                 places = {plan.vector.var: column, **dict(zip(row_axes, rows, strict=True))}
                 factors.append(panels.at(at, frame.tile_of(panels.axis), places[panels.axis.var]))
             else:
-                factors.append(with_values(factor, at))
+                factors.append(substitute_values(factor, at))
         return factors[0] * factors[1]
 
     def _clear(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
@@ -218,8 +218,8 @@ class _Emitter:
             self._plan, lambda one: tirx.BufferStore(sums, zero, [*place, *one.rows, one.column])
         )
 
-    def _adding(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> _Element:
-        """Return what adds an element to the partial sums; the first and only one is stored."""
+    def _add_element(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> _Element:
+        """The statement that adds an element to the partial sums; the first and only one is stored."""
         tile = [frame.tile(one) for one in scope]
 
         def add(place: Place) -> Any:
@@ -230,8 +230,8 @@ class _Emitter:
 
         return add
 
-    def _stored_sums(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
-        """Return what adds up the partial sums of one tile, part after part, and hands it over."""
+    def _store_sums(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
+        """The statement that adds up the partial sums of one tile, part after part, and hands it over."""
         parts: list[dict[Loop, int]] = [{}]
         for one in self._plan.parts:
             assert one.trips is not None
@@ -260,7 +260,7 @@ class _Emitter:
     def _store_vectors(
         self, frame: Frame, value: _Element, kind: ForKind, registers: Registers | None = None
     ) -> Any:
-        """Return what hands over a tile, vector by vector.
+        """The statement that hands over a tile, vector by vector.
 
         The last columns may be those of the tile before again: the same values.
         """
@@ -273,7 +273,7 @@ class _Emitter:
         return each_element(self._plan, store, kind, registers=registers)
 
     def _store_elements(self, frame: Frame, value: _Element) -> Any:
-        """Return what hands over a tile that is in memory, each element once."""
+        """The statement that hands over a tile that is in memory, each element once."""
         plan = self._plan
         rows = [variable("row", frame.dtype) for _ in plan.rows]
         column = variable("column", frame.dtype)
@@ -311,5 +311,5 @@ def _held(place: Place) -> Any:
     return place.register
 
 
-def _not_negative(values: Iterable[Any]) -> Any:
+def _all_nonnegative(values: Iterable[Any]) -> Any:
     return tirx.all(*[value >= 0 for value in values])

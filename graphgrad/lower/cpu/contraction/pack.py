@@ -9,19 +9,19 @@ from typing import Any
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ....ir.kernel_structure import Axis, with_values
+from ....ir.kernel_structure import Axis, substitute_values
 from ....ir.loops import ceil_div, fused, loop, loops, variable
 from ...kernels.contraction import Contraction, known
 from ..register_transpose import SIDES, transpose_square
 from .plan import Plan
 
-_BLOCK = 16
+_BLOCK_TERMS = 16
 """Terms along one axis that are copied together, for all panels: they share lines or pages."""
 
-_FULL = 12
+_MIN_BLOCK_TERMS = 12
 """Terms from which a block is large enough."""
 
-_RUN = 32
+_SQUARES_PER_RUN = 32
 """Squares copied one after the other along the rows of a source."""
 
 
@@ -88,11 +88,11 @@ def filled(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) 
     if contraction.step(panels.factor, panels.axis) != 1:
         found = _squares(contraction, plan, panels)
     if found is not None:
-        return _transposing(contraction, plan, panels, *found, kind)
-    return _copying(contraction, plan, panels, kind)
+        return _transpose_nest(contraction, plan, panels, *found, kind)
+    return _copy_nest(contraction, plan, panels, kind)
 
 
-def _copying(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) -> Any:
+def _copy_nest(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) -> Any:
     """Return the nest that copies elements, or vectors of them, in the order in which they lie.
 
     A block of terms is copied for all tiles before the next one.
@@ -113,7 +113,7 @@ def _copying(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind
             within.append((at[one.var], count))
     across.append((tile, ceil_div(axis.extent, length)))
     indices = {**at, axis.var: _index(plan, axis, tile, place)}
-    value = with_values(contraction.factors[panels.factor], indices)
+    value = substitute_values(contraction.factors[panels.factor], indices)
     body = tirx.BufferStore(panels.buffer, value, panels.at(indices, tile, place).indices)
     within = [(var, trips) for var, trips in within if trips > 1]
     if contraction.step(panels.factor, axis) == 1 and _is_vector(plan, axis):
@@ -138,7 +138,7 @@ def _squares(contraction: Contraction, plan: Plan, panels: Panels) -> tuple[Axis
     return None
 
 
-def _transposing(
+def _transpose_nest(
     contraction: Contraction, plan: Plan, panels: Panels, along: Axis, side: int, kind: ForKind
 ) -> Any:
     """Return the nest that fills panels square by square.
@@ -162,7 +162,7 @@ def _transposing(
         variable(name, dtype) for name in ("tile", "strip", "run", "number")
     )
     squares = ceil_div(known(along), side)
-    runs = ceil_div(squares, _RUN)
+    runs = ceil_div(squares, _SQUARES_PER_RUN)
     length = ceil_div(squares, runs)
     start = (run * length + number) * side
     if runs * length * side > known(along):
@@ -179,7 +179,7 @@ def _transposing(
     def read(row: Any, lane: Any) -> Any:
         place = _index(plan, axis, tile, strip * side + row)
         indices = {**at, along.var: start + lane, axis.var: place}
-        return with_values(contraction.factors[panels.factor], indices)
+        return substitute_values(contraction.factors[panels.factor], indices)
 
     def store(column: int, values: Any) -> Any:
         place = tirx.Ramp(strip * side, tirx.const(1, dtype), side)
@@ -204,9 +204,9 @@ def _blocks(contraction: Contraction, panels: Panels) -> list[tuple[Axis, int]]:
     volume = 1
     for one in sorted(panels.inner, key=lambda one: steps[one.var]):
         count = 1
-        if volume < _FULL:
-            is_cut = known(one) > _BLOCK and known(one) % _BLOCK == 0
-            count = _BLOCK if is_cut else known(one)
+        if volume < _MIN_BLOCK_TERMS:
+            is_cut = known(one) > _BLOCK_TERMS and known(one) % _BLOCK_TERMS == 0
+            count = _BLOCK_TERMS if is_cut else known(one)
         found.insert(0, (one, count))
         volume *= count
     return found

@@ -12,23 +12,23 @@ from ....ir.kernel_structure import (
     Stage,
     is_among,
     loop_nest,
+    replace_statements,
     statements_of,
     volume,
-    with_statements,
 )
 from ...kernels.contraction import contraction_of
 from ...kernels.epilogue import Epilogue
 from ..map import SMALL
 from ..vector_unit import VectorUnit
-from .border import reads_both_along, without_border
+from .border import read_inside_border, reads_both_along
 from .emit import emit
 from .order import plan
-from .store import sink_of
+from .store import result_store_of
 
 if TYPE_CHECKING:
     from ...kernels.pads import Border
 
-_MANY_TERMS = 512
+_MIN_TERMS_HIDING_STORES = 512
 """Terms of a sum beside which storing it element by element takes no time worth naming."""
 
 
@@ -41,7 +41,7 @@ def pays(stage: Stage, epilogue: Epilogue) -> bool:
     order = [axis.var for axis in epilogue.stage.axes if axis.extent != 1]
     moves = not all(a.same_as(b) for a, b in zip(along, order, strict=True))
     copies = len(epilogue.stage.loads) == 1
-    return not (moves and copies) or volume(stage.reduced) >= _MANY_TERMS
+    return not (moves and copies) or volume(stage.reduced) >= _MIN_TERMS_HIDING_STORES
 
 
 def nest_of(
@@ -69,16 +69,16 @@ def nest_of(
     contraction = contraction_of(stage, blocks[stage.name])
     if contraction is None:
         return None
-    sink = sink_of(stage, epilogue, blocks)
-    if sink is None:
+    result_store = result_store_of(stage, epilogue, blocks)
+    if result_store is None:
         return None
-    inside = without_border(contraction, borders or {})
+    inside = read_inside_border(contraction, borders or {})
     if inside is not None and any(reads_both_along(inside, axis) for axis in inside.spatial):
-        chosen = plan(inside, unit, sink)
+        chosen = plan(inside, unit, result_store)
         if chosen is not None and reads_both_along(inside, chosen.vector):
-            return emit(inside, chosen, sink)
-    chosen = plan(contraction, unit, sink)
-    return None if chosen is None else emit(contraction, chosen, sink)
+            return emit(inside, chosen, result_store)
+    chosen = plan(contraction, unit, result_store)
+    return None if chosen is None else emit(contraction, chosen, result_store)
 
 
 def blocks_of(root: Any) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def blocks_of(root: Any) -> dict[str, Any]:
     return {str(nest[1].block.name_hint): nest[1] for nest in nests if nest is not None}
 
 
-def with_nests(root: Any, nests: Mapping[str, Any], epilogues: Sequence[Epilogue]) -> Any:
+def replace_stages(root: Any, nests: Mapping[str, Any], epilogues: Sequence[Epilogue]) -> Any:
     """Return a kernel's root block with stages replaced.
 
     Parameters
@@ -106,7 +106,7 @@ def with_nests(root: Any, nests: Mapping[str, Any], epilogues: Sequence[Epilogue
     gone = [epilogue.taken for epilogue in epilogues]
     tvm_ffi.structural_walk(unread, (tirx.BufferStore, lambda one: gone.append(one.buffer)))
     buffers = [b for b in root.block.alloc_buffers if not is_among(b, gone)]
-    return with_statements(root, body, buffers)
+    return replace_statements(root, body, buffers)
 
 
 def _name(statement: Any) -> str:

@@ -8,12 +8,12 @@ from typing import Any, Protocol
 import tvm_ffi
 from tvm import tirx
 
-from ....ir.kernel_structure import Load, Stage, statements_of, static, stride, with_values
+from ....ir.kernel_structure import Load, Stage, statements_of, static, stride, substitute_values
 from ...kernels.contraction import fixed_iterators
 from ...kernels.epilogue import Epilogue
 
 
-class Sink(Protocol):
+class ResultStore(Protocol):
     """Takes the elements of a contraction's result.
 
     Attributes
@@ -41,14 +41,14 @@ class Sink(Protocol):
         """
 
 
-class PlainSink:
+class PlainStore:
     """Stores elements where the contraction's own statement does."""
 
     once = False
 
     def __init__(self, realize: Any) -> None:
         store = statements_of(realize.block.body)[0]
-        self._store = with_values(store, fixed_iterators(realize))
+        self._store = substitute_values(store, fixed_iterators(realize))
 
     def step(self, axis: Any) -> int | None:
         """Return the step of the store."""
@@ -56,11 +56,11 @@ class PlainSink:
 
     def store(self, at: Mapping[Any, Any], value: Any) -> Any:
         """Return the store of `value`."""
-        indices = [with_values(index, at) for index in self._store.indices]
+        indices = [substitute_values(index, at) for index in self._store.indices]
         return tirx.BufferStore(self._store.buffer, value, indices)
 
 
-class EpilogueSink:
+class EpilogueStore:
     """Computes the map that takes each element, and stores its result.
 
     If the map reads another tensor that is like its result, each element is stored once, so that it
@@ -90,8 +90,8 @@ class EpilogueSink:
         def replace(node: Any) -> Any:
             return value if node.source.same_as(self._taken) else node
 
-        result = tvm_ffi.structural_map(with_values(self._store.value, axes), (Load, replace))
-        indices = [with_values(index, axes) for index in self._store.indices]
+        result = tvm_ffi.structural_map(substitute_values(self._store.value, axes), (Load, replace))
+        indices = [substitute_values(index, axes) for index in self._store.indices]
         return tirx.BufferStore(self._store.buffer, result, indices)
 
     def _others(self) -> list[Any]:
@@ -109,10 +109,10 @@ def _is_like(buffer: Any, other: Any) -> bool:
     return same and str(buffer.dtype) == str(other.dtype)
 
 
-def sink_of(
+def result_store_of(
     stage: Stage, epilogue: Epilogue | None, blocks: Mapping[str, Any]
-) -> PlainSink | EpilogueSink | None:
-    """Return what takes the results of a stage; None if its epilogue does more than to store one.
+) -> PlainStore | EpilogueStore | None:
+    """The store of a stage's results; None if its epilogue does more than to store one.
 
     Parameters
     ----------
@@ -123,9 +123,9 @@ def sink_of(
         The blocks (SBlockRealize) of the kernel, by name.
     """
     if epilogue is None:
-        return PlainSink(blocks[stage.name])
+        return PlainStore(blocks[stage.name])
     behind = blocks[epilogue.stage.name]
-    return EpilogueSink(epilogue, behind) if _is_single_store(behind) else None
+    return EpilogueStore(epilogue, behind) if _is_single_store(behind) else None
 
 
 def _is_single_store(realize: Any) -> bool:

@@ -20,7 +20,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ....ir.kernel_calls import variables_of
-from ....ir.kernel_structure import Load, with_values
+from ....ir.kernel_structure import Load, substitute_values
 from ....ir.loops import sequence
 from ....ir.visits import replace_nodes
 from .flat import FlatMap
@@ -122,7 +122,7 @@ class Formula:
         )
 
     def first(self, scalars: Sequence[Any], keep: Keep) -> tuple[list[Any], dict[Any, Any]]:
-        """Return what is computed once, and what it makes known for `statement`.
+        """The values that are computed once, and what they make known for `statement`.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class Formula:
         store: Callable[[int, Any], Any],
         keep: Keep,
     ) -> Any:
-        """Return what is done to one element.
+        """The formula of one element.
 
         Parameters
         ----------
@@ -156,7 +156,7 @@ class Formula:
         statements = _kept(self.values, known, keep)
         # Whatever is loaded has been loaded before the first store.
         return sequence(
-            *statements, *(store(cell, with_values(v, known)) for cell, v in self.stores)
+            *statements, *(store(cell, substitute_values(v, known)) for cell, v in self.stores)
         )
 
     @cached_property
@@ -188,7 +188,7 @@ class Chain:
             self._add(call)
 
     def formula(self, is_needed: Callable[[int], bool]) -> tuple[Formula, list[Cell]]:
-        """Return what the chain computes, and the cells that it is about.
+        """The formulas of the chain, and the cells that they are about.
 
         Parameters
         ----------
@@ -215,7 +215,7 @@ class Chain:
                 self._scalar(argument, dtype) if is_scalar else self._cell(argument, dtype).value
             )
         for buffer, value in call.kernel.stores:
-            known[buffer] = self._named(buffer, _with_loads(value, known))
+            known[buffer] = self._named(buffer, _replace_loads(value, known))
         dtype = str(output.dtype)
         if call.overwritten is None:
             self.cells.append(Cell(dtype, None, [call.result], known[output]))
@@ -249,17 +249,17 @@ class Chain:
 
 @cache
 def _element(number: int, dtype: str) -> Any:
-    """Return what stands for the element of a cell."""
+    """The variable of the element of a cell."""
     return tirx.Var(f"cell{number}", dtype)
 
 
 @cache
 def _number(number: int, dtype: str) -> Any:
-    """Return what stands for a scalar."""
+    """The variable of a scalar."""
     return tirx.Var(f"scalar{number}", dtype)
 
 
-def _with_loads(value: Any, known: dict[Any, Any]) -> Any:
+def _replace_loads(value: Any, known: dict[Any, Any]) -> Any:
     """Return an expression with what is known of each buffer in the place of its loads."""
     return replace_nodes(value, Load, lambda load: known[load.source])
 
@@ -276,13 +276,13 @@ def _read(values: Sequence[tuple[Any, Any]], ends: Sequence[Any]) -> list[tuple[
 
 
 def _kept(values: Sequence[tuple[Any, Any]], known: dict[Any, Any], keep: Keep) -> list[Any]:
-    """Return what keeps values, in order, and add what reads them to what is known.
+    """The statements that keep values, in order; what reads them is added to what is known.
 
     They are not bound to variables: TVM would put each value in all places of its variable, and
     its simplification of integers fails on what that makes of some floating-point values.
     """
     statements = []
     for var, value in values:
-        keeping, known[var] = keep(with_values(value, known))
+        keeping, known[var] = keep(substitute_values(value, known))
         statements += keeping
     return statements

@@ -10,7 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ....ir.kernel_structure import Load, Stage, is_among, statements_of, with_values
+from ....ir.kernel_structure import Load, Stage, is_among, statements_of, substitute_values
 from ....ir.visits import visit_nodes
 from ....ops.extrema import larger, smaller
 
@@ -18,7 +18,7 @@ _COMBINERS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 
 
 def maximum(a: Any, b: Any) -> Any:
-    """Return what `larger` does, in fewer instructions: whether there is NaN is one comparison.
+    """As `larger`, in fewer instructions: whether there is NaN is one comparison.
 
     As a disjunction TVM would take ``a > b or b >= a`` for granted.
     """
@@ -27,7 +27,7 @@ def maximum(a: Any, b: Any) -> Any:
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """Return what `smaller` does, likewise."""
+    """As `smaller`, likewise."""
     ordered = tirx.Select(a < b, tirx.const(True, "bool"), b <= a)
     return tirx.Select(ordered, tirx.Select(a < b, a, b), a + b)
 
@@ -61,7 +61,7 @@ class Accumulation:
 
 
 def accumulations_of(stage: Stage, block: Any) -> list[Accumulation] | None:
-    """Return what a reduction accumulates; None if the order of its terms may matter."""
+    """The accumulation of a reduction; None if the order of its terms may matter."""
     stores = [s for s in statements_of(block.body) if isinstance(s, tirx.BufferStore)]
     bound = bound_values(block)
     starts = [s for s in statements_of(block.init) if isinstance(s, tirx.BufferStore)]
@@ -69,7 +69,7 @@ def accumulations_of(stage: Stage, block: Any) -> list[Accumulation] | None:
         return None
     found = []
     for store in stores:
-        value = with_values(store.value, bound)
+        value = substitute_values(store.value, bound)
         start = [s.value for s in starts if s.buffer.same_as(store.buffer)]
         combination = _combination(value, store, [s.buffer for s in stores])
         if combination is None or len(start) != 1 or not _is_start(combination[0], start[0]):
@@ -79,11 +79,11 @@ def accumulations_of(stage: Stage, block: Any) -> list[Accumulation] | None:
 
 
 def bound_values(block: Any) -> dict[Any, Any]:
-    """Return what the variables that a block binds are, without others of these."""
+    """The values of the variables that a block binds, without others of these."""
     values: dict[Any, Any] = {}
     for statement in statements_of(block.body):
         if isinstance(statement, tirx.Bind):
-            values[statement.var] = with_values(statement.value, values)
+            values[statement.var] = substitute_values(statement.value, values)
     return values
 
 
@@ -110,7 +110,7 @@ def _combination(
 
 
 def _chosen(value: Any) -> list[Any]:
-    """Return what two operands a choice compares first; none if it is no such choice."""
+    """The two operands that a choice compares first; none if it is no such choice."""
     if isinstance(value, tirx.Select) and isinstance(value.condition, tirx.GT | tirx.LT):
         return [value.condition.a, value.condition.b]
     return []

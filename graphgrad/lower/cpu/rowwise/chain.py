@@ -19,13 +19,13 @@ from ....ir.kernel_structure import (
     buffer_of,
     is_among,
     loop_nest,
+    replace_statements,
     statements_of,
     static,
     stride,
+    substitute_values,
     uses,
     volume,
-    with_statements,
-    with_values,
 )
 from ....ir.tensor import bits
 from ...kernels.contraction import reuses_operands
@@ -34,19 +34,19 @@ from ..map import SMALL, fusable_suffix
 from ..vector_unit import VectorUnit
 from .accumulation import Accumulation, accumulations_of, bound_values
 
-_FEWEST_ROWS = 16
+_MIN_ROWS = 16
 """Rows that are enough for every core to have some."""
 
-_FEWEST_VECTORS = 2
+_MIN_ROW_VECTORS = 2
 """Vectors in a row below which other schedules do as well."""
 
-_MANY_ROWS = 2048
+_MIN_SUMMED_ROWS = 2048
 """Rows that several tasks can add up, each some."""
 
-_LONG_ROW = 8
+_MIN_LONG_ROW_VECTORS = 8
 """Vectors in a row whose sums wait neither for each other nor for memory."""
 
-_LARGEST_ROW = 1 << 19
+_MAX_ROW_BYTES = 1 << 19
 """Bytes of a row, of all tensors together, that stay in a cache until the last stage."""
 
 
@@ -140,14 +140,14 @@ def chain_of(
         return None
     for extents in _rows_of(found, unit):
         parts = [_part(one, blocks[one.name], extents, unit) for one in found]
-        for candidates in (parts, _without_parameters(parts)):
+        for candidates in (parts, _drop_parameters(parts)):
             chain = _checked(found, candidates, extents, internal)
             if chain is not None and _pays(chain, unit):
                 return chain
     return None
 
 
-def _without_parameters(parts: Sequence[Part | None]) -> list[Part | None]:
+def _drop_parameters(parts: Sequence[Part | None]) -> list[Part | None]:
     """Return the parts but maps to numbers that read none of the others' results.
 
     A parameter in another shape may have, by chance, as many elements as there are rows.
@@ -168,7 +168,7 @@ def rows_reduced(
     """Return the extents of rows that stages reduce, each once."""
     extents = []
     for stage in found:
-        rows = tuple(_extents(_long(stage.spatial)))
+        rows = tuple(_extents(_long_axes(stage.spatial)))
         if rows and stage.reduced and None not in _extents_known(stage):
             part = _part(stage, blocks[stage.name], rows, unit)
             if part is not None and part.role is Role.ALONG:
@@ -198,16 +198,16 @@ def _rows_of(found: Sequence[Stage], unit: VectorUnit) -> list[tuple[int, ...]]:
     A single map has rows of its own where they are no whole vectors, which other schedules of maps
     ask for.
     """
-    tried = [tuple(_extents(_long(stage.spatial))) for stage in found if stage.reduced]
+    tried = [tuple(_extents(_long_axes(stage.spatial))) for stage in found if stage.reduced]
     tried += [
-        tuple(_extents(_long(stage.reduced)))
+        tuple(_extents(_long_axes(stage.reduced)))
         for stage in found
         if len(stage.stores) == 1
-        and volume(stage.reduced) >= _MANY_ROWS
-        and volume(stage.spatial) >= _LONG_ROW * unit.lanes(stage.dtype)
+        and volume(stage.reduced) >= _MIN_SUMMED_ROWS
+        and volume(stage.spatial) >= _MIN_LONG_ROW_VECTORS * unit.lanes(stage.dtype)
     ]
     if len(found) == 1 and not found[0].reduced:
-        axes = _long(found[0].axes)
+        axes = _long_axes(found[0].axes)
         walked = fusable_suffix(replace(found[0], axes=axes)) if axes else 0
         if volume(axes[-walked:]) % unit.lanes(found[0].dtype):
             tried.append(tuple(_extents(axes[:-walked])))
@@ -218,14 +218,14 @@ def _extents(axes: Sequence[Axis]) -> list[int]:
     return [axis.extent or 0 for axis in axes]
 
 
-def _long(axes: Sequence[Axis]) -> list[Axis]:
+def _long_axes(axes: Sequence[Axis]) -> list[Axis]:
     return [axis for axis in axes if axis.extent != 1]
 
 
 def _part(stage: Stage, realize: Any, extents: tuple[int, ...], unit: VectorUnit) -> Part | None:
     """Return a stage as part of a chain over rows of given extents; None if it cannot be."""
     count = len(extents)
-    spatial, reduced = _long(stage.spatial), _long(stage.reduced)
+    spatial, reduced = _long_axes(stage.spatial), _long_axes(stage.reduced)
     block = realize.block
     if not stage.reduced:
         if tuple(_extents(spatial[:count])) != extents:
@@ -261,9 +261,9 @@ def _smooth_part(
         if stage.conditional or not all(stride(a, last) in (0, 1) for a in accesses):
             return None
         walked = min(fusable_suffix(replace(stage, axes=list(inner))), len(inner))
-        if volume(inner[-walked:]) < _FEWEST_VECTORS * unit.lanes(stage.dtype):
+        if volume(inner[-walked:]) < _MIN_ROW_VECTORS * unit.lanes(stage.dtype):
             return None
-    value = with_values(stage.stores[0].value, bound_values(block))
+    value = substitute_values(stage.stores[0].value, bound_values(block))
     names = [axis.var for axis in rows]
     return Part(stage, role, names, list(inner), walked, accumulations, value)
 
@@ -366,8 +366,8 @@ def _pays(chain: Chain, unit: VectorUnit) -> bool:
     return (
         (along or len(chain.parts) == 1)
         and work >= SMALL
-        and chain.rows >= _FEWEST_ROWS
-        and row_bytes(chain) <= _LARGEST_ROW
+        and chain.rows >= _MIN_ROWS
+        and row_bytes(chain) <= _MAX_ROW_BYTES
     )
 
 
@@ -384,7 +384,7 @@ def row_bytes(chain: Chain) -> int:
     return sum(sizes.values())
 
 
-def with_chain(root: Any, chain: Chain, statement: Any) -> Any:
+def insert_chain(root: Any, chain: Chain, statement: Any) -> Any:
     """Return a kernel's root block in which a statement is where a chain's last stage was."""
     kept: list[Any] = []
     last = chain.parts[-1].stage.name
@@ -397,4 +397,4 @@ def with_chain(root: Any, chain: Chain, statement: Any) -> Any:
             kept.append(statement)
     gone = [*chain.local, *(ending.taken for ending in chain.endings)]
     buffers = [b for b in root.block.alloc_buffers if not is_among(b, gone)]
-    return with_statements(root, kept, buffers)
+    return replace_statements(root, kept, buffers)

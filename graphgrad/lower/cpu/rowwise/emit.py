@@ -20,25 +20,25 @@ import tvm_ffi
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from ....ir.kernel_structure import Load, buffer_of, is_among, static, volume, with_values
+from ....ir.kernel_structure import Load, buffer_of, is_among, static, substitute_values, volume
 from ....ir.loops import block, loop, loops, sequence, unravel, variable
 from ....ir.tensor import bits
-from ..map import PARALLEL_TRIPS
+from ..map import MIN_PARALLEL_TRIPS
 from ..vector_unit import VectorUnit
 from .accumulation import Accumulation
 from .chain import Chain, Part, Role
 from .group import groups
 
-_VECTORS_OF_SUM = 4
+_SUM_VECTORS = 4
 """Independent partial results, in vectors: hides the latency of an addition."""
 
-_VECTORS_OF_MAP = 2
+_MAP_VECTORS = 2
 """Vectors of a map that are computed side by side."""
 
-_ROWS_OF_SUM = 32
+_MIN_TASK_ROWS = 32
 """Rows of a task, at least, where it keeps partial sums over rows."""
 
-_ON_STACK = 1024
+_MIN_HEAP_BYTES = 1024
 """Bytes from which on TVM allocates a buffer where it is used, and not on the stack."""
 
 _Body = Callable[[list[Any], Any, Any], list[Any]]
@@ -66,8 +66,8 @@ class _Emitter:
         self._chain, self._unit, self._rigid = chain, unit, rigid
         self._dtype = str(chain.parts[0].rows[0].ty.dtype)
         sums = any(part.role is Role.DOWN for part in chain.parts)
-        most = chain.rows // _ROWS_OF_SUM if sums else chain.rows
-        self._each = -(-chain.rows // max(min(most, PARALLEL_TRIPS), 1))
+        most = chain.rows // _MIN_TASK_ROWS if sums else chain.rows
+        self._each = -(-chain.rows // max(min(most, MIN_PARALLEL_TRIPS), 1))
         self._tasks = -(-chain.rows // self._each)
         self._task = variable("task", self._dtype)
         self._row = variable("row", self._dtype)
@@ -88,7 +88,7 @@ class _Emitter:
             trips = tirx.min(self._number(self._chain.rows) - self._task * each, each)
         rows = loop(self._row, trips, block("row", body, buffers=self._of_row))
         started = [self._first_touch(buffer) for buffer in self._of_task]
-        started += [self._cleared(*one) for one in self._partial]
+        started += [self._clear_sums(*one) for one in self._partial]
         task = block("task", *started, rows, buffers=self._of_task)
         tasks = loop(self._task, self._tasks, task, ForKind.PARALLEL)
         totals = [self._total(*one) for one in self._partial]
@@ -110,7 +110,7 @@ class _Emitter:
         length = math.prod(int(n) for i, n in enumerate(buffer.shape) if i not in places)
         size = length * bits(str(buffer.dtype)) // 8
         kept = tirx.decl_buffer([self._number(length)], str(buffer.dtype), "row")
-        (self._of_row if size < _ON_STACK else self._of_task).append(kept)
+        (self._of_row if size < _MIN_HEAP_BYTES else self._of_task).append(kept)
         return kept
 
     def _first_touch(self, buffer: Any) -> Any:
@@ -119,7 +119,7 @@ class _Emitter:
         return tirx.BufferStore(buffer, zero, [self._number(0)])
 
     def _group(self, parts: Sequence[Part]) -> Any:
-        """Return what computes stages that share a walk along the row."""
+        """The statement that computes stages that share a walk along the row."""
         if not parts[0].inner:
             return sequence(*(self._number_of_row(part) for part in parts))
         width = self._width(parts)
@@ -129,13 +129,13 @@ class _Emitter:
             if part.role is Role.MAP:
                 bodies.append(self._mapped(part))
             elif part.role is Role.DOWN:
-                bodies += [self._added_down(part, one) for one in part.accumulations]
+                bodies += [self._accumulate_down(part, one) for one in part.accumulations]
             else:
                 sums = [self._accumulator(one, width) for one in part.accumulations]
                 pairs = list(zip(part.accumulations, sums, strict=True))
-                before += [self._vector(width, _started(*pair)) for pair in pairs]
-                bodies += [self._added_along(part, *pair) for pair in pairs]
-                behind += self._lanes_combined(part, pairs, width)
+                before += [self._vector(width, _start_accumulator(*pair)) for pair in pairs]
+                bodies += [self._accumulate_along(part, *pair) for pair in pairs]
+                behind += self._combine_lanes(part, pairs, width)
 
         def body(at: list[Any], position: Any, lane: Any) -> Any:
             return [statement for one in bodies for statement in one(at, position, lane)]
@@ -143,7 +143,7 @@ class _Emitter:
         return sequence(*before, self._walk(parts, width, body), *behind)
 
     def _number_of_row(self, part: Part) -> Any:
-        """Return what computes one number of a row from others."""
+        """The statement that computes one number of a row from others."""
         (store,) = part.stage.stores
         return sequence(*self._stored(part, store, self._with(part, [], part.value), []))
 
@@ -156,16 +156,16 @@ class _Emitter:
         self._of_row.append(buffer)
         return buffer
 
-    def _added_along(self, part: Part, one: Accumulation, buffer: Any) -> _Body:
+    def _accumulate_along(self, part: Part, one: Accumulation, buffer: Any) -> _Body:
         def added(at: list[Any], _: Any, lane: Any) -> list[Any]:
             return [_combined(one, buffer, lane, self._with(part, at, one.element))]
 
         return added
 
-    def _lanes_combined(
+    def _combine_lanes(
         self, part: Part, pairs: Sequence[tuple[Accumulation, Any]], width: int
     ) -> list[Any]:
-        """Return what makes one result of each accumulator's lanes, by halves, and stores it.
+        """The statement that makes one result of each accumulator's lanes, by halves, and stores it.
 
         The last step has two lanes if it can: a choice between single numbers would be a branch,
         which no processor foresees.
@@ -187,8 +187,8 @@ class _Emitter:
             steps += self._stored(part, one.store, tirx.BufferLoad(buffer, [self._number(0)]), [])
         return steps
 
-    def _added_down(self, part: Part, one: Accumulation) -> _Body:
-        """Return what adds a row to the task's partial sums over rows."""
+    def _accumulate_down(self, part: Part, one: Accumulation) -> _Body:
+        """The statement that adds a row to the task's partial sums over rows."""
         shape = [self._tasks, volume(part.inner)]
         dtype = str(one.store.buffer.dtype)
         sums = tirx.decl_buffer(list(map(self._number, shape)), dtype, "partial_sums")
@@ -202,14 +202,14 @@ class _Emitter:
 
         return added
 
-    def _cleared(self, part: Part, one: Accumulation, sums: Any) -> Any:
+    def _clear_sums(self, part: Part, one: Accumulation, sums: Any) -> Any:
         def first(_: list[Any], position: Any, __: Any) -> list[Any]:
             return [tirx.BufferStore(sums, one.start, [self._task, position])]
 
         return self._walk([part], self._width([part]), first)
 
     def _total(self, part: Part, one: Accumulation, sums: Any) -> Any:
-        """Return what adds up the partial sums, task after task, and stores the results.
+        """The statement that adds up the partial sums, task after task, and stores the results.
 
         Each is stored at one place of the program, so that an accumulator may be overwritten.
         """
@@ -241,7 +241,7 @@ class _Emitter:
             None,
         )
         if ending is None:
-            place = [with_values(index, values) for index in one.store.indices]
+            place = [substitute_values(index, values) for index in one.store.indices]
             return tirx.BufferStore(one.store.buffer, value, place)
         (store,) = ending.stage.stores
         taken = {axis.var: self._number(0) for axis in ending.stage.axes}
@@ -250,9 +250,11 @@ class _Emitter:
         def total(load: Any) -> Any:
             return value if load.source.same_as(ending.taken) else load
 
-        made = with_values(tvm_ffi.structural_map(ending.stage.values[0], (Load, total)), taken)
+        made = substitute_values(
+            tvm_ffi.structural_map(ending.stage.values[0], (Load, total)), taken
+        )
         return tirx.BufferStore(
-            store.buffer, made, [with_values(index, taken) for index in store.indices]
+            store.buffer, made, [substitute_values(index, taken) for index in store.indices]
         )
 
     def _width(self, parts: Sequence[Part]) -> int:
@@ -261,7 +263,7 @@ class _Emitter:
         length = volume(parts[0].inner[-self._walked(parts) :])
         plain = not any(part.stage.calls for part in parts)
         reduces = any(part.role is Role.ALONG for part in parts)
-        most = _VECTORS_OF_SUM if reduces and plain else _VECTORS_OF_MAP
+        most = _SUM_VECTORS if reduces and plain else _MAP_VECTORS
         while most > 1 and most * lanes > length:
             most //= 2
         return most * lanes
@@ -308,7 +310,7 @@ class _Emitter:
             if count:
                 number = variable("vector", self._dtype)
                 first = start + (number * width if count > 1 else self._number(0))
-                step = self._vector(width, partial(_from, body, first))
+                step = self._vector(width, partial(_offset_body, body, first))
                 steps.append(loop(number, count, step) if count > 1 else step)
             start += count * width
             width //= 2
@@ -328,12 +330,12 @@ class _Emitter:
             return tirx.BufferLoad(self._kept[load.source], self._in_row(load.source, load.indices))
 
         value = tvm_ffi.structural_map(value, (Load, kept))
-        return with_values(value, self._values(part, at))
+        return substitute_values(value, self._values(part, at))
 
     def _stored(self, part: Part, store: Any, value: Any, at: list[Any]) -> list[Any]:
         """Return the stores of a result: to the buffer of a row, to memory, or to both."""
         buffer, values = store.buffer, self._values(part, at)
-        place = [with_values(index, values) for index in store.indices]
+        place = [substitute_values(index, values) for index in store.indices]
         if buffer not in self._kept:
             return [tirx.BufferStore(buffer, value, place)]
         kept, inside = self._kept[buffer], self._in_row(buffer, place)
@@ -352,7 +354,7 @@ class _Emitter:
         return [position]
 
     def _values(self, part: Part, at: list[Any]) -> dict[Any, Any]:
-        """Return what a part's variables are in a row, given its inner axes' values, if it has."""
+        """The values of a part's variables in a row, given its inner axes' values, if it has."""
         row = self._task * self._each + self._row
         rows = [axis for axis in part.stage.axes if any(axis.var.same_as(v) for v in part.rows)]
         values = {axis.var: self._number(0) for axis in part.stage.axes if axis.extent == 1}
@@ -362,11 +364,11 @@ class _Emitter:
         return values
 
 
-def _from(body: Callable[[Any, Any], Any], first: Any, lane: Any) -> Any:
+def _offset_body(body: Callable[[Any, Any], Any], first: Any, lane: Any) -> Any:
     return body(first + lane, lane)
 
 
-def _started(one: Accumulation, buffer: Any) -> Callable[[Any], Any]:
+def _start_accumulator(one: Accumulation, buffer: Any) -> Callable[[Any], Any]:
     def started(lane: Any) -> Any:
         return tirx.BufferStore(buffer, one.start, [lane])
 
@@ -374,6 +376,6 @@ def _started(one: Accumulation, buffer: Any) -> Callable[[Any], Any]:
 
 
 def _combined(one: Accumulation, buffer: Any, lane: Any, element: Any) -> Any:
-    """Return what combines an element with one of several accumulators."""
+    """The statement that combines an element with one of several accumulators."""
     value = one.combine(tirx.BufferLoad(buffer, [lane]), element)
     return tirx.BufferStore(buffer, value, [lane])

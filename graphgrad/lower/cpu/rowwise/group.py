@@ -7,10 +7,10 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from ....ir.kernel_structure import buffer_of, with_values
+from ....ir.kernel_structure import buffer_of, substitute_values
 from .chain import Chain, Part, Role
 
-_MOST_RESULTS = 4
+_MAX_RESULTS = 4
 """Results of a group: each accumulator takes registers."""
 
 
@@ -35,7 +35,7 @@ def _fits(part: Part, group: list[Part]) -> bool:
         return False
     if not inner:
         return True
-    few = sum(len(one.stage.stores) for one in (*group, part)) <= _MOST_RESULTS
+    few = sum(len(one.stage.stores) for one in (*group, part)) <= _MAX_RESULTS
     return few and all(_reads_where_written(part, one) for one in group)
 
 
@@ -59,7 +59,7 @@ def _in_places(indices: Any, part: Part, like: Part) -> list[Any]:
     for axis in part.stage.axes:
         if axis.extent == 1:
             values[axis.var] = tirx.const(0, str(axis.var.ty.dtype))
-    return [with_values(index, values) for index in indices]
+    return [substitute_values(index, values) for index in indices]
 
 
 def _is_same(one: list[Any], other: list[Any]) -> bool:

@@ -69,13 +69,13 @@ def filtering(results: int, taps: int) -> Filtering:
         others = [q for q in points if q != p]
         scale = _product([p - q for q in others])
         g.append([p**k / scale for k in range(taps)])
-        b.append([*_with_roots(others), Fraction(0)])
+        b.append([*_polynomial_of_roots(others), Fraction(0)])
     g.append([Fraction(k == taps - 1) for k in range(taps)])
-    b.append(_with_roots(points))
+    b.append(_polynomial_of_roots(points))
     return Filtering(_matrix(a), _matrix(g), _matrix(b))
 
 
-def _with_roots(roots: Sequence[Fraction]) -> list[Fraction]:
+def _polynomial_of_roots(roots: Sequence[Fraction]) -> list[Fraction]:
     """Return the coefficients, constant first, of the polynomial with these roots, led by one."""
     polynomial = [Fraction(1)]
     for root in roots:

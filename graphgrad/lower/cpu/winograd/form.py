@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ....ir.kernel_structure import Stage, buffer_of, static, with_values
+from ....ir.kernel_structure import Stage, buffer_of, static, substitute_values
 from ....ir.loops import Index
 from ...kernels.contraction import fixed_iterators, operands
 from ...kernels.pads import Border, Terms, terms_of
-from ..contraction import Sink
+from ..contraction import ResultStore
 from .forward import TAPS, Convolution
 from .transforms import Images
 from .weight import WeightGradient
@@ -58,7 +58,7 @@ class Sum:
         self.accesses = [
             Access(
                 buffer_of(access),
-                [terms_of(with_values(index, fixed), self.axes) for index in access.indices],
+                [terms_of(substitute_values(index, fixed), self.axes) for index in access.indices],
             )
             for access in (*pair, store)
         ]
@@ -114,7 +114,7 @@ class Access:
 
 
 def convolution_of(
-    stage: Stage, realize: Any, borders: Mapping[Any, Border], sink: Sink
+    stage: Stage, realize: Any, borders: Mapping[Any, Border], result_store: ResultStore
 ) -> Convolution | None:
     """Return the convolution that a stage computes, None if it computes something else.
 
@@ -128,21 +128,21 @@ def convolution_of(
         Its block.
     borders : dict
         By buffer, what it is a copy of, with a border.
-    sink : Sink
+    result_store : ResultStore
         What takes the results.
     """
     found = Sum(stage, realize)
     if len(stage.reduced) != 3 or not found.is_plain:
         return None
     for data, weight in (found.accesses[:2], found.accesses[1::-1]):
-        made = _convolution(found, data, weight, borders, sink)
+        made = _convolution(found, data, weight, borders, result_store)
         if made is not None:
             return made
     return None
 
 
 def weight_gradient_of(
-    stage: Stage, realize: Any, borders: Mapping[Any, Border], sink: Sink
+    stage: Stage, realize: Any, borders: Mapping[Any, Border], result_store: ResultStore
 ) -> WeightGradient | None:
     """Return the weight gradient that a stage computes, None if it computes something else.
 
@@ -150,21 +150,25 @@ def weight_gradient_of(
 
     Parameters
     ----------
-    stage, realize, borders, sink
+    stage, realize, borders, result_store
         As of `convolution_of`.
     """
     found = Sum(stage, realize)
     if not found.is_plain:
         return None
     for data, cotangent in (found.accesses[:2], found.accesses[1::-1]):
-        made = _weight_gradient(found, data, cotangent, borders, sink)
+        made = _weight_gradient(found, data, cotangent, borders, result_store)
         if made is not None:
             return made
     return None
 
 
 def _convolution(
-    found: Sum, data: Access, weight: Access, borders: Mapping[Any, Border], sink: Sink
+    found: Sum,
+    data: Access,
+    weight: Access,
+    borders: Mapping[Any, Border],
+    result_store: ResultStore,
 ) -> Convolution | None:
     out = found.accesses[2]
     c, k = data.indices[3], out.indices[3]
@@ -174,7 +178,7 @@ def _convolution(
     if extents is None or rows is None or columns is None or not c or not k:
         return None
     turned = weight.indices[2:] == [k, c]
-    falls = [_falls(weight.indices[0], rows), _falls(weight.indices[1], columns)]
+    falls = [_runs_backwards(weight.indices[0], rows), _runs_backwards(weight.indices[1], columns)]
     if not (
         data.indices[0] == out.indices[0]
         and found.axes[rows.axis].reduced
@@ -192,11 +196,17 @@ def _convolution(
         taps = [TAPS - 1 - tap if fall else tap for tap, fall in zip((i, j), falls, strict=True)]
         return weight.buffer, [*taps, *([number, channel] if turned else [channel, number])]
 
-    return Convolution(images, height, width, filters, turned, at, _putting(out, sink))
+    return Convolution(
+        images, height, width, filters, turned, at, _result_writer(out, result_store)
+    )
 
 
 def _weight_gradient(
-    found: Sum, data: Access, cotangent: Access, borders: Mapping[Any, Border], sink: Sink
+    found: Sum,
+    data: Access,
+    cotangent: Access,
+    borders: Mapping[Any, Border],
+    result_store: ResultStore,
 ) -> WeightGradient | None:
     out = found.accesses[2]
     c, k = data.indices[3], cotangent.indices[3]
@@ -218,10 +228,12 @@ def _weight_gradient(
     if images is None:
         return None
     given = Images(cotangent.buffer, 0, 0, count, height, width, filters)
-    return WeightGradient(images, given, out.indices[2:] == [c, k], _putting(out, sink))
+    return WeightGradient(
+        images, given, out.indices[2:] == [c, k], _result_writer(out, result_store)
+    )
 
 
-def _falls(index: Terms, slide: Slide) -> bool | None:
+def _runs_backwards(index: Terms, slide: Slide) -> bool | None:
     """Return whether the weights run backwards while a window runs forwards; None if neither."""
     if set(index) - {slide.axis, None} or abs(index.get(slide.axis, 0)) != 1:
         return None
@@ -247,7 +259,7 @@ def _images(
     return Images(buffer, top, left, count, rows, columns, channels)
 
 
-def _putting(out: Access, sink: Sink) -> Any:
+def _result_writer(out: Access, result_store: ResultStore) -> Any:
     """Return the function that stores a result, given its four indices and its value."""
 
     def put(*indices_and_value: Any) -> Any:
@@ -255,6 +267,6 @@ def _putting(out: Access, sink: Sink) -> Any:
         at = {}
         for index, value_of in zip(out.indices, indices, strict=True):
             at.update(dict.fromkeys(index, value_of))
-        return sink.store(at, value)
+        return result_store.store(at, value)
 
     return put

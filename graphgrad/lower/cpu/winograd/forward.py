@@ -111,7 +111,7 @@ class ConvolutionKernel:
             return block(
                 "scratch",
                 self._each_strip(part, lambda *at: self._strip(part, factors, *at)),
-                self._multiplied(part, factors, taps, made, 0, channels),
+                self._multiply(part, factors, taps, made, 0, channels),
                 self._finished(part, made),
                 buffers=[factors.buffer, made.buffer],
             )
@@ -149,7 +149,7 @@ class ConvolutionKernel:
             def added(i: Index) -> Statement:
                 return sequence(
                     self._weights(taps, 0, panel, i * depth, depth),
-                    self._multiplied(part, factors, taps, made, i * depth, depth),
+                    self._multiply(part, factors, taps, made, i * depth, depth),
                 )
 
             steps = [serial(channels // depth, added), self._finished(part, made)]
@@ -169,7 +169,7 @@ class ConvolutionKernel:
     def _weights(
         self, taps: Panels, panel: Index, source: Index, first: Index, depth: int
     ) -> Statement:
-        """Return what computes the factors of one panel of filters, of some channels.
+        """The statement that computes the factors of one panel of filters, of some channels.
 
         The weights are copied first, tap by tap: to read nine places of a large tensor at a time
         takes longer.
@@ -220,7 +220,7 @@ class ConvolutionKernel:
         )
 
     def _strip(self, part: Part, factors: Rows, image: Index, row: Index) -> Statement:
-        """Return what computes the factors of one row of tiles."""
+        """The statement that computes the factors of one row of tiles."""
         tiling = Tiling(self.step, self.down, self.across, self.panel.lanes)
         return strip_factors(
             self.conv.images,
@@ -235,7 +235,7 @@ class ConvolutionKernel:
             ),
         )
 
-    def _multiplied(
+    def _multiply(
         self,
         part: Part,
         factors: Rows,
@@ -244,7 +244,7 @@ class ConvolutionKernel:
         first: Index,
         depth: int,
     ) -> Statement:
-        """Return what multiplies the factors of some channels, and adds up over these."""
+        """The statement that multiplies the factors of some channels, and adds up over these."""
         width = self.panel.width
         adds = depth < self.conv.images.channels
 
@@ -262,7 +262,7 @@ class ConvolutionKernel:
         return serial(self.products, lambda p: serial(part.panels, lambda panel: one(p, panel)))
 
     def _finished(self, part: Part, made: Rows) -> Statement:
-        """Return what computes and stores the results of a part."""
+        """The statement that computes and stores the results of a part."""
         lanes, step = self.panel.lanes, self.step
 
         def one(image: Index, row: Index, column: Index, v: Index) -> Statement:
@@ -286,7 +286,7 @@ class ConvolutionKernel:
     def _stored(
         self, image: Index, y: Index, x: Index, first: Index, value: Callable[[Index], Any]
     ) -> Statement:
-        """Return what stores a vector of results, if it is inside the image."""
+        """The statement that stores a vector of results, if it is inside the image."""
         body = vectorized(
             self.panel.lanes, lambda lane: self.conv.put(image, y, x, first + lane, value(lane))
         )

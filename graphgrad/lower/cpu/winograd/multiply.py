@@ -52,7 +52,7 @@ def product(
     adds: bool = False,
     at_a_time: int | None = None,
 ) -> Statement:
-    """Return what computes ``result[i, j] = Σ left[i, t] · right[t, j]`` for one panel of columns.
+    """The statement that computes ``result[i, j] = Σ left[i, t] · right[t, j]`` for one panel of columns.
 
     Parameters
     ----------
@@ -97,7 +97,7 @@ class _Tile:
     result: Callable[[Index, Index], tuple[Any, list[Index]]]
 
     def statement(self, terms: int, adds: bool, at_a_time: int | None) -> Statement:
-        """Return what computes and stores the tile."""
+        """The statement that computes and stores the tile."""
         if at_a_time is None or at_a_time >= terms:
             sums = self._registers("sums")
             body = [self._blank(sums), self._added(sums, 0, terms), self._stored(sums, adds)]

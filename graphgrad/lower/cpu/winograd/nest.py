@@ -10,7 +10,7 @@ from ....ir.loops import Statement
 from ...kernels.contraction import operands
 from ...kernels.epilogue import Epilogue
 from ...kernels.pads import Border
-from ..contraction import Sink, sink_of
+from ..contraction import ResultStore, result_store_of
 from ..vector_unit import VectorUnit
 from .choice import choose_convolution, choose_weight_gradient
 from .form import Sum, convolution_of, weight_gradient_of
@@ -25,7 +25,7 @@ def nest_of(
     unit: VectorUnit,
     borders: Mapping[Any, Border],
 ) -> Statement | None:
-    """Return what computes a convolution with windows of 3 by 3, or one of its gradients.
+    """The statement that computes a convolution with windows of 3 by 3, or one of its gradients.
 
     Parameters
     ----------
@@ -45,19 +45,23 @@ def nest_of(
     """
     if operands(stage) is None or not _is_float32(stage):
         return None
-    sink = sink_of(stage, epilogue, blocks)
-    if sink is None or not _stores_vectors(stage, blocks[stage.name], sink):
+    result_store = result_store_of(stage, epilogue, blocks)
+    if result_store is None or not _stores_vectors(stage, blocks[stage.name], result_store):
         return None
-    statement = _convolution(stage, blocks[stage.name], borders, sink, unit)
+    statement = _convolution(stage, blocks[stage.name], borders, result_store, unit)
     if statement is None:
-        statement = _weight_gradient(stage, blocks[stage.name], borders, sink, unit)
+        statement = _weight_gradient(stage, blocks[stage.name], borders, result_store, unit)
     return statement
 
 
 def _convolution(
-    stage: Stage, realize: Any, borders: Mapping[Any, Border], sink: Sink, unit: VectorUnit
+    stage: Stage,
+    realize: Any,
+    borders: Mapping[Any, Border],
+    result_store: ResultStore,
+    unit: VectorUnit,
 ) -> Statement | None:
-    found = convolution_of(stage, realize, borders, sink)
+    found = convolution_of(stage, realize, borders, result_store)
     chosen = None if found is None else choose_convolution(found, unit)
     if found is None or chosen is None:
         return None
@@ -69,9 +73,13 @@ def _convolution(
 
 
 def _weight_gradient(
-    stage: Stage, realize: Any, borders: Mapping[Any, Border], sink: Sink, unit: VectorUnit
+    stage: Stage,
+    realize: Any,
+    borders: Mapping[Any, Border],
+    result_store: ResultStore,
+    unit: VectorUnit,
 ) -> Statement | None:
-    found = weight_gradient_of(stage, realize, borders, sink)
+    found = weight_gradient_of(stage, realize, borders, result_store)
     chosen = None if found is None else choose_weight_gradient(found, unit)
     if found is None or chosen is None:
         return None
@@ -88,9 +96,9 @@ def _is_float32(stage: Stage) -> bool:
     )
 
 
-def _stores_vectors(stage: Stage, realize: Any, sink: Sink) -> bool:
+def _stores_vectors(stage: Stage, realize: Any, result_store: ResultStore) -> bool:
     """Return whether neighbors along the last axis of the result are neighbors where stored."""
     indices = Sum(stage, realize).accesses[2].indices
     last = indices[-1] if indices else None
     axes = [axis for axis in stage.spatial if last and axis.var in last]
-    return bool(axes) and all(sink.step(axis) == 1 for axis in axes)
+    return bool(axes) and all(result_store.step(axis) == 1 for axis in axes)

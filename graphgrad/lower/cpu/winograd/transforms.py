@@ -77,7 +77,7 @@ Put = Callable[[Index, Index, Index, Index, Any], Statement]
 def strip_factors(
     images: Images, tiling: Tiling, matrix: Matrix, image: Index, down: Index, put: Put
 ) -> Statement:
-    """Return what computes the factors of one row of tiles: ``matrix · tile · matrixᵀ``."""
+    """The statement that computes the factors of one row of tiles: ``matrix · tile · matrixᵀ``."""
     products, taps, lanes = len(matrix), len(matrix[0]), tiling.lanes
     width = (tiling.across - 1) * tiling.step + taps
     strip = scratch("strip", (products, width, images.channels))
@@ -159,7 +159,7 @@ def tap_factors(
     read: Callable[[int, int, Index], Any],
     put: Callable[[Index, Index, Any], Statement],
 ) -> Statement:
-    """Return what computes the factors of one vector of windows: ``matrix · window · matrixᵀ``.
+    """The statement that computes the factors of one vector of windows: ``matrix · window · matrixᵀ``.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def results(
     read: Callable[[Index, Index], Any],
     put: Callable[[Index, Index, Callable[[Index], Any]], Statement],
 ) -> Statement:
-    """Return what computes the results of a tile, a vector each: ``matrix · products · matrixᵀ``.
+    """The statement that computes the results of a tile, a vector each: ``matrix · products · matrixᵀ``.
 
     Parameters
     ----------
@@ -245,7 +245,7 @@ def _applied(
     read: Callable[[int, Index], Any],
     put: Callable[[int, Index, Any], Statement],
 ) -> Statement:
-    """Return what applies a matrix to vectors."""
+    """The statement that applies a matrix to vectors."""
     inputs = len(matrix[0])
     taken = registers("taken", (inputs, lanes))
 

@@ -6,7 +6,7 @@ from tvm import te
 
 from graphgrad.fallback import create_prim_func
 from graphgrad.ir.kernel_structure import stages
-from graphgrad.lower.cpu.contraction import PlainSink, blocks_of, emit, with_nests
+from graphgrad.lower.cpu.contraction import PlainStore, blocks_of, emit, replace_stages
 from graphgrad.lower.kernels.contraction import contraction_of
 from tests.guarded_memory import guarded_tensor
 from tests.lower.kernel_programs import HOST, random_values, tensor
@@ -78,7 +78,7 @@ class Kernel:
     Attributes
     ----------
     contraction : Contraction
-    sink : PlainSink
+    result_store : PlainStore
     """
 
     def __init__(self, built):
@@ -88,7 +88,7 @@ class Kernel:
         realize = blocks_of(self._func.body)[stage.name]
         self._name = stage.name
         self.contraction = contraction_of(stage, realize)
-        self.sink = PlainSink(realize)
+        self.result_store = PlainStore(realize)
 
     def axis(self, name):
         """Return the axis of a name in the tensor expression."""
@@ -97,8 +97,8 @@ class Kernel:
 
     def emitted(self, plan):
         """Return the kernel with the nest of a plan."""
-        nest = emit(self.contraction, plan, self.sink)
-        return self._func.with_body(with_nests(self._func.body, {self._name: nest}, []))
+        nest = emit(self.contraction, plan, self.result_store)
+        return self._func.with_body(replace_stages(self._func.body, {self._name: nest}, []))
 
     def error(self, plan):
         """Return how far the nest of a plan is off, relative to the largest element."""

@@ -6,7 +6,7 @@ import pytest
 import tvm
 from tvm import tirx
 
-from graphgrad.ir.kernel_structure import with_values
+from graphgrad.ir.kernel_structure import substitute_values
 from graphgrad.lower.cpu.contraction import Plan
 from graphgrad.lower.cpu.contraction.elements import each_element, registers_of
 from tests.lower.cpu.contraction.stages import Kernel, convolution
@@ -75,7 +75,7 @@ def stores(node, values=()):
     else:
         at = {var: tirx.const(trip, str(var.ty.dtype)) for var, trip in values}
         to, of = (
-            tuple(int(simplified(with_values(index, at))) for index in access.indices)
+            tuple(int(simplified(substitute_values(index, at))) for index in access.indices)
             for access in (node, node.value)
         )
         yield to, (str(node.value.source.name), id(node.value.source), of)

@@ -20,7 +20,7 @@ UNIT = VectorUnit(bytes=64, registers=32)
 
 def plan_of(built):
     kernel = Kernel(built)
-    return plan(kernel.contraction, UNIT, kernel.sink)
+    return plan(kernel.contraction, UNIT, kernel.result_store)
 
 
 def trips(loops):
@@ -68,7 +68,7 @@ def test_parts_go_through_the_larger_factor_once():
     """The smaller one stays in the cache meanwhile."""
     for channels, filters in ((64, 256), (256, 64)):
         built = Kernel(weight_gradient(8, 28, channels, filters, 1))
-        chosen = plan(built.contraction, UNIT, built.sink)
+        chosen = plan(built.contraction, UNIT, built.result_store)
         long = [str(one.axis.var.name) for one in chosen.tiles if one.trips > 1]
         assert chosen.parts
         assert long == (["v_k", "v_c"] if filters > channels else ["v_c", "v_k"])
@@ -94,7 +94,9 @@ def test_windows_are_outside_and_long_sums_inside():
 
 def copied(built):
     kernel = Kernel(built)
-    return [str(axis.var.name) for _, axis in plan(kernel.contraction, UNIT, kernel.sink).packed]
+    return [
+        str(axis.var.name) for _, axis in plan(kernel.contraction, UNIT, kernel.result_store).packed
+    ]
 
 
 def test_what_is_copied():

@@ -22,7 +22,7 @@ UNIT = VectorUnit(bytes=64, registers=32)
 def panels(built, factor, name, **changes):
     """Return the panels of a factor along an axis, and the loops that fill them, by extent."""
     kernel = Kernel(built)
-    chosen = plan(kernel.contraction, UNIT, kernel.sink)
+    chosen = plan(kernel.contraction, UNIT, kernel.result_store)
     changes = {key: tuple(make(kernel) for make in made) for key, made in changes.items()}
     chosen = replace(chosen, lanes=16, vectors=2, **changes)
     made = panels_of(kernel.contraction, chosen, factor, kernel.axis(name))

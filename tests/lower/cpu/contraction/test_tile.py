@@ -29,7 +29,7 @@ CASES = {
 
 def tile_of(built, unit=WIDE):
     kernel = Kernel(built)
-    return best_tile(kernel.contraction, unit, kernel.sink)
+    return best_tile(kernel.contraction, unit, kernel.result_store)
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=label)
@@ -102,5 +102,5 @@ def test_results_of_terms_with_conditions_are_on_the_stack(unit):
     kernel = Kernel(convolution(2, 14, 32, 64, 3))
     (row,) = (axis for axis in kernel.contraction.axes if str(axis.var.name) == "v_h")
     inside = replace(kernel.contraction, inside={0: (row.var - 1,)})
-    tile = best_tile(inside, unit, kernel.sink)
+    tile = best_tile(inside, unit, kernel.result_store)
     assert tile.registers * unit.bytes < 1024

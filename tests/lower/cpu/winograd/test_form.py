@@ -3,7 +3,7 @@
 import pytest
 from tvm import te, tirx
 
-from graphgrad.lower.cpu.contraction import PlainSink
+from graphgrad.lower.cpu.contraction import PlainStore
 from graphgrad.lower.cpu.winograd.form import convolution_of, weight_gradient_of
 from graphgrad.ops.conv import Window, convolution
 from tests.lower.cpu.winograd.convolutions import CHANNELS_LAST, Layer, expression, stages_of
@@ -16,7 +16,7 @@ def found(inputs, output, form):
     """Return what the last stage is recognized as."""
     stages, blocks = stages_of(inputs, output)
     stage = stages[-1]
-    return form(stage, blocks[stage.name], {}, PlainSink(blocks[stage.name]))
+    return form(stage, blocks[stage.name], {}, PlainStore(blocks[stage.name]))
 
 
 def test_a_convolution():

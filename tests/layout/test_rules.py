@@ -1,4 +1,4 @@
-"""Every op with a passage, behind a convolution: the same values, and the op runs channels last."""
+"""Every op with a rule, behind a convolution: the same values, and the op runs channels last."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from graphgrad.check import flat
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.tensor import Emitter
 from graphgrad.layout import orders
-from graphgrad.layout.rule import PASSAGES
+from graphgrad.layout.rule import LAYOUT_RULES
 from graphgrad.ops.conv import Window, conv_data_gradient
 from graphgrad.ops.random import dropout_call, mask_call
 from graphgrad.ops.resample import Table, resample
@@ -247,5 +247,5 @@ def test_transposed_of_other_ranks(rank):
 
 
 def test_every_passage_is_of_an_op():
-    for name in PASSAGES:
+    for name in LAYOUT_RULES:
         assert tvm_ffi.get_global_func("ir.GetOp")(name).name == name
