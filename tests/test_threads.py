@@ -13,7 +13,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.check import flat
 from graphgrad.ir.arrays import to_tensor
-from graphgrad.ir.compile_lock import SHARED_STATE
+from graphgrad.ir.compile_lock import COMPILE_LOCK
 from tests.running import function
 
 op = relax.op
@@ -54,7 +54,7 @@ def test_a_process_is_not_forked_while_a_thread_lowers():
     held, done = threading.Event(), threading.Event()
 
     def lower():
-        with SHARED_STATE:
+        with COMPILE_LOCK:
             held.set()
             time.sleep(0.2)
             done.set()
@@ -64,6 +64,6 @@ def test_a_process_is_not_forked_while_a_thread_lowers():
     held.wait()
     child = os.fork()
     if not child:
-        os._exit(0 if done.is_set() and SHARED_STATE.acquire(blocking=False) else 1)
+        os._exit(0 if done.is_set() and COMPILE_LOCK.acquire(blocking=False) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     thread.join()

@@ -22,7 +22,7 @@ from ..ir.provenance import read
 from ..ir.tensor import is_float
 from ..registry.rule import Rule, find, find_function
 from .branches import branch_programs
-from .derive import derived_rule
+from .derive import derive_rule
 from .overwriting import overwriting
 from .te_gradients import te_gradient_rule
 from .written_out import written_out
@@ -165,7 +165,7 @@ def _rule(program: Program, var: Any, value: Any) -> Rule:
         if isinstance(value, relax.If):
             program.derived[var] = _rule_of_branches(program, value)
             return program.derived[var]
-        rule = derived_rule(value, program.kernels)
+        rule = derive_rule(value, program.kernels)
         if rule.kind == "composite":
             _check_inside(rule, var, value, program.rules)
         program.derived[var] = rule

@@ -63,7 +63,7 @@ def apply_rule(
             for partial, needed in zip(results, wanted, strict=True)
         ]
     return [
-        _fitted(rule, emitter, index, result, primal) if needed else None
+        _fit_result(rule, emitter, index, result, primal) if needed else None
         for index, (result, primal, needed) in enumerate(zip(results, inputs, wanted, strict=True))
     ]
 
@@ -76,7 +76,7 @@ def _answer(
     assert function is not None, "activity asks for no rule that is not differentiable"
     if rule.kind == "general":
         outputs = value if isinstance(value, list) else [value]
-        results = function(inputs, outputs, _filled(cotangent, outputs), attributes)
+        results = function(inputs, outputs, _fill_missing(cotangent, outputs), attributes)
         return results if isinstance(results, tuple | list) else (results,)
     keyword = {"attrs": attributes} if rule.takes_attributes else {}
     if rule.kind == "elementwise":
@@ -103,7 +103,7 @@ def _type_only(value: Any) -> Any:
     return Tensor(value.emitter, None, ty=value.ty) if isinstance(value, Tensor) else value
 
 
-def _filled(cotangent: Cotangent, outputs: list[Any]) -> list[Tensor | None]:
+def _fill_missing(cotangent: Cotangent, outputs: list[Any]) -> list[Tensor | None]:
     """Return one cotangent per output: zeros where none arrived, None where there can be none."""
     given = cotangent if isinstance(cotangent, list) else [cotangent]
     given = given + [None] * (len(outputs) - len(given))
@@ -118,7 +118,7 @@ def _zero(output: Any) -> Tensor | None:
     return output.emitter.full(0.0, output.shape, output.dtype)
 
 
-def _fitted(rule: Rule, emitter: Emitter, index: int, result: Any, primal: Any) -> Cotangent:
+def _fit_result(rule: Rule, emitter: Emitter, index: int, result: Any, primal: Any) -> Cotangent:
     """Return a rule's result in the shape and dtype of the input that it belongs to."""
     if result is None:
         return None
@@ -129,7 +129,9 @@ def _fitted(rule: Rule, emitter: Emitter, index: int, result: Any, primal: Any) 
                 f"{rule.location}: the rule for {rule.op} returned {len(results)} cotangent(s) "
                 f"for the {len(primal)} tensors of input {index}"
             )
-        return [_fitted(rule, emitter, index, r, p) for r, p in zip(results, primal, strict=True)]
+        return [
+            _fit_result(rule, emitter, index, r, p) for r, p in zip(results, primal, strict=True)
+        ]
     if not isinstance(primal, Tensor) or not is_float(primal.dtype):
         raise RuleError(
             f"{rule.location}: the rule for {rule.op} returned a cotangent for input {index}, "

@@ -42,7 +42,7 @@ def _bound(binding: Any) -> Any:
     return binding if isinstance(binding, relax.MatchCast) else binding.value
 
 
-def emitted_branch(emitter: Emitter, program: Program, environment: Any, sweep: Any) -> Any:
+def emit_branch(emitter: Emitter, program: Program, environment: Any, sweep: Any) -> Any:
     """Return a branch as a sequence of its own: the bindings of a program, and what follows them.
 
     Parameters

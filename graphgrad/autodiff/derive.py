@@ -19,10 +19,10 @@ from ..fallback.kernels.gradient import (
     GradientKernel,
     GradientKernels,
     gradient_kernels,
-    saved_by,
+    saved_output_count,
     saving_kernel,
 )
-from ..fallback.kernels.in_place import out_of_place
+from ..fallback.kernels.in_place import make_out_of_place
 from ..ir.calls import callee, data_of
 from ..ir.tensor import Tensor, expression_of, same_shape
 from ..ops.call_te import KernelBuilder
@@ -32,7 +32,7 @@ from ..registry.rule import Rule
 KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
 
-def derived_rule(call: Any, kernels: dict[Any, tirx.PrimFunc]) -> Rule:
+def derive_rule(call: Any, kernels: dict[Any, tirx.PrimFunc]) -> Rule:
     """Return a rule for a call that no registered one is for.
 
     Parameters
@@ -53,7 +53,7 @@ def derived_rule(call: Any, kernels: dict[Any, tirx.PrimFunc]) -> Rule:
             return _kernel_rule(call, kernels[call.args[0]])
         legalize = lowering_of(call.op)
         if legalize is not None:
-            return _legalized_rule(call, legalize)
+            return _legalization_rule(call, legalize)
     raise MissingGradientError(_unknown(call))
 
 
@@ -69,7 +69,7 @@ def _unknown(call: Any) -> str:
     return "no rule is registered, and it is lowered to nothing that one could be derived from"
 
 
-def _legalized_rule(call: Any, legalize: Callable[[Any, Any], Any]) -> Rule:
+def _legalization_rule(call: Any, legalize: Callable[[Any, Any], Any]) -> Rule:
     """Return a rule that writes a call out as what it is lowered to."""
 
     def composite(*inputs: Any) -> Any:
@@ -90,7 +90,7 @@ def _tensors(values: Sequence[Any]) -> Any:
             yield from _tensors(value)
 
 
-class _Replaced:
+class _KernelReplacement:
     """A composite that calls another kernel in the place of one.
 
     Parameters
@@ -145,8 +145,8 @@ def _in_place_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     A gradient reads what they held, so nothing may overwrite them before.
     """
     name = call.args[0].name_hint
-    pure = out_of_place(func, [int(index) for index in call.attrs.inplace_indices])
-    composite = _Replaced(call, func, pure, f"{name}_out_of_place")
+    pure = make_out_of_place(func, [int(index) for index in call.attrs.inplace_indices])
+    composite = _KernelReplacement(call, func, pure, f"{name}_out_of_place")
     return Rule(f"relax.call_tir_inplace({name})", "composite", composite, origin="derived")
 
 
@@ -156,7 +156,7 @@ def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     if saving is None:
         return _gradient_rule(call, func)
     name = call.args[0].name_hint
-    composite = _Replaced(call, func, saving.func, f"{name}_saving", saving.types)
+    composite = _KernelReplacement(call, func, saving.func, f"{name}_saving", saving.types)
     return Rule(f"relax.call_tir({name})", "composite", composite, origin="derived")
 
 
@@ -164,7 +164,7 @@ def _gradient_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     """Return a rule that calls the gradient kernels of a kernel."""
     name = call.args[0].name_hint
     count = len(_fields(call.ty_args[0]))
-    saved = range(max(count - saved_by(func), 0), count)
+    saved = range(max(count - saved_output_count(func), 0), count)
 
     def kernels_without(constant: Sequence[int]) -> GradientKernels:
         return gradient_kernels(func, len(data_of(call)), count, constant)
@@ -187,10 +187,10 @@ def _gradient_rule(call: Any, func: tirx.PrimFunc) -> Rule:
         for number, found in enumerate(kernels.cotangents):
             if isinstance(found, GradientKernel):
                 (value,) = called(found, f"ct{number}")
-                results.append(_typed(value, inputs[number]))
+                results.append(_match_primal_shape(value, inputs[number]))
             elif found is not None:
                 kind, place = found
-                results.append(_typed(tensors[kind][place], inputs[number]))
+                results.append(_match_primal_shape(tensors[kind][place], inputs[number]))
             else:
                 results.append(None)
         return results
@@ -202,7 +202,7 @@ def _is_zero(cotangent: Tensor | None) -> bool:
     return cotangent is None or cotangent.fill == 0.0
 
 
-def _typed(cotangent: Tensor, primal: Tensor) -> Tensor:
+def _match_primal_shape(cotangent: Tensor, primal: Tensor) -> Tensor:
     """Return a cotangent in its primal's shape, where only a run can tell that it has that."""
     if same_shape(cotangent.shape, primal.shape):
         return cotangent

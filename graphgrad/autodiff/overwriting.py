@@ -14,7 +14,7 @@ from tvm import relax
 from ..ir.calls import overwritten_by
 from ..ir.program import Program, variables_in
 
-_VIEWS = [
+_VIEW_OPS = [
     tvm.ir.Op.get(f"relax.{name}")
     for name in (
         "expand_dims",
@@ -62,7 +62,7 @@ def _places(program: Program) -> dict[Any, set[Any]]:
         if not isinstance(value, relax.Call):
             sources = list(variables_in(value))
         else:
-            sources = list(variables_in(value.args[0])) if value.op in _VIEWS else []
+            sources = list(variables_in(value.args[0])) if value.op in _VIEW_OPS else []
         if sources:
             places[var] = {place for s in sources for place in places.get(s, {s})}
     return places

@@ -14,12 +14,12 @@ from tvm import relax
 from ..errors import NotDifferentiableError
 from ..ir.calls import data_of
 from ..ir.program import Program, substitute, variables_in
-from ..ir.provenance import read, with_origin
+from ..ir.provenance import gradient_span, read
 from ..ir.tensor import Emitter, type_shape
 from ..registry.rule import Rule
 from .activity import Activity, has_cotangent
 from .apply import Cotangent, apply_rule
-from .branches import branch_programs, emitted_branch, materialized
+from .branches import branch_programs, emit_branch, materialized
 from .expand import expand
 from .mutation import Reads, mutations_of
 
@@ -160,7 +160,7 @@ class _Sweep:
                 def sweep(environment: dict[Any, Any]) -> list[Any]:
                     return backward(emitter, expanded, environment, activity, seed, read)
 
-                return emitted_branch(emitter, expanded, self.environment, sweep)
+                return emit_branch(emitter, expanded, self.environment, sweep)
 
             branches = map(branch, branch_programs(self.program, value))
             condition = substitute(value.cond, self.environment)
@@ -186,7 +186,7 @@ def _span(value: Any, rule: Rule) -> Any:
     those who wrote it out.
     """
     origin = read(value.span).origin if rule.origin == "hand" else None
-    return with_origin(value.span, origin or rule.origin)
+    return gradient_span(value.span, origin or rule.origin)
 
 
 def is_differentiable(ty: Any) -> bool:

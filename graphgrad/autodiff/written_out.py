@@ -13,9 +13,9 @@ from tvm import relax, tirx
 from ..errors import RuleError
 from ..fallback.memo import Memo
 from ..ir.calls import data_of
-from ..ir.compile_lock import SHARED_STATE
+from ..ir.compile_lock import COMPILE_LOCK
 from ..ir.program import variables_in
-from ..ir.provenance import with_origin
+from ..ir.provenance import gradient_span
 from ..ir.tensor import Emitter, Tensor, same_shape
 from ..ops.legalize import LEGALIZATIONS
 from ..registry.attributes import Attributes
@@ -39,7 +39,7 @@ class WrittenOut:
 
 
 @dataclass(frozen=True)
-class _Kept:
+class _CachedForm:
     """A form and the variables that it reads: values, and symbolic extents."""
 
     form: WrittenOut
@@ -47,7 +47,7 @@ class _Kept:
     symbols: list[Any]
 
 
-_WRITTEN_OUT: Memo[_Kept] = Memo()
+_WRITTEN_OUT: Memo[_CachedForm] = Memo()
 """The forms of derived composites: to lower an op takes time."""
 
 
@@ -70,17 +70,17 @@ def written_out(rule: Rule, var: Any, call: Any) -> WrittenOut:
     symbols: list[Any] = []
     tvm_ffi.structural_walk(tvm_ffi.convert(key), (tvm.ir.Var, symbols.append))
     kept = _WRITTEN_OUT.get(
-        key, lambda: _Kept(_written_out(rule, var, call, sources), sources, symbols)
+        key, lambda: _CachedForm(_written_out(rule, var, call, sources), sources, symbols)
     )
     given = zip([*kept.sources, *kept.symbols], [*sources, *symbols], strict=True)
-    return _renamed(kept.form, dict(given), var, _span(rule, call))
+    return _rename_form(kept.form, dict(given), var, _span(rule, call))
 
 
 def _written_out(rule: Rule, var: Any, call: Any, sources: list[Any]) -> WrittenOut:
     builder = relax.BlockBuilder()
     emitter = Emitter(builder)
     span = _span(rule, call)
-    with SHARED_STATE, builder.function("composite", sources):
+    with COMPILE_LOCK, builder.function("composite", sources):
         with emitter.at(span, var.name):
             inputs = [emitter.lift(argument) for argument in data_of(call)]
             keyword = {"attrs": Attributes(call.attrs)} if rule.takes_attributes else {}
@@ -97,7 +97,7 @@ def _written_out(rule: Rule, var: Any, call: Any, sources: list[Any]) -> Written
 
 
 def _span(rule: Rule, call: Any) -> Any:
-    return call.span if rule.origin == "hand" else with_origin(call.span, rule.origin)
+    return call.span if rule.origin == "hand" else gradient_span(call.span, rule.origin)
 
 
 def _structure(var: Any, call: Any, sources: list[Any]) -> list[Any]:
@@ -116,19 +116,19 @@ def _structure(var: Any, call: Any, sources: list[Any]) -> list[Any]:
     return [call.op, lowering, call.attrs, call.ty_args, var.ty, *map(structure, call.args)]
 
 
-def _renamed(form: WrittenOut, renamed: dict[Any, Any], var: Any, span: Any) -> WrittenOut:
+def _rename_form(form: WrittenOut, renamed: dict[Any, Any], var: Any, span: Any) -> WrittenOut:
     """Return a form with other variables, in the place of another call."""
     rename = (tvm.ir.Var, lambda known: renamed.get(known, known))
     bindings: list[tuple[Any, Any]] = []
     for bound, value in form.bindings:
         is_last = bound is form.bindings[-1][0]
         own = var if is_last else relax.Var(var.name, tvm_ffi.structural_map(bound.ty, rename))
-        bindings.append((own, _renamed_value(value, rename, own, span)))
+        bindings.append((own, _rename_value(value, rename, own, span)))
         renamed[bound] = own
     return WrittenOut(bindings, form.kernels)
 
 
-def _renamed_value(value: Any, rename: tuple[Any, Any], var: Any, span: Any) -> Any:
+def _rename_value(value: Any, rename: tuple[Any, Any], var: Any, span: Any) -> Any:
     """The value bound to a variable."""
     if isinstance(value, relax.MatchCast):
         source, ty = (tvm_ffi.structural_map(part, rename) for part in (value.value, value.ty))

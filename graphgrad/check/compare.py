@@ -16,7 +16,7 @@ Arrays = list[np.ndarray]
 
 _DIRECTIONS = 2
 _PARTS = 16
-_FEW = 64
+_MAX_SEARCHED_ELEMENTS = 64
 """A block with as many elements is searched one by one."""
 
 
@@ -269,7 +269,7 @@ class Comparison:
         generator = np.random.default_rng(0)
         signs = np.where(generator.uniform(size=gradient.size) < 0.5, -1.0, 1.0)
         members = np.arange(gradient.size)
-        while members.size > _FEW:
+        while members.size > _MAX_SEARCHED_ELEMENTS:
             members = max(np.array_split(members, _PARTS), key=lambda part: difference(part)[0])
         signs[members] = 1.0
         worst = max(members, key=lambda member: difference(np.array([member]))[0])

@@ -23,10 +23,10 @@ Kink = Literal["", "near", "exact"]
 Line = Callable[[float], tuple[float, float]]
 """Maps t to the value there, and to the size of the terms that were summed to get it."""
 
-_ROUNDINGS = 64
+_MAX_ROUNDINGS = 64
 """How many roundings of the summed terms' size a difference may be off by."""
 
-_DOUBT = 30
+_DOUBT_FACTOR = 30
 """A disagreement of this many times what bends and rounding show at a step is no fault of it."""
 
 
@@ -113,7 +113,9 @@ def measure(line: Line, step: float, epsilon: float) -> Slope:
     fine = five_point(step / 2)
     value = (16 * fine - five_point(step)) / 15
     right, left = ((4 * values[h / 2] - values[h] - 3 * values[0.0]) / h for h in (step, -step))
-    return Slope(step, value, abs(value - fine), left, right, _ROUNDINGS * epsilon * size / step)
+    return Slope(
+        step, value, abs(value - fine), left, right, _MAX_ROUNDINGS * epsilon * size / step
+    )
 
 
 def judge(
@@ -151,7 +153,7 @@ def judge(
         if difference <= rtol * size + (slope.noise if atol is None else atol):
             kink: Kink = "near" if len(slopes) > 1 else ""
             return Verdict(True, difference / size if size else 0.0, kink, slope)
-        if difference > _DOUBT * (slope.jump + slope.uncertainty):
+        if difference > _DOUBT_FACTOR * (slope.jump + slope.uncertainty):
             break
     best = min(slopes, key=lambda slope: slope.uncertainty + slope.noise)
     exact = _is_kink(slopes, scale)

@@ -20,7 +20,7 @@ from tvm import relax
 
 from ..autodiff.activity import op_name, place
 from ..errors import ArgumentError
-from ..fallback.kernels.expressions import retyped_kernel
+from ..fallback.kernels.expressions import retype_kernel
 from ..frontend.model import Model
 from ..tvm_fixes.hooks import change_attributes, set_type
 
@@ -28,7 +28,7 @@ LOW_FLOATS = frozenset({"float16", "bfloat16", "float32"})
 _WIDE = "float64"
 
 _TYPED_KERNELS = ("relax.call_tir", "relax.call_dps_packed")
-_UNKNOWN = (
+_UNPROMOTABLE_CALLS = (
     "relax.call_builtin_with_ctx",
     "relax.call_inplace_packed",
     "relax.call_pure_packed",
@@ -123,7 +123,7 @@ class _Promotion:
                 renamed = tvm.ir.GlobalVar(var.name_hint)
                 set_type(renamed, promote_type(function.ty))
                 self._functions[var] = renamed
-            elif (kernel := retyped_kernel(function, _promoted_dtype)) is not None:
+            elif (kernel := retype_kernel(function, _promoted_dtype)) is not None:
                 self._kernels[var] = kernel
                 self._functions[var] = tvm.ir.GlobalVar(var.name_hint)
                 set_type(self._functions[var], kernel.ty)
@@ -214,13 +214,13 @@ class _Promotion:
     def _call(self, var: Any, call: relax.Call) -> Any:
         types = [call.ty, *(a.ty for a in call.args if not isinstance(a, tvm.ir.GlobalVar))]
         if not any(map(_is_low, types)):
-            return self._rebuilt(call, call.attrs, call.ty_args)
+            return self._rebuild_call(call, call.attrs, call.ty_args)
         reason = None if self._calls_promoted(call) else _built_in_dtype(call)
         if reason is None:
             attributes = _promote_attributes(call.attrs)
             types = [promote_type(ty) for ty in call.ty_args]
             try:
-                promoted = self._rebuilt(call, attributes, types)
+                promoted = self._rebuild_call(call, attributes, types)
             except Exception:  # type inference refuses in many ways
                 reason = "it takes no float64"
             else:
@@ -234,7 +234,7 @@ class _Promotion:
         """Whether a call is of a kernel that there is in float64."""
         return bool(call.args) and call.args[0] in self._kernels
 
-    def _rebuilt(self, call: relax.Call, attributes: Any, types: Any) -> Any:
+    def _rebuild_call(self, call: relax.Call, attributes: Any, types: Any) -> Any:
         arguments = [self._expr(argument) for argument in call.args]
         new = relax.Call(self._expr(call.op), arguments, attributes, types, call.span)
         return self._builder.normalize(new)
@@ -285,7 +285,7 @@ def _built_in_dtype(call: relax.Call) -> str | None:
         return None
     if call.op.name.startswith(_TYPED_KERNELS):
         return "a kernel has the dtypes of its buffers built in"
-    if call.op.name in _UNKNOWN:
+    if call.op.name in _UNPROMOTABLE_CALLS:
         return "it has the dtypes that it was written for"
     return None
 

@@ -24,10 +24,10 @@ _TYPED = (
 )  # fmt: skip
 """Calls that mean something for the dtypes alone that they are written in."""
 
-_SHORT = 12
+_MAX_EXACT_BITS = 12
 """Constants of no more binary digits are taken for exact."""
 
-_LARGEST = 1e38
+_EXTREME_MAGNITUDE = 1e38
 """Constants beyond are the extreme numbers of a dtype."""
 
 _UNTYPED = "tvm.contrib.sort."
@@ -117,11 +117,11 @@ def _has_built_in_dtype(call: Any) -> bool:
 
 def _was_rounded(value: float) -> bool:
     """Return whether a constant has as many digits as fit into a float32, and no more."""
-    if value == 0.0 or abs(value) > _LARGEST or float(np.float32(value)) != value:
+    if value == 0.0 or abs(value) > _EXTREME_MAGNITUDE or float(np.float32(value)) != value:
         return False
     mantissa = int(math.frexp(value)[0] * 2**24)
     trailing = (mantissa & -mantissa).bit_length() - 1
-    return 24 - trailing > _SHORT
+    return 24 - trailing > _MAX_EXACT_BITS
 
 
 def _is_low(node: Any) -> bool:

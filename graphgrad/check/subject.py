@@ -20,7 +20,7 @@ from ..train.forward import bind
 from ..train.inputs import bind_shapes, by_name, check_types, input_types, read_arrays
 from .compare import Arrays
 
-_EXTENT = 3
+_SYMBOLIC_EXTENT = 3
 """The extent of a symbolic dimension where values are drawn."""
 
 
@@ -119,7 +119,7 @@ def _drawn(ty: Any, generator: np.random.Generator) -> np.ndarray:
     """Return random values of a type: floats in (−1, 1), integers 0 and 1."""
     if not isinstance(ty.shape, relax.ShapeExpr):
         raise ArgumentError(f"a value of type {ty} cannot be drawn: give inputs")
-    shape = [int(d) if isinstance(d, tvm.tirx.IntImm) else _EXTENT for d in ty.shape]
+    shape = [int(d) if isinstance(d, tvm.tirx.IntImm) else _SYMBOLIC_EXTENT for d in ty.shape]
     dtype = str(ty.dtype)
     if is_float(dtype):
         return generator.uniform(-1, 1, shape).astype(dtype)

@@ -25,7 +25,7 @@ from .tensor_machine import Program, TensorMachine
 Backward = Callable[[list[te.Tensor], list[te.Tensor], list[te.Tensor | None]], Any]
 """Of inputs, outputs and cotangents: a gradient for each input, or None."""
 
-_EXTENT = 3
+_SYMBOLIC_EXTENT = 3
 """The extent of a symbolic dimension where values are drawn."""
 
 
@@ -242,7 +242,7 @@ def _drawn(
     shape = []
     for extent in tensor.shape:
         if isinstance(extent, tvm.ir.Var):
-            shape.append(extents.get(extent.name, _EXTENT))
+            shape.append(extents.get(extent.name, _SYMBOLIC_EXTENT))
         elif isinstance(extent, tvm.tirx.IntImm):
             shape.append(int(extent))
         else:

@@ -225,7 +225,7 @@ def _resumed_settings(folder: OutputFolder, arguments: argparse.Namespace) -> Se
 
 def _job(settings: Settings, source: Any) -> Job:
     """Read and check everything that a run needs; `source` is the model's file or what it holds."""
-    model = _frozen(from_onnx(source), settings.freeze)
+    model = _freeze_matching(from_onnx(source), settings.freeze)
     dataset = _dataset(settings, model)
     twin = _freeze_convolutions(model) if settings.compare_frozen else None
     return Job(settings, model, twin, dataset, _plan(settings, dataset))
@@ -261,7 +261,7 @@ def _plan(settings: Settings, dataset: Dataset) -> Plan:
     return Plan(settings.batch, steps, settings.seed, schedule, settings.accumulate)
 
 
-def _frozen(model: Model, patterns: Sequence[str]) -> Model:
+def _freeze_matching(model: Model, patterns: Sequence[str]) -> Model:
     """Return the model with the weights frozen that the patterns match."""
     for pattern in patterns:
         matched = [name for name in model.params if fnmatch.fnmatchcase(name, pattern)]

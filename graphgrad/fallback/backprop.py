@@ -30,10 +30,10 @@ from .walk import (
     identity,
     is_load,
     items,
-    tensor_of,
+    loaded_tensor,
 )
 
-_MOST_TERMS = 4
+_MAX_TERMS = 4
 """Sets of guards that are kept apart at one node; more are joined into one condition."""
 
 _EXTERNS = ("tirx.call_pure_extern", "tirx.call_extern")
@@ -118,11 +118,11 @@ def backpropagate(
             continue
         arrived = few(total.terms())
         if is_load(node):
-            reads.append(Read(tensor_of(node), [*parts], arrived))
+            reads.append(Read(loaded_tensor(node), [*parts], arrived))
             continue
         choices = _choices(node)
         for term in arrived:
-            for child, passed in _passed_on(node, choices, term):
+            for child, passed in _propagate(node, choices, term):
                 if identity(child) in active:
                     cotangents.setdefault(identity(child), GuardedSum()).add(passed)
     return reads[::-1]
@@ -130,7 +130,7 @@ def backpropagate(
 
 def few(terms: list[Guarded]) -> list[Guarded]:
     """Return the terms of a sum, joined into one if they are many."""
-    return terms if len(terms) <= _MOST_TERMS else [joined(terms)]
+    return terms if len(terms) <= _MAX_TERMS else [joined(terms)]
 
 
 def _active(graph: Graph, is_active: Callable[[Any], bool]) -> set[int]:
@@ -140,7 +140,7 @@ def _active(graph: Graph, is_active: Callable[[Any], bool]) -> set[int]:
         if not is_float(node.ty):
             continue
         if is_load(node):
-            if is_active(tensor_of(node)):
+            if is_active(loaded_tensor(node)):
                 active.add(identity(node))
         elif any(identity(part) in active for part in parts):
             active.add(identity(node))
@@ -153,7 +153,7 @@ def _choices(node: Expr) -> list[tuple[Expr, Guard]]:
     if choice is not None:
         condition, true_value, false_value = choice
         return [(true_value, (condition, True)), (false_value, (condition, False))]
-    rectified = _rectified(node)
+    rectified = _relu_operand(node)
     if rectified is not None:
         zero = tirx.const(0.0, dtype_name(rectified.ty))
         return [(rectified, (rectified <= zero, False))]
@@ -165,7 +165,7 @@ def _choices(node: Expr) -> list[tuple[Expr, Guard]]:
     return []
 
 
-def _rectified(node: Expr) -> Expr | None:
+def _relu_operand(node: Expr) -> Expr | None:
     """Return x where a node is max(x, 0), which is relu: its derivative at 0 is 0."""
     if type(node) is prim.Max:
         for x, other in ((node.a, node.b), (node.b, node.a)):
@@ -174,7 +174,7 @@ def _rectified(node: Expr) -> Expr | None:
     return None
 
 
-def _passed_on(
+def _propagate(
     node: Expr, choices: list[tuple[Expr, Guard]], term: Guarded
 ) -> list[tuple[Expr, Guarded]]:
     """The parts of its cotangent that a node passes on to its children."""
@@ -182,7 +182,7 @@ def _passed_on(
     if not choices:
         return [
             (child, Guarded(term.guards, _in(child, value)))
-            for child, value in _PRODUCTS.get(type(node), _of_intrinsic)(node, h)
+            for child, value in _PRODUCTS.get(type(node), _intrinsic_terms)(node, h)
             if is_float(child.ty)
         ]
     if type(node) in (prim.Max, prim.Min):
@@ -193,12 +193,12 @@ def _passed_on(
     return [(child, Guarded((*term.guards, guard), h)) for child, guard in choices]
 
 
-def _of_quotient(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
+def _quotient_terms(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
     inverse = finite_product(h, 1.0 / _in(node, node.b))
     return [(node.a, inverse), (node.b, -finite_product(inverse, _in(node, node)))]
 
 
-def _of_remainder(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
+def _remainder_terms(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
     whole = tirx.trunc if type(node) is prim.Mod else tirx.floor
     quotient = whole(_in(node, node.a) / _in(node, node.b))
     return [(node.a, h), (node.b, -finite_product(h, quotient))]
@@ -208,16 +208,16 @@ _PRODUCTS: dict[type, Callable[[Expr, Expr], list[tuple[Expr, Expr]]]] = {
     prim.Add: lambda node, h: [(node.a, h), (node.b, h)],
     prim.Sub: lambda node, h: [(node.a, h), (node.b, -h)],
     prim.Mul: lambda node, h: [(node.a, h * _in(node, node.b)), (node.b, h * _in(node, node.a))],
-    prim.Div: _of_quotient,
-    prim.Mod: _of_remainder,
-    prim.FloorMod: _of_remainder,
+    prim.Div: _quotient_terms,
+    prim.Mod: _remainder_terms,
+    prim.FloorMod: _remainder_terms,
     prim.FloorDiv: lambda node, h: [],
     prim.Cast: lambda node, h: [(node.value, h)],
 }
 """The products of a node's cotangent with its derivatives by the operands; calls apart."""
 
 
-def _of_intrinsic(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
+def _intrinsic_terms(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
     name = called(node)
     arguments = items(node.args) if name else []
     if name in _EXTERNS and arguments and isinstance(arguments[0], StringImm):

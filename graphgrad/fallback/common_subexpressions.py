@@ -56,11 +56,11 @@ def shared(
         return substituted(root, values)
     merged = Merged(graph, values)
     if merged.has_conditions:
-        return bound_in_regions(*merged.graph(), {}, axes)
-    return bound_around(merged)
+        return bind_in_regions(*merged.graph(), {}, axes)
+    return bind_around(merged)
 
 
-def bound_around(merged: Merged) -> Expr:
+def bind_around(merged: Merged) -> Expr:
     """Return an expression without conditions with its bindings: all of them are around it."""
     cheap = [is_cheap(node) for node in merged.nodes]
     uses = [0] * len(cheap)
@@ -86,7 +86,7 @@ def bound_around(merged: Merged) -> Expr:
     return body
 
 
-def bound_in_regions(
+def bind_in_regions(
     root: Expr, graph: Graph, variables: dict[int, Expr], axes: Sequence[Axis] | None
 ) -> Expr:
     """Return an expression with its bindings, given variables that hold nodes of it already."""
@@ -132,11 +132,11 @@ class _Sharing:
     def _bound_condition(self, condition: Expr) -> Expr:
         """Return a condition in terms of variables; what it has of its own gets its own bindings.
 
-        That are the nodes that are bound further in, as its order must be (`conditions_first`).
+        These are the nodes bound further in, as its order must be (`order_conditions_first`).
         """
         known = self.variables
         graph = graph_of([condition], lambda n: [] if identity(n) in known else children(n))
-        return bound_in_regions(condition, graph, known, self.axes)
+        return bind_in_regions(condition, graph, known, self.axes)
 
     def _built(self, root: Expr) -> Recursion:
         """Return a node in terms of the variables of what is bound below it."""

@@ -31,7 +31,7 @@ from .graph import (
     Operation,
     all_operations,
     outputs_of,
-    reduce_with,
+    rebuild_reduction,
     replace_bodies,
     rewritten,
 )
@@ -53,13 +53,13 @@ from .walk import (
     rebuilt,
 )
 
-MOST_LEVELS = 600
+MAX_LEVELS = 600
 """Levels of nesting that a stage may have; TVM's stack ends at some 1,400 of the costliest kind."""
 
-_MOST_OF_PART = 400
+_MAX_PART_LEVELS = 400
 """Levels of nesting of what is saved; the rest is for the condition under which it is needed."""
 
-_MOST_AGAIN = 100
+_MAX_RECOMPUTED_LEVELS = 100
 """Levels, and a sixth of the nodes, of what is computed again for each stage that needs it."""
 
 
@@ -89,18 +89,18 @@ def cut_stage(op: Operation) -> list[te.Tensor] | None:
         # What a reduction leaves out is protected by its condition.
         roots[1:] = [tirx.if_then_else(condition, root, _zero(root)) for root in roots[1:]]
     placement = Placement(roots, graph_of(roots), axes=stage_axes(op))
-    if _nesting(placement) <= MOST_LEVELS:
+    if _nesting(placement) <= MAX_LEVELS:
         return None
-    roots = _Pieces(op, roots, placement).rest()
+    roots = _StageParts(op, roots, placement).rest()
     if not isinstance(op.body[0], tirx.Reduce):
         return outputs_of(replace_bodies(op, roots))
-    components = reduce_with(op.body[0], roots[1:], roots[0])
+    components = rebuild_reduction(op.body[0], roots[1:], roots[0])
     return outputs_of(replace_bodies(op, [components[int(b.value_index)] for b in op.body]))
 
 
 def _may_be_deep(op: Operation) -> bool:
     """Return whether a stage has so many nodes that it may be too deep."""
-    return isinstance(op, te.ComputeOp) and has_more(_roots(op), MOST_LEVELS)
+    return isinstance(op, te.ComputeOp) and has_more(_roots(op), MAX_LEVELS)
 
 
 def _nesting(placement: Placement) -> int:
@@ -157,7 +157,7 @@ class _Cone:
         return self.own + sum(self.bound.values())
 
 
-class _Pieces:
+class _StageParts:
     """The parts of a stage that become stages of their own.
 
     Attributes
@@ -201,13 +201,13 @@ class _Pieces:
             pending = list(self.cuts.values())[done:]
             done = len(self.cuts)
             for node in pending:
-                self.guarded[identity(node)] = self._under_condition(node)
+                self.guarded[identity(node)] = self._guard_part(node)
 
     def _visit(self, node: Expr) -> None:
         """Cut below a node, the deepest part first, until it is shallow; or at the node."""
         parts = self._parts(node)
         cone = self._cone(node, parts)
-        while cone.levels > _MOST_OF_PART:
+        while cone.levels > _MAX_PART_LEVELS:
             whole = [part for part in parts if self._levels(part) > 1]
             if not whole:
                 break
@@ -217,7 +217,7 @@ class _Pieces:
         self.cones[identity(node)] = cone
         key = identity(node)
         if key in self.placement.shared and (
-            cone.levels > _MOST_AGAIN or cone.size > 6 * _MOST_AGAIN
+            cone.levels > _MAX_RECOMPUTED_LEVELS or cone.size > 6 * _MAX_RECOMPUTED_LEVELS
         ):
             self.cuts[key] = node
 
@@ -243,7 +243,7 @@ class _Pieces:
                 own += cone.own
         return _Cone(depth, own, bound)
 
-    def _under_condition(self, node: Expr) -> Expr:
+    def _guard_part(self, node: Expr) -> Expr:
         """Return a part as it is saved: 0 where it is not needed, if it reads what may not be."""
         key = identity(node)
         if key not in self.placement.fragile:

@@ -15,7 +15,7 @@ from .guarded import all_of
 from .walk import Graph, identity, is_conditional
 
 
-def conditions_first(graph: Graph, fragile: Container[int]) -> Graph:
+def order_conditions_first(graph: Graph, fragile: Container[int]) -> Graph:
     """Return a graph such that nodes come behind the conditions that protect them.
 
     Where a condition and what it protects need one another, by way of other conditions, some come
@@ -32,7 +32,7 @@ def conditions_first(graph: Graph, fragile: Container[int]) -> Graph:
     if all(max(deciding) < place for place, deciding in behind.items()):
         return graph
     needed = [{places[identity(part)] for part in parts} for _, parts in graph]
-    return [graph[place] for place in _sorted(needed, behind)]
+    return [graph[place] for place in _topological_order(needed, behind)]
 
 
 def _deciding(
@@ -64,7 +64,7 @@ def _deciding(
             yield place, [c for c, number in numbers.items() if protecting >> number & 1]
 
 
-def _sorted(needed: list[set[int]], behind: dict[int, set[int]]) -> Iterator[int]:
+def _topological_order(needed: list[set[int]], behind: dict[int, set[int]]) -> Iterator[int]:
     """Yield places, each behind those needed, and behind others if that can be; else in order."""
     missing = [len(parts) for parts in needed]
     awaited = [len(behind.get(place, ())) for place in range(len(needed))]

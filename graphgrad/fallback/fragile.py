@@ -29,7 +29,7 @@ from .walk import (
 
 _NONE: frozenset[int] = frozenset()
 
-_FEW = 8
+_MAX_RECHECKED_LOADS = 8
 """More loads are not looked at again for each condition that may protect them."""
 
 _CONSTANT = prim.IntImm | prim.FloatImm
@@ -96,7 +96,7 @@ class _Exposure:
         self, exposed: frozenset[int], dangers: Mapping[int, Expr], condition: Expr
     ) -> frozenset[int]:
         """The parts that are still fragile where a condition holds."""
-        if not exposed or self.analyzer is None or len(exposed) > _FEW:
+        if not exposed or self.analyzer is None or len(exposed) > _MAX_RECHECKED_LOADS:
             return exposed
         if contain([condition], lambda node: is_load(node) or is_float(node.ty)):
             return exposed

@@ -19,7 +19,7 @@ from .graph import STEPWISE, Key, Operation, inside_scans, operations, outputs_o
 from .guarded import Guarded
 from .kinds import map_stage
 from .reductions.reduce import OTHERS, Point, reduction_points, stage_axes
-from .reductions.reduce_restated import restated_reduction
+from .reductions.reduce_restated import restate_reduction
 from .scans.scan import Sweep, scan_parts
 from .scans.stepwise import stepwise_parts
 from .scatter import Scatter, scatters_of
@@ -76,7 +76,7 @@ def te_gradient(
     wanted = {tensor_key(tensor) for tensor in inputs}
     order = operations(*outputs)
     _check_outside_scans(order, inputs)
-    totals = _propagated(order, wanted, parts, pads)
+    totals = _propagate(order, wanted, parts, pads)
     found = [totals.get(tensor_key(tensor)) for tensor in inputs]
     gradients = [
         filled(tensor, 0.0) if total is None else total
@@ -100,7 +100,7 @@ def _check_outside_scans(order: Sequence[Operation], inputs: Sequence[te.Tensor]
             )
 
 
-def _propagated(
+def _propagate(
     order: Sequence[Operation],
     wanted: set[Key],
     parts: dict[Key, list[Contribution | te.Tensor]],
@@ -121,7 +121,7 @@ def _propagated(
                 totals[key] = cotangents[-1]
         if identity(op) in reading and any(c is not None for c in cotangents):
             seen_through = read_through(op, lambda tensor: tensor_key(tensor) in inside)
-            for tensor, part in _of_stage(seen_through, cotangents, active, pads):
+            for tensor, part in _stage_parts(seen_through, cotangents, active, pads):
                 parts.setdefault(tensor_key(tensor), []).append(part)
     return totals
 
@@ -141,13 +141,13 @@ def _active(
     return active, reading
 
 
-def _of_stage(
+def _stage_parts(
     op: Operation, cotangents: Sequence[te.Tensor | None], active: set[Key], pads: bool
 ) -> list[Part]:
     """The parts that one stage passes on: parts of the cotangents of the tensors that it reads."""
     if isinstance(op, te.ScanOp):
         parts_of = stepwise_parts if op.tag == STEPWISE else scan_parts
-        return parts_of(op, cotangents, Sweep(active, partial(_propagated, pads=pads), pads))
+        return parts_of(op, cotangents, Sweep(active, partial(_propagate, pads=pads), pads))
     try:
         points = _points(op, cotangents)
     except UnknownNodeError as error:
@@ -161,24 +161,24 @@ def _of_stage(
             point, lambda tensor: tensor_key(tensor) in active, str(op.name)
         )
     ]
-    restated = _restated(op, cotangents)
+    restated = _restate_stage(op, cotangents)
     if restated is None:
         return parts
-    return parts + _of_restated(op, restated, cotangents, active, pads)
+    return parts + _restated_parts(op, restated, cotangents, active, pads)
 
 
-def _restated(
+def _restate_stage(
     op: Operation, cotangents: Sequence[te.Tensor | None]
 ) -> Sequence[te.Tensor | None] | None:
     """Return outputs of a stage by other stages, for those whose gradient is known only so."""
     if isinstance(op, te.ComputeOp):
-        return restated_reduction(op, cotangents)
+        return restate_reduction(op, cotangents)
     if isinstance(op, te.ExternOp) and not scatters_of(op):
         return externs.restated(op)
     return None
 
 
-def _of_restated(
+def _restated_parts(
     op: Operation,
     restated: Sequence[te.Tensor | None],
     cotangents: Sequence[te.Tensor | None],
@@ -195,7 +195,7 @@ def _of_restated(
     read = [tensor for tensor in sources(op) if tensor_key(tensor) in active]
     # Above all that the stage reads: an integer may be of the same stage as a float.
     order = operations(*outputs, above=sources(op))
-    _propagated(order, {tensor_key(tensor) for tensor in read}, parts, pads)
+    _propagate(order, {tensor_key(tensor) for tensor in read}, parts, pads)
     # What is left are the parts of the tensors whose stages were left out.
     return [(tensor, part) for tensor in read for part in parts.get(tensor_key(tensor), [])]
 
@@ -206,7 +206,7 @@ def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
     if scatters:
         (cotangent,) = cotangents
         assert cotangent is not None
-        return [_of_scatter(scatter, cotangent) for scatter in scatters]
+        return [_scatter_point(scatter, cotangent) for scatter in scatters]
     if isinstance(op, te.ExternOp) or op.tag == OTHERS:
         return []
     if not isinstance(op, te.ComputeOp):
@@ -226,7 +226,7 @@ def _points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Point]:
     ]
 
 
-def _of_scatter(scatter: Scatter, cotangent: te.Tensor) -> Point:
+def _scatter_point(scatter: Scatter, cotangent: te.Tensor) -> Point:
     """The expressions of a scatter, whose cotangent is gathered where it was added."""
     guards = tuple((guard, True) for guard in scatter.guards)
     seed = Guarded(guards, widened(cotangent(*scatter.indices)))

@@ -19,9 +19,9 @@ from .walk import (
     is_load,
     items,
     loaded,
+    loaded_tensor,
     postorder,
     tensor_key,
-    tensor_of,
     transformed,
 )
 
@@ -82,7 +82,7 @@ def sources(op: Operation) -> list[te.Tensor]:
     not depend on its states.
     """
     if not isinstance(op, te.ScanOp):
-        return _once(items(op.input_tensors))
+        return _deduplicate(items(op.input_tensors))
     body = scan_body(op)
     read = [*op.update, *(tensor for stage in body for tensor in sources(stage))]
     inside = {
@@ -90,7 +90,7 @@ def sources(op: Operation) -> list[te.Tensor]:
         for stage in [*body, *(state.op for state in op.state_placeholder)]
         for tensor in outputs_of(stage)
     }
-    return _once([*op.init, *(t for t in read if tensor_key(t) not in inside)])
+    return _deduplicate([*op.init, *(t for t in read if tensor_key(t) not in inside)])
 
 
 def scan_body(op: Any, updates: Sequence[te.Tensor] | None = None) -> list[Operation]:
@@ -197,7 +197,7 @@ def replace_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
         return _replace_extern_inputs(op, replaced)
     if isinstance(op, te.ScanOp):
         init, update = (list(map(replaced, tensors)) for tensors in (op.init, op.update))
-        return scan_with(op, init, update, op.state_placeholder, list(map(replaced, op.inputs)))
+        return rebuild_scan(op, init, update, op.state_placeholder, list(map(replaced, op.inputs)))
     raise ArgumentError(
         f"the stage {op.name} is a {type(op).__name__}, which is not known; write it as "
         "te.compute, te.scan or te.extern"
@@ -217,7 +217,7 @@ def inside_scans(order: Sequence[Operation]) -> dict[Key, Operation]:
     return found
 
 
-def scan_with(
+def rebuild_scan(
     op: Any,
     init: Sequence[te.Tensor],
     update: Sequence[te.Tensor],
@@ -251,10 +251,10 @@ def _named(value: Any) -> set[Key]:
 
 def map_expressions(op: Any, change: Callable[[Expr], Expr]) -> Any:
     """Return a compute stage with each of its expressions changed, over the same axes."""
-    return replace_bodies(op, _changed_bodies(op.body, change))
+    return replace_bodies(op, _map_bodies(op.body, change))
 
 
-def reduce_with(
+def rebuild_reduction(
     body: Any,
     sources: Sequence[Expr],
     condition: Expr | None = None,
@@ -314,22 +314,22 @@ def _of_shape(tensor: te.Tensor, shape: Sequence[Expr]) -> te.Tensor:
     return copied(tensor, tensor.op.name, shape)
 
 
-def _changed_bodies(bodies: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:
+def _map_bodies(bodies: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:
     """Return the bodies of a stage with each of their expressions changed."""
     first = bodies[0]
     if not isinstance(first, tirx.Reduce):
         return [change(body) for body in bodies]
-    components = reduce_with(
+    components = rebuild_reduction(
         first,
         [change(source) for source in first.source],
         change(first.condition),
         [change(value) for value in first.init],
-        axis=[_changed_axis(axis, change) for axis in first.axis],
+        axis=[_map_axis_bounds(axis, change) for axis in first.axis],
     )
     return [components[int(body.value_index)] for body in bodies]
 
 
-def _changed_axis(axis: Any, change: Callable[[Expr], Expr]) -> Any:
+def _map_axis_bounds(axis: Any, change: Callable[[Expr], Expr]) -> Any:
     """Return a loop with its bounds changed, which may read tensors; its variable stays."""
     low, extent = change(axis.dom.min), change(axis.dom.extent)
     if low.same_as(axis.dom.min) and extent.same_as(axis.dom.extent):
@@ -343,12 +343,12 @@ def _reading(expr: Expr, replaced: Callable[[te.Tensor], te.Tensor]) -> Expr:
     def change(node: Expr) -> Expr:
         if not is_load(node):
             return node
-        tensor = tensor_of(node)
+        tensor = loaded_tensor(node)
         other = replaced(tensor)
         return node if tensor_key(other) == tensor_key(tensor) else other(*children(node))
 
     return transformed(expr, change)
 
 
-def _once(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
+def _deduplicate(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
     return list({tensor_key(tensor): tensor for tensor in tensors}.values())

@@ -15,7 +15,7 @@ from typing import Any
 import tvm
 from tvm.ir import prim
 
-from .evaluation_order import conditions_first
+from .evaluation_order import order_conditions_first
 from .fragile import fragile
 from .guarded import all_of, chosen, either
 from .indices.linear_system import Axis
@@ -127,7 +127,7 @@ class Placement:
         self.shared: set[int] = set()
         self.fragile = fragile(roots, self.nodes, self.parts, axes)
         if self.fragile:
-            self.nodes = self._unknown(conditions_first(graph, self.fragile))
+            self.nodes = self._unknown(order_conditions_first(graph, self.fragile))
         self._used_in: dict[int, list[Region]] = {}
         self._use(roots, [self.top] * len(roots))
         for node in reversed(self.nodes):

@@ -58,7 +58,7 @@ class Scatter:
     @classmethod
     def of(cls, axes: Sequence[Axis], indices: Sequence[Expr], term: Guarded) -> Scatter:
         """The statement that adds a term at each point of some loops, in whose variables all is."""
-        guards = [c if wanted else _negated(c) for c, wanted in term.guards]
+        guards = [c if wanted else _negate(c) for c, wanted in term.guards]
         return cls(list(axes), list(indices), term.value, guards)
 
     @property
@@ -103,7 +103,7 @@ def scatters_of(op: Any) -> list[Scatter]:
     """The terms of a scatter stage, read off its loops; nothing for any other stage."""
     if not isinstance(op, te.ExternOp) or op.tag != _TAG:
         return []
-    return [_read_off(statement) for statement in list(op.body.seq)[1:]]
+    return [_parse_scatter(statement) for statement in list(op.body.seq)[1:]]
 
 
 def separated(op: Any) -> list[te.Tensor] | None:
@@ -128,7 +128,7 @@ def scatter_into(op: Any) -> te.Tensor:
     ).output(0)  # fmt: skip
 
 
-def _read_off(statement: Any) -> Scatter:
+def _parse_scatter(statement: Any) -> Scatter:
     """The term that the loops of one scatter add."""
     axes, guards = [], []
     while isinstance(statement, tirx.For):
@@ -181,7 +181,7 @@ def _loops(axes: Sequence[Axis], body: Callable[[list[Any]], Any]) -> Any:
     return statement
 
 
-def _negated(condition: Expr) -> Expr:
+def _negate(condition: Expr) -> Expr:
     """Return whether a condition fails; TVM writes `not a < b` as `b <= a`, wrongly for NaN."""
     return tirx.if_then_else(condition, tirx.const(False), tirx.const(True))
 

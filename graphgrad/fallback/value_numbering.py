@@ -23,9 +23,9 @@ from .walk import (
     identity,
     is_conditional,
     is_load,
+    loaded_tensor,
     rebuilt,
     tensor_key,
-    tensor_of,
 )
 
 _COMPARISONS = {
@@ -127,14 +127,14 @@ class Merged:
         key = (type(node), *_own(node), *parts)
         number = self._table.get(key)
         if number is None:
-            number = self._table[key] = self._decided(node, parts)
+            number = self._table[key] = self._fold_constant_choice(node, parts)
             if number == len(self.nodes):
                 self.nodes.append(node)
                 self.before.append(before)
                 self.parts.append(parts)
         return number
 
-    def _decided(self, node: Expr, parts: Sequence[int]) -> int:
+    def _fold_constant_choice(self, node: Expr, parts: Sequence[int]) -> int:
         """Return which node a comparison or a choice is by constants; a new one for any other."""
         kind = type(node)
         if kind in _COMPARISONS:
@@ -162,7 +162,7 @@ def _own(node: Expr) -> tuple[Any, ...]:
         return ()
     if kind is tvm.ir.Call:
         if is_load(node):
-            return tensor_key(tensor_of(node))
+            return tensor_key(loaded_tensor(node))
         return identity(node.op), dtype_name(node.ty)
     if kind is tvm.ir.StringImm:
         return (str(node.value),)

@@ -33,10 +33,10 @@ from .walk import (
     transformed,
 )
 
-_MOST_VIEWS = 32
+_MAX_VIEWS = 32
 """Views behind one another that are read through at once, so that a long chain costs no more."""
 
-_MOST_CHOICES = 64
+_MAX_CHOICES = 64
 """Choices in a body beyond which it is not looked at: no pad or concatenation has as many."""
 
 _AFFINE = prim.Add | prim.Sub | prim.Mul | prim.Cast | prim.IntImm | tvm.ir.Var
@@ -102,8 +102,8 @@ class _Reading:
 
     def result(self) -> Expr:
         """The read of the tensor behind the views, inside their conditions."""
-        for _ in range(_MOST_VIEWS):
-            if not is_load(self.value) or not self._went_through():
+        for _ in range(_MAX_VIEWS):
+            if not is_load(self.value) or not self._step_through():
                 break
         value = self.value
         for choice in reversed(self.choices):
@@ -113,7 +113,7 @@ class _Reading:
             value = tirx.if_then_else(choice.condition, *branches)
         return value
 
-    def _went_through(self) -> bool:
+    def _step_through(self) -> bool:
         """Replace the load of a view by what the view is there; return whether it was one."""
         tensor, indices = loaded(self.value)
         if not self.may_be_left_out(tensor) or not _may_be_view(tensor):
@@ -123,7 +123,7 @@ class _Reading:
         axes = [axis.var for axis in tensor.op.axis]
         at = [i.astype(str(v.ty)) for i, v in zip(indices, axes, strict=True)]
         body = inline_lets(tensor.op.body[tensor.value_index])
-        found = self._followed(substituted(body, zip(axes, at, strict=True)))
+        found = self._follow(substituted(body, zip(axes, at, strict=True)))
         if found is None:
             return False
         value, choices = found
@@ -139,7 +139,7 @@ class _Reading:
         self.choices += choices
         return True
 
-    def _followed(self, body: Expr) -> tuple[Expr, list[_Choice]] | None:
+    def _follow(self, body: Expr) -> tuple[Expr, list[_Choice]] | None:
         """Return the load or the constant that a body is, and its choices; None if neither."""
         choices: list[_Choice] = []
         while not is_load(body):
@@ -185,7 +185,7 @@ def _may_be_view(tensor: te.Tensor) -> bool:
     if not isinstance(tensor.op, te.ComputeOp):
         return False
     waiting = [tensor.op.body[tensor.value_index]]
-    for _ in range(_MOST_CHOICES):
+    for _ in range(_MAX_CHOICES):
         if not waiting:
             return True
         node = waiting.pop()

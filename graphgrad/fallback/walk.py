@@ -45,7 +45,7 @@ def _arguments(call: Expr) -> list[Expr]:
     return [array_item(arguments, i) for i in range(call.op.same_as(_LOAD), array_size(arguments))]
 
 
-_PARTS: dict[type, Callable[[Any], Sequence[Expr]]] = {
+_NODE_PARTS: dict[type, Callable[[Any], Sequence[Expr]]] = {
     **dict.fromkeys(BINARY, operator.attrgetter("a", "b")),
     **dict.fromkeys((prim.Not, prim.BitwiseNot), lambda node: (node.a,)),
     **dict.fromkeys((prim.IntImm, prim.FloatImm, tvm.ir.Var, tvm.ir.StringImm), lambda node: ()),
@@ -100,7 +100,7 @@ def loaded(node: Expr) -> tuple[te.Tensor, list[Expr]]:
     return tensor, indices
 
 
-def tensor_of(load: Expr) -> te.Tensor:
+def loaded_tensor(load: Expr) -> te.Tensor:
     """Return the tensor that a load reads."""
     return array_item(load.args, 0)
 
@@ -118,7 +118,7 @@ def children(node: Expr) -> Sequence[Expr]:
     UnknownNodeError
         The node is of a kind that is not known here.
     """
-    parts = _PARTS.get(type(node))
+    parts = _NODE_PARTS.get(type(node))
     if parts is not None:
         return parts(node)
     raise UnknownNodeError(
@@ -245,11 +245,11 @@ def transformed(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
     What is shared in `root` is shared in the result.
     """
-    (result,) = all_transformed([root], change)
+    (result,) = map_all_nodes([root], change)
     return result
 
 
-def all_transformed(roots: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:
+def map_all_nodes(roots: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:
     """Return `roots`, each `transformed`; what they share with one another stays shared, too."""
     results: dict[int, Expr] = {}
     for node, before in graph_of(roots):
@@ -266,11 +266,11 @@ def substituted(root: Expr, values: Mapping[Any, Expr] | Iterable[tuple[Any, Exp
     root : Expr
     values : pairs of (Var, Expr)
     """
-    (result,) = all_substituted([root], values)
+    (result,) = substitute_expressions([root], values)
     return result
 
 
-def all_substituted(
+def substitute_expressions(
     roots: Sequence[Expr], values: Mapping[Any, Expr] | Iterable[tuple[Any, Expr]]
 ) -> list[Expr]:
     """Return `roots`, each `substituted`; what they share with one another stays shared, too."""
@@ -278,7 +278,7 @@ def all_substituted(
     table = {identity(var): value for var, value in pairs}
     if not table:
         return list(roots)
-    return all_transformed(roots, lambda node: table.get(identity(node), node))
+    return map_all_nodes(roots, lambda node: table.get(identity(node), node))
 
 
 def inline_lets(root: Expr) -> Expr:

@@ -14,7 +14,7 @@ from tvm import tirx
 
 from .known_values import NotKnownError, Ratio, as_ratio, integral, is_symbolic
 
-_LARGEST_DIMENSION = 2**31
+_MAX_DIMENSION = 2**31
 
 _INTEGERS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add,
@@ -61,7 +61,7 @@ class ExactArithmetic:
     def __init__(self, dimensions: list[Any]):
         self._analyzer = tvm.sym.Analyzer()
         for variable in dimensions:
-            self._analyzer.bind(variable, tvm.ir.Range.from_min_extent(0, _LARGEST_DIMENSION))
+            self._analyzer.bind(variable, tvm.ir.Range.from_min_extent(0, _MAX_DIMENSION))
 
     def binary(self, op_type: str, a: Any, b: Any) -> Any:
         """Return the result of an ONNX operator of two operands of one dtype."""

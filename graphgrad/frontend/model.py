@@ -15,7 +15,7 @@ from tvm import relax
 from ..errors import ArgumentError, InputError, ModelError
 from ..ir.tensor import dimension_text
 from .arrays import FLOAT_DTYPES, as_array, dtype_name
-from .relax_main import literal_outputs, reorder_parameters
+from .relax_main import make_outputs_literal, reorder_parameters
 
 InputType = tuple[tuple[int | str, ...] | None, str]
 
@@ -84,7 +84,7 @@ class Model:
         self.params = {name: params[name] for name in variables if name in params}
         self.state = {name: state[name] for name in variables if name in state}
         order = [*self.inputs, *self.params, *self.state]
-        main = literal_outputs(reorder_parameters(main, [variables[name] for name in order]))
+        main = make_outputs_literal(reorder_parameters(main, [variables[name] for name in order]))
         module = mod.clone()
         module["main"] = main
         self.mod = relax.transform.Normalize()(module)

@@ -19,8 +19,8 @@ from .onnx_graph import attribute, opset, output_names, readers, subgraphs
 from .onnx_load import check
 from .onnx_prune import drop_losses
 
-_LARGEST_FILE = 2**31 - 1  # what a protobuf message may hold
-_SMALL_TENSOR = 1024  # bytes; smaller ones stay in the model's own file
+_MAX_FILE_BYTES = 2**31 - 1  # what a protobuf message may hold
+_MAX_INLINE_BYTES = 1024  # bytes; smaller ones stay in the model's own file
 
 
 def to_onnx(
@@ -70,7 +70,7 @@ def to_onnx(
     read = readers(proto.graph).keys() | output_names(proto.graph)
     _to_inference(proto.graph, opset(proto), read)
     _remove_unread_constants(proto.graph)
-    if proto.ByteSize() > _LARGEST_FILE:
+    if proto.ByteSize() > _MAX_FILE_BYTES:
         _write_weights(proto, path.with_name(f"{path.name}.data"))
     else:
         check(proto)
@@ -125,7 +125,7 @@ def _set_attribute(node: onnx.NodeProto, name: str, value: int) -> None:
 def _write_weights(proto: onnx.ModelProto, path: Path) -> None:
     """Move the weights of a model to a file of their own, which replaces one of the same name."""
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
-        convert_model_to_external_data(proto, location=path.name, size_threshold=_SMALL_TENSOR)
+        convert_model_to_external_data(proto, location=path.name, size_threshold=_MAX_INLINE_BYTES)
         write_external_data_tensors(proto, folder)
         os.replace(Path(folder) / path.name, path)
 

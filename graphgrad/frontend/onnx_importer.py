@@ -14,7 +14,7 @@ from tvm import relax, tirx
 from tvm.ir import GenericConst, IRModule
 
 from ..errors import GraphGradError, ModelError
-from ..ir.compile_lock import SHARED_STATE
+from ..ir.compile_lock import COMPILE_LOCK
 from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, Tensor, expression_of
 from ..ir.value_names import equal_names, record_aliases
@@ -32,7 +32,7 @@ TRAINING_DROPOUTS = "graphgrad.training_dropouts"
 
 Converters = Mapping[tuple[str, str], converters.Converter]
 
-_LONGEST_MESSAGE = 300
+_MAX_MESSAGE_CHARACTERS = 300
 
 _HANDLED_HERE = ("Constant", "Identity", "If")
 
@@ -84,7 +84,7 @@ def import_graph(
     ModelError
         If a node cannot be translated; it is named.
     """
-    with SHARED_STATE:
+    with COMPILE_LOCK:
         return _Importer(proto, input_types, variables, custom).translate()
 
 
@@ -397,4 +397,4 @@ def _message(cause: Exception) -> str:
         return text
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = lines[-1] if lines else type(cause).__name__
-    return line if len(line) <= _LONGEST_MESSAGE else f"{line[:_LONGEST_MESSAGE]} …"
+    return line if len(line) <= _MAX_MESSAGE_CHARACTERS else f"{line[:_MAX_MESSAGE_CHARACTERS]} …"

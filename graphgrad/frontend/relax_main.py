@@ -61,7 +61,7 @@ def _attach_span(binding: relax.Binding, span: Span | None) -> relax.Binding:
     return binding
 
 
-def literal_outputs(function: relax.Function) -> relax.Function:
+def make_outputs_literal(function: relax.Function) -> relax.Function:
     """Return the function with its several outputs as a literal tuple of variables.
 
     Raises
@@ -75,10 +75,10 @@ def literal_outputs(function: relax.Function) -> relax.Function:
         raise ModelError(f"main must return a tensor or a tuple of tensors, it returns {result.ty}")
     if not isinstance(result.ty, relax.TupleType) or isinstance(result, relax.Tuple):
         return function
-    return _unpacked(function, result)
+    return _unpack_result(function, result)
 
 
-def _unpacked(function: relax.Function, result: relax.Expr) -> relax.Function:
+def _unpack_result(function: relax.Function, result: relax.Expr) -> relax.Function:
     """Take a tuple apart in the block that binds it, so that no new block is needed."""
     fields = [
         relax.Var(f"{getattr(result, 'name', 'output')}_{index}", ty)

@@ -10,7 +10,7 @@ from tvm import relax
 
 from .passes import Phase, compiler_pass
 
-_WITH_TUPLE = frozenset(
+_CALLS_WITH_TUPLE = frozenset(
     f"relax.{name}"
     for name in ("call_tir", "call_tir_inplace", "call_tir_with_grad", "call_dps_packed")
 )
@@ -19,13 +19,13 @@ _WITH_TUPLE = frozenset(
 WITH_TE_GRADIENT = tvm.ir.Op.get("relax.call_tir_with_grad")
 """A ``call_tir`` that names its gradient, see `graphgrad.autodiff.te_gradients`."""
 
-_WITH_CALLEE = frozenset(("relax.call_pure_packed", "relax.call_inplace_packed"))
+_CALLS_WITH_CALLEE = frozenset(("relax.call_pure_packed", "relax.call_inplace_packed"))
 """Ops whose first argument is what is called, and the others are its data."""
 
 _OVERWRITING = [tvm.ir.Op.get(f"relax.call_{name}") for name in ("tir_inplace", "inplace_packed")]
 """Ops whose results take the place of arguments."""
 
-_CALLING = _WITH_TUPLE | _WITH_CALLEE
+_CALLING = _CALLS_WITH_TUPLE | _CALLS_WITH_CALLEE
 
 
 def callee(call: Any) -> str:
@@ -40,10 +40,10 @@ def callee(call: Any) -> str:
 
 def data_of(call: Any) -> list[Any]:
     """Return the arguments of a call that a gradient rule speaks of: those that carry data."""
-    if isinstance(call.op, tvm.ir.Op) and call.op.name in _WITH_TUPLE:
+    if isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS_WITH_TUPLE:
         data = call.args[1]
         return list(data.fields) if isinstance(data, relax.Tuple) else [data]
-    if isinstance(call.op, tvm.ir.Op) and call.op.name in _WITH_CALLEE:
+    if isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS_WITH_CALLEE:
         return list(call.args[1:])
     return list(call.args)
 

@@ -16,7 +16,7 @@ from ..errors import ArgumentError, NotDifferentiableError
 from ..tvm_fixes.hooks import set_type
 from .program import Program, variables_in
 from .rewrite import renamed
-from .value_names import aliases_of
+from .value_names import name_aliases_of
 
 RULES = ("auto", "derived")
 """All gradient rules, or all but graphgrad's own: these are derived then."""
@@ -48,7 +48,7 @@ def inline_calls(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
     copy = relax.utils.copy_with_new_vars(function)
     pure = bool(function.is_pure)
     program = Program(name, list(copy.params), pure=pure, dataflow=pure, rules=rules)
-    program.aliases = aliases_of(function)
+    program.aliases = name_aliases_of(function)
     program.kernels = {
         gv: mod[gv] for gv in mod.get_global_vars() if isinstance(mod[gv], tvm.tirx.PrimFunc)
     }

@@ -21,8 +21,10 @@ Load = tvm.ir.TensorLoad
 _OPERATIONS = (Load, tvm.ir.Call, *BinaryOpExpr.__subclasses__(), tirx.Select, tirx.Cast)
 
 _CONDITIONAL = "prim.if_then_else"
-_REDUCTION = 2  # the kind of a block iterator that is reduced over, as TVM numbers them
-_LONG = 1024  # what a symbolic extent is taken for when deciding what is worth a parallel loop
+_REDUCTION_KIND = 2  # the kind of a block iterator that is reduced over, as TVM numbers them
+_ASSUMED_SYMBOLIC_EXTENT = (
+    1024  # what a symbolic extent is taken for when deciding what is worth a parallel loop
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,9 @@ class Stage:
 
 def volume(axes: Iterable[Axis]) -> int:
     """Return the number of points of the loops; a symbolic extent counts as a long one."""
-    return math.prod(_LONG if axis.extent is None else axis.extent for axis in axes)
+    return math.prod(
+        _ASSUMED_SYMBOLIC_EXTENT if axis.extent is None else axis.extent for axis in axes
+    )
 
 
 def stages(func: tirx.PrimFunc) -> list[Stage] | None:
@@ -251,7 +255,9 @@ def _stage(statement: Any) -> Stage | None:
         value.same_as(loop.loop_var) for (_, value), loop in zip(driven, loops, strict=True)
     ):
         return None
-    axes = [Axis(v.var, static(v.dom.extent), int(v.iter_type) == _REDUCTION) for v, _ in driven]
+    axes = [
+        Axis(v.var, static(v.dom.extent), int(v.iter_type) == _REDUCTION_KIND) for v, _ in driven
+    ]
     return _of_block(block, axes)
 
 

@@ -67,7 +67,7 @@ def read(span: Span | None) -> Provenance:
     return Provenance(**json.loads(name.removeprefix(_PREFIX)))
 
 
-def with_origin(span: Span | None, origin: str) -> Span:
+def gradient_span(span: Span | None, origin: str) -> Span:
     """Return a span for a gradient binding of the node that `span` belongs to.
 
     Raises

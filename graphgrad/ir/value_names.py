@@ -33,7 +33,7 @@ def equal_names(function: relax.Function) -> list[list[str]]:
     for var, source in sources.items():
         if isinstance(source, relax.Var):
             groups.setdefault(source, [source.name]).append(var.name)
-    found = [*groups.values(), *map(list, aliases_of(function).items())]
+    found = [*groups.values(), *map(list, name_aliases_of(function).items())]
     return [[name for name in group if count[name] <= 1] for group in found]
 
 
@@ -41,16 +41,16 @@ def record_aliases(function: relax.Function, groups: list[list[str]]) -> relax.F
     """Return the function with an alias for each name of `groups` that no binding has."""
     count = _counts(function)
     aliases: dict[str, str] = {}
-    for group in _joined(groups):
+    for group in _merge_groups(groups):
         kept = next((name for name in group if count[name] == 1), None)
         if kept is not None:
             aliases.update({name: kept for name in group if not count[name]})
     if not aliases:
-        return function.without_attr(ALIASES) if aliases_of(function) else function
+        return function.without_attr(ALIASES) if name_aliases_of(function) else function
     return function.with_attr(ALIASES, aliases)
 
 
-def aliases_of(function: relax.Function) -> Mapping[str, str]:
+def name_aliases_of(function: relax.Function) -> Mapping[str, str]:
     """Return the aliases that a function carries."""
     held = (function.attrs or {}).get(ALIASES, {})
     return {str(old): str(new) for old, new in held.items()}
@@ -77,7 +77,7 @@ def _source(value: Any, sources: Mapping[Any, Any]) -> Any:
     return None
 
 
-def _joined(groups: list[list[str]]) -> list[list[str]]:
+def _merge_groups(groups: list[list[str]]) -> list[list[str]]:
     """Merge the groups that share a name."""
     leader: dict[str, str] = {}
 

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError
-from .compile_lock import SHARED_STATE
+from .compile_lock import COMPILE_LOCK
 from .tensor import Emitter, expression_of
 
 
@@ -48,7 +48,7 @@ def write_function(
         raise ArgumentError(f"the module has a function {name!r} already; rename or remove it")
     builder = relax.BlockBuilder(tvm.IRModule(mod.functions))
     emitter = Emitter(builder)
-    with SHARED_STATE, builder.function(name, list(params), pure=pure):
+    with COMPILE_LOCK, builder.function(name, list(params), pure=pure):
         if dataflow:
             with builder.dataflow():
                 result = _outputs(builder, body(emitter), set(params))

@@ -17,7 +17,7 @@ _ALONG_ONE_AXIS = [
     *("relax.argsort", "relax.flip", "relax.sort", "graphgrad.resample"),
     *("relax.nn.log_softmax", "relax.nn.softmax"),
 ]
-_NUMBERING = ["relax.cumsum", "relax.cumprod", "relax.repeat"]
+_OPTIONAL_AXIS_OPS = ["relax.cumsum", "relax.cumprod", "relax.repeat"]
 _REDUCTIONS = [f"relax.{name}" for name in ("max", "mean", "min", "prod", "std", "sum", "variance")]
 
 
@@ -29,7 +29,7 @@ def along_axis(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     return site.passed([x, *rest], order, axis=stored_axis(order, site.attributes.axis))
 
 
-@layout_rule(*_NUMBERING)
+@layout_rule(*_OPTIONAL_AXIS_OPS)
 @following
 def along_given_axis(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
     """As `along_axis`; without an axis the op numbers all elements, in the model's order."""

@@ -141,10 +141,10 @@ class _Rewriting:
                 return self._element(var, value, parts)
             if isinstance(parts, Parts):
                 return self._bound(var, parts.item(value.index), parts.orders[value.index])
-        result = self._through(var, value)
+        result = self._apply_layout_rule(var, value)
         if isinstance(result, LaidOut):
             return self._bound(var, result.call, result.orders)
-        return self._unchanged(var, value) if result is None else result
+        return self._keep_binding(var, value) if result is None else result
 
     def _element(self, var: Any, value: Any, parts: list[Any]) -> Any:
         """Return an element of a tuple that the program itself has made, bound only if kept."""
@@ -156,7 +156,7 @@ class _Rewriting:
         self._bindings.keep(var, relax.TupleGetItem(whole, value.index, value.span))
         return self._held(var, var, None)
 
-    def _through(self, var: Any, value: Any) -> LaidOut | Value | None:
+    def _apply_layout_rule(self, var: Any, value: Any) -> LaidOut | Value | None:
         """The result of the layout rule of a call; None if it stays in the model's order."""
         rule = self._rules.get(getattr(getattr(value, "op", None), "name", ""))
         if rule is None or not isinstance(value, relax.Call) or not _is_known(value.ty):
@@ -176,7 +176,7 @@ class _Rewriting:
         held = self._held(var, self._bindings.add(expr, name), order)
         return self._held(var, held.plain, None) if is_kept else held
 
-    def _unchanged(self, var: Any, value: Any) -> Any:
+    def _keep_binding(self, var: Any, value: Any) -> Any:
         """Bind a value as it was, of operands as the model has them."""
         names = {read: as_in_model(self._values[read]) for read in variables_in(value)}
         if isinstance(value, relax.MatchCast):

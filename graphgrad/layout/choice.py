@@ -43,7 +43,7 @@ class Layout:
         return relax.TensorType(orders.extents(type_shape(ty), order), ty.dtype)
 
 
-AS_IN_MODEL = Layout()
+MODEL_LAYOUT = Layout()
 """Everything stays as the model has it."""
 
 

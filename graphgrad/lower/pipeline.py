@@ -11,7 +11,7 @@ import tvm
 
 from ..errors import TargetError
 from ..ir.calls import drop_te_gradients
-from ..ir.compile_lock import SHARED_STATE
+from ..ir.compile_lock import COMPILE_LOCK
 from ..ir.exact_divisions import write_exact_divisions
 from ..ir.passes import TARGETS, Entry, Pipeline, When
 from ..memory.allocation import allocate_first
@@ -21,7 +21,7 @@ from ..memory.donation import donate
 from ..memory.effect_order import pin_effects
 from ..memory.escape import allocate_escaping
 from ..memory.no_alias import keep_noalias, unify_noalias
-from ..memory.overlap import Overlap, check_overlaps, checked_overlap, copy_overlaps
+from ..memory.overlap import Overlap, check_overlap_choice, check_overlaps, copy_overlaps
 from ..memory.ownership import own_constants, own_views
 from ..memory.planning import plan_memory
 from ..memory.result_checks import check_results
@@ -217,7 +217,7 @@ def compile(
         An op has no lowering; all such ops are listed.
     """
     resolved = resolve(target)
-    overlap = checked_overlap(overlap)
+    overlap = check_overlap_choice(overlap)
 
     def make(program: tvm.IRModule) -> tuple[Any, None]:
         with EarlyBuilds(resolved) as early:
@@ -261,7 +261,7 @@ def lower(
     TargetError, LoweringError, ArgumentError, GraphGradError
         As `compile`.
     """
-    with SHARED_STATE, target, pause_gc():
+    with COMPILE_LOCK, target, pause_gc():
         lowering = _lowering(
             target, kernels=kernels, winograd=winograd, overlap=overlap, early=early
         )
@@ -312,7 +312,7 @@ def pipeline(
             'slower than this host can run; pass graphgrad.target("llvm") here and to tvm.compile',
             stacklevel=2,
         )
-    return _lowering(parsed, winograd=winograd, overlap=checked_overlap(overlap))
+    return _lowering(parsed, winograd=winograd, overlap=check_overlap_choice(overlap))
 
 
 def _lowering(target: tvm.target.Target, **options: Any) -> tvm.ir.transform.Pass:
@@ -325,7 +325,7 @@ def _lowering(target: tvm.target.Target, **options: Any) -> tvm.ir.transform.Pas
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")
     def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        with SHARED_STATE, target:
+        with COMPILE_LOCK, target:
             return PIPELINES[kind].run(mod, Lowering(target, **options))
 
     return lower

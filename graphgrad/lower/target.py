@@ -60,7 +60,7 @@ def parse(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Targe
     """
     if not isinstance(spec, str | Mapping | tvm.target.Target):
         raise TargetError(f"a target cannot be a {type(spec).__name__}; {_ACCEPTED}")
-    named = _checked_gpu(spec)
+    named = _resolve_gpu(spec)
     try:
         parsed = tvm.target.Target(dict(named) if isinstance(named, Mapping) else named)
     except (ValueError, TypeError, RuntimeError) as error:
@@ -88,7 +88,7 @@ def is_generic(resolved: tvm.target.Target) -> bool:
     )
 
 
-def _checked_gpu(
+def _resolve_gpu(
     spec: str | Mapping[str, Any] | tvm.target.Target,
 ) -> str | Mapping[str, Any] | tvm.target.Target:
     """Return a CUDA target with an architecture: that of this machine's GPU if it names none.

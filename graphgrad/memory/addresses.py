@@ -7,7 +7,7 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-_UNION = 15
+_FFI_ANY_UNION_FIELD = 15
 """The field of an argument on TVM's stack that holds its bits (``kTVMFFIAnyUnionValue``)."""
 
 
@@ -27,5 +27,7 @@ class Addresses:
 
     def of(self, buffer: Any) -> tuple[Any, Any]:
         """Return a statement, and what gives the address as int64 until the next such statement."""
-        write = tirx.Evaluate(tirx.tvm_struct_set(self._stack, 0, _UNION, buffer.data))
-        return write, tirx.tvm_struct_get(self._stack, 0, _UNION, "int64")
+        write = tirx.Evaluate(
+            tirx.tvm_struct_set(self._stack, 0, _FFI_ANY_UNION_FIELD, buffer.data)
+        )
+        return write, tirx.tvm_struct_get(self._stack, 0, _FFI_ANY_UNION_FIELD, "int64")

@@ -20,7 +20,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..ir.visits import visit_nodes
-from .call_effects import take_in
+from .call_effects import record_call
 from .regions import Leaf, Regions, Tree, leaves
 
 
@@ -215,7 +215,7 @@ class Aliases:
             return self.closure([self.value(v) for v in relax.analysis.free_vars(expr)], var)
         if isinstance(expr, tvm.ir.Call):
             self.calls[var] = expr
-            return take_in(self, expr, var)
+            return record_call(self, expr, var)
         return None
 
     def _sequence(self, expr: relax.SeqExpr) -> Tree:

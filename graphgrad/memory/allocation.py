@@ -36,7 +36,7 @@ def allocate_first(mod: tvm.IRModule) -> tvm.IRModule:
     changed = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
-            changed.update_func(name, _reordered(func))
+            changed.update_func(name, _move_allocations_first(func))
     return changed
 
 
@@ -56,7 +56,7 @@ def scratch_bytes(kernel: tirx.PrimFunc) -> list[int]:
     Those of a parallel loop exist once for each thread, and count once.
     """
     func = kernel.with_attr("global_symbol", "kernel")
-    mod = _COMPACTED(tvm.IRModule({"kernel": func}))
+    mod = _BUFFER_PLANNING_PASSES(tvm.IRModule({"kernel": func}))
     found: list[int] = []
 
     def visit(allocation: tirx.AllocBuffer) -> None:
@@ -68,7 +68,7 @@ def scratch_bytes(kernel: tirx.PrimFunc) -> list[int]:
     return found
 
 
-_COMPACTED = tvm.transform.Sequential(
+_BUFFER_PLANNING_PASSES = tvm.transform.Sequential(
     [
         s_tir.transform.CanonicalizeLoop(),
         s_tir.transform.LowerInitBlock(),
@@ -86,7 +86,7 @@ _COMPACTED = tvm.transform.Sequential(
 """The passes of TVM's own lowering that decide where buffers live and how large they are."""
 
 
-def _reordered(func: relax.Function) -> relax.Function:
+def _move_allocations_first(func: relax.Function) -> relax.Function:
     first = _allocations(func, "relax.memory.alloc_storage")
     if not first:
         return func

@@ -37,7 +37,7 @@ size."""
 _SHAPE, _STRIDES, _BYTE_OFFSET, _DEVICE_TYPE, _ELEMENT = 2, 3, 8, 10, 17
 """Fields that ``tvm_struct_get`` reads: of tensors, and of an array (``TVMStructFieldKind``)."""
 
-_HOST = 1
+_DEVICE_TYPE_CPU = 1
 """The type of the host among devices (``kDLCPU``)."""
 
 _HANDLE = tirx.tvm_stack_alloca("tvm_ffi_any", 1).ty
@@ -46,7 +46,7 @@ _HANDLE = tirx.tvm_stack_alloca("tvm_ffi_any", 1).ty
 _ALLOCATION = tvm.ir.Op.get("relax.builtin.alloc_tensor")
 _RESHAPE = tvm.ir.Op.get("relax.reshape")
 
-_OWN = "own"
+_OWN_MEMORY = "own"
 """Where a tensor comes from that the virtual machine has allocated."""
 
 
@@ -61,8 +61,8 @@ class _Calls:
     in_branches : dict
         Those of calls in branches.
     origins : dict
-        By variable: `_OWN`; the parameter, member of one or constant that it is, or is a view of; a
-        list of these, of a tuple. Nothing of what is not known.
+        By variable: `_OWN_MEMORY`; the parameter, member of one or constant that it is, or is a
+        view of; a list of these, of a tuple. Nothing of what is not known.
     """
 
     made: dict[str, list[list[Any]]] = field(default_factory=lambda: defaultdict(list))
@@ -178,7 +178,7 @@ def _origin(value: Any, origins: dict[Any, Any]) -> Any:
         items = _origin(value.tuple_value, origins)
         return items[value.index] if isinstance(items, list) else None
     if isinstance(value, tvm.ir.Call) and value.op == _ALLOCATION:
-        return _OWN
+        return _OWN_MEMORY
     if isinstance(value, tvm.ir.Call) and value.op == _RESHAPE:
         return _origin(value.args[0], origins)  # a view of all of it
     return None
@@ -228,12 +228,12 @@ def _fits(func: tirx.PrimFunc, arguments: list[Any], origins: dict[Any, Any]) ->
 
 
 def _is_known(origin: Any) -> bool:
-    return origin is _OWN or (_is_tensor(origin) and _is_static(origin.ty))
+    return origin is _OWN_MEMORY or (_is_tensor(origin) and _is_static(origin.ty))
 
 
 def _is_tensor(origin: Any) -> bool:
     """Return whether something is a tensor from outside."""
-    return origin is not None and origin is not _OWN and not isinstance(origin, list)
+    return origin is not None and origin is not _OWN_MEMORY and not isinstance(origin, list)
 
 
 def _is_plain(param: Any) -> bool:
@@ -277,7 +277,7 @@ def _alignments(mod: tvm.IRModule, calls: _Calls) -> dict[Any, int]:
     """Return the alignment, in bytes, that kernels rely on, of tensors from outside."""
     kernels = {variable.name_hint: func for variable, func in mod.functions.items()}
     found: dict[Any, int] = {}
-    for name, arguments in [*_flat(calls.made), *_flat(calls.in_branches)]:
+    for name, arguments in [*_flatten_calls(calls.made), *_flatten_calls(calls.in_branches)]:
         if not isinstance(kernels[name], tirx.PrimFunc):
             continue
         for param, argument in zip(kernels[name].params, arguments, strict=True):
@@ -287,7 +287,7 @@ def _alignments(mod: tvm.IRModule, calls: _Calls) -> dict[Any, int]:
     return found
 
 
-def _flat(calls: dict[str, list[list[Any]]]) -> Iterator[tuple[str, list[Any]]]:
+def _flatten_calls(calls: dict[str, list[list[Any]]]) -> Iterator[tuple[str, list[Any]]]:
     for name, made in calls.items():
         for arguments in made:
             yield name, arguments
@@ -375,7 +375,7 @@ def _is_empty(handle: Any, ty: Any) -> list[Any]:
 
 def _is_dense(handle: Any, shape: list[int]) -> Any:
     """Return the condition that a tensor is on the host, starts where its data do, has no gaps."""
-    on_host = tirx.tvm_struct_get(handle, 0, _DEVICE_TYPE, "int32") == _HOST
+    on_host = tirx.tvm_struct_get(handle, 0, _DEVICE_TYPE, "int32") == _DEVICE_TYPE_CPU
     from_start = tirx.tvm_struct_get(handle, 0, _BYTE_OFFSET, "uint64") == tirx.const(0, "uint64")
     strides = tirx.tvm_struct_get(handle, 0, _STRIDES, _HANDLE)
     steps = [

@@ -18,7 +18,7 @@ from .regions import OUTSIDE, Leaf, Tree, leaves
 if TYPE_CHECKING:
     from .alias import Aliases
 
-_IDENTITIES = frozenset(
+_IDENTITY_OPS = frozenset(
     f"relax.{name}"
     for name in (
         "builtin.stop_lift_params",
@@ -36,7 +36,7 @@ _IDENTITIES = frozenset(
 )
 """Ops whose result may be the memory of their first argument."""
 
-_READING = (
+_READ_ONLY_OPS = (
     "relax.assert_op",
     "relax.memory.kill_storage",
     "relax.memory.kill_tensor",
@@ -45,7 +45,7 @@ _READING = (
 """Ops that are not pure and change no memory."""
 
 
-def take_in(aliases: Aliases, call: Any, var: Any) -> Tree:
+def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
     """Return the memory of a call's result; note the uses of its arguments and what they join."""
     operator = call.op
     if isinstance(operator, relax.ExternFunc):
@@ -53,25 +53,25 @@ def take_in(aliases: Aliases, call: Any, var: Any) -> Tree:
     if isinstance(operator, tvm.ir.GlobalVar):
         return _function(aliases, call, operator, list(call.args), var)
     if not isinstance(operator, tvm.ir.Op):
-        return _anything(aliases, call, [operator, *call.args], var, writes=True)
+        return _record_opaque_call(aliases, call, [operator, *call.args], var, writes=True)
     name = str(operator.name)
-    special = _SPECIAL.get(name)
+    special = _EFFECTS_BY_OP.get(name)
     if special is not None:
         tree: Tree = special(aliases, call, var)
         return tree
     trees = [aliases.value(argument) for argument in call.args]
     for argument, tree in zip(call.args, trees, strict=True):
         aliases.use(argument, tree, var, writes=False)
-    if name in _IDENTITIES or (name == "relax.reshape" and aliases.module.views):
+    if name in _IDENTITY_OPS or (name == "relax.reshape" and aliases.module.views):
         result = aliases.regions.fresh(call.ty, ("call", var))
         aliases.regions.unify(result, trees[0])
         return result
-    if operator.get_attr("FPurity") or name in _READING:
+    if operator.get_attr("FPurity") or name in _READ_ONLY_OPS:
         return aliases.regions.fresh(call.ty, ("call", var))
-    return _anything(aliases, call, call.args, var, writes=True)
+    return _record_opaque_call(aliases, call, call.args, var, writes=True)
 
 
-def _anything(
+def _record_opaque_call(
     aliases: Aliases, call: Any, arguments: Sequence[Any], var: Any, writes: bool
 ) -> Tree:
     """Take in a call that may do anything with what it can reach."""
@@ -96,7 +96,7 @@ def _packed(
     """Take in a call of a packed function; `results` are passed to it besides."""
     if effects is None:
         writes = not aliases.module.leaves_alone(callee(call))
-        return _anything(aliases, call, arguments, var, writes)
+        return _record_opaque_call(aliases, call, arguments, var, writes)
     _check_positions(call, effects, len(arguments) + results)
     trees = [aliases.value(argument) for argument in arguments]
     result = aliases.regions.fresh(call.ty, ("call", var))
@@ -116,7 +116,7 @@ def _pure_packed(aliases: Aliases, call: Any, var: Any) -> Tree:
     arguments = data_of(call)
     effects = effects_of(callee(call))
     if effects is None:
-        return _anything(aliases, call, arguments, var, writes=False)
+        return _record_opaque_call(aliases, call, arguments, var, writes=False)
     is_dps = name == "relax.call_dps_packed"
     results = len(list(leaves(aliases.regions.fresh(call.ty, ())))) if is_dps else 0
     mutated = [number for number in sorted(effects.mutates) if number < len(arguments)]
@@ -158,7 +158,7 @@ def _in_place(aliases: Aliases, call: Any, var: Any) -> Tree:
     effects = effects_of(callee(call)) if packed else NOTHING
     mutates = (effects or NOTHING).mutates | {index for index in indices if index >= 0}
     if effects is None:
-        result = _anything(aliases, call, data_of(call), var, writes=False)
+        result = _record_opaque_call(aliases, call, data_of(call), var, writes=False)
     else:
         result = _packed(aliases, call, data_of(call), var, replace(effects, mutates=mutates))
     trees = [aliases.value(argument) for argument in data_of(call)]
@@ -174,7 +174,7 @@ def _invocation(aliases: Aliases, call: Any, var: Any) -> Tree:
     closure = aliases.calls.get(call.args[0])
     arguments = list(call.args[1].fields)
     if closure is None or closure.op != tvm.ir.Op.get("relax.make_closure"):
-        return _anything(aliases, call, [call.args[0], *arguments], var, writes=True)
+        return _record_opaque_call(aliases, call, [call.args[0], *arguments], var, writes=True)
     return _function(aliases, call, closure.args[0], [*arguments, *closure.args[1].fields], var)
 
 
@@ -187,7 +187,7 @@ def _function(aliases: Aliases, call: Any, name: Any, arguments: list[Any], var:
         return None
     known = aliases.module.summary(name) if isinstance(callee, relax.Function) else None
     if known is None or len(arguments) != len(known.params):
-        return _anything(aliases, call, arguments, var, writes=True)
+        return _record_opaque_call(aliases, call, arguments, var, writes=True)
     trees = [aliases.value(argument) for argument in arguments]
     result = aliases.regions.fresh(call.ty, ("call", var))
     here: dict[int, int] = {OUTSIDE: OUTSIDE}
@@ -227,10 +227,10 @@ def _captured(aliases: Aliases, call: Any, var: Any) -> Tree:
 
 
 def _python(aliases: Aliases, call: Any, var: Any) -> Tree:
-    return _anything(aliases, call, call.args, var, writes=False)
+    return _record_opaque_call(aliases, call, call.args, var, writes=False)
 
 
-_SPECIAL: dict[str, Any] = {
+_EFFECTS_BY_OP: dict[str, Any] = {
     "relax.call_dps_packed": _pure_packed,
     "relax.call_inplace_packed": _in_place,
     "relax.call_pure_packed": _pure_packed,

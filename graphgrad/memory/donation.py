@@ -202,7 +202,7 @@ class _Donation:
 
         func = replace_body(self.func, rebuilt(self.func.body, in_place)) if replaced else self.func
         builder.update_func(self.name, func.with_attr(DONATED_DONE, done))
-        return _without(builder.get(), [call.args[0] for call in calls])
+        return _drop_unused_kernels(builder.get(), [call.args[0] for call in calls])
 
     def _in_place(self, builder: Any, call: Any, results: dict[int, int]) -> Any:
         """Return a call with some of its results written over arguments."""
@@ -284,7 +284,7 @@ def _same_tensor_type(a: Any, b: Any) -> bool:
     )
 
 
-def _without(mod: tvm.IRModule, candidates: list[Any]) -> tvm.IRModule:
+def _drop_unused_kernels(mod: tvm.IRModule, candidates: list[Any]) -> tvm.IRModule:
     """Return the module without those kernels that nothing calls any more."""
     called: set[str] = set()
     for func in mod.functions.values():

@@ -33,7 +33,7 @@ def pin_effects(mod: tvm.IRModule) -> tvm.IRModule:
     changed = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
-            changed.update_func(name, replace_body(func, rebuilt(func.body, block=_ordinary)))
+            changed.update_func(name, replace_body(func, rebuilt(func.body, block=_make_ordinary)))
     return changed
 
 
@@ -78,7 +78,7 @@ def _writes(mod: tvm.IRModule) -> dict[str, int]:
     }
 
 
-def _ordinary(block: Any) -> list[Any]:
+def _make_ordinary(block: Any) -> list[Any]:
     if not isinstance(block, relax.DataflowBlock) or not any(
         overwritten_by(binding.value) for binding in block.bindings
     ):

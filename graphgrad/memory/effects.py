@@ -44,22 +44,22 @@ class Effects:
 
 NOTHING = Effects()
 
-_VIEW = Effects(returns_alias_of=frozenset([0]))
+_RETURNS_VIEW = Effects(returns_alias_of=frozenset([0]))
 
-_KNOWN: Mapping[str, Effects] = {
-    "vm.builtin.copy": _VIEW,  # hands back its argument
-    "vm.builtin.ensure_zero_offset": _VIEW,
-    "vm.builtin.reshape": _VIEW,
-    "vm.builtin.to_device": _VIEW,
-    "vm.builtin.tuple_getitem": _VIEW,
-    "runtime.TVMTensorCreateView": _VIEW,
+_KNOWN_EFFECTS: Mapping[str, Effects] = {
+    "vm.builtin.copy": _RETURNS_VIEW,  # hands back its argument
+    "vm.builtin.ensure_zero_offset": _RETURNS_VIEW,
+    "vm.builtin.reshape": _RETURNS_VIEW,
+    "vm.builtin.to_device": _RETURNS_VIEW,
+    "vm.builtin.tuple_getitem": _RETURNS_VIEW,
+    "runtime.TVMTensorCreateView": _RETURNS_VIEW,
     "vm.builtin.null_value": NOTHING,
     "vm.builtin.shape_of": NOTHING,
     "vm.builtin.tensor_to_shape": NOTHING,
 }
 """Functions of TVM's virtual machine."""
 
-_FREE = "relax.run."
+_EFFECT_FREE_PREFIX = "relax.run."
 """How the functions of TVM begin, in Python, that only read their arguments."""
 
 _declared: dict[str, Effects] = {}
@@ -127,7 +127,7 @@ def declared_effects() -> dict[str, Effects]:
 
 def known_effects(name: str) -> Effects | None:
     """The effects of a function of TVM, None where that is unknown."""
-    return NOTHING if name.startswith(_FREE) else _KNOWN.get(name)
+    return NOTHING if name.startswith(_EFFECT_FREE_PREFIX) else _KNOWN_EFFECTS.get(name)
 
 
 def _positions(name: str, kind: str, given: Any) -> frozenset[int]:

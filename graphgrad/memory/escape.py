@@ -32,20 +32,20 @@ def allocate_escaping(mod: tvm.IRModule) -> tvm.IRModule:
     changed = mod.clone()
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
-            changed.update_func(name, _outside_the_plan(func, analyzed.function(name)))
+            changed.update_func(name, _allocate_outside_plan(func, analyzed.function(name)))
     return changed
 
 
-def _outside_the_plan(func: relax.Function, aliases: Aliases) -> relax.Function:
-    retained = _retained(func, aliases)
+def _allocate_outside_plan(func: relax.Function, aliases: Aliases) -> relax.Function:
+    retained = _escaping(func, aliases)
 
     def allocated(binding: Any) -> list[Any]:
-        return _allocated(binding) if binding.var in retained else [binding]
+        return _split_allocation(binding) if binding.var in retained else [binding]
 
     return replace_body(func, rebuilt(func.body, allocated)) if retained else func
 
 
-def _retained(func: relax.Function, aliases: Aliases) -> set[Any]:
+def _escaping(func: relax.Function, aliases: Aliases) -> set[Any]:
     """Return the variables of the allocations that may be held from where no plan sees it."""
     bindings = bindings_of(func.body)
     allocations = [b.var for b in bindings if _calls(b.value, "relax.builtin.alloc_tensor")]
@@ -65,20 +65,20 @@ def _is_packed(value: Any) -> bool:
     )
 
 
-def _allocated(binding: Any) -> list[Any]:
+def _split_allocation(binding: Any) -> list[Any]:
     """Return an allocation as storage, and the tensor in it."""
     shape, dtype, device, scope = binding.value.args
     size = tirx.const(-(-tvm.DataType(str(binding.var.ty.dtype)).bits // 8), "int64")
     extents = list(binding.var.ty.shape.values)
-    storage = _normalized(
+    storage = _normalize(
         relax.op.memory.alloc_storage(
             relax.ShapeExpr([math.prod(extents, start=size)]), device, scope, "uint8"
         )
     )
     var = relax.Var("storage", storage.ty)
-    tensor = _normalized(relax.op.memory.alloc_tensor(var, 0, shape, dtype, device))
+    tensor = _normalize(relax.op.memory.alloc_tensor(var, 0, shape, dtype, device))
     return [relax.VarBinding(var, storage), relax.VarBinding(binding.var, tensor, binding.span)]
 
 
-def _normalized(expr: Any) -> Any:
+def _normalize(expr: Any) -> Any:
     return relax.BlockBuilder().normalize(expr)

@@ -16,7 +16,7 @@ from tvm import tirx
 from ..ir.passes import Phase, compiler_pass
 from ..ir.visits import visit_nodes
 
-_PROMISE = "tirx.noalias"
+_NOALIAS = "tirx.noalias"
 _OUT_OF_PLACE = tvm.ir.Op.get("relax.call_tir")
 
 
@@ -33,11 +33,11 @@ def unify_noalias(mod: tvm.IRModule) -> tvm.IRModule:
     promises anything.
     """
     shared = _called_otherwise(mod)
-    if all(_promises(func) or v.name_hint not in shared for v, func in _kernels(mod)):
-        return _promising(mod)
+    if all(_has_noalias(func) or v.name_hint not in shared for v, func in _kernels(mod)):
+        return _add_noalias(mod)
     changed = mod.clone()
     for variable, func in _kernels(mod):
-        changed.update_func(variable, func.without_attr(_PROMISE))
+        changed.update_func(variable, func.without_attr(_NOALIAS))
     return changed
 
 
@@ -50,19 +50,19 @@ def unify_noalias(mod: tvm.IRModule) -> tvm.IRModule:
 )
 def keep_noalias(mod: tvm.IRModule) -> tvm.IRModule:
     """Have kernels that lowering has added promise what the others do."""
-    return _promising(mod) if any(_promises(func) for _, func in _kernels(mod)) else mod
+    return _add_noalias(mod) if any(_has_noalias(func) for _, func in _kernels(mod)) else mod
 
 
-def _promising(mod: tvm.IRModule) -> tvm.IRModule:
+def _add_noalias(mod: tvm.IRModule) -> tvm.IRModule:
     changed = mod.clone()
     for variable, func in _kernels(mod):
-        if not _promises(func):
-            changed.update_func(variable, func.with_attr(_PROMISE, True))
+        if not _has_noalias(func):
+            changed.update_func(variable, func.with_attr(_NOALIAS, True))
     return changed
 
 
-def _promises(func: tirx.PrimFunc) -> bool:
-    return func.attrs is not None and bool(func.attrs.get(_PROMISE))
+def _has_noalias(func: tirx.PrimFunc) -> bool:
+    return func.attrs is not None and bool(func.attrs.get(_NOALIAS))
 
 
 def _kernels(mod: tvm.IRModule) -> list[tuple[Any, tirx.PrimFunc]]:

@@ -48,7 +48,7 @@ def refuse_overlap(function: str, names: str, overwritten: int, other: int) -> N
     )
 
 
-def checked_overlap(overlap: Overlap) -> Overlap:
+def check_overlap_choice(overlap: Overlap) -> Overlap:
     """The policy for arguments that share memory, checked.
 
     Raises
@@ -119,7 +119,7 @@ class _Argument:
 
 def _checked(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRModule:
     bindings: list[Any] = []
-    first, rest = _by_use(function, DONATED_DONE, bindings)
+    first, rest = _split_by_use(function, DONATED_DONE, bindings)
     if len(first) + len(rest) < 2:
         return mod
     names = _SEPARATOR.join(argument.name for argument in (*first, *rest))
@@ -143,14 +143,14 @@ def _add_copying_caller(mod: tvm.IRModule, name: Any, function: relax.Function) 
     """Return the module with a caller of this name, which copies, and the function beside it."""
     bindings: list[Any] = []
     caller = relax.utils.copy_with_new_vars(function)
-    first, rest = _by_use(caller, DONATED, bindings)
+    first, rest = _split_by_use(caller, DONATED, bindings)
     if len(first) + len(rest) < 2:
         return mod
     builder = relax.BlockBuilder(mod)
     given = dict(zip(caller.params, caller.params, strict=True))
     for index, argument in enumerate(first):
         own = relax.Var(argument.name, argument.value.ty)
-        bindings += _copied_if_shared(builder, [*first[index:], *rest], own)
+        bindings += _copy_if_shared(builder, [*first[index:], *rest], own)
         given[argument.value] = own
     overwriting = function.without_attr("global_symbol")
     overwriting = overwriting.with_attr({CHECKED_BY_OWNER: True, KNOWN_TO_CALLER: True})
@@ -162,7 +162,7 @@ def _add_copying_caller(mod: tvm.IRModule, name: Any, function: relax.Function) 
     return builder.get()
 
 
-def _copied_if_shared(builder: Any, compared: Sequence[_Argument], own: Any) -> list[Any]:
+def _copy_if_shared(builder: Any, compared: Sequence[_Argument], own: Any) -> list[Any]:
     """Return bindings of a variable to the first tensor, or to a copy if another shares memory."""
     value = compared[0].value
     yes, no = (tirx.Return(tirx.const(answer, "bool")) for answer in (True, False))
@@ -178,7 +178,7 @@ def _copied_if_shared(builder: Any, compared: Sequence[_Argument], own: Any) -> 
     return [relax.VarBinding(is_shared, call), relax.VarBinding(own, choice)]
 
 
-def _by_use(
+def _split_by_use(
     function: relax.Function, pairs: str, bindings: list[Any]
 ) -> tuple[list[_Argument], list[_Argument]]:
     """Return the tensors that a function overwrites, and its other ones."""

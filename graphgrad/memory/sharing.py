@@ -15,7 +15,7 @@ from ..errors import InputError
 from ..ir.arrays import to_tensor
 from ..ops.copy import copy_of
 
-_WORK = 10_000
+_MAX_COMPARISON_STEPS = 10_000
 """Steps after which the exact comparison of two strided arrays gives up (`numpy.shares_memory`)."""
 
 
@@ -156,7 +156,7 @@ class _Memory:
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> bool:
     try:
-        return np.shares_memory(a, b, max_work=_WORK)  # type: ignore[arg-type]
+        return np.shares_memory(a, b, max_work=_MAX_COMPARISON_STEPS)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return np.may_share_memory(a, b)
 

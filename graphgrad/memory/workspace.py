@@ -24,7 +24,7 @@ _KILL = tvm.ir.Op.get("relax.vm.kill_object")
 _BUILTIN = "vm.builtin."
 """How the names of the machine's own functions begin, which keep no tensor."""
 
-_MOST_BYTES = 16 << 20
+_MAX_WORKSPACE_BYTES = 16 << 20
 """A function that needs more keeps no memory: its kernels take long enough to hide allocations."""
 
 
@@ -51,21 +51,23 @@ def take_workspace(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, str | No
     bindings = [binding for block in function.body.blocks for binding in block.bindings]
     if any(isinstance(binding.value, relax.If) for binding in bindings):
         return mod, None  # what is allocated inside a branch is not seen here
-    kept = _escaping(mod, function, bindings)
+    kept = _escaping_variables(mod, function, bindings)
     storages = {b.var: b for b in bindings if _calls(b, _ALLOC_STORAGE) and _is_movable(b, kept)}
     tensors = {
         b.var: b for b in bindings if _calls(b, _ALLOC_TENSOR) and b.value.args[0] in storages
     }
-    if not tensors or sum(map(_bytes, storages.values())) > _MOST_BYTES:
+    if not tensors or sum(map(_bytes, storages.values())) > _MAX_WORKSPACE_BYTES:
         return mod, None
     workspace = f"{name}_workspace"
     changed = mod.clone()
-    changed[name] = _without(function, {**storages, **tensors}, list(tensors))
+    changed[name] = _take_tensors_as_arguments(function, {**storages, **tensors}, list(tensors))
     changed[workspace] = _workspace(workspace, [*storages.values(), *tensors.values()], tensors)
     return changed, workspace
 
 
-def _escaping(mod: tvm.IRModule, function: relax.Function, bindings: list[Any]) -> set[Any]:
+def _escaping_variables(
+    mod: tvm.IRModule, function: relax.Function, bindings: list[Any]
+) -> set[Any]:
     """Return the variables of which something may be left when the function has returned.
 
     They are those of its result, those that it hands to functions which may keep them, and what
@@ -116,7 +118,7 @@ def _bytes(storage: Any) -> int:
     return math.prod(int(extent) for extent in storage.value.args[0].values)
 
 
-def _without(
+def _take_tensors_as_arguments(
     function: relax.Function, moved: Mapping[Any, Any], tensors: list[Any]
 ) -> relax.Function:
     """Return a function that takes some tensors in place of allocating them."""

@@ -16,7 +16,7 @@ from tvm import relax, te, tirx
 from ..errors import ArgumentError, MissingGradientError
 from ..fallback.graph import listed, operations, rewritten
 from ..fallback.kernels.expressions import expressions_of
-from ..fallback.kernels.extents import renamed_extent
+from ..fallback.kernels.extents import rename_extent
 from ..fallback.scans.scan import by_other_stages
 from ..fallback.scatter import scatters_of
 from ..fallback.walk import identity, tensor_key
@@ -94,11 +94,11 @@ class Composition:
                 self._outside[identity(new)] = var
             return self._inside[identity(var)]
 
-        return renamed_extent(extent, self._dtype, own)
+        return rename_extent(extent, self._dtype, own)
 
     def outside(self, extent: Any) -> Any:
         """Return an extent of a tensor expression in terms of the program's variables."""
-        return renamed_extent(extent, "int64", lambda var: self._outside[identity(var)])
+        return rename_extent(extent, "int64", lambda var: self._outside[identity(var)])
 
     def _called(self, call: Any) -> Value:
         name = str(call.op.name)
@@ -110,13 +110,13 @@ class Composition:
             )
         try:
             if legalize is None:
-                return self._of_kernel(call)
+                return self._compose_kernel(call)
             with StageBuilder(self) as builder:
                 return builder.value(legalize(builder, builder.normalize(call)))
         except (ArgumentError, MissingGradientError) as error:
             raise ArgumentError(f"in {name}, which the body of a loop calls: {error}") from error
 
-    def _of_kernel(self, call: Any) -> Value:
+    def _compose_kernel(self, call: Any) -> Value:
         """The tensor expressions of the kernel that is called."""
         func = self._module[call.args[0]]
         result = call.ty_args[0]
@@ -130,7 +130,7 @@ class Composition:
             if parameter is not None
         }
         outputs = rewritten(program.outputs, lambda op: None, given)
-        outputs = _one_step_at_a_time(outputs, list(given.values()))
+        outputs = _make_stepwise(outputs, list(given.values()))
         return outputs if several else outputs[0]
 
 
@@ -162,7 +162,7 @@ class StageBuilder:
         named = {n: self._given(v) for n, v in keywords.items() if not n.startswith("primfunc_")}
         given = list(map(self._given, args))
         result = function(*given, **named)
-        tensors = _one_step_at_a_time(listed(result), _tensors_in([given, *named.values()]))
+        tensors = _make_stepwise(listed(result), _tensors_in([given, *named.values()]))
         if isinstance(result, te.Tensor):
             var, value = relax.Var("stage", self._type(result)), tensors[0]
         else:
@@ -178,7 +178,7 @@ class StageBuilder:
     def value(self, expression: Any) -> Value:
         """The value of an expression that the lowering gave."""
         expression = self._builder.normalize(expression)
-        for part in read_by(expression):
+        for part in variables_read_by(expression):
             if isinstance(part, relax.Var) and part not in self._composition.values:
                 self._composition.values[part] = self.value(self._builder.lookup_binding(part))
         return self._composition.value(expression)
@@ -199,17 +199,17 @@ class StageBuilder:
         return relax.TensorType(shape, str(tensor.dtype))
 
 
-def read_by(expression: Any) -> Iterator[Any]:
+def variables_read_by(expression: Any) -> Iterator[Any]:
     """Yield the variables and constants that an expression reads as data."""
     if isinstance(expression, relax.Var | tvm.ir.GenericConst):
         if not tvm.ir.is_prim_expr(expression):
             yield expression
     elif isinstance(expression, relax.TupleGetItem):
-        yield from read_by(expression.tuple_value)
+        yield from variables_read_by(expression.tuple_value)
     elif isinstance(expression, relax.Tuple | relax.Call):
         is_tuple = isinstance(expression, relax.Tuple)
         for part in expression.fields if is_tuple else expression.args:
-            yield from read_by(part)
+            yield from variables_read_by(part)
     elif isinstance(expression, relax.If):
         yield from relax.analysis.free_vars(relax.SeqExpr([], expression))
 
@@ -221,7 +221,7 @@ def _tensors_in(given: Any) -> list[te.Tensor]:
     return [given] if isinstance(given, te.Tensor) else []
 
 
-def _one_step_at_a_time(outputs: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> list[te.Tensor]:
+def _make_stepwise(outputs: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> list[te.Tensor]:
     """One op as stages that a loop can compute for one of its steps.
 
     Raises

@@ -427,10 +427,10 @@ def cast(x: te.Tensor, dtype: str) -> te.Tensor:
     return te.compute(x.shape, lambda *i: x(*i).astype(dtype), name="narrow")
 
 
-_VECTOR_WORTHY = 8
+_MIN_VECTOR_CHANNELS = 8
 """Input channels from which the weight gradient's innermost loop runs over them."""
 
-_MOST_PHASES = 16
+_MAX_PHASES = 16
 """Sums that a data gradient is split into at most: each is a loop nest of its own to compile."""
 
 
@@ -467,7 +467,7 @@ def data_gradient(
     wide = wide_dtype(str(ct.dtype), dtype)
     gradient = _DataGradient(ct, w, extents, axes, window.groups, layouts, wide)
     fixed = all(axis.stride == 1 or isinstance(axis.kernel, int) for axis in axes.values())
-    few = prod(window.strides) <= _MOST_PHASES
+    few = prod(window.strides) <= _MAX_PHASES
     return cast(gradient.by_phases() if fixed and few else gradient.at_once(), dtype)
 
 
@@ -497,7 +497,7 @@ def weight_gradient(
     wide = accumulator_dtype(dtype)
     order = layouts.kernel
     if layouts.data != last or order[-1] not in "OI":
-        worthy = isinstance(group_channels, int) and group_channels >= _VECTOR_WORTHY
+        worthy = isinstance(group_channels, int) and group_channels >= _MIN_VECTOR_CHANNELS
         order = spatial + ("OI" if worthy else "IO")
     x = padded(x, layouts.data, last, window)
     ct_layout = last if order[-1] == "O" else layouts.data
@@ -555,7 +555,7 @@ class _Axis:
     @property
     def end(self) -> Dimension:
         """One more than the last position of the cotangent that any of the data takes."""
-        return _simple((self.extent - 1 + self.before) // self.stride + 1)
+        return _simplify((self.extent - 1 + self.before) // self.stride + 1)
 
     def quotients(self, digit: int) -> Dimension:
         """Return how many positions have a remainder by the stride."""
@@ -682,7 +682,7 @@ class _DataGradient:
         """Return a sum for each combination of remainders, interleaved."""
         phases = {axis: of_axis.phases() for axis, of_axis in self.axes.items()}
         shifts = {axis: _shift(found.values()) for axis, found in phases.items()}
-        ct = self._bordered(shifts)
+        ct = self._add_border(shifts)
         order = self.layouts[2]
         moduli = [self.axes[axis].stride if axis in self.axes else 1 for axis in order]
         stages = {}
@@ -711,7 +711,7 @@ class _DataGradient:
         shifts = {axis: _shift([of_axis]) for axis, of_axis in taps.items()}
         kernel = {axis: of_axis.count * of_axis.axis.period for axis, of_axis in taps.items()}
         w = bordered(self.w, self.layouts[1], self.layouts[1], {}, kernel)
-        element = self._element(self._bordered(shifts), w, taps, shifts)
+        element = self._element(self._add_border(shifts), w, taps, shifts)
         shape = long(self.extents[axis] for axis in self.layouts[2])
         return te.compute(shape, element, name="data_gradient")
 
@@ -753,7 +753,7 @@ class _DataGradient:
 
         return element
 
-    def _bordered(self, shifts: Mapping[str, Dimension]) -> te.Tensor:
+    def _add_border(self, shifts: Mapping[str, Dimension]) -> te.Tensor:
         """Return the cotangent with zeros where a sum would read outside of it."""
         layout = self.layouts[0]
         given = dict(zip(layout, extents_of(self.ct, layout, layout), strict=True))
@@ -784,10 +784,10 @@ def _reaches(extent: Dimension, end: Dimension) -> bool:
 
 def _ceiling(value: Dimension, divisor: int) -> Dimension:
     """Return a quotient, rounded up."""
-    return _simple((value + (divisor - 1)) // divisor)
+    return _simplify((value + (divisor - 1)) // divisor)
 
 
-def _simple(value: Dimension) -> Dimension:
+def _simplify(value: Dimension) -> Dimension:
     return value if isinstance(value, int) else tvm.sym.Analyzer().simplify(value)
 
 

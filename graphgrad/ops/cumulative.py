@@ -61,7 +61,7 @@ def cumulative(
     return result if wide == dtype else _cast(result, dtype)
 
 
-def _restated(op: Any) -> list[te.Tensor]:
+def _restate_recurrence(op: Any) -> list[te.Tensor]:
     """Return a kernel of running sums or products as the recurrence that it is."""
     (x,), attributes = op.inputs, op.attrs
     adds = attributes["combine"] == "add"
@@ -78,7 +78,7 @@ def _restated(op: Any) -> list[te.Tensor]:
     ]
 
 
-register(f"{KERNEL}cumulative", _restated)
+register(f"{KERNEL}cumulative", _restate_recurrence)
 
 
 def _cast(x: te.Tensor, dtype: str) -> te.Tensor:

@@ -14,7 +14,7 @@ from . import functional as op
 Labels = list[str]
 """A label for each axis: a letter, or ``.k`` for the k-th axis from the right in the ellipsis."""
 
-_LONG = 256
+_ASSUMED_SYMBOLIC_EXTENT = 256
 """The extent that a symbolic dimension is taken for when products are put in order."""
 
 
@@ -168,7 +168,9 @@ def _cheapest(
     def cost(pair: Sequence[tuple[Tensor, Labels]]) -> int:
         labels = {*pair[0][1], *pair[1][1]}
         sizes = [extents[label] for label in labels]
-        return math.prod(size if isinstance(size, int) else _LONG for size in sizes)
+        return math.prod(
+            size if isinstance(size, int) else _ASSUMED_SYMBOLIC_EXTENT for size in sizes
+        )
 
     first, second = min(itertools.combinations(terms, 2), key=cost)
     return first, second
@@ -193,12 +195,12 @@ def _product(
     rows = [label for label in a_labels if label not in shared]
     columns = [label for label in b_labels if label not in shared]
     a, b = (
-        _summed_against(a, a_labels, b, b_labels, contracted),
-        _summed_against(b, b_labels, a, a_labels, contracted),
+        _sum_broadcast_labels(a, a_labels, b, b_labels, contracted),
+        _sum_broadcast_labels(b, b_labels, a, a_labels, contracted),
     )
     if not contracted:
         labels = batch + rows + columns
-        return _laid_out(a, a_labels, labels) * _laid_out(b, b_labels, labels), labels
+        return _permute_to(a, a_labels, labels) * _permute_to(b, b_labels, labels), labels
     a = op.permute_dims(a, [a_labels.index(label) for label in batch + rows + contracted])
     b = op.permute_dims(b, [b_labels.index(label) for label in batch + contracted + columns])
     n, rank, terms = len(batch), len(batch) + len(rows), len(batch) + len(contracted)
@@ -213,7 +215,7 @@ def _product(
     return op.reshape(y, [*y.shape[:n], *row_extents, *column_extents]), batch + rows + columns
 
 
-def _summed_against(
+def _sum_broadcast_labels(
     x: Tensor, labels: Labels, other: Tensor, other_labels: Labels, contracted: Labels
 ) -> Tensor:
     """Sum a factor over the labels along which the other is broadcast: Σ a xₖ = a Σ xₖ."""
@@ -230,7 +232,7 @@ def _volume(extents: Sequence[Dimension]) -> Dimension:
     return total
 
 
-def _laid_out(x: Tensor, labels: Labels, order: Labels) -> Tensor:
+def _permute_to(x: Tensor, labels: Labels, order: Labels) -> Tensor:
     """Return a tensor with its axes in an order, and extent 1 for the labels it has not."""
     mine = [label for label in order if label in labels]
     x = op.permute_dims(x, [labels.index(label) for label in mine])

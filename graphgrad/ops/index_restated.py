@@ -24,7 +24,7 @@ from .opaque_kernel import KERNEL
 _REDUCTIONS = ("update", "add", "mul", "min", "max")
 
 
-def _restated_scatter(op: Any) -> list[te.Tensor]:
+def _restate_scatter(op: Any) -> list[te.Tensor]:
     """y = x, then y[position(t)] = f(y[position(t)], updates[t]) for each t"""
     indexing, reduction = Indexing.of(op.attrs), str(op.attrs["reduction"])
     index, updates, *given = op.inputs
@@ -40,7 +40,7 @@ def _restated_scatter(op: Any) -> list[te.Tensor]:
     return [_in_shape(written(writes, reduction), shape)]
 
 
-def _restated_walk(op: Any) -> list[te.Tensor]:
+def _restate_walk(op: Any) -> list[te.Tensor]:
     """found[t] = y[position(t)], then y[position(t)] = a[t] · y[position(t)] + b[t], for each t"""
     indexing, reverse = Indexing.of(op.attrs), bool(op.attrs["reverse"])
     inputs = list(op.inputs)
@@ -150,5 +150,5 @@ def _is_empty(extents: Sequence[Dimension]) -> bool:
 def register_kernels() -> None:
     """Say what the kernels of scatters compute."""
     for reduction in _REDUCTIONS:
-        register(f"{KERNEL}scatter_{reduction}", _restated_scatter)
-    register(f"{KERNEL}walk", _restated_walk)
+        register(f"{KERNEL}scatter_{reduction}", _restate_scatter)
+    register(f"{KERNEL}walk", _restate_walk)

@@ -22,15 +22,15 @@ from ..ir.tensor import Tensor
 from ..tvm_fixes.hooks import register_op
 from .define import OPAQUE, PREFIX
 from .opaque_kernel import for_gpu
-from .tensor_table import Rows, kernel, over_rows
+from .tensor_table import Rows, kernel, loop_over_rows
 
-_MOST_TENSORS = 64
+_MAX_TENSORS = 64
 """Of a kernel: LLVM takes more time for each the more there are."""
 
 _LANES = 32
 """Partial results side by side: enough registers to hide the latency of an addition."""
 
-_SERVED = ("float32", "float64")
+_SUPPORTED_DTYPES = ("float32", "float64")
 """Dtypes of tensors that share a kernel; others are widened by what makes a kernel of each."""
 
 
@@ -117,7 +117,7 @@ def sum_of_squares(values: Sequence[Tensor]) -> Tensor:
 def _reduced(reduction: _Reduction, values: Sequence[Tensor]) -> list[Tensor]:
     """Emit one result for each batch of tensors."""
     emitter = values[0].emitter
-    batches = -(-len(values) // _MOST_TENSORS)
+    batches = -(-len(values) // _MAX_TENSORS)
     bounds = [i * len(values) // batches for i in range(batches + 1)]
     calls = [
         relax.Call(_OPS[reduction.name], [relax.Tuple([v.expr for v in values[start:stop]])])
@@ -159,7 +159,7 @@ def _lowered(builder: relax.BlockBuilder, reduction: _Reduction, tensors: list[A
     tensors = [tensor for tensor in tensors if not _is_empty(tensor.ty)]
     shared = [] if for_gpu() else [t for t in tensors if _may_share(t.ty)]
     alone = [t for t in tensors if not is_among(t, shared)]
-    partials = [builder.emit(_of_one(builder, reduction, tensor)) for tensor in alone]
+    partials = [builder.emit(_reduce_one(builder, reduction, tensor)) for tensor in alone]
     if shared:
         name = builder.add_func(_kernel(reduction, [t.ty for t in shared]), reduction.name)
         result = relax.TensorType([], reduction.partial)
@@ -172,7 +172,7 @@ def _lowered(builder: relax.BlockBuilder, reduction: _Reduction, tensors: list[A
     return builder.call_te(joined, *partials, primfunc_name_hint=f"{reduction.name}_of_parts")
 
 
-def _of_one(builder: relax.BlockBuilder, reduction: _Reduction, tensor: Any) -> Any:
+def _reduce_one(builder: relax.BlockBuilder, reduction: _Reduction, tensor: Any) -> Any:
     """Return the call of a kernel that makes a partial result of one tensor."""
 
     def reduced(x: te.Tensor) -> te.Tensor:
@@ -232,7 +232,7 @@ def _over(reduction: _Reduction, rows: Rows, result: Any) -> list[Any]:
     part = variable("part")
     return [
         tirx.AllocBuffer(parts),
-        *over_rows(rows, _LANES, element, around),
+        *loop_over_rows(rows, _LANES, element, around),
         loop(part, rows.parts, combined(result, [], load(parts, [part]))),
     ]
 
@@ -240,7 +240,7 @@ def _over(reduction: _Reduction, rows: Rows, result: Any) -> list[Any]:
 def _may_share(ty: Any) -> bool:
     """Return whether tensors of a type may be read by a kernel of several."""
     is_static = all(isinstance(extent, tirx.IntImm) for extent in ty.shape)
-    return is_static and str(ty.dtype) in _SERVED
+    return is_static and str(ty.dtype) in _SUPPORTED_DTYPES
 
 
 def _is_empty(ty: Any) -> bool:

@@ -15,7 +15,7 @@ from ..ir.loops import Indices, Statement, sequence, serial, store
 from ..ir.tensor import is_float
 from .opaque_kernel import Nest, extern, fill
 
-_LONGEST = 40
+_MAX_DOUBLINGS = 40
 """Doublings of a run that an axis of symbolic extent is allowed: lines of 10¹² elements."""
 
 
@@ -58,7 +58,7 @@ class _MergeSort:
 
     def sort(self, line: Indices) -> Statement:
         known = isinstance(self.extent, tirx.IntImm)
-        doublings = max(int(self.extent) - 1, 0).bit_length() if known else _LONGEST
+        doublings = max(int(self.extent) - 1, 0).bit_length() if known else _MAX_DOUBLINGS
 
         def double(doubling: Any) -> Statement:
             width = tirx.shift_left(tirx.const(1, "int64"), doubling)

@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 LAYOUTS = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
 """The layout of a pooling that names none, by the number of spatial axes."""
 
-_LARGEST_BYTE = 127
+_MAX_INT8 = 127
 
 Indices = Sequence[Any]
 
@@ -76,7 +76,7 @@ class Pool:
     @property
     def index_dtype(self) -> str:
         """The dtype of the numbers of taps: a byte where they fit."""
-        return "int8" if math.prod(self.size) <= _LARGEST_BYTE else "int32"
+        return "int8" if math.prod(self.size) <= _MAX_INT8 else "int32"
 
     @property
     def rank(self) -> int:

@@ -19,12 +19,12 @@ from ..fallback.graph import listed, operations
 from ..fallback.indices.linear_system import Axis
 from ..fallback.kernels.expressions import kernel_of
 from ..fallback.kinds import map_stage
-from ..fallback.scans.checkpoints import in_front, row_of
+from ..fallback.scans.checkpoints import as_single_row, row_of
 from ..fallback.scans.stacks import Stacking
 from ..ir.tensor import Dimension, Emitter, Tensor, dimension_text, same_dimension, type_shape
 from . import functional as op
-from .composed import Composition, read_by
-from .step import Step, Tree, leaves_of, like, traced_step
+from .composed import Composition, variables_read_by
+from .step import Step, Tree, leaves_of, like, trace_step
 
 
 def scan(
@@ -76,7 +76,7 @@ def scan(
         raise ArgumentError(f"scan was given {body!r} for a body; it takes body(carry, x)")
     given = None if length is None else _checked_length(length)
     target, as_tensors = _target([*leaves_of(init), *leaves_of(xs)])
-    step = traced_step(target, body, init, xs, as_tensors)
+    step = trace_step(target, body, init, xs, as_tensors)
     steps = _length(step.rows, given)
     if isinstance(steps, int) and steps == 0:
         last = [target.lift(first) for first in step.start]
@@ -120,7 +120,10 @@ def _states(target: Emitter, step: Step, steps: Dimension, own: Sequence[Any]) -
     if not step.start and not own:
         return []
     local = {*step.carry, *step.x, *(var for var, _ in step.bindings)}
-    parts = [*(part for _, value in step.bindings for part in read_by(value)), *step.following]
+    parts = [
+        *(part for _, value in step.bindings for part in variables_read_by(value)),
+        *step.following,
+    ]
     outside = dict.fromkeys(part for part in [*parts, *own] if part not in local)
     # A constant of one element is a number in the kernel.
     read = [part for part in outside if isinstance(part, relax.Var) or type_shape(part.ty)]
@@ -177,7 +180,7 @@ def _recurrence(
     results = values[len(start) :]
     states = [*carries, *(_state(result, count) for result in results)]
     first = [*start, *(filled(result, 0.0, "before") for result in results)]
-    inits = [in_front(tensor) for tensor in first]
+    inits = [as_single_row(tensor) for tensor in first]
     updates = [_later(tensor) for tensor in stacked]
     return listed(te.scan(inits, updates, states, name="scan"))
 

@@ -12,7 +12,7 @@ from ..errors import ArgumentError
 from ..fallback.walk import identity
 from ..ir.tensor import Emitter, Tensor, same_shape, type_shape
 from ..tvm_fixes.hooks import begin_block, end_block
-from .composed import read_by
+from .composed import variables_read_by
 
 Tree = Any
 """A tensor, or None, or a list or tuple of trees."""
@@ -46,7 +46,7 @@ class Step:
     y: Tree
 
 
-def traced_step(
+def trace_step(
     target: Emitter, body: Callable[..., Any], init: Tree, xs: Tree, as_tensors: bool
 ) -> Step:
     """Return the body of a loop as bindings.
@@ -87,7 +87,7 @@ def traced_step(
     changing = {*carry, *x}
     bindings = []
     for binding in block.bindings:
-        if any(part in changing for part in read_by(binding.value)):
+        if any(part in changing for part in variables_read_by(binding.value)):
             changing.add(binding.var)
             bindings.append((binding.var, _value(binding)))
         else:

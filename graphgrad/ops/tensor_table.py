@@ -26,7 +26,7 @@ from ..ir.loops import Statement, block, index, loop, sequence, variable
 PART = 1 << 14
 """Elements of a part: what is read and written of it stays in a core's cache."""
 
-_UNION = 15
+_FFI_ANY_UNION_FIELD = 15
 """The field of an argument on TVM's stack that holds its bits (``kTVMFFIAnyUnionValue``)."""
 
 Body = Callable[[list[Any], Any, Any], Statement]
@@ -80,7 +80,7 @@ def kernel(
     return tirx.PrimFunc(list(params), body, attrs=every)
 
 
-def over_rows(
+def loop_over_rows(
     rows: Rows,
     lanes: int,
     element: Body,
@@ -104,7 +104,7 @@ def over_rows(
         Given the number of a part, and the statement that goes over its elements; returns what is
         done for the part.
     """
-    table = _Table(rows)
+    table = _AddressTable(rows)
     part, start, stop = variable("part"), variable("start"), variable("stop")
     inside = table.between(start, stop, lanes, element)
     body = sequence(
@@ -116,7 +116,7 @@ def over_rows(
     return [*table.prologue(), loop(part, rows.parts, body, kind)]
 
 
-class _Table:
+class _AddressTable:
     """The addresses of all tensors, and where among all elements the rows start.
 
     Both are on the stack, where code generation puts nothing else of changing length.
@@ -156,10 +156,10 @@ class _Table:
         return loop(row, len(self._rows.lengths), body)
 
     def _put(self, place: Any, value: Any) -> Statement:
-        return tirx.Evaluate(tirx.tvm_struct_set(self._stack, place, _UNION, value))
+        return tirx.Evaluate(tirx.tvm_struct_set(self._stack, place, _FFI_ANY_UNION_FIELD, value))
 
     def _get(self, place: Any, dtype: str = "handle") -> Any:
-        return tirx.tvm_struct_get(self._stack, place, _UNION, dtype)
+        return tirx.tvm_struct_get(self._stack, place, _FFI_ANY_UNION_FIELD, dtype)
 
     def _start(self, row: Any) -> Any:
         """Return the number of a row's first element among those of all rows."""

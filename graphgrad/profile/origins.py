@@ -113,7 +113,7 @@ class OriginRecorder:
         if function is None:
             return
         if name == _LEGALIZATION:
-            self._origins = _handed_on(self._origins, function)
+            self._origins = _propagate_origins(self._origins, function)
             self._legalized.learn(function)
             self._remember(function, {b.var: (b.var,) for b in bindings_of(function)})
         elif name == _FUSION:
@@ -183,7 +183,9 @@ def _origin(value: Any) -> Origin:
     return Origin(str(name), read(getattr(value, "span", None)))
 
 
-def _handed_on(origins: Mapping[Any, Origin], function: relax.Function) -> dict[Any, Origin]:
+def _propagate_origins(
+    origins: Mapping[Any, Origin], function: relax.Function
+) -> dict[Any, Origin]:
     """Return the origins after legalization: a call that became several is the last one of them."""
     handed_on: dict[Any, Origin] = {}
     waiting: list[Any] = []

@@ -115,7 +115,7 @@ def _positions(x: Tensor, axis: int) -> Tensor:
     return op.reshape(positions, [extent if a == axis else 1 for a in range(x.ndim)])
 
 
-_SHORT = 16
+_MAX_QUADRATIC_ELEMENTS = 16
 """Elements of a row up to which a kernel of n² products, in vectors, beats running along it."""
 
 prod_samples = [
@@ -149,7 +149,7 @@ def _products_of_others(x: Tensor) -> Tensor:
 
     A long row takes O(n) operations, a short one and one of symbolic extent O(n²).
     """
-    if isinstance(x.shape[-1], int) and x.shape[-1] > _SHORT:
+    if isinstance(x.shape[-1], int) and x.shape[-1] > _MAX_QUADRATIC_ELEMENTS:
         return _products(x, reverse=False) * _products(x, reverse=True)
     columns, rows = _positions(x, x.ndim - 1), op.expand_dims(_positions(x, x.ndim - 1), [-1])
     itself = op.equal(columns, rows)

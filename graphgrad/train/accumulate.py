@@ -24,7 +24,7 @@ from tvm import relax, te, tirx
 from ..frontend.model import Model
 from ..ir.tensor import Emitter, Tensor, accumulator_dtype, is_float
 from ..ir.write import write_function
-from ..layout.choice import AS_IN_MODEL, Layout
+from ..layout.choice import MODEL_LAYOUT, Layout
 from ..ops import functional as op
 from ..ops.copy import copy_of
 from ..ops.many import all_finite
@@ -145,7 +145,7 @@ def build_micro_batch(
 
 
 def build_end_of_window(
-    model: Model, trained: Sequence[str], optimizer: Optimizer, layout: Layout = AS_IN_MODEL
+    model: Model, trained: Sequence[str], optimizer: Optimizer, layout: Layout = MODEL_LAYOUT
 ) -> tvm.IRModule:
     """Write the function that ends a window: the optimizer's update by its mean gradient.
 

@@ -8,7 +8,7 @@ from ..ir.tensor import Tensor
 from ..ops import functional as op
 from ..ops.many import sum_of_squares
 
-_TINY = 1e-6
+_NORM_EPSILON = 1e-6
 """Added to the norm, as by ``torch.nn.utils.clip_grad_norm_``."""
 
 
@@ -30,6 +30,6 @@ def clip_by_norm(gradients: Sequence[Tensor], limit: float) -> tuple[list[Tensor
         Before scaling, a float64 scalar. Where it is not finite, the gradients are of no use.
     """
     norm = op.sqrt(sum_of_squares(gradients))
-    scale = limit / (norm + _TINY)
+    scale = limit / (norm + _NORM_EPSILON)
     scale = op.where(op.less(scale, 1.0), scale, 1.0)
     return [g * scale.astype(g.dtype) for g in gradients], norm

@@ -25,8 +25,8 @@ from ..lower.pipeline import compile as compile_module
 from ..runtime.folder import LOADER, STATE, kernels_file
 from . import checkpoint
 from .accumulate import END_OF_WINDOW
-from .export_folder import replaced_folder
-from .export_manifest import described, described_entry, write_manifest
+from .export_folder import replace_folder
+from .export_manifest import describe_entry, described, write_manifest
 from .forward import FORWARD, LossChoice
 from .inputs import bind_shapes, input_types
 from .optimizer import SGD, Optimizer
@@ -211,7 +211,7 @@ def write_export(
             "there is no C compiler to link a library with: install g++, gcc or clang, or name one "
             "in the environment variable CXX"
         )
-    with replaced_folder(path) as folder:
+    with replace_folder(path) as folder:
         entries = [
             _write_library(folder, f"step-{index}.so", made, given)
             for index, given in enumerate(shapes)
@@ -244,7 +244,7 @@ def _write_library(
     return {
         "library": name,
         "functions": functions,
-        **described_entry(made, shapes, forward),
+        **describe_entry(made, shapes, forward),
     }
 
 

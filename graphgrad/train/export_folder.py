@@ -19,7 +19,7 @@ _UNFINISHED = ".export-unfinished"
 
 
 @contextmanager
-def replaced_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a new folder beside `path`; put it there when all has gone well.
 
     On any error the new folder is removed and what stood there before is untouched. A process that

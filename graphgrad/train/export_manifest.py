@@ -70,7 +70,7 @@ def described(made: Recipe) -> dict[str, Any]:
     }
 
 
-def described_entry(
+def describe_entry(
     made: Recipe, shapes: Mapping[str, tuple[int, ...]], forward: Forward
 ) -> dict[str, Any]:
     """The arguments of one library."""

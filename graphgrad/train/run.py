@@ -19,7 +19,7 @@ Outcome = Literal["finished", "interrupted", "diverged"]
 Inputs = np.ndarray | dict[str, np.ndarray]
 
 
-READ_AFTER = 0.1
+READ_DELAY_SECONDS = 0.1
 """Seconds after which the losses of steps that a device may still be busy with are waited for."""
 
 
@@ -151,7 +151,7 @@ def train(
     """Train until the plan is done, the observer stops it, or every step is skipped.
 
     On a device that works beside the host, a loss is recorded, and a run of skipped steps noticed,
-    up to `READ_AFTER` seconds late.
+    up to `READ_DELAY_SECONDS` seconds late.
 
     Parameters
     ----------
@@ -250,7 +250,7 @@ def _rest_of_epoch(
             outcome = "interrupted"
             break
         step.learning_rate = plan.schedule(index)
-        unread.add(_stepped(step, part, plan))
+        unread.add(_take_step(step, part, plan))
         _record(unread.due(), history, observer, _speed(plan.examples, seconds))
         if history.diverged:
             return "diverged"
@@ -258,7 +258,7 @@ def _rest_of_epoch(
     return "diverged" if history.diverged else outcome
 
 
-def _stepped(step: TrainingStep, examples: Examples, plan: Plan) -> Loss:
+def _take_step(step: TrainingStep, examples: Examples, plan: Plan) -> Loss:
     """Take one step, in as many calls as the plan says."""
     if plan.accumulate == 1:
         return step(bound(examples), examples.targets)
@@ -307,7 +307,7 @@ class _Unread:
     def due(self) -> list[float]:
         """Return and forget all losses if it is time to, else none."""
         waited = time.perf_counter() - self._since
-        return self.all() if self._losses[0].is_read or waited > READ_AFTER else []
+        return self.all() if self._losses[0].is_read or waited > READ_DELAY_SECONDS else []
 
     def all(self) -> list[float]:
         """Return and forget all losses, NaN for steps that changed nothing."""

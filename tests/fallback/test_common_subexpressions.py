@@ -6,7 +6,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from graphgrad.fallback.common_subexpressions import bound_in_regions, shared
+from graphgrad.fallback.common_subexpressions import bind_in_regions, shared
 from graphgrad.fallback.indices.linear_system import Axis
 from graphgrad.fallback.value_numbering import Merged
 from graphgrad.fallback.walk import graph_of, postorder
@@ -127,5 +127,5 @@ def comparisons(i, depth):
 @pytest.mark.parametrize("shape", [chain, comparisons], ids=lambda p: p.__name__)
 def test_without_conditions_all_is_bound_around(shape):
     root = shape(te.var("i"), 5)
-    regions = bound_in_regions(*Merged(graph_of([root])).graph(), {}, None)
+    regions = bind_in_regions(*Merged(graph_of([root])).graph(), {}, None)
     assert tvm_ffi.structural_equal(shared(root), regions, map_free_vars=True)

@@ -5,7 +5,7 @@ import pytest
 from tvm import te, tirx
 from tvm.ir import prim
 
-from graphgrad.fallback.cut import MOST_LEVELS, cut
+from graphgrad.fallback.cut import MAX_LEVELS, cut
 from graphgrad.fallback.gradient import te_gradient
 from graphgrad.fallback.graph import operations
 from graphgrad.fallback.lowering.prim_func import create_prim_func
@@ -53,7 +53,7 @@ def choices(i):
 
 def bindings(i):
     value, bound = A(i), []
-    for k in range(MOST_LEVELS + 50):
+    for k in range(MAX_LEVELS + 50):
         var = tirx.Var(f"v{k}", "float64")
         bound.append((var, value))
         value = var * var * 0.5 + A(i) * 0.1
@@ -133,7 +133,7 @@ def deepest(*tensors):
 def test_values_are_the_same_from_shallow_stages(make):
     deep = deep_stage(make)
     (shallow,) = cut([deep])
-    assert deepest(deep) > MOST_LEVELS >= deepest(shallow)
+    assert deepest(deep) > MAX_LEVELS >= deepest(shallow)
     expected, given = evaluate([deep, shallow], KNOWN)
     assert np.isfinite(expected).all()
     np.testing.assert_array_equal(given, expected)
@@ -158,7 +158,7 @@ def test_gradients_of_deep_stages_are_shallow_and_right(make):
     gradients = te_gradient(deep, [A, B])
     given = operations(deep)
     fresh = [op for op in operations(*gradients) if not any(op.same_as(other) for other in given)]
-    assert max(levels(op) for op in fresh if isinstance(op, te.ComputeOp)) <= MOST_LEVELS
+    assert max(levels(op) for op in fresh if isinstance(op, te.ComputeOp)) <= MAX_LEVELS
     generator = np.random.default_rng(0)
     for tensor, array, gradient in zip((A, B), (VALUES, TABLE), gradients, strict=True):
         direction = generator.standard_normal(array.shape)
@@ -193,7 +193,7 @@ def test_symbolic_extents():
     x = te.placeholder((n,), "float64", name="x")
     deep = te.compute((n,), lambda i: chain(x(i), x(i), 320), name="y")
     (gradient,) = te_gradient(deep, [x])
-    assert deepest(*cut([deep, gradient])) <= MOST_LEVELS
+    assert deepest(*cut([deep, gradient])) <= MAX_LEVELS
     call = executable(create_prim_func([x, deep, gradient]))
     for size in (0, 1, 3):
         array = np.linspace(0.1, 0.9, size)

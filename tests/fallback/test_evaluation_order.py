@@ -2,7 +2,7 @@
 
 from tvm import te, tirx
 
-from graphgrad.fallback.evaluation_order import conditions_first
+from graphgrad.fallback.evaluation_order import order_conditions_first
 from graphgrad.fallback.walk import graph_of, identity
 
 X = te.placeholder((8,), "float64", name="x")
@@ -15,7 +15,7 @@ def test_a_shared_part_comes_behind_all_conditions_around_it():
     conditions = [X(PLACE + k) > 0.5 for k in (1, 2)]
     root = sum(tirx.if_then_else(c, shared, zero) for c in conditions)
     graph = graph_of([root])
-    ordered = conditions_first(graph, {identity(shared)})
+    ordered = order_conditions_first(graph, {identity(shared)})
     places = {identity(node): place for place, (node, _) in enumerate(ordered)}
     assert len(ordered) == len(graph)
     assert all(places[identity(c)] < places[identity(shared)] for c in conditions)
@@ -24,4 +24,4 @@ def test_a_shared_part_comes_behind_all_conditions_around_it():
 
 def test_without_protected_parts_the_order_stays():
     graph = graph_of([tirx.exp(X(PLACE)) * tirx.if_then_else(X(PLACE) > 0.5, X(PLACE), 0.0)])
-    assert conditions_first(graph, set()) is graph
+    assert order_conditions_first(graph, set()) is graph

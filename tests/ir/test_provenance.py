@@ -2,7 +2,7 @@ import pytest
 from tvm.ir import SourceName, Span
 
 from graphgrad.errors import ArgumentError
-from graphgrad.ir.provenance import Provenance, read, span_of, with_origin
+from graphgrad.ir.provenance import Provenance, gradient_span, read, span_of
 
 
 @pytest.mark.parametrize(
@@ -20,9 +20,9 @@ def test_round_trip(node, op_type, origin):
 
 def test_origin_is_added_and_replaced():
     primal = span_of("Conv_0", "Conv")
-    assert read(with_origin(primal, "hand")) == Provenance("Conv_0", "Conv", "hand")
-    assert read(with_origin(with_origin(primal, "hand"), "user")).origin == "user"
-    assert read(with_origin(None, "derived")) == Provenance(origin="derived")
+    assert read(gradient_span(primal, "hand")) == Provenance("Conv_0", "Conv", "hand")
+    assert read(gradient_span(gradient_span(primal, "hand"), "user")).origin == "user"
+    assert read(gradient_span(None, "derived")) == Provenance(origin="derived")
 
 
 @pytest.mark.parametrize("span", [None, Span(SourceName("file.py"), 1, 1, 1, 1)])
@@ -32,4 +32,4 @@ def test_a_span_of_other_making_says_nothing(span):
 
 def test_unknown_origin():
     with pytest.raises(ArgumentError, match=r"unknown gradient origin 'guessed'.*hand"):
-        with_origin(None, "guessed")
+        gradient_span(None, "guessed")

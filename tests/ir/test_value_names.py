@@ -6,7 +6,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.errors import ArgumentError
 from graphgrad.frontend.mode import specialize
-from graphgrad.ir.value_names import aliases_of, equal_names, record_aliases
+from graphgrad.ir.value_names import equal_names, name_aliases_of, record_aliases
 from tests.frontend.graphs import model_of, random
 
 
@@ -34,7 +34,7 @@ def test_every_name_of_a_value_can_be_differentiated_by(name):
 
 def test_vjp_knows_them_too():
     module = specialize(identity_model(), False)
-    assert {"i", "j", "d"} <= aliases_of(module["main"]).keys()
+    assert {"i", "j", "d"} <= name_aliases_of(module["main"]).keys()
     types = gg.vjp(module, wrt=["j"])["main_vjp"].ret_ty
     assert [list(map(int, ty.shape)) for ty in types.fields[1].fields] == [[3]]
 
@@ -67,4 +67,4 @@ def test_a_name_of_several_variables_is_no_alias():
     function = relax.Function([x], relax.SeqExpr([block], y), ty)
     assert equal_names(function) == [["x", "y"]]
     shorter = relax.Function([x], relax.SeqExpr([], x), ty)
-    assert aliases_of(record_aliases(shorter, equal_names(function))) == {"y": "x"}
+    assert name_aliases_of(record_aliases(shorter, equal_names(function))) == {"y": "x"}

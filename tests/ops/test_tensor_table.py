@@ -6,7 +6,7 @@ from tvm import tirx
 
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.target import target
-from graphgrad.ops.tensor_table import PART, Rows, kernel, over_rows
+from graphgrad.ops.tensor_table import PART, Rows, kernel, loop_over_rows
 
 LENGTHS = [
     [1],
@@ -42,7 +42,7 @@ def doubled(rows):
         first, second = columns
         return tirx.BufferStore(second, second[index] + first[index] * 2.0, [index])
 
-    statements = over_rows(Rows(rows), 16, element)
+    statements = loop_over_rows(Rows(rows), 16, element)
     return kernel([buffer for row in rows for buffer in row], statements, {})
 
 
@@ -67,7 +67,7 @@ def test_columns_of_several_dtypes():
         total = number[index].astype("float64") + single[index].astype("float64")
         return tirx.BufferStore(double, total, [index])
 
-    func = kernel([b for row in rows for b in row], over_rows(Rows(rows), 16, element), {})
+    func = kernel([b for row in rows for b in row], loop_over_rows(Rows(rows), 16, element), {})
     arrays = [
         array
         for n in lengths
@@ -111,7 +111,7 @@ def test_any_number_of_lanes(lanes):
     def element(columns, index, lane):
         return tirx.BufferStore(used, used[lane] + columns[0][index], [lane])
 
-    func = kernel([*(row[0] for row in rows), used], over_rows(Rows(rows), lanes, element), {})
+    func = kernel([*(row[0] for row in rows), used], loop_over_rows(Rows(rows), lanes, element), {})
     ones = [np.ones(n, "float32") for n in (100, 3, lanes)]
     total = run(func, *ones)[2]
     assert total.sum() == 103 + lanes  # each element once, in the lane that it was given
@@ -144,7 +144,7 @@ def test_each_statement_is_done_in_all_lanes_before_the_next():
             ]
         )
 
-    statements = over_rows(Rows([[source, result]]), lanes, element)
+    statements = loop_over_rows(Rows([[source, result]]), lanes, element)
     kinds = []
 
     def visit(loop):

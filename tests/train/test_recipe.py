@@ -5,7 +5,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.ir.tensor import type_shape
-from graphgrad.layout.choice import AS_IN_MODEL
+from graphgrad.layout.choice import MODEL_LAYOUT
 from graphgrad.train.recipe import recipe
 from tests.train.nets import module, normalized, perceptron
 
@@ -42,7 +42,7 @@ def test_functions_take_weights_as_they_are_stored():
 @pytest.mark.parametrize("build, target", [(normalized, CUDA), (perceptron, "llvm")])
 def test_nothing_is_stored_otherwise(build, target):
     layout = made(build(), target).layout
-    assert not layout.storage and (layout == AS_IN_MODEL) == (target == CUDA)
+    assert not layout.storage and (layout == MODEL_LAYOUT) == (target == CUDA)
 
 
 def test_on_a_gpu_weights_are_as_the_model_has_them():

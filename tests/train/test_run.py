@@ -154,7 +154,7 @@ class Queueing(LinearStep):
 
 @pytest.mark.parametrize("wait", [0.0, 100.0])
 def test_losses_that_are_read_late_make_the_same_history(wait, monkeypatch):
-    monkeypatch.setattr(run, "READ_AFTER", wait)
+    monkeypatch.setattr(run, "READ_DELAY_SECONDS", wait)
     histories = History(), History()
     told = []
 
@@ -200,7 +200,7 @@ class BusyLoss:
 @pytest.mark.parametrize("wait", [0.0, 3.0, 1000.0])
 def test_the_speed_is_that_of_the_device(wait, monkeypatch):
     step, history = Busy(), History()
-    monkeypatch.setattr(run, "READ_AFTER", wait)
+    monkeypatch.setattr(run, "READ_DELAY_SECONDS", wait)
     monkeypatch.setattr(run.time, "perf_counter", lambda: step.now)
     data = Dataset(Examples({"x": np.zeros((80, 2))}, np.zeros(80)))
     train(step, data, Plan(4, 40, 0, lambda step: 0.1), history, Observer())
@@ -210,7 +210,7 @@ def test_the_speed_is_that_of_the_device(wait, monkeypatch):
 
 @pytest.mark.parametrize("stop", [1, 3])
 def test_an_interrupted_run_records_what_was_not_read_yet(stop, monkeypatch):
-    monkeypatch.setattr(run, "READ_AFTER", 100.0)
+    monkeypatch.setattr(run, "READ_DELAY_SECONDS", 100.0)
 
     class Asked(Observer):
         asked = 0
@@ -225,7 +225,7 @@ def test_an_interrupted_run_records_what_was_not_read_yet(stop, monkeypatch):
 
 
 def test_a_late_run_gives_up_too(monkeypatch):
-    monkeypatch.setattr(run, "READ_AFTER", 100.0)
+    monkeypatch.setattr(run, "READ_DELAY_SECONDS", 100.0)
     plan = Plan(batch=4, steps=60, seed=0, schedule=lambda step: 0.1)
     history = History()
     bad = Queueing(bad=set(range(60)))

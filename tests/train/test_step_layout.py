@@ -11,7 +11,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad import models
-from graphgrad.layout.choice import AS_IN_MODEL
+from graphgrad.layout.choice import MODEL_LAYOUT
 from graphgrad.runtime import ExportedStep
 from tests.frontend.graphs import model_of, random
 
@@ -76,7 +76,7 @@ def as_in_model(monkeypatch):
 
     def switch():
         for module in ("recipe", "value_and_grad"):
-            monkeypatch.setattr(f"graphgrad.train.{module}.layout_for", lambda target: AS_IN_MODEL)
+            monkeypatch.setattr(f"graphgrad.train.{module}.layout_for", lambda target: MODEL_LAYOUT)
 
     return switch
 

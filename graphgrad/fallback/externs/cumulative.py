@@ -16,15 +16,15 @@ from .match import same_stage
 
 def cumsum(op: Any) -> list[te.Tensor] | None:
     """y[k] = Σ x[j] over j ≤ k, or over j < k"""
-    return _accumulated(op, topi.cumsum, lambda a, b: a + b, 0.0)
+    return _restate_fold(op, topi.cumsum, lambda a, b: a + b, 0.0)
 
 
 def cumprod(op: Any) -> list[te.Tensor] | None:
     """y[k] = Π x[j] over j ≤ k, or over j < k"""
-    return _accumulated(op, topi.cumprod, lambda a, b: a * b, 1.0)
+    return _restate_fold(op, topi.cumprod, lambda a, b: a * b, 1.0)
 
 
-def _accumulated(
+def _restate_fold(
     op: Any, function: Any, combine: Callable[[Expr, Expr], Expr], neutral: float
 ) -> list[te.Tensor] | None:
     (data,) = op.inputs

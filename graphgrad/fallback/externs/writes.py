@@ -24,7 +24,7 @@ from .match import same_stage
 
 _INDEX = "int64"
 
-_COMBINED: dict[str, Callable[[Expr, Expr], Expr]] = {
+_COMBINATIONS: dict[str, Callable[[Expr, Expr], Expr]] = {
     "mul": lambda held, update: held * update,
     "mean": lambda held, update: (held + update) * 0.5,
 }
@@ -53,7 +53,7 @@ def scatter_elements(op: Any) -> list[te.Tensor] | None:
     """y = x, then y[.., indices[t], ..] = f(y[.., indices[t], ..], updates[t]) for each t"""
     data, indices, updates = op.inputs
     for axis in range(len(data.shape)):
-        for mode in ("update", "add", *_EXTREMES, *_COMBINED):
+        for mode in ("update", "add", *_EXTREMES, *_COMBINATIONS):
             if same_stage(op, topi.scatter_elements(data, indices, updates, axis, mode)):
                 return [written(_along_axis(data, indices, updates, axis), mode)]
     return None
@@ -86,7 +86,7 @@ def _along_axis(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, axis: i
 
     def target(write: Expr) -> Expr:
         before, _, behind = unraveled(write, parts)
-        index = _not_negative(indices(*unraveled(write, inner)), shape[axis])
+        index = _wrap_negative_index(indices(*unraveled(write, inner)), shape[axis])
         return (before * shape[axis] + index) * after + behind
 
     return _flat(data, element_count(inner), target, updates)
@@ -120,7 +120,7 @@ def _at_tuples(data: te.Tensor, indices: Sequence[te.Tensor], values: te.Tensor)
         for index, extent in zip(indices, data.shape, strict=True):
             own = place[rank - len(index.shape) :]
             at = [0 if integer_value(e) == 1 else p for p, e in zip(own, index.shape, strict=True)]
-            found.append(_not_negative(index(*at), extent))
+            found.append(_wrap_negative_index(index(*at), extent))
         return raveled(found, data.shape)
 
     return _flat(data, element_count(shape), target, values)
@@ -130,7 +130,7 @@ def _broadcast(extents: Sequence[Expr]) -> Expr:
     return next((extent for extent in extents if integer_value(extent) != 1), extents[0])
 
 
-def _not_negative(index: Expr, extent: Expr) -> Expr:
+def _wrap_negative_index(index: Expr, extent: Expr) -> Expr:
     return tirx.Select(index < 0, index + extent.astype(str(index.ty)), index)
 
 
@@ -156,7 +156,7 @@ def written(writes: Writes, mode: str) -> te.Tensor:
         return _replaced(writes, writes.updates, _last_writes(writes.data, writes.targets))
     if mode in _EXTREMES:
         return _replaced(writes, writes.updates, _first_extremes(writes, mode))
-    return _combined(writes, _COMBINED[mode])
+    return _combined(writes, _COMBINATIONS[mode])
 
 
 def _added(writes: Writes) -> te.Tensor:

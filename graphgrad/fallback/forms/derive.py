@@ -22,13 +22,13 @@ from ..indices.linear_system import analyzer_of, element_axes
 from ..kinds import Kind, marked
 from ..walk import (
     Expr,
-    all_substituted,
-    all_transformed,
     depend,
     identity,
     is_load,
     loaded,
+    map_all_nodes,
     reads,
+    substitute_expressions,
     substituted,
 )
 from .contraction import load_of, product_at
@@ -37,13 +37,22 @@ from .gather import gather
 from .narrow import block_read, narrowed, placed
 from .normal_form import contraction
 from .operands import inside, is_operand, operands
-from .residues import Phase, is_feasible, label, merged, moduli_of, phases, too_many, worthwhile
+from .residues import (
+    Phase,
+    has_too_many_phases,
+    is_feasible,
+    label,
+    merged,
+    moduli_of,
+    phases,
+    worthwhile,
+)
 from .terms import factors, finite_factors, hoisted, product
 
-_OF_ANY_SUM = 2
+_SUM_POINTS_PER_SCATTER_POINT = 2
 """Points of a sum in parallel loops that one of a serial scatter is worth; chosen, not measured."""
 
-_OF_CONTRACTION = 8
+_CONTRACTION_POINTS_PER_SCATTER_POINT = 8
 """The same of a contraction, which schedules make fast; chosen, not measured."""
 
 
@@ -62,7 +71,7 @@ def derived(contribution: Contribution, pads: bool = True) -> te.Tensor | None:
         None if its indices cannot be inverted, or if to add it up where the forward pass read is
         far less work.
     """
-    bounded = _bounded(hoisted(contribution))
+    bounded = _add_operand_loops(hoisted(contribution))
     try:
         return _Derivation(bounded, pads, loop_points(contribution.axes)).result()
     except NotAffineError:
@@ -82,7 +91,7 @@ class _Derivation:
         )  # fmt: skip
         # Without a sum there is nothing that a constant could be taken out of.
         is_sum = bool(self.whole.loops)
-        self.contribution = _at_element(contribution, self.element) if is_sum else contribution
+        self.contribution = _read_at_element(contribution, self.element) if is_sum else contribution
         self.points = loop_points([*self.element, *self.whole.loops])
         self.scattered = scattered + loop_points(self.element)
         self.moduli = moduli_of(contribution, self.whole, self.element)
@@ -92,14 +101,14 @@ class _Derivation:
         part = self.contribution
         terms = part.terms
         if len(terms) == 1 and self.whole.loops:
-            inner, outer = self._separated(terms[0])
+            inner, outer = self._separate_outer_factor(terms[0])
             found = self._contraction(inner)
             if found is not None:
                 return self._scaled(found, outer)
-        if self.points <= _OF_ANY_SUM * self.scattered:
+        if self.points <= _SUM_POINTS_PER_SCATTER_POINT * self.scattered:
             return gather(self.contribution, self.whole, self.element, self.name)
         classes = self._classes(self.moduli)
-        if not classes or self._exceed(classes, _OF_ANY_SUM):
+        if not classes or self._exceed(classes, _SUM_POINTS_PER_SCATTER_POINT):
             return None
         stages = {phase.digits: self._gathered(phase) for phase in classes}
         dtype = str(next(iter(stages.values())).dtype)
@@ -107,7 +116,9 @@ class _Derivation:
 
     def _gathered(self, phase: Phase) -> te.Tensor:
         places = list(zip([axis.var for axis in self.element], phase.position, strict=True))
-        here = _replace_terms(self.contribution, lambda exprs: all_substituted(exprs, places))
+        here = _replace_terms(
+            self.contribution, lambda exprs: substitute_expressions(exprs, places)
+        )
         return gather(here, phase.inversion, phase.element, f"{self.name}_ph{label(phase.digits)}")
 
     def _classes(self, moduli: Sequence[int]) -> list[Phase]:
@@ -118,7 +129,7 @@ class _Derivation:
         if not is_feasible(moduli):
             return []
         found = phases(self.contribution, self.element, moduli)
-        return [] if too_many(found) else found
+        return [] if has_too_many_phases(found) else found
 
     def _exceed(self, classes: Sequence[Phase], factor: int) -> bool:
         """Return whether phases are more work than a scatter."""
@@ -126,7 +137,7 @@ class _Derivation:
 
     # --- contractions
 
-    def _separated(self, term: Guarded) -> tuple[Guarded, Guarded | None]:
+    def _separate_outer_factor(self, term: Guarded) -> tuple[Guarded, Guarded | None]:
         """Return a term as what is summed and what all of a sum is multiplied with, or None."""
         value, outer = term.value, []
         while (pair := finite_factors(value)) is not None and self._is_constant(pair[1]):
@@ -169,18 +180,18 @@ class _Derivation:
             return None
         block = block_read(self.whole, self.element)
         if block is None:
-            return self._summed(loads)
+            return self._sum_product(loads)
         inner = _Derivation(narrowed(part, block), self.pads, self.scattered)
-        stage = inner._summed(loads)
+        stage = inner._sum_product(loads)
         return None if stage is None else placed(stage, block, part.tensor.shape)
 
-    def _summed(self, loads: tuple[Expr, Expr]) -> te.Tensor | None:
+    def _sum_product(self, loads: tuple[Expr, Expr]) -> te.Tensor | None:
         """Return the sum of a product of two loads, by phases where that saves points."""
         part = self.contribution
         some = worthwhile(part, self.element, self.moduli, self.points)
         for moduli in [some] if some == self.moduli else [some, self.moduli]:
             classes = self._classes(moduli)
-            if not classes or self._exceed(classes, _OF_CONTRACTION):
+            if not classes or self._exceed(classes, _CONTRACTION_POINTS_PER_SCATTER_POINT):
                 continue
             products = {
                 phase.digits: product_at(loads, part.axes, phase.inversion, phase.element)
@@ -217,7 +228,7 @@ class _Derivation:
         return te.compute(shape, body, name=f"{self.name}_scaled", attrs=marked(Kind.MAP))
 
 
-def _bounded(contribution: Contribution) -> Contribution:
+def _add_operand_loops(contribution: Contribution) -> Contribution:
     """Return a contribution with further loops over indices of its operands, in their ranges.
 
     What an operand is read at under the conditions is inside it. An index that stands for a
@@ -243,7 +254,7 @@ def _bounded(contribution: Contribution) -> Contribution:
     )
 
 
-def _at_element(contribution: Contribution, element: Sequence[Axis]) -> Contribution:
+def _read_at_element(contribution: Contribution, element: Sequence[Axis]) -> Contribution:
     """Return a contribution whose terms read at the element itself where they read at its indices.
 
     What is read there is the same at all points that are summed.
@@ -259,7 +270,7 @@ def _at_element(contribution: Contribution, element: Sequence[Axis]) -> Contribu
         )
         return tensor(*(axis.var for axis in element)) if same else node
 
-    return _replace_terms(contribution, lambda exprs: all_transformed(exprs, change))
+    return _replace_terms(contribution, lambda exprs: map_all_nodes(exprs, change))
 
 
 def _replace_terms(

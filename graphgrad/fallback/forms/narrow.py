@@ -11,12 +11,12 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ..contribution import Contribution
-from ..indices.affine import at_least_zero, coefficients
+from ..indices.affine import coefficients, nonnegative_expressions
 from ..indices.index_system import Axis, Inversion
 from ..kinds import Kind, marked
 from ..walk import Expr
 
-_SMALL = 0.75
+_MAX_BLOCK_FRACTION = 0.75
 """Largest part of a tensor that is put in place by a stage of its own; chosen, not measured."""
 
 
@@ -38,7 +38,7 @@ def block_read(inversion: Inversion, element: Sequence[Axis]) -> Block | None:
     block = Block([0] * len(element), [int(axis.extent) - 1 for axis in element])
     axes = [*element, *inversion.loops]
     for guard in inversion.guards:
-        for form in at_least_zero(guard):
+        for form in nonnegative_expressions(guard):
             found = coefficients(form, axes) if form is not None else None
             if found is None or not isinstance(found[1], prim.IntImm):
                 continue
@@ -53,7 +53,9 @@ def block_read(inversion: Inversion, element: Sequence[Axis]) -> Block | None:
                 block.last[number] = min(block.last[number], floor(edge))
     sizes = [last - first + 1 for first, last in zip(block.first, block.last, strict=True)]
     whole = prod(int(axis.extent) for axis in element)
-    return block if min(sizes, default=0) > 0 and prod(sizes) <= _SMALL * whole else None
+    return (
+        block if min(sizes, default=0) > 0 and prod(sizes) <= _MAX_BLOCK_FRACTION * whole else None
+    )
 
 
 def narrowed(contribution: Contribution, block: Block) -> Contribution:

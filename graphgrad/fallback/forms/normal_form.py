@@ -37,7 +37,7 @@ def contraction(
         Whether conditions may become borders of zeros, see `pads`.
     """
     by = _quotients(products, moduli)
-    parts = {digits: _divided(product, by) for digits, product in products.items()}
+    parts = {digits: _split_product(product, by) for digits, product in products.items()}
     if not all(is_affine(part) for part in parts.values()):
         return None
     if pads:
@@ -45,7 +45,7 @@ def contraction(
     if all(modulus == 1 for modulus in moduli):
         (part,) = parts.values()
         kind = Kind.REDUCE if part.conditions else Kind.CONTRACTION
-        return _folded(emitted(part, name, marked(kind)), by, shape)
+        return _fold_dimensions(emitted(part, name, marked(kind)), by, shape)
     inner = _spread(moduli, by, 1)
     stages: dict[Digits, te.Tensor] = {}
     for digits, part in parts.items():
@@ -57,7 +57,7 @@ def contraction(
     for number, extent in enumerate(shape):
         extents += [extent // by[number], by[number]] if number in by else [extent]
     dtype = str(next(iter(stages.values())).dtype)
-    return _folded(merged(stages, extents, inner, dtype, name), by, shape)
+    return _fold_dimensions(merged(stages, extents, inner, dtype, name), by, shape)
 
 
 def _quotients(products: Mapping[Digits, Product], moduli: Sequence[int]) -> dict[int, int]:
@@ -70,7 +70,7 @@ def _quotients(products: Mapping[Digits, Product], moduli: Sequence[int]) -> dic
     return dict(sorted(found.items()))
 
 
-def _divided(product: Product, by: Mapping[int, int]) -> Product:
+def _split_product(product: Product, by: Mapping[int, int]) -> Product:
     """Return a product with those dimensions, and its loops, as quotients and digits."""
     loops = {n: d for n, d in divisors(product).items() if n >= len(product.element)}
     return split(product, {**by, **loops}) if by or loops else product
@@ -85,7 +85,7 @@ def _spread(values: Sequence[int], by: Mapping[int, int], digit: int) -> tuple[i
     )
 
 
-def _folded(stage: te.Tensor, by: Mapping[int, int], shape: Sequence[Expr]) -> te.Tensor:
+def _fold_dimensions(stage: te.Tensor, by: Mapping[int, int], shape: Sequence[Expr]) -> te.Tensor:
     """Return a tensor of some shape from one with dimensions as quotients and digits."""
     if not by:
         return stage
@@ -100,5 +100,5 @@ def _folded(stage: te.Tensor, by: Mapping[int, int], shape: Sequence[Expr]) -> t
                 places += [tirx.floordiv(place, divisor), tirx.floormod(place, divisor)]
         return stage(*places)
 
-    name = f"{stage.op.name}_folded"
+    name = f"{stage.op.name}_fold_dimensions"
     return te.compute(tuple(shape), body, name=name, attrs=marked(Kind.MAP))

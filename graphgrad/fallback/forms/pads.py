@@ -18,7 +18,7 @@ import tvm
 from tvm import te, tirx
 from tvm.ir import prim
 
-from ..indices.affine import at_least_zero, coefficients
+from ..indices.affine import coefficients, nonnegative_expressions
 from ..indices.index_system import Axis
 from ..indices.linear_system import analyzer_of
 from ..kinds import Kind, marked
@@ -120,7 +120,9 @@ class _Reads:
 
     def ranges(self) -> tuple[_Ranges, _Ranges] | None:
         """The reads of both tensors; None if a condition or an index does not fit."""
-        forms = [f for condition in self.product.conditions for f in at_least_zero(condition)]
+        forms = [
+            f for condition in self.product.conditions for f in nonnegative_expressions(condition)
+        ]
         if any(form is None or not self._limits(form) for form in forms):
             return None
         found: tuple[_Ranges, _Ranges] = ([], [])

@@ -25,7 +25,7 @@ from ..indices.linear_system import Axis, LinearSystem, NotAffineError, analyzer
 from ..walk import Expr, choice_of, contain, depend, identity, postorder, reads, transformed
 from .terms import hoisted
 
-_MOST_PIECES = 16
+_MAX_PIECES = 16
 """Pieces that a contribution may fall into, a stage each: chosen, not measured."""
 
 _OPPOSITE = {prim.LT: prim.GE, prim.LE: prim.GT, prim.GT: prim.LE, prim.GE: prim.LT}
@@ -75,7 +75,7 @@ def affine_pieces(contribution: Contribution) -> list[Contribution]:
             if not parts:
                 _check_affine(piece)
                 done.append(piece)
-            if len(waiting) + len(done) > _MOST_PIECES:
+            if len(waiting) + len(done) > _MAX_PIECES:
                 return [contribution]
     except NotAffineError:
         return [contribution]
@@ -167,7 +167,7 @@ def _split(piece: _Piece) -> list[_Piece]:
     return [
         _Piece(
             piece.axes,
-            [_decided(index, choice, atom, holds) for index in piece.indices],
+            [_decide_choice(index, choice, atom, holds) for index in piece.indices],
             [*piece.conditions, compare(atom.a, atom.b)],
         )
         for compare, holds in cases
@@ -188,7 +188,7 @@ def _atom(condition: Expr) -> Any:
     raise NotAffineError(condition)
 
 
-def _decided(index: Expr, choice: Expr, atom: Any, holds: bool) -> Expr:
+def _decide_choice(index: Expr, choice: Expr, atom: Any, holds: bool) -> Expr:
     """Return an index where a comparison is known to hold, or not to."""
 
     def change(node: Expr) -> Expr:

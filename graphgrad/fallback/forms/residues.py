@@ -25,13 +25,13 @@ from ..kinds import Kind, marked
 from ..walk import Expr, substituted
 from .cost import loop_points
 
-_MOST_CLASSES = 64
+_MAX_CLASSES = 64
 """Residue classes that are looked at, an inversion each: chosen, not measured."""
 
-_MOST_PHASES = 16
+_MAX_PHASES = 16
 """Phases that a gradient may have, a stage each: chosen, not measured."""
 
-_ENOUGH = 0.9
+_MAX_REMAINING_FRACTION = 0.9
 """Part of the points that a split of a dimension may leave at most; chosen, not measured."""
 
 Digits = tuple[int, ...]
@@ -93,7 +93,7 @@ def moduli_of(
         form = coefficients(index, contribution.axes)
         strides = [abs(factor) for factor in form[0] if factor] if form else []
         modulus = lcm(moduli[number], *strides)
-        if len(strides) > 1 and modulus <= _MOST_CLASSES:
+        if len(strides) > 1 and modulus <= _MAX_CLASSES:
             moduli[number] = modulus
     return moduli
 
@@ -115,11 +115,11 @@ def worthwhile(
     """
     gains = {}
     for number, modulus in enumerate(moduli):
-        if not 1 < modulus <= _MOST_CLASSES:
+        if not 1 < modulus <= _MAX_CLASSES:
             continue
         alone = [modulus if i == number else 1 for i in range(len(moduli))]
         left = sum(phase.points for phase in phases(contribution, element, alone))
-        if left <= _ENOUGH * points:
+        if left <= _MAX_REMAINING_FRACTION * points:
             gains[number] = left
     chosen = [1] * len(moduli)
     for number in sorted(gains, key=lambda n: gains[n]):
@@ -131,7 +131,7 @@ def worthwhile(
 
 def is_feasible(moduli: Sequence[int]) -> bool:
     """Return whether so many classes are worth looking at."""
-    return prod(moduli) <= _MOST_CLASSES
+    return prod(moduli) <= _MAX_CLASSES
 
 
 def phases(
@@ -159,7 +159,7 @@ def phases(
             var = te.var(axis.var.name, str(axis.var.ty))
             axes.append(Axis(var, axis.low, extent))
             position.append(var if modulus == 1 else var * modulus + digit)
-        thinned = _thinned(contribution, moduli, digits)
+        thinned = _restrict_to_residues(contribution, moduli, digits)
         if thinned is None:
             continue
         reading, old = thinned
@@ -172,7 +172,7 @@ def phases(
     return found
 
 
-def _thinned(
+def _restrict_to_residues(
     contribution: Contribution, moduli: Sequence[int], digits: Digits
 ) -> tuple[Contribution, list[Expr]] | None:
     """Return a contribution with loops over only those values that its digits allow.
@@ -247,9 +247,9 @@ def _in_loops(
     )
 
 
-def too_many(found: Sequence[Phase]) -> bool:
+def has_too_many_phases(found: Sequence[Phase]) -> bool:
     """Return whether there are more phases than stages should be."""
-    return len(found) > _MOST_PHASES
+    return len(found) > _MAX_PHASES
 
 
 def label(digits: Digits) -> str:

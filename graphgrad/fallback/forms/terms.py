@@ -16,7 +16,7 @@ from ..guarded import Guard, Guarded
 from ..indices.conditions import conjuncts
 from ..walk import Expr, choice_of, contain, is_load
 
-_MOST_FACTORS = 8
+_MAX_FACTORS = 8
 """Factors of a product that is taken apart; chosen, not measured.
 
 A longer one stays one factor: with shared parts it would be exponentially long.
@@ -29,7 +29,7 @@ def hoisted(contribution: Contribution) -> Contribution:
     Those are the guards that read no tensor, of the terms and of the zeros that are factors in
     them, as far as all terms have them. Others stay with their terms.
     """
-    parts = [_parted(term) for term in contribution.terms]
+    parts = [_separate_conditions(term) for term in contribution.terms]
     if not any(conditions for conditions, _ in parts):
         return contribution
     first = parts[0][0]
@@ -55,7 +55,7 @@ def factors(value: Expr) -> tuple[list[Expr], list[Expr]]:
             stack.append(choice[1])
         else:
             found.append(node)
-        if len(found) + len(stack) > _MOST_FACTORS:
+        if len(found) + len(stack) > _MAX_FACTORS:
             return [], [value]
     return conditions, found
 
@@ -78,7 +78,7 @@ def product(values: Sequence[Expr]) -> Expr:
     return fold(lambda a, b: a * b, values)
 
 
-def _parted(term: Guarded) -> tuple[list[Expr], Guarded]:
+def _separate_conditions(term: Guarded) -> tuple[list[Expr], Guarded]:
     """Return a term's conditions without loads, and the term without them."""
     conditions: list[Expr] = []
     others: list[Guard] = []

@@ -49,7 +49,7 @@ def written(factors: Sequence[int], rest: Expr, variables: Sequence[Any]) -> Exp
     return total
 
 
-def at_least_zero(condition: Expr) -> list[Expr | None]:
+def nonnegative_expressions(condition: Expr) -> list[Expr | None]:
     """Return expressions that are all at least 0 where a condition holds; None for one unknown."""
     if isinstance(condition, prim.LE):
         return [condition.b - condition.a]

@@ -21,10 +21,10 @@ from ..constants import integer_value
 from ..walk import Expr, called, children, identity, postorder, transformed
 from .linear_system import Axis
 
-_LONGEST = 1 << 14
+_MAX_TRIPS = 1 << 14
 """Trips of a loop beyond which its values are not worked out."""
 
-_LARGEST_DIVISOR = 64
+_MAX_DIVISOR = 64
 """Scales of images are ratios of small integers; each divisor is one more to be tried."""
 
 _ERROR = {
@@ -82,14 +82,14 @@ def _as_division(node: Any, loops: Mapping[int, Axis]) -> Expr | None:
     if axis is None or integer_value(axis.low) is None:
         return None
     trips = integer_value(axis.extent)
-    if trips is None or not 0 < trips <= _LONGEST:
+    if trips is None or not 0 < trips <= _MAX_TRIPS:
         return None
     try:
         with np.errstate(all="ignore"):
             values = _integers(node, axis, trips)
     except _UnknownValueError:
         return None
-    fitted = _fitted(values)
+    fitted = _fit_division(values)
     if fitted is None:
         return None
     factor, offset, divisor = fitted
@@ -200,11 +200,11 @@ def _whole(rounding: Any, value: _Range) -> _Range:
     return _Range(low, high)
 
 
-def _fitted(values: Any) -> tuple[int, int, int] | None:
+def _fit_division(values: Any) -> tuple[int, int, int] | None:
     """Return a, b and c with values[k] = ⌊(a·k + b) / c⌋ for all k, None if there are none."""
     steps = np.arange(len(values))
     slope = (int(values[-1]) - int(values[0])) / max(len(values) - 1, 1)
-    for divisor in range(1, _LARGEST_DIVISOR + 1):
+    for divisor in range(1, _MAX_DIVISOR + 1):
         for factor in sorted({int(np.floor(slope * divisor)), int(np.ceil(slope * divisor))}):
             # c·v ≤ a·k + b ≤ c·v + c - 1
             least = values * divisor - factor * steps

@@ -50,14 +50,16 @@ def integer_rows(system: LinearSystem) -> IntegerRows:
             break
         row, *others = symbolic
         unknown = next((u for u in dividends if _has_unit_coefficient(row.form, u)), None)
-        parts = _taken_apart(system, row)
+        parts = _split_row(system, row)
         if parts is not None:
             waiting = [*parts, *others]
         elif unknown is not None:
-            definition = _solved_for(row, unknown)
+            definition = _solve_row(row, unknown)
             found.eliminated.append((unknown, definition))
             dividends.remove(unknown)
-            waiting = [_without(r, unknown, definition, system) for r in [*others, *found.rows]]
+            waiting = [
+                _eliminate_unknown(r, unknown, definition, system) for r in [*others, *found.rows]
+            ]
             found.rows = []
         else:
             raise NotAffineError(row.right)
@@ -84,7 +86,7 @@ def _dividends(system: LinearSystem) -> list[int]:
     ]
 
 
-def _taken_apart(system: LinearSystem, row: Row) -> list[Row] | None:
+def _split_row(system: LinearSystem, row: Row) -> list[Row] | None:
     """Return the equations for quotient and remainder of a row by one of its coefficients."""
     for by in _divisors(row.form):
         whole, rest = polynomial.divided(row.form, by)
@@ -116,14 +118,14 @@ def _divisors(form: Form) -> list[Term]:
     return found
 
 
-def _solved_for(row: Row, unknown: int) -> Row:
+def _solve_row(row: Row, unknown: int) -> Row:
     """Return the row divided by the coefficient of an unknown, ±1, and without it."""
     sign = row.form[unknown, ()]
     form = {key: sign * c for key, c in row.form.items() if key[0] != unknown}
     return Row(form, row.right * sign)
 
 
-def _without(row: Row, unknown: int, definition: Row, system: LinearSystem) -> Row:
+def _eliminate_unknown(row: Row, unknown: int, definition: Row, system: LinearSystem) -> Row:
     """Return a row with an unknown replaced by its definition."""
     own: Form = {(ONE, m): c for (u, m), c in row.form.items() if u == unknown}
     if not own:

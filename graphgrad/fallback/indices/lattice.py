@@ -121,7 +121,7 @@ def solve(matrix: Sequence[Sequence[int]], extents: Sequence[int | None]) -> Sol
         for column, coordinate in enumerate(coordinates):
             rest = add(rest, coordinate, -reduced[row][column])
         if row in taken:
-            coordinates.append(_divided(solutions, rest, reduced[row][taken[row]], exact=True))
+            coordinates.append(_floor_divide(solutions, rest, reduced[row][taken[row]], exact=True))
         elif rest:
             solutions.equations.append(rest)
     rank = len(pivots)
@@ -184,7 +184,7 @@ def _eliminate(row: list[int], first: int, matrices: list[Matrix]) -> bool:
                     line[j] -= quotient * line[first]
 
 
-def _divided(solutions: Solutions, numerator: Form, divisor: int, exact: bool) -> Form:
+def _floor_divide(solutions: Solutions, numerator: Form, divisor: int, exact: bool) -> Form:
     """Return floor(numerator / divisor) as a form, by a new quotient if it takes one."""
     if all(coefficient % divisor == 0 for coefficient in numerator.values()):
         return {symbol: coefficient // divisor for symbol, coefficient in numerator.items()}
@@ -206,7 +206,7 @@ def _walk_kernel(solutions: Solutions, kernel: Matrix, extents: list[int | None]
         # u = p + step·t is the smallest value not below `low` where t = -floor((p - low) / step).
         above = add(solutions.unknowns[pivot], {Symbol("low", pivot): 1}, -1)
         solutions.loops.append(Loop(pivot, step, above))
-        moved = add({loop: 1}, _divided(solutions, above, step, exact=False), -1)
+        moved = add({loop: 1}, _floor_divide(solutions, above, step, exact=False), -1)
         for unknown, row in enumerate(kernel):
             solutions.unknowns[unknown] = add(solutions.unknowns[unknown], moved, row[direction])
 

@@ -27,7 +27,7 @@ from ..walk import (
     rebuilt,
 )
 
-_MOST_NODES = 32
+_MAX_SPECULATIVE_NODES = 32
 """Nodes of an expression that is computed in vain rather than branched around; chosen, not
 measured."""
 
@@ -38,10 +38,10 @@ def select_without_branching(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
     A condition on what tensors hold chooses between two values, if both are cheap and all that
     they read is inside its tensor whatever the condition says.
     """
-    return rewritten(tensors, _choosing)
+    return rewritten(tensors, _rewrite_stage)
 
 
-def _choosing(op: Operation) -> list[te.Tensor] | None:
+def _rewrite_stage(op: Operation) -> list[te.Tensor] | None:
     if not isinstance(op, te.ComputeOp):
         return None
     axes = stage_axes(op)
@@ -68,6 +68,6 @@ def _select_values(root: Expr, axes: Sequence[Axis]) -> Expr:
 def _is_cheap(value: Expr) -> bool:
     """Return whether a value is loads and arithmetic, and not much of it: no calls, no branches."""
     nodes = postorder(value)
-    return len(nodes) <= _MOST_NODES and not any(
+    return len(nodes) <= _MAX_SPECULATIVE_NODES and not any(
         isinstance(node, tvm.ir.Call) and not is_load(node) for node in nodes
     )

@@ -23,7 +23,7 @@ def read_through_copies(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
     order = operations(*tensors)
     if any(isinstance(op, te.ScanOp) and op.tag == STEPWISE for op in order):
         return list(tensors)
-    return rewritten(tensors, _reading_originals)
+    return rewritten(tensors, _read_copy_sources)
 
 
 def original(tensor: te.Tensor) -> te.Tensor:
@@ -37,7 +37,7 @@ def original(tensor: te.Tensor) -> te.Tensor:
     return tensor
 
 
-def _reading_originals(op: Operation) -> list[te.Tensor] | None:
+def _read_copy_sources(op: Operation) -> list[te.Tensor] | None:
     if not isinstance(op, te.ComputeOp) or kind_of(op) is Kind.CONTRACTION:
         return None
     # What is a copy but at its border is read through where no border is read.

@@ -23,10 +23,10 @@ from .retyped import Retype, Retyping
 
 _ATTRIBUTE = "graphgrad.expressions"
 
-_OPAQUE = 8
+_OPAQUE_PATTERN = 8
 """TVM's number for kernels that are not to be fused with their neighbors."""
 
-_KEPT: dict[str, tuple[tirx.PrimFunc, TensorProgram]] = {}
+_KEPT_PROGRAMS: dict[str, tuple[tirx.PrimFunc, TensorProgram]] = {}
 
 
 def kernel_of(parameters: Sequence[Any], outputs: Sequence[te.Tensor]) -> tirx.PrimFunc:
@@ -48,12 +48,12 @@ def kernel_of(parameters: Sequence[Any], outputs: Sequence[te.Tensor]) -> tirx.P
     func = func.without_attr("global_symbol")
     number = str(tvm_ffi.structural_hash(func))
     program = TensorProgram([*parameters, *[None] * len(outputs)], list(outputs))
-    _KEPT.setdefault(number, (func, program))
+    _KEPT_PROGRAMS.setdefault(number, (func, program))
     func = _rename_extents(func, [*parameters, *outputs]).with_attr(_ATTRIBUTE, number)
     stages = operations(*outputs)
     if any(isinstance(op, te.ExternOp | te.ScanOp) for op in stages):
         # TVM takes a scan for an elementwise map by the look of its loops, and fuses it.
-        func = func.with_attr("op_pattern", _OPAQUE)
+        func = func.with_attr("op_pattern", _OPAQUE_PATTERN)
     return func
 
 
@@ -76,7 +76,7 @@ def expressions_of(func: tirx.PrimFunc, outputs: int) -> TensorProgram:
     return raised(func, range(count - outputs, count)) if program is None else program
 
 
-def retyped_kernel(func: tirx.PrimFunc, retype: Retype) -> tirx.PrimFunc | None:
+def retype_kernel(func: tirx.PrimFunc, retype: Retype) -> tirx.PrimFunc | None:
     """Return a kernel that computes the same in other dtypes.
 
     Parameters
@@ -105,9 +105,11 @@ def retyped_kernel(func: tirx.PrimFunc, retype: Retype) -> tirx.PrimFunc | None:
 def kept_expressions(func: tirx.PrimFunc) -> TensorProgram | None:
     """Return the expressions that a kernel was made of here."""
     number = func.attrs.get(_ATTRIBUTE) if func.attrs else None
-    made, program = _KEPT.get(str(number), (None, None))
+    made, program = _KEPT_PROGRAMS.get(str(number), (None, None))
     # A pass may have changed the loops and kept the attribute: then they count.
-    same = program is not None and tvm_ffi.structural_equal(_code(made), _code(func))
+    same = program is not None and tvm_ffi.structural_equal(
+        _drop_attributes(made), _drop_attributes(func)
+    )
     return program if same else None
 
 
@@ -145,6 +147,6 @@ def _rename_extents(func: tirx.PrimFunc, tensors: Sequence[Any]) -> tirx.PrimFun
     return tvm_ffi.structural_map(func, (tvm.ir.Var, lambda var: own.get(identity(var), var)))
 
 
-def _code(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def _drop_attributes(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a function without its attributes."""
     return tirx.PrimFunc(func.params, func.body, func.ret_type)

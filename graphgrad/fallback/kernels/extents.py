@@ -12,7 +12,7 @@ from tvm.ir import prim
 from ..walk import Expr, children, identity, postorder, rebuilt
 
 
-def renamed_extent(extent: Any, dtype: str, variable: Callable[[Any], Expr | int]) -> Expr:
+def rename_extent(extent: Any, dtype: str, variable: Callable[[Any], Expr | int]) -> Expr:
     """Return an extent in terms of other variables, which may be of another dtype.
 
     Parameters

@@ -18,8 +18,8 @@ from ..walk import identity, tensor_key
 from .choices import select_without_branching
 from .copies import original, read_through_copies
 from .expressions import expressions_of, free_variables, kept_expressions, kernel_of
-from .extents import renamed_extent
-from .saved import stored_wide, worth_saving
+from .extents import rename_extent
+from .saved import widen_saved, worth_saving
 from .shared import shared_stages
 
 Source = tuple[Literal["input", "output", "cotangent", "shared"], int]
@@ -56,7 +56,7 @@ class Results:
 
         def outside(extent: Any) -> Any:
             # A product of numbers is no number to Relax.
-            return tvm.sym.Analyzer().simplify(renamed_extent(extent, "int64", known))
+            return tvm.sym.Analyzer().simplify(rename_extent(extent, "int64", known))
 
         return [(list(map(outside, tensor.shape)), str(tensor.dtype)) for tensor in self.results]
 
@@ -111,7 +111,7 @@ class GradientKernels:
     cotangents: list[GradientKernel | Source | None]
 
 
-def saved_by(func: tirx.PrimFunc) -> int:
+def saved_output_count(func: tirx.PrimFunc) -> int:
     """Return how many of a kernel's outputs, the last ones, a `SavingKernel` has added."""
     return int(func.attrs[_SAVED]) if func.attrs and _SAVED in func.attrs else 0
 
@@ -137,7 +137,7 @@ def saving_kernel(func: tirx.PrimFunc, inputs: int, outputs: int) -> SavingKerne
     MissingGradientError
         A derivative is not known.
     """
-    program = None if saved_by(func) else kept_expressions(func)
+    program = None if saved_output_count(func) else kept_expressions(func)
     if program is None:
         return None
     key = [_SAVED, func.without_attr("global_symbol"), inputs, outputs]
@@ -230,7 +230,7 @@ class _Derivation:
         """Add to the outputs what is worth saving, and return it."""
         given = [parameter for parameter in self._inputs if isinstance(parameter, te.Tensor)]
         chosen = worth_saving(self.outputs, self._gradients, given)
-        tensors, saved = stored_wide([*self.outputs, *self._gradients], chosen)
+        tensors, saved = widen_saved([*self.outputs, *self._gradients], chosen)
         count = len(self.outputs)
         self.outputs, self._gradients = [*tensors[:count], *saved], tensors[count:]
         return saved

@@ -11,7 +11,7 @@ from ..lift.prim_func import raised
 from .expressions import kernel_of
 
 
-def out_of_place(func: tirx.PrimFunc, inplace: Sequence[int]) -> tirx.PrimFunc:
+def make_out_of_place(func: tirx.PrimFunc, inplace: Sequence[int]) -> tirx.PrimFunc:
     """Return a kernel that returns what another one leaves in its arguments.
 
     Parameters

@@ -10,7 +10,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ...errors import ArgumentError
-from ..graph import Key, Operation, outputs_of, reduce_with, replace_bodies, scan_with
+from ..graph import Key, Operation, outputs_of, rebuild_reduction, rebuild_scan, replace_bodies
 from ..walk import Expr, children, identity, is_load, loaded, postorder, rebuilt, tensor_key
 
 Retype = Callable[[str], str]
@@ -58,7 +58,7 @@ class Retyping:
             return [te.placeholder(tensor.shape, self._retype(str(tensor.dtype)), name=op.name)]
         if isinstance(op, te.ScanOp):
             parts = [op.init, op.update, op.state_placeholder, op.inputs]
-            return outputs_of(scan_with(op, *(self.tensors(part) for part in parts)))
+            return outputs_of(rebuild_scan(op, *(self.tensors(part) for part in parts)))
         if not isinstance(op, te.ComputeOp):
             raise ArgumentError(f"the stage {op.name} has its dtypes built in")
         return outputs_of(replace_bodies(op, self._bodies(list(op.body))))
@@ -78,7 +78,7 @@ class Retyping:
                 )
             )
         )
-        components = reduce_with(
+        components = rebuild_reduction(
             first,
             [self._expression(source) for source in first.source],
             self._expression(first.condition),

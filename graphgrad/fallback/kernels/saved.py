@@ -2,9 +2,9 @@
 
 What costs memory is weighed against what costs work, stage by stage, what is read first coming
 first. A tensor is saved if computing it again, from what is saved already, evaluates at least
-`_WORTH` bodies for each of its elements: a sum, a mean, the states of a recurrence. An elementwise
-map does not: it is computed again, in the kernel that reads it. Nothing is saved that is larger
-than the largest tensor that the forward kernel takes or gives.
+`_EVALUATIONS_PER_STORE` bodies for each of its elements: a sum, a mean, the states of a recurrence.
+An elementwise map does not: it is computed again, in the kernel that reads it. Nothing is saved
+that is larger than the largest tensor that the forward kernel takes or gives.
 
 What a reduction of float16 or bfloat16 adds up in float32 is saved in float32. Other intermediates
 of these dtypes are not saved: kernels keep those of bfloat16 in float32, too.
@@ -20,18 +20,18 @@ from tvm import te, tirx
 from ..forms.cost import loop_points
 from ..graph import Key, Operation, operations, outputs_of, rewritten, scan_body, sources
 from ..indices.linear_system import element_axes
-from ..lowering.wide_reductions import wide_reduction
+from ..lowering.wide_reductions import widen_reduction
 from ..reductions.reduce import stage_axes
 from ..walk import identity, tensor_key
 
-_WORTH = 4
+_EVALUATIONS_PER_STORE = 4
 """Evaluations that one element in memory is worth: it is written, kept and read. Chosen, not
 measured."""
 
-_EXTERN = 8
+_EVALUATIONS_PER_EXTERN = 8
 """What an element of an extern stage counts as: a sort or a search, not taken apart here."""
 
-_NARROW = ("float16", "bfloat16")
+_NARROW_DTYPES = ("float16", "bfloat16")
 
 
 def worth_saving(
@@ -73,14 +73,18 @@ def worth_saving(
             if tensor_key(tensor) in given:
                 continue
             size = _elements(tensor)
-            if _may_be_stored(tensor) and size <= largest and sum(work.values()) >= _WORTH * size:
+            if (
+                _may_be_stored(tensor)
+                and size <= largest
+                and sum(work.values()) >= _EVALUATIONS_PER_STORE * size
+            ):
                 chosen.append(tensor)
                 given.add(tensor_key(tensor))
     read = _read(gradients, [*outputs, *chosen])
     return [tensor for tensor in chosen if tensor_key(tensor) in read]
 
 
-def stored_wide(
+def widen_saved(
     tensors: Sequence[te.Tensor], saved: Sequence[te.Tensor]
 ) -> tuple[list[te.Tensor], list[te.Tensor]]:
     """Return tensors, and intermediates of theirs as they are to be saved, sums in float32.
@@ -93,7 +97,7 @@ def stored_wide(
     """
     read, wide = list(tensors), list(saved)
     for number in range(len(wide)):
-        rounded = wide_reduction(wide[number].op)
+        rounded = widen_reduction(wide[number].op)
         if rounded is None:
             continue
         # All components of a reduction at once, so that it stays one.
@@ -116,7 +120,7 @@ def _read(gradients: Sequence[te.Tensor], given: Sequence[te.Tensor]) -> set[Key
 
 
 def _may_be_stored(tensor: te.Tensor) -> bool:
-    return str(tensor.dtype) not in _NARROW or _is_reduction(tensor.op)
+    return str(tensor.dtype) not in _NARROW_DTYPES or _is_reduction(tensor.op)
 
 
 def _is_reduction(op: Operation) -> bool:
@@ -129,7 +133,7 @@ def _work(op: Operation) -> int:
         return loop_points(stage_axes(op))
     if isinstance(op, te.ScanOp):
         return sum(map(_work, scan_body(op)))
-    return _EXTERN * sum(map(_elements, outputs_of(op)))
+    return _EVALUATIONS_PER_EXTERN * sum(map(_elements, outputs_of(op)))
 
 
 def _elements(tensor: Any) -> int:

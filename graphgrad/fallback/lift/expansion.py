@@ -21,7 +21,7 @@ from ..walk import Expr, identity
 from .order import Rows, known_ranges
 from .statements import Load, Loop, RefusedError, Statement, Store, changed, loads
 
-_LARGEST = 1 << 28
+_MAX_EXPANDED_ELEMENTS = 1 << 28
 """Elements that a buffer kept for all iterations may have."""
 
 Held = Callable[[Any], te.Tensor]
@@ -211,7 +211,7 @@ def _most(axis: Axis, around: Sequence[Axis]) -> Expr:
     if not any(_contains(axis.extent, other.var) for other in around):
         return axis.extent
     bound = analyzer_of(known_ranges(around)).const_int_bound(axis.extent).max_value
-    if int(bound) >= _LARGEST:
+    if int(bound) >= _MAX_EXPANDED_ELEMENTS:
         raise RefusedError(f"how often the loop {axis.var.name} runs depends on loops around it")
     return tirx.const(max(int(bound), 0), str(axis.extent.ty))
 
@@ -230,7 +230,7 @@ def _check_size(shape: Sequence[Expr], buffer: Any, axis: Axis) -> None:
     size = 1
     for extent in shape:
         size *= integer_value(extent) or 1
-    if size > _LARGEST:
+    if size > _MAX_EXPANDED_ELEMENTS:
         raise RefusedError(
             f"iterations of the loop {axis.var.name} go on from all of {buffer.name}, which would "
             f"have to be kept for each of them: {size} elements"

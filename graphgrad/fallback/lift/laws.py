@@ -17,7 +17,7 @@ from tvm.ir import prim
 
 from ..walk import Expr
 
-_TRIES = 12
+_TRIAL_COUNT = 12
 _TOLERANCE = 1e-4
 
 
@@ -29,10 +29,10 @@ def is_associative(combination: Any) -> bool:
     combination : Combination
     """
     numbers = random.Random(0)
-    for _ in range(_TRIES):
+    for _ in range(_TRIAL_COUNT):
         a, b, c = (_tuple(combination.sources, numbers) for _ in range(3))
-        left = combination.combine(_folded(combination.combine(a, b)), c)
-        right = combination.combine(a, _folded(combination.combine(b, c)))
+        left = combination.combine(_fold_constants(combination.combine(a, b)), c)
+        right = combination.combine(a, _fold_constants(combination.combine(b, c)))
         if not _same(left, right):
             return False
     return True
@@ -41,7 +41,7 @@ def is_associative(combination: Any) -> bool:
 def is_identity(combination: Any, values: Sequence[Expr]) -> bool:
     """Return whether a tuple changes none of those that were tried."""
     numbers = random.Random(1)
-    for _ in range(_TRIES):
+    for _ in range(_TRIAL_COUNT):
         other = _tuple(combination.sources, numbers)
         for pair in ((list(values), other), (other, list(values))):
             if not _same(combination.combine(*pair), other):
@@ -59,14 +59,14 @@ def _sample(dtype: str, numbers: random.Random) -> Expr:
     return tirx.const(numbers.randint(0, 1 if dtype == "bool" else 7), dtype)
 
 
-def _folded(values: Sequence[Expr]) -> list[Expr]:
+def _fold_constants(values: Sequence[Expr]) -> list[Expr]:
     analyzer = tvm.sym.Analyzer()
     return [analyzer.simplify(value) for value in values]
 
 
 def _same(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
     """Return whether two tuples are equal, and come out as numbers."""
-    for one, other in zip(_folded(a), _folded(b), strict=True):
+    for one, other in zip(_fold_constants(a), _fold_constants(b), strict=True):
         numbers = (prim.IntImm, prim.FloatImm)
         if not isinstance(one, numbers) or not isinstance(other, numbers):
             return False

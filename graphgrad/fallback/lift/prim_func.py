@@ -113,7 +113,7 @@ def _results(func: tirx.PrimFunc, placeholders: Sequence[Any], outputs: Sequence
     statements = statements_of(func)
     uses: dict[Use, int] = {}
     while True:
-        raising = _Raising(uses)
+        raising = _Lifter(uses)
         for param, placeholder in zip(func.params, placeholders, strict=True):
             if placeholder is not None:
                 raising.tensors[identity(param)] = placeholder
@@ -164,7 +164,7 @@ class _Private:
     regions: list[tuple[list[Axis], list[Expr]]] = field(default_factory=list)
 
 
-class _Raising:
+class _Lifter:
     """The tensor that each buffer holds, as statements are gone through in order."""
 
     def __init__(self, uses: dict[Use, int]):

@@ -17,17 +17,17 @@ from ..walk import Expr, called, identity
 from .statements import Branch, Load, Loop, RefusedError, Statement, Store, Write, loads, written
 from .vectors import lane, lanes_of
 
-_REDUCE = 2
+_REDUCE_KIND = 2
 """The kind of a block's axis that is reduced over, as TVM numbers them."""
 
-_WITHOUT_EFFECT = ("tirx.tvm_storage_sync", "tirx.assume", "tirx.prefetch")
+_EFFECT_FREE_CALLS = ("tirx.tvm_storage_sync", "tirx.assume", "tirx.prefetch")
 _POINTERS = (
     "tirx.address_of",
     "tirx.tvm_access_ptr",
     "tirx.buffer_data",
     "tirx.handle_add_byte_offset",
 )
-_HARMLESS = ("pragma_", "double_buffer", "async_", "software_pipeline", "storage_")
+_IGNORED_ATTRIBUTES = ("pragma_", "double_buffer", "async_", "software_pipeline", "storage_")
 
 
 def statements_of(func: tirx.PrimFunc) -> list[Statement]:
@@ -86,7 +86,7 @@ class _Reader:
         changes = [
             (tvm.ir.Var, lambda var: self.values.get(identity(var), var)),
             (Load, change),
-            (prim.Let, _unbound),
+            (prim.Let, _inline_let),
         ]
         found = tvm_ffi.structural_map(expr, changes)
         calls: list[Any] = []
@@ -119,7 +119,7 @@ class _Reader:
             extent = self.expression(statement.value)
             thread = str(iteration.thread_tag)
             return self._repeated(iteration.var, zero, extent, statement.body, thread)
-        if key.startswith(_HARMLESS):
+        if key.startswith(_IGNORED_ATTRIBUTES):
             return self.read(statement.body)
         raise self._refused(f"the attribute {key} may change what its body means")
 
@@ -166,7 +166,7 @@ class _Reader:
 
     def _evaluated(self, value: Any) -> list[Statement]:
         name = called(value)
-        if not name or name in _WITHOUT_EFFECT:
+        if not name or name in _EFFECT_FREE_CALLS:
             return []
         function = value.args[0] if len(value.args) else None
         external = str(function.value) if isinstance(function, tvm.ir.StringImm) else ""
@@ -194,7 +194,7 @@ class _Reader:
         for part in block.match_buffers:
             self._add_part(part)
         if len(block.iter_vars):
-            self.in_any_order = any(int(a.iter_type) == _REDUCE for a in block.iter_vars)
+            self.in_any_order = any(int(a.iter_type) == _REDUCE_KIND for a in block.iter_vars)
         before = [] if block.init is None else self._initial(block, bindings)
         body = [*before, *self.read(block.body)]
         self._check_unchanged(bindings, body, "an axis of the block")
@@ -219,7 +219,7 @@ class _Reader:
         self.initial = outer
         analyzer = tvm.sym.Analyzer()
         for axis, value in zip(block.iter_vars, bindings, strict=True):
-            if int(axis.iter_type) != _REDUCE:
+            if int(axis.iter_type) != _REDUCE_KIND:
                 continue
             first = self.expression(axis.dom.min).astype(str(value.ty))
             if not self._begins(value, first):
@@ -312,7 +312,7 @@ class _Reader:
         return Store(buffer, _moved(indices, offsets), value)
 
 
-def _unbound(let: Any) -> Expr:
+def _inline_let(let: Any) -> Expr:
     """Return the body of a `Let` with the value in place of its variable.
 
     TVM's substitutions take what is shared apart, and then bind one variable several times.

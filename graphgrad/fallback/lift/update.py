@@ -72,9 +72,9 @@ def updated(update: Update, held: Held) -> list[Result]:
         for other in others
     ):
         return _separately(update, held)
-    found = _inverted(first.indices, update, element)
+    found = _invert_indices(first.indices, update, element)
     if found is None:
-        return [_scattered(update, held)]
+        return [_scatter_update(update, held)]
     inversion, equations = found
     left = [guard for guard in update.guards if not is_integral(guard[0])]
     nest = _Nest(replace(update, guards=left), held, element, inversion, equations)
@@ -82,7 +82,7 @@ def updated(update: Update, held: Held) -> list[Result]:
         return [nest.stored(store) for store in update.stores]
     if not any(is_own(load, update) for load in all_loads(update)):
         return nest.overwritten()
-    return [_scattered(update, held)] if equations else nest.reduced()
+    return [_scatter_update(update, held)] if equations else nest.reduced()
 
 
 def _separately(update: Update, held: Held) -> list[Result]:
@@ -94,7 +94,7 @@ def _separately(update: Update, held: Held) -> list[Result]:
     return [result for single in singles for result in updated(single, held)]
 
 
-def _inverted(
+def _invert_indices(
     indices: Sequence[Expr], update: Update, element: Sequence[Axis]
 ) -> tuple[Inversion, list[Expr]] | None:
     """Return the iterations that reach an element, by those indices that can be inverted.
@@ -131,7 +131,7 @@ def _is_affine(index: Expr, axes: Sequence[Axis], element: Axis) -> bool:
     return True
 
 
-def _scattered(update: Update, held: Held) -> Result:
+def _scatter_update(update: Update, held: Held) -> Result:
     """Return a buffer after values were added to it at places that are read from data.
 
     Raises
@@ -150,11 +150,11 @@ def _scattered(update: Update, held: Held) -> Result:
             first.buffer,
             f"{first.buffer.name} changes at places that are read from data, and not by a sum",
         )
-    axes = _renamed(update.axes)
+    axes = _renew_axes(update.axes)
     renamed = [(a.var, b.var) for a, b in zip(update.axes, axes, strict=True)]
 
     def seen(expr: Expr) -> Expr:
-        return substituted(_on_tensors(expr, held), renamed)
+        return substituted(_read_tensors(expr, held), renamed)
 
     before = held(first.buffer)
     guards = tuple((seen(condition), wanted) for condition, wanted in update.guards)
@@ -169,12 +169,12 @@ def _scattered(update: Update, held: Held) -> Result:
     return Result(total, [], [tirx.const(False)])
 
 
-def _renamed(axes: Sequence[Axis]) -> list[Axis]:
+def _renew_axes(axes: Sequence[Axis]) -> list[Axis]:
     """Return loops over new variables: a loop of a stage belongs to that stage alone."""
     return [replace(axis, var=tirx.Var(axis.var.name, str(axis.var.ty))) for axis in axes]
 
 
-def _on_tensors(expr: Expr, held: Held) -> Expr:
+def _read_tensors(expr: Expr, held: Held) -> Expr:
     """Return an expression that reads from the tensors that buffers hold."""
     for load in loads([expr]):
         held(load.source)  # an error that is raised inside TVM loses its type
@@ -221,7 +221,7 @@ class _Nest:
         """Return 1 for each element that is reached in any iteration; None if all are."""
         if not guards:
             return None
-        conditions = [(_on_tensors(condition, self.held), way) for condition, way in guards]
+        conditions = [(_read_tensors(condition, self.held), way) for condition, way in guards]
         loops, renamed = self._loops()
         one, zero = tirx.const(1, "int32"), tirx.const(0, "int32")
 
@@ -247,8 +247,8 @@ class _Nest:
         So must those that are in tensors.
         """
         before = self.held(store.buffer) if guards or reached else None
-        loaded = _on_tensors(value, self.held)
-        conditions = [(_on_tensors(condition, self.held), way) for condition, way in guards]
+        loaded = _read_tensors(value, self.held)
+        conditions = [(_read_tensors(condition, self.held), way) for condition, way in guards]
 
         def body(*position: Any) -> Expr:
             at = list(zip([axis.var for axis in self.element], position, strict=True))
@@ -280,8 +280,8 @@ class _Nest:
             identities = combination.identities(starts)
         except NoCombinationError as error:
             raise OrderError(stores[0].buffer, str(error)) from None
-        guards = [(_on_tensors(guard, self.held), way) for guard, way in self._guards()]
-        sources = [_on_tensors(self._seen(s), self.held) for s in combination.sources]
+        guards = [(_read_tensors(guard, self.held), way) for guard, way in self._guards()]
+        sources = [_read_tensors(self._seen(s), self.held) for s in combination.sources]
         first = stores[0].buffer
         loops, renamed = self._loops()
 

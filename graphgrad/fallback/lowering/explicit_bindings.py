@@ -28,12 +28,12 @@ from ..backprop import is_float
 from ..walk import Expr, Recursion, called, children, identity, postorder, rebuilt, unrolled
 from .nested_guards import protect_nested_guards
 
-_LARGEST = 256
+_MAX_SIMPLIFIED_NODES = 256
 """Nodes of a value that the simplifier is to see, with what stands for its variables put in."""
 
 _DIVISIONS = (prim.FloorDiv, prim.FloorMod)
-_PLAIN = (tvm.ir.Var, prim.IntImm, prim.Add, prim.Sub, prim.Mul, prim.Cast)
-_SHORT = 16
+_PLAIN_NODES = (tvm.ir.Var, prim.IntImm, prim.Add, prim.Sub, prim.Mul, prim.Cast)
+_MAX_PLAIN_INDEX_NODES = 16
 """Of what, and how many, are the nodes of an index that takes the place of its variable."""
 
 
@@ -101,7 +101,7 @@ def _is_small(nodes: Sequence[Expr], values: Mapping[int, Expr]) -> bool:
         else:
             size = 1 + sum(sizes[identity(part)] for part in _parts(node))
         sizes[identity(node)] = size
-    return max(sizes.values()) <= _LARGEST
+    return max(sizes.values()) <= _MAX_SIMPLIFIED_NODES
 
 
 def _depends_on_place(node: Expr) -> bool:
@@ -233,7 +233,11 @@ def _is_plain(value: Expr) -> bool:
     """Return whether a value is an index to compute at each use: of loop variables, and short."""
     nodes = [value]
     for node in nodes:
-        if not isinstance(node, _PLAIN) or is_float(node.ty) or len(nodes) > _SHORT:
+        if (
+            not isinstance(node, _PLAIN_NODES)
+            or is_float(node.ty)
+            or len(nodes) > _MAX_PLAIN_INDEX_NODES
+        ):
             return False
         nodes += children(node)
     return True

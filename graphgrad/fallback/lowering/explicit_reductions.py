@@ -18,13 +18,13 @@ from tvm.ir import prim
 
 from ..backprop import is_float
 from ..constants import is_true
-from ..graph import Operation, listed, outputs_of, reduce_with, replace_bodies
+from ..graph import Operation, listed, outputs_of, rebuild_reduction, replace_bodies
 from ..guarded import within
 from ..kinds import map_stage
 from ..walk import Expr, depend, identity, reads, substituted
 
 
-def explicit_reduction(op: Operation) -> list[te.Tensor] | None:
+def spell_out_reduction(op: Operation) -> list[te.Tensor] | None:
     """The new outputs of a reduction, or None for a stage that may stay as it is.
 
     A condition goes into the source; the identity of the combiner is in the other branch. What is
@@ -47,7 +47,7 @@ def explicit_reduction(op: Operation) -> list[te.Tensor] | None:
     loops = _loops(op)
     components = [int(one.value_index) for one in op.body]
     if loops is None:
-        outputs = _filled(op, init or identities)
+        outputs = _fill(op, init or identities)
         return [outputs[component] for component in components]
     lengthened, not_empty = loops
     where = [] if is_true(body.condition) else [body.condition]
@@ -56,11 +56,11 @@ def explicit_reduction(op: Operation) -> list[te.Tensor] | None:
         return None
     if depend(not_empty, {identity(axis.var) for axis in op.reduce_axis}):
         sources = _choices([*not_empty, *where], body.source, identities)
-        reduced = reduce_with(body, sources, tirx.const(True), [], combiner, lengthened)
+        reduced = rebuild_reduction(body, sources, tirx.const(True), [], combiner, lengthened)
         not_empty = []
     else:
         sources = _choices(where, body.source, identities)
-        reduced = reduce_with(body, sources, tirx.const(True), [], combiner)
+        reduced = rebuild_reduction(body, sources, tirx.const(True), [], combiner)
     outputs = outputs_of(replace_bodies(op, reduced))
     if init or not_empty:
         outputs = _completed(op, combiner, init, not_empty, outputs)
@@ -121,7 +121,9 @@ def _loops(op: Any) -> tuple[list[Any], list[Expr]] | None:
             sure = not loads and analyzer.can_prove(axis.dom.extent >= 1)
             # What depends on the variable of an empty loop may not even be evaluated.
             depends = depend(bounds, lengthened)
-            loop = axis if sure and not depends else _lengthened(axis, not_empty if depends else [])
+            loop = (
+                axis if sure and not depends else _extend_loop(axis, not_empty if depends else [])
+            )
             if not sure:
                 not_empty.append(axis.dom.extent >= 1)
                 lengthened.add(identity(axis.var))
@@ -131,7 +133,7 @@ def _loops(op: Any) -> tuple[list[Any], list[Expr]] | None:
     return loops, not_empty
 
 
-def _lengthened(axis: Any, conditions: Sequence[Expr]) -> Any:
+def _extend_loop(axis: Any, conditions: Sequence[Expr]) -> Any:
     """Return a loop of at least one point, whose bounds are evaluated under conditions only."""
     low, extent = axis.dom.min, axis.dom.extent
     one = tirx.const(1, str(extent.ty))
@@ -140,7 +142,7 @@ def _lengthened(axis: Any, conditions: Sequence[Expr]) -> Any:
     return tirx.IterVar(tvm.ir.Range.from_min_extent(low, extent), axis.var, axis.iter_type)
 
 
-def _filled(op: Any, values: Sequence[Expr]) -> list[te.Tensor]:
+def _fill(op: Any, values: Sequence[Expr]) -> list[te.Tensor]:
     """Return tensors of some values, in terms of the loops over the elements of a reduction."""
 
     def body(*position: Any) -> Any:

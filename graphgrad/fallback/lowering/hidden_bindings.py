@@ -22,11 +22,11 @@ _HIDDEN = "graphgrad.hidden"
 
 
 def reveal_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function that was made of stages of `hidden_bindings`, with what they bind."""
-    return func.with_body(tvm_ffi.structural_map(func.body, (prim.Let, _shown)))
+    """Return a function that was made of stages of `hide_bindings`, with what they bind."""
+    return func.with_body(tvm_ffi.structural_map(func.body, (prim.Let, _reveal)))
 
 
-def hidden_bindings(op: Operation) -> list[te.Tensor] | None:
+def hide_bindings(op: Operation) -> list[te.Tensor] | None:
     """Return the outputs of a stage with what it binds hidden; None if it binds no integers.
 
     Parameters
@@ -50,7 +50,7 @@ def hidden_bindings(op: Operation) -> list[te.Tensor] | None:
     return outputs_of(other) if changed else None
 
 
-def _shown(let: Expr) -> Expr:
+def _reveal(let: Expr) -> Expr:
     """Return a binding of what was hidden, in the dtype that its variable may have got."""
     value: Any = let.value.value if isinstance(let.value, prim.Cast) else let.value
     if not isinstance(value, tvm.ir.Call) or not isinstance(value.args[0], tvm.ir.StringImm):

@@ -21,7 +21,7 @@ from ..walk import Expr, called, is_load
 _CHOICE = "prim.if_then_else"
 
 
-def protected_guards(op: Operation) -> list[te.Tensor] | None:
+def protect_guards(op: Operation) -> list[te.Tensor] | None:
     """Return the outputs of a stage with its conditions protected; None if all of them are.
 
     Parameters
@@ -33,7 +33,7 @@ def protected_guards(op: Operation) -> list[te.Tensor] | None:
 
     def change(node: Any) -> Any:
         nonlocal changed
-        result = tvm_ffi.structural_map(node, (tvm.ir.Call, _protected))
+        result = tvm_ffi.structural_map(node, (tvm.ir.Call, _protect))
         changed = changed or not result.same_as(node)
         return result
 
@@ -50,10 +50,10 @@ def protect_nested_guards(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     Taking bindings out of a choice's branch may bring two conditions together.
     """
-    return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, _protected)))
+    return func.with_body(tvm_ffi.structural_map(func.body, (tvm.ir.Call, _protect)))
 
 
-def _protected(node: Expr) -> Expr:
+def _protect(node: Expr) -> Expr:
     """Return a choice whose first branch is a choice as one choice, if TVM would join them."""
     if called(node) != _CHOICE or called(node.args[1]) != _CHOICE:
         return node

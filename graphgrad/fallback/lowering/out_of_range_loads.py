@@ -20,8 +20,8 @@ from ..graph import (
     map_expressions,
     operations,
     outputs_of,
+    rebuild_scan,
     rewritten,
-    scan_with,
     sources,
 )
 from ..indices.linear_system import analyzer_of
@@ -59,7 +59,7 @@ def _clamp_update(op: Any) -> list[te.Tensor] | None:
         is_timed = isinstance(stage, te.ComputeOp) and len(stage.axis) > 0
         if not is_timed or not same(stage.axis[0].dom.extent, rows):
             return None
-        return outputs_of(_clamped(stage))
+        return outputs_of(_clamp_loads(stage))
 
     # What depends on its states, or is computed step by step, is computed at its times alone.
     given = {tensor_key(tensor) for tensor in [*op.init, *op.inputs]}
@@ -73,10 +73,10 @@ def _clamp_update(op: Any) -> list[te.Tensor] | None:
     if not known:
         return None
     updates = rewritten(op.update, lambda stage: None, known)
-    return outputs_of(scan_with(op, op.init, updates, op.state_placeholder, op.inputs))
+    return outputs_of(rebuild_scan(op, op.init, updates, op.state_placeholder, op.inputs))
 
 
-def _clamped(stage: Any) -> Any:
+def _clamp_loads(stage: Any) -> Any:
     """Return a stage that reads the nearest element in the place of one outside of a tensor."""
     analyzer = analyzer_of(stage_axes(stage))
 

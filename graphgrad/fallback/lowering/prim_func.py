@@ -24,14 +24,14 @@ from ..kinds import copied
 from ..walk import identity, tensor_key
 from .accumulation import Accumulation, accumulated, accumulations, overwriting
 from .explicit_bindings import bind_shared_values
-from .explicit_reductions import explicit_reduction
-from .hidden_bindings import hidden_bindings, reveal_bindings
-from .nested_guards import protected_guards
+from .explicit_reductions import spell_out_reduction
+from .hidden_bindings import hide_bindings, reveal_bindings
+from .nested_guards import protect_guards
 from .out_of_range_loads import clamp_out_of_range_loads
 from .scans import lower_scans
-from .wide_arrays import wide_arrays
+from .wide_arrays import widen_arrays
 from .wide_floats import widen_bfloat16
-from .wide_reductions import wide_reduction
+from .wide_reductions import widen_reduction
 
 
 def create_prim_func(
@@ -97,7 +97,7 @@ def lowered(
     tensors = [arg for arg in args if isinstance(arg, te.Tensor)]
     sums = accumulated(pairs, tensors) if pairs else []
     _check_placeholders(tensors, [*tensors, *sums])
-    stages = iter(_distinct(_lowerable([*tensors, *sums], rounded)))
+    stages = iter(_copy_repeated(_make_lowerable([*tensors, *sums], rounded)))
     parameters = [next(stages) if isinstance(arg, te.Tensor) else arg for arg in args]
     func = te.create_prim_func([*parameters, *stages], index_dtype_override=index_dtype_override)
     func = reveal_bindings(func)
@@ -110,17 +110,17 @@ def lowered(
     return overwriting(func, {len(args) + i: position for i, position in enumerate(buffers)})
 
 
-def _lowerable(tensors: Sequence[te.Tensor], rounded: bool) -> list[te.Tensor]:
+def _make_lowerable(tensors: Sequence[te.Tensor], rounded: bool) -> list[te.Tensor]:
     """Return the same tensors by stages that TVM lowers rightly."""
     tensors = clamp_out_of_range_loads(tensors)
-    tensors = lower_scans(tensors, lambda rows: _distinct(_lowerable(rows, rounded)))
-    changes = (explicit_reduction, cut_stage, protected_guards, hidden_bindings)
-    for change in (wide_arrays, wide_reduction, *changes) if rounded else changes:
+    tensors = lower_scans(tensors, lambda rows: _copy_repeated(_make_lowerable(rows, rounded)))
+    changes = (spell_out_reduction, cut_stage, protect_guards, hide_bindings)
+    for change in (widen_arrays, widen_reduction, *changes) if rounded else changes:
         tensors = rewritten(tensors, change)
     return list(tensors)
 
 
-def _distinct(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
+def _copy_repeated(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
     """Return tensors with a copy for each that occurs again."""
     seen: set[Key] = set()
     result = []

@@ -20,7 +20,13 @@ from ...ir.loops import over_axes, sequence
 from ...tvm_fixes.hooks import extern_stage
 from ..graph import DETECT_ACCESS, Key, Operation, operations, outputs_of, replace_inputs, sources
 from ..indices.index_system import Axis
-from ..scans.circular_buffers import in_ring, looks_back, read_at_the_end, reading_rings, ring_rows
+from ..scans.circular_buffers import (
+    circular_row,
+    circular_rows,
+    read_circular_buffers,
+    reads_recent_rows,
+    states_read_at_end,
+)
 from ..scans.scan import step, step_time
 from ..walk import Expr, identity, tensor_key
 from .explicit_bindings import bind_shared_values
@@ -46,12 +52,12 @@ def lower_scans(tensors: Sequence[te.Tensor], lowerable: Lowerable) -> list[te.T
     table: dict[Key, te.Tensor] = {}
     rings: dict[Key, te.Tensor] = {}
     order = operations(*tensors)
-    at_the_end = read_at_the_end(order, tensors)
+    at_the_end = states_read_at_end(order, tensors)
     for op in order:
         if isinstance(op, te.ScanOp):
             lowered, short = _lowered(op, lowerable, at_the_end)
         else:
-            lowered, short = reading_rings(op, rings), set()
+            lowered, short = read_circular_buffers(op, rings), set()
         moved = replace_inputs(lowered, table)
         for tensor, result in zip(outputs_of(op), outputs_of(moved), strict=True):
             if tensor_key(tensor) in short:
@@ -89,11 +95,11 @@ def _lowered(op: Any, lowerable: Lowerable, at_the_end: set[Key]) -> tuple[Opera
     states = [_State(parameter, parameter, None) for parameter in parameters]
     short = set()
     for i, (state, result) in enumerate(zip(op.state_placeholder, outputs_of(op), strict=True)):
-        if tensor_key(result) in at_the_end and looks_back(stages, state, op, time):
-            states[i] = _ring(parameters[i], ring_rows(op))
+        if tensor_key(result) in at_the_end and reads_recent_rows(stages, state, op, time):
+            states[i] = _circular_state(parameters[i], circular_rows(op))
             short.add(tensor_key(result))
     first = [
-        _copied_rows(buffers[tensor_key(init)], state, init.shape)
+        _copy_rows(buffers[tensor_key(init)], state, init.shape)
         for init, state in zip(op.init, states, strict=True)
     ]
     written = dict(zip(map(identity, function.params[-len(rows) :]), states, strict=True))
@@ -125,15 +131,15 @@ class _State:
     def at(self, indices: Sequence[Expr]) -> list[Expr]:
         """Return the place of an element in the buffer."""
         row, *rest = indices
-        return [row if self.rows is None else in_ring(row, self.rows), *rest]
+        return [row if self.rows is None else circular_row(row, self.rows), *rest]
 
 
-def _ring(parameter: Any, rows: Expr) -> _State:
+def _circular_state(parameter: Any, rows: Expr) -> _State:
     shape = [rows, *parameter.ty.shape[1:]]
     return _State(parameter, tirx.decl_buffer(shape, parameter.ty.dtype, parameter.name), rows)
 
 
-def _copied_rows(source: Any, state: _State, shape: Sequence[Expr]) -> Any:
+def _copy_rows(source: Any, state: _State, shape: Sequence[Expr]) -> Any:
     """Return loops that copy the first rows of a state from its initial values."""
     axes = [
         tirx.IterVar((0, extent), tirx.Var(f"i{i}", str(extent.ty)), tirx.IterVar.DataPar)

@@ -22,11 +22,11 @@ from ..walk import called, identity
 _NARROW = "bfloat16"
 _WIDE = "float32"
 _SORTING = "tvm.contrib.sort."
-_DTYPE = 4
+_DTYPE_ARGUMENT = 4
 """Which argument of `tvm_stack_make_array` is a number of the array's dtype."""
 
 
-def wide_arrays(op: Operation) -> list[te.Tensor] | None:
+def widen_arrays(op: Operation) -> list[te.Tensor] | None:
     """The new outputs of an extern stage, or None for one that may stay as it is.
 
     Parameters
@@ -78,7 +78,7 @@ def _given_narrow_arrays(body: Any) -> list[str]:
 
     def visit(call: Any) -> None:
         arrays = [each for each in call.args if called(each) == "tirx.tvm_stack_make_array"]
-        if any(str(array.args[_DTYPE].ty) == _NARROW for array in arrays):
+        if any(str(array.args[_DTYPE_ARGUMENT].ty) == _NARROW for array in arrays):
             names.append(str(call.args[0].value))
 
     tvm_ffi.structural_walk(body, (tvm.ir.Call, visit))

@@ -27,13 +27,13 @@ from ..walk import Expr, Recursion, called, children, identity, is_load, rebuilt
 
 _NARROW = "bfloat16"
 _WIDE = "float32"
-_DROPPED = 16
+_DROPPED_BITS = 16
 """Bits of a float32 behind those of a bfloat16."""
 
-_TINY = ("float4_", "float6_", "float8_")
+_SMALL_FLOAT_PREFIXES = ("float4_", "float6_", "float8_")
 """How the dtypes begin that are not served."""
 
-_EXACT = ("bool", "int8", "uint8")
+_EXACT_DTYPES = ("bool", "int8", "uint8")
 """Of what a bfloat16 holds every value."""
 
 
@@ -53,7 +53,7 @@ def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     dtypes = _dtypes(func)
     for dtype in sorted(dtypes):
-        if dtype.startswith(_TINY):
+        if dtype.startswith(_SMALL_FLOAT_PREFIXES):
             raise ArgumentError(
                 f"{dtype} is not served, because TVM converts its numbers wrongly; give the "
                 "function float16, cast outside of it"
@@ -240,7 +240,7 @@ class Widening:
 
     def _rounded(self, cast: Expr, bound: bool, rounded_later: bool) -> Recursion:
         """The value that is cast to the narrow dtype, in float32, with no more digits than that."""
-        exact = self._is_narrow(cast.value) or str(cast.value.ty) in _EXACT
+        exact = self._is_narrow(cast.value) or str(cast.value.ty) in _EXACT_DTYPES
         value = yield self._wide(cast.value, bound or not (exact or rounded_later), rounded_later)
         if str(value.ty) != _WIDE:
             value = prim.Cast(_WIDE, value)
@@ -280,14 +280,14 @@ def _of_bits(bits: Expr, narrow: str) -> Expr:
     """Return the float32 that is the narrow number of some bits."""
     if narrow != _NARROW:
         return prim.Cast(_WIDE, tirx.reinterpret(narrow, bits))
-    return tirx.reinterpret(_WIDE, bits.astype("uint32") << _DROPPED)
+    return tirx.reinterpret(_WIDE, bits.astype("uint32") << _DROPPED_BITS)
 
 
 def _bits_of(value: Expr, narrow: str) -> Expr:
     """Return the bits of the narrow number that a float32 is rounded to."""
     if narrow != _NARROW:
         return tirx.reinterpret("uint16", prim.Cast(narrow, value))
-    return (tirx.reinterpret("uint32", _rounded(value, narrow)) >> _DROPPED).astype("uint16")
+    return (tirx.reinterpret("uint32", _rounded(value, narrow)) >> _DROPPED_BITS).astype("uint16")
 
 
 def _rounded(value: Expr, narrow: str) -> Expr:
@@ -300,8 +300,8 @@ def _rounded(value: Expr, narrow: str) -> Expr:
         return prim.Cast(_WIDE, prim.Cast(narrow, value))
     given = tirx.Var("given", _WIDE)
     bits = tirx.reinterpret("uint32", given)
-    half = tirx.const((1 << (_DROPPED - 1)) - 1, "uint32")
-    odd = (bits >> _DROPPED) & tirx.const(1, "uint32")
-    kept = ((bits + half + odd) >> _DROPPED) << _DROPPED
+    half = tirx.const((1 << (_DROPPED_BITS - 1)) - 1, "uint32")
+    odd = (bits >> _DROPPED_BITS) & tirx.const(1, "uint32")
+    kept = ((bits + half + odd) >> _DROPPED_BITS) << _DROPPED_BITS
     nearest = tirx.reinterpret(_WIDE, kept)
     return prim.Let(given, value, tirx.Select(tirx.isnan(given), given, nearest))

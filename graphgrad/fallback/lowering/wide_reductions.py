@@ -11,7 +11,7 @@ from tvm import te, tirx
 from tvm.ir import prim
 
 from ..backprop import wide
-from ..graph import Operation, outputs_of, reduce_with, replace_bodies
+from ..graph import Operation, outputs_of, rebuild_reduction, replace_bodies
 from ..kinds import map_stage
 from ..walk import Expr, called, identity
 from .wide_floats import Widening
@@ -19,7 +19,7 @@ from .wide_floats import Widening
 _ARITHMETIC = (prim.Add, prim.Sub, prim.Mul)
 
 
-def wide_reduction(op: Operation) -> list[te.Tensor] | None:
+def widen_reduction(op: Operation) -> list[te.Tensor] | None:
     """The new outputs of a reduction, or None for a stage that may stay as it is.
 
     Parameters
@@ -32,10 +32,10 @@ def wide_reduction(op: Operation) -> list[te.Tensor] | None:
     body = op.body[0]
     if not any(map(_is_narrow, body.source)) or _is_extreme(body.combiner):
         return None
-    components = reduce_with(
+    components = rebuild_reduction(
         body,
-        [_widened(source) for source in body.source],
-        init=[_in_wide(value) for value in body.init],
+        [_widen_element(source) for source in body.source],
+        init=[_to_float32(value) for value in body.init],
         combiner=_wide_combiner(body.combiner),
     )
     reduced = outputs_of(replace_bodies(op, components))
@@ -55,11 +55,11 @@ def _is_extreme(combiner: Any) -> bool:
     return len(results) == 1 and isinstance(results[0], prim.Max | prim.Min)
 
 
-def _in_wide(value: Expr) -> Expr:
+def _to_float32(value: Expr) -> Expr:
     return value.astype(wide(value.ty)) if _is_narrow(value) else value
 
 
-def _widened(value: Expr) -> Expr:
+def _widen_element(value: Expr) -> Expr:
     """Return an element in float32, the products and sums in it too.
 
     What they are of is computed as elsewhere, so that conditions turn out the same.
@@ -67,11 +67,11 @@ def _widened(value: Expr) -> Expr:
     if not _is_narrow(value):
         return value
     if isinstance(value, _ARITHMETIC):
-        return type(value)(_widened(value.a), _widened(value.b))
+        return type(value)(_widen_element(value.a), _widen_element(value.b))
     if called(value) == "prim.if_then_else":
         condition, *arms = value.args
-        return tirx.if_then_else(condition, *map(_widened, arms))
-    return _in_wide(value)
+        return tirx.if_then_else(condition, *map(_widen_element, arms))
+    return _to_float32(value)
 
 
 def _wide_combiner(combiner: Any) -> Any:

@@ -32,11 +32,11 @@ from .combiner import Combination, Combiner
 OTHERS = "graphgrad.product_of_others"
 """The tag of stages that hold, for each factor of a product, the product of all others."""
 
-_POSITION = "int64"
-_NOWHERE = (1 << 63) - 1
+_POSITION_DTYPE = "int64"
+_IDENTITY_POSITION = (1 << 63) - 1
 """The position of a reduction's identity: behind every element."""
 
-_WIDEST = 1 << 40
+_MAX_KNOWN_BOUND = 1 << 40
 """Bounds beyond which TVM's analysis only says that it knows none."""
 
 
@@ -144,7 +144,7 @@ class Reduction:
         for axis in self.axes:
             if depend([axis.extent], variables):
                 most = analyzer.const_int_bound(axis.extent).max_value
-                if most > _WIDEST:
+                if most > _MAX_KNOWN_BOUND:
                     raise MissingGradientError(
                         f"the stage {self.op.name} reduces over {axis.var.name}, of extent "
                         f"{axis.extent}, which has no constant bound: its gradient is not known; "
@@ -278,8 +278,8 @@ class Reduction:
 
         `choose` combines tuples of `sources` and, last, the position, from `starts`.
         """
-        starts = [*starts, tirx.const(_NOWHERE, _POSITION)]
-        elements = self._counted([*sources, self._position()], starts)
+        starts = [*starts, tirx.const(_IDENTITY_POSITION, _POSITION_DTYPE)]
+        elements = self._mask_elements([*sources, self._position()], starts)
         combine = te.comm_reducer(choose, lambda *_: tuple(starts), name="choose")
         saved = self._reduced(combine, elements, "position")[-1]
         here = tirx.EQ(self._position(), saved(*self.spatial))
@@ -287,11 +287,11 @@ class Reduction:
 
     def _position(self) -> Expr:
         """Return the place of a point among those that are reduced, in row-major order."""
-        offsets = [(axis.var - axis.low).astype(_POSITION) for axis in self.reduced]
-        place = raveled(offsets, [extent.astype(_POSITION) for extent in self.extents()])
-        return place.astype(_POSITION)
+        offsets = [(axis.var - axis.low).astype(_POSITION_DTYPE) for axis in self.reduced]
+        place = raveled(offsets, [extent.astype(_POSITION_DTYPE) for extent in self.extents()])
+        return place.astype(_POSITION_DTYPE)
 
-    def _counted(self, elements: Sequence[Expr], otherwise: Sequence[Expr]) -> list[Expr]:
+    def _mask_elements(self, elements: Sequence[Expr], otherwise: Sequence[Expr]) -> list[Expr]:
         """Return elements, and something else where they do not count."""
         if self.condition is None:
             return list(elements)
@@ -306,7 +306,7 @@ class Reduction:
         factor = widened(self.sources[component])
         dtype = str(factor.ty)
         zero, one = tirx.const(0.0, dtype), tirx.const(1.0, dtype)
-        (counted,) = self._counted([factor], [one])
+        (counted,) = self._mask_elements([factor], [one])
         is_zero = tirx.EQ(counted, zero)
         (zeros,) = self._reduced(te.sum, [tirx.Select(is_zero, one, zero)], "zeros")
         combine = te.comm_reducer(lambda a, b: a * b, lambda t: tirx.const(1.0, t), name="product")

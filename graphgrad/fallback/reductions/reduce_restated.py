@@ -14,7 +14,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from ..graph import listed, outputs_of, reduce_with, replace_bodies
+from ..graph import listed, outputs_of, rebuild_reduction, replace_bodies
 from ..indices.row_major import element_count, raveled, unraveled
 from ..kinds import map_stage
 from ..walk import Expr, loaded, substituted
@@ -23,7 +23,7 @@ from .recurrence import partial_results
 from .reduce import OTHERS, Reduction
 
 
-def restated_reduction(
+def restate_reduction(
     op: Any, cotangents: Sequence[te.Tensor | None]
 ) -> list[te.Tensor | None] | None:
     """Return the outputs of a reduction by other stages, if its own gradient is not known.
@@ -48,9 +48,9 @@ def restated_reduction(
     components: dict[int, te.Tensor] = {}
     for group, combination in reduction.groups:
         if combination is Combination.OTHER:
-            components.update(_folded(reduction, group))
+            components.update(_fold_recurrence(reduction, group))
         elif reduction.has_init and combination is not Combination.SUM:
-            components.update(_from_init(reduction, group))
+            components.update(_combine_with_init(reduction, group))
     restated = [
         components.get(int(body.value_index)) if cotangent is not None else None
         for body, cotangent in zip(op.body, cotangents, strict=True)
@@ -58,7 +58,7 @@ def restated_reduction(
     return restated if components else None
 
 
-def _folded(reduction: Reduction, group: Sequence[int]) -> dict[int, te.Tensor]:
+def _fold_recurrence(reduction: Reduction, group: Sequence[int]) -> dict[int, te.Tensor]:
     """Return components of a reduction as the last states of a recurrence."""
     extents = reduction.extents()
     name = str(reduction.op.name)
@@ -110,10 +110,12 @@ def _in_one_dimension(tensor: te.Tensor, count: int) -> te.Tensor:
     )
 
 
-def _from_init(reduction: Reduction, group: Sequence[int]) -> dict[int, te.Tensor]:
+def _combine_with_init(reduction: Reduction, group: Sequence[int]) -> dict[int, te.Tensor]:
     """Return components of a reduction as combinations of its init with what it reduces."""
     op = reduction.op
-    rest = outputs_of(replace_bodies(op, reduce_with(op.body[0], list(op.body[0].source), init=[])))
+    rest = outputs_of(
+        replace_bodies(op, rebuild_reduction(op.body[0], list(op.body[0].source), init=[]))
+    )
 
     def component(number: int) -> te.Tensor:
         def body(*position: Any) -> Expr:

@@ -143,7 +143,7 @@ class _Segments:
         stages = [stage for stage in stages if not isinstance(stage, te.PlaceholderOp)]
         stacked = Stacking(segment).tensors(after, stages)
         kept = te.scan(
-            [in_front(rows) for rows in begin],
+            [as_single_row(rows) for rows in begin],
             [_later(rows, 1) for rows in stacked],
             states,
             inputs=self.inputs,
@@ -217,7 +217,7 @@ def _last(state: te.Tensor, steps: int) -> te.Tensor:
     return map_stage(shape, lambda t, *at: state(t + steps, *at), name=f"{state.op.name}_last")
 
 
-def in_front(rows: te.Tensor) -> te.Tensor:
+def as_single_row(rows: te.Tensor) -> te.Tensor:
     """Return a tensor as the only row of another."""
     return map_stage((1, *rows.shape), lambda _, *at: rows(*at), name=f"{rows.op.name}_first")
 

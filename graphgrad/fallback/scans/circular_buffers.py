@@ -19,12 +19,12 @@ from ..walk import Expr, is_load, loaded, postorder, reads, tensor_key, transfor
 from .restage import stage_of
 
 
-def ring_rows(op: Any) -> Expr:
+def circular_rows(op: Any) -> Expr:
     """Return how many rows a state of a scan has if it is a ring."""
     return op.init[0].shape[0] + 1
 
 
-def read_at_the_end(order: Sequence[Operation], results: Sequence[te.Tensor]) -> set[Key]:
+def states_read_at_end(order: Sequence[Operation], results: Sequence[te.Tensor]) -> set[Key]:
     """Return the states of scans of which only rows that a ring still has at the end are read.
 
     Parameters
@@ -48,14 +48,14 @@ def read_at_the_end(order: Sequence[Operation], results: Sequence[te.Tensor]) ->
             if key in found:
                 end = tensor.shape[0]
                 few = isinstance(op, te.ComputeOp) and reads_rows(
-                    [op], key, end - ring_rows(scans[key]), end
+                    [op], key, end - circular_rows(scans[key]), end
                 )
                 if not few:
                     found.remove(key)
     return found
 
 
-def looks_back(stages: Sequence[Operation], state: te.Tensor, op: Any, time: Axis) -> bool:
+def reads_recent_rows(stages: Sequence[Operation], state: te.Tensor, op: Any, time: Axis) -> bool:
     """Return whether the stages of a step read only the rows of a state that a ring has.
 
     Parameters
@@ -67,7 +67,7 @@ def looks_back(stages: Sequence[Operation], state: te.Tensor, op: Any, time: Axi
     time : Axis
         Of the step.
     """
-    return reads_rows(stages, tensor_key(state), time.var + 1 - ring_rows(op), time.var, [time])
+    return reads_rows(stages, tensor_key(state), time.var + 1 - circular_rows(op), time.var, [time])
 
 
 def reads_rows(
@@ -104,12 +104,12 @@ def reads_rows(
     return True
 
 
-def in_ring(row: Expr, rows: Expr) -> Expr:
+def circular_row(row: Expr, rows: Expr) -> Expr:
     """Return where a ring has a row."""
     return tirx.floormod(row, rows.astype(str(row.ty)))
 
 
-def reading_rings(op: Operation, rings: Mapping[Key, te.Tensor]) -> Operation:
+def read_circular_buffers(op: Operation, rings: Mapping[Key, te.Tensor]) -> Operation:
     """Return a stage that reads states where they are kept.
 
     Parameters
@@ -126,13 +126,13 @@ def reading_rings(op: Operation, rings: Mapping[Key, te.Tensor]) -> Operation:
         if ring is None:
             return node
         row, *rest = loaded(node)[1]
-        return ring(in_ring(row, ring.shape[0]), *rest)
+        return ring(circular_row(row, ring.shape[0]), *rest)
 
     return map_expressions(op, lambda root: transformed(root, change))
 
 
 def _is_short(op: Any) -> bool:
     """Return whether a ring has no fewer rows than the states."""
-    spare = tvm.sym.Analyzer().simplify(op.update[0].shape[0] - ring_rows(op))
+    spare = tvm.sym.Analyzer().simplify(op.update[0].shape[0] - circular_rows(op))
     rows = integer_value(spare)
     return rows is not None and rows <= 0

@@ -13,7 +13,7 @@ from tvm import te, tirx
 from ...errors import ArgumentError
 from ...tvm_fixes.hooks import compute_stage
 from ..common_subexpressions import shared
-from ..graph import Operation, outputs_of, reduce_with
+from ..graph import Operation, outputs_of, rebuild_reduction
 from ..guarded import within
 from ..indices.index_system import Axis
 from ..kinds import Kind, kind_of, marked
@@ -21,7 +21,7 @@ from ..reductions.reduce import OTHERS, stage_axes
 from ..scatter import Scatter, scatter_add, scatters_of
 from ..walk import Expr, inline_lets, is_load, substituted
 
-_LASTING = (Kind.CONTRACTION, Kind.MAP, Kind.REDUCE)
+_LASTING_KINDS = (Kind.CONTRACTION, Kind.MAP, Kind.REDUCE)
 """Kinds that a stage keeps when it loses or gains dimensions."""
 
 _SPATIAL, _REDUCED = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
@@ -123,7 +123,7 @@ def stage_of(op: Operation) -> Stage:
 def _lasting_attributes(op: Any) -> Mapping[str, Any]:
     """Return the attributes of a stage that hold for any part of it."""
     kind = kind_of(op)
-    if kind is None or kind in _LASTING:
+    if kind is None or kind in _LASTING_KINDS:
         return {} if kind is None else dict(op.attrs)
     return _general_attributes(op)
 
@@ -174,7 +174,7 @@ class _Compute(Stage):
         if isinstance(body, tirx.Reduce):
             loops = [_loop(axis, _REDUCED) for axis in reduced]
             count = len(body.source)
-            components = reduce_with(
+            components = rebuild_reduction(
                 body, roots[:count], roots[count], roots[count + 1 :], axis=loops
             )
             roots = [components[int(b.value_index)] for b in self.op.body]

@@ -218,10 +218,10 @@ class _Reversal:
             due = [i for i in arrived if i not in carried]
         if not arrived:  # no step reads the one before
             return heads
-        results = self._reversed(carried, arrived)
+        results = self._reverse_scan(carried, arrived)
         return {i: self._backwards(result) for i, result in results.items()}
 
-    def _reversed(
+    def _reverse_scan(
         self,
         carried: Mapping[int, te.Tensor],
         arrived: Mapping[int, list[Contribution | te.Tensor]],

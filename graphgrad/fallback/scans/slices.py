@@ -18,7 +18,7 @@ from tvm.sym import ProofStrength
 from ...errors import ArgumentError
 from ..backprop import is_float
 from ..constants import integer_value
-from ..graph import Key, Operation, outputs_of, scan_body, scan_with
+from ..graph import Key, Operation, outputs_of, rebuild_scan, scan_body
 from ..indices.linear_system import Axis, analyzer_of
 from ..kinds import map_stage
 from ..value_numbering import same
@@ -176,7 +176,7 @@ class Slicing:
 
     def _stage(self, part: Slice) -> Stage:
         """Return a stage at its place, its conditions and indices simplified."""
-        fresh = [from_zero(axis) for axis in part.readers]
+        fresh = [zero_based(axis) for axis in part.readers]
         renamed = [
             (axis.var, like(axis.var, new.var + axis.low))
             for axis, new in zip(part.readers, fresh, strict=True)
@@ -269,7 +269,7 @@ class Slicing:
             [self._at(tensor, part.place) for tensor in tensors]
             for tensors in (op.init, op.update, op.state_placeholder)
         )
-        return outputs_of(scan_with(op, init, update, states))
+        return outputs_of(rebuild_scan(op, init, update, states))
 
     def _at(self, tensor: te.Tensor, place: Place) -> te.Tensor:
         """Return a tensor at a place: its slice, or part of it if it is not one to be sliced."""
@@ -337,7 +337,7 @@ def _same_place(a: Place, b: Place) -> bool:
     return a.keys() == b.keys() and all(same(a[i], b[i]) for i in a)
 
 
-def from_zero(axis: Axis) -> Axis:
+def zero_based(axis: Axis) -> Axis:
     """Return a new loop of the same extent, from 0."""
     dtype = str(axis.var.ty)
     return Axis(te.var(axis.var.name, dtype), tirx.const(0, dtype), axis.extent)

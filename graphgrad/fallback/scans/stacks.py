@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import te
 
-from ..graph import Key, Operation, outputs_of, scan_body, scan_with, sources
+from ..graph import Key, Operation, outputs_of, rebuild_scan, scan_body, sources
 from ..indices.index_system import Axis
 from ..kinds import map_stage
 from ..walk import (
@@ -22,7 +22,7 @@ from ..walk import (
     transformed,
 )
 from .restage import like, stage_of
-from .slices import from_zero
+from .slices import zero_based
 
 
 class Stacking:
@@ -66,7 +66,7 @@ class Stacking:
             return op
         if isinstance(op, te.ScanOp):
             return self._scan(op)
-        axis = from_zero(self.parameter)
+        axis = zero_based(self.parameter)
         renamed = [(self.parameter.var, like(axis.var, axis.var + self.parameter.low))]
 
         def reading(node: Expr) -> Expr:
@@ -106,7 +106,7 @@ class Stacking:
         init, update = (
             [self._along(tensor, 1) for tensor in tensors] for tensors in (op.init, op.update)
         )
-        result = scan_with(op, init, update, states)
+        result = rebuild_scan(op, init, update, states)
         for tensor, stacked in zip(outputs_of(op), outputs_of(result), strict=True):
             self._record(tensor, stacked, 1)
         return result

@@ -21,7 +21,7 @@ from ..graph import STEPWISE, Key, Operation, listed, operations, outputs_of, re
 from ..kinds import map_stage
 from ..scatter import separated
 from ..walk import Expr, is_load, loaded, postorder, tensor_key, transformed
-from .checkpoints import in_front, row_of
+from .checkpoints import as_single_row, row_of
 from .restage import stage_of
 from .scan import Parts, Sweep, step, step_time
 from .stacks import Stacking
@@ -135,7 +135,7 @@ class _Backwards:
         )
         found = listed(result)
         inits = [
-            (self.op.init[i], in_front(row_of(rows, self.steps)))
+            (self.op.init[i], as_single_row(row_of(rows, self.steps)))
             for i, rows in zip(carried, found, strict=False)
             if tensor_key(self.op.init[i]) in self.sweep.active
         ]

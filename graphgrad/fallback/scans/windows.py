@@ -20,7 +20,7 @@ from ..scatter import scatters_of
 from ..walk import Expr, identity, is_load, loaded, postorder, tensor_key
 from .restage import stage_of
 
-_UNBOUNDED = 1 << 31
+_UNBOUNDED_EXTENT = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _moving(index: Expr, axes: Sequence[Axis], time: Axis) -> tuple[int, int, in
         if integer_value(axis.low) is not None and integer_value(axis.extent) is not None:
             analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
     bound = analyzer.const_int_bound(linear[1])
-    if bound.min_value < -_UNBOUNDED or bound.max_value > _UNBOUNDED:
+    if bound.min_value < -_UNBOUNDED_EXTENT or bound.max_value > _UNBOUNDED_EXTENT:
         return None
     return stride, int(bound.min_value), int(bound.max_value)
 

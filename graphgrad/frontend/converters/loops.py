@@ -17,7 +17,7 @@ from .node import Node, converter
 
 _TRUE = KnownValue.of_array(np.array(True))
 
-_MOST_UNROLLED = 256
+_MAX_UNROLLED_STEPS = 256
 """Steps of a loop that are written out one by one; a graph of more would take long to compile."""
 
 
@@ -74,7 +74,7 @@ def _unrolled(node: Node, count: int, reason: Exception | str) -> tuple[Any, ...
     """
     state = [node.value(index) for index in range(2, len(node.inputs))]
     last, rows, goes_on = list(node.inputs[2:]), [], True
-    for number in range(min(count, _MOST_UNROLLED)):
+    for number in range(min(count, _MAX_UNROLLED_STEPS)):
         step = KnownValue.of_array(np.array(number, "int64"))
         goes_on, values, known = _stepped(node, step, state)
         last = values[: len(state)]
@@ -83,10 +83,10 @@ def _unrolled(node: Node, count: int, reason: Exception | str) -> tuple[Any, ...
         state = [value if exact is None else exact for value, exact in pairs]
         if not goes_on:
             break
-    if goes_on and count > _MOST_UNROLLED:
+    if goes_on and count > _MAX_UNROLLED_STEPS:
         raise ModelError(
-            f"it takes more than {_MOST_UNROLLED} steps, which are too many to be written out one "
-            f"by one, as they have to be: {reason}"
+            f"it takes more than {_MAX_UNROLLED_STEPS} steps, which are too many to be written "
+            f"out one by one, as they have to be: {reason}"
         )
     results = [
         op.concat([op.expand_dims(row, [0]) for row in column], axis=0)
@@ -143,9 +143,9 @@ def scan_node(node: Node) -> tuple[Tensor, ...]:
     axes = _per_tensor(node, "scan_input_axes", count)
     backwards = _per_tensor(node, "scan_input_directions", count)
     rows = [_along(x, axis % x.ndim, 0) for x, axis in zip(rows, axes, strict=True)]
-    last, results = _scanned(node, start, _turned(rows, backwards))
+    last, results = _scanned(node, start, _flip_backwards(rows, backwards))
     axes = _per_tensor(node, "scan_output_axes", len(results))
-    results = _turned(results, _per_tensor(node, "scan_output_directions", len(results)))
+    results = _flip_backwards(results, _per_tensor(node, "scan_output_directions", len(results)))
     moved = [_along(y, 0, axis % y.ndim) for y, axis in zip(results, axes, strict=True)]
     return (*last, *moved)
 
@@ -159,7 +159,7 @@ def _batched_scan(node: Node) -> tuple[Tensor, ...]:
     backwards = _per_tensor(node, "directions", count)
 
     def element(carry: None, row: list[Tensor]) -> tuple[None, list[Tensor]]:
-        last, results = _scanned(node, row[:-count], _turned(row[-count:], backwards))
+        last, results = _scanned(node, row[:-count], _flip_backwards(row[-count:], backwards))
         return carry, [*last, *results]
 
     return tuple(scan(element, None, values)[1])
@@ -186,7 +186,7 @@ def _per_tensor(node: Node, name: str, count: int) -> list[int]:
     return numbers
 
 
-def _turned(tensors: Sequence[Tensor], backwards: Sequence[int]) -> list[Tensor]:
+def _flip_backwards(tensors: Sequence[Tensor], backwards: Sequence[int]) -> list[Tensor]:
     """Return tensors with those that are read or written backwards flipped."""
     pairs = zip(tensors, backwards, strict=True)
     return [op.flip(tensor, 0) if turned else tensor for tensor, turned in pairs]

@@ -20,7 +20,7 @@ def adagrad(node: Node) -> tuple[Tensor, ...]:
     rate = rate / (1.0 + count * node.attribute("decay_factor", 0.0))
 
     def step(x: Tensor, gradient: Tensor, squares: Tensor) -> tuple[Tensor, ...]:
-        gradient = _regularized(node, x, gradient)
+        gradient = _add_weight_decay(node, x, gradient)
         squares = squares + gradient * gradient
         return x - rate * gradient / (op.sqrt(squares) + _epsilon(node)), squares
 
@@ -38,7 +38,7 @@ def adam(node: Node) -> tuple[Tensor, ...]:
     def step(
         x: Tensor, gradient: Tensor, mean: Tensor, squares: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        gradient = _regularized(node, x, gradient)
+        gradient = _add_weight_decay(node, x, gradient)
         mean = alpha * mean + (1.0 - alpha) * gradient
         squares = beta * squares + (1.0 - beta) * gradient * gradient
         moved = x - rate * mean / (op.sqrt(squares) + _epsilon(node))
@@ -56,7 +56,7 @@ def momentum(node: Node) -> tuple[Tensor, ...]:
     weight = 1.0 + (node.attribute("beta") - 1.0) * later
 
     def step(x: Tensor, gradient: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
-        gradient = _regularized(node, x, gradient)
+        gradient = _add_weight_decay(node, x, gradient)
         velocity = alpha * velocity + weight * gradient
         direction = gradient + alpha * velocity if is_nesterov else velocity
         return x - rate * direction, velocity
@@ -78,7 +78,7 @@ def _epsilon(node: Node) -> float:
     return node.attribute("epsilon", 1e-6)
 
 
-def _regularized(node: Node, x: Tensor, gradient: Tensor) -> Tensor:
+def _add_weight_decay(node: Node, x: Tensor, gradient: Tensor) -> Tensor:
     """Return the gradient with that of half the squared norm of x."""
     return node.attribute("norm_coefficient", 0.0) * x + gradient
 

@@ -18,17 +18,17 @@ from tvm import tirx
 from ...ir.passes import Phase, compiler_pass
 from ...memory.argument_checks import CHECKED
 from ..cpu.vector_math import vectorize_math
-from .parallel import Built, Kernels, build, pieces_of, statements_in
+from .parallel import Built, Kernels, build, piece_count, statements_in
 from .thread_pool import stack_for_llvm
 
-_WORTH = 40
+_MIN_KERNEL_STATEMENTS = 40
 """Statements of a kernel that is built early: smaller ones are often changed by later passes."""
 
 _TOGETHER = 250
 """Statements that are worth an LLVM module, which takes some ten milliseconds by itself."""
 
 
-class _Early(NamedTuple):
+class _EarlyBuild(NamedTuple):
     """Kernels by name, as they are likely to be in the end, and the module of them."""
 
     kernels: dict[str, tirx.PrimFunc]
@@ -69,7 +69,7 @@ class EarlyBuilds:
         self._statements = 0
         self._waiting: dict[str, tirx.PrimFunc] = {}
         self._waiting_statements = 0
-        self._early: list[_Early] = []
+        self._early: list[_EarlyBuild] = []
         is_host = str(target.kind.name) == "llvm"
         spare = int(target.attrs.get("num-cores", 1)) - 1 if is_host else 0
         has_threads = spare > 0 and not self._context.instruments
@@ -101,14 +101,14 @@ class EarlyBuilds:
             return
         statements = statements_in(kernel)
         self._statements += statements
-        if statements >= _WORTH:
+        if statements >= _MIN_KERNEL_STATEMENTS:
             self._waiting[name] = kernel.with_attrs({"global_symbol": name, CHECKED: True})
             self._waiting_statements += statements
         # The module must be so large that it will not stay in one piece.
-        if self._waiting_statements >= _TOGETHER and pieces_of(self._statements) > 1:
+        if self._waiting_statements >= _TOGETHER and piece_count(self._statements) > 1:
             with stack_for_llvm():
                 built = self._threads.submit(self._build, self._waiting)
-            self._early.append(_Early(self._waiting, built))
+            self._early.append(_EarlyBuild(self._waiting, built))
             self._waiting, self._waiting_statements = {}, 0
 
     def taken(self, kernels: Kernels) -> dict[Any, Future[Built]]:

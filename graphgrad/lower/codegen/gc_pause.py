@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class _Pauses:
+class _GcPauses:
     """Those that are under way in the process: the collector is one of all threads."""
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class _Pauses:
                 gc.enable()
 
 
-_pauses = _Pauses()
+_gc_pauses = _GcPauses()
 
 
 @contextmanager
@@ -42,8 +42,8 @@ def pause_gc() -> Iterator[None]:
     process has imported: a tenth of a second and more each time. What is in no cycle is freed as
     ever.
     """
-    _pauses.begin()
+    _gc_pauses.begin()
     try:
         yield
     finally:
-        _pauses.end()
+        _gc_pauses.end()

@@ -34,10 +34,10 @@ Built: TypeAlias = tuple[tvm.runtime.Module, str]
 TakeEarly: TypeAlias = Callable[[Kernels], dict[Any, "Future[Built]"]]
 """Returns those of some kernels that are built already, or are being built; see `EarlyBuilds`."""
 
-_SMALLEST_PIECE = 500
+_MIN_PIECE_STATEMENTS = 500
 """Statements that are worth a module and a thread: they compile in about a second."""
 
-_EACH_KERNEL = 25
+_KERNEL_OVERHEAD_STATEMENTS = 25
 """Statements that take as long to compile as what comes with every kernel: reading arguments."""
 
 
@@ -87,7 +87,7 @@ def compile_kernels(
     taken = early(kernels) if early is not None else {}
     rest = {variable: kernel for variable, kernel in kernels.items() if variable not in taken}
     built = list(dict.fromkeys(taken.values()))  # one may be the module of several kernels
-    return _compiled_in_pieces(mod, target, _pieces(rest, target, count), built)
+    return _compile_pieces(mod, target, _pieces(rest, target, count), built)
 
 
 def _tir_pipeline() -> tuple[Any, Any, Any]:
@@ -103,7 +103,7 @@ def _tir_pipeline() -> tuple[Any, Any, Any]:
 register_tir_pipeline(PIPELINE, _tir_pipeline)
 
 
-class _ExecutableInPieces(vm_build.VMExecutable):
+class _PiecewiseExecutable(vm_build.VMExecutable):
     """An executable whose LLVM modules become machine code at once, when it is first loaded.
 
     One that is only exported, maybe for another processor, is not loaded. Each module comes with
@@ -136,9 +136,9 @@ def build(kernels: Kernels, target: tvm.target.Target) -> Built:
     return tirx.build(tvm.IRModule(kernels), target, PIPELINE), symbols[0]
 
 
-def _compiled_in_pieces(
+def _compile_pieces(
     mod: tvm.IRModule, target: tvm.target.Target, pieces: list[Piece], early: list[Future[Built]]
-) -> _ExecutableInPieces:
+) -> _PiecewiseExecutable:
     context = tvm.transform.PassContext.current()  # of this thread; others have contexts of theirs
 
     def built_piece(piece: Piece) -> Built:
@@ -153,7 +153,7 @@ def _compiled_in_pieces(
         first.import_module(other)  # where the machine looks for kernels, and what is exported
     # The linker of `vm_build._vmlink`, which takes one module of kernels only as it builds it.
     linked = vm_build._ffi_api.VMLink(builder, target, first, [], {})
-    return _ExecutableInPieces(linked, built, len(pieces))
+    return _PiecewiseExecutable(linked, built, len(pieces))
 
 
 def _emit(built: Built) -> None:
@@ -165,13 +165,13 @@ def _emit(built: Built) -> None:
 def _count(mod: tvm.IRModule, kernels: Kernels, most: int) -> int:
     """Return into how many pieces of the same size to divide the kernels of a module."""
     sizes = [statements_in(func) for func in kernels.values() if not _is_check(func)]
-    count = min(most, len(sizes), pieces_of(sum(sizes)))
+    count = min(most, len(sizes), piece_count(sum(sizes)))
     return count if count > 1 and _may_be_split(mod, kernels) else 1
 
 
-def pieces_of(statements: int) -> int:
+def piece_count(statements: int) -> int:
     """Return into how many pieces kernels may be divided that have so many statements in all."""
-    return statements // _SMALLEST_PIECE
+    return statements // _MIN_PIECE_STATEMENTS
 
 
 def _pieces(kernels: Kernels, target: tvm.target.Target, count: int) -> list[Piece]:
@@ -187,7 +187,7 @@ def _pieces(kernels: Kernels, target: tvm.target.Target, count: int) -> list[Pie
     for variable in sorted(sizes, key=lambda v: (-sizes[v], v.name_hint)):
         lightest = loads.index(min(loads))
         dealt[lightest][variable] = kernels[variable]
-        loads[lightest] += sizes[variable] + _EACH_KERNEL
+        loads[lightest] += sizes[variable] + _KERNEL_OVERHEAD_STATEMENTS
     pieces = [Piece(each, target) for each in dealt]
     return [*pieces, Piece(checks, _without_optimization(target))] if checks else pieces
 

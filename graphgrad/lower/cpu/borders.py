@@ -69,7 +69,7 @@ def read_inside_borders(func: tirx.PrimFunc) -> tirx.PrimFunc:
             if any(buffer_of(load).same_as(buffer) for load in stage.loads)
         }
         block = block_of(nests[number])
-        if not stage.reduced and read and _reads_inside(stage, block, borders):
+        if not stage.reduced and read and _stays_inside_borders(stage, block, borders):
             axes = [(tvm.ir.Var(v.var.name, v.var.ty), v.dom, v.iter_type) for v in block.iter_vars]
             values = {v.var: axis[0] for v, axis in zip(block.iter_vars, axes, strict=True)}
             nests[number], changed = restated(block, axes, values, read, stage.name), True
@@ -83,7 +83,7 @@ def _moved(border: Border) -> Places:
     return places
 
 
-def _reads_inside(stage: Stage, block: Any, borders: Mapping[Any, Border]) -> bool:
+def _stays_inside_borders(stage: Stage, block: Any, borders: Mapping[Any, Border]) -> bool:
     """Return whether it is certain that a stage reads of copies nothing but what is copied."""
     analyzer = tvm.sym.Analyzer()
     for iterator in block.iter_vars:

@@ -77,7 +77,7 @@ def joined(body: Any, stand_ins: Sequence[BufferView]) -> Any:
         One may stand for another that comes before it.
     """
     for stand_in in reversed(stand_ins):
-        body = _joined(body, stand_in)
+        body = _merge_view(body, stand_in)
     return body
 
 
@@ -162,7 +162,7 @@ def _simplified(
     return tvm_ffi.structural_map(statement, changes)
 
 
-def _joined(body: Any, stand_in: BufferView) -> Any:
+def _merge_view(body: Any, stand_in: BufferView) -> Any:
     own, whole = stand_in.own, stand_in.whole
 
     def store(node: Any) -> Any:

@@ -46,7 +46,7 @@ from .buffer_views import block_of, replace_nests, restated
 from .map import SMALL
 from .rowwise.accumulation import Accumulation, accumulations_of
 
-_FRACTION = 16
+_MIN_WORK_RATIO = 16
 """How many times larger a stage's work is, at least, than what is laid out for it."""
 
 
@@ -86,7 +86,7 @@ def _may_change(stage: Stage) -> bool:
         return False
     if stage.conditional or len(stage.stores) != 1 or reuses_operands(stage):
         return False
-    return len(_long(stage.reduced)) > 1 or any(_divides(load.indices) for load in stage.loads)
+    return len(_long_axes(stage.reduced)) > 1 or any(_divides(load.indices) for load in stage.loads)
 
 
 def _divides(indices: Any) -> bool:
@@ -95,7 +95,7 @@ def _divides(indices: Any) -> bool:
     return bool(found)
 
 
-def _long(axes: Sequence[Axis]) -> list[Axis]:
+def _long_axes(axes: Sequence[Axis]) -> list[Axis]:
     return [axis for axis in axes if axis.extent != 1]
 
 
@@ -122,14 +122,14 @@ def _groups_of(stage: Stage) -> _Groups | None:
 
     All that is read along the members lies in memory as the groups do, side by side.
     """
-    for members in _long(stage.reduced):
+    for members in _long_axes(stage.reduced):
         along = [load for load in stage.loads if uses(load, members.var)]
         if not along or any(stride(load, members.var) != 1 for load in along):
             continue
-        positions = [axis for axis in _long(stage.reduced) if axis is not members]
-        if volume(positions) < _FRACTION:
+        positions = [axis for axis in _long_axes(stage.reduced) if axis is not members]
+        if volume(positions) < _MIN_WORK_RATIO:
             continue
-        for groups in _long(stage.spatial):
+        for groups in _long_axes(stage.spatial):
             if all(stride(load, groups.var) == volume([members]) for load in along):
                 return _Groups(groups, members)
     return None
@@ -165,7 +165,7 @@ class _Copy:
         """Return the nest that fills it, given the block that reads the same."""
         store = tirx.BufferStore(self.buffer, self.load, [axis.var for axis in self.axes])
         spatial = [replace(axis, reduced=False) for axis in self.axes]
-        axes, values = _renamed(block, spatial)
+        axes, values = _rename_axes(block, spatial)
         return restated(SBlock([], [], [], name, store), axes, values, {}, name)
 
 
@@ -192,13 +192,13 @@ class _Writer:
             divides = any(_divides(load.indices) for load in stage.loads)
             return (divides and self._smooth_reads(stage, nest)) or [nest]
         sums = accumulations_of(stage, block_of(nest))
-        return [nest] if sums is None else self._in_two_steps(stage, nest, groups, sums[0])
+        return [nest] if sums is None else self._split_reduction(stage, nest, groups, sums[0])
 
-    def _in_two_steps(
+    def _split_reduction(
         self, stage: Stage, nest: Any, groups: _Groups, sums: Accumulation
     ) -> list[Any]:
         """Return a reduction by groups as one for each member, and one of these."""
-        spatial, reduced = _long(stage.spatial), _long(stage.reduced)
+        spatial, reduced = _long_axes(stage.spatial), _long_axes(stage.reduced)
         outer = [axis for axis in spatial if axis is not groups.groups]
         positions = [axis for axis in reduced if axis is not groups.members]
         member = Axis(tvm.ir.Var("member", groups.groups.var.ty), groups.all_members, False)
@@ -206,17 +206,17 @@ class _Writer:
         place = [axis.var for axis in outer]
         place.append(groups.groups.var * groups.size + groups.members.var)
 
-        axes, values = _renamed(block_of(nest), [*outer, member, *positions])
+        axes, values = _rename_axes(block_of(nest), [*outer, member, *positions])
         values[groups.groups.var] = tirx.floordiv(values[member.var], groups.size)
         values[groups.members.var] = tirx.floormod(values[member.var], groups.size)
-        block = _accumulating(sums, sums.element, between, place)
+        block = _accumulation_block(sums, sums.element, between, place)
         first = restated(block, axes, values, {}, self._name(f"{stage.name}_by_member"))
         made = self._smooth_reads(self._stage(first), first)
         if made is None:
             return [nest]
         self.buffers.append(between)
-        axes, values = _renamed(block_of(nest), [*spatial, groups.members])
-        block = _accumulating(
+        axes, values = _rename_axes(block_of(nest), [*spatial, groups.members])
+        block = _accumulation_block(
             sums, tirx.BufferLoad(between, place), sums.store.buffer, list(sums.store.indices)
         )
         return [*made, restated(block, axes, values, {}, stage.name)]
@@ -229,7 +229,7 @@ class _Writer:
         list of Stmt or None
             The same nest alone if there is nothing to do; None if something cannot be done.
         """
-        vector = next(reversed(_long(stage.spatial)), None)
+        vector = next(reversed(_long_axes(stage.spatial)), None)
         if vector is None or any(_is_rough(store, vector) for store in stage.stores):
             return None
         copies: list[_Copy] = []
@@ -237,10 +237,10 @@ class _Writer:
         for load in stage.loads:
             if not _is_rough(load, vector) or _in_place_of(load, smooth) is not load:
                 continue
-            other = None if self._is_own(load.source) else _beyond_its_end(load, vector)
+            other = None if self._is_own(load.source) else _merge_digit_reads(load, vector)
             if other is None:
                 used = _axes_used(stage, load, vector)
-                if volume(used) * _FRACTION > stage.work or _is_indirect(load):
+                if volume(used) * _MIN_WORK_RATIO > stage.work or _is_indirect(load):
                     return None
                 copy = next((one for one in self._copies if one.is_of(load, used)), None)
                 if copy is None:
@@ -253,7 +253,7 @@ class _Writer:
         block = block_of(nest)
         body = replace_nodes(block.body, Load, lambda node: _in_place_of(node, smooth))
         changed = SBlock(block.iter_vars, [], [], stage.name, body, block.init)
-        axes, values = _renamed(block, _long(stage.axes))
+        axes, values = _rename_axes(block, _long_axes(stage.axes))
         self._copies += copies
         self.buffers += [copy.buffer for copy in copies]
         names = [self._name(f"{stage.name}_along") for _ in copies]
@@ -277,7 +277,9 @@ class _Writer:
         return wanted
 
 
-def _accumulating(sums: Accumulation, element: Any, into: Any, place: Sequence[Any]) -> SBlock:
+def _accumulation_block(
+    sums: Accumulation, element: Any, into: Any, place: Sequence[Any]
+) -> SBlock:
     """Return a block that does nothing but accumulate elements at a place."""
     value = sums.combine(tirx.BufferLoad(into, place), element)
     start = tirx.BufferStore(into, sums.start, place)
@@ -286,11 +288,13 @@ def _accumulating(sums: Accumulation, element: Any, into: Any, place: Sequence[A
 
 def _axes_used(stage: Stage, load: Any, vector: Axis) -> list[Axis]:
     """Return the axes along which what is read differs, or may, with the vector as the last."""
-    others = [axis for axis in _long(stage.axes) if axis is not vector and uses(load, axis.var)]
+    others = [
+        axis for axis in _long_axes(stage.axes) if axis is not vector and uses(load, axis.var)
+    ]
     return [*others, vector]
 
 
-def _beyond_its_end(load: Any, vector: Axis) -> Any | None:
+def _merge_digit_reads(load: Any, vector: Axis) -> Any | None:
     """Return a read at quotient and remainder of an axis, in two dimensions, as one in the second.
 
     None if it is something else.
@@ -330,7 +334,7 @@ def _in_place_of(load: Any, changes: Iterable[tuple[Any, Any]]) -> Any:
     return next((new for old, new in changes if tvm_ffi.structural_equal(old, load)), load)
 
 
-def _renamed(block: SBlock, axes: Sequence[Axis]) -> tuple[list[Any], dict[Any, Any]]:
+def _rename_axes(block: SBlock, axes: Sequence[Axis]) -> tuple[list[Any], dict[Any, Any]]:
     """Return axes with variables of their own, and those for a block's; all its others are 0."""
     values = {iterator.var: iterator.dom.min for iterator in block.iter_vars}
     values.update({axis.var: tvm.ir.Var(axis.var.name, axis.var.ty) for axis in axes})

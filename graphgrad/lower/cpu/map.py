@@ -11,7 +11,7 @@ from ...ir.kernel_structure import Axis, Stage, buffer_of, is_conditional, stati
 from ...ir.visits import visit_nodes
 from .vector_unit import VectorUnit
 
-PARALLEL_TRIPS = 32
+MIN_PARALLEL_TRIPS = 32
 """Trips that a parallel loop should have, so that any number of cores shares them evenly."""
 
 SMALL = 1 << 14
@@ -40,9 +40,9 @@ def schedule_map(sch: Schedule, stage: Stage, unit: VectorUnit) -> None:
 def parallel_leading(sch: Schedule, loops: list[Any]) -> None:
     """Run in parallel just enough leading loops, as one, to have work for every core."""
     trips, count = 1, 0
-    while count < len(loops) and trips < PARALLEL_TRIPS:
+    while count < len(loops) and trips < MIN_PARALLEL_TRIPS:
         extent = extent_of(sch, loops[count])
-        trips *= PARALLEL_TRIPS if extent is None else extent
+        trips *= MIN_PARALLEL_TRIPS if extent is None else extent
         count += 1
     sch.parallel(sch.fuse(*loops[:count]) if count > 1 else loops[0])
 

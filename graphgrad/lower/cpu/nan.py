@@ -42,13 +42,13 @@ def vectorize_nan_tests(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def in_loop(loop: tirx.For) -> Any:
         if loop.kind != tirx.ForKind.VECTORIZED:
             return loop
-        return tvm_ffi.structural_map(loop, (tvm.ir.Call, _by_bits))
+        return tvm_ffi.structural_map(loop, (tvm.ir.Call, _nan_by_bits))
 
     body = tvm_ffi.structural_map(func.body, (tirx.For, in_loop))
     return func if body.same_as(func.body) else func.with_body(body)
 
 
-def _by_bits(call: Any) -> Any:
+def _nan_by_bits(call: Any) -> Any:
     if not call.op.same_as(_IS_NAN):
         return call
     [value] = call.args

@@ -23,7 +23,7 @@ def simplify_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Index by quotients and remainders only where blocks have to."""
     if not _divides(func.body):
         return func
-    return func.with_body(replace_nodes(func.body, SBlock, _plain))
+    return func.with_body(replace_nodes(func.body, SBlock, _simplify_block))
 
 
 def _divides(node: Any) -> bool:
@@ -32,7 +32,7 @@ def _divides(node: Any) -> bool:
     return bool(found)
 
 
-def _plain(block: SBlock) -> SBlock:
+def _simplify_block(block: SBlock) -> SBlock:
     if not block.iter_vars or not _divides(block.body):
         return block
     analyzer = tvm.sym.Analyzer()

@@ -17,7 +17,7 @@ from ...ir.kernel_structure import Axis, Stage, buffer_of, stride, volume
 from ...ir.tensor import bits
 from ..kernels.epilogue import Epilogue
 from .map import (
-    PARALLEL_TRIPS,
+    MIN_PARALLEL_TRIPS,
     SMALL,
     extent_of,
     fusable_suffix,
@@ -26,29 +26,29 @@ from .map import (
 )
 from .vector_unit import VectorUnit
 
-_FEW = 8
+_MIN_PARALLEL_OUTPUTS = 8
 """Outputs below which one output is computed by several cores."""
 
 _UNROLLED_VECTORS = 4
 """Independent partial sums per core, in vectors: hides the latency of an addition."""
 
-_VECTORS_OF_ROW = 32
+_MAX_ROW_VECTORS = 32
 """Vectors of a whole row of outputs that are computed side by side. These are more than there are
 registers: the sums wait in the nearest cache."""
 
-_NEAR = 1 << 19
+_NEAR_CACHE_BYTES = 1 << 19
 """Bytes that a core's own cache keeps from one walk through them to the next."""
 
-_TERMS_PER_LANE = 8
+_MIN_TERMS_PER_LANE = 8
 """Terms that a lane must add up, or combining the lanes costs more than they save."""
 
-_LONGEST = 4096
+_MAX_ACCUMULATORS = 4096
 """Accumulators per core where the outputs cannot be cut into equal vectors."""
 
-_SHORT = 16
+_MAX_UNROLLED_TERMS = 16
 """Terms that the code generator unrolls, where it can vectorize along the outputs by itself."""
 
-_LARGEST_STEP = 4
+_MAX_VECTOR_STRIDE = 4
 """Reading every fourth element is still worth vectorizing, as pooling windows do."""
 
 
@@ -71,14 +71,14 @@ def schedule_reduction(
     block = sch.get_sblock(stage.name)
     after = [sch.get_sblock(epilogue.stage.name) for epilogue in epilogues]
     if stage.work < SMALL:
-        _behind_results(sch, stage, after)
+        _compute_epilogues(sch, stage, after)
         _define_empty(sch, block, stage)
-    elif volume(stage.reduced) <= _SHORT and not _is_neat(stage, unit):
+    elif volume(stage.reduced) <= _MAX_UNROLLED_TERMS and not _is_neat(stage, unit):
         _scalar(sch, block, stage, after)
     elif _outputs_are_vectors(stage, unit):
-        _across_outputs(sch, block, stage, unit, after)
+        _vectorize_outputs(sch, block, stage, unit, after)
     elif _terms_are_vectors(stage, unit):
-        _along_terms(sch, block, stage, unit, after)
+        _vectorize_terms(sch, block, stage, unit, after)
     else:
         _scalar(sch, block, stage, after)
 
@@ -96,14 +96,14 @@ def vector_length(extent: int, lanes: int, most: int) -> int:
     return max(d for d in range(1, lanes + 1) if extent % d == 0)
 
 
-def _across_outputs(
+def _vectorize_outputs(
     sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, after: list[Any]
 ) -> None:
     """Accumulate a vector of neighboring outputs in registers."""
     last = stage.spatial[-1]
     assert last.extent is not None
     lanes = unit.lanes(stage.dtype)
-    length = _side_by_side(stage, unit)
+    length = _outputs_side_by_side(stage, unit)
     explicit = length % lanes == 0 or 2 * length == lanes
     if not explicit:
         length = last.extent  # the code generator cuts it into vectors and a remainder
@@ -112,7 +112,7 @@ def _across_outputs(
     block, chunks = _split_over_cores(sch, block, stage, trips)
     if chunks:
         part = vector_length(last.extent, lanes, _UNROLLED_VECTORS)
-        _behind_results(sch, stage, after, chunks, part)
+        _compute_epilogues(sch, stage, after, chunks, part)
         after = []
     loops = sch.get_loops(block)
     lead, loops = loops[:chunks], loops[chunks:]
@@ -124,7 +124,7 @@ def _across_outputs(
     _accumulate_in_registers(sch, nest, len(stage.stores), explicit, after)
 
 
-def _side_by_side(stage: Stage, unit: VectorUnit) -> int:
+def _outputs_side_by_side(stage: Stage, unit: VectorUnit) -> int:
     """Return how many neighboring outputs to compute side by side.
 
     Whole rows, if they are few vectors, where the terms of a task fit no cache near its core: to
@@ -136,11 +136,11 @@ def _side_by_side(stage: Stage, unit: VectorUnit) -> int:
     lanes = unit.lanes(stage.dtype)
     vectors, rest = divmod(last.extent, lanes)
     terms = volume(stage.reduced)
-    if volume(stage.spatial[:-1]) < _FEW:
-        terms //= _chunks(stage.reduced[0].extent)
+    if volume(stage.spatial[:-1]) < _MIN_PARALLEL_OUTPUTS:
+        terms //= _chunk_count(stage.reduced[0].extent)
     width = max((bits(str(buffer_of(load).dtype)) for load in stage.loads), default=0) // 8
-    is_far = terms * last.extent * width > _NEAR
-    if is_far and not rest and vectors <= _VECTORS_OF_ROW and _odd_factor(vectors) in (1, 3):
+    is_far = terms * last.extent * width > _NEAR_CACHE_BYTES
+    if is_far and not rest and vectors <= _MAX_ROW_VECTORS and _odd_factor(vectors) in (1, 3):
         return last.extent
     return vector_length(last.extent, lanes, _UNROLLED_VECTORS)
 
@@ -150,7 +150,7 @@ def _odd_factor(number: int) -> int:
     return number // (number & -number) if number else 0
 
 
-def _along_terms(
+def _vectorize_terms(
     sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, after: list[Any]
 ) -> None:
     """Keep one partial result per lane, and per core if there are few outputs; then combine."""
@@ -160,7 +160,11 @@ def _along_terms(
     terms = sch.fuse(*reduced[-suffix:]) if suffix > 1 else reduced[-1]
     head, lane = sch.split(terms, [None, length])
     rest = [*reduced[:-suffix], head]
-    chunks = _chunks(extent_of(sch, rest[0])) if volume(stage.spatial) < _FEW else 1
+    chunks = (
+        _chunk_count(extent_of(sch, rest[0]))
+        if volume(stage.spatial) < _MIN_PARALLEL_OUTPUTS
+        else 1
+    )
     chunk, rest[0] = sch.split(rest[0], [chunks, None])
     sch.reorder(*spatial, chunk, lane, *rest)
     partial = sch.rfactor(sch.fuse(chunk, lane), len(stage.stores[0].indices))
@@ -170,7 +174,7 @@ def _along_terms(
     sch.reorder(*across, *rest, lane)
     nest = _Nest(partial, across, rest[0], lane)
     _accumulate_in_registers(sch, nest, len(stage.stores), True, [])
-    _behind_results(sch, stage, after)
+    _compute_epilogues(sch, stage, after)
     if volume(stage.spatial) * chunks * length >= SMALL:
         final = sch.get_loops(sch.get_sblock(stage.name))[: len(spatial)]
         parallel_leading(sch, final)
@@ -178,7 +182,7 @@ def _along_terms(
 
 def _scalar(sch: Schedule, block: Any, stage: Stage, after: list[Any]) -> None:
     block, chunks = _split_over_cores(sch, block, stage, volume(stage.spatial))
-    _behind_results(sch, stage, after, chunks)
+    _compute_epilogues(sch, stage, after, chunks)
     loops = sch.get_loops(block)
     outer = loops[: chunks + len(stage.spatial)]
     if outer:
@@ -193,15 +197,15 @@ def _split_over_cores(sch: Schedule, block: Any, stage: Stage, trips: int) -> tu
     """
     loops = sch.get_loops(block)
     first = len(stage.spatial)
-    chunks = _chunks(stage.reduced[0].extent)
-    if trips >= _FEW or chunks == 1 or not _is_associative(stage):
+    chunks = _chunk_count(stage.reduced[0].extent)
+    if trips >= _MIN_PARALLEL_OUTPUTS or chunks == 1 or not _is_associative(stage):
         return block, 0
     chunk, rest = sch.split(loops[first], [chunks, None])
     sch.reorder(chunk, *loops[:first], rest, *loops[first + 1 :])
     return sch.rfactor(chunk, 0), 1
 
 
-def _behind_results(
+def _compute_epilogues(
     sch: Schedule, stage: Stage, after: list[Any], chunks: int = 0, length: int = 1
 ) -> None:
     """Compute epilogues of a stage where results are complete, so that those need no memory.
@@ -282,8 +286,8 @@ def _outputs_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
         return False
     last, lanes = stage.spatial[-1], unit.lanes(stage.dtype)
     extent = volume([last])
-    wide = extent % lanes == 0 or lanes // 2 <= extent <= _LONGEST
-    return wide and _moves_smoothly(stage, last, _LARGEST_STEP)
+    wide = extent % lanes == 0 or lanes // 2 <= extent <= _MAX_ACCUMULATORS
+    return wide and _moves_smoothly(stage, last, _MAX_VECTOR_STRIDE)
 
 
 def _terms_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
@@ -305,7 +309,7 @@ def _moves_smoothly(stage: Stage, axis: Axis, most: int) -> bool:
 def _term_vector(stage: Stage, unit: VectorUnit) -> int:
     """Return how many partial results to keep; 1 if there are too few terms for a vector."""
     length, lanes = volume(stage.reduced[-_fusable_terms(stage) :]), unit.lanes(stage.dtype)
-    most = min(volume(stage.reduced) // (lanes * _TERMS_PER_LANE), _UNROLLED_VECTORS)
+    most = min(volume(stage.reduced) // (lanes * _MIN_TERMS_PER_LANE), _UNROLLED_VECTORS)
     return vector_length(length, lanes, most) if most else 1
 
 
@@ -328,8 +332,8 @@ def _is_associative(stage: Stage) -> bool:
     return all(isinstance(v, tirx.Add | tirx.Mul | tirx.Max | tirx.Min) for v in stage.values)
 
 
-def _chunks(extent: int | None) -> int:
+def _chunk_count(extent: int | None) -> int:
     """Return into how many equal parts to cut a reduction so that cores can share it."""
     if not extent:
         return 1
-    return max(d for d in range(1, PARALLEL_TRIPS + 1) if extent % d == 0)
+    return max(d for d in range(1, MIN_PARALLEL_TRIPS + 1) if extent % d == 0)

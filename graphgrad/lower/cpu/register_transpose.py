@@ -103,7 +103,7 @@ def transposed(rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         # parts as there are elements. What has been stored is loaded and no more.
         if exchanges and exchanges % 2 == 0:
             vectors = [_kept(vector, dtype, len(rows), statements) for vector in vectors]
-        vectors = _exchanged(vectors, 1 << exchanges)
+        vectors = _exchange_lanes(vectors, 1 << exchanges)
         exchanges += 1
     return statements, vectors
 
@@ -125,7 +125,7 @@ def _kept(vector: Any, dtype: str, lanes: int, statements: list[Any]) -> Any:
     return _loaded(buffer, [index(0)], lanes)
 
 
-def _exchanged(vectors: list[Any], distance: int) -> list[Any]:
+def _exchange_lanes(vectors: list[Any], distance: int) -> list[Any]:
     """Return vectors in which one bit of their number and of the lanes' have changed places.
 
     After this has been done for all bits, the elements of a vector have become those of a lane.

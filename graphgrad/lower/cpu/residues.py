@@ -33,7 +33,7 @@ from ...ir.kernel_structure import (
 from ...ir.passes import Phase, compiler_pass
 from .buffer_views import BufferView, Places, block_of, replace_nests, restated
 
-_MOST_PARTS = 16
+_MAX_PARTS = 16
 """Parts of a tensor at most, each a loop nest of its own to compile."""
 
 
@@ -83,7 +83,7 @@ def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...]
         modulus == 1 or (static(v.dom.min) == 0 and static(v.dom.extent))
         for v, modulus in zip(iterators, moduli, strict=True)
     )
-    return moduli if known and 1 < prod(moduli) <= _MOST_PARTS else None
+    return moduli if known and 1 < prod(moduli) <= _MAX_PARTS else None
 
 
 def _divisors(value: Any) -> dict[Any, int]:

@@ -32,7 +32,7 @@ from .split_reduction import split_reductions
 from .vector_unit import VectorUnit
 from .winograd import nest_of as winograd_nest_of
 
-_TRIVIAL_BODY = 4
+_MAX_TRIVIAL_OPERATIONS = 4
 """Operations that may be repeated for every reader of a broadcast value."""
 
 _SCHEDULED = "tirx.is_scheduled"
@@ -94,7 +94,7 @@ def _scheduled(func: tirx.PrimFunc, unit: VectorUnit, winograd: bool) -> tirx.Pr
     try:
         inline_maps(sch, may_repeat)
         sch = _join_siblings(sch)
-        sch, stand_ins = _taken_apart(sch)
+        sch, stand_ins = _split_stages(sch)
         body = _schedule_stages(sch, unit, winograd, stand_ins)
     except (ScheduleError, tvm.error.InternalError):
         return func  # what TVM's primitives refuse, or fail at, runs as it was built
@@ -111,7 +111,7 @@ def _join_siblings(sch: Schedule) -> Schedule:
     return sch if together.same_as(func) else _schedule_of(together) or sch
 
 
-def _taken_apart(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
+def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
     """Return a schedule in which stages that choose by remainders are taken apart.
 
     It is the same schedule if there are none, or if TVM refuses to make another one, because of
@@ -213,7 +213,7 @@ def _schedule_stage(
 
 def may_repeat(stage: Stage, operations: int) -> bool:
     """Return whether a map may be computed more often than it has elements; see `inline_maps`."""
-    return operations <= _TRIVIAL_BODY and not stage.calls and not _divides(stage)
+    return operations <= _MAX_TRIVIAL_OPERATIONS and not stage.calls and not _divides(stage)
 
 
 def _divides(stage: Stage) -> bool:

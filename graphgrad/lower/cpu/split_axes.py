@@ -82,12 +82,12 @@ def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
         if readers and not stage.reduced:
             continue
         reader = block_of(nests[readers[0]]) if len(readers) == 1 else None
-        nests[number] = _over_digits(block, split, {written: (own, split.apart)})
+        nests[number] = _split_nest(block, split, {written: (own, split.apart)})
         if reader is not None and is_among(written, internal) and _follows(reader, written, split):
             result = reader.body.buffer
             whole = _add_dimension(result, split)
             moved = {written: (own, split.apart), result: (whole, split.apart)}
-            nests[readers[0]] = _over_digits(reader, split, moved)
+            nests[readers[0]] = _split_nest(reader, split, moved)
             internal = [buffer for buffer in internal if not buffer.same_as(written)]
             internal += [own, whole]
             stand_ins.append(BufferView(whole, result, split.together))
@@ -155,7 +155,7 @@ def _is_whole(block: SBlock, position: int) -> bool:
     )
 
 
-def _over_digits(block: SBlock, split: _Split, moved: Mapping[Any, tuple[Any, Places]]) -> Any:
+def _split_nest(block: SBlock, split: _Split, moved: Mapping[Any, tuple[Any, Places]]) -> Any:
     """Return the nest of a block in which the axis of one dimension of its result is two."""
     chosen = block.body.indices[split.position]
     axes, values = [], {}

@@ -22,16 +22,16 @@ from ...ir.kernel_structure import Axis, Stage, stages, statements_of, stride, v
 from ...ir.passes import Phase, compiler_pass
 from ...ir.tensor import bits
 from .buffer_views import block_of, replace_nests, restated
-from .map import PARALLEL_TRIPS, SMALL
+from .map import MIN_PARALLEL_TRIPS, SMALL
 from .rowwise.accumulation import Accumulation, accumulations_of, maximum, minimum
 
-_FEW = 16
+_MIN_TASKS = 16
 """Tasks below which not every core may have one."""
 
-_NARROW = 128
+_MIN_NEIGHBOR_RESULTS = 128
 """Neighboring results from which on they are tasks themselves, or rows of terms are."""
 
-_LARGEST_ROW = 1 << 18
+_MAX_WHOLE_ROW_BYTES = 1 << 18
 """Bytes of a row from which on it is cut."""
 
 
@@ -85,14 +85,14 @@ def _cut(stage: Stage) -> _Cut | None:
     last = stage.reduced[-1]
     along = any(stride(load, last.var) == 1 for load in stage.loads)
     results = volume(stage.spatial)
-    tasks = results if along or results >= _NARROW else 1
+    tasks = results if along or results >= _MIN_NEIGHBOR_RESULTS else 1
     row = volume(stage.reduced) * bits(stage.dtype) // 8
     wanted = max(
-        -(-PARALLEL_TRIPS // tasks) if tasks < _FEW else 1,
-        -(-row // _LARGEST_ROW) if along else 1,
+        -(-MIN_PARALLEL_TRIPS // tasks) if tasks < _MIN_TASKS else 1,
+        -(-row // _MAX_WHOLE_ROW_BYTES) if along else 1,
     )
     longest = max(stage.reduced, key=lambda axis: volume([axis]))
-    axis = next((a for a in stage.reduced if volume([a]) >= min(wanted, _FEW)), longest)
+    axis = next((a for a in stage.reduced if volume([a]) >= min(wanted, _MIN_TASKS)), longest)
     length = -(-volume([axis]) // wanted)
     parts = -(-volume([axis]) // length)
     return _Cut(axis, parts, length) if parts > 1 else None

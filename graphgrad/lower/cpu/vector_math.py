@@ -101,10 +101,10 @@ def _write_arithmetic(root: SBlockRealize) -> SBlockRealize:
         changed = [part for one in statements_of(block) for part in values.written_out(one)]
         buffers.extend(values.buffers)
         # TVM moves a buffer into the vectorized loop that alone uses it, and then gets it wrong.
-        return sequence(*(_loop_of_its_own(loop, store) for store in changed))
+        return sequence(*(_own_loop(loop, store) for store in changed))
 
     def in_scalars(block: SBlock) -> SBlock:
-        if not block.iter_vars or not _may_be_written_out(block.body):
+        if not block.iter_vars or not _may_be_expanded(block.body):
             return block
         values = _Values(tirx.const(1, "int32"), tirx.const(0, "int32"))
         changed = [part for one in statements_of(block.body) for part in values.written_out(one)]
@@ -124,13 +124,13 @@ def _vectorized_block(loop: tirx.For) -> Any | None:
     realize, block = loop.body, loop.body.block
     if static(realize.predicate) != 1 or block.init is not None or block.alloc_buffers:
         return None
-    if not _may_be_written_out(block.body):
+    if not _may_be_expanded(block.body):
         return None
     pairs = zip(block.iter_vars, realize.iter_values, strict=True)
     return substitute_values(block.body, {iterator.var: value for iterator, value in pairs})
 
 
-def _may_be_written_out(body: Any) -> bool:
+def _may_be_expanded(body: Any) -> bool:
     """Return whether what functions are called with may be computed in front of the stores.
 
     What a variable is bound to within an expression is not known there.
@@ -149,7 +149,7 @@ def _is_store_or_number(statement: Any) -> bool:
     return isinstance(statement, tirx.BufferStore)
 
 
-def _loop_of_its_own(old: tirx.For, store: Any) -> tirx.For:
+def _own_loop(old: tirx.For, store: Any) -> tirx.For:
     own = variable(old.loop_var.name, str(old.loop_var.ty))
     return loop(own, old.extent, substitute_values(store, {old.loop_var: own}), old.kind, old.min)
 
@@ -177,7 +177,7 @@ def _calls_under_condition(node: Any) -> bool:
     return bool(found)
 
 
-def is_arithmetic(call: Any) -> bool:
+def is_expandable(call: Any) -> bool:
     """Return whether a call can be written out, where it is in a map and under no condition."""
     return _function(call) is not None
 
@@ -257,7 +257,7 @@ class _Values:
 def _exp(keep: _Values, x: Any) -> Any:
     """Return eˣ = 2ⁿ eʳ, with n the integer next to x / ln 2; 2ⁿ in two factors."""
     above = keep(tirx.Select(x < _float(_LEAST), _float(_LEAST), x))  # NaN stays
-    power, n = _fraction_and_exponent(keep, keep(_at_most(_MOST, above)))
+    power, n = _fraction_and_exponent(keep, keep(_clamp_above(_MOST, above)))
     half = keep(n >> _int(1))
     return power * _power_of_two(half) * _power_of_two(n - half)
 
@@ -278,7 +278,7 @@ def _fraction_and_exponent(keep: _Values, x: Any) -> tuple[Any, Any]:
     return power, keep(tirx.reinterpret("int32", shifted) - _int(_SHIFT_BITS))
 
 
-def _at_most(bound: float, x: Any) -> Any:
+def _clamp_above(bound: float, x: Any) -> Any:
     """Return the lesser of x and a bound; NaN stays."""
     return tirx.Select(x > _float(bound), _float(bound), x)
 
@@ -311,7 +311,7 @@ def _tanh(keep: _Values, x: Any) -> Any:
     size = keep(tirx.abs(x))
     square = keep(x * x)
     small = keep(x * (square * keep.polynomial(_TANH, square) + _float(1)))
-    power = keep(_moderate_exp(keep, keep(keep(_at_most(_WHOLE_TANH, size)) * _float(2))))
+    power = keep(_moderate_exp(keep, keep(keep(_clamp_above(_WHOLE_TANH, size)) * _float(2))))
     large = keep(_float(1) - _float(2) / (power + _float(1)))
     return tirx.Select(size < _float(_SMALL_TANH), small, _copy_sign(large, x))
 
@@ -324,7 +324,7 @@ def _erf(keep: _Values, x: Any) -> Any:
         tirx.Select(is_small, _float(small), _float(large))
         for small, large in zip_longest(_ERF, _LOG_ERFC, fillvalue=0.0)
     ]
-    argument = keep(tirx.Select(is_small, x * x, keep(_at_most(_WHOLE_ERF, size))))
+    argument = keep(tirx.Select(is_small, x * x, keep(_clamp_above(_WHOLE_ERF, size))))
     value = keep.polynomial(coefficients, argument)
     large = keep(_float(1) - keep(_moderate_exp(keep, value)))
     return tirx.Select(is_small, x * value, _copy_sign(large, x))

@@ -25,7 +25,7 @@ _IDEMPOTENT = (tirx.Max, tirx.Min, tirx.And, tirx.Or)
 _NEUTRAL = {tirx.Add: 0, tirx.Mul: 1}
 
 
-class _Unknown(Exception):
+class _UnknownCombinerError(Exception):
     """An expression is not one that is recognized."""
 
 
@@ -56,7 +56,7 @@ def combiner(
             return [rewriting.apply(value, left, right) for rewriting, value in pairs]
 
         combine(terms, terms)  # raises here rather than later
-    except _Unknown:
+    except _UnknownCombinerError:
         return None
     return combine
 
@@ -72,13 +72,13 @@ def _term(value: Any, result: Any, start: Any) -> Any:
             for leaf in leaves
         ]
         if not found or not all(tvm_ffi.structural_equal(found[0], leaf) for leaf in found):
-            raise _Unknown
+            raise _UnknownCombinerError
         return found[0]
     if isinstance(value, _IDEMPOTENT) or (
         type(value) in _NEUTRAL and _is_constant(start, _NEUTRAL[type(value)])
     ):
         return _other(value, result)
-    raise _Unknown
+    raise _UnknownCombinerError
 
 
 def _leaves(value: Any) -> list[Any]:
@@ -93,7 +93,7 @@ def _other(value: Any, result: Any) -> Any:
         return value.b
     if _is_load(value.b, result):
         return value.a
-    raise _Unknown
+    raise _UnknownCombinerError
 
 
 class _Rewriting:
@@ -101,7 +101,7 @@ class _Rewriting:
 
     def __init__(self, results: list[Any], terms: list[Any], own: int):
         if any(_mentions(term, results) for term in terms):
-            raise _Unknown
+            raise _UnknownCombinerError
         self.results = results
         # Its own term first: two components may have equal ones.
         order = [own, *(i for i in range(len(terms)) if i != own)]
@@ -115,7 +115,7 @@ class _Rewriting:
             if _is_load(value, result):
                 return left[i]
         parts = [self.apply(operand, left, right) for operand in _operands(value)]
-        return _rebuilt(value, parts)
+        return _rebuild(value, parts)
 
 
 def _operands(value: Any) -> list[Any]:
@@ -127,10 +127,10 @@ def _operands(value: Any) -> list[Any]:
         return [value.a]
     if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.Op):
         return list(value.args)
-    raise _Unknown
+    raise _UnknownCombinerError
 
 
-def _rebuilt(value: Any, operands: list[Any]) -> Any:
+def _rebuild(value: Any, operands: list[Any]) -> Any:
     if isinstance(value, tvm.ir.Call):
         return tvm.ir.Call(value.op, operands, value.attrs, value.ty_args, ret_ty=value.ty)
     return type(value)(*operands)

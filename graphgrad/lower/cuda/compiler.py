@@ -33,13 +33,13 @@ _LOCK = threading.RLock()
 _OPTIONS = ("-std=c++17", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
 """Mathematics as IEEE 754 has it, said aloud so that no default decides; nvcc's and NVRTC's."""
 
-_SOURCE = "kernels.cu"
+_SOURCE_NAME = "kernels.cu"
 """What a compiler calls the source in its messages."""
 
-_REPORTED = 8
+_MAX_REPORTED_LINES = 8
 """Lines of a compiler's complaint that an error repeats."""
 
-_INSTALL = (
+_INSTALL_HINT = (
     "install the CUDA toolkit (nvcc on the PATH, in $CUDA_HOME/bin or in /usr/local/cuda/bin), or "
     "NVRTC by `pip install 'graphgrad[cuda]'`"
 )
@@ -123,14 +123,14 @@ def _by_nvcc(nvcc: str, source: str, arch: str) -> bytes:
     code = arch if arch[-1].isalpha() else f"[{arch},{virtual}]"
     command = [
         nvcc, "--fatbin", "-O3", "-gencode", f"arch={virtual},code={code}",
-        *_OPTIONS, "-o", "kernels.fatbin", _SOURCE,
+        *_OPTIONS, "-o", "kernels.fatbin", _SOURCE_NAME,
     ]  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        Path(folder, _SOURCE).write_text(source, "utf-8")
+        Path(folder, _SOURCE_NAME).write_text(source, "utf-8")
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
         except OSError as error:
-            raise LoweringError(f"{nvcc} does not run: {error}; {_INSTALL}") from error
+            raise LoweringError(f"{nvcc} does not run: {error}; {_INSTALL_HINT}") from error
         if done.returncode == 0:
             return Path(folder, "kernels.fatbin").read_bytes()
     said = done.stderr or done.stdout
@@ -138,14 +138,14 @@ def _by_nvcc(nvcc: str, source: str, arch: str) -> bytes:
         listed = subprocess.run(
             [nvcc, "--list-gpu-code"], capture_output=True, text=True, check=False
         )
-        raise LoweringError(_unserved(nvcc, arch, listed.stdout.split()))
+        raise LoweringError(_unsupported_message(nvcc, arch, listed.stdout.split()))
     raise LoweringError(_refused(nvcc, arch, said, source))
 
 
 def _by_nvrtc(source: str, arch: str) -> bytes:
     nvrtc, headers = _load_nvrtc()
     options = [f"--gpu-architecture={arch}", *_OPTIONS, *(f"--include-path={h}" for h in headers)]
-    _, program = nvrtc.nvrtcCreateProgram(source.encode(), _SOURCE.encode(), 0, [], [])
+    _, program = nvrtc.nvrtcCreateProgram(source.encode(), _SOURCE_NAME.encode(), 0, [], [])
     try:
         encoded = [option.encode() for option in options]
         status, *_ = nvrtc.nvrtcCompileProgram(program, len(encoded), encoded)
@@ -157,7 +157,9 @@ def _by_nvrtc(source: str, arch: str) -> bytes:
     said = log.decode("utf-8", "replace").rstrip("\0")
     if "--gpu-architecture" in said:
         _, served = nvrtc.nvrtcGetSupportedArchs()
-        raise LoweringError(_unserved("NVRTC", arch, [f"sm_{number}" for number in served]))
+        raise LoweringError(
+            _unsupported_message("NVRTC", arch, [f"sm_{number}" for number in served])
+        )
     raise LoweringError(_refused("NVRTC", arch, said, source))
 
 
@@ -171,9 +173,9 @@ def _load_nvrtc() -> tuple[Any, list[str]]:
         found = [find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
     except (ImportError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise LoweringError(f"no CUDA compiler ({reason}): {_INSTALL}") from error
+        raise LoweringError(f"no CUDA compiler ({reason}): {_INSTALL_HINT}") from error
     if not all(found):
-        raise LoweringError(f"NVRTC is here, but not the headers of CUDA: {_INSTALL}")
+        raise LoweringError(f"NVRTC is here, but not the headers of CUDA: {_INSTALL_HINT}")
     return nvrtc, [str(folder) for folder in found]
 
 
@@ -185,7 +187,7 @@ def _fetch(size_of: Any, read: Any, program: Any) -> bytes:
     return buffer
 
 
-def _unserved(compiler: str, arch: str, served: list[str]) -> str:
+def _unsupported_message(compiler: str, arch: str, served: list[str]) -> str:
     return (
         f"{compiler} does not compile for {arch}; it serves {', '.join(served)}. Give the target "
         'one of these, such as {"kind": "cuda", "arch": "sm_90"}'
@@ -194,13 +196,15 @@ def _unserved(compiler: str, arch: str, served: list[str]) -> str:
 
 def _refused(compiler: str, arch: str, log: str, source: str) -> str:
     errors = [line for line in log.splitlines() if "error" in line or "fatal" in line]
-    said = [_name_kernel(line, source) for line in (errors or log.splitlines())[:_REPORTED]]
+    said = [
+        _name_kernel(line, source) for line in (errors or log.splitlines())[:_MAX_REPORTED_LINES]
+    ]
     return "\n".join([f"{compiler} refuses the kernels for {arch}:", *said])
 
 
 def _name_kernel(line: str, source: str) -> str:
     """Return a line of a compiler's complaint, with the name of the kernel that it points into."""
-    place = re.match(rf"{re.escape(_SOURCE)}\((\d+)\)", line)
+    place = re.match(rf"{re.escape(_SOURCE_NAME)}\((\d+)\)", line)
     if place is None:
         return line
     before = "\n".join(source.splitlines()[: int(place[1])])

@@ -2,8 +2,8 @@
 
 TVM's rule looks at which axes are read, not at what is computed from them, pads with zeros, and
 adds up all terms of an output one after the other. Here it is given sums of products only, and no
-more than `_LONGEST` terms at a time: longer sums, and those of few outputs, are cut into parts,
-which a further launch adds up.
+more than `_MAX_TERMS_PER_THREAD` terms at a time: longer sums, and those of few outputs, are cut
+into parts, which a further launch adds up.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ...ir.loops import block, bound, variable
 from ..kernels.contraction import operands
 from .threads import at_point, divisor
 
-_LONGEST = 2560
+_MAX_TERMS_PER_THREAD = 2560
 """Terms that one thread adds up one after the other: more lose accuracy in float32."""
 
-_SHORTEST = 256
+_MIN_TERMS_PER_PART = 256
 """Terms that a part must have for cutting a sum to be worth a launch."""
 
-_BLOCKS = 256
+_MIN_BUSY_BLOCKS = 256
 """Blocks of threads that keep a large GPU busy."""
 
 _TILE = (32, 64)
@@ -57,7 +57,7 @@ class _Tiles(dlight.gpu.Matmul):
 
 def cut_long_sums(sch: Schedule, stage: Stage) -> None:
     """Cut the sums of a contraction into parts, if they are long or outputs are few."""
-    found = _cut(stage)
+    found = _sum_split(stage)
     if found is None:
         return
     axes, parts = found
@@ -136,11 +136,11 @@ def may_tile(stage: Stage) -> bool:
     if any(axis.extent is None for axis in both):
         return False  # TVM's rule pads the others alone, and an empty grid gets one block
     terms = [axis.extent for axis in stage.reduced]
-    short = None in terms or math.prod(terms) <= _LONGEST  # type: ignore[arg-type]
+    short = None in terms or math.prod(terms) <= _MAX_TERMS_PER_THREAD  # type: ignore[arg-type]
     return bool(left and right) and short
 
 
-def _cut(stage: Stage) -> tuple[int, int] | None:
+def _sum_split(stage: Stage) -> tuple[int, int] | None:
     """Return how many leading reduced axes to cut, as one, and into how many parts."""
     pair = operands(stage)
     if pair is None or stage.axes[0].reduced or any(not axis.extent for axis in stage.axes):
@@ -148,8 +148,10 @@ def _cut(stage: Stage) -> tuple[int, int] | None:
     both, left, right = _kinds(stage, pair)
     rows, columns = (math.ceil(volume(a) / t) for a, t in zip((left, right), _TILE, strict=True))
     terms = volume(stage.reduced)
-    wanted = min(math.ceil(_BLOCKS / (volume(both) * rows * columns)), terms // _SHORTEST)
-    wanted = max(wanted, math.ceil(terms / _LONGEST))
+    wanted = min(
+        math.ceil(_MIN_BUSY_BLOCKS / (volume(both) * rows * columns)), terms // _MIN_TERMS_PER_PART
+    )
+    wanted = max(wanted, math.ceil(terms / _MAX_TERMS_PER_THREAD))
     if wanted <= 1:
         return None
     for axes in range(1, len(stage.reduced) + 1):

@@ -1,6 +1,6 @@
 """Expressions that TVM's CUDA code generator refuses, or writes down less exactly than they are.
 
-`widen_half` runs before lowering, `spell_exactly` on the finished device functions.
+`widen_half` runs before lowering, `write_exact_expressions` on the finished device functions.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def widen_half(func: tirx.PrimFunc) -> tirx.PrimFunc:
     body = tvm_ffi.structural_map(
         func.body,
         [
-            (tvm.ir.Call, _widened_call),
-            (_ARITHMETIC, _widened_arithmetic),
-            (_COMPARISONS, _widened_comparison),
-            (tirx.Select, _widened_selection),
+            (tvm.ir.Call, _widen_call),
+            (_ARITHMETIC, _widen_arithmetic),
+            (_COMPARISONS, _widen_comparison),
+            (tirx.Select, _widen_selection),
         ],
     )
     return func.with_body(body)
 
 
-def spell_exactly(func: tirx.PrimFunc) -> tirx.PrimFunc:
+def write_exact_expressions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a lowered PrimFunc whose constants and extrema mean in CUDA what they mean in TVM.
 
     The code generator writes float64 constants with 15 decimals, by which small ones lose their
@@ -63,13 +63,13 @@ def spell_exactly(func: tirx.PrimFunc) -> tirx.PrimFunc:
             (tirx.FloatImm, _exact_constant),
             (tirx.Max, lambda node: _extremum(node, lambda a, b: a > b)),
             (tirx.Min, lambda node: _extremum(node, lambda a, b: a < b)),
-            (tirx.Select, _of_one_condition),
+            (tirx.Select, _share_condition),
         ],
     )
     return func.with_body(body)
 
 
-def _widened_call(call: Any) -> Any:
+def _widen_call(call: Any) -> Any:
     name = str(getattr(call.op, "name", ""))
     if _is_half(call) and name in _MATHEMATICS:
         wide = [_wide(argument) for argument in call.args]
@@ -80,17 +80,17 @@ def _widened_call(call: Any) -> Any:
     return _narrow(tvm.ir.Call(call.op, wide, ret_ty=tvm.ir.PrimType("float32")), call)
 
 
-def _widened_arithmetic(node: Any) -> Any:
+def _widen_arithmetic(node: Any) -> Any:
     if _is_bfloat16(node) or (_is_half(node) and isinstance(node, tirx.Mod)):
         return _narrow(type(node)(_wide(node.a), _wide(node.b)), node)
     return node
 
 
-def _widened_comparison(node: Any) -> Any:
+def _widen_comparison(node: Any) -> Any:
     return type(node)(_wide(node.a), _wide(node.b)) if _is_bfloat16(node.a) else node
 
 
-def _widened_selection(node: Any) -> Any:
+def _widen_selection(node: Any) -> Any:
     if not _is_bfloat16(node):
         return node
     chosen = tirx.Select(node.condition, _wide(node.true_value), _wide(node.false_value))
@@ -137,7 +137,7 @@ def _extremum(node: Any, wins: Callable[[Any, Any], Any]) -> Any:
     return tirx.Let(a, node.a, tirx.Let(b, node.b, tirx.Select(wins(a, b), a, b)))
 
 
-def _of_one_condition(node: Any) -> Any:
+def _share_condition(node: Any) -> Any:
     """Return a selection of vectors whose lanes share their condition as one of whole vectors."""
     if not isinstance(node.condition, tirx.Broadcast):
         return node

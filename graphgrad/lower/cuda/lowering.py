@@ -20,7 +20,7 @@ from tvm.tirx.compilation_pipeline import register_tir_pipeline
 from ...errors import LoweringError
 from ...ir.kernel_structure import static
 from ...tvm_fixes.hooks import tir_passes
-from .intrinsics import spell_exactly, widen_half
+from .intrinsics import widen_half, write_exact_expressions
 from .names import identifiers
 
 SCHEDULED = "tirx.is_scheduled"
@@ -28,7 +28,7 @@ SCHEDULED = "tirx.is_scheduled"
 PIPELINE = "graphgrad.cuda"
 """Name of TVM's lowering of PrimFuncs followed by our check, as `tvm.compile` takes it."""
 
-_CUTTING = "s_tir.CompactBufferAllocation"
+_COMPACTION_PASS = "s_tir.CompactBufferAllocation"
 """TVM's pass that cuts buffers to what is used of them."""
 
 _HOST_CALLS = frozenset({"__tvm_set_device"})
@@ -38,13 +38,13 @@ _PACKED_CALLS = frozenset(
 )
 """Calls of functions that TVM knows by name, all of which run on the host."""
 
-_MOST_THREADS = 1024
+_MAX_BLOCK_THREADS = 1024
 """Threads of a block."""
 
-_SHARED_BYTES = 48 * 1024
+_MAX_SHARED_BYTES = 48 * 1024
 """Memory that a block's threads may share, as far as it is declared in the source."""
 
-_LARGEST_GRID = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 65535, "blockIdx.z": 65535}
+_MAX_GRID = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 65535, "blockIdx.z": 65535}
 """Blocks along the axes of a grid."""
 
 
@@ -162,11 +162,11 @@ def _beyond_limits(func: tirx.PrimFunc) -> str:
 
     tvm_ffi.structural_walk(func.body, [(tirx.AttrStmt, launch), (tirx.AllocBuffer, allocate)])
     threads = math.prod(n for tag, n in extents.items() if tag.startswith("threadIdx"))
-    if threads > _MOST_THREADS:
-        return f"{threads} threads in a block, of at most {_MOST_THREADS}"
-    if shared > _SHARED_BYTES:
-        return f"{shared} bytes of shared memory, of at most {_SHARED_BYTES}"
-    for tag, most in _LARGEST_GRID.items():
+    if threads > _MAX_BLOCK_THREADS:
+        return f"{threads} threads in a block, of at most {_MAX_BLOCK_THREADS}"
+    if shared > _MAX_SHARED_BYTES:
+        return f"{shared} bytes of shared memory, of at most {_MAX_SHARED_BYTES}"
+    for tag, most in _MAX_GRID.items():
         if extents.get(tag, 1) > most:
             return f"{extents[tag]} blocks along {tag}, of at most {most}"
     return ""
@@ -194,7 +194,7 @@ def _host_work(func: tirx.PrimFunc, launched: set[str]) -> str:
     return found[0] if found else ""
 
 
-def _of_devices(
+def _map_device_functions(
     mod: tvm.IRModule, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]
 ) -> tvm.IRModule:
     """Return a module with its functions for GPUs changed."""
@@ -221,7 +221,7 @@ def _lowered(mod: tvm.IRModule, lower: tvm.transform.Pass) -> tvm.IRModule:
     without_cutting = tvm.transform.PassContext(
         opt_level=current.opt_level,
         required_pass=list(current.required_pass),
-        disabled_pass=[*current.disabled_pass, _CUTTING],
+        disabled_pass=[*current.disabled_pass, _COMPACTION_PASS],
         instruments=list(current.instruments),
         config=dict(current.config),
     )
@@ -259,15 +259,15 @@ def _pipeline() -> tuple[Any, Any, Any]:
             for name, func in mod.functions.items()
             if str(func.attrs["target"].kind.name) != "cuda"
         )
-        lowered = _lowered(_of_devices(mod, widen_half), lower)
+        lowered = _lowered(_map_device_functions(mod, widen_half), lower)
         refuse_host_code(lowered, meant)
         refuse_calls_of_the_host(lowered)
         refuse_beyond_limits(lowered)
-        return _of_devices(lowered, identifiers)
+        return _map_device_functions(lowered, identifiers)
 
-    @tvm.transform.module_pass(opt_level=0, name="graphgrad.spell_exactly")
+    @tvm.transform.module_pass(opt_level=0, name="graphgrad.write_exact_expressions")
     def spell(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        return _of_devices(mod, spell_exactly)
+        return _map_device_functions(mod, write_exact_expressions)
 
     def finalize() -> tvm.transform.Pass:
         return tvm.transform.Sequential([finalize_device(), spell])

@@ -18,7 +18,7 @@ from ...ir.kernel_structure import loop_nest, replace_block_body, statements_of,
 from ...ir.loops import block, sequence
 from .threads import one_thread_per_point
 
-_SPATIAL = 0
+_SPATIAL_KIND = 0
 """The kind of a block iterator whose points are independent, as TVM numbers them."""
 
 _DECLARATIONS = (tirx.AllocBuffer, tirx.DeclBuffer, tirx.Bind)
@@ -27,7 +27,7 @@ Launch = Callable[[Any], Any]
 """Makes a launch of a statement."""
 
 
-def parallel_loops(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
+def bind_parallel_loops(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
     """Return the PrimFunc with its parallel loops bound to threads.
 
     None if some of its statements has no parallel loops around it.
@@ -37,7 +37,7 @@ def parallel_loops(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc |
     def launch(statement: Any) -> Any:
         nonlocal alone
         alone = alone or not independent_loops(statement)[0]
-        return on_own_threads(statement)
+        return launch_points(statement)
 
     launched = launch_each(func, launch)
     return None if alone else launched
@@ -48,10 +48,10 @@ def launch_each(func: tirx.PrimFunc, launch: Launch) -> tirx.PrimFunc:
     root = func.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars:
         root = block("root", root)
-    return func.with_body(_in_block(root, launch))
+    return func.with_body(_launch_in_block(root, launch))
 
 
-def on_own_threads(statement: Any) -> Any:
+def launch_points(statement: Any) -> Any:
     """Return a launch in which each point of a statement's independent loops has a thread."""
     return one_thread_per_point(*independent_loops(statement))
 
@@ -82,7 +82,7 @@ def _spatial_variables(realize: SBlockRealize) -> set[Any]:
     return {
         value
         for iterator, value in pairs
-        if int(iterator.iter_type) == _SPATIAL and isinstance(value, tvm.ir.Var)
+        if int(iterator.iter_type) == _SPATIAL_KIND and isinstance(value, tvm.ir.Var)
     }
 
 
@@ -112,14 +112,16 @@ def _mentions(loop: Any, var: Any) -> bool:
     return found
 
 
-def _in_block(realize: SBlockRealize, launch: Launch) -> SBlockRealize:
+def _launch_in_block(realize: SBlockRealize, launch: Launch) -> SBlockRealize:
     """Return a block of statements with each of them launched."""
     inside = realize.block
     statements = statements_of(inside.body)
     if any(isinstance(statement, _DECLARATIONS) for statement in statements):
         launched = launch(inside.body)
     else:
-        done = [_in_block(s, launch) if _is_plain_block(s) else launch(s) for s in statements]
+        done = [
+            _launch_in_block(s, launch) if _is_plain_block(s) else launch(s) for s in statements
+        ]
         launched = sequence(*done)
     return SBlockRealize(
         list(realize.iter_values), realize.predicate, replace_block_body(inside, launched)

@@ -2,8 +2,9 @@
 
 Where there are few results with many terms, threads reduce parts of the terms first, and further
 launches reduce the parts. Threads never wait for each other, and which terms make a part depends on
-the shape alone: every run adds in the same order. No thread adds more than `_LONGEST` terms where
-extents are known, which bounds the rounding of a sum in float32.
+the shape alone: every run adds in the same order. No thread adds more than
+`_MAX_TERMS_PER_THREAD` terms where extents are known, which bounds the rounding of a sum in
+float32.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ from ..kernels.epilogue import Epilogue
 from .combiner import Combine, combiner
 from .threads import at_point, one_thread_per_point
 
-_LONGEST = 1024
+_MAX_TERMS_PER_THREAD = 1024
 """Terms that one thread adds up at most."""
 
-_SHORT = 128
+_MAX_SINGLE_THREAD_TERMS = 128
 """Terms up to which a result takes one thread, however few results there are."""
 
-_ENOUGH = 1 << 17
+_MIN_BUSY_THREADS = 1 << 17
 """Threads that keep a large GPU busy."""
 
-_LEAST_TERMS = 32
+_MIN_TERMS_PER_PART = 32
 """Terms that a part must have to be worth its thread."""
 
 _UNKNOWN_PARTS = 1024
 """Parts of a reduction of unknown length, where there are few results."""
 
-_WARP = 32
+_MIN_WARP_PARTS = 32
 """Parts at least, if neighboring terms are neighbors in memory: a warp reads them together."""
 
 Values = list[Any]
@@ -138,7 +139,9 @@ def reduction_of(
     initial = [substitute_values(starts[store.buffer], at) for store in stage.stores]
 
     def update(accumulators: Values) -> Values:
-        return [substitute_values(_accumulating(v, stage.stores, accumulators), at) for v in values]
+        return [
+            substitute_values(_read_accumulators(v, stage.stores, accumulators), at) for v in values
+        ]
 
     kinds = list(zip(stage.axes, loops, strict=True))
     return Reduction(
@@ -157,7 +160,7 @@ def launches(reduction: Reduction, name: str) -> tuple[list[Any], list[Any]]:
     parts = _parts(reduction)
     if parts is None:
         return [_one_thread_each(reduction)], []
-    first, second, buffers = _in_parts(reduction, parts, name)
+    first, second, buffers = _split_in_parts(reduction, parts, name)
     rest, more = launches(second, name)
     return [_one_thread_each(first), *rest], [*buffers, *more]
 
@@ -168,22 +171,22 @@ def _parts(reduction: Reduction) -> int | None:
     if reduction.combine is None:
         return None
     results = _volume(reduction.spatial)
-    wanted = math.ceil(_ENOUGH / max(results, 1))
+    wanted = math.ceil(_MIN_BUSY_THREADS / max(results, 1))
     if None in extents:
-        return min(max(wanted, _WARP), _UNKNOWN_PARTS)
+        return min(max(wanted, _MIN_WARP_PARTS), _UNKNOWN_PARTS)
     terms = math.prod(extents)  # type: ignore[arg-type]
-    if terms <= _SHORT:
+    if terms <= _MAX_SINGLE_THREAD_TERMS:
         return None
     if reduction.along_terms:
-        wanted = max(wanted, _WARP)
-    wanted = min(wanted, max(terms // _LEAST_TERMS, 1))
-    parts = max(wanted, math.ceil(terms / _LONGEST))
+        wanted = max(wanted, _MIN_WARP_PARTS)
+    wanted = min(wanted, max(terms // _MIN_TERMS_PER_PART, 1))
+    parts = max(wanted, math.ceil(terms / _MAX_TERMS_PER_THREAD))
     if parts == 1:
         return None
     return math.ceil(terms / math.ceil(terms / parts))  # so that no part is empty
 
 
-def _in_parts(
+def _split_in_parts(
     reduction: Reduction, parts: int, name: str
 ) -> tuple[Reduction, Reduction, list[Any]]:
     """Return the reduction of each part, that of the parts, and the buffers of the parts."""
@@ -199,7 +202,7 @@ def _in_parts(
         for target in reduction.targets
     ]
     loads = [tirx.BufferLoad(buffer, place) for buffer in buffers]
-    first = _of_parts(
+    first = _parts_reduction(
         reduction,
         part,
         parts,
@@ -221,7 +224,9 @@ def _in_parts(
     return first, second, buffers
 
 
-def _of_parts(reduction: Reduction, part: Any, parts: int, targets: list[Target]) -> Reduction:
+def _parts_reduction(
+    reduction: Reduction, part: Any, parts: int, targets: list[Target]
+) -> Reduction:
     """Return the reduction whose results are the parts.
 
     Terms are dealt out in turn, so that neighboring threads read neighbors; those of tuples in
@@ -289,7 +294,7 @@ def _along_terms(stage: Stage) -> bool:
     return any(stride(load, term) == 1 and stride(load, result) != 1 for load in stage.loads)
 
 
-def _accumulating(value: Any, targets: Sequence[Any], accumulators: Values) -> Any:
+def _read_accumulators(value: Any, targets: Sequence[Any], accumulators: Values) -> Any:
     """Return an expression that reads its results so far from accumulators."""
 
     def read(load: Any) -> Any:

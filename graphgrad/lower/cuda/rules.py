@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import tvm
 from tvm import tirx
 
-from .parallel import parallel_loops
-from .serial import one_thread
-from .stages import one_thread_per_element, tiled_contractions
+from .parallel import bind_parallel_loops
+from .serial import launch_statements
+from .stages import one_thread_per_element, tile_contractions
 
 
 @dataclass(frozen=True)
@@ -31,10 +31,10 @@ class Rule:
 
 
 RULES = (
-    Rule("tiles", tiled_contractions),
+    Rule("tiles", tile_contractions),
     Rule("elements", one_thread_per_element),
-    Rule("parallel", parallel_loops),
-    Rule("serial", one_thread),
+    Rule("parallel", bind_parallel_loops),
+    Rule("serial", launch_statements),
 )
 """Schedules for GPUs: each PrimFunc takes the first rule whose result is proved to run there.
 

@@ -14,7 +14,7 @@ from ...ir.passes import Phase, compiler_pass
 from .lowering import SCHEDULED, check
 from .rules import RULES, Rule
 
-_REPORTED = 3
+_MAX_REPORTED_KERNELS = 3
 """Kernels of which an error says what each rule said; the others are only named."""
 
 
@@ -79,7 +79,7 @@ def schedule_threads(
         if kernels is not None:
             kernels.append(Kernel(name.name_hint, found[2].rule, found[2].refused))
     if failed:
-        raise LoweringError(_no_rule(failed))
+        raise LoweringError(_no_rule_message(failed))
     return scheduled
 
 
@@ -95,14 +95,14 @@ def schedule_function(
     """Return a PrimFunc scheduled by the first rule that fits, None if none does, and how."""
     refused: list[tuple[str, str]] = []
     for rule in rules:
-        result, why = _tried(rule, func, target)
+        result, why = _try_rule(rule, func, target)
         if result is not None:
             return result, Kernel(name, rule.name, refused)
         refused.append((rule.name, why))
     return None, Kernel(name, "", refused)
 
 
-def _tried(
+def _try_rule(
     rule: Rule, func: tirx.PrimFunc, target: tvm.target.Target
 ) -> tuple[tirx.PrimFunc | None, str]:
     """The PrimFunc as a rule schedules it, or None and why the rule does not take it.
@@ -129,12 +129,12 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
 
 
-def _no_rule(failed: list[Kernel]) -> str:
+def _no_rule_message(failed: list[Kernel]) -> str:
     details = "; ".join(
         f"{kernel.name} ({', '.join(f'{rule}: {why}' for rule, why in kernel.refused)})"
-        for kernel in failed[:_REPORTED]
+        for kernel in failed[:_MAX_REPORTED_KERNELS]
     )
-    names = ", ".join(kernel.name for kernel in failed[_REPORTED:])
+    names = ", ".join(kernel.name for kernel in failed[_MAX_REPORTED_KERNELS:])
     return (
         f"{len(failed)} kernel(s) would run on the host, because no CUDA schedule takes them: "
         f"{details}{'; also ' if names else ''}{names}; rewrite the op, or compile for an llvm "

@@ -5,9 +5,9 @@ from __future__ import annotations
 import tvm
 from tvm import tirx
 
-from .parallel import launch_each, on_own_threads
+from .parallel import launch_each, launch_points
 
 
-def one_thread(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc:
+def launch_statements(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc:
     """Return the PrimFunc with each statement launched: in one thread if nothing is parallel."""
-    return launch_each(func, on_own_threads)
+    return launch_each(func, launch_points)

@@ -30,23 +30,23 @@ from .contraction import cut_long_sums, may_tile, tiles, used_buffers
 from .reduction import launches, reduction_of
 from .threads import one_thread_per_point
 
-_CHEAP_BODY = 16
+_MAX_CHEAP_OPERATIONS = 16
 """Operations that are sooner repeated for every reader than stored, launched and read again."""
 
-_MOST_READERS = 4
+_MAX_READERS = 4
 """Stages into which one map may be copied."""
 
 Launches = tuple[list[Any], list[Any]]
 """Kernels in order, and the buffers that they leave values in for each other."""
 
 
-def tiled_contractions(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
+def tile_contractions(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
     """Return the PrimFunc with its contractions in tiles; None if none of its stages is tiled."""
     found = stages(func)
     if found is None or not any(stage.reduced for stage in found):
         return None
     sch = Schedule(func)
-    for stage in inline_maps(sch, _may_repeat, _MOST_READERS):
+    for stage in inline_maps(sch, _may_repeat, _MAX_READERS):
         cut_long_sums(sch, stage)
     kernel = _Kernel(sch.mod["main"])
     for position, stage in enumerate(kernel.stages):
@@ -60,7 +60,7 @@ def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.Pr
     if stages(func) is None:
         return None
     sch = Schedule(func)
-    inline_maps(sch, _may_repeat, _MOST_READERS)
+    inline_maps(sch, _may_repeat, _MAX_READERS)
     return _Kernel(sch.mod["main"]).launched()
 
 
@@ -189,4 +189,4 @@ def _index_of(load: Any, axis: Axis) -> int | None:
 
 
 def _may_repeat(_: Stage, operations: int) -> bool:
-    return operations <= _CHEAP_BODY
+    return operations <= _MAX_CHEAP_OPERATIONS

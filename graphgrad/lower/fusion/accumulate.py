@@ -40,7 +40,7 @@ def accumulate_early(mod: tvm.IRModule) -> tvm.IRModule:
     builder = relax.BlockBuilder(mod)
     for name, func in mod.functions.items():
         if _has_movable_sums(func):
-            builder.update_func(name, _EarlySums(builder, func).function())
+            builder.update_func(name, _EarlyAccumulation(builder, func).function())
     return builder.get()
 
 
@@ -58,11 +58,11 @@ def fuse_accumulation(mod: tvm.IRModule) -> tvm.IRModule:
     """
     for name, func in list(mod.functions.items()):
         if _has_movable_sums(func):
-            mod = _FusedSums(mod, name, func).module()
+            mod = _AccumulationFusion(mod, name, func).module()
     return mod
 
 
-class _EarlySums:
+class _EarlyAccumulation:
     """One function, its sums with accumulators moved behind their gradients."""
 
     def __init__(self, builder: relax.BlockBuilder, func: relax.Function):
@@ -72,10 +72,10 @@ class _EarlySums:
 
     def function(self) -> relax.Function:
         return _replace_bindings(
-            self._func, [self._reordered(block.bindings) for block in self._func.body.blocks]
+            self._func, [self._reorder_bindings(block.bindings) for block in self._func.body.blocks]
         )
 
-    def _reordered(self, bindings: Sequence[Any]) -> list[Any]:
+    def _reorder_bindings(self, bindings: Sequence[Any]) -> list[Any]:
         bound = {binding.var for binding in bindings}
         following: dict[Any, Any] = {}
         for binding in bindings:
@@ -126,7 +126,7 @@ class _EarlySums:
         return [relax.VarBinding(total.var, value, total.span)]
 
 
-class _FusedSums:
+class _AccumulationFusion:
     """One function, its reductions and their sums with accumulators on the way into one kernel."""
 
     def __init__(self, mod: tvm.IRModule, name: Any, func: relax.Function):

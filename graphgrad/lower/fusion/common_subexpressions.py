@@ -27,10 +27,10 @@ from ...ir.kernel_calls import (
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import renamed
 
-_FRACTION = 8
+_MIN_SIZE_RATIO = 8
 """How many times smaller than its arguments a result is at least."""
 
-_TINY = 1 << 14
+_MAX_TINY_BYTES = 1 << 14
 """Bytes of a result that is kept whatever it is computed from."""
 
 
@@ -50,7 +50,7 @@ def share_results(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _shared(bindings: list[Any], views: Container[Any]) -> list[Any]:
-    leaving = _leaving(bindings, views)
+    leaving = _escaping(bindings, views)
     known: dict[Any, Any] = {}
     names: dict[Any, Any] = {}
     kept = []
@@ -69,7 +69,7 @@ def _shared(bindings: list[Any], views: Container[Any]) -> list[Any]:
     return kept
 
 
-def _leaving(bindings: list[Any], views: Container[Any]) -> set[Any]:
+def _escaping(bindings: list[Any], views: Container[Any]) -> set[Any]:
     """Return the variables in whose memory may be a value that is used behind the block."""
     leaving: set[Any] = set()
     for binding in reversed(bindings):
@@ -97,7 +97,7 @@ def _key(binding: Any, views: Container[Any]) -> Any | None:
 def _is_small(call: Any) -> bool:
     size = bytes_of(call.ty)
     sizes = [bytes_of(argument.ty) or 0 for argument in arguments_of(call)]
-    return size is not None and size <= max(_TINY, sum(sizes) // _FRACTION)
+    return size is not None and size <= max(_MAX_TINY_BYTES, sum(sizes) // _MIN_SIZE_RATIO)
 
 
 def _argument(expr: Any) -> Any | None:

@@ -28,7 +28,7 @@ from ..kernels.joint_reductions import are_siblings, may_join
 from .merge import Part
 from .side_by_side import side_by_side
 
-_LARGE = 1 << 16
+_MIN_SHARED_BYTES = 1 << 16
 """Bytes of a tensor that is worth reading once less."""
 
 
@@ -47,7 +47,7 @@ def fuse_siblings(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
         Which maps a schedule will inline; see `inline_maps`.
     """
     builder = relax.BlockBuilder(mod)
-    joining = _Joining(builder, mod, may_repeat)
+    joining = _SiblingFusion(builder, mod, may_repeat)
     changed = map_dataflow_blocks(mod, joining.joined)
     if not joining.made:
         return mod
@@ -57,7 +57,7 @@ def fuse_siblings(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
     return drop_unused_kernels(builder.get(), joining.replaced)
 
 
-class _Joining:
+class _SiblingFusion:
     """Pairs of kernel calls on the way into one call.
 
     Attributes
@@ -109,7 +109,8 @@ class _Joining:
         large = [
             argument
             for argument in arguments_of(value)
-            if isinstance(argument, tvm.ir.Var) and (bytes_of(argument.ty) or 0) >= _LARGE
+            if isinstance(argument, tvm.ir.Var)
+            and (bytes_of(argument.ty) or 0) >= _MIN_SHARED_BYTES
         ]
         return large if large and self._reduction(value.args[0]) is not None else []
 

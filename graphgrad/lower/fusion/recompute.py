@@ -25,24 +25,24 @@ from ...ir.kernel_calls import (
 from ...ir.kernel_structure import Load, Stage, buffer_of, stages, volume
 from ...ir.passes import Phase, compiler_pass
 from ...tvm_fixes.hooks import set_type
-from ..cpu.vector_math import FUNCTIONS, is_arithmetic
+from ..cpu.vector_math import FUNCTIONS, is_expandable
 from ..kernels.contraction import reuses_operands
 
-_MOST_OPERATIONS = 24
+_MAX_OPERATIONS = 24
 """Of a map that is computed several times, index arithmetic included."""
 
-_MOST_TOGETHER = 48
+_MAX_TOTAL_OPERATIONS = 48
 """Operations of such a map and of those that are computed again for it. So a reader has at most
 this many copies, however long the chain of maps in front of it is."""
 
-_CHEAP = {"prim.if_then_else", "tirx.fabs", "tirx.sqrt", "tirx.isnan", "tirx.likely"}
+_CHEAP_CALLS = {"prim.if_then_else", "tirx.fabs", "tirx.sqrt", "tirx.isnan", "tirx.likely"}
 """Functions that cost no more than some arithmetic."""
 
-_FUNCTION = 8
+_FUNCTION_OPERATIONS = 8
 """Operations that an exponential or its kin counts for. In vectors it takes as long as to write an
 element of a large tensor and to read it again, so few copies of one cost nothing but arithmetic."""
 
-_MOST_READERS = 3
+_MAX_FUNCTION_READERS = 3
 """Of a map that calls such a function."""
 
 _INJECTIVE, _REDUCING = 2, 3
@@ -98,7 +98,9 @@ class _Kernel:
     @property
     def operations(self) -> int:
         """The size of its expressions, and what its functions count for."""
-        return sum(stage.operations for stage in self.stages) + _FUNCTION * self.functions
+        return (
+            sum(stage.operations for stage in self.stages) + _FUNCTION_OPERATIONS * self.functions
+        )
 
     def may_compute(self, position: int, elements: int, with_functions: bool) -> bool:
         """Return whether an argument of so many elements may be computed where it is read.
@@ -129,9 +131,9 @@ def _is_cheap(stage: Stage) -> bool:
     return (
         not stage.reduced
         and not indirect
-        and stage.operations <= _MOST_OPERATIONS
-        and stage.calls <= _CHEAP | names
-        and all(map(is_arithmetic, functions))
+        and stage.operations <= _MAX_OPERATIONS
+        and stage.calls <= _CHEAP_CALLS | names
+        and all(map(is_expandable, functions))
         and not (functions and stage.conditional)
     )
 
@@ -166,13 +168,13 @@ class _Block:
         for binding in bindings:
             if self._completes(binding):
                 self._completed.add(binding.var)
-            elif self._may_be_repeated(binding):
+            elif self._may_be_recomputed(binding):
                 self._operations[binding.var] = self._operations_of(binding)
 
     def repeated(self) -> list[Any]:
         """Return the bindings with copies, each in front of its reader."""
         for var in reversed(self._order):
-            self._repeat(var)
+            self._recompute(var)
         result: list[Any] = []
         for var in self._order:
             self._append(var, result)
@@ -183,7 +185,7 @@ class _Block:
             self._append(copy, result)
         result.append(self._bindings[var])
 
-    def _repeat(self, var: Any) -> None:
+    def _recompute(self, var: Any) -> None:
         """Give each reader but the first a copy, and each copy the same chance for its sources."""
         binding = self._bindings[var]
         readers = self._readers.get(var, [])
@@ -208,12 +210,12 @@ class _Block:
         set_type(changed, call.ty)
         self._bindings[reader] = relax.VarBinding(reader, changed, binding.span)
 
-    def _may_be_repeated(self, binding: Any) -> bool:
+    def _may_be_recomputed(self, binding: Any) -> bool:
         """Return whether copies of a map may be made, for the readers that it has or for more."""
         return (
             isinstance(binding.var, relax.DataflowVar)
             and self._pays(binding, self._readers.get(binding.var, []))
-            and self._operations_of(binding) <= _MOST_TOGETHER
+            and self._operations_of(binding) <= _MAX_TOTAL_OPERATIONS
         )
 
     def _operations_of(self, binding: Any) -> int:
@@ -227,7 +229,7 @@ class _Block:
         size = bytes_of(binding.var.ty)
         if size is None or not self._is_cheap_map(binding):
             return False
-        if self._kernels[binding.value.args[0]].functions and len(readers) > _MOST_READERS:
+        if self._kernels[binding.value.args[0]].functions and len(readers) > _MAX_FUNCTION_READERS:
             return False
         if not all(self._may_compute(self._bindings[reader], binding.var) for reader in readers):
             return False

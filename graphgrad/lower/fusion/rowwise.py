@@ -37,16 +37,16 @@ from ..kernels.inline_maps import MayRepeat, inline_maps
 from .merge import Part
 from .side_by_side import side_by_side
 
-_LARGE = 1 << 16
+_MIN_SHARED_BYTES = 1 << 16
 """Bytes of a tensor that is worth moving once less."""
 
-_SMALL_STAGE = 1 << 14
+_MAX_SIDE_STAGE_ELEMENTS = 1 << 14
 """Elements of a stage that may stand beside a chain, such as a parameter in another shape."""
 
-_FARTHEST = 16
+_MAX_BINDING_DISTANCE = 16
 """Bindings between two calls that become one: what the first reads or writes lives longer."""
 
-_MOST_RESULTS = 8
+_MAX_RESULTS = 8
 """Of a kernel: each is a tensor that it writes."""
 
 
@@ -125,14 +125,14 @@ class _Rows:
     def goes_by(self, extents: tuple[int, ...], unit: VectorUnit) -> bool:
         """Return whether all of its stages that take time could go by rows of these extents."""
         return all(
-            stage.work <= _SMALL_STAGE or is_by_rows(stage, self.blocks, extents, unit)
+            stage.work <= _MAX_SIDE_STAGE_ELEMENTS or is_by_rows(stage, self.blocks, extents, unit)
             for stage in self.stages
         )
 
 
 def _is_large_view(kernel: tirx.PrimFunc, found: Sequence[Stage]) -> bool:
     """Return whether a kernel gives a tensor another shape: alone, it is no work at all."""
-    large = any(stage.work > _SMALL_STAGE for stage in found)
+    large = any(stage.work > _MAX_SIDE_STAGE_ELEMENTS for stage in found)
     return large and bool(relax.analysis.has_reshape_pattern(kernel))
 
 
@@ -170,7 +170,7 @@ class _Kernels:
             Whether anything but the two reads a result of the first.
         """
         ours, theirs = self._rows(one.kernel), self._rows(other.kernel)
-        if ours is None or theirs is None or not self._may_meet(ours, theirs):
+        if ours is None or theirs is None or not self._may_share_rows(ours, theirs):
             return None
         first, second = map(self._inline_all_maps, (one.kernel, other.kernel))
         if first is None or second is None or not stages(first) or not stages(second):
@@ -180,7 +180,7 @@ class _Kernels:
             Part(first, one.arguments), Part(second, other.arguments), one.results, kept
         )
         results = [r for r, stays in zip(one.results, kept, strict=True) if stays] + other.results
-        if len(results) > _MOST_RESULTS or not self._is_chain(whole.kernel):
+        if len(results) > _MAX_RESULTS or not self._is_chain(whole.kernel):
             return None
         self.replaced += [one.kernel, other.kernel]
         name = self._named(whole.kernel, one.kernel, other.kernel)
@@ -214,7 +214,7 @@ class _Kernels:
             self._known[variable] = _Rows.of(kernel, self._unit) if is_kernel else None
         return self._known[variable]
 
-    def _may_meet(self, one: _Rows, other: _Rows) -> bool:
+    def _may_share_rows(self, one: _Rows, other: _Rows) -> bool:
         """Return whether all stages of two kernels could go by rows that one of them reduces."""
         return any(
             one.goes_by(extents, self._unit) and other.goes_by(extents, self._unit)
@@ -241,7 +241,7 @@ class _Kernels:
         internal = list(kernel.body.block.alloc_buffers)
         chain = chain_of(found, blocks_of(kernel.body), internal, self._unit)
         return chain is not None and all(
-            chain.has(stage.name) or stage.work <= _SMALL_STAGE for stage in found
+            chain.has(stage.name) or stage.work <= _MAX_SIDE_STAGE_ELEMENTS for stage in found
         )
 
     def _named(self, kernel: tirx.PrimFunc, *parts: Any) -> Any:
@@ -270,16 +270,18 @@ class _Block:
         """Return the bindings with calls that compute by the same rows as one."""
         position = 0
         while position < len(self._entries):
-            position = self._join(position) if self._entries[position].call else position + 1
+            position = (
+                self._fuse_with_earlier(position) if self._entries[position].call else position + 1
+            )
         return [binding for entry in self._entries for binding in entry.bindings]
 
-    def _join(self, position: int) -> int:
+    def _fuse_with_earlier(self, position: int) -> int:
         """Join a call with one before it, if there is one; return where to go on."""
         own = self._entries[position]
         assert own.call is not None
-        for earlier in range(position - 1, max(position - 1 - _FARTHEST, -1), -1):
+        for earlier in range(position - 1, max(position - 1 - _MAX_BINDING_DISTANCE, -1), -1):
             other = self._entries[earlier]
-            if other.call is None or not _meet(other, own):
+            if other.call is None or not _may_pay(other, own):
                 continue
             place = self._place(earlier, position)
             if place is None:
@@ -331,10 +333,12 @@ class _Entry:
         return cls(bindings, call, reads - makes, makes)
 
 
-def _meet(one: _Entry, other: _Entry) -> bool:
+def _may_pay(one: _Entry, other: _Entry) -> bool:
     """Return whether joining may pay: one call hands over to the other, or both read much."""
     shared = one.reads & other.reads
-    return bool(one.makes & other.reads) or any((bytes_of(v.ty) or 0) >= _LARGE for v in shared)
+    return bool(one.makes & other.reads) or any(
+        (bytes_of(v.ty) or 0) >= _MIN_SHARED_BYTES for v in shared
+    )
 
 
 def _entries(bindings: Sequence[Any]) -> list[_Entry]:

@@ -50,7 +50,7 @@ def _called_ops(mod: tvm.IRModule) -> list[tvm.ir.Op]:
 
 
 @dataclass(frozen=True)
-class _Lowered:
+class _LoweredCall:
     """What calls like one have become: a call of a kernel.
 
     Attributes
@@ -78,7 +78,7 @@ class _Known:
     """What has been lowered in a module."""
 
     def __init__(self) -> None:
-        self._lowered: dict[tuple[Any, ...], list[_Lowered]] = {}
+        self._lowered: dict[tuple[Any, ...], list[_LoweredCall]] = {}
 
     def remembering(self, lowering: Legalization | None) -> Legalization:
         """Return a lowering that makes one kernel for all calls that differ in tensors alone."""
@@ -95,9 +95,9 @@ class _Known:
                 if tvm_ffi.structural_equal(one.described, described):
                     return one.again(arguments)
             result = lowering(builder, call)
-            positions = _handed(result, arguments)
+            positions = _argument_positions(result, arguments)
             if positions is not None:
-                alike.append(_Lowered(described, result, positions))
+                alike.append(_LoweredCall(described, result, positions))
             return result
 
         return lower
@@ -128,7 +128,7 @@ def _repetitions(arguments: list[Any]) -> tuple[int, ...]:
     )
 
 
-def _handed(result: Any, arguments: list[Any]) -> list[int] | None:
+def _argument_positions(result: Any, arguments: list[Any]) -> list[int] | None:
     """Return which of an op's arguments its kernel is handed.
 
     None if the op was not lowered to the call of a kernel, or to more than that: a kernel is handed

@@ -36,7 +36,7 @@ def lengthen_indices(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     kernel : PrimFunc
         Of blocks. If its tensors have no extents of 32 bits it is returned as it is.
     """
-    if not any(_is_short(size) for param in kernel.params for size in _sizes(param)):
+    if not any(_is_int32(size) for param in kernel.params for size in _sizes(param)):
         return kernel
     rewriting = _Rewriting({identity(var): tirx.Var(var.name, _LONG) for var in _counters(kernel)})
     return tvm_ffi.structural_map(
@@ -67,7 +67,7 @@ def _counters(kernel: tirx.PrimFunc) -> Iterator[Any]:
         tvm_ffi.structural_walk(size, (tvm.ir.Var, found.append))
     # The dtype of a parameter is the callers' business.
     own = {identity(param) for param in kernel.params}
-    return (var for var in found if _is_short(var) and identity(var) not in own)
+    return (var for var in found if _is_int32(var) and identity(var) not in own)
 
 
 class _Rewriting:
@@ -132,7 +132,7 @@ class _Rewriting:
 
     def _comparison(self, node: Any) -> Any:
         """Return a comparison of what the loops count, in the form that TVM analyzes."""
-        if not _is_short(node.a) or not self._counts(node):
+        if not _is_int32(node.a) or not self._counts(node):
             return node
         return type(node)(self._index(node.a), self._index(node.b))
 
@@ -149,7 +149,7 @@ class _Rewriting:
 
     def _index(self, node: Any) -> Any:
         """Return an expression of 32 bits in 64, without casts of loop variables."""
-        if not _is_short(node):
+        if not _is_int32(node):
             return node
         if isinstance(node, prim.IntImm):
             return tirx.IntImm(_LONG, int(node.value))
@@ -160,5 +160,5 @@ class _Rewriting:
         return prim.Cast(tvm.ir.PrimType(_LONG), node)
 
 
-def _is_short(node: Any) -> bool:
+def _is_int32(node: Any) -> bool:
     return str(node.ty) == _SHORT

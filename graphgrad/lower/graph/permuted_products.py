@@ -102,7 +102,7 @@ class _Permutations:
         if not _calls(value, _MATMUL):
             return False
         dtype = str(value.ty.dtype)
-        operands = [self._unpermuted(operand)[0] for operand in value.args]
+        operands = [self._strip_permutation(operand)[0] for operand in value.args]
         return (
             accumulator_dtype(dtype) == dtype
             and all(str(operand.ty.dtype) == dtype for operand in operands)
@@ -118,7 +118,7 @@ class _Permutations:
 
     def _absorb_permutations(self, product: Any, after: Any | None) -> Any:
         """Return the binding of a product that reads, and writes, in the order of memory."""
-        (left, left_axes), (right, right_axes) = map(self._unpermuted, product.value.args)
+        (left, left_axes), (right, right_axes) = map(self._strip_permutation, product.value.args)
         if after is None and left_axes == sorted(left_axes) and right_axes == sorted(right_axes):
             return product
         dtype, shape = str(product.value.ty.dtype), list(product.value.ty.shape.values)
@@ -133,7 +133,7 @@ class _Permutations:
         result = product if after is None else after
         return relax.VarBinding(result.var, self._builder.normalize(value), result.span)
 
-    def _unpermuted(self, operand: Any) -> tuple[Any, list[int]]:
+    def _strip_permutation(self, operand: Any) -> tuple[Any, list[int]]:
         """The tensor that an operand is a permutation of, and its axes in the operand's order."""
         axes = list(range(len(type_shape(operand.ty))))
         value = self._bound.get(operand) if isinstance(operand, tvm.ir.Var) else None

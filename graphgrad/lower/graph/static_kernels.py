@@ -61,11 +61,11 @@ def _normalize_kernels(mod: tvm.IRModule, called: list[tvm.ir.GlobalVar]) -> tvm
     """Return a module whose called kernels have what TVM's own have: blocks and long indices."""
     changed = mod.clone()
     for variable in called:
-        changed.update_func(variable, lengthen_indices(_of_blocks(mod[variable])))
+        changed.update_func(variable, lengthen_indices(_wrap_in_block(mod[variable])))
     return changed
 
 
-def _of_blocks(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+def _wrap_in_block(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return a kernel whose body is a block; bare loops are wrapped, and fused with nothing.
 
     TVM looks into the block of each kernel that is called, and aborts if there is none.

@@ -23,7 +23,7 @@ from ...ir.kernel_structure import (
     volume,
 )
 
-_LARGEST_COPY = 1 << 29
+_MAX_COPY_ELEMENTS = 1 << 29
 """Elements of a copy at most: its indices fit 32 bits, with what fills up its last panel."""
 
 
@@ -108,7 +108,7 @@ class Contraction:
         if factor in self.inside:
             return False
         used = self.used_by(factor, self.axes)
-        if any(axis.extent is None for axis in used) or volume(used) > _LARGEST_COPY:
+        if any(axis.extent is None for axis in used) or volume(used) > _MAX_COPY_ELEMENTS:
             return False
         shape = [static(extent) for extent in buffer_of(self.loads[factor]).shape]
         if all(shape) and volume(used) <= math.prod(extent or 0 for extent in shape):

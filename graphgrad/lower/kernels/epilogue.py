@@ -17,7 +17,7 @@ from tvm import tirx
 
 from ...ir.kernel_structure import Axis, Stage, buffer_of, is_among, substitute_values
 
-_LARGEST = 16
+_MAX_OPERATIONS = 16
 """Operations of an epilogue at most: it is unrolled with the tile."""
 
 
@@ -67,7 +67,7 @@ def _epilogue(
     (reader,) = readers
     loads = [load for load in reader.loads if buffer_of(load).same_as(written)]
     others = [load for load in reader.loads if not buffer_of(load).same_as(written)]
-    plain = not reader.reduced and not reader.calls and reader.operations <= _LARGEST
+    plain = not reader.reduced and not reader.calls and reader.operations <= _MAX_OPERATIONS
     made = [store.buffer for s in found for store in s.stores]
     if not plain or any(is_among(buffer_of(load), [*internal, *made]) for load in others):
         return None

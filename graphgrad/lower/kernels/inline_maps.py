@@ -10,7 +10,7 @@ from tvm.s_tir import Schedule
 from ...ir.kernel_structure import Stage, buffer_of, refreshed, stages
 from .contraction import reuses_operands
 
-LARGEST_BODY = 256
+MAX_INLINED_OPERATIONS = 256
 """Operations that inlining may collect in one stage: deeper expressions strain the compiler."""
 
 MayRepeat = Callable[[Stage, int], bool]
@@ -63,7 +63,7 @@ def _may_inline(
     if stage.loads and reuses_operands(reader):
         return False  # a contraction's operands are read many times, and must stay plain reads
     reads = _reads(reader, stage.stores[0].buffer)
-    if sizes[reader.name] + reads * sizes[stage.name] > LARGEST_BODY:
+    if sizes[reader.name] + reads * sizes[stage.name] > MAX_INLINED_OPERATIONS:
         return False
     repeats = readers > 1 or reader.work > stage.work
     return not repeats or may_repeat(stage, sizes[stage.name])

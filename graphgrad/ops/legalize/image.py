@@ -21,7 +21,7 @@ from ..resize import resize_image
 from .table import legalization
 
 
-def _lowered_by(op: str, function: Callable[..., Tensor]) -> None:
+def _register_lowering(op: str, function: Callable[..., Tensor]) -> None:
     """Register a function of an op's inputs and attributes as its lowering."""
     stock = tvm.ir.Op.get(op).get_attr("FLegalize")
 
@@ -35,8 +35,8 @@ def _lowered_by(op: str, function: Callable[..., Tensor]) -> None:
 
 
 for _rank in (1, 2, 3):
-    _lowered_by(f"relax.nn.adaptive_avg_pool{_rank}d", adaptive_pool_image)
+    _register_lowering(f"relax.nn.adaptive_avg_pool{_rank}d", adaptive_pool_image)
 for _rank in (2, 3):
-    _lowered_by(f"relax.image.resize{_rank}d", resize_image)
-_lowered_by("relax.image.grid_sample", sample_image)
-_lowered_by("relax.image.affine_grid", affine_image_grid)
+    _register_lowering(f"relax.image.resize{_rank}d", resize_image)
+_register_lowering("relax.image.grid_sample", sample_image)
+_register_lowering("relax.image.affine_grid", affine_image_grid)

@@ -19,7 +19,7 @@ from ..moments import moments
 from .table import Legalization, legalization
 
 
-def _in_vocabulary(state: Callable[..., Tensor]) -> Legalization:
+def _from_tensors(state: Callable[..., Tensor]) -> Legalization:
     """Make a lowering of a function of the inputs as tensors and of the attributes."""
 
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
@@ -64,7 +64,7 @@ def batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
 
 @legalization("relax.nn.group_norm")
-@_in_vocabulary
+@_from_tensors
 def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
     """Lower group norm: each group of channels, together with the axes, has its statistics."""
     axis = int(attrs.channel_axis) % x.ndim
@@ -81,7 +81,7 @@ def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
 
 
 @legalization("relax.nn.instance_norm")
-@_in_vocabulary
+@_from_tensors
 def instance_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
     """Lower instance norm: γ and β lie along the channel axis."""
     return normalization.normalize(
@@ -95,7 +95,7 @@ def instance_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
 
 
 @legalization("relax.nn.layer_norm")
-@_in_vocabulary
+@_from_tensors
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
     """Lower layer norm: γ and β have the extents of the axes, in their order."""
     axes = op.normalize_axes([int(a) for a in attrs.axes], x.ndim)
@@ -105,7 +105,7 @@ def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
 
 
 @legalization("relax.nn.rms_norm")
-@_in_vocabulary
+@_from_tensors
 def rms_norm(x: Tensor, gamma: Tensor, attrs: Any) -> Tensor:
     """Lower RMS norm: no mean is subtracted."""
     axes = op.normalize_axes([int(a) for a in attrs.axes], x.ndim)

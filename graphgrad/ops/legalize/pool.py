@@ -71,7 +71,7 @@ def max_pool_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
     def expression(ct: te.Tensor, x: te.Tensor) -> te.Tensor:
         y = _maxima(call.attrs, ct.shape, x)
-        y, ct = (_in_layout(tensor, call.attrs) for tensor in (y, ct))
+        y, ct = (_to_layout(tensor, call.attrs) for tensor in (y, ct))
         return max_scatter_expression(call, ct, max_index_expression(call, x, y))
 
     return builder.call_te(expression, *call.args, primfunc_name_hint="max_pool_backward")
@@ -82,12 +82,12 @@ def avg_pool_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower TVM's gradient of average pooling; the stock one leaves the same border unguarded."""
 
     def expression(ct: te.Tensor) -> te.Tensor:
-        return avg_gradient_expression(call, _in_layout(ct, call.attrs))
+        return avg_gradient_expression(call, _to_layout(ct, call.attrs))
 
     return builder.call_te(expression, call.args[0], primfunc_name_hint="avg_pool_backward")
 
 
-def _in_layout(output: te.Tensor, attrs: Any) -> te.Tensor:
+def _to_layout(output: te.Tensor, attrs: Any) -> te.Tensor:
     """The result of pooling, in the layout of its argument."""
     layout, out_layout = str(attrs.layout), str(attrs.out_layout)
     if layout == out_layout:
@@ -132,7 +132,7 @@ def _window_reader(
     is_copied = not stays_inside and layout[-1] != "C"
     source, before = x, pool.padding
     if is_copied:
-        source = _padded(x, dict(zip(axes, covered, strict=True)), pool.padding, neutral)
+        source = _pad(x, dict(zip(axes, covered, strict=True)), pool.padding, neutral)
         before = (0,) * pool.rank
 
     def read(indices: Sequence[Any], taps: Sequence[Any]) -> Any:
@@ -149,9 +149,7 @@ def _window_reader(
     return read
 
 
-def _padded(
-    x: te.Tensor, covered: dict[int, Any], padding: Sequence[int], neutral: Any
-) -> te.Tensor:
+def _pad(x: te.Tensor, covered: dict[int, Any], padding: Sequence[int], neutral: Any) -> te.Tensor:
     before = dict(zip(covered, padding, strict=False))
 
     def element(*indices: Any) -> Any:

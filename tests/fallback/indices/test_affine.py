@@ -6,7 +6,7 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from graphgrad.fallback.indices.affine import at_least_zero, coefficients, written
+from graphgrad.fallback.indices.affine import coefficients, nonnegative_expressions, written
 from graphgrad.fallback.indices.linear_system import Axis
 from graphgrad.fallback.walk import substituted
 
@@ -57,10 +57,10 @@ def test_written_sums(rest):
     ids=["lt", "le", "gt", "ge", "eq"],
 )
 def test_conditions_hold_where_all_forms_are_nonnegative(condition):
-    forms = at_least_zero(condition)
+    forms = nonnegative_expressions(condition)
     for i, j in itertools.product(range(4), repeat=2):
         assert value(condition.astype("int32"), i, j) == all(value(f, i, j) >= 0 for f in forms)
 
 
 def test_a_condition_that_is_no_bound():
-    assert at_least_zero(tirx.NE(K, L)) == [None]
+    assert nonnegative_expressions(tirx.NE(K, L)) == [None]

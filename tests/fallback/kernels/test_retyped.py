@@ -5,7 +5,7 @@ import pytest
 import tvm
 from tvm import te, tirx, topi
 
-from graphgrad.fallback.kernels.expressions import expressions_of, kernel_of, retyped_kernel
+from graphgrad.fallback.kernels.expressions import expressions_of, kernel_of, retype_kernel
 from tests.labels import label
 
 
@@ -49,7 +49,7 @@ def test_it_computes_the_same_in_the_other_dtype(build):
     for dtype in ("float32", "float64"):
         x = te.placeholder((4, 3), dtype, name="x")
         kernels.append(kernel_of([x], [build(x)]))
-    retyped = retyped_kernel(kernels[0], wide)
+    retyped = retype_kernel(kernels[0], wide)
     values = np.random.default_rng(0).uniform(-3, 3, (4, 3))
     shape = [int(extent) for extent in kernels[1].params[-1].shape]
     expected = computed(kernels[1], values, shape)
@@ -61,9 +61,9 @@ def test_it_computes_the_same_in_the_other_dtype(build):
 
 def test_what_was_not_made_of_expressions_here_stays_unknown():
     x = te.placeholder((3,), "float32", name="x")
-    assert retyped_kernel(te.create_prim_func([x, topi.exp(x)]), wide) is None
+    assert retype_kernel(te.create_prim_func([x, topi.exp(x)]), wide) is None
 
 
 def test_dtypes_that_are_built_in():
     x = te.placeholder((3, 4), "float32", name="x")
-    assert retyped_kernel(kernel_of([x], [topi.sort(x)]), wide) is None
+    assert retype_kernel(kernel_of([x], [topi.sort(x)]), wide) is None

@@ -7,8 +7,8 @@ import graphgrad as gg
 from graphgrad.fallback.forms.cost import body_evaluations
 from graphgrad.fallback.graph import operations
 from graphgrad.fallback.kernels.expressions import kernel_of
-from graphgrad.fallback.kernels.gradient import gradient_kernels, saved_by, saving_kernel
-from graphgrad.fallback.kernels.saved import stored_wide, worth_saving
+from graphgrad.fallback.kernels.gradient import gradient_kernels, saved_output_count, saving_kernel
+from graphgrad.fallback.kernels.saved import widen_saved, worth_saving
 
 
 def placeholder(name, *shape, dtype="float64"):
@@ -108,7 +108,7 @@ def test_sum_of_narrow_floats_is_saved_in_float32(dtype):
 def test_largest_of_narrow_floats_stays_narrow():
     x = placeholder("x", 4, 8, dtype="float16")
     largest = topi.max(x, axis=1)
-    _, (kept,) = stored_wide([], [largest])
+    _, (kept,) = widen_saved([], [largest])
     assert kept.same_as(largest) and str(kept.dtype) == "float16"
 
 
@@ -120,7 +120,7 @@ def work(kernels):
 def test_what_is_saved_is_not_computed_again():
     x = placeholder("x", 4, 8)
     kernel = saving_kernel(kernel_of([x], [normalized(x)]), 1, 1)
-    assert saved_by(kernel.func) == 1
+    assert saved_output_count(kernel.func) == 1
     (gradient,) = gradient_kernels(kernel.func, 1, 2, [1]).cotangents
     assert ("output", 1) in gradient.arguments
     names = [op.name for op in operations(*gradient.results) if isinstance(op, te.ComputeOp)]

@@ -8,7 +8,7 @@ import tvm
 from tvm import te, tirx
 
 from graphgrad.fallback import create_prim_func
-from graphgrad.fallback.lowering.explicit_reductions import explicit_reduction
+from graphgrad.fallback.lowering.explicit_reductions import spell_out_reduction
 from graphgrad.fallback.walk import called
 from tests.fallback.interpreter import evaluate
 from tests.fallback.running import executable, run, unwritten
@@ -171,7 +171,7 @@ def test_a_symbolic_contraction_stays_plain():
     """A guard inside would keep it from being scheduled as one."""
     k = te.reduce_axis((0, N), "k")
     output = te.compute((M, M), lambda i, j: te.sum(GRID[k, i] * GRID[k, j], axis=k))
-    (complete,) = explicit_reduction(output.op)
+    (complete,) = spell_out_reduction(output.op)
     (contraction,) = complete.op.input_tensors
     tvm.ir.assert_structural_equal(contraction.op.body[0], output.op.body[0])
 
@@ -214,7 +214,7 @@ def test_bounds_are_not_read_where_there_is_no_loop():
         return te.sum(VECTOR[k], axis=[i, k])
 
     output = te.compute((), body)
-    (rewritten,) = explicit_reduction(output.op)
+    (rewritten,) = spell_out_reduction(output.op)
     inner = rewritten.op.reduce_axis[1].dom
     assert called(inner.min) == called(inner.extent) == "prim.if_then_else"
     call = executable(create_prim_func([POINTERS, VECTOR, start, output]))
@@ -281,7 +281,7 @@ def _ranged(bounds):
     ids=["static", "symbolic square", "up to the diagonal", "from the diagonal", "tuple"],
 )
 def test_what_is_never_empty_stays_as_it_is(output):
-    assert explicit_reduction(output.op) is None
+    assert spell_out_reduction(output.op) is None
 
 
 def test_a_start_from_the_identity_is_dropped():

@@ -7,7 +7,7 @@ from tvm import te, tirx
 
 from graphgrad.fallback import create_prim_func
 from graphgrad.fallback.gradient import te_gradient
-from graphgrad.fallback.lowering.nested_guards import protected_guards
+from graphgrad.fallback.lowering.nested_guards import protect_guards
 from tests.fallback.running import run, unwritten
 
 X = te.placeholder((5,), "float32", name="x")
@@ -82,7 +82,7 @@ def test_tvm_itself_joins_the_conditions():
 
 def test_conditions_without_loads_stay_as_they_are():
     output = mapped(lambda i: choice(i > 0, choice(i < 4, X[i - 1])))
-    assert protected_guards(output.op) is None
+    assert protect_guards(output.op) is None
 
 
 def test_gradients_are_protected():

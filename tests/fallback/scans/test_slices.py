@@ -7,7 +7,7 @@ from tvm import te, tirx, topi
 from graphgrad.errors import ArgumentError
 from graphgrad.fallback.graph import operations
 from graphgrad.fallback.indices.linear_system import Axis
-from graphgrad.fallback.scans.slices import Slicing, from_zero
+from graphgrad.fallback.scans.slices import Slicing, zero_based
 from tests.fallback.interpreter import evaluate
 
 X = te.placeholder((6, 4), "float64", name="x")
@@ -91,5 +91,5 @@ def test_what_cannot_be_computed_for_one_place_is_named():
 
 
 def test_a_loop_from_zero_has_the_same_extent():
-    axis = from_zero(Axis(te.var("i", "int64"), tirx.const(3, "int64"), tirx.const(4, "int64")))
+    axis = zero_based(Axis(te.var("i", "int64"), tirx.const(3, "int64"), tirx.const(4, "int64")))
     assert (int(axis.low), int(axis.extent), str(axis.var.ty)) == (0, 4, "int64")

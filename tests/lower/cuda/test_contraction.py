@@ -5,7 +5,7 @@ import pytest
 from tvm import te, tirx, topi
 from tvm.s_tir import dlight
 
-from graphgrad.lower.cuda.stages import one_thread_per_element, tiled_contractions
+from graphgrad.lower.cuda.stages import one_thread_per_element, tile_contractions
 from tests.labels import label
 from tests.lower.cuda.running import GPU, run
 from tests.lower.kernel_programs import random_values, tensor
@@ -40,7 +40,7 @@ def weight_gradient(x, ct, window, stride):
 
 def tiled(inputs, outputs, **options):
     """Run as tiles; fail if the rule does not take the function."""
-    result = run(inputs, outputs, schedule=tiled_contractions, **options)
+    result = run(inputs, outputs, schedule=tile_contractions, **options)
     result.agree()
     assert "shared" in result.text
     return result
@@ -53,7 +53,7 @@ def tiled(inputs, outputs, **options):
 def test_products(m, k, n):
     a, b = tensor(m, k), tensor(k, n, name="b")
     if 1 in (m, n):
-        assert tiled_contractions(te.create_prim_func([a, b, product(a, b)]), GPU) is None
+        assert tile_contractions(te.create_prim_func([a, b, product(a, b)]), GPU) is None
     else:
         tiled([a, b], [product(a, b)])
 
@@ -128,7 +128,7 @@ def test_a_symbolic_number_of_products_is_not_tiled(batch):
     a = te.placeholder((n, rows, terms), "float32", "a")
     b = te.placeholder((n, columns, terms), "float32", "b")
     y = topi.nn.batch_matmul(a, b)
-    assert tiled_contractions(te.create_prim_func([a, b, y]), GPU) is None
+    assert tile_contractions(te.create_prim_func([a, b, y]), GPU) is None
     run([a, b], [y], shapes=[(batch, 9, 20), (batch, 33, 20), (batch, 9, 33)]).agree()
 
 
@@ -144,14 +144,14 @@ def test_what_is_not_a_product_is_not_tiled():
 
     wrong = run([a, b], [y], schedule=stock)
     assert (wrong.scheduled[0] > wrong.stock[0] + 1).all()
-    assert tiled_contractions(te.create_prim_func([a, b, y]), GPU) is None
+    assert tile_contractions(te.create_prim_func([a, b, y]), GPU) is None
     run([a, b], [y]).agree()
 
 
 def test_a_sum_too_long_and_without_divisors_is_still_cut():
     """4099 is a prime number."""
     a, b = tensor(3, 4099), tensor(4099, 5, name="b")
-    assert tiled_contractions(te.create_prim_func([a, b, product(a, b)]), GPU) is None
+    assert tile_contractions(te.create_prim_func([a, b, product(a, b)]), GPU) is None
     result = run([a, b], [product(a, b)], schedule=one_thread_per_element)
     result.agree()
     assert "parts" in result.text

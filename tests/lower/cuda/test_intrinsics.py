@@ -96,7 +96,9 @@ def test_float64_constants_stay_readable_where_that_is_exact(value):
 
 def test_stock_code_loses_the_digits_of_float64_constants():
     mod = elementwise(lambda x: x * tirx.const(1e-20, "float64"), ["float64"], 1)
-    assert "* 0.000000000000000" in stock_source(mod), "TVM is mended: spell_exactly can go"
+    assert "* 0.000000000000000" in stock_source(mod), (
+        "TVM is mended: write_exact_expressions can go"
+    )
 
 
 def test_stock_code_drops_nan_from_extrema():

@@ -12,8 +12,8 @@ from tvm.script import tirx as T
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.loops import parallel, sequence
 from graphgrad.lower.cuda.lowering import check
-from graphgrad.lower.cuda.parallel import independent_loops, parallel_loops
-from graphgrad.lower.cuda.serial import one_thread
+from graphgrad.lower.cuda.parallel import bind_parallel_loops, independent_loops
+from graphgrad.lower.cuda.serial import launch_statements
 from graphgrad.ops.cumulative import cumulative
 from graphgrad.ops.opaque_kernel import Nest, extern, fill
 from graphgrad.ops.order import order
@@ -55,7 +55,7 @@ def launches(func):
     ids=["running sums", "running products", "sort"],
 )
 def test_each_independent_point_has_a_thread(expression, shape, expected):
-    func = parallel_loops(prim_func(expression, shape), TARGET)
+    func = bind_parallel_loops(prim_func(expression, shape), TARGET)
     assert launches(func) == expected
     check(func, TARGET)
 
@@ -71,8 +71,8 @@ def test_a_nest_shares_its_points_among_as_many_threads_as_a_gpu_has():
 
 def test_a_statement_without_parallel_loops_is_left_to_the_last_resort():
     func = prim_func(lambda x: cumulative(x, 0, "add", False), (9,))
-    assert parallel_loops(func, TARGET) is None
-    assert launches(one_thread(func, TARGET)) == [(1, 1)]
+    assert bind_parallel_loops(func, TARGET) is None
+    assert launches(launch_statements(func, TARGET)) == [(1, 1)]
 
 
 def test_stages_beside_a_kernel_by_hand_have_threads_too():
@@ -80,20 +80,20 @@ def test_stages_beside_a_kernel_by_hand_have_threads_too():
         doubled = te.compute(x.shape, lambda *i: x(*i) * 2, name="doubled")
         return cumulative(doubled, 1, "add", False)
 
-    func = parallel_loops(prim_func(expression, (4, 700)), TARGET)
+    func = bind_parallel_loops(prim_func(expression, (4, 700)), TARGET)
     assert launches(func) == [(11, 256), (1, 4)]
 
 
 def test_a_symbolic_extent_of_zero_starts_a_block_that_does_nothing():
     n = te.var("n", "int64")
-    func = parallel_loops(prim_func(lambda x: cumulative(x, 1, "add", False), (n, 3)), TARGET)
+    func = bind_parallel_loops(prim_func(lambda x: cumulative(x, 1, "add", False), (n, 3)), TARGET)
     ((blocks, threads),) = launches(func)
     assert threads == 256
     assert blocks.startswith("T.max(") and blocks.endswith("T.int64(1))")
 
 
 def test_no_elements_leave_nothing_to_launch_on_the_host():
-    func = parallel_loops(prim_func(lambda x: cumulative(x, 0, "add", False), (0, 3)), TARGET)
+    func = bind_parallel_loops(prim_func(lambda x: cumulative(x, 0, "add", False), (0, 3)), TARGET)
     check(func, TARGET)
 
 
@@ -113,7 +113,7 @@ def test_memory_of_a_thread_is_its_own():
     func = prim_func(lambda x: order(x, 1, False), (3, 8))
     source = cuda_source(program(lambda x: order(x, 1, False), [(3, 8)], ["float32"]))
     assert re.search(r"int64_t taken\w*\[1\];", source)
-    assert parallel_loops(func, TARGET) is not None
+    assert bind_parallel_loops(func, TARGET) is not None
 
 
 @pytest.mark.parametrize(("scope", "threads"), [("local", 5), ("global", 0)])
@@ -136,7 +136,7 @@ def test_loops_within_loops_that_depend_on_them_stay_serial():
         )
 
     func = prim_func(lambda x: extern("triangle", [(4, 4)], ["float64"], [x], build), (4, 4))
-    launched = parallel_loops(func, TARGET)
+    launched = bind_parallel_loops(func, TARGET)
     assert launches(launched) == [(1, 4)]
     check(launched, TARGET)
 
@@ -149,7 +149,7 @@ def test_statements_of_a_kernel_are_launched_one_after_the_other():
         return sequence(fill(out, lambda _: zero), again)
 
     func = prim_func(lambda x: extern("twice", [(2, 300)], ["float64"], [x], build), (2, 300))
-    assert launches(parallel_loops(func, TARGET)) == [(3, 256), (1, 2)]
+    assert launches(bind_parallel_loops(func, TARGET)) == [(3, 256), (1, 2)]
 
 
 @T.prim_func(private=True)
@@ -161,8 +161,8 @@ def without_blocks(x: T.Buffer((300,), "float32"), y: T.Buffer((300,), "float32"
 
 
 def test_a_function_without_a_root_block():
-    assert parallel_loops(without_blocks, TARGET) is None
-    func = one_thread(without_blocks, TARGET)
+    assert bind_parallel_loops(without_blocks, TARGET) is None
+    func = launch_statements(without_blocks, TARGET)
     assert launches(func) == [(2, 256), (1, 1)]
     check(func, TARGET)
     run = tvm.compile(on_host(func).with_attr("global_symbol", "f"), target=HOST)["f"]

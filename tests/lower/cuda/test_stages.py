@@ -6,7 +6,7 @@ import tvm
 from tvm import te, tirx, topi
 from tvm.script import tirx as T
 
-from graphgrad.lower.cuda.stages import one_thread_per_element, tiled_contractions
+from graphgrad.lower.cuda.stages import one_thread_per_element, tile_contractions
 from graphgrad.memory.overwrite import may_overwrite
 from tests.labels import label
 from tests.lower.cuda.running import GPU, run
@@ -87,7 +87,7 @@ def running_sum(x: T.Buffer((64,), "float32"), out: T.Buffer((64,), "float32")):
 
 def test_other_structures_are_refused():
     assert one_thread_per_element(running_sum, GPU) is None
-    assert tiled_contractions(running_sum, GPU) is None
+    assert tile_contractions(running_sum, GPU) is None
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7, 31, 127), (512,), (1000,), (257, 3)], ids=label)
@@ -130,7 +130,7 @@ def test_unused_intermediates_take_no_memory():
     a, b = tensor(5, 40), tensor(40, 6, name="b")
     k = te.reduce_axis((0, 40), "k")
     y = te.compute((5, 6), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="y")
-    func = tiled_contractions(te.create_prim_func([a, b, topi.nn.relu(y)]), GPU)
+    func = tile_contractions(te.create_prim_func([a, b, topi.nn.relu(y)]), GPU)
     scopes = [buffer.scope() for buffer in func.body.block.alloc_buffers]
     assert "global" not in scopes
     assert np.count_nonzero([scope == "shared" for scope in scopes]) == 2
@@ -155,7 +155,7 @@ def test_tiles_are_added_where_they_are_complete(shape):
     a, b = tensor(rows, inner, name="a"), tensor(inner, columns, name="b")
     total = topi.add(tensor(rows, columns, name="old"), topi.matmul(a, b))
     old = total.op.input_tensors[0]
-    func = tiled_contractions(te.create_prim_func([a, b, old, total]), GPU)
+    func = tile_contractions(te.create_prim_func([a, b, old, total]), GPU)
     assert func is not None
     assert may_overwrite(func, func.params[2], func.params[3])
     kept = [b for b in func.body.block.alloc_buffers if b.scope() == "global"]

@@ -21,11 +21,11 @@ from tvm.support import cc
 
 from ..library import is_linkable, linked_library
 from .key import program_key
-from .store import SWITCH, chosen_store, say_once
+from .store import SWITCH, chosen_store, warn_once
 
 _SUFFIX = ".dll" if os.name == "nt" else ".so"
 
-_LENGTH = 8
+_LENGTH_BYTES = 8
 """Bytes of a number in an entry."""
 
 _FORMATS = (".tar", ".wasm")
@@ -69,7 +69,7 @@ def compiled_once(
         return make(mod)
     program = mod.clone()  # the caller may change his
     entry = store.read(key)
-    found = None if entry is None else _opened(entry)
+    found = None if entry is None else _unpack_entry(entry)
 
     def again() -> Executable:
         return make(program)[0]
@@ -151,9 +151,9 @@ class KeptExecutable(VMExecutable):
         library = None if options else self._kept()
         if library is None:
             return self._made.jit(**options)
-        loaded = _loaded(library)
+        loaded = _load(library)
         if loaded is None:
-            say_once(
+            warn_once(
                 f"a program that the C compiler {cc.get_cc()} has linked does not load, and its "
                 "machine code is made once more, in memory: check the compiler, and that there is "
                 f"space for temporary files, or set {SWITCH}=0"
@@ -174,7 +174,7 @@ class KeptExecutable(VMExecutable):
     def _kept(self) -> bytes | None:
         """Return the library, made and kept the first time; None if it cannot be made."""
         if self._library is None:
-            self._library = _linked(self._made)
+            self._library = _link(self._made)
             if self._library is not None:
                 self._keep(self._library)
         return self._library
@@ -183,21 +183,21 @@ class KeptExecutable(VMExecutable):
 def _entry(library: bytes, facts: Any) -> bytes:
     """Return a library and facts as bytes: the length of the facts, the facts, the library."""
     described = json.dumps(facts).encode()
-    return len(described).to_bytes(_LENGTH, "big") + described + library
+    return len(described).to_bytes(_LENGTH_BYTES, "big") + described + library
 
 
-def _opened(entry: bytes) -> tuple[bytes, tvm.runtime.Module, Any] | None:
+def _unpack_entry(entry: bytes) -> tuple[bytes, tvm.runtime.Module, Any] | None:
     """Return the library in an entry, loaded, and the facts; None if it does not load here."""
-    end = _LENGTH + int.from_bytes(entry[:_LENGTH], "big")
+    end = _LENGTH_BYTES + int.from_bytes(entry[:_LENGTH_BYTES], "big")
     library = entry[end:]
-    loaded = _loaded(library)
-    return None if loaded is None else (library, loaded, json.loads(entry[_LENGTH:end]))
+    loaded = _load(library)
+    return None if loaded is None else (library, loaded, json.loads(entry[_LENGTH_BYTES:end]))
 
 
-def _linked(made: VMExecutable) -> bytes | None:
+def _link(made: VMExecutable) -> bytes | None:
     """Return the library of an executable; None, said once, if there is nothing to link it with."""
     if cc.get_cc() is None:
-        say_once(
+        warn_once(
             "compiled programs are not kept for the next process, because there is no C compiler "
             "to link them with: install gcc, g++ or clang, or name one in the environment variable "
             f"CXX; {SWITCH}=0 silences this"
@@ -206,14 +206,14 @@ def _linked(made: VMExecutable) -> bytes | None:
     try:
         return linked_library(made.mod)
     except (RuntimeError, OSError) as error:
-        say_once(
+        warn_once(
             "compiled programs are not kept for the next process, because the C compiler "
             f"{cc.get_cc()} cannot link them: {error}"
         )
         return None
 
 
-def _loaded(library: bytes) -> tvm.runtime.Module | None:
+def _load(library: bytes) -> tvm.runtime.Module | None:
     """Return a library in this process; None if it does not load here.
 
     It is loaded from a file of its own, which nobody else can replace meanwhile: two modules of one

@@ -29,7 +29,7 @@ _LOWERINGS = (
 )
 """Attributes of ops that hold functions by which they are lowered, in Relax and in kernels."""
 
-_STOCK_LEVEL = 10
+_STOCK_PRIORITY = 10
 """What TVM registers attributes at, and graphgrad those of its own ops."""
 
 
@@ -78,11 +78,11 @@ def _is_stock(op: str, attribute: str) -> bool:
     level that changes nothing, and at its own level it is refused.
     """
     function = tvm.ir.Op.get(op).get_attr(attribute)
-    for level in range(1, _STOCK_LEVEL + 1):
+    for level in range(1, _STOCK_PRIORITY + 1):
         try:
             tvm.ir.register_op_attr(op, attribute, function, level=level)
         except RuntimeError:
-            return level == _STOCK_LEVEL
+            return level == _STOCK_PRIORITY
     return False
 
 

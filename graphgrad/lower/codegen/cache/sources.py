@@ -18,7 +18,7 @@ _TVM_PACKAGE = Path(tvm.__file__).parent
 
 _TVM_LIBRARY = "tvm_compiler.dll" if sys.platform == "win32" else "libtvm_compiler.*"
 
-_LOADED = time.time()
+_LOAD_TIME = time.time()
 
 _LOADING_SECONDS = 30
 """How long before that the first module of graphgrad may have been read, at most."""
@@ -83,4 +83,4 @@ def _changed_since_loaded(paths: list[Path]) -> bool:
     except OSError:
         return True
     latest = max((max(each.st_mtime, each.st_ctime) for each in facts), default=0.0)
-    return latest > _LOADED - _LOADING_SECONDS
+    return latest > _LOAD_TIME - _LOADING_SECONDS

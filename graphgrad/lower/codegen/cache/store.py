@@ -24,19 +24,19 @@ from ....errors import ArgumentError
 SWITCH, FOLDER, SIZE = "GRAPHGRAD_CACHE", "GRAPHGRAD_CACHE_DIR", "GRAPHGRAD_CACHE_SIZE"
 """Environment variables: ``0`` for no cache, its folder, the megabytes that it may take."""
 
-_USUAL_MEGABYTES = 2048
+_DEFAULT_MEGABYTES = 2048
 
 _ENDING, _UNFINISHED = ".entry", ".unfinished"
 
 _MAGIC = b"graphgrad compiled program 1\n"
-_HEADER = len(_MAGIC) + hashlib.sha256().digest_size
+_HEADER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
 
 _ABANDONED_SECONDS = 3600
 """Age of an unfinished entry whose writer must have died."""
 
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,8 @@ class Store:
             written = path.read_bytes()
         except OSError:
             return None
-        content = written[_HEADER:]
-        if written[:_HEADER] != _header(key, content):
+        content = written[_HEADER_BYTES:]
+        if written[:_HEADER_BYTES] != _header(key, content):
             self._drop(path)
             return None
         with contextlib.suppress(OSError):
@@ -73,7 +73,7 @@ class Store:
 
     def write(self, key: str, content: bytes) -> None:
         """Keep an entry; if the folder cannot take it, say so once and go on without."""
-        if _HEADER + len(content) > self.most_bytes:
+        if _HEADER_BYTES + len(content) > self.most_bytes:
             return
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,7 +89,7 @@ class Store:
                 self._drop(Path(unfinished))
                 raise
         except OSError as error:
-            say_once(
+            warn_once(
                 f"compiled programs cannot be kept in {self.folder}: {error}; name another folder "
                 f"in the environment variable {FOLDER}, or set {SWITCH}=0"
             )
@@ -121,7 +121,7 @@ class Store:
             return False
         if facts.st_uid == os.geteuid() and not facts.st_mode & _OTHERS_MAY_WRITE:
             return True
-        say_once(
+        warn_once(
             f"compiled programs are not kept: others may write to {self.folder}, or own it; "
             f"run `chmod 700` on it, or name another folder in the environment variable {FOLDER}"
         )
@@ -172,7 +172,7 @@ def chosen_store() -> Store | None:
         return None
     folder, size = _folder(), _megabytes() << 20
     if folder is None:
-        say_once(
+        warn_once(
             "compiled programs are not kept for the next process, because there is no home "
             f"directory; name a folder in the environment variable {FOLDER}, or set {SWITCH}=0"
         )
@@ -180,10 +180,10 @@ def chosen_store() -> Store | None:
     return Store(folder, size)
 
 
-def say_once(message: str) -> None:
+def warn_once(message: str) -> None:
     """Warn of something that stands in the way of the cache, the first time in a process."""
-    if message not in _said:
-        _said.add(message)
+    if message not in _warned:
+        _warned.add(message)
         warnings.warn(message, stacklevel=2)
 
 
@@ -210,7 +210,7 @@ def _folder() -> Path | None:
 def _megabytes() -> int:
     given = os.environ.get(SIZE, "").strip()
     if not given:
-        return _USUAL_MEGABYTES
+        return _DEFAULT_MEGABYTES
     if not given.isdecimal():
         raise ArgumentError(f"{SIZE}={given!r} must be a whole number of megabytes")
     return int(given)

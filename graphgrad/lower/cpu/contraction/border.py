@@ -43,7 +43,7 @@ def read_inside_border(
         shifted = zip(load.indices, border.before, strict=True)
         indices = [index - before for index, before in shifted]
         read = tirx.BufferLoad(border.source, indices)
-        factors[number] = _with_load(factors[number], read)
+        factors[number] = _replace_load(factors[number], read)
         inside[number] = tuple(_distances(contraction, read))
     if not inside:
         return None
@@ -100,7 +100,7 @@ def _distances(contraction: Contraction, read: Any) -> Iterable[Any]:
                 yield simple
 
 
-def _with_load(factor: Any, read: Any) -> Any:
+def _replace_load(factor: Any, read: Any) -> Any:
     return tvm_ffi.structural_map(factor, (Load, lambda _: read))
 
 

@@ -13,7 +13,7 @@ from tvm.tirx import ForKind
 from ....ir.loops import ceil_div, loop, loops, sequence, variable
 from .plan import Plan
 
-_STACK = 1024
+_MIN_HEAP_BYTES = 1024
 """Bytes from which TVM allocates a buffer of its own kind on the heap."""
 
 
@@ -67,7 +67,7 @@ def registers_of(plan: Plan, dtype: str) -> Registers:
     slice_bytes = tvm.DataType(dtype).itemsize
     for extent in inner:
         slice_bytes *= extent
-    count = ceil_div(first, max((_STACK - 1) // slice_bytes, 1))
+    count = ceil_div(first, max((_MIN_HEAP_BYTES - 1) // slice_bytes, 1))
     length = ceil_div(first, count)
     sizes = [min(length, first - start) for start in range(0, first, length)]
     buffers = [tirx.decl_buffer([size, *inner], dtype, "registers") for size in sizes]

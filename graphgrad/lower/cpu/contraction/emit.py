@@ -27,7 +27,7 @@ from .elements import Place, Registers, each_element, registers_of
 from .frame import Frame
 from .pack import Panels, filled, panels_of
 from .plan import Loop, Plan
-from .prefetch import later_terms, next_rows
+from .prefetch import prefetch_later_terms, prefetch_next_rows
 from .store import ResultStore
 
 _Element = Callable[[Place], Any]
@@ -90,11 +90,11 @@ class _Emitter:
             body = sequence(clear.around(plan.tiles, self._clear(clear, sums, scope)), body)
         if not plan.parts:
             last = frame.renewed(plan.tiles)
-            body = sequence(body, last.around(plan.tiles, self._stored_sums(last, sums, scope)))
+            body = sequence(body, last.around(plan.tiles, self._store_sums(last, sums, scope)))
             return frame.in_parallel(across, block("task", body, buffers=[sums]), self._kind), []
         last = Frame(self._contraction, plan)
         total = last.in_parallel(
-            [*plan.tasks, *plan.tiles], self._stored_sums(last, sums, scope), self._kind
+            [*plan.tasks, *plan.tiles], self._store_sums(last, sums, scope), self._kind
         )
         return sequence(frame.in_parallel(across, body, self._kind), total), [sums]
 
@@ -118,7 +118,7 @@ class _Emitter:
         ]
         buffers = list(registers.buffers)
         if sums is not None:
-            adding = self._adding(frame, sums, scope)
+            adding = self._add_element(frame, sums, scope)
             steps.append(each_element(plan, adding, registers=registers))
         elif self._stores_vectors() and not (self._sink.once and len(buffers) > 1):
             steps.append(self._store_vectors(frame, _held, ForKind.UNROLLED, registers))
@@ -152,11 +152,11 @@ class _Emitter:
     def _terms(self, frame: Frame, term: Any) -> Any:
         """Return the loops that add all terms to a tile, and fetch what is read next."""
         plan = self._plan
-        term = sequence(*later_terms(self._contraction, plan, frame), term)
+        term = sequence(*prefetch_later_terms(self._contraction, plan, frame), term)
         if plan.fetched is None:
             return frame.around(plan.terms, term, plan.unrolled)
         line = frame.around(plan.terms[-1:], term)
-        fetch = next_rows(self._contraction, plan, frame)
+        fetch = prefetch_next_rows(self._contraction, plan, frame)
         return frame.around(plan.terms[:-1], sequence(fetch, line))
 
     def _term(self, frame: Frame, add: _Element, registers: Registers) -> Any:
@@ -174,21 +174,21 @@ class _Emitter:
 
         def inside(places: Sequence[Any]) -> Any:
             at = frame.read(places, frame.number(0))
-            return _not_negative(substitute_values(one, at) for one in own)
+            return _all_nonnegative(substitute_values(one, at) for one in own)
 
         term = plain
         if own:
-            closest = _not_negative(self._least(frame, one) for one in own)
+            closest = _all_nonnegative(self._lower_bound(frame, one) for one in own)
             single = each_element(self._plan, add, guard=inside, registers=registers)
             term = tirx.IfThenElse(closest, plain, single)
         if common:
             at = frame.read([frame.number(0) for _ in rows], frame.number(0))
             term = tirx.IfThenElse(
-                _not_negative(substitute_values(one, at) for one in common), term, None
+                _all_nonnegative(substitute_values(one, at) for one in common), term, None
             )
         return term
 
-    def _least(self, frame: Frame, distance: Any) -> Any:
+    def _lower_bound(self, frame: Frame, distance: Any) -> Any:
         """Return the least value of an affine function of the axes over all rows of a tile."""
         places = []
         for axis, length in self._plan.rows:
@@ -218,7 +218,7 @@ class _Emitter:
             self._plan, lambda one: tirx.BufferStore(sums, zero, [*place, *one.rows, one.column])
         )
 
-    def _adding(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> _Element:
+    def _add_element(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> _Element:
         """The statement that adds an element to the partial sums; an only one is stored."""
         tile = [frame.tile(one) for one in scope]
 
@@ -230,7 +230,7 @@ class _Emitter:
 
         return add
 
-    def _stored_sums(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
+    def _store_sums(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
         """The statement that adds up a tile's partial sums, part after part, and hands it over."""
         parts: list[dict[Loop, int]] = [{}]
         for one in self._plan.parts:
@@ -311,5 +311,5 @@ def _held(place: Place) -> Any:
     return place.register
 
 
-def _not_negative(values: Iterable[Any]) -> Any:
+def _all_nonnegative(values: Iterable[Any]) -> Any:
     return tirx.all(*[value >= 0 for value in values])

@@ -11,38 +11,38 @@ import tvm
 from ....ir.kernel_structure import Axis, volume
 from ....ir.loops import ceil_div
 from ...kernels.contraction import Contraction, known
-from ..map import PARALLEL_TRIPS
+from ..map import MIN_PARALLEL_TRIPS
 from ..vector_unit import VectorUnit
 from .plan import Loop, Plan
-from .prefetch import next_tiles
+from .prefetch import next_tile_loop
 from .store import ResultStore
 from .tile import CACHE, Tile, best_tile, is_short
 
-_SMALL = 1 << 18
+_MIN_PARALLEL_MULTIPLY_ADDS = 1 << 18
 """Multiply-adds below which handing work to other threads costs more than it saves."""
 
-_TERMS = 256
+_MIN_TERMS_PER_PART = 256
 """Terms that a part of a sum must have, so that adding up the parts takes no time."""
 
-_APART = 1024
+_PAGE_STRIDE_BYTES = 1024
 """Bytes between what neighboring steps of a sum read, from which each step costs a page."""
 
-_TASKS = 4 * PARALLEL_TRIPS
+_SUFFICIENT_TASKS = 4 * MIN_PARALLEL_TRIPS
 """Tasks that suffice: cores that share them evenly have equal parts, but for a small rest."""
 
-_BLOCKED_TASKS = 8
+_SUFFICIENT_BLOCKED_TASKS = 8
 """Tasks where each goes through a sum block by block, and must have many tiles to do so."""
 
-_LINE = 64
+_CACHE_LINE_BYTES = 64
 """Bytes of a line of the cache, which is what comes into it at a time."""
 
-_UNROLLED = 64
+_MAX_UNROLLED_MULTIPLY_ADDS = 64
 """Multiply-adds of vectors in the unrolled terms of a tile at most."""
 
-_REUSE = 128
+_MIN_COPY_REUSE = 128
 """Results that must read each element of a factor, for copying it to be worth it."""
 
-_PANEL_REUSE = 1100
+_MIN_PANEL_COPY_REUSE = 1100
 """The same for panels that could be read in place: what one core copies another has to fetch."""
 
 
@@ -88,7 +88,7 @@ class _Planner:
         packed = []
         if tile.copied or self._is_scattered(tiles, terms):
             packed.append((tile.panel, tile.vector))
-        if len(tile.rows) == 1 and not blocks and self._is_apart(tile.rows[0][0], terms):
+        if len(tile.rows) == 1 and not blocks and self._has_distant_rows(tile.rows[0][0], terms):
             packed.append((1 - tile.panel, tile.rows[0][0]))
         chosen = Plan(
             vector=tile.vector,
@@ -101,31 +101,32 @@ class _Planner:
             tiles=tuple(tiles),
             terms=tuple(terms),
             packed=tuple(packed),
-            parallel=volume(self._contraction.axes) >= _SMALL,
+            parallel=volume(self._contraction.axes) >= _MIN_PARALLEL_MULTIPLY_ADDS,
             unrolled=self._unrolled(terms),
         )
-        return self._streaming(self._fetching(chosen))
+        return self._plan_term_prefetch(self._plan_row_prefetch(chosen))
 
-    def _fetching(self, chosen: Plan) -> Plan:
+    def _plan_row_prefetch(self, chosen: Plan) -> Plan:
         """Return a plan that fetches rows of the next tile, if they lie in lines."""
         other = 1 - self._tile.panel
         *outer, innermost = chosen.terms
-        line = _LINE // self._itemsize
+        line = _CACHE_LINE_BYTES // self._itemsize
         in_lines = self._contraction.step(other, innermost.axis) == 1
         if not (in_lines and (innermost.trips or 0) > line and self._is_fetchable(other, chosen)):
             return chosen
-        if next_tiles(self._contraction, chosen, other) is None:
+        if next_tile_loop(self._contraction, chosen, other) is None:
             return chosen
-        return replace(chosen, terms=(*outer, *_cut(innermost, line)), fetched=other)
+        return replace(chosen, terms=(*outer, *_split_loop(innermost, line)), fetched=other)
 
-    def _streaming(self, chosen: Plan) -> Plan:
+    def _plan_term_prefetch(self, chosen: Plan) -> Plan:
         """Return a plan that fetches later terms, if each part of the sum reads other lines."""
         innermost = chosen.terms[-1].axis
         streamed = [
             factor
             for factor in (0, 1)
             if self._is_fetchable(factor, chosen)
-            and abs(self._contraction.step(factor, innermost) or 0) * self._itemsize >= _LINE
+            and abs(self._contraction.step(factor, innermost) or 0) * self._itemsize
+            >= _CACHE_LINE_BYTES
         ]
         return replace(chosen, streamed=tuple(streamed)) if chosen.accumulates else chosen
 
@@ -167,7 +168,7 @@ class _Planner:
         extent = known(outermost.axis)
         if results > CACHE or factors < 4 * results:
             return [], terms
-        most = min(PARALLEL_TRIPS, total // _TERMS)
+        most = min(MIN_PARALLEL_TRIPS, total // _MIN_TERMS_PER_PART)
         count = max((n for n in range(1, most + 1) if extent % n == 0), default=1)
         if count < 4:
             return [], terms
@@ -209,7 +210,7 @@ class _Planner:
         rows = [a for a in spatial if not self._in(a, self._panel_axes)]
         rows.sort(key=lambda axis: -self._step(axis))
         group = self._group(loops[tile.vector.var], terms)
-        outer, inner = _cut(loops[tile.vector.var], group)
+        outer, inner = _split_loop(loops[tile.vector.var], group)
         across = [*(loops[a.var] for a in panel), outer, *(loops[a.var] for a in rows)]
         if in_parts:
             panel_bytes, other_bytes = (self._factor_bytes(axes, terms) for axes in self._both)
@@ -217,15 +218,17 @@ class _Planner:
                 across.insert(len(panel) + 1, inner)
                 return [], across
             return [], [*across, inner]
-        tasks, rest = _leading(across, _BLOCKED_TASKS if in_blocks else _TASKS)
+        tasks, rest = _split_leading(
+            across, _SUFFICIENT_BLOCKED_TASKS if in_blocks else _SUFFICIENT_TASKS
+        )
         return tasks, [*rest, inner]
 
     def _unrolled(self, terms: Sequence[Loop]) -> int:
         """Return how many loops of a short sum are unrolled: elements read once serve all terms."""
         size, count = self._tile.registers, 0
         while is_short(self._contraction, self._tile.vector) and count < len(terms):
-            size *= terms[-1 - count].trips or _UNROLLED
-            if size > _UNROLLED:
+            size *= terms[-1 - count].trips or _MAX_UNROLLED_MULTIPLY_ADDS
+            if size > _MAX_UNROLLED_MULTIPLY_ADDS:
                 break
             count += 1
         return count
@@ -254,9 +257,9 @@ class _Planner:
         power = distance & -distance
         places = CACHE * min(1.0, run / power)
         is_large = (group or 1) * self._panel_bytes(terms) > places
-        return is_large and self._reuse(self._tile.panel) >= _PANEL_REUSE
+        return is_large and self._reuse(self._tile.panel) >= _MIN_PANEL_COPY_REUSE
 
-    def _is_apart(self, axis: Axis, terms: Sequence[Loop]) -> bool:
+    def _has_distant_rows(self, axis: Axis, terms: Sequence[Loop]) -> bool:
         """Return whether the other factor is copied: its rows lie side by side, but far between.
 
         Then each step of the sum reads of it a part of a line, and of another page.
@@ -265,8 +268,8 @@ class _Planner:
         if contraction.step(other, axis) != 1 or contraction.step(other, self._tile.vector):
             return False
         steps = [contraction.step(other, one.axis) or 0 for one in terms if one.trips != 1]
-        is_far = min(steps, default=0) * self._itemsize >= _APART
-        return is_far and contraction.can_be_copied(other) and self._reuse(other) >= _REUSE
+        is_far = min(steps, default=0) * self._itemsize >= _PAGE_STRIDE_BYTES
+        return is_far and contraction.can_be_copied(other) and self._reuse(other) >= _MIN_COPY_REUSE
 
     def _reuse(self, factor: int) -> int:
         """Return how many results read each element of a factor."""
@@ -294,7 +297,7 @@ class _Planner:
         return any(axis is other for other in axes)
 
 
-def _cut(loop: Loop, inner: int) -> tuple[Loop, Loop]:
+def _split_loop(loop: Loop, inner: int) -> tuple[Loop, Loop]:
     """Return a loop as two, the inner one with so many trips."""
     assert loop.trips is not None
     return (
@@ -303,7 +306,7 @@ def _cut(loop: Loop, inner: int) -> tuple[Loop, Loop]:
     )
 
 
-def _leading(loops: Sequence[Loop], most: int) -> tuple[list[Loop], list[Loop]]:
+def _split_leading(loops: Sequence[Loop], most: int) -> tuple[list[Loop], list[Loop]]:
     """Return just enough leading loops to have work for every core, and the others."""
     trips = 1
     for position, one in enumerate(loops):

@@ -15,13 +15,13 @@ from ...kernels.contraction import Contraction, known
 from ..register_transpose import SIDES, transpose_square
 from .plan import Plan
 
-_BLOCK = 16
+_BLOCK_TERMS = 16
 """Terms along one axis that are copied together, for all panels: they share lines or pages."""
 
-_FULL = 12
+_MIN_BLOCK_TERMS = 12
 """Terms from which a block is large enough."""
 
-_RUN = 32
+_SQUARES_PER_RUN = 32
 """Squares copied one after the other along the rows of a source."""
 
 
@@ -88,11 +88,11 @@ def filled(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) 
     if contraction.step(panels.factor, panels.axis) != 1:
         found = _squares(contraction, plan, panels)
     if found is not None:
-        return _transposing(contraction, plan, panels, *found, kind)
-    return _copying(contraction, plan, panels, kind)
+        return _transpose_nest(contraction, plan, panels, *found, kind)
+    return _copy_nest(contraction, plan, panels, kind)
 
 
-def _copying(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) -> Any:
+def _copy_nest(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) -> Any:
     """Return the nest that copies elements, or vectors of them, in the order in which they lie.
 
     A block of terms is copied for all tiles before the next one.
@@ -138,7 +138,7 @@ def _squares(contraction: Contraction, plan: Plan, panels: Panels) -> tuple[Axis
     return None
 
 
-def _transposing(
+def _transpose_nest(
     contraction: Contraction, plan: Plan, panels: Panels, along: Axis, side: int, kind: ForKind
 ) -> Any:
     """Return the nest that fills panels square by square.
@@ -162,7 +162,7 @@ def _transposing(
         variable(name, dtype) for name in ("tile", "strip", "run", "number")
     )
     squares = ceil_div(known(along), side)
-    runs = ceil_div(squares, _RUN)
+    runs = ceil_div(squares, _SQUARES_PER_RUN)
     length = ceil_div(squares, runs)
     start = (run * length + number) * side
     if runs * length * side > known(along):
@@ -204,9 +204,9 @@ def _blocks(contraction: Contraction, panels: Panels) -> list[tuple[Axis, int]]:
     volume = 1
     for one in sorted(panels.inner, key=lambda one: steps[one.var]):
         count = 1
-        if volume < _FULL:
-            is_cut = known(one) > _BLOCK and known(one) % _BLOCK == 0
-            count = _BLOCK if is_cut else known(one)
+        if volume < _MIN_BLOCK_TERMS:
+            is_cut = known(one) > _BLOCK_TERMS and known(one) % _BLOCK_TERMS == 0
+            count = _BLOCK_TERMS if is_cut else known(one)
         found.insert(0, (one, count))
         volume *= count
     return found

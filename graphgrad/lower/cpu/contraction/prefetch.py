@@ -19,14 +19,14 @@ from ...kernels.contraction import Contraction
 from .frame import Frame
 from .plan import Loop, Plan
 
-_SECOND_CACHE = 2
+_L2_LOCALITY = 2
 """What LLVM's prefetch calls it: near enough, and it does not displace what the tile reads."""
 
-_STEPS = 32
+_PREFETCH_DISTANCE_STEPS = 32
 """Steps of a sum in which a line comes from memory."""
 
 
-def next_tiles(contraction: Contraction, plan: Plan, factor: int) -> Loop | None:
+def next_tile_loop(contraction: Contraction, plan: Plan, factor: int) -> Loop | None:
     """Return the loop that goes to the next tile whose rows of a factor are others.
 
     None if all tiles read the same.
@@ -42,26 +42,26 @@ def next_tiles(contraction: Contraction, plan: Plan, factor: int) -> Loop | None
     )
 
 
-def next_rows(contraction: Contraction, plan: Plan, frame: Frame) -> Any:
+def prefetch_next_rows(contraction: Contraction, plan: Plan, frame: Frame) -> Any:
     """The statement that fetches a line of each row that the next tile reads of `plan.fetched`.
 
     Behind the end of an axis, where memory goes on with the next index of another, that is what
     the next tile reads most often. Behind the end of the tensor fetching does nothing.
     """
     assert plan.fetched is not None
-    following = next_tiles(contraction, plan, plan.fetched)
+    following = next_tile_loop(contraction, plan, plan.fetched)
     assert following is not None
     rows = [variable("row", frame.dtype) for _ in plan.rows]
     at = {axis.var: frame.line(axis) for axis in contraction.axes}
     for (axis, _), row in zip(plan.rows, rows, strict=True):
         at[axis.var] = at[axis.var] + row
     at[following.axis.var] = at[following.axis.var] + following.step
-    fetch = _fetched(contraction, plan.fetched, at)
+    fetch = _prefetch(contraction, plan.fetched, at)
     lengths = [length for _, length in plan.rows]
     return loops(zip(rows, lengths, strict=True), fetch, ForKind.UNROLLED)
 
 
-def later_terms(contraction: Contraction, plan: Plan, frame: Frame) -> list[Any]:
+def prefetch_later_terms(contraction: Contraction, plan: Plan, frame: Frame) -> list[Any]:
     """The statement that fetches, in one step of a sum, the lines that a later step reads.
 
     Neighbors along rows are in one line.
@@ -70,7 +70,7 @@ def later_terms(contraction: Contraction, plan: Plan, frame: Frame) -> list[Any]
     found = []
     for factor in plan.streamed:
         at = {axis.var: frame.start(axis) for axis in contraction.axes}
-        at[innermost.var] = at[innermost.var] + _STEPS
+        at[innermost.var] = at[innermost.var] + _PREFETCH_DISTANCE_STEPS
         around = []
         for axis, length in plan.rows:
             if contraction.step(factor, axis) not in (0, 1):
@@ -79,13 +79,13 @@ def later_terms(contraction: Contraction, plan: Plan, frame: Frame) -> list[Any]
         if contraction.step(factor, plan.vector):
             around.append((variable("vector", frame.dtype), plan.vectors))
             at[plan.vector.var] = frame.first_column() + around[-1][0] * plan.lanes
-        found.append(loops(around, _fetched(contraction, factor, at), ForKind.UNROLLED))
+        found.append(loops(around, _prefetch(contraction, factor, at), ForKind.UNROLLED))
     return found
 
 
-def _fetched(contraction: Contraction, factor: int, at: Mapping[Any, Any]) -> Any:
+def _prefetch(contraction: Contraction, factor: int, at: Mapping[Any, Any]) -> Any:
     """The statement that fetches the line of what a factor reads at indices, given by variable."""
     address = tirx.address_of(substitute_values(contraction.loads[factor], at))
     read, data = tirx.const(0, "int32"), tirx.const(1, "int32")
-    cache = tirx.const(_SECOND_CACHE, "int32")
+    cache = tirx.const(_L2_LOCALITY, "int32")
     return tirx.Evaluate(tirx.call_intrin("void", "tirx.prefetch", address, read, cache, data))

@@ -28,7 +28,7 @@ from .store import result_store_of
 if TYPE_CHECKING:
     from ...kernels.pads import Border
 
-_MANY_TERMS = 512
+_MIN_TERMS_HIDING_STORES = 512
 """Terms of a sum beside which storing it element by element takes no time worth naming."""
 
 
@@ -41,7 +41,7 @@ def pays(stage: Stage, epilogue: Epilogue) -> bool:
     order = [axis.var for axis in epilogue.stage.axes if axis.extent != 1]
     moves = not all(a.same_as(b) for a, b in zip(along, order, strict=True))
     copies = len(epilogue.stage.loads) == 1
-    return not (moves and copies) or volume(stage.reduced) >= _MANY_TERMS
+    return not (moves and copies) or volume(stage.reduced) >= _MIN_TERMS_HIDING_STORES
 
 
 def nest_of(

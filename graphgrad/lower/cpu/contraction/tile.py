@@ -20,48 +20,48 @@ from .store import ResultStore
 CACHE = 5 << 17
 """Bytes that are used again and again: they fit the second cache of a core, with room to spare."""
 
-_LOAD = (0.1, 0.35)
+_LOAD_CYCLES = (0.1, 0.35)
 """Cycles that a load costs beside the multiply-adds that hide it: of one element, of a vector."""
 
-_STEP = 1.0
+_STEP_CYCLES = 1.0
 """Cycles of the innermost loop itself, in each step."""
 
-_NARROW = 0.7
+_NARROW_OPERATION_CYCLES = 0.7
 """Cycles of an operation on part of a register: many processors do two of a half in one cycle."""
 
-_RAGGED = 0.06
+_RAGGED_OVERHEAD = 0.06
 """Part of the time that rows beyond the end cost, besides what is computed for nothing."""
 
-_SPREAD = 1e-6
+_SPREAD_ROWS_COST = 1e-6
 """Cost of rows that lie far apart, where nothing else decides: part of the time per doubling."""
 
-_FEW_ROWS = 8
-_APART = 2048
-_CROWDED = 0.15
+_MAX_UNCROWDED_ROWS = 8
+_CROWDED_ROW_BYTES = 2048
+_CROWDED_OVERHEAD = 0.15
 """Part of the time that it costs to read more than a few rows which lie so many bytes apart: they
 compete for the same places of the first cache."""
 
-_CUT = 0.05
+_BLOCKED_SUM_OVERHEAD = 0.05
 """Part of the time that it costs to go through a sum in blocks, where panels do not fit CACHE."""
 
-_ELEMENT = 2.0
+_ELEMENT_STORE_CYCLES = 2.0
 """Cycles to store one element of a tile that cannot be stored in vectors."""
 
-_GUARDED = 1024
+_MAX_GUARDED_TILE_BYTES = 1024
 """Bytes of results below which tiles stay whose terms may lie outside a factor. Larger ones take
 0.75 to 1.15 of the time, one depthwise weight gradient or another."""
 
-_SHORT = 64
+_MAX_SHORT_SUM_TERMS = 64
 """Terms up to which a sum is short: if both factors are read in vectors, waiting for them is what
 takes time."""
 
-_SHORT_TILE = 4
+_MAX_SHORT_SUM_VECTORS = 4
 """Vectors of a tile of short sums at most: a core then begins with the next tile meanwhile."""
 
-_COPY = 2.0
+_ELEMENT_COPY_CYCLES = 2.0
 """Cycles to copy one element into a panel of vectors that are not contiguous."""
 
-_MOST_COPYING = 0.5
+_MAX_COPY_SHARE = 0.5
 """Copying may take this part of the time of the multiply-adds, at most."""
 
 
@@ -109,7 +109,9 @@ def best_tile(contraction: Contraction, unit: VectorUnit, result_store: ResultSt
         for tile in _tiles_along(contraction, axis, unit):
             in_vectors = step == 1 and not (result_store.once and volume([axis]) % tile.width)
             is_narrow = tile.lanes < unit.lanes(contraction.dtype)
-            cycles = _cycles(contraction, tile, in_vectors, _NARROW if is_narrow else 1.0)
+            cycles = _cycles(
+                contraction, tile, in_vectors, _NARROW_OPERATION_CYCLES if is_narrow else 1.0
+            )
             if cycles < least:
                 best, least = tile, cycles
     return best
@@ -118,7 +120,7 @@ def best_tile(contraction: Contraction, unit: VectorUnit, result_store: ResultSt
 def is_short(contraction: Contraction, vector: Axis) -> bool:
     """Return whether sums have few terms, and all factors are read in vectors along an axis."""
     both = all(contraction.step(factor, vector) for factor in (0, 1))
-    return both and volume(contraction.reduced) <= _SHORT
+    return both and volume(contraction.reduced) <= _MAX_SHORT_SUM_TERMS
 
 
 def _tiles_along(contraction: Contraction, axis: Axis, unit: VectorUnit) -> Iterator[Tile]:
@@ -136,9 +138,9 @@ def _tiles_along(contraction: Contraction, axis: Axis, unit: VectorUnit) -> Iter
         # Beside the results, registers hold the vectors of one step and one broadcast element.
         most = (unit.registers - 2 - vectors) // vectors
         if is_short(contraction, axis):
-            most = min(most, _SHORT_TILE // vectors)
+            most = min(most, _MAX_SHORT_SUM_VECTORS // vectors)
         if contraction.inside:
-            most = min(most, (_GUARDED - 1) // (vectors * lanes * itemsize))
+            most = min(most, (_MAX_GUARDED_TILE_BYTES - 1) // (vectors * lanes * itemsize))
         for rows in _rows(shared, most):
             yield Tile(axis, panel, copied, lanes, vectors, rows)
 
@@ -204,22 +206,22 @@ def _cycles(contraction: Contraction, tile: Tile, in_vectors: bool, operation: f
         tiles *= ceil_div(volume([axis]), length)
         ragged += axis is not tile.vector and volume([axis]) % length != 0
     terms = volume(contraction.reduced)
-    adding = tiles * terms * (_step_cycles(contraction, tile) * operation + _STEP)
+    adding = tiles * terms * (_step_cycles(contraction, tile) * operation + _STEP_CYCLES)
     other = 1 - tile.panel
     steps = [(contraction.step(other, axis) or 0, length) for axis, length in tile.rows]
-    far = [length for step, length in steps if step * itemsize >= _APART]
+    far = [length for step, length in steps if step * itemsize >= _CROWDED_ROW_BYTES]
     panel = tile.width * volume(contraction.used_by(tile.panel, contraction.reduced)) * itemsize
     losses = (
-        _RAGGED * ragged
-        + _CROWDED * (math.prod(far) > _FEW_ROWS)
-        + _CUT * (panel > CACHE)
-        + _SPREAD * math.log2(1 + sum(abs(step) * length for step, length in steps))
+        _RAGGED_OVERHEAD * ragged
+        + _CROWDED_OVERHEAD * (math.prod(far) > _MAX_UNCROWDED_ROWS)
+        + _BLOCKED_SUM_OVERHEAD * (panel > CACHE)
+        + _SPREAD_ROWS_COST * math.log2(1 + sum(abs(step) * length for step, length in steps))
     )
-    stored = tile.registers * (1.0 if in_vectors else tile.lanes * _ELEMENT)
+    stored = tile.registers * (1.0 if in_vectors else tile.lanes * _ELEMENT_STORE_CYCLES)
     copying = 0.0
     if tile.copied:
-        copying = _COPY * volume(contraction.used_by(tile.panel, contraction.axes))
-        if copying > _MOST_COPYING * adding:
+        copying = _ELEMENT_COPY_CYCLES * volume(contraction.used_by(tile.panel, contraction.axes))
+        if copying > _MAX_COPY_SHARE * adding:
             return math.inf
     return adding * (1 + losses) + tiles * stored + copying
 
@@ -234,7 +236,7 @@ def _step_cycles(contraction: Contraction, tile: Tile) -> float:
         places = _places(contraction, factor, tile) if short else math.prod(rows)
         number = places * (tile.vectors if is_vector else 1)
         loads += number
-        waits += number * _LOAD[is_vector]
+        waits += number * _LOAD_CYCLES[is_vector]
     return max(tile.registers, loads) + waits
 
 

@@ -20,7 +20,7 @@ from .flat import FlatMap
 FLAT = "graphgrad.flat_map"
 """Attribute of a kernel: the number of what it does to each element."""
 
-_SMALL = 1 << 12
+_MAX_PASSED_ELEMENTS = 1 << 12
 """Elements of the tensors up to which a kernel may be called between two that are joined."""
 
 _OUT_OF_PLACE = tvm.ir.Op.get("relax.call_tir")
@@ -126,7 +126,7 @@ class Calls:
             return False
         results = value.ty.fields if isinstance(value.ty, relax.TupleType) else [value.ty]
         taken = [argument.ty for argument in value.args[1].fields]
-        return all(_elements(ty) <= _SMALL for ty in (*results, *taken))
+        return all(_elements(ty) <= _MAX_PASSED_ELEMENTS for ty in (*results, *taken))
 
     def _member(self, binding: Any) -> Member | None:
         value = getattr(binding, "value", None)

@@ -25,7 +25,7 @@ from ....ir.kernel_structure import (
 )
 from ....ir.visits import visit_nodes
 
-_PURE = 1
+_PURE_EFFECT = 1
 """The strongest effect of a function that computes a value and does nothing else, in TVM."""
 
 _CHEAP = ("tirx.fabs", "tirx.isnan", "tirx.sqrt")
@@ -73,7 +73,7 @@ def flat_map(kernel: tirx.PrimFunc) -> FlatMap | None:
     stores = [store for store in map(_store, statements) if store is not None]
     known = [*kernel.params, *root.block.alloc_buffers]
     lengths = {_length(buffer) for buffer in known if buffer.shape}
-    if len(stores) < len(statements) or len(lengths) != 1 or not all(map(_is_served, known)):
+    if len(stores) < len(statements) or len(lengths) != 1 or not all(map(_is_supported, known)):
         return None
     (length,) = lengths
     written = [store.buffer for store in stores]
@@ -167,7 +167,7 @@ def _is_pure(call: Any) -> bool:
     if not isinstance(call.op, tvm.ir.Op) or is_conditional(call):
         return False
     effect = call.op.get_attr("TCallEffectKind")
-    return effect is not None and int(effect) <= _PURE
+    return effect is not None and int(effect) <= _PURE_EFFECT
 
 
 def _reads_only(store: Any, buffers: list[Any]) -> bool:
@@ -180,7 +180,7 @@ def _loads(store: Any) -> list[Any]:
     return found
 
 
-def _is_served(buffer: Any) -> bool:
+def _is_supported(buffer: Any) -> bool:
     dtype = str(buffer.dtype)
     return dtype in _DTYPES or (dtype == "bool" and not buffer.shape)
 

@@ -8,7 +8,7 @@ from typing import Any
 from tvm import tirx
 
 from ....ir.loops import index, load, registers, store
-from ....ops.tensor_table import Rows, kernel, over_rows
+from ....ops.tensor_table import Rows, kernel, loop_over_rows
 from .chain import Formula
 
 _LANES = 16
@@ -59,7 +59,7 @@ def kernel_of(
 
     given = [cell for row in rows for cell in row[: formula.given]]
     made = [cell for row in rows for cell in row[formula.given :]]
-    statements = [*first, *over_rows(Rows(rows), _LANES, element)]
+    statements = [*first, *loop_over_rows(Rows(rows), _LANES, element)]
     return kernel([*numbers, *given, *made], statements, {})
 
 

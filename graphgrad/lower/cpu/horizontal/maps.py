@@ -29,10 +29,10 @@ from .chain import Call, Cell, Chain, Formula
 from .flat import FlatMap, flat_map
 from .kernel import kernel_of
 
-_MOST_TENSORS = 64
+_MAX_TENSORS = 64
 """Of a kernel. LLVM takes a millisecond to compile what finds each, and more if there are many."""
 
-_MOST_CELLS = 16
+_MAX_CELLS = 16
 """Tensors of a chain: a loop over more is no faster than two."""
 
 
@@ -79,7 +79,7 @@ def fuse_horizontally(mod: tvm.IRModule, flat_maps: dict[int, FlatMap]) -> tvm.I
     """
     for name, func in list(mod.functions.items()):
         if flat_maps and isinstance(func, relax.Function):
-            mod = _Together(mod, name, func, flat_maps).module()
+            mod = _FlatMapFusion(mod, name, func, flat_maps).module()
     return mod
 
 
@@ -164,7 +164,7 @@ class _Run:
         scalars = {region(number) for number in chain.scalars}
         written = {r for cell, r in zip(chain.cells, regions, strict=True) if cell.results}
         apart = all(a != b or a not in written for a, b in combinations(regions, 2))
-        return apart and not scalars & written and len(chain.cells) <= _MOST_CELLS
+        return apart and not scalars & written and len(chain.cells) <= _MAX_CELLS
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class _Row:
     cells: list[Cell]
 
 
-class _Together:
+class _FlatMapFusion:
     """One Relax function, its flat maps on the way into few kernels."""
 
     def __init__(
@@ -220,7 +220,7 @@ class _Together:
         """Return the bindings of a run, with one call in the place of several where that is so."""
         gone: set[Any] = set()
         calls: list[Any] = []
-        for rows in _alike([self._row(loop) for loop in run.loops]):
+        for rows in _group_by_formula([self._row(loop) for loop in run.loops]):
             members = [member for row in rows for member in row.members]
             if len(members) > 1:
                 gone.update(member.binding.var for member in members)
@@ -273,7 +273,7 @@ def _call(name: Any, arguments: Any, indices: list[int], types: list[Any]) -> An
     return relax.op.call_tir_inplace(name, arguments, indices, result)
 
 
-def _alike(rows: list[_Row]) -> list[list[_Row]]:
+def _group_by_formula(rows: list[_Row]) -> list[list[_Row]]:
     """Return rows in groups of equal formulas, each in order."""
     groups: list[list[_Row]] = []
     for row in rows:
@@ -288,7 +288,7 @@ def _alike(rows: list[_Row]) -> list[list[_Row]]:
 
 def _batches(rows: list[_Row]) -> Iterator[list[_Row]]:
     """Yield rows in batches of about the same size, each few enough for a kernel."""
-    most = max(_MOST_TENSORS // max(len(rows[0].cells), 1), 1)
+    most = max(_MAX_TENSORS // max(len(rows[0].cells), 1), 1)
     count = -(-len(rows) // most)
     for i in range(count):
         yield rows[i * len(rows) // count : (i + 1) * len(rows) // count]

@@ -34,19 +34,19 @@ from ..map import SMALL, fusable_suffix
 from ..vector_unit import VectorUnit
 from .accumulation import Accumulation, accumulations_of, bound_values
 
-_FEWEST_ROWS = 16
+_MIN_ROWS = 16
 """Rows that are enough for every core to have some."""
 
-_FEWEST_VECTORS = 2
+_MIN_ROW_VECTORS = 2
 """Vectors in a row below which other schedules do as well."""
 
-_MANY_ROWS = 2048
+_MIN_SUMMED_ROWS = 2048
 """Rows that several tasks can add up, each some."""
 
-_LONG_ROW = 8
+_MIN_LONG_ROW_VECTORS = 8
 """Vectors in a row whose sums wait neither for each other nor for memory."""
 
-_LARGEST_ROW = 1 << 19
+_MAX_ROW_BYTES = 1 << 19
 """Bytes of a row, of all tensors together, that stay in a cache until the last stage."""
 
 
@@ -168,7 +168,7 @@ def rows_reduced(
     """Return the extents of rows that stages reduce, each once."""
     extents = []
     for stage in found:
-        rows = tuple(_extents(_long(stage.spatial)))
+        rows = tuple(_extents(_long_axes(stage.spatial)))
         if rows and stage.reduced and None not in _extents_known(stage):
             part = _part(stage, blocks[stage.name], rows, unit)
             if part is not None and part.role is Role.ALONG:
@@ -198,16 +198,16 @@ def _rows_of(found: Sequence[Stage], unit: VectorUnit) -> list[tuple[int, ...]]:
     A single map has rows of its own where they are no whole vectors, which other schedules of maps
     ask for.
     """
-    tried = [tuple(_extents(_long(stage.spatial))) for stage in found if stage.reduced]
+    tried = [tuple(_extents(_long_axes(stage.spatial))) for stage in found if stage.reduced]
     tried += [
-        tuple(_extents(_long(stage.reduced)))
+        tuple(_extents(_long_axes(stage.reduced)))
         for stage in found
         if len(stage.stores) == 1
-        and volume(stage.reduced) >= _MANY_ROWS
-        and volume(stage.spatial) >= _LONG_ROW * unit.lanes(stage.dtype)
+        and volume(stage.reduced) >= _MIN_SUMMED_ROWS
+        and volume(stage.spatial) >= _MIN_LONG_ROW_VECTORS * unit.lanes(stage.dtype)
     ]
     if len(found) == 1 and not found[0].reduced:
-        axes = _long(found[0].axes)
+        axes = _long_axes(found[0].axes)
         walked = fusable_suffix(replace(found[0], axes=axes)) if axes else 0
         if volume(axes[-walked:]) % unit.lanes(found[0].dtype):
             tried.append(tuple(_extents(axes[:-walked])))
@@ -218,14 +218,14 @@ def _extents(axes: Sequence[Axis]) -> list[int]:
     return [axis.extent or 0 for axis in axes]
 
 
-def _long(axes: Sequence[Axis]) -> list[Axis]:
+def _long_axes(axes: Sequence[Axis]) -> list[Axis]:
     return [axis for axis in axes if axis.extent != 1]
 
 
 def _part(stage: Stage, realize: Any, extents: tuple[int, ...], unit: VectorUnit) -> Part | None:
     """Return a stage as part of a chain over rows of given extents; None if it cannot be."""
     count = len(extents)
-    spatial, reduced = _long(stage.spatial), _long(stage.reduced)
+    spatial, reduced = _long_axes(stage.spatial), _long_axes(stage.reduced)
     block = realize.block
     if not stage.reduced:
         if tuple(_extents(spatial[:count])) != extents:
@@ -261,7 +261,7 @@ def _smooth_part(
         if stage.conditional or not all(stride(a, last) in (0, 1) for a in accesses):
             return None
         walked = min(fusable_suffix(replace(stage, axes=list(inner))), len(inner))
-        if volume(inner[-walked:]) < _FEWEST_VECTORS * unit.lanes(stage.dtype):
+        if volume(inner[-walked:]) < _MIN_ROW_VECTORS * unit.lanes(stage.dtype):
             return None
     value = substitute_values(stage.stores[0].value, bound_values(block))
     names = [axis.var for axis in rows]
@@ -366,8 +366,8 @@ def _pays(chain: Chain, unit: VectorUnit) -> bool:
     return (
         (along or len(chain.parts) == 1)
         and work >= SMALL
-        and chain.rows >= _FEWEST_ROWS
-        and row_bytes(chain) <= _LARGEST_ROW
+        and chain.rows >= _MIN_ROWS
+        and row_bytes(chain) <= _MAX_ROW_BYTES
     )
 
 

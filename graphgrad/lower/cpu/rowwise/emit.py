@@ -23,22 +23,22 @@ from tvm.tirx import ForKind
 from ....ir.kernel_structure import Load, buffer_of, is_among, static, substitute_values, volume
 from ....ir.loops import block, loop, loops, sequence, unravel, variable
 from ....ir.tensor import bits
-from ..map import PARALLEL_TRIPS
+from ..map import MIN_PARALLEL_TRIPS
 from ..vector_unit import VectorUnit
 from .accumulation import Accumulation
 from .chain import Chain, Part, Role
 from .group import groups
 
-_VECTORS_OF_SUM = 4
+_SUM_VECTORS = 4
 """Independent partial results, in vectors: hides the latency of an addition."""
 
-_VECTORS_OF_MAP = 2
+_MAP_VECTORS = 2
 """Vectors of a map that are computed side by side."""
 
-_ROWS_OF_SUM = 32
+_MIN_TASK_ROWS = 32
 """Rows of a task, at least, where it keeps partial sums over rows."""
 
-_ON_STACK = 1024
+_MIN_HEAP_BYTES = 1024
 """Bytes from which on TVM allocates a buffer where it is used, and not on the stack."""
 
 _Body = Callable[[list[Any], Any, Any], list[Any]]
@@ -66,8 +66,8 @@ class _Emitter:
         self._chain, self._unit, self._rigid = chain, unit, rigid
         self._dtype = str(chain.parts[0].rows[0].ty.dtype)
         sums = any(part.role is Role.DOWN for part in chain.parts)
-        most = chain.rows // _ROWS_OF_SUM if sums else chain.rows
-        self._each = -(-chain.rows // max(min(most, PARALLEL_TRIPS), 1))
+        most = chain.rows // _MIN_TASK_ROWS if sums else chain.rows
+        self._each = -(-chain.rows // max(min(most, MIN_PARALLEL_TRIPS), 1))
         self._tasks = -(-chain.rows // self._each)
         self._task = variable("task", self._dtype)
         self._row = variable("row", self._dtype)
@@ -88,7 +88,7 @@ class _Emitter:
             trips = tirx.min(self._number(self._chain.rows) - self._task * each, each)
         rows = loop(self._row, trips, block("row", body, buffers=self._of_row))
         started = [self._first_touch(buffer) for buffer in self._of_task]
-        started += [self._cleared(*one) for one in self._partial]
+        started += [self._clear_sums(*one) for one in self._partial]
         task = block("task", *started, rows, buffers=self._of_task)
         tasks = loop(self._task, self._tasks, task, ForKind.PARALLEL)
         totals = [self._total(*one) for one in self._partial]
@@ -110,7 +110,7 @@ class _Emitter:
         length = math.prod(int(n) for i, n in enumerate(buffer.shape) if i not in places)
         size = length * bits(str(buffer.dtype)) // 8
         kept = tirx.decl_buffer([self._number(length)], str(buffer.dtype), "row")
-        (self._of_row if size < _ON_STACK else self._of_task).append(kept)
+        (self._of_row if size < _MIN_HEAP_BYTES else self._of_task).append(kept)
         return kept
 
     def _first_touch(self, buffer: Any) -> Any:
@@ -129,13 +129,13 @@ class _Emitter:
             if part.role is Role.MAP:
                 bodies.append(self._mapped(part))
             elif part.role is Role.DOWN:
-                bodies += [self._added_down(part, one) for one in part.accumulations]
+                bodies += [self._accumulate_down(part, one) for one in part.accumulations]
             else:
                 sums = [self._accumulator(one, width) for one in part.accumulations]
                 pairs = list(zip(part.accumulations, sums, strict=True))
-                before += [self._vector(width, _started(*pair)) for pair in pairs]
-                bodies += [self._added_along(part, *pair) for pair in pairs]
-                behind += self._lanes_combined(part, pairs, width)
+                before += [self._vector(width, _start_accumulator(*pair)) for pair in pairs]
+                bodies += [self._accumulate_along(part, *pair) for pair in pairs]
+                behind += self._combine_lanes(part, pairs, width)
 
         def body(at: list[Any], position: Any, lane: Any) -> Any:
             return [statement for one in bodies for statement in one(at, position, lane)]
@@ -156,13 +156,13 @@ class _Emitter:
         self._of_row.append(buffer)
         return buffer
 
-    def _added_along(self, part: Part, one: Accumulation, buffer: Any) -> _Body:
+    def _accumulate_along(self, part: Part, one: Accumulation, buffer: Any) -> _Body:
         def added(at: list[Any], _: Any, lane: Any) -> list[Any]:
             return [_combined(one, buffer, lane, self._with(part, at, one.element))]
 
         return added
 
-    def _lanes_combined(
+    def _combine_lanes(
         self, part: Part, pairs: Sequence[tuple[Accumulation, Any]], width: int
     ) -> list[Any]:
         """The statement that reduces each accumulator's lanes to one, by halves, and stores it.
@@ -187,7 +187,7 @@ class _Emitter:
             steps += self._stored(part, one.store, tirx.BufferLoad(buffer, [self._number(0)]), [])
         return steps
 
-    def _added_down(self, part: Part, one: Accumulation) -> _Body:
+    def _accumulate_down(self, part: Part, one: Accumulation) -> _Body:
         """The statement that adds a row to the task's partial sums over rows."""
         shape = [self._tasks, volume(part.inner)]
         dtype = str(one.store.buffer.dtype)
@@ -202,7 +202,7 @@ class _Emitter:
 
         return added
 
-    def _cleared(self, part: Part, one: Accumulation, sums: Any) -> Any:
+    def _clear_sums(self, part: Part, one: Accumulation, sums: Any) -> Any:
         def first(_: list[Any], position: Any, __: Any) -> list[Any]:
             return [tirx.BufferStore(sums, one.start, [self._task, position])]
 
@@ -263,7 +263,7 @@ class _Emitter:
         length = volume(parts[0].inner[-self._walked(parts) :])
         plain = not any(part.stage.calls for part in parts)
         reduces = any(part.role is Role.ALONG for part in parts)
-        most = _VECTORS_OF_SUM if reduces and plain else _VECTORS_OF_MAP
+        most = _SUM_VECTORS if reduces and plain else _MAP_VECTORS
         while most > 1 and most * lanes > length:
             most //= 2
         return most * lanes
@@ -310,7 +310,7 @@ class _Emitter:
             if count:
                 number = variable("vector", self._dtype)
                 first = start + (number * width if count > 1 else self._number(0))
-                step = self._vector(width, partial(_from, body, first))
+                step = self._vector(width, partial(_offset_body, body, first))
                 steps.append(loop(number, count, step) if count > 1 else step)
             start += count * width
             width //= 2
@@ -364,11 +364,11 @@ class _Emitter:
         return values
 
 
-def _from(body: Callable[[Any, Any], Any], first: Any, lane: Any) -> Any:
+def _offset_body(body: Callable[[Any, Any], Any], first: Any, lane: Any) -> Any:
     return body(first + lane, lane)
 
 
-def _started(one: Accumulation, buffer: Any) -> Callable[[Any], Any]:
+def _start_accumulator(one: Accumulation, buffer: Any) -> Callable[[Any], Any]:
     def started(lane: Any) -> Any:
         return tirx.BufferStore(buffer, one.start, [lane])
 

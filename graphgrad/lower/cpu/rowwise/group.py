@@ -10,7 +10,7 @@ from tvm import tirx
 from ....ir.kernel_structure import buffer_of, substitute_values
 from .chain import Chain, Part, Role
 
-_MOST_RESULTS = 4
+_MAX_RESULTS = 4
 """Results of a group: each accumulator takes registers."""
 
 
@@ -35,7 +35,7 @@ def _fits(part: Part, group: list[Part]) -> bool:
         return False
     if not inner:
         return True
-    few = sum(len(one.stage.stores) for one in (*group, part)) <= _MOST_RESULTS
+    few = sum(len(one.stage.stores) for one in (*group, part)) <= _MAX_RESULTS
     return few and all(_reads_where_written(part, one) for one in group)
 
 

@@ -17,47 +17,47 @@ from .forward import TAPS, Convolution
 from .multiply import Panel
 from .weight import WeightGradient
 
-_LEAST_CHANNELS = 16
+_MIN_CHANNELS = 16
 """With fewer, transforms take longer than products."""
 
-_TILES = (2, 4)
+_TILE_SIDES = (2, 4)
 """Results of a tile along rows and columns, or cotangents where the weights are the results."""
 
-_MOVED = 15
+_VECTOR_MOVE_COST = 15
 """What it costs to compute and store, or to load, a vector of factors or of products."""
 
-_MOVED_TAPS = 5
+_TAP_MOVE_COST = 5
 """The same for the factors of weights."""
 
-_MOVED_SUMS = 10
+_SUM_MOVE_COST = 10
 """The same for the products of a weight gradient, which are stored as sums over all tiles."""
 
-_SHARED = 16 << 20
+_SHARED_CACHE_BYTES = 16 << 20
 """Bytes of the weights' factors up to which they are computed first: the cache that cores share."""
 
-_GAIN = 0.9
+_MAX_RELATIVE_COST = 0.9
 """The part of the direct kernel's cost that another one may have to be preferred."""
 
-_STEP = 8
+_MIN_TERM_COST = 8
 """Multiply-adds that one term of a tile takes at least, however small the tile."""
 
-_BLOCK = 1 << 19
+_IMAGE_BLOCK_BYTES = 1 << 19
 """Bytes of factors and products that are kept at a time for a block of images: half of the cache of
 a core."""
 
-_SUMMED = 4 << 20
+_GRADIENT_BLOCK_BYTES = 4 << 20
 """Bytes of factors that are kept at a time for a weight gradient: the cache that cores share."""
 
-_WHOLE = 20 << 20
+_MAX_WHOLE_BYTES = 20 << 20
 """Bytes of the factors of all tiles from which they are not kept all at once."""
 
-_DEPTH = 64
+_DEPTH_CHANNELS = 64
 """Channels, or rows of weights, whose factors and products a core keeps in its cache."""
 
-_ENOUGH = 8
+_MIN_PARALLEL_PARTS = 8
 """Independent parts of a kernel that are enough for the threads."""
 
-_FLOAT = 4
+_FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -98,10 +98,10 @@ def choose_convolution(conv: Convolution, unit: VectorUnit) -> Choice | None:
     def cost(step: int) -> float:
         one = filtering(step, TAPS)
         tiles = images.count * _tiles(conv.rows, conv.columns, step)
-        moved = tiles * (images.channels + conv.filters) // panel.lanes * _MOVED
+        moved = tiles * (images.channels + conv.filters) // panel.lanes * _VECTOR_MOVE_COST
         height = min(tiles, panel.rows)
-        slow = max(1.0, _STEP / (height * panel.vectors))
-        return one.products**2 * (tiles * pairs * slow + moved + pairs * _MOVED_TAPS)
+        slow = max(1.0, _MIN_TERM_COST / (height * panel.vectors))
+        return one.products**2 * (tiles * pairs * slow + moved + pairs * _TAP_MOVE_COST)
 
     step = _cheapest(direct, cost)
     if step is None:
@@ -122,8 +122,8 @@ def choose_weight_gradient(gradient: WeightGradient, unit: VectorUnit) -> Choice
     def cost(step: int) -> float:
         one = filtering(TAPS, step)
         tiles = data.count * _tiles(cotangent.rows, cotangent.columns, step)
-        moved = tiles * (data.channels + cotangent.channels) // panel.lanes * _MOVED
-        return one.products**2 * (tiles * pairs + moved + pairs * _MOVED_SUMS)
+        moved = tiles * (data.channels + cotangent.channels) // panel.lanes * _VECTOR_MOVE_COST
+        return one.products**2 * (tiles * pairs + moved + pairs * _SUM_MOVE_COST)
 
     step = _cheapest(direct, cost)
     if step is None:
@@ -135,8 +135,8 @@ def _cheapest(direct: int, cost: Callable[[int], float]) -> int | None:
     """Return the tile of the least cost; None if that is no gain, or nothing is to be computed."""
     if not direct:
         return None
-    step = min(_TILES, key=cost)
-    return step if cost(step) <= _GAIN * direct else None
+    step = min(_TILE_SIDES, key=cost)
+    return step if cost(step) <= _MAX_RELATIVE_COST * direct else None
 
 
 def _panel(
@@ -145,7 +145,7 @@ def _panel(
     """Return the tile of registers; None if the channels are too few, or no whole vectors."""
     lanes = unit.lanes("float32")
     counts = (channels, filters)
-    if any(count < _LEAST_CHANNELS or count % lanes for count in counts):
+    if any(count < _MIN_CHANNELS or count % lanes for count in counts):
         return None
     vectors = 2 if (columns or filters) % (2 * lanes) == 0 else 1
     return Panel((unit.registers - 4) // vectors, vectors, lanes)
@@ -155,25 +155,25 @@ def _convolution_blocks(conv: Convolution, step: int, panel: Panel) -> Blocks:
     images = conv.images
     down, across = -(-conv.rows // step), -(-conv.columns // step)
     products = (step + TAPS - 1) ** 2
-    if products * _FLOAT * images.channels * conv.filters > _SHARED:
-        return Blocks(depth=_divisor(images.channels, _DEPTH, panel.lanes))
-    per_row = products * _FLOAT * (images.channels + conv.filters) * across
-    most = min(_BLOCK // per_row, images.count * down // _ENOUGH)
+    if products * _FLOAT32_BYTES * images.channels * conv.filters > _SHARED_CACHE_BYTES:
+        return Blocks(depth=_divisor(images.channels, _DEPTH_CHANNELS, panel.lanes))
+    per_row = products * _FLOAT32_BYTES * (images.channels + conv.filters) * across
+    most = min(_IMAGE_BLOCK_BYTES // per_row, images.count * down // _MIN_PARALLEL_PARTS)
     return _blocks(images.count, down, most)
 
 
 def _gradient_blocks(gradient: WeightGradient, step: int, panel: Panel) -> Blocks:
     data, cotangent = gradient.data, gradient.cotangent
     down, across = -(-cotangent.rows // step), -(-cotangent.columns // step)
-    per_tile = (step + TAPS - 1) ** 2 * _FLOAT * (data.channels + cotangent.channels)
+    per_tile = (step + TAPS - 1) ** 2 * _FLOAT32_BYTES * (data.channels + cotangent.channels)
     rows, columns = data.channels, cotangent.channels
     if not gradient.data_in_rows:
         rows, columns = columns, rows
-    depth = _divisor(rows, _DEPTH, 1)
+    depth = _divisor(rows, _DEPTH_CHANNELS, 1)
     parts = rows // depth * (columns // panel.width)
-    if parts >= _ENOUGH and per_tile * data.count * down * across <= _WHOLE:
+    if parts >= _MIN_PARALLEL_PARTS and per_tile * data.count * down * across <= _MAX_WHOLE_BYTES:
         return Blocks(depth=depth)
-    return _blocks(data.count, down, _SUMMED // (per_tile * across))
+    return _blocks(data.count, down, _GRADIENT_BLOCK_BYTES // (per_tile * across))
 
 
 def _blocks(images: int, down: int, most: int) -> Blocks:

@@ -178,7 +178,7 @@ def _convolution(
     if extents is None or rows is None or columns is None or not c or not k:
         return None
     turned = weight.indices[2:] == [k, c]
-    falls = [_falls(weight.indices[0], rows), _falls(weight.indices[1], columns)]
+    falls = [_runs_backwards(weight.indices[0], rows), _runs_backwards(weight.indices[1], columns)]
     if not (
         data.indices[0] == out.indices[0]
         and found.axes[rows.axis].reduced
@@ -196,7 +196,9 @@ def _convolution(
         taps = [TAPS - 1 - tap if fall else tap for tap, fall in zip((i, j), falls, strict=True)]
         return weight.buffer, [*taps, *([number, channel] if turned else [channel, number])]
 
-    return Convolution(images, height, width, filters, turned, at, _putting(out, result_store))
+    return Convolution(
+        images, height, width, filters, turned, at, _result_writer(out, result_store)
+    )
 
 
 def _weight_gradient(
@@ -226,10 +228,12 @@ def _weight_gradient(
     if images is None:
         return None
     given = Images(cotangent.buffer, 0, 0, count, height, width, filters)
-    return WeightGradient(images, given, out.indices[2:] == [c, k], _putting(out, result_store))
+    return WeightGradient(
+        images, given, out.indices[2:] == [c, k], _result_writer(out, result_store)
+    )
 
 
-def _falls(index: Terms, slide: Slide) -> bool | None:
+def _runs_backwards(index: Terms, slide: Slide) -> bool | None:
     """Return whether the weights run backwards while a window runs forwards; None if neither."""
     if set(index) - {slide.axis, None} or abs(index.get(slide.axis, 0)) != 1:
         return None
@@ -255,7 +259,7 @@ def _images(
     return Images(buffer, top, left, count, rows, columns, channels)
 
 
-def _putting(out: Access, result_store: ResultStore) -> Any:
+def _result_writer(out: Access, result_store: ResultStore) -> Any:
     """Return the function that stores a result, given its four indices and its value."""
 
     def put(*indices_and_value: Any) -> Any:

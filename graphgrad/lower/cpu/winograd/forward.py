@@ -111,7 +111,7 @@ class ConvolutionKernel:
             return block(
                 "scratch",
                 self._each_strip(part, lambda *at: self._strip(part, factors, *at)),
-                self._multiplied(part, factors, taps, made, 0, channels),
+                self._multiply(part, factors, taps, made, 0, channels),
                 self._finished(part, made),
                 buffers=[factors.buffer, made.buffer],
             )
@@ -149,7 +149,7 @@ class ConvolutionKernel:
             def added(i: Index) -> Statement:
                 return sequence(
                     self._weights(taps, 0, panel, i * depth, depth),
-                    self._multiplied(part, factors, taps, made, i * depth, depth),
+                    self._multiply(part, factors, taps, made, i * depth, depth),
                 )
 
             steps = [serial(channels // depth, added), self._finished(part, made)]
@@ -235,7 +235,7 @@ class ConvolutionKernel:
             ),
         )
 
-    def _multiplied(
+    def _multiply(
         self,
         part: Part,
         factors: Rows,

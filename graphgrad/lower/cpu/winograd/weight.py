@@ -28,7 +28,7 @@ from .cook_toom import Filtering, Matrix
 from .multiply import Panel, product
 from .transforms import Images, Tiling, results, strip_factors
 
-AT_A_TIME = 16
+MAX_RUN_PRODUCTS = 16
 """Products added up one after the other: with more, rounding would show in the weights."""
 
 
@@ -101,7 +101,7 @@ class WeightGradientKernel:
                     lambda row, tile: load(left.buffer, left.at(p, tile, first + row)),
                     lambda tile, column: load(right.buffer, right.at(p, panel, tile, column)),
                     lambda row, column: (made.buffer, made.at(p, row, column)),
-                    at_a_time=AT_A_TIME,
+                    at_a_time=MAX_RUN_PRODUCTS,
                 )
 
             def finished(row: Index, v: Index) -> Statement:
@@ -150,7 +150,7 @@ class WeightGradientKernel:
                 lambda tile, column: load(right.buffer, right.at(p, panel, tile, column)),
                 lambda row, column: (made.buffer, made.at(p, panel, row, column)),
                 adds=True,
-                at_a_time=AT_A_TIME,
+                at_a_time=MAX_RUN_PRODUCTS,
             )
 
         def one_block(trip: Index) -> Statement:

@@ -8,7 +8,7 @@ import pytest
 import tvm
 
 from graphgrad.lower.cpu.contraction import plan
-from graphgrad.lower.cpu.contraction.prefetch import next_tiles
+from graphgrad.lower.cpu.contraction.prefetch import next_tile_loop
 from graphgrad.lower.cpu.vector_unit import VectorUnit, vector_unit
 from tests.labels import label
 from tests.lower.cpu.contraction.stages import (
@@ -81,7 +81,7 @@ def test_one_line_is_fetched_for_neighbors_and_for_each_vector():
 def test_the_next_tile_is_that_of_the_innermost_loop_over_rows():
     kernel = Kernel(convolution(2, 28, 64, 64, 1))
     chosen = plan_of(kernel)
-    following = next_tiles(kernel.contraction, chosen, chosen.fetched)
+    following = next_tile_loop(kernel.contraction, chosen, chosen.fetched)
     assert following.axis.var.same_as(chosen.rows[-1][0].var)
 
 
@@ -90,7 +90,7 @@ def test_a_single_row_of_tiles_has_no_next_one():
     chosen = plan_of(kernel)
     rows = (*chosen.tasks, *chosen.tiles)
     alone = replace(chosen, tasks=(), tiles=tuple(x for x in rows if x.axis is chosen.vector))
-    assert next_tiles(kernel.contraction, alone, chosen.fetched) is None
+    assert next_tile_loop(kernel.contraction, alone, chosen.fetched) is None
 
 
 def test_the_code_fetches_and_holds_the_tile_in_registers():
