@@ -19,7 +19,7 @@ LONG = (
     "tests/cuda/test_on_emulator.py",
     "tests/runtime/test_threads.py",
     "tests/frontend/converters/test_loss.py",
-    "tests/layout/test_passages.py",
+    "tests/layout/test_rules.py",
     "tests/models/test_exported.py",
     "tests/train/test_winograd.py",
     "tests/test_aliasing_guide.py",

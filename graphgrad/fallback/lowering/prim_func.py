@@ -25,13 +25,13 @@ from ..walk import identity, tensor_key
 from .accumulation import Accumulation, accumulated, accumulations, overwriting
 from .explicit_bindings import bind_shared_values
 from .explicit_reductions import spell_out_reduction
-from .hide_bindings import hide_bindings, reveal_bindings
+from .hidden_bindings import hide_bindings, reveal_bindings
 from .nested_guards import protect_guards
 from .out_of_range_loads import clamp_out_of_range_loads
 from .scans import lower_scans
+from .wide_arrays import widen_arrays
 from .wide_floats import widen_bfloat16
 from .wide_reductions import widen_reduction
-from .widen_arrays import widen_arrays
 
 
 def create_prim_func(

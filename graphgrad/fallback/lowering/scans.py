@@ -30,7 +30,7 @@ from ..scans.circular_buffers import (
 from ..scans.scan import step, step_time
 from ..walk import Expr, identity, tensor_key
 from .explicit_bindings import bind_shared_values
-from .hide_bindings import reveal_bindings
+from .hidden_bindings import reveal_bindings
 
 Lowerable = Callable[[Sequence[te.Tensor]], Sequence[te.Tensor]]
 

@@ -160,7 +160,7 @@ class _Emitter:
         return frame.around(plan.terms[:-1], sequence(fetch, line))
 
     def _term(self, frame: Frame, add: _Element, registers: Registers) -> Any:
-        """The statement that adds one term to all elements of a tile, where it is inside the factors.
+        """The statement that adds a term to each element of a tile, where it is inside the factors.
 
         Most often it is for all rows, which is asked once. Otherwise each row asks for itself.
         """
@@ -219,7 +219,7 @@ class _Emitter:
         )
 
     def _add_element(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> _Element:
-        """The statement that adds an element to the partial sums; the first and only one is stored."""
+        """The statement that adds an element to the partial sums; an only one is stored."""
         tile = [frame.tile(one) for one in scope]
 
         def add(place: Place) -> Any:
@@ -231,7 +231,7 @@ class _Emitter:
         return add
 
     def _store_sums(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
-        """The statement that adds up the partial sums of one tile, part after part, and hands it over."""
+        """The statement that adds up a tile's partial sums, part after part, and hands it over."""
         parts: list[dict[Loop, int]] = [{}]
         for one in self._plan.parts:
             assert one.trips is not None

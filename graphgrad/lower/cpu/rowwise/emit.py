@@ -165,7 +165,7 @@ class _Emitter:
     def _combine_lanes(
         self, part: Part, pairs: Sequence[tuple[Accumulation, Any]], width: int
     ) -> list[Any]:
-        """The statement that makes one result of each accumulator's lanes, by halves, and stores it.
+        """The statement that reduces each accumulator's lanes to one, by halves, and stores it.
 
         The last step has two lanes if it can: a choice between single numbers would be a branch,
         which no processor foresees.

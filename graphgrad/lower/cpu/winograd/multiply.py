@@ -52,7 +52,7 @@ def product(
     adds: bool = False,
     at_a_time: int | None = None,
 ) -> Statement:
-    """The statement that computes ``result[i, j] = Σ left[i, t] · right[t, j]`` for one panel of columns.
+    """The statement of ``result[i, j] = Σ left[i, t] · right[t, j]`` for one panel of columns.
 
     Parameters
     ----------

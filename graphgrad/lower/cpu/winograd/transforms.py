@@ -159,7 +159,7 @@ def tap_factors(
     read: Callable[[int, int, Index], Any],
     put: Callable[[Index, Index, Any], Statement],
 ) -> Statement:
-    """The statement that computes the factors of one vector of windows: ``matrix · window · matrixᵀ``.
+    """The statement of the factors of one vector of windows: ``matrix · window · matrixᵀ``.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ def results(
     read: Callable[[Index, Index], Any],
     put: Callable[[Index, Index, Callable[[Index], Any]], Statement],
 ) -> Statement:
-    """The statement that computes the results of a tile, a vector each: ``matrix · products · matrixᵀ``.
+    """The statement of the results of a tile, a vector each: ``matrix · products · matrixᵀ``.
 
     Parameters
     ----------
