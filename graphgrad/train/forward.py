@@ -20,8 +20,8 @@ from ..autodiff.activity import analyze, has_cotangent
 from ..errors import ArgumentError, InputError
 from ..frontend.mode import specialize
 from ..frontend.model import Model
-from ..ir.inline import bind_extents, inline_calls
 from ..ir.arrays import to_numpy
+from ..ir.inline import bind_extents, inline_calls
 from ..ir.program import Program, emit_program, substitute
 from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, is_float, type_shape
