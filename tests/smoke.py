@@ -43,7 +43,7 @@ ir/test_rewrite.py
 ir/test_tensor.py
 layout/test_orders.py
 layout/test_rules.py::conv
-layout/test_storage.py
+layout/test_choice.py
 lower/cpu/contraction/test_replace.py
 lower/cpu/contraction/test_tile.py
 lower/cpu/horizontal/test_flat.py

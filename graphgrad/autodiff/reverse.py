@@ -6,16 +6,18 @@ once, last first; a variable that is read several times gets the sum of what its
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import tvm
 from tvm import relax
 
 from ..errors import NotDifferentiableError
 from ..ir.calls import data_of
-from ..ir.program import Program, substitute, variables_in
+from ..ir.program import Program, emit_program, substitute, variables_in
 from ..ir.provenance import gradient_span, read
 from ..ir.tensor import Emitter, type_shape
+from ..ir.write import write_function
 from ..registry.rule import Rule
 from .activity import Activity, has_cotangent
 from .apply import Cotangent, apply_rule
@@ -33,6 +35,72 @@ def add(a: Cotangent, b: Cotangent) -> Cotangent:
     if isinstance(a, list):
         return [add(x, y) for x, y in zip(a, b, strict=True)]
     return a + b
+
+
+class Gradients:
+    """The gradients of a program's result, before they are emitted.
+
+    Parameters
+    ----------
+    program : Program
+        Not changed.
+    wrt : sequence of variables of the program
+        Float tensors, or tuples of those.
+
+    Raises
+    ------
+    MissingGradientError
+        As `expand`.
+    """
+
+    def __init__(self, program: Program, wrt: Sequence[Any]):
+        self._kernels, self._wrt = program.kernels, wrt
+        self._program, self._activity = expand(program, wrt)
+
+    def emit(
+        self, emitter: Emitter, seed: Cotangent, arguments: Sequence[Any] | None = None
+    ) -> tuple[Any, list[Any]]:
+        """Emit the program and behind it the gradients.
+
+        Parameters
+        ----------
+        emitter : Emitter
+        seed : Cotangent
+            Of the program's result, as for `backward`.
+        arguments : sequence of expressions, optional
+            What the program's parameters stand for; the parameters themselves by default.
+
+        Returns
+        -------
+        result : relax expression
+            The program's.
+        gradients : list
+            As of `backward`.
+        """
+        program = self._program
+        environment = emit_program(program, emitter.builder, arguments)
+        gradients = backward(emitter, program, environment, self._activity, seed, self._wrt)
+        return substitute(program.result, environment), gradients
+
+    def write(
+        self,
+        name: str,
+        params: Sequence[Any],
+        body: Callable[[Emitter], Any],
+        mod: tvm.IRModule | None = None,
+    ) -> tvm.IRModule:
+        """Return a module with a function added whose body emits the gradients.
+
+        Parameters
+        ----------
+        name, params, body
+            As of `write_function`.
+        mod : IRModule, optional
+            By default one of the kernels that the program may call.
+        """
+        mod = tvm.IRModule(self._kernels) if mod is None else mod
+        pure, dataflow = self._program.pure, self._program.dataflow
+        return write_function(mod, name, params, body, pure=pure, dataflow=dataflow)
 
 
 def backward(

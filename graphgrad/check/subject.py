@@ -16,7 +16,7 @@ from ..frontend.model import Model
 from ..ir.arrays import to_numpy
 from ..ir.inline import inline_calls
 from ..ir.tensor import is_float
-from ..train.forward import bind
+from ..train.forward import renamed_extents
 from ..train.inputs import bind_shapes, by_name, check_types, input_types, read_arrays
 from .compare import Arrays
 
@@ -63,7 +63,8 @@ def of_model(model: Model, inputs: Any, generator: np.random.Generator) -> Subje
     given = read_arrays(by_name(inputs, model.inputs), tvm.cpu())
     extents = bind_shapes(given, types)
     main = specialize(model, training=None)
-    mod = bind(main, "main", model, extents)
+    bound = renamed_extents(model, main["main"].params, extents)
+    mod = relax.transform.BindSymbolicVars(bound, "main")(main) if bound else main
     arrays: Arrays = [np.array(to_numpy(array)) for array in given.values()]
     arrays += [*model.params.values(), *model.state.values()]
     if is_seeded(main):

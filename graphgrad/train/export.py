@@ -97,7 +97,7 @@ def export_step(
     }
 
     def write_state(file: Path) -> None:
-        state = TrainState(model.params, model.state, made.trained, optimizer.slots, tvm.cpu())
+        state = TrainState(model.params, model.state, made.wrt, optimizer.slots, tvm.cpu())
         checkpoint.write(file, state.arrays(), {**start, "extra": {}})
 
     write_export(path, made, chosen, start, write_state if weights else None)

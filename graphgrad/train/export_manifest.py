@@ -62,7 +62,7 @@ def described(made: Recipe) -> dict[str, Any]:
         "host": _host(made.target),
         "params": [_described(name, array.dtype, array.shape) for name, array in params.items()],
         "state": [_described(name, array.dtype, array.shape) for name, array in state.items()],
-        "trained": made.trained,
+        "trained": made.wrt,
         "slots": [{"name": name, "fill": fill} for name, fill in made.optimizer.slots.items()],
         "outputs": made.model.outputs,
         "accumulate": made.accumulate,

@@ -2,62 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import tvm
-
-from ..autodiff.expand import expand
-from ..autodiff.reverse import backward, check_target
-from ..frontend.model import Model
-from ..ir.inline import inline_calls
-from ..ir.program import emit_program, substitute
+from ..autodiff.reverse import Gradients, check_target
 from ..ir.tensor import Emitter, Tensor
-from ..ir.write import write_function
-from .forward import FORWARD, Forward, kernels
+from .forward import Forward
 
 
 class StepGradients:
-    """What a step differentiates: the variables that it takes, and how its gradients are emitted.
+    """What a step differentiates, and how its gradients are emitted.
 
     Parameters
     ----------
-    model : Model
     forward : Forward
         With a loss.
     trained : sequence of str
         Names of the parameters whose gradients are wanted.
-    rules : "auto" or "derived"
-        Which gradient rules it is differentiated by.
 
     Attributes
     ----------
-    arguments : list of relax.Var
-        The inputs, and the targets if the loss takes any.
-    seed : list of relax.Var
-        The seed of dropouts, if there are any.
-    params, state : list of relax.Var
-        Parameters and statistics, in the model's order.
     weights : list of relax.Var
-        Those of `params` that train.
+        Those of the parameters that train.
+    gradients : Gradients
 
     Raises
     ------
     MissingGradientError, NotDifferentiableError
     """
 
-    def __init__(self, model: Model, forward: Forward, trained: Sequence[str], rules: str):
-        program = inline_calls(forward.mod, FORWARD, rules)
-        count = len(model.inputs) + (forward.targets is not None)
-        self.arguments, owned = program.params[:count], program.params[count:]
-        self.seed = [owned.pop()] if forward.seeded else []
-        self.params, self.state = owned[: len(model.params)], owned[len(model.params) :]
-        by_name = dict(zip(model.params, self.params, strict=True))
+    def __init__(self, forward: Forward, trained: Sequence[str]):
+        by_name = dict(zip(forward.model.params, forward.params, strict=True))
         self.weights = [by_name[name] for name in trained]
         for weight in self.weights:
             check_target(weight)
-        self._kernels = kernels(forward.mod)
-        self._program, self._activity = expand(program, self.weights)
+        self.gradients = Gradients(forward.program, self.weights)
+        self._forward = forward
 
     def emit(
         self, emitter: Emitter, statistics: Sequence[Any] | None = None
@@ -68,22 +48,14 @@ class StepGradients:
 
         Parameters
         ----------
-        statistics : sequence of Tensor, optional
-            What the forward pass takes for `state`; by default that.
+        statistics : sequence of expressions, optional
+            What the forward pass takes for the model's statistics; by default those.
         """
-        program = self._program
-        taken = dict(zip(self.state, statistics or self.state, strict=True))
-        values = [taken.get(param, param) for param in program.params]
-        environment = emit_program(program, emitter.builder, values)
-        loss_expr, _, state = substitute(program.result, environment).fields
-        loss = emitter.lift(loss_expr)
-        seed = [emitter.full(1.0, [], loss.dtype), None, None]
-        gradients = backward(emitter, program, environment, self._activity, seed, self.weights)
-        return loss, gradients, [emitter.lift(statistic) for statistic in state.fields]
-
-    def write(
-        self, name: str, params: Sequence[Any], body: Callable[[Emitter], Any]
-    ) -> tvm.IRModule:
-        """Return a module with a new function, as `write_function`, and the kernels it calls."""
-        pure, dataflow = self._program.pure, self._program.dataflow
-        return write_function(self._kernels, name, params, body, pure=pure, dataflow=dataflow)
+        program, state = self._forward.program, self._forward.state
+        taken = dict(zip(state, statistics or state, strict=True))
+        arguments = [taken.get(param, param) for param in program.params]
+        dtype = str(program.result.fields[0].ty.dtype)
+        seed = [emitter.full(1.0, [], dtype), None, None]
+        result, gradients = self.gradients.emit(emitter, seed, arguments)
+        loss, _, new = result.fields
+        return emitter.lift(loss), gradients, [emitter.lift(statistic) for statistic in new.fields]

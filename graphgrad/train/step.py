@@ -16,7 +16,7 @@ from ..runtime.synchronized import one_at_a_time
 from ..runtime.window import dropped_on_failure
 from . import checkpoint
 from .export import InputShapes, chosen_shapes, write_export
-from .forward import Forward, LossChoice
+from .forward import LossChoice
 from .inputs import Inputs
 from .on_device import ModelOnDevice, Watch
 from .optimizer import SGD, Optimizer, check_rate
@@ -138,12 +138,12 @@ class TrainStep(ModelOnDevice):
         self._recipe = recipe(
             model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd
         )
-        super().__init__(model, loss, target, winograd)
-        trained, self._seed = self._recipe.trained, self._recipe.seed
+        super().__init__(self._recipe)
+        self._seed = self._recipe.seed
         self._tensors = TrainState(
             model.params,
             model.state,
-            trained,
+            self._recipe.wrt,
             optimizer.slots,
             self._device,
             self.accumulate > 1,
@@ -277,9 +277,6 @@ class TrainStep(ModelOnDevice):
             yield
         finally:
             self._programs, self._watch = kept, None
-
-    def _build_forward(self, extents: Mapping[Any, int]) -> Forward:
-        return self._recipe.forward(extents)
 
     def _no_programs(self) -> Programs:
         """Return the functions of the step, of which none is compiled yet."""

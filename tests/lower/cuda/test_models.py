@@ -14,7 +14,7 @@ from graphgrad.lower.cuda.rules import RULES, Rule
 from graphgrad.lower.cuda.schedule import SCHEDULED, schedule_threads
 from graphgrad.memory.donation import DONATED, DONATED_DONE
 from graphgrad.models import lenet, mlp, resnet_digits
-from graphgrad.train.forward import LossFunction, build_forward
+from graphgrad.train.forward import LossFunction, form_of
 from graphgrad.train.recipe import recipe
 from graphgrad.train.update import build_step
 from tests import torch_nets
@@ -41,8 +41,8 @@ NETWORKS = {
 def training_step(network):
     build, loss = NETWORKS[network]
     model = gg.from_onnx(build())
-    forward = build_forward(model, LossFunction(model, loss), True, {})
-    return build_step(model, forward, model.trainable(), gg.optim.SGD(0.1, momentum=0.9))
+    forward = form_of(model, True).forward(LossFunction(model, loss), {})
+    return build_step(forward, model.trainable(), gg.optim.SGD(0.1, momentum=0.9))
 
 
 @cache
