@@ -153,9 +153,12 @@ class Contender(Stepping):
     """The process of one of `contenders`, which trains one workload.
 
     What it compiles is kept in the workload's folder, not where earlier runs have left something.
+    With `tree` it imports the graphgrad of that checkout.
     """
 
-    def __init__(self, name: str, workload: Workload, threads: int):
+    def __init__(self, name: str, workload: Workload, threads: int, tree: Path | None = None):
         command = [sys.executable, str(_WORKER), name, str(workload.folder), str(threads)]
         caches = {variable: str(workload.folder / variable) for variable in CACHE_VARIABLES}
-        super().__init__(name, command, dict.fromkeys(THREAD_VARIABLES, str(threads)) | caches)
+        path = {} if tree is None else {"PYTHONPATH": str(tree.resolve())}
+        variables = dict.fromkeys(THREAD_VARIABLES, str(threads)) | caches | path
+        super().__init__(name, command, variables)

@@ -1,11 +1,13 @@
 """Time of a training step: graphgrad, torch and stock TVM side by side.
 
     python bench/step.py [--json] [--models resnet18,resnet50] [--contenders graphgrad,torch]
+    python bench/step.py --before ../other-checkout --contenders graphgrad
 
 A step is forward, loss, backward, batch-norm statistics and SGD with momentum. Every contender
 starts from the same weights and batch in a process of its own and must report the same initial
 loss. They take turns in rounds, the others stopped; a turn during which other programs kept the
-machine busy is rejected and taken again.
+machine busy is rejected and taken again. With ``--before`` the graphgrad of another checkout
+competes too.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from contenders import CONTENDERS, QUICK
+from contenders import BEFORE, CONTENDERS, QUICK
 from field import Field, add_pace, chosen_pace, positive, say, some_of
 from machine import facts, usable_cores, versions
 from process import Contender, ContenderError, Stepping
@@ -60,7 +62,7 @@ def measure(spec: AnySpec, settings: argparse.Namespace) -> dict[str, Any]:
         try:
             for name in settings.contenders:
                 say(f"  {name}: first step")
-                field.enter(name, partial(started, name, workload, settings.threads))
+                field.enter(name, partial(started, name, workload, settings))
             check_losses(field.running)
             records = field.compete()
             ours = records[OURS].median_seconds() if OURS in records else None
@@ -78,7 +80,7 @@ def measure(spec: AnySpec, settings: argparse.Namespace) -> dict[str, Any]:
             field.close()
 
 
-def started(name: str, workload: Workload, threads: int) -> Contender:
+def started(name: str, workload: Workload, settings: argparse.Namespace) -> Contender:
     """Return a contender that has made its first step.
 
     One that keeps compiled code is started twice; the second is the one that competes.
@@ -89,12 +91,13 @@ def started(name: str, workload: Workload, threads: int) -> Contender:
     """
     if "compile" in name and not any(map(shutil.which, COMPILERS)):
         raise ContenderError(f"torch.compile needs a C++ compiler: one of {', '.join(COMPILERS)}")
-    contender = Contender(name, workload, threads)
+    tree = settings.before if name == BEFORE else None
+    contender = Contender(name, workload, settings.threads, tree)
     if not _keeps_code(name):
         return contender
     cold = contender.facts["first_step_seconds"]
     contender.close()
-    contender = Contender(name, workload, threads)
+    contender = Contender(name, workload, settings.threads, tree)
     warm = contender.facts["first_step_seconds"]
     contender.facts |= {"first_step_seconds": cold, "first_step_again_seconds": warm}
     return contender
@@ -102,7 +105,7 @@ def started(name: str, workload: Workload, threads: int) -> Contender:
 
 def _keeps_code(name: str) -> bool:
     """Return whether a contender's next process finds what this one compiles."""
-    return name == OURS or "compile" in name
+    return name in (OURS, BEFORE) or "compile" in name
 
 
 def tell(name: str, turn: Turn) -> None:
@@ -193,15 +196,20 @@ def parse_arguments() -> argparse.Namespace:
     )
     add(
         "--contenders",
-        type=some_of(CONTENDERS),
+        type=some_of({name for name in CONTENDERS if name != BEFORE}),
         default=list(QUICK),
-        help=f"of {', '.join(CONTENDERS)}; default: {', '.join(QUICK)}",
+        help=f"of {', '.join(n for n in CONTENDERS if n != BEFORE)}; default: {', '.join(QUICK)}",
     )
+    add("--before", type=Path, metavar="TREE", help=f"another checkout, which competes as {BEFORE}")
     add("--threads", type=positive, default=min(2, usable_cores()), help="of each contender")
     add_pace(parser, 7, turn_seconds=1.0, max_load=0.1, pause=5.0, most_seconds=60.0)
     add("--batch", type=positive, help="batch size, instead of each model's own")
     add("--width", type=float, help="multiplies all channels, instead of each model's own")
     arguments = parser.parse_args()
+    if arguments.before is not None:
+        if not (arguments.before / "graphgrad" / "__init__.py").is_file():
+            parser.error(f"--before {arguments.before}: there is no graphgrad")
+        arguments.contenders = [*arguments.contenders, BEFORE]
     uses_torch = any(name.startswith("torch") for name in arguments.contenders)
     if uses_torch and importlib.util.find_spec("torch") is None:
         parser.error(
@@ -226,7 +234,8 @@ def main() -> None:
     for name in arguments.models:
         say(name)
         measured[name] = measure(chosen_spec(name, arguments), arguments)
-    settings = {key: value for key, value in vars(arguments).items() if key != "json"}
+    given = {**vars(arguments), "before": arguments.before and arguments.before.name}
+    settings = {key: value for key, value in given.items() if key != "json"}
     result = {
         "benchmark": "step",
         "machine": facts(),

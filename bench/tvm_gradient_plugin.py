@@ -19,7 +19,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.autodiff.apply import apply_rule
 from graphgrad.check import flat
-from graphgrad.ir.calls import without_te_gradients
+from graphgrad.ir.calls import drop_te_gradients
 from graphgrad.ir.tensor import Emitter, Tensor
 from graphgrad.registry import find
 
@@ -113,7 +113,7 @@ def _assert_equal_in_value(ours: tvm.IRModule, theirs: tvm.IRModule) -> None:
 
 
 def _run(mod: tvm.IRModule, name: str, arguments: list[Any]) -> list[np.ndarray]:
-    mod = without_te_gradients(mod)  # TVM lowers none
+    mod = drop_te_gradients(mod)  # TVM lowers none
     machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
     return flat(machine[name](*arguments))
 

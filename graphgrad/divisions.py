@@ -1,5 +1,5 @@
 """Integer divisions written so that TVM keeps their value, for kernels that you fuse yourself."""
 
-from .ir.exact_divisions import with_exact_divisions
+from .ir.exact_divisions import write_exact_divisions as with_exact_divisions
 
 __all__ = ["with_exact_divisions"]

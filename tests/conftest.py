@@ -1,9 +1,17 @@
 """The environment of every test, and of the processes that tests start."""
 
 import os
+from pathlib import Path
+
+import pytest
+
+from tests.groups import ByGroup, is_long
+from tests.smoke import is_smoke, is_smoke_file
 
 # Tests look at what lowering does, and may replace parts of it; those of the cache turn it on.
 os.environ["GRAPHGRAD_CACHE"] = "0"
+
+TESTS = Path(__file__).parent
 
 
 def pytest_configure():
@@ -15,3 +23,24 @@ def pytest_configure():
         os.environ.setdefault("TVM_NUM_THREADS", str(max(count // processes, 1)))
         # Where a variable decides, TVM binds threads: those of all processes to the same core.
         os.environ.setdefault("TVM_BIND_THREADS", "0")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """With ``-m smoke``, read those files alone: to read them all takes half a minute."""
+    if config.option.markexpr != "smoke" or not collection_path.name.startswith("test_"):
+        return None
+    return not is_smoke_file(collection_path.relative_to(TESTS).as_posix()) or None
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what belongs to the smoke tests, and let what takes longest come first."""
+    for item in items:
+        if is_smoke(item.path.relative_to(TESTS).as_posix(), item.name):
+            item.add_marker("smoke")
+    items.sort(key=lambda item: not is_long(item.nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Let tests that compile the same run in one process."""
+    return ByGroup(config, log)

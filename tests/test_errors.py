@@ -19,7 +19,7 @@ def kinds(base=GraphGradError):
 def test_no_two_errors_share_a_name():
     """TVM knows an error by its name alone."""
     for module in pkgutil.walk_packages(graphgrad.__path__, "graphgrad."):
-        if not module.name.endswith("__main__"):
+        if not module.name.endswith("__main__") and "tvm_fixes.defects." not in module.name:
             importlib.import_module(module.name)
     names = Counter(kind.__name__ for kind in set(kinds()))
     assert [name for name, count in names.items() if count > 1] == []

@@ -13,8 +13,12 @@ from typing import Any
 
 _TORCH = "contenders.torch_step"
 
+BEFORE = "graphgrad_before"
+"""The graphgrad of another checkout."""
+
 CONTENDERS: dict[str, tuple[str, dict[str, Any]]] = {
     "graphgrad": ("contenders.ours", {}),
+    BEFORE: ("contenders.ours", {}),
     "torch": (_TORCH, {}),
     "torch_channels_last": (_TORCH, {"channels_last": True}),
     "torch_compile": (_TORCH, {"compiled": True}),

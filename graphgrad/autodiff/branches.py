@@ -12,6 +12,7 @@ from tvm import relax
 
 from ..ir.program import Program, emit_program, variables_in
 from ..ir.tensor import Emitter, expression_of
+from ..tvm_fixes.hooks import begin_block, end_block
 
 
 def branch_programs(program: Program, value: relax.If) -> list[Program]:
@@ -55,13 +56,13 @@ def emit_branch(emitter: Emitter, program: Program, environment: Any, sweep: Any
         a list of `Tensor`.
     """
     builder = emitter.builder
-    builder._begin_binding_block()
+    begin_block(builder)
     try:
         arguments = [environment.get(var, var) for var in program.params]
         values = sweep({**environment, **emit_program(program, builder, arguments)})
         result = builder.emit(expression_of(values))
     finally:
-        block = builder._end_block()
+        block = end_block(builder)
     return relax.SeqExpr([block], result)
 
 

@@ -164,7 +164,7 @@ class Mutations:
             yield from self._by_region.get(self.aliases.region(leaf), [])
 
     def _later(self, write: Use, among: set[Any] | None = None) -> Iterator[tuple[Any, str]]:
-        """Yield the uses of the memory after a write, and where they are; the results of the program last."""
+        """Yield the uses of the memory after a write, and where; the program's results last."""
         region = self.aliases.region(write.leaf)
         for use in self.aliases.uses_of(region):
             if use.position <= write.position or use.excludes(write.path):

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
-from ..ir.calls import without_te_gradients
+from ..ir.calls import drop_te_gradients
 from ..ir.inline import inline_calls
 from ..ir.program import Program
 from ..ir.tensor import Emitter, type_shape
@@ -71,7 +71,7 @@ def _add_adjoint(
         return result, tuple(of[v] if v in of else _zeros(emitter, v) for v in wanted or targets)
 
     adjoint = derivative.write(f"{name}_adjoint", program.params, body, mod)
-    return without_te_gradients(adjoint, f"{name}_adjoint")
+    return drop_te_gradients(adjoint, f"{name}_adjoint")
 
 
 def _differentiable(params: list[Any]) -> list[Any]:

@@ -22,6 +22,7 @@ from ..autodiff.activity import op_name, place
 from ..errors import ArgumentError
 from ..fallback.kernels.expressions import retype_kernel
 from ..frontend.model import Model
+from ..tvm_fixes.hooks import change_attributes, set_type
 
 LOW_FLOATS = frozenset({"float16", "bfloat16", "float32"})
 _WIDE = "float64"
@@ -120,12 +121,12 @@ class _Promotion:
         for var, function in mod.functions.items():
             if isinstance(function, relax.Function):
                 renamed = tvm.ir.GlobalVar(var.name_hint)
-                relax.expr._update_type(renamed, promote_type(function.ty))
+                set_type(renamed, promote_type(function.ty))
                 self._functions[var] = renamed
             elif (kernel := retype_kernel(function, _promoted_dtype)) is not None:
                 self._kernels[var] = kernel
                 self._functions[var] = tvm.ir.GlobalVar(var.name_hint)
-                relax.expr._update_type(self._functions[var], kernel.ty)
+                set_type(self._functions[var], kernel.ty)
 
     def module(self) -> tvm.IRModule:
         """Return the promoted module."""
@@ -163,7 +164,7 @@ class _Promotion:
         self._bindings, self._bound_kind = outer
         result = self._expr(body.body)
         sequence = relax.SeqExpr(blocks, result)
-        relax.expr._update_type(sequence, result.ty)
+        set_type(sequence, result.ty)
         return sequence
 
     def _binding(self, binding: Any) -> None:
@@ -207,7 +208,7 @@ class _Promotion:
     def _branches(self, expr: relax.If) -> relax.If:
         branches = [self._sequence(branch) for branch in (expr.true_branch, expr.false_branch)]
         promoted = relax.If(self._expr(expr.cond), *branches, expr.span)
-        relax.expr._update_type(promoted, promote_type(expr.ty))
+        set_type(promoted, promote_type(expr.ty))
         return promoted
 
     def _call(self, var: Any, call: relax.Call) -> Any:
@@ -293,14 +294,7 @@ def _promote_attributes(attributes: Any) -> Any:
     """Return attributes with float64 for every value that names a lower float."""
     if attributes is None:
         return None
-    if isinstance(attributes, tvm.ir.DictAttrs):
-        names = list(attributes.keys())
-        values = {name: _promote_value(attributes[name]) for name in names}
-        return tvm.ir.make_node("ir.DictAttrs", **values)
-    info = type(attributes).__tvm_ffi_type_info__
-    values = {field.name: getattr(attributes, field.name) for field in info.fields}
-    promoted = {name: _promote_value(value) for name, value in values.items()}
-    return tvm.ir.make_node(info.type_key, **promoted)
+    return change_attributes(attributes, lambda _, value: _promote_value(value))
 
 
 def _promote_value(value: Any) -> Any:

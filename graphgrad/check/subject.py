@@ -13,8 +13,8 @@ from tvm import relax
 from ..errors import ArgumentError, InputError
 from ..frontend.mode import is_seeded, specialize
 from ..frontend.model import Model
+from ..ir.arrays import to_numpy
 from ..ir.inline import inline_calls
-from ..ir.numpy_arrays import to_numpy
 from ..ir.tensor import is_float
 from ..train.inputs import bind_shapes, by_name, check_types, input_types, read_arrays
 from .compare import Arrays

@@ -14,7 +14,7 @@ from ..errors import ArgumentError, GradientMismatch, InputError, NotDifferentia
 from ..fallback.gradient import te_gradient
 from ..fallback.graph import operations, outputs_of, rewritten
 from ..fallback.walk import tensor_key
-from ..ir.numpy_arrays import to_numpy
+from ..ir.arrays import to_numpy
 from ..ir.tensor import is_float
 from .compare import Arrays, precision_of
 from .functions import Settings

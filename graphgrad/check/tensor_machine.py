@@ -13,8 +13,7 @@ from tvm import te
 from ..errors import LoweringError
 from ..fallback.lowering.prim_func import lowered
 from ..fallback.walk import Expr, substituted
-from ..ir.arrays import to_tensor
-from ..ir.numpy_arrays import to_numpy
+from ..ir.arrays import to_numpy, to_tensor
 from .compare import Arrays
 from .machine import UncompilableError, last_line
 from .promote import promote_array, promote_type

@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from ..lower.build.cache.store import FOLDER, SIZE, SWITCH, chosen_store
+from ..lower.codegen.cache.store import FOLDER, SIZE, SWITCH, chosen_store
 
 DESCRIPTION = f"""\
 Show the folder of compiled programs, which later processes need not compile again, or empty it.

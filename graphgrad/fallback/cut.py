@@ -113,7 +113,7 @@ def _nesting(placement: Placement) -> int:
 
 
 def _roots(op: Any) -> list[Expr]:
-    """The expressions that a compute stage evaluates; of a reduction its condition and its sources."""
+    """The expressions of a compute stage; of a reduction its condition and its sources."""
     first = op.body[0]
     return [first.condition, *first.source] if isinstance(first, tirx.Reduce) else items(op.body)
 

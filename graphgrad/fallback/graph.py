@@ -8,9 +8,9 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import te, tirx
-from tvm.te import _ffi_api
 
 from ..errors import ArgumentError
+from ..tvm_fixes.hooks import compute_stage, extern_stage, scan_stage
 from .kinds import copied
 from .walk import (
     Expr,
@@ -229,18 +229,18 @@ def rebuild_scan(
     Without `inputs` a `STEPWISE` scan becomes one that is not.
     """
     tag = "" if inputs is None and op.tag == STEPWISE else op.tag
-    return _ffi_api.ScanOp(op.name, tag, op.attrs, op.scan_axis, init, update, states, inputs or [])
+    return scan_stage(op.name, tag, op.attrs, op.scan_axis, init, update, states, inputs or [])
 
 
 def replace_bodies(op: Any, bodies: Sequence[Expr]) -> Any:
     """Return a compute stage with other bodies over the same axes."""
-    result = _ffi_api.ComputeOp(op.name, op.tag, op.attrs, op.axis, bodies)
+    result = compute_stage(op.name, op.tag, op.attrs, op.axis, bodies)
     if not len(op.attrs):
         return result
     # Attributes may name tensors, which TVM looks for among those that the stage reads.
     read = {tensor_key(tensor) for tensor in result.input_tensors}
     attrs = {key: value for key, value in op.attrs.items() if _named(value) <= read}
-    return _ffi_api.ComputeOp(op.name, op.tag, attrs, op.axis, bodies)
+    return compute_stage(op.name, op.tag, attrs, op.axis, bodies)
 
 
 def _named(value: Any) -> set[Key]:
@@ -302,7 +302,7 @@ def _replace_extern_inputs(op: Any, replaced: Callable[[te.Tensor], te.Tensor]) 
         return call
 
     body = tvm_ffi.structural_map(op.body, (tvm.ir.Call, change))
-    return _ffi_api.ExternOp(
+    return extern_stage(
         op.name, op.tag, op.attrs, inputs, op.input_placeholders, op.output_placeholders, body
     )
 

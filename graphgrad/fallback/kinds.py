@@ -12,7 +12,8 @@ from typing import Any
 
 import tvm
 from tvm import te, tirx
-from tvm.te import _ffi_api
+
+from ..tvm_fixes.hooks import compute_stage
 
 _KIND = "graphgrad.kind"
 _MODULI = "graphgrad.moduli"
@@ -75,7 +76,7 @@ def stage_over(axes: Sequence[Any], body: Any, name: str, kind: Kind) -> Any:
     kind : Kind
     """
     loops = [iteration(axis, tirx.IterVar.DataPar) for axis in axes]
-    return _ffi_api.ComputeOp(name, "", marked(kind), loops, [body]).output(0)
+    return compute_stage(name, "", marked(kind), loops, [body]).output(0)
 
 
 def iteration(axis: Any, how: int) -> Any:

@@ -14,8 +14,9 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
-from tvm.te import _ffi_api
 
+from ..ir.loops import loop, sequence, variable
+from ..tvm_fixes.hooks import extern_stage
 from .common_subexpressions import shared
 from .graph import DETECT_ACCESS
 from .guarded import Guarded, balanced
@@ -89,7 +90,7 @@ def scatter_add(
         zero = tirx.const(0.0, dtype)
         zeros = _loops(elements, lambda position: tirx.BufferStore(out, zero, position))
         added = [_loops(scatter.axes, partial(_added, scatter, out)) for scatter in scatters]
-        return tirx.SeqStmt([zeros, *added])
+        return sequence(zeros, *added)
 
     read = _tensors([expr for scatter in scatters for expr in scatter.expressions])
     return te.extern(
@@ -121,9 +122,9 @@ def separated(op: Any) -> list[te.Tensor] | None:
 def scatter_into(op: Any) -> te.Tensor:
     """Return a scatter stage without its zeros: it adds to what its output holds already."""
     added = list(op.body.seq)[1:]
-    return _ffi_api.ExternOp(
+    return extern_stage(
         op.name, "", op.attrs, op.inputs, op.input_placeholders, op.output_placeholders,
-        added[0] if len(added) == 1 else tirx.SeqStmt(added),
+        sequence(*added),
     ).output(0)  # fmt: skip
 
 
@@ -171,12 +172,12 @@ def _loops(axes: Sequence[Axis], body: Callable[[list[Any]], Any]) -> Any:
 
     The range of a loop may depend on those around it.
     """
-    variables = [tirx.Var(axis.var.name, str(axis.var.ty)) for axis in axes]
+    variables = [variable(axis.var.name, str(axis.var.ty)) for axis in axes]
     renamed = list(zip([axis.var for axis in axes], variables, strict=True))
     statement = body(variables)
     for var, axis in reversed(list(zip(variables, axes, strict=True))):
         low, extent = substituted(axis.low, renamed), substituted(axis.extent, renamed)
-        statement = tirx.For(var, low, extent, tirx.ForKind.SERIAL, statement)
+        statement = loop(var, extent, statement, start=low)
     return statement
 
 

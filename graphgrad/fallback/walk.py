@@ -11,11 +11,11 @@ from collections.abc import Callable, Container, Generator, Iterable, Mapping, S
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import te
 from tvm.ir import prim
 
 from ..errors import MissingGradientError
+from ..tvm_fixes.hooks import array_item, array_size, identity
 
 Expr = Any
 """A scalar expression of TVM."""
@@ -38,15 +38,11 @@ BINARY = {
 _LOAD = tvm.ir.Op.get("te.tensor_load")
 _CONDITIONAL = tvm.ir.Op.get("prim.if_then_else")
 
-_SIZE = tvm_ffi.get_global_func("ffi.ArraySize")
-_ITEM = tvm_ffi.get_global_func("ffi.ArrayGetItem")
-"""Of arrays, over which Python iterates slowly: most time would be spent there."""
-
 
 def _arguments(call: Expr) -> list[Expr]:
     """Return the expressions that a call is made of: of a load, the indices."""
     arguments = call.args
-    return [_ITEM(arguments, i) for i in range(call.op.same_as(_LOAD), _SIZE(arguments))]
+    return [array_item(arguments, i) for i in range(call.op.same_as(_LOAD), array_size(arguments))]
 
 
 _NODE_PARTS: dict[type, Callable[[Any], Sequence[Expr]]] = {
@@ -66,10 +62,6 @@ _DTYPE_NAMES: dict[int, tuple[str, Any]] = {}
 
 class UnknownNodeError(MissingGradientError):
     """An expression has a node of a kind that is not known here."""
-
-
-identity: Callable[[Any], int] = tvm_ffi.Object.__chandle__
-"""Returns a number that two wrappers of one node share, while either is alive."""
 
 
 def tensor_key(tensor: te.Tensor) -> tuple[int, int]:
@@ -110,12 +102,12 @@ def loaded(node: Expr) -> tuple[te.Tensor, list[Expr]]:
 
 def loaded_tensor(load: Expr) -> te.Tensor:
     """Return the tensor that a load reads."""
-    return _ITEM(load.args, 0)
+    return array_item(load.args, 0)
 
 
 def items(array: Any) -> list[Any]:
     """Return an array of TVM's as a list."""
-    return [_ITEM(array, i) for i in range(_SIZE(array))]
+    return [array_item(array, i) for i in range(array_size(array))]
 
 
 def children(node: Expr) -> Sequence[Expr]:
@@ -151,7 +143,7 @@ def rebuilt(node: Expr, parts: Sequence[Expr], before: Sequence[Expr] | None = N
     if kind is not tvm.ir.Call:
         return kind(*parts)
     if is_load(node):
-        return _ITEM(node.args, 0)(*parts)
+        return array_item(node.args, 0)(*parts)
     return tvm.ir.Call(node.op, parts, attrs=node.attrs, span=node.span, ret_ty=node.ty)
 
 

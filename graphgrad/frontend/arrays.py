@@ -9,7 +9,7 @@ import numpy as np
 from tvm.ir import PrimType
 
 from ..errors import InputError
-from ..ir.numpy_arrays import to_numpy
+from ..ir.arrays import to_numpy
 
 FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 
@@ -29,7 +29,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
     name : str
         What the array is called in an error.
     value : array
-        Whatever `graphgrad.ir.numpy_arrays.to_numpy` reads.
+        Whatever `graphgrad.ir.arrays.to_numpy` reads.
 
     Returns
     -------

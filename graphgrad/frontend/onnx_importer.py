@@ -18,6 +18,7 @@ from ..ir.compile_lock import COMPILE_LOCK
 from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, Tensor, expression_of
 from ..ir.value_names import equal_names, record_aliases
+from ..tvm_fixes.hooks import begin_block, end_block
 from . import converters, stock_operators
 from .exact_arithmetic import ExactArithmetic, symbols
 from .known_values import LARGEST, KnownValue
@@ -290,14 +291,14 @@ class _Importer:
 
     def _sequence(self, graph: onnx.GraphProto) -> relax.SeqExpr:
         """Return a branch as bindings of its own, so that only the one taken is computed."""
-        self._builder._begin_binding_block()
+        begin_block(self._builder)
         try:
             with self._scope(graph):
                 outputs = [self._translated_output(value.name) for value in graph.output]
                 whole = outputs[0] if len(outputs) == 1 else relax.Tuple(outputs)
                 result = self._builder.emit(whole)
         finally:
-            block = self._builder._end_block()
+            block = end_block(self._builder)
         return relax.SeqExpr([block], result)
 
     def _inlined(

@@ -13,6 +13,7 @@ from tvm.ir import GenericConst
 from tvm.relax.frontend.onnx import onnx_frontend as stock
 
 from ..errors import ModelError
+from ..tvm_fixes.hooks import onnx_converters
 from .onnx_graph import STANDARD_DOMAINS
 
 # Operators of another domain that TVM's importer knows; it looks at names alone.
@@ -145,7 +146,7 @@ def dropout_trains(inputs: Sequence[relax.Expr | None]) -> bool:
 
 @cache
 def _converters() -> Mapping[str, Any]:
-    return stock._get_convert_map()
+    return onnx_converters()
 
 
 def _output_count(node: onnx.NodeProto) -> int:

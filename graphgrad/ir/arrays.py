@@ -1,4 +1,4 @@
-"""Arrays at the border: whatever the caller has becomes an aligned tensor of the runtime.
+"""Arrays at the border: whatever the caller has, as numpy arrays and as tensors of the runtime.
 
 The runtime's kernels assume memory aligned to 64 bytes, and end the process when it is not. So
 every array that comes in is copied, unless its memory is fit for use and may be borrowed.
@@ -10,17 +10,82 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tvm
 
 from ..errors import InputError
-from .numpy_arrays import is_number, to_numpy
+from ..tvm_fixes.hooks import clear_memory_pool
 
 OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
 """Of an allocation, all of which come first; a launch that lacks memory may come after others."""
 
 ALIGNMENT = 64
 """Bytes to which generated code expects every tensor to be aligned."""
+
+_EXTENSION_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+
+
+def to_numpy(value: Any) -> np.ndarray:
+    """Return a numpy array of real numbers or booleans in native byte order.
+
+    Parameters
+    ----------
+    value : array
+        A numpy array of any strides, alignment and byte order; a torch tensor, with or without
+        gradient; a tensor of TVM; anything with ``__dlpack__``; a Python number or a nested list,
+        whose floats become float32.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of the same shape and dtype; it may share memory with `value`.
+
+    Raises
+    ------
+    InputError
+        `value` is not a regular array of numbers.
+    """
+    array = _read(value)
+    if not is_number(array.dtype):
+        raise InputError(
+            f"a value of type {type(value).__name__} with dtype {array.dtype} is not an array of "
+            "real numbers or booleans; give a numpy array, a torch tensor or a TVM tensor"
+        )
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def is_number(dtype: np.dtype) -> bool:
+    """Whether a dtype is one of booleans, integers or real numbers."""
+    return dtype.kind in "biuf" or (dtype.kind == "V" and dtype.name in _EXTENSION_DTYPES)
+
+
+def _read(value: Any) -> np.ndarray:
+    torch = sys.modules.get("torch")
+    try:
+        if isinstance(value, np.ndarray):
+            return value
+        if isinstance(value, tvm.runtime.Tensor):
+            return value.numpy()
+        if torch is not None and isinstance(value, torch.Tensor):
+            return _read_torch(value, torch)
+        if hasattr(value, "__dlpack__") and not isinstance(value, np.generic):
+            return np.from_dlpack(value)
+        array = np.asarray(value)
+    except (ValueError, TypeError, RuntimeError, BufferError) as error:
+        raise InputError(
+            f"a value of type {type(value).__name__} cannot be read as an array: {error}"
+        ) from error
+    if array.dtype == np.float64 and not isinstance(value, np.generic):
+        return array.astype(np.float32)
+    return array
+
+
+def _read_torch(value: Any, torch: Any) -> np.ndarray:
+    plain = value.detach().cpu().resolve_conj().resolve_neg()
+    if plain.dtype == torch.bfloat16:  # numpy has no such dtype of its own
+        return plain.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return plain.numpy()
 
 
 def to_tensor(
@@ -34,7 +99,7 @@ def to_tensor(
     Parameters
     ----------
     value : array
-        Whatever `graphgrad.ir.numpy_arrays.to_numpy` reads.
+        Whatever `to_numpy` reads.
     device : Device, optional
         Where the tensor lives; the CPU by default.
     dtype : str, optional
@@ -67,7 +132,7 @@ def empty(shape: Sequence[int], dtype: str, device: tvm.runtime.Device) -> tvm.r
         if OUT_OF_MEMORY not in str(error):
             raise
     # The virtual machine keeps what its functions gave back, and makes room for its own needs only.
-    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+    clear_memory_pool()
     return tvm.runtime.empty(shape, dtype, device)
 
 

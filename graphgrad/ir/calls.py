@@ -8,6 +8,9 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from .passes import Phase, compiler_pass
+from .rewrite import map_functions
+
 _CALLS_WITH_TUPLE = frozenset(
     f"relax.{name}"
     for name in ("call_tir", "call_tir_inplace", "call_tir_with_grad", "call_dps_packed")
@@ -54,21 +57,23 @@ def overwritten_by(call: Any) -> list[Any]:
     return [data[int(index)] for index in call.attrs.inplace_indices if int(index) >= 0]
 
 
-def without_te_gradients(mod: tvm.IRModule, name: str | None = None) -> tvm.IRModule:
-    """Return a module whose ``call_tir_with_grad`` are ``call_tir``, which is what they compute.
+@compiler_pass(
+    Phase.GRAPH, before={"specialize_kernels": "it looks at call_tir and call_tir_inplace alone"}
+)
+def drop_te_gradients(mod: tvm.IRModule, name: str | None = None) -> tvm.IRModule:
+    """Make ``call_tir`` of ``call_tir_with_grad``, which computes the same.
 
     With a name, only those of the function of that name.
     """
-    changed = mod.clone()
-    for variable, function in mod.functions_items():
-        if name in (None, variable.name_hint) and _names_te_gradients(function):
-            changed.update_func(variable, _ToCallTir(mod).visit_expr(function))
-    return changed
+
+    def changed(variable: Any, function: relax.Function) -> relax.Function:
+        is_meant = name in (None, variable.name_hint) and _names_te_gradients(function)
+        return _ToCallTir(mod).visit_expr(function) if is_meant else function
+
+    return map_functions(mod, changed)
 
 
-def _names_te_gradients(function: Any) -> bool:
-    if not isinstance(function, relax.Function):
-        return False
+def _names_te_gradients(function: relax.Function) -> bool:
     found: list[Any] = []
 
     def visit(call: Any) -> None:

@@ -26,15 +26,19 @@ from tvm import tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock, SBlockRealize
 
+from ..tvm_fixes.hooks import identity
+from .passes import Phase, compiler_pass
 from .visits import replace_nodes, visit_nodes
 
 _DIVISIONS = (prim.FloorDiv, prim.FloorMod)
 _CHOICE = tvm.ir.Op.get("prim.if_then_else")
-_identity = tvm_ffi.Object.__chandle__
 
 
-def with_exact_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the same function without indices to which TVM gives other values.
+@compiler_pass(
+    Phase.SCHEDULED, over="kernel", because="loops that a schedule fuses divide by their extents"
+)
+def write_exact_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Write indices to which TVM would give other values so that it keeps them.
 
     Parameters
     ----------
@@ -161,7 +165,7 @@ class _Places:
 
     def _note(self, node: Any) -> None:
         if isinstance(node, tirx.For):
-            loop = _identity(node.loop_var)
+            loop = identity(node.loop_var)
             self.analyzer.bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
             self.sources[loop] = {loop}
             if not isinstance(node.min, prim.IntImm) or int(node.min) != 0:
@@ -169,13 +173,13 @@ class _Places:
         elif isinstance(node, SBlockRealize):
             for axis, value in zip(node.block.iter_vars, node.iter_values, strict=True):
                 placed = self._in_loops(value)
-                self.values[_identity(axis.var)] = placed
+                self.values[identity(axis.var)] = placed
                 if _divisions_in(placed):
-                    self.divided.add(_identity(axis.var))
+                    self.divided.add(identity(axis.var))
             self.guarded = self.guarded or not isinstance(node.predicate, prim.IntImm)
         elif isinstance(node, tirx.Bind | prim.Let):
-            self.sources[_identity(node.var)] = self._loops(node.value)
-            self.shifted.add(_identity(node.var))
+            self.sources[identity(node.var)] = self._loops(node.value)
+            self.shifted.add(identity(node.var))
         else:
             is_choice = isinstance(node, tirx.IfThenElse) or node.op.same_as(_CHOICE)
             self.guarded = self.guarded or is_choice
@@ -199,17 +203,17 @@ class _Places:
     def _divides(self, index: Any) -> bool:
         """Return whether an index has divisions, in terms of loops."""
         if isinstance(index, tvm.ir.Var):
-            return _identity(index) in self.divided
+            return identity(index) in self.divided
         if isinstance(index, prim.IntImm):
             return False
         found: list[Any] = []
         visit_nodes(index, (tvm.ir.Var, *_DIVISIONS), found.append)
         return any(
-            not isinstance(node, tvm.ir.Var) or _identity(node) in self.divided for node in found
+            not isinstance(node, tvm.ir.Var) or identity(node) in self.divided for node in found
         )
 
     def _in_loops(self, expr: Any) -> Any:
-        return replace_nodes(expr, tvm.ir.Var, lambda var: self.values.get(_identity(var), var))
+        return replace_nodes(expr, tvm.ir.Var, lambda var: self.values.get(identity(var), var))
 
     def _loops(self, expr: Any, without: Any = None) -> set[int]:
         """Return the loops on which an expression depends, outside of divisions as a given one."""
@@ -217,7 +221,7 @@ class _Places:
 
         def visit(node: Any) -> Any:
             if isinstance(node, tvm.ir.Var):
-                found.update(self.sources.get(_identity(node), ()))
+                found.update(self.sources.get(identity(node), ()))
             elif without is not None and _are_alike(node, without):
                 return tvm_ffi.WalkResult.SKIP
             return None
@@ -251,7 +255,7 @@ class _Places:
     def _is_shifted(self, expr: Any) -> bool:
         variables: list[Any] = []
         visit_nodes(expr, tvm.ir.Var, variables.append)
-        return any(_identity(var) in self.shifted for var in variables)
+        return any(identity(var) in self.shifted for var in variables)
 
 
 def _are_alike(a: Any, b: Any) -> bool:

@@ -18,6 +18,7 @@ import tvm_ffi
 from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
+from ..tvm_fixes.hooks import set_type
 from .program import Program, variables_in
 from .rewrite import renamed
 from .value_names import name_aliases_of
@@ -176,7 +177,7 @@ class _Inliner:
     def _inline_branches(self, value: relax.If) -> relax.If:
         branches = [self._branch(branch) for branch in (value.true_branch, value.false_branch)]
         inlined = relax.If(value.cond, *branches, value.span)
-        relax.expr._update_type(inlined, value.ty)
+        set_type(inlined, value.ty)
         return inlined
 
     def _branch(self, body: relax.SeqExpr) -> relax.SeqExpr:
@@ -198,7 +199,7 @@ class _Inliner:
             if isinstance(var, relax.DataflowVar)
         }
         branch = renamed(relax.SeqExpr([relax.BindingBlock(bound)], result), names)
-        relax.expr._update_type(branch, body.ty)
+        set_type(branch, body.ty)
         return branch
 
     def _callee(self, op: Any) -> tuple[relax.Function | None, str]:

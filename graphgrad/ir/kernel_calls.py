@@ -10,7 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from .rewrite import rebuilt, replace_body
+from .rewrite import map_functions, rebuilt, replace_body
 from .tensor import bits
 from .visits import visit_nodes
 
@@ -60,20 +60,23 @@ def bytes_of(ty: Any) -> int | None:
 
 
 def map_dataflow_blocks(
-    mod: tvm.IRModule, change: Callable[[list[Any]], list[Any]]
+    mod: tvm.IRModule,
+    change: Callable[[list[Any]], list[Any]],
+    builder: relax.BlockBuilder | None = None,
 ) -> tvm.IRModule:
-    """Return a module in which each dataflow block has the bindings that `change` makes of its."""
+    """A module in which each dataflow block has the bindings that `change` makes of its.
+
+    The builder is that of `map_functions`.
+    """
 
     def changed(block: Any) -> list[Any]:
         if not isinstance(block, relax.DataflowBlock):
             return [block]
         return [relax.DataflowBlock(change(list(block.bindings)), block.span)]
 
-    result = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            result.update_func(name, replace_body(func, rebuilt(func.body, block=changed)))
-    return result
+    return map_functions(
+        mod, lambda _, func: replace_body(func, rebuilt(func.body, block=changed)), builder
+    )
 
 
 def drop_unused_kernels(mod: tvm.IRModule, candidates: Iterable[Any]) -> tvm.IRModule:

@@ -104,7 +104,7 @@ def stages(func: tirx.PrimFunc) -> list[Stage] | None:
     root = func.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars:
         return None
-    found = [_stage(statement) for statement in sequence(root.block.body)]
+    found = [_stage(statement) for statement in statements_of(root.block.body)]
     return None if any(stage is None for stage in found) else found  # type: ignore[return-value]
 
 
@@ -179,7 +179,7 @@ def static(extent: Any) -> int | None:
     return int(extent) if isinstance(extent, tirx.IntImm) else None
 
 
-def sequence(body: Any) -> list[Any]:
+def statements_of(body: Any) -> list[Any]:
     """Return the statements of a body, one or several."""
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
@@ -262,7 +262,7 @@ def _stage(statement: Any) -> Stage | None:
 
 
 def _of_block(block: SBlock, axes: list[Axis]) -> Stage | None:
-    statements = sequence(block.body)
+    statements = statements_of(block.body)
     stores = [s for s in statements if isinstance(s, tirx.BufferStore)]
     binds = [s for s in statements if isinstance(s, tirx.Bind)]
     reduces = any(axis.reduced for axis in axes)

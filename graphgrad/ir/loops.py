@@ -1,214 +1,183 @@
-"""Loop nests written by hand: kernels whose writes depend on data, or on what was written before.
+"""The builder of loop nests: what kernels are made of that no schedule makes.
 
-A tensor expression says what each element *is*; a scatter or a scan says what is *done*, in an
-order. Such a kernel is one opaque block, which no schedule touches; so it brings its own threads: a
-few with much work each for a processor, one for each independent point for a GPU.
+Loops are built in two ways. Where what stands inside refers to several loops at once, their
+variables are made first, and `loop`, `loops` and `fused` put loops of them around a statement.
+Otherwise `serial`, `parallel`, `unrolled` and `vectorized` hand the variable to a function that
+builds the body.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import tvm
-from tvm import te, tirx
+from tvm import tirx
+from tvm.s_tir import SBlock, SBlockRealize
+from tvm.tirx import ForKind
 
-from .tensor import Dimension
+from .kernel_structure import substitute_values
 
-KERNEL = "graphgrad.kernel."
-"""How the tags of these stages begin."""
-
-Indices = Sequence[Any]
 Statement = Any
+Index = Any
+Indices = Sequence[Any]
 
-_SMALL = 1 << 14
-"""Elements below which handing work to other threads costs more than it saves."""
+Body = Callable[[Any], Statement]
+"""From the variable of a loop to what stands inside."""
 
-_ENOUGH = 32
-"""Trips of a parallel loop that any number of cores shares evenly enough."""
-
-_CHUNK = 64
-"""Neighboring elements that one thread takes: some cache lines, so that none is fought over."""
-
-_LONG = 1024
-"""What a symbolic extent is taken for when deciding what is worth a thread."""
+Around = tuple[Any, Any]
+"""A loop that is not built yet: its variable, and its number of trips."""
 
 
-def loop(extent: Dimension, body: Callable[[Any], Statement], parallel: bool = False) -> Statement:
-    """Return a loop from 0; `body` is given its variable."""
-    var = tirx.Var("i", "int64")
-    kind = tirx.ForKind.PARALLEL if parallel else tirx.ForKind.SERIAL
-    return tirx.For(var, tirx.const(0, "int64"), _index(extent), kind, body(var))
+def variable(name: str, dtype: str = "int64") -> Any:
+    """A new variable of a loop."""
+    return tirx.Var(name, dtype)
 
 
-def loops(extents: Sequence[Dimension], body: Callable[[list[Any]], Statement]) -> Statement:
-    """Return nested loops; `body` is given all their variables."""
+def index(value: Any, dtype: str = "int64") -> Any:
+    """A number or an expression as an index or extent of a dtype."""
+    return tirx.const(value, dtype) if isinstance(value, int) else value.astype(dtype)
+
+
+def ceil_div(extent: Any, step: int) -> Any:
+    """How many steps cover an extent."""
+    if isinstance(extent, int):
+        return -(-extent // step)
+    return extent if step == 1 else tirx.floordiv(extent + (step - 1), step)
+
+
+def loop(
+    var: Any, trips: Any, body: Statement, kind: ForKind = ForKind.SERIAL, start: Any = 0
+) -> Statement:
+    """A loop around a statement, in which its variable goes from `start` on.
+
+    Numbers of Python's become constants of the variable's dtype.
+    """
+    dtype = str(var.ty.dtype)
+    start, trips = (
+        tirx.const(value, dtype) if isinstance(value, int) else value for value in (start, trips)
+    )
+    return tirx.For(var, start, trips, kind, body)
+
+
+def loops(around: Iterable[Around], body: Statement, kind: ForKind = ForKind.SERIAL) -> Statement:
+    """Loops from 0, given from the outermost, around a statement."""
+    for var, trips in reversed(list(around)):
+        body = loop(var, trips, body, kind)
+    return body
+
+
+def fused(around: Sequence[Around], body: Statement, kind: ForKind) -> Statement:
+    """One loop over all points of several, given from the outermost, around a statement.
+
+    Where a number of trips is symbolic, only the first loop is of the kind given.
+    """
+    if not around:
+        return body
+    variables, trips = zip(*around, strict=True)
+    if len(around) == 1 or not all(isinstance(extent, int) for extent in trips):
+        return loop(variables[0], trips[0], loops(around[1:], body), kind)
+    point = variable("point", str(variables[0].ty.dtype))
+    values = dict(zip(variables, unravel(point, trips), strict=True))
+    return loop(point, math.prod(trips), substitute_values(body, values), kind)
+
+
+def unravel(point: Index, extents: Sequence[Any]) -> list[Index]:
+    """The indices of a point of a shape, given its number in row-major order.
+
+    What is behind an index is divided by at once where its extents are numbers of Python's.
+    """
+    indices: list[Index] = []
+    inner: Any = 1
+    for position, extent in reversed(list(enumerate(extents))):
+        value = tirx.floordiv(point, inner)
+        # The number is less than that of all points: the first index needs no remainder.
+        indices.insert(0, tirx.floormod(value, extent) if position else value)
+        if isinstance(extent, int) and isinstance(inner, int):
+            inner *= extent
+        else:
+            point, inner = value, extent
+    return indices
+
+
+def serial(trips: Any, body: Body) -> Statement:
+    """A loop from 0; where the trips are the number 1 of Python's, only what stands inside."""
+    return _each(trips, body, ForKind.SERIAL)
+
+
+def parallel(trips: Any, body: Body) -> Statement:
+    """A loop as `serial` makes it, whose trips threads share."""
+    return _each(trips, body, ForKind.PARALLEL)
+
+
+def unrolled(trips: int, body: Body) -> Statement:
+    """A loop as `serial` makes it, that becomes straight code."""
+    return _each(trips, body, ForKind.UNROLLED)
+
+
+def vectorized(lanes: int, body: Body) -> Statement:
+    """A loop as `serial` makes it, whose trips are the lanes of vectors."""
+    return _each(lanes, body, ForKind.VECTORIZED)
+
+
+def nested(extents: Sequence[Any], body: Callable[[list[Any]], Statement]) -> Statement:
+    """Serial loops over the points of a shape; `body` is given all their variables."""
     if not extents:
         return body([])
-    return loop(extents[0], lambda i: loops(extents[1:], lambda rest: body([i, *rest])))
+    return serial(extents[0], lambda i: nested(extents[1:], lambda rest: body([i, *rest])))
+
+
+def bound(var: Any, extent: Any, tag: str, body: Statement) -> Statement:
+    """A loop from 0 over threads or blocks of a GPU, such as those of ``"blockIdx.x"``."""
+    axis = tirx.IterVar(None, var, tirx.IterVar.ThreadIndex, tag)
+    return tirx.For(var, index(0), extent, ForKind.THREAD_BINDING, body, axis)
 
 
 def sequence(*statements: Statement) -> Statement:
-    """Return statements one after the other."""
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
+    """Statements one after the other; of none, one that does nothing."""
+    if len(statements) > 1:
+        return tirx.SeqStmt(list(statements))
+    return statements[0] if statements else tirx.Evaluate(tirx.const(0, "int32"))
 
 
-def extern(
-    name: str,
-    shapes: Sequence[Sequence[Dimension]],
-    dtypes: Sequence[str],
-    inputs: Sequence[te.Tensor],
-    build: Callable[[list[Any], list[Any]], Statement],
-    attributes: Mapping[str, Any] | None = None,
-) -> list[te.Tensor]:
-    """Return the outputs of a kernel; `build(inputs, outputs)` writes it, on buffers.
-
-    Where it is to be differentiated as a tensor expression, a restatement is registered for its
-    tag, `KERNEL` and the name (`graphgrad.fallback.externs.register`); it is told by `attributes`,
-    numbers and strings, what the kernel does.
-    """
-    outputs = te.extern(
-        [tuple(shape) for shape in shapes],
-        list(inputs),
-        lambda ins, outs: build(list(ins), list(outs)),
-        dtype=list(dtypes),
-        name=name,
-        tag=f"{KERNEL}{name}",
-        attrs=dict(attributes or {}),
-    )
-    return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+def block(name: str, *statements: Statement, buffers: Sequence[Any] = ()) -> Statement:
+    """A block that runs once, of statements for which buffers exist."""
+    inside = SBlock([], [], [], name, sequence(*statements), alloc_buffers=list(buffers))
+    return SBlockRealize([], tirx.const(True, "bool"), inside)
 
 
-@dataclass(frozen=True)
-class Nest:
-    """Loops over a shape in which some neighboring axes run in order, and threads share the rest.
-
-    Attributes
-    ----------
-    shape : sequence of int or expression
-    serial : range
-        The axes whose points one thread visits one after the other, in row-major order.
-    reverse : bool
-        They are visited last to first.
-    work : int or expression
-        Elements that a point stands for.
-    """
-
-    shape: Sequence[Dimension]
-    serial: range
-    reverse: bool = False
-    work: Dimension = 1
-
-    def build(self, body: Callable[[list[Any]], Statement]) -> Statement:
-        """Return the loops; `body` is given the indices of a point."""
-        lead = list(self.shape[: self.serial.start])
-        ordered = list(self.shape[self.serial.start : self.serial.stop])
-        tail = list(self.shape[self.serial.stop :])
-
-        def within(before: list[Any], first_of_tail: list[Any], remaining: list[Any]) -> Statement:
-            return loops(
-                ordered,
-                lambda i: loops(
-                    remaining, lambda t: body([*before, *self._ordered(i), *first_of_tail, *t])
-                ),
-            )
-
-        if _for_gpu():
-            return self._by_points(lead, ordered, tail, body)
-        if _volume([*self.shape, self.work]) < _SMALL or not (lead or tail):
-            return loops(lead, lambda before: within(before, [], tail))
-        if not tail or _volume(lead) >= _ENOUGH:
-            trips = _product(lead)
-            return loop(trips, lambda t: within(_unravel(t, lead), [], tail), parallel=True)
-        if len(tail) > 1:
-            shared = [*lead, tail[0]]
-
-            def each(trip: Any) -> Statement:
-                *before, first = _unravel(trip, shared)
-                return within(before, [first], tail[1:])
-
-            return loop(_product(shared), each, parallel=True)
-        return self._by_chunks(lead, ordered, tail[0], body)
-
-    def _by_points(
-        self,
-        lead: list[Dimension],
-        ordered: list[Dimension],
-        tail: list[Dimension],
-        body: Callable[[list[Any]], Statement],
-    ) -> Statement:
-        """Return loops in which a thread takes one point of all the axes that are shared."""
-        shared = [*lead, *tail]
-
-        def each(trip: Any) -> Statement:
-            indices = _unravel(trip, shared)
-            before, after = indices[: len(lead)], indices[len(lead) :]
-            return loops(ordered, lambda i: body([*before, *self._ordered(i), *after]))
-
-        return loop(_product(shared), each, parallel=bool(shared))
-
-    def _by_chunks(
-        self,
-        lead: list[Dimension],
-        ordered: list[Dimension],
-        tail: Dimension,
-        body: Callable[[list[Any]], Statement],
-    ) -> Statement:
-        """Return loops in which a thread takes some neighboring elements of the last axis."""
-        shared = [*lead, tirx.ceildiv(_index(tail), tirx.const(_CHUNK, "int64"))]
-
-        def each(trip: Any) -> Statement:
-            *before, chunk = _unravel(trip, shared)
-            start = chunk * _CHUNK
-            length = tirx.min(_index(tail) - start, tirx.const(_CHUNK, "int64"))
-            return loops(
-                ordered,
-                lambda i: loop(length, lambda t: body([*before, *self._ordered(i), start + t])),
-            )
-
-        return loop(_product(shared), each, parallel=True)
-
-    def _ordered(self, indices: list[Any]) -> list[Any]:
-        if not self.reverse:
-            return indices
-        extents = self.shape[self.serial.start : self.serial.stop]
-        return [_index(extent) - 1 - i for extent, i in zip(extents, indices, strict=True)]
+def over_axes(inside: SBlock) -> Statement:
+    """A block in serial loops over its axes."""
+    axes = inside.iter_vars
+    variables = [variable(axis.var.name, str(axis.var.ty)) for axis in axes]
+    nest = SBlockRealize(variables, tirx.const(True, "bool"), inside)
+    for var, axis in reversed(list(zip(variables, axes, strict=True))):
+        nest = loop(var, axis.dom.extent, nest, start=axis.dom.min)
+    return nest
 
 
-def fill(output: Any, value: Callable[[list[Any]], Any]) -> Statement:
-    """Return loops that write every element of a buffer, each on its own."""
-    rank = len(output.shape)
-    serial = range(rank - 1, rank) if rank > 1 and not _for_gpu() else range(0)
-    nest = Nest(list(output.shape), serial)
-    return nest.build(lambda indices: tirx.BufferStore(output, value(indices), indices))
+def scratch(name: str, shape: Sequence[int], dtype: str = "float32") -> Any:
+    """Memory that one thread, or all of them, work in."""
+    return tirx.decl_buffer([index(n) for n in shape], dtype, name)
 
 
-def _for_gpu() -> bool:
-    """Return whether the kernel is being lowered for a GPU, which has a thread for each point."""
-    target = tvm.target.Target.current(allow_none=True)
-    return target is not None and str(target.kind.name) == "cuda"
+def registers(name: str, shape: Sequence[int], dtype: str = "float32") -> Any:
+    """A few vectors that the code generator keeps in registers, or on the stack."""
+    return tirx.decl_buffer([index(n) for n in shape], dtype, name, scope="local")
 
 
-def _index(extent: Dimension) -> Any:
-    return tirx.const(extent, "int64") if isinstance(extent, int) else extent
+def store(buffer: Any, indices: Indices, value: Any) -> Statement:
+    """The statement that stores one element."""
+    return tirx.BufferStore(buffer, value, list(indices))
 
 
-def _product(extents: Sequence[Dimension]) -> Any:
-    return math.prod((_index(extent) for extent in extents), start=tirx.const(1, "int64"))
+def load(buffer: Any, indices: Indices) -> Any:
+    """The value of one element."""
+    return tirx.BufferLoad(buffer, list(indices))
 
 
-def _volume(extents: Sequence[Dimension]) -> int:
-    return math.prod(
-        int(extent) if isinstance(extent, int | tirx.IntImm) else _LONG for extent in extents
-    )
-
-
-def _unravel(flat: Any, extents: Sequence[Dimension]) -> list[Any]:
-    """Return the indices of the flat-th point of a shape, in row-major order."""
-    indices: list[Any] = []
-    for extent in reversed(extents[1:]):
-        indices.insert(0, tirx.floormod(flat, extent))
-        flat = tirx.floordiv(flat, extent)
-    return [flat, *indices] if extents else []
+def _each(trips: Any, body: Body, kind: ForKind) -> Statement:
+    if isinstance(trips, int) and trips == 1:
+        return body(index(0))
+    var = variable("i")
+    return loop(var, trips, body(var), kind)

@@ -1,4 +1,4 @@
-"""Rebuilding the body of a Relax function, the branches of its Ifs included, block by block."""
+"""The rewriter of Relax: the functions of a module, and their bodies, block by block."""
 
 from __future__ import annotations
 
@@ -6,11 +6,53 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 
+from ..tvm_fixes.hooks import set_type
 from .visits import replace_nodes
 
 Change = Callable[[Any], list[Any]]
+
+FunctionChange = Callable[[Any, Any], Any]
+"""From a global variable and its function to the function that takes its place."""
+
+
+def map_functions(
+    mod: tvm.IRModule, change: FunctionChange, builder: relax.BlockBuilder | None = None
+) -> tvm.IRModule:
+    """A module whose Relax functions are changed; itself where none is.
+
+    Parameters
+    ----------
+    mod : IRModule
+        It is not changed.
+    change : callable
+    builder : BlockBuilder, optional
+        Of the same module, to which `change` adds kernels: the result has these too.
+    """
+    return _map(mod, relax.Function, change, builder)
+
+
+def map_kernels(mod: tvm.IRModule, change: FunctionChange) -> tvm.IRModule:
+    """A module whose kernels are changed; itself where none is."""
+    return _map(mod, tirx.PrimFunc, change)
+
+
+def _map(
+    mod: tvm.IRModule,
+    kind: type,
+    change: FunctionChange,
+    builder: relax.BlockBuilder | None = None,
+) -> tvm.IRModule:
+    found = [(v, func) for v, func in mod.functions.items() if isinstance(func, kind)]
+    pairs = [(variable, func, change(variable, func)) for variable, func in found]
+    changed = [(variable, new) for variable, old, new in pairs if not new.same_as(old)]
+    if not changed and builder is None:
+        return mod
+    result = mod.clone() if builder is None else builder
+    for variable, func in changed:
+        result.update_func(variable, func)
+    return result if builder is None else builder.get()
 
 
 def unchanged(item: Any) -> list[Any]:
@@ -105,5 +147,5 @@ def bindings_of(body: relax.SeqExpr) -> list[Any]:
 
 
 def _typed(expr: Any, like: Any) -> Any:
-    relax.expr._update_type(expr, like.ty)
+    set_type(expr, like.ty)
     return expr

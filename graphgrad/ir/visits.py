@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeAlias
 
-from tvm_ffi import structural
+from ..tvm_fixes.hooks import class_number, structural_map, structural_walk
 
 Classes: TypeAlias = type | tuple[type, ...]
 """Classes of TVM's nodes; an object of a class that is derived from one of them counts too."""
@@ -33,8 +33,7 @@ def visit_nodes(
     outer_first : bool
         Whether a node comes before those inside it, and not after.
     """
-    order = structural.WalkOrder.PREORDER if outer_first else structural.WalkOrder.POSTORDER
-    structural._ffi_api.StructuralWalk(root, _entries(classes, visit), [], int(order))
+    structural_walk(root, _entries(classes, visit), outer_first)
 
 
 def replace_nodes(root: Any, classes: Classes, replace: Callable[[Any], Any]) -> Any:
@@ -53,8 +52,7 @@ def replace_nodes(root: Any, classes: Classes, replace: Callable[[Any], Any]) ->
     Any
         The same object if nothing was replaced by something else.
     """
-    order = int(structural.WalkOrder.POSTORDER)
-    return structural._ffi_api.StructuralMap(root, _entries(classes, replace), [], order)
+    return structural_map(root, _entries(classes, replace))
 
 
 def _entries(classes: Classes, callback: Callable[[Any], Any]) -> list[tuple[int, Any]]:
@@ -65,6 +63,4 @@ def _entries(classes: Classes, callback: Callable[[Any], Any]) -> list[tuple[int
 def _numbers(classes: Classes) -> tuple[int, ...]:
     """Return the numbers by which TVM knows some classes."""
     each = classes if isinstance(classes, tuple) else (classes,)
-    return tuple(
-        structural._callback_type_to_type_index(one, api_name="structural_walk") for one in each
-    )
+    return tuple(map(class_number, each))

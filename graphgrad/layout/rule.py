@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm
 from tvm import relax
 
 from ..ir.tensor import type_shape
 from ..registry.attributes import Attributes
+from ..tvm_fixes.hooks import change_attributes
 from .orders import Order
 from .value import Parts, Value
 
@@ -131,9 +131,4 @@ def _changed(attributes: Any, changes: Mapping[str, Any]) -> Any:
     """Return attributes with some values replaced."""
     if not changes:
         return attributes
-    if isinstance(attributes, tvm.ir.DictAttrs):
-        values = {name: attributes[name] for name in attributes.keys()}  # noqa: SIM118
-        return tvm.ir.make_node("ir.DictAttrs", **{**values, **changes})
-    info = type(attributes).__tvm_ffi_type_info__
-    values = {field.name: getattr(attributes, field.name) for field in info.fields}
-    return tvm.ir.make_node(info.type_key, **{**values, **changes})
+    return change_attributes(attributes, changes.get)

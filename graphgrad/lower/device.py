@@ -10,6 +10,7 @@ import tvm
 
 from ..errors import DeviceError, GraphGradError, OutOfMemoryError
 from ..ir.arrays import OUT_OF_MEMORY
+from ..tvm_fixes.hooks import clear_memory_pool
 from .cuda.architecture import architecture_of, runs_on
 from .cuda.compiler import gives_ptx
 
@@ -132,7 +133,7 @@ def _missing_library() -> str:
 
 def _out_of_memory(device: tvm.runtime.Device, task: str, needs: int, remedy: str) -> str:
     # What the pool keeps for later counts as taken, though nobody uses it.
-    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+    clear_memory_pool()
     free, total = device.available_global_memory, device.total_global_memory
     wanted = f"needs {size_text(needs)} more" if needs else "asked for more"
     return (

@@ -3,58 +3,169 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import tvm
-import tvm_ffi
-from tvm import relax, tirx
 
 from ..errors import TargetError
-from ..ir.calls import without_te_gradients
+from ..ir.calls import drop_te_gradients
 from ..ir.compile_lock import COMPILE_LOCK
-from ..ir.exact_divisions import with_exact_divisions
+from ..ir.exact_divisions import write_exact_divisions
+from ..ir.passes import TARGETS, Entry, Pipeline, When
 from ..memory.allocation import allocate_first
 from ..memory.argument_checks import check_arguments_once
 from ..memory.copies import keep_copies
 from ..memory.donation import donate
-from ..memory.effect_order import in_order, is_fusion_dropping
-from ..memory.escape import allocate_retained
-from ..memory.no_alias import with_one_promise, with_promise_kept
+from ..memory.effect_order import pin_effects
+from ..memory.escape import allocate_escaping
+from ..memory.no_alias import keep_noalias, unify_noalias
 from ..memory.overlap import Overlap, check_overlap_choice, check_overlaps, copy_overlaps
-from ..memory.ownership import with_own_constants, with_own_views
+from ..memory.ownership import own_constants, own_views
+from ..memory.planning import plan_memory
 from ..memory.result_checks import check_results
 from ..runtime.threads import prepare as prepare_threads
-from .build.cache import compiled_once
-from .build.early import EarlyBuilds
-from .build.gc_pause import pause_gc
-from .build.parallel import compile_kernels
+from . import stock
+from .codegen.cache import compiled_once
+from .codegen.early import EarlyBuilds, build_early
+from .codegen.gc_pause import pause_gc
+from .codegen.parallel import compile_kernels
 from .cpu import schedule as cpu
-from .cpu.guarded_reads import with_guarded_reads
-from .cpu.horizontal import with_flat_maps_told, with_maps_together
-from .cpu.nan import with_vector_nan_tests
-from .cpu.vector_math import with_arithmetic, with_vector_mathematics
-from .cpu.vector_unit import vector_unit
+from .cpu.guarded_reads import guard_reads
+from .cpu.horizontal import fuse_horizontally, mark_flat_maps
+from .cpu.nan import vectorize_nan_tests
+from .cpu.vector_math import vectorize_math
+from .cpu.vector_unit import VectorUnit, vector_unit
 from .cuda import lowering as cuda_lowering
-from .cuda import schedule as cuda_schedule
+from .cuda import schedule as cuda
 from .cuda.compiler import arch_of, compiling_for, executable_sources, machine_code
-from .cuda.sorting import with_sorting_on_device
+from .cuda.sorting import sort_on_device
 from .fusion import (
-    with_items_for_tuples,
-    with_known_inner_tuples,
-    with_repeated_maps,
-    with_row_chains,
-    with_shared_results,
-    with_siblings_joined,
+    decide_fusion,
+    fuse_rowwise,
+    fuse_siblings,
+    name_inner_tuples,
+    recompute_maps,
+    replace_tuples,
+    share_results,
 )
-from .fusion.accumulate import with_early_sums, with_fused_sums
-from .graph.direct_calls import with_direct_calls
-from .graph.legalize import with_lowered_ops
-from .graph.permuted_products import with_permutations_inside
-from .graph.static_kernels import with_static_kernels
+from .fusion.accumulate import accumulate_early, fuse_accumulation
+from .graph.direct_calls import resolve_closures
+from .graph.legalize import legalize_ops
+from .graph.permuted_products import fold_permutations
+from .graph.static_kernels import specialize_kernels
 from .graph.unlowered import refuse_host_ops, refuse_unlowered
+from .kernels.inline_maps import MayRepeat
 from .target import is_generic, parse
 from .target import target as resolve
+
+PASSES: list[Entry] = [
+    sort_on_device,
+    drop_te_gradients,
+    specialize_kernels,
+    fold_permutations,
+    accumulate_early,
+    name_inner_tuples,
+    decide_fusion,
+    own_constants,
+    stock.LAMBDA_LIFT,
+    resolve_closures,
+    pin_effects,
+    legalize_ops,
+    own_constants,
+    When(
+        "fuses",
+        [
+            replace_tuples,
+            share_results,
+            stock.ANNOTATE_PATTERNS,
+            recompute_maps,
+            stock.FUSE_OPS,
+            stock.FUSE_KERNELS,
+        ],
+    ),
+    own_views,
+    fuse_siblings,
+    fuse_rowwise,
+    fuse_accumulation,
+    When("copies_overlaps", [copy_overlaps]),
+    mark_flat_maps,
+    cpu.schedule_loops,
+    cuda.schedule_threads,
+    write_exact_divisions,
+    guard_reads,
+    vectorize_nan_tests,
+    build_early,
+    unify_noalias,
+    donate,
+    fuse_horizontally,
+    vectorize_math,
+    keep_copies,
+    stock.VIEW_RESHAPES,
+    stock.LEAVE_DATAFLOW,
+    stock.PASS_OUTPUTS,
+    check_overlaps,
+    check_arguments_once,
+    check_results,
+    allocate_escaping,
+    stock.DROP_PURITY,
+    plan_memory,
+    stock.LOWER_ALLOCATIONS,
+    allocate_first,
+    stock.RELEASE,
+    stock.LOWER_BUILTINS,
+    stock.COMPUTE_NUMBERS,
+    stock.LOWER_SHAPES,
+    stock.NAME_SYMBOLS,
+    keep_noalias,
+    refuse_unlowered,
+    refuse_host_ops,
+]
+"""What makes a program instructions of the virtual machine, for all targets, in order.
+
+A pass says itself which targets it is for, and why it is where it is: ``python -m graphgrad.lower``
+prints that.
+"""
+
+
+@dataclass(frozen=True)
+class Lowering:
+    """What passes may ask for, by the names of their parameters.
+
+    Attributes
+    ----------
+    target, kernels, winograd, overlap, early
+        As of `lower`.
+    scheduled : dict
+        Kernels that are scheduled already.
+    """
+
+    target: tvm.target.Target
+    kernels: list[cuda.Kernel] | None = None
+    winograd: bool = True
+    overlap: Overlap = "refuse"
+    early: EarlyBuilds | None = None
+    scheduled: cpu.Scheduled = field(default_factory=dict)
+
+    @property
+    def copies_overlaps(self) -> bool:
+        """Whether arguments are copied that share memory with one that is overwritten."""
+        return self.overlap == "copy"
+
+    @property
+    def may_repeat(self) -> MayRepeat:
+        """Which maps a schedule will inline."""
+        return cpu.may_repeat
+
+    @property
+    def unit(self) -> VectorUnit:
+        """The vector registers of a processor."""
+        return vector_unit(self.target)
+
+
+PIPELINES = {kind: Pipeline(PASSES, kind, Lowering) for kind in TARGETS}
+"""The passes for each kind of target."""
 
 TargetLike: TypeAlias = str | Mapping[str, Any] | tvm.target.Target
 
@@ -126,7 +237,7 @@ def compile(
 def lower(
     mod: tvm.IRModule,
     target: tvm.target.Target,
-    kernels: list[cuda_schedule.Kernel] | None = None,
+    kernels: list[cuda.Kernel] | None = None,
     winograd: bool = True,
     overlap: Overlap = "refuse",
     early: EarlyBuilds | None = None,
@@ -151,7 +262,9 @@ def lower(
         As `compile`.
     """
     with COMPILE_LOCK, target, pause_gc():
-        lowering = _lowering(target, kernels, winograd=winograd, overlap=overlap, early=early)
+        lowering = _lowering(
+            target, kernels=kernels, winograd=winograd, overlap=overlap, early=early
+        )
         return lowering(mod)
 
 
@@ -202,183 +315,17 @@ def pipeline(
     return _lowering(parsed, winograd=winograd, overlap=check_overlap_choice(overlap))
 
 
-def _lowering(
-    target: tvm.target.Target,
-    kernels: list[cuda_schedule.Kernel] | None = None,
-    winograd: bool = True,
-    overlap: Overlap = "refuse",
-    early: EarlyBuilds | None = None,
-) -> tvm.ir.transform.Pass:
+def _lowering(target: tvm.target.Target, **options: Any) -> tvm.ir.transform.Pass:
+    """The lowering for a target, as a pass; the options are fields of `Lowering`."""
     kind = str(target.kind.name)
-    if kind not in ("llvm", "cuda"):
+    if kind not in PIPELINES:
         raise TargetError(
             f"no schedules exist for the target kind {kind!r}; use an llvm or a cuda target"
         )
 
-    def finish(name: str, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-        kernel = with_vector_nan_tests(with_guarded_reads(with_exact_divisions(kernel)))
-        if early is not None:
-            early.offer(name, with_arithmetic(kernel))
-        return kernel
-
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")
     def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         with COMPILE_LOCK, target:
-            if kind == "cuda":
-                mod = with_sorting_on_device(mod)
-            mod = with_static_kernels(without_te_gradients(mod))
-            if kind == "llvm":
-                mod = with_permutations_inside(mod)
-            mod = with_known_inner_tuples(with_early_sums(mod))
-            mod = _to_kernels(fuse=not _fusion_fails(mod))(mod)
-            if kind == "llvm":
-                mod = with_siblings_joined(mod, cpu.may_repeat)
-                mod = with_row_chains(mod, vector_unit(target), cpu.may_repeat)
-            mod = with_fused_sums(mod)
-            if overlap == "copy":
-                mod = copy_overlaps(mod)
-            if kind == "cuda":
-                mod = cuda_schedule.schedule_module(mod, target, kernels)
-                mod = _of_kernels(with_exact_divisions, mod)
-            else:
-                mod, flat_maps = with_flat_maps_told(mod)
-                mod = with_one_promise(cpu.schedule_module(mod, target, winograd, finish))
-            mod = donate(mod)
-            if kind == "llvm":
-                mod = with_vector_mathematics(with_maps_together(mod, flat_maps))
-            mod = with_promise_kept(_to_virtual_machine(is_device=kind == "cuda")(mod))
-        refuse_unlowered(mod)
-        if kind == "cuda":
-            refuse_host_ops(mod)
-        return mod
+            return PIPELINES[kind].run(mod, Lowering(target, **options))
 
     return lower
-
-
-def _of_kernels(
-    change: Callable[[tirx.PrimFunc], tirx.PrimFunc], mod: tvm.IRModule
-) -> tvm.IRModule:
-    """Return a module with each kernel changed."""
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc):
-            changed.update_func(name, change(func))
-    return changed
-
-
-def _to_kernels(fuse: bool) -> tvm.ir.transform.Pass:
-    """Turn ops into calls of PrimFuncs, fused if asked for.
-
-    Constants are not folded: each fold compiles and runs a kernel at compile time (30 ms), and
-    stores a tensor that fusion lets its reader compute for nothing.
-    """
-    fusion = [
-        _as_pass(with_items_for_tuples),
-        _as_pass(with_shared_results),
-        relax.transform.AnnotateTIROpPattern(),
-        _as_pass(with_repeated_maps),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
-    ]
-    return tvm.transform.Sequential(
-        [
-            _as_pass(with_own_constants),
-            relax.transform.LambdaLift(),
-            _as_pass(with_direct_calls),
-            _as_pass(in_order),
-            _as_pass(with_lowered_ops),
-            _as_pass(with_own_constants),  # of functions that have been local
-            *(fusion if fuse else []),
-            _as_pass(with_own_views),
-        ]
-    )
-
-
-def _fusion_fails(mod: tvm.IRModule) -> bool:
-    """Return whether stock fusion aborts on a module, or leaves it wrong.
-
-    It does where a function takes a tuple of tuples, where a dataflow block takes a tuple out of a
-    tuple, or holds a cast (there it overlooks that the cast reads its source), and where it would
-    drop a call that overwrites.
-    """
-    lifted = relax.transform.LambdaLift()(mod)
-    functions = [f for f in lifted.functions.values() if isinstance(f, relax.Function)]
-    if any(_takes_nested_tuple(f) or _is_unfit_for_fusion(f) for f in functions):
-        return True
-    return is_fusion_dropping(mod)
-
-
-def _takes_nested_tuple(function: relax.Function) -> bool:
-    tuples = [p.ty.fields for p in function.params if isinstance(p.ty, relax.TupleType)]
-    return any(isinstance(field, relax.TupleType) for fields in tuples for field in fields)
-
-
-def _is_unfit_for_fusion(function: relax.Function) -> bool:
-    return any(
-        isinstance(binding, relax.MatchCast) or _takes_tuple_out(binding)
-        for block in function.body.blocks
-        if isinstance(block, relax.DataflowBlock)
-        for binding in block.bindings
-    )
-
-
-def _takes_tuple_out(binding: Any) -> bool:
-    is_item = isinstance(binding.value, relax.TupleGetItem)
-    return is_item and isinstance(binding.var.ty, relax.TupleType)
-
-
-def _to_virtual_machine(is_device: bool) -> tvm.ir.transform.Pass:
-    """Plan memory and turn calls into instructions: the passes of the stock pipeline.
-
-    Memory of a device is allocated first; a host promises more than it has, so that the order
-    there decides nothing but how much of it is in use.
-    """
-    return tvm.transform.Sequential(
-        [
-            _as_pass(keep_copies),
-            relax.transform.RewriteDataflowReshape(),
-            relax.transform.ToNonDataflow(),
-            relax.transform.CallTIRRewrite(),
-            _as_pass(check_overlaps),
-            *([] if is_device else [_as_pass(check_arguments_once), _as_pass(check_results)]),
-            _as_pass(allocate_retained),
-            relax.transform.RemovePurityChecking(),
-            _plan_memory,
-            relax.transform.LowerAllocTensor(),
-            *([_as_pass(allocate_first)] if is_device else []),
-            relax.transform.KillAfterLastUse(),
-            relax.transform.LowerRuntimeBuiltin(),
-            relax.transform.ComputePrimValue(),
-            relax.transform.VMShapeLower(),
-            relax.transform.AttachGlobalSymbol(),
-        ]
-    )
-
-
-def _as_pass(change: Callable[[tvm.IRModule], tvm.IRModule]) -> tvm.ir.transform.Pass:
-    """Return a pass of a function's name, which changes a module as the function does."""
-
-    @tvm.transform.module_pass(opt_level=0, name=f"graphgrad.{change.__name__}")
-    def changed(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        return change(mod)
-
-    return changed
-
-
-@tvm.transform.module_pass(opt_level=0, name="graphgrad.plan_memory")
-def _plan_memory(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-    """Plan the memory of functions without branches.
-
-    TVM's plan gives what is allocated in one branch to another, where it does not exist.
-    """
-    planned = relax.transform.StaticPlanBlockMemory()(mod)
-    for variable, function in mod.functions.items():
-        if isinstance(function, relax.Function) and _has_branches(function):
-            planned.update_func(variable, function)
-    return planned
-
-
-def _has_branches(function: relax.Function) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(function.body, (relax.If, found.append))
-    return bool(found)

@@ -15,21 +15,26 @@ import tvm
 import tvm_ffi
 from tvm import relax, s_tir, tirx
 
+from ..ir.passes import Phase, compiler_pass
+from ..ir.rewrite import map_functions, replace_body
+
 PAGE = 4096
 """Bytes of which the pool of the virtual machine hands out multiples."""
 
 
+@compiler_pass(
+    Phase.PLANNED,
+    targets=("cuda",),
+    after={"LowerAllocTensor": "from then on all memory is allocated in the same way"},
+    before={"KillAfterLastUse": "what is given back early would be taken again"},
+    because="a host promises more memory than it has, and takes none before it is used",
+)
 def allocate_first(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with the allocations of known size at the start of each function.
+    """Move the allocations of known size to the start of each function.
 
-    Runs between the planning of memory and the release after last use. An allocation inside a
-    branch stays there, as does one whose size depends on the arguments.
+    An allocation inside a branch stays there, as does one whose size depends on the arguments.
     """
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            changed.update_func(name, _move_allocations_first(func))
-    return changed
+    return map_functions(mod, lambda _, func: _move_allocations_first(func))
 
 
 def allocated_bytes(mod: tvm.IRModule) -> dict[str, int]:
@@ -88,9 +93,7 @@ def _move_allocations_first(func: relax.Function) -> relax.Function:
         for block in func.body.blocks
     ]
     body = relax.SeqExpr([relax.BindingBlock(first), *rest], func.body.body, func.body.span)
-    return relax.Function(
-        func.params, body, func.ret_ty, func.is_pure, attrs=func.attrs, span=func.span
-    )
+    return replace_body(func, body)
 
 
 def _allocations(func: relax.Function, op: str) -> list[Any]:

@@ -19,7 +19,9 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from ..ir.rewrite import replace_body
+from ..ir.loops import sequence
+from ..ir.passes import Phase, compiler_pass
+from ..ir.rewrite import map_functions, map_kernels, replace_body
 from ..ir.visits import visit_nodes
 
 CHECKED = "graphgrad.arguments_checked"
@@ -59,8 +61,8 @@ class _Calls:
     in_branches : dict
         Those of calls in branches.
     origins : dict
-        By variable: `_OWN_MEMORY`; the parameter, member of one or constant that it is, or is a view of; a
-        list of these, of a tuple. Nothing of what is not known.
+        By variable: `_OWN_MEMORY`; the parameter, member of one or constant that it is, or is a
+        view of; a list of these, of a tuple. Nothing of what is not known.
     """
 
     made: dict[str, list[list[Any]]] = field(default_factory=lambda: defaultdict(list))
@@ -95,39 +97,43 @@ class _Check:
         return f"{getattr(value, 'name', 'constant')}{place}"
 
 
+@compiler_pass(
+    Phase.ALLOCATED,
+    targets=("llvm",),
+    before={
+        "AttachGlobalSymbol": "functions without a symbol are those that nobody calls from outside"
+    },
+)
 def check_arguments_once(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in which kernels that need no checks have the attribute `CHECKED`.
+    """Check tensors where they come in, and give kernels that need no checks `CHECKED`.
 
-    Runs on calls of kernels that take their outputs (after ``CallTIRRewrite``), while functions
-    that nobody may call from outside can still be told by having no symbol. Kernels with symbolic
-    shapes keep their checks, which are what binds the symbols; what they are handed from outside is
-    looked at for its alignment alone.
+    Kernels with symbolic shapes keep their checks, which are what binds the symbols; what they are
+    handed from outside is looked at for its alignment alone.
     """
     functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
     calls = {variable: _calls(function) for variable, function in functions.items()}
     chosen = _find_kernels_without_checks(mod, list(calls.values()))
-    changed = mod.clone()
-    for variable, func in mod.functions.items():
-        if variable.name_hint in chosen:
-            changed.update_func(variable, func.with_attr(CHECKED, True))
-    # One builder: each that takes a module looks at all of its functions.
-    builder = relax.BlockBuilder(changed)
-    for variable, function in functions.items():
+
+    def marked(variable: Any, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        return kernel.with_attr(CHECKED, True) if variable.name_hint in chosen else kernel
+
+    def checked(variable: Any, function: relax.Function) -> relax.Function:
         alignments = _alignments(mod, calls[variable])
         dense = _outside(calls[variable], chosen)
         checks = [_Check(t, t in dense, alignments[t]) for t in alignments]
-        if checks:
-            _add_checks(builder, variable, function, checks)
-    return builder.get()
+        return _add_checks(builder, variable, function, checks) if checks else function
+
+    changed = map_kernels(mod, marked)
+    # One builder: each that takes a module looks at all of its functions.
+    builder = relax.BlockBuilder(changed)
+    return map_functions(changed, checked, builder)
 
 
 def skip_checks(mod: tvm.IRModule) -> tvm.IRModule:
     """Return a module of lowered kernels in which those with the attribute check nothing."""
     chosen = {v: f for v, f in mod.functions.items() if (f.attrs or {}).get(CHECKED)}
-    changed = mod.clone()
-    for variable, func in tirx.transform.SkipAssert()(tvm.IRModule(chosen)).functions.items():
-        changed.update_func(variable, func)
-    return changed
+    skipping = tirx.transform.SkipAssert()(tvm.IRModule(chosen))
+    return map_kernels(mod, lambda v, func: skipping[v] if v in chosen else func)
 
 
 def _calls(function: relax.Function) -> _Calls:
@@ -288,7 +294,7 @@ def _flatten_calls(calls: dict[str, list[list[Any]]]) -> Iterator[tuple[str, lis
 
 def _add_checks(
     builder: relax.BlockBuilder, variable: Any, function: relax.Function, checks: list[_Check]
-) -> None:
+) -> relax.Function:
     """Let kernels check some tensors first in a function."""
     bindings: list[Any] = []
     for start in range(0, len(checks), _TOGETHER):
@@ -301,7 +307,7 @@ def _add_checks(
         bindings.append(relax.VarBinding(nothing, relax.Call(kernel, tensors)))
     blocks = [relax.BindingBlock(bindings), *function.body.blocks]
     body = relax.SeqExpr(blocks, function.body.body, function.body.span)
-    builder.update_func(variable, replace_body(function, body))
+    return replace_body(function, body)
 
 
 def _bound(tensor: Any, bindings: list[Any]) -> Any:
@@ -335,7 +341,7 @@ def _kernel(function: str, checks: list[_Check]) -> tirx.PrimFunc:
         for handle, check in zip(handles, checks, strict=True)
     ]
     attributes = tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True, CHECK: True})
-    return tirx.PrimFunc(handles, tirx.SeqStmt([*asserts, tirx.Evaluate(0)]), attrs=attributes)
+    return tirx.PrimFunc(handles, sequence(*asserts, tirx.Evaluate(0)), attrs=attributes)
 
 
 def _is_fit(handle: Any, check: _Check) -> Any:

@@ -9,23 +9,21 @@ from __future__ import annotations
 from typing import Any
 
 import tvm
-from tvm import relax
 
-from ..ir.rewrite import leave_dataflow
+from ..ir.passes import Phase, compiler_pass
+from ..ir.rewrite import leave_dataflow, map_functions
 from ..ops.copy import KERNEL_OF_COPY
 
 
+@compiler_pass(
+    Phase.DONATED,
+    before={"RewriteDataflowReshape": "it makes a view of a copy that stays in its dataflow block"},
+)
 def keep_copies(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose copies leave their dataflow blocks.
-
-    Runs before ``RewriteDataflowReshape``.
-    """
-    changed = mod.clone()
-    for name, function in mod.functions.items():
-        if isinstance(function, relax.Function):
-            kept = leave_dataflow(function, lambda binding: _is_copy(mod, binding.value))
-            changed.update_func(name, kept)
-    return changed
+    """Let copies leave their dataflow blocks."""
+    return map_functions(
+        mod, lambda _, func: leave_dataflow(func, lambda binding: _is_copy(mod, binding.value))
+    )
 
 
 def _is_copy(mod: tvm.IRModule, value: Any) -> bool:

@@ -15,6 +15,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..errors import ArgumentError
+from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import rebuilt, replace_body
 from ..ir.visits import visit_nodes
 from .alias import Aliases, Module
@@ -37,10 +38,13 @@ class _Site:
     argument: int
 
 
+@compiler_pass(
+    Phase.SCHEDULED,
+    to=Phase.DONATED,
+    because="a schedule decides whether a kernel reads an element after it has stored another one",
+)
 def donate(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with the donations that are safe made in place.
-
-    Runs after the PrimFuncs are scheduled and before memory is planned.
+    """Let kernels write over what is given away, where that is safe.
 
     Raises
     ------

@@ -14,17 +14,25 @@ import tvm
 from tvm import relax
 
 from ..ir.calls import overwritten_by
-from ..ir.rewrite import bindings_of, rebuilt, renamed, replace_body
+from ..ir.passes import Phase, compiler_pass
+from ..ir.rewrite import bindings_of, map_functions, rebuilt, renamed, replace_body
 from .alias import Module
 
 
-def in_order(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with the dataflow blocks that overwrite values made ordinary blocks."""
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            changed.update_func(name, replace_body(func, rebuilt(func.body, block=_make_ordinary)))
-    return changed
+@compiler_pass(
+    Phase.GRAPH,
+    after={"resolve_closures": "a call of a closure does not tell what it overwrites"},
+    before={
+        "replace_tuples": "it drops what nobody reads from dataflow blocks",
+        "share_results": "it takes calls in dataflow blocks for free of effects",
+        "FuseOps": "it moves reads of old values behind a call that overwrites them",
+    },
+)
+def pin_effects(mod: tvm.IRModule) -> tvm.IRModule:
+    """Make ordinary blocks of the dataflow blocks that overwrite values."""
+    return map_functions(
+        mod, lambda _, func: replace_body(func, rebuilt(func.body, block=_make_ordinary))
+    )
 
 
 def may_write(body: relax.SeqExpr) -> bool:

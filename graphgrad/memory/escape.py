@@ -13,24 +13,25 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
-from ..ir.rewrite import bindings_of, rebuilt, replace_body
+from ..ir.passes import Phase, compiler_pass
+from ..ir.rewrite import bindings_of, map_functions, rebuilt, replace_body
 from .alias import Aliases, Module
 from .regions import OUTSIDE, leaves
 
 _PACKED = ("relax.call_pure_packed", "relax.call_inplace_packed")
 
 
-def allocate_retained(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with the tensors allocated that must not take part in a plan.
-
-    Runs between ``CallTIRRewrite`` and the planning of memory, and before calls lose their purity.
-    """
+@compiler_pass(
+    Phase.ALLOCATED,
+    before={"RemovePurityChecking": "it looks for pure calls of packed functions by their op"},
+    because="what is allocated here takes no part in the plan of memory",
+)
+def allocate_escaping(mod: tvm.IRModule) -> tvm.IRModule:
+    """Allocate tensors that outlive what the plan of memory knows of them."""
     analyzed = Module(mod.functions, views=True)
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            changed.update_func(name, _allocate_outside_plan(func, analyzed.function(name)))
-    return changed
+    return map_functions(
+        mod, lambda variable, func: _allocate_outside_plan(func, analyzed.function(variable))
+    )
 
 
 def _allocate_outside_plan(func: relax.Function, aliases: Aliases) -> relax.Function:

@@ -13,41 +13,48 @@ from typing import Any
 import tvm
 from tvm import tirx
 
+from ..ir.passes import Phase, compiler_pass
+from ..ir.rewrite import map_kernels
 from ..ir.visits import visit_nodes
 
 _NOALIAS = "tirx.noalias"
 _OUT_OF_PLACE = tvm.ir.Op.get("relax.call_tir")
 
 
-def with_one_promise(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose kernels all promise that buffers do not overlap, or none of them.
+@compiler_pass(
+    Phase.SCHEDULED,
+    targets=("llvm",),
+    because="what call_tir calls overwrites nothing, until donation has proved that it may",
+)
+def unify_noalias(mod: tvm.IRModule) -> tvm.IRModule:
+    """Have all kernels promise that buffers do not overlap, or none of them.
 
     A kernel that is called by ``call_tir`` alone writes to fresh memory: it may promise. One that
     overwrites what it is given may not, unless it says so itself; then no kernel of the module
     promises anything.
-
-    Runs before calls become instructions, and before donation, which proves what it does.
     """
     shared = _called_otherwise(mod)
     if all(_has_noalias(func) or v.name_hint not in shared for v, func in _kernels(mod)):
         return _add_noalias(mod)
-    changed = mod.clone()
-    for variable, func in _kernels(mod):
-        changed.update_func(variable, func.without_attr(_NOALIAS))
-    return changed
+    return map_kernels(mod, lambda _, func: func.without_attr(_NOALIAS))
 
 
-def with_promise_kept(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in which kernels that lowering has added promise what the others do."""
+@compiler_pass(
+    Phase.MACHINE,
+    after={
+        "ComputePrimValue": "it adds kernels that compute numbers",
+        "VMShapeLower": "it adds kernels that compute shapes",
+    },
+)
+def keep_noalias(mod: tvm.IRModule) -> tvm.IRModule:
+    """Have kernels that lowering has added promise what the others do."""
     return _add_noalias(mod) if any(_has_noalias(func) for _, func in _kernels(mod)) else mod
 
 
 def _add_noalias(mod: tvm.IRModule) -> tvm.IRModule:
-    changed = mod.clone()
-    for variable, func in _kernels(mod):
-        if not _has_noalias(func):
-            changed.update_func(variable, func.with_attr(_NOALIAS, True))
-    return changed
+    return map_kernels(
+        mod, lambda _, func: func if _has_noalias(func) else func.with_attr(_NOALIAS, True)
+    )
 
 
 def _has_noalias(func: tirx.PrimFunc) -> bool:

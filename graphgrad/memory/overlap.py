@@ -18,6 +18,8 @@ from tvm import relax, tirx, topi
 
 from ..errors import AliasError, ArgumentError
 from ..ir.kernel_structure import static
+from ..ir.loops import loops, sequence, variable
+from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import replace_body
 from ..ops.copy import KERNEL_OF_COPY
 from .addresses import Addresses
@@ -59,21 +61,28 @@ def check_overlap_choice(overlap: Overlap) -> Overlap:
     return overlap
 
 
+@compiler_pass(
+    Phase.ALLOCATED,
+    before={
+        "check_arguments_once": "what comes later runs earlier: tensors are looked at before their "
+        "addresses are"
+    },
+)
 def check_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose functions check first what they overwrite.
+    """Have functions check first that what they overwrite shares no memory.
 
-    Runs on calls of kernels that take their outputs (after ``CallTIRRewrite``). Of parameters that
-    are tuples the tensors are checked.
+    Of parameters that are tuples the tensors are checked.
     """
     for name, function in _overwriting(mod, DONATED_DONE):
         mod = _checked(mod, name, function)
     return mod
 
 
+@compiler_pass(Phase.FUSED, because="the kernels that copy are to be scheduled")
 def copy_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose functions copy first what they would overwrite, where it is shared.
+    """Have functions copy first what they would overwrite, where it is shared.
 
-    Runs on kernels that are not scheduled yet. Each function that may overwrite a parameter gets a
+    Each function that may overwrite a parameter gets a
     caller of its name, which hands it the parameter, or a copy. Tensors are compared as in
     `check_overlaps`.
 
@@ -236,7 +245,7 @@ def _kernel(
         statements.append(at_end)
     kernel = tirx.PrimFunc(
         [argument.buffer for argument in arguments],
-        tirx.SeqStmt(statements),
+        sequence(*statements),
         None if at_end is None else at_end.value.ty,
         attrs=tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True}),
     )
@@ -249,7 +258,7 @@ def _comparison(
     starts: Any, ends: Any, overwritten: int, count: int, found: Callable[[Any, Any], Any]
 ) -> Any:
     """Return the loops that compare each of the first tensors with all that come after it."""
-    i, j = (tvm.ir.Var(name, "int64") for name in ("overwritten", "other"))
+    i, j = variable("overwritten"), variable("other")
     shared = tirx.all(
         j > i,
         starts[i] < ends[j],
@@ -259,10 +268,7 @@ def _comparison(
         starts[j] < ends[j],
     )
     body = tirx.IfThenElse(shared, found(i, j), None)
-    for variable, extent in ((j, count), (i, overwritten)):
-        start, length = tirx.const(0, "int64"), tirx.const(extent, "int64")
-        body = tirx.For(variable, start, length, tirx.ForKind.SERIAL, body)
-    return body
+    return loops([(i, overwritten), (j, count)], body)
 
 
 def _bytes(buffer: Any) -> Any:

@@ -14,7 +14,8 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.sym.iter_affine_map import IterMapLevel
 
-from ..ir.kernel_structure import Load, sequence, static, substitute_values
+from ..ir.kernel_structure import Load, statements_of, static, substitute_values
+from ..ir.loops import sequence
 from ..ir.visits import replace_nodes, visit_nodes
 
 
@@ -146,7 +147,7 @@ def _sites(body: SBlockRealize, donated: Any, output: Any) -> list[_Site] | None
     if first is None:
         return None
     sites = [first]
-    statements = sequence(body.block.body)
+    statements = statements_of(body.block.body)
     storing = [i for i, statement in enumerate(statements) if _stores(statement, output)]
     reading = [i for i, statement in enumerate(statements) if _loads(statement, donated)]
     for i in storing[1:]:
@@ -216,7 +217,7 @@ def _drop_identity_stores(body: Any) -> Any:
     def visit(node: Any) -> Any:
         if isinstance(node, tirx.SeqStmt):
             rest = [statement for statement in node.seq if not is_nothing(statement)]
-            return tirx.SeqStmt(rest) if len(rest) > 1 else next(iter(rest), nothing)
+            return sequence(*rest)
         if isinstance(node, tirx.BufferStore):
             value = node.value
             copies = isinstance(value, Load) and value.source.same_as(node.buffer)

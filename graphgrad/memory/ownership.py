@@ -13,19 +13,28 @@ from typing import Any
 import tvm
 from tvm import relax, tirx, topi
 
-from ..ir.rewrite import leave_dataflow, rebuilt, replace_body
+from ..ir.passes import Phase, compiler_pass
+from ..ir.rewrite import leave_dataflow, map_functions, rebuilt, replace_body
 from ..ops.copy import KERNEL_OF_COPY
+from ..tvm_fixes.hooks import set_type
 from .alias import Aliases, Module
 from .regions import OUTSIDE, leaves
 
 _COPY = "copy_of_constant"
 
 
-def with_own_constants(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with copies of constants where they are exposed.
+@compiler_pass(
+    Phase.GRAPH,
+    Phase.KERNELS,
+    before={"FuseOps": "it puts constants in the place of their names"},
+    repeatable=True,
+    because="once more on kernels: functions that have been local are seen then",
+)
+def own_constants(mod: tvm.IRModule) -> tvm.IRModule:
+    """Copy constants where they are exposed.
 
     Exposed is what a function returns, what packed functions may keep or return, and what is
-    written to. Runs before fusion, which puts constants in the place of their names.
+    written to.
 
     Raises
     ------
@@ -33,7 +42,7 @@ def with_own_constants(mod: tvm.IRModule) -> tvm.IRModule:
         What is declared of a packed function contradicts a call of it.
     """
     analyzed = Module(mod.functions)
-    changed = mod.clone()
+    changed = mod
     for name, func in mod.functions.items():
         if isinstance(func, relax.Function):
             changed = _Ownership(mod, func, analyzed.function(name)).copy_exposed_constants(
@@ -42,23 +51,27 @@ def with_own_constants(mod: tvm.IRModule) -> tvm.IRModule:
     return changed
 
 
-def with_own_views(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with reshaping kernels bound so that those exposed do not become views.
+@compiler_pass(
+    Phase.FUSED,
+    before={"RewriteDataflowReshape": "it makes views"},
+    because="fusion decides which kernels do nothing but reshape",
+)
+def own_views(mod: tvm.IRModule) -> tvm.IRModule:
+    """Bind reshaping kernels so that those exposed do not become views.
 
-    Exposed is also what reshapes memory that is written to. Runs on calls of fused kernels.
+    Exposed is also what reshapes memory that is written to.
 
     Raises
     ------
     AliasError, ArgumentError
-        As `with_own_constants`.
+        As `own_constants`.
     """
     analyzed = Module(mod.functions)
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            own = _Ownership(mod, func, analyzed.function(name))
-            changed.update_func(name, own.bind_exposed_reshapes())
-    return changed
+
+    def changed(variable: Any, func: relax.Function) -> relax.Function:
+        return _Ownership(mod, func, analyzed.function(variable)).bind_exposed_reshapes()
+
+    return map_functions(mod, changed)
 
 
 class _Ownership:
@@ -140,6 +153,6 @@ def _replaced(value: Any, constant: Any, var: Any) -> Any:
     if isinstance(value, tvm.ir.Call):
         arguments = [_replaced(argument, constant, var) for argument in value.args]
         call = relax.Call(value.op, arguments, value.attrs, value.ty_args, value.span)
-        relax.expr._update_type(call, value.ty)
+        set_type(call, value.ty)
         return call
     return value

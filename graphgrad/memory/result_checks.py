@@ -15,18 +15,24 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..ir.kernel_calls import variables_of
-from ..ir.rewrite import replace_body
+from ..ir.loops import sequence
+from ..ir.passes import Phase, compiler_pass
+from ..ir.rewrite import map_functions, replace_body
 from .addresses import Addresses
 from .argument_checks import CHECK, is_whole_buffer
 
 _RESHAPE = tvm.ir.Op.get("relax.reshape")
 
 
+@compiler_pass(
+    Phase.ALLOCATED,
+    targets=("llvm",),
+    after={"check_arguments_once": "its own kernels take what may lie anywhere"},
+)
 def check_results(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module that looks at results of calls whose memory is not known to be fit.
+    """Look at results of calls whose memory is not known to be fit.
 
-    Runs on calls of kernels that take their outputs (after ``CallTIRRewrite``). A result that no
-    kernel reads may lie anywhere.
+    A result that no kernel reads may lie anywhere.
     """
     functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
     bindings = {variable: list(_bindings(func.body)) for variable, func in functions.items()}
@@ -34,11 +40,14 @@ def check_results(mod: tvm.IRModule) -> tvm.IRModule:
     if not any(unknown.values()):
         return mod
     builder = relax.BlockBuilder(mod)
-    for variable, function in functions.items():
-        if unknown[variable]:
-            alignments = _alignments(mod, bindings[variable])
-            _add_checks(builder, variable, function, unknown[variable], alignments)
-    return builder.get()
+
+    def checked(variable: Any, function: relax.Function) -> relax.Function:
+        if not unknown[variable]:
+            return function
+        alignments = _alignments(mod, bindings[variable])
+        return _add_checks(builder, variable, function, unknown[variable], alignments)
+
+    return map_functions(mod, checked, builder)
 
 
 def _add_checks(
@@ -47,7 +56,7 @@ def _add_checks(
     function: relax.Function,
     unknown: dict[Any, str],
     alignments: dict[Any, int],
-) -> None:
+) -> relax.Function:
     """Let kernels check what is unknown in a function, where it comes from."""
 
     def with_checks(block: relax.BindingBlock) -> relax.BindingBlock:
@@ -62,7 +71,7 @@ def _add_checks(
         return relax.BindingBlock(changed)
 
     body = tvm_ffi.structural_map(function.body, (relax.BindingBlock, with_checks))
-    builder.update_func(variable, replace_body(function, body))
+    return replace_body(function, body)
 
 
 def _bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
@@ -152,4 +161,4 @@ def _kernel(function: str, result: Any, callee: str, alignment: int) -> tirx.Pri
         tirx.Evaluate(0),
     ]
     attributes = tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True, CHECK: True})
-    return tirx.PrimFunc([buffer], tirx.SeqStmt(statements), attrs=attributes)
+    return tirx.PrimFunc([buffer], sequence(*statements), attrs=attributes)

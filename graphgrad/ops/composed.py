@@ -20,6 +20,7 @@ from ..fallback.kernels.extents import rename_extent
 from ..fallback.scans.scan import by_other_stages
 from ..fallback.scatter import scatters_of
 from ..fallback.walk import identity, tensor_key
+from ..tvm_fixes.hooks import begin_block, end_block
 from .legalize import lowering_of
 
 Value = Any
@@ -147,11 +148,11 @@ class StageBuilder:
         self._builder = relax.BlockBuilder()
 
     def __enter__(self) -> StageBuilder:
-        self._builder._begin_binding_block()
+        begin_block(self._builder)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._builder._end_block()
+        end_block(self._builder)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._builder, name)

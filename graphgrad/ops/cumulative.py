@@ -8,9 +8,10 @@ from tvm import relax, te, tirx
 
 from ..fallback.externs import register
 from ..fallback.externs.cumulative import running
-from ..ir.loops import KERNEL, Nest, Statement, extern
+from ..ir.loops import Statement, store
 from ..ir.tensor import Tensor, accumulator_dtype
 from .define import call_op, define_op
+from .opaque_kernel import KERNEL, Nest, extern
 
 
 def reverse_cumsum(x: Tensor, axis: int, exclusive: bool) -> Tensor:
@@ -51,7 +52,7 @@ def cumulative(
             total = out[previous] + new if combine == "add" else out[previous] * new
             identity = tirx.const(0 if combine == "add" else 1, wide)
             start = identity if exclusive else values[tuple(i)]
-            return tirx.BufferStore(out, tirx.if_then_else(first, start, total), i)
+            return store(out, i, tirx.if_then_else(first, start, total))
 
         return Nest(list(x.shape), range(axis, axis + 1), reverse).build(step)
 

@@ -12,6 +12,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from ..tvm_fixes.hooks import register_op
+
 PREFIX = "graphgrad."
 
 OPAQUE = {"op_pattern": 8}
@@ -52,8 +54,7 @@ def define_op(
     tvm.ir.Op
     """
     full_name = PREFIX + name
-    # No public registration function exists; `ir.RegisterOp` is what the wheel offers.
-    tvm.get_global_func("ir.RegisterOp")(full_name, compute.__doc__ or name)
+    register_op(full_name, compute.__doc__ or name)
     op = tvm.ir.Op.get(full_name)
     op.set_num_inputs(len(arguments))
     for argument in arguments:

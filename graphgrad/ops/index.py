@@ -14,11 +14,12 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from ..ir.loops import Indices, Statement, extern, fill, sequence
+from ..ir.loops import Indices, Statement, sequence, store
 from ..ir.tensor import Dimension, Tensor, accumulator_dtype, is_float, type_shape
 from .define import call_op, define_op
 from .index_restated import register_kernels
 from .indexing import Indexing, gather, scatter_nest, within
+from .opaque_kernel import extern, fill
 
 
 def gather_at(x: Tensor, index: Tensor, indexing: Indexing) -> Tensor:
@@ -115,7 +116,7 @@ def scatter(
             position, inside, _ = indexing.position(shape, ins[0], output)
             inside = tirx.all(inside, *within(output, updates.shape, over))
             combined = _combine(reduction, wide, out[tuple(position)], ins[1][tuple(output)])
-            return tirx.IfThenElse(inside, tirx.BufferStore(out, combined, position), None)
+            return tirx.IfThenElse(inside, store(out, position, combined), None)
 
         nest = scatter_nest(indexing, over, len(index.shape))
         return sequence(fill(out, initial), nest.build(step))
@@ -158,10 +159,8 @@ def _walk(call: relax.Call, initial: te.Tensor, *rest: te.Tensor) -> list[te.Ten
             )
             old = left[tuple(position)]
             new = steps[0][here] * old + steps[1][here] if recurrence else steps[0][here]
-            visit = sequence(
-                tirx.BufferStore(found, old, here), tirx.BufferStore(left, new, position)
-            )
-            skip = tirx.BufferStore(found, tirx.const(0, wide), here)
+            visit = sequence(store(found, here, old), store(left, position, new))
+            skip = store(found, here, tirx.const(0, wide))
             return tirx.IfThenElse(inside, visit, skip)
 
         over, rank = list(values[0].shape), len(given[0].shape) if given else 0

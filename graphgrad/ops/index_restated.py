@@ -17,9 +17,9 @@ from ..fallback.indices.linear_system import element_axes
 from ..fallback.indices.row_major import element_count, raveled, unraveled
 from ..fallback.kinds import map_stage
 from ..fallback.scatter import Scatter, scatter_add
-from ..ir.loops import KERNEL
 from ..ir.tensor import Dimension
 from .indexing import Indexing, within
+from .opaque_kernel import KERNEL
 
 _REDUCTIONS = ("update", "add", "mul", "min", "max")
 

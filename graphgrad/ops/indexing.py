@@ -28,8 +28,9 @@ from typing import Any, Literal
 import tvm
 from tvm import te, tirx
 
-from ..ir.loops import Indices, Nest
+from ..ir.loops import Indices
 from ..ir.tensor import Dimension, is_float
+from .opaque_kernel import Nest
 
 Form = Literal["take", "elements", "nd", "line"]
 

@@ -17,8 +17,11 @@ import tvm
 from tvm import relax, te, tirx
 
 from ..ir.kernel_structure import is_among
+from ..ir.loops import load, loop, sequence, store, variable
 from ..ir.tensor import Tensor
+from ..tvm_fixes.hooks import register_op
 from .define import OPAQUE, PREFIX
+from .opaque_kernel import for_gpu
 from .tensor_table import Rows, kernel, loop_over_rows
 
 _MAX_TENSORS = 64
@@ -126,8 +129,7 @@ def _reduced(reduction: _Reduction, values: Sequence[Tensor]) -> list[Tensor]:
 def _define(reduction: _Reduction) -> Any:
     """Register the op that makes one number of a tuple of tensors."""
     name = PREFIX + reduction.name
-    # No public registration function exists; `ir.RegisterOp` is what the wheel offers.
-    tvm.get_global_func("ir.RegisterOp")(name, reduction.name)
+    register_op(name, reduction.name)
     op = tvm.ir.Op.get(name)
     op.set_num_inputs(1)
     op.add_argument("tensors", "Tuple", "tensors of floats")
@@ -155,7 +157,7 @@ def _fields(builder: relax.BlockBuilder, tensors: Any) -> list[Any]:
 def _lowered(builder: relax.BlockBuilder, reduction: _Reduction, tensors: list[Any]) -> Any:
     """Return the call of a kernel that reads what can share one, and of one for each other."""
     tensors = [tensor for tensor in tensors if not _is_empty(tensor.ty)]
-    shared = [] if _for_gpu() else [t for t in tensors if _may_share(t.ty)]
+    shared = [] if for_gpu() else [t for t in tensors if _may_share(t.ty)]
     alone = [t for t in tensors if not is_among(t, shared)]
     partials = [builder.emit(_reduce_one(builder, reduction, tensor)) for tensor in alone]
     if shared:
@@ -197,7 +199,7 @@ def _kernel(reduction: _Reduction, types: list[relax.TensorType]) -> tirx.PrimFu
     """
     tensors = [tirx.decl_buffer(list(ty.shape), str(ty.dtype), "tensor") for ty in types]
     result = tirx.decl_buffer((), reduction.partial, "result")
-    statements: list[Any] = [tirx.BufferStore(result, reduction.identity, [])]
+    statements: list[Any] = [store(result, [], reduction.identity)]
     for dtype in dict.fromkeys(str(ty.dtype) for ty in types):
         rows = Rows([[tensor] for tensor in tensors if str(tensor.dtype) == dtype])
         statements += _over(reduction, rows, result)
@@ -210,35 +212,29 @@ def _over(reduction: _Reduction, rows: Rows, result: Any) -> list[Any]:
     parts = tirx.decl_buffer((rows.parts,), reduction.partial, "parts")
 
     def combined(buffer: Any, indices: list[Any], term: Any) -> Any:
-        total = reduction.combine(tirx.BufferLoad(buffer, indices), term)
-        return tirx.BufferStore(buffer, total, indices)
+        total = reduction.combine(load(buffer, indices), term)
+        return store(buffer, indices, total)
 
     def element(buffers: list[Any], index: Any, lane: Any) -> Any:
-        return combined(lanes, [lane], reduction.map(tirx.BufferLoad(buffers[0], [index])))
+        return combined(lanes, [lane], reduction.map(load(buffers[0], [index])))
 
     def around(part: Any, inside: Any) -> Any:
-        first, lane = tirx.Var("lane", "int64"), tirx.Var("lane", "int64")
-        clear = tirx.BufferStore(lanes, reduction.identity, [first])
-        return tirx.SeqStmt(
-            [
-                tirx.AllocBuffer(lanes),
-                _loop(first, _LANES, clear, tirx.ForKind.VECTORIZED),
-                inside,
-                tirx.BufferStore(parts, reduction.identity, [part]),
-                _loop(lane, _LANES, combined(parts, [part], tirx.BufferLoad(lanes, [lane]))),
-            ]
+        first, lane = variable("lane"), variable("lane")
+        clear = store(lanes, [first], reduction.identity)
+        return sequence(
+            tirx.AllocBuffer(lanes),
+            loop(first, _LANES, clear, tirx.ForKind.VECTORIZED),
+            inside,
+            store(parts, [part], reduction.identity),
+            loop(lane, _LANES, combined(parts, [part], load(lanes, [lane]))),
         )
 
-    part = tirx.Var("part", "int64")
+    part = variable("part")
     return [
         tirx.AllocBuffer(parts),
         *loop_over_rows(rows, _LANES, element, around),
-        _loop(part, rows.parts, combined(result, [], tirx.BufferLoad(parts, [part]))),
+        loop(part, rows.parts, combined(result, [], load(parts, [part]))),
     ]
-
-
-def _loop(var: Any, extent: int, body: Any, kind: Any = tirx.ForKind.SERIAL) -> Any:
-    return tirx.For(var, tirx.const(0, "int64"), tirx.const(extent, "int64"), kind, body)
 
 
 def _may_share(ty: Any) -> bool:
@@ -249,11 +245,6 @@ def _may_share(ty: Any) -> bool:
 
 def _is_empty(ty: Any) -> bool:
     return any(isinstance(extent, tirx.IntImm) and int(extent) == 0 for extent in ty.shape)
-
-
-def _for_gpu() -> bool:
-    target = tvm.target.Target.current(allow_none=True)
-    return target is not None and str(target.kind.name) == "cuda"
 
 
 _OPS = {reduction.name: _define(reduction) for reduction in (_FINITE, _SQUARES)}

@@ -11,8 +11,9 @@ from typing import Any
 
 from tvm import te, tirx
 
-from ..ir.loops import Indices, Nest, Statement, extern, fill, loop, sequence
+from ..ir.loops import Indices, Statement, sequence, serial, store
 from ..ir.tensor import is_float
+from .opaque_kernel import Nest, extern, fill
 
 _MAX_DOUBLINGS = 40
 """Doublings of a run that an axis of symbolic extent is allowed: lines of 10¹² elements."""
@@ -62,15 +63,15 @@ class _MergeSort:
         def double(doubling: Any) -> Statement:
             width = tirx.shift_left(tirx.const(1, "int64"), doubling)
             pairs = tirx.floordiv(self.extent + 2 * width - 1, 2 * width)
-            merge = loop(pairs, lambda pair: self.merge(line, pair * 2 * width, width))
-            back = loop(self.extent, lambda i: self.copy_back(line, i))
+            merge = serial(pairs, lambda pair: self.merge(line, pair * 2 * width, width))
+            back = serial(self.extent, lambda i: self.copy_back(line, i))
             return tirx.IfThenElse(width < self.extent, sequence(merge, back), None)
 
-        return loop(doublings, double)
+        return serial(doublings, double)
 
     def copy_back(self, line: Indices, i: Any) -> Statement:
         here = self.at(line, i)
-        return tirx.BufferStore(self.indices, self.spare[tuple(here)], here)
+        return store(self.indices, here, self.spare[tuple(here)])
 
     def merge(self, line: Indices, start: Any, width: Any) -> Statement:
         """Merge two neighboring runs; of equal elements, the one on the left goes first."""
@@ -90,15 +91,15 @@ class _MergeSort:
             from_left = tirx.if_then_else(left < middle, keeps_order, tirx.const(False, "bool"))
             here = self.at(line, start + i)
             take_left = sequence(
-                tirx.BufferStore(self.spare, a, here),
-                tirx.BufferStore(taken, taken[zero] + 1, [zero]),
+                store(self.spare, here, a),
+                store(taken, [zero], taken[zero] + 1),
             )
-            return tirx.IfThenElse(from_left, take_left, tirx.BufferStore(self.spare, b, here))
+            return tirx.IfThenElse(from_left, take_left, store(self.spare, here, b))
 
         return sequence(
             tirx.AllocBuffer(taken),
-            tirx.BufferStore(taken, zero, [zero]),
-            loop(stop - start, step),
+            store(taken, [zero], zero),
+            serial(stop - start, step),
         )
 
     def in_order(self, line: Indices, i: Any, j: Any) -> Any:

@@ -11,6 +11,7 @@ from tvm import relax
 from ..errors import ArgumentError
 from ..fallback.walk import identity
 from ..ir.tensor import Emitter, Tensor, same_shape, type_shape
+from ..tvm_fixes.hooks import begin_block, end_block
 from .composed import variables_read_by
 
 Tree = Any
@@ -75,15 +76,12 @@ def trace_step(
         like(tree, [target.lift(var) if as_tensors else var for var in variables])
         for tree, variables in ((init, carry), (xs, x))
     ]
-    if builder.current_block_is_dataflow():
-        builder._begin_dataflow_block()
-    else:
-        builder._begin_binding_block()
+    begin_block(builder, dataflow=builder.current_block_is_dataflow())
     try:
         after, y = _checked(body(*given), init)
         bound = _bound(target, [*leaves_of(after), *leaves_of(y)])
     finally:
-        block = builder._end_block()
+        block = end_block(builder)
     following, results = bound[: len(carry)], bound[len(carry) :]
     _check_types(carry, following)
     changing = {*carry, *x}

@@ -19,9 +19,9 @@ from typing import Any
 import tvm
 from tvm import tirx
 from tvm.ir import PointerType, PrimType
-from tvm.s_tir import SBlock, SBlockRealize
 
-from ..ir.kernel_structure import sequence, substitute_values
+from ..ir.kernel_structure import statements_of, substitute_values
+from ..ir.loops import Statement, block, index, loop, sequence, variable
 
 PART = 1 << 14
 """Elements of a part: what is read and written of it stays in a core's cache."""
@@ -29,7 +29,6 @@ PART = 1 << 14
 _FFI_ANY_UNION_FIELD = 15
 """The field of an argument on TVM's stack that holds its bits (``kTVMFFIAnyUnionValue``)."""
 
-Statement = Any
 Body = Callable[[list[Any], Any, Any], Statement]
 """Given the buffers of a row, an index in them and a lane, what is done to the elements there. Of a
 sequence, each statement is done in all lanes before the next one; a buffer that it allocates is for
@@ -75,8 +74,7 @@ def kernel(
 ) -> tirx.PrimFunc:
     """Return a kernel of statements, which no schedule is to touch."""
     # TVM looks for a block in all that Relax calls.
-    root = SBlock([], [], [], "root", tirx.SeqStmt(list(statements)))
-    body = SBlockRealize([], tirx.const(True, "bool"), root)
+    body = block("root", *statements)
     own = {"tirx.is_scheduled": True, "tirx.noalias": True}
     every = tvm.ir.make_node("ir.DictAttrs", **own, **attributes)
     return tirx.PrimFunc(list(params), body, attrs=every)
@@ -107,19 +105,15 @@ def loop_over_rows(
         done for the part.
     """
     table = _AddressTable(rows)
-    part = tirx.Var("part", "int64")
-    start = tirx.Var("start", "int64")
-    stop = tirx.Var("stop", "int64")
+    part, start, stop = variable("part"), variable("start"), variable("stop")
     inside = table.between(start, stop, lanes, element)
-    body = tirx.SeqStmt(
-        [
-            tirx.Bind(start, part * PART),
-            tirx.Bind(stop, tirx.min(start + PART, _int(sum(rows.lengths)))),
-            around(part, inside),
-        ]
+    body = sequence(
+        tirx.Bind(start, part * PART),
+        tirx.Bind(stop, tirx.min(start + PART, index(sum(rows.lengths)))),
+        around(part, inside),
     )
     kind = tirx.ForKind.PARALLEL if rows.parts > 1 else tirx.ForKind.SERIAL
-    return [*table.prologue(), tirx.For(part, _int(0), _int(rows.parts), kind, body)]
+    return [*table.prologue(), loop(part, rows.parts, body, kind)]
 
 
 class _AddressTable:
@@ -139,7 +133,7 @@ class _AddressTable:
     def prologue(self) -> list[Statement]:
         """Return the statements that fill the table."""
         starts = [0, *accumulate(self._rows.lengths)]
-        places = [*(tensor.data for tensor in self._tensors), *map(_int, starts)]
+        places = [*(tensor.data for tensor in self._tensors), *map(index, starts)]
         return [
             tirx.Bind(self._stack, self._memory),
             *(self._put(place, value) for place, value in enumerate(places)),
@@ -150,19 +144,16 @@ class _AddressTable:
 
         Most have none there. That is seen at once; to look for the others would take longer.
         """
-        row, begin, count = (tirx.Var(name, "int64") for name in ("row", "begin", "count"))
+        row, begin, count = variable("row"), variable("begin"), variable("count")
         here, following = self._start(row), self._start(row + 1)
         declared, buffers = self._buffers(row)
-        body = tirx.SeqStmt(
-            [
-                tirx.Bind(begin, tirx.max(start - here, _int(0))),
-                tirx.Bind(count, tirx.max(tirx.min(stop, following) - here - begin, _int(0))),
-                *declared,
-                _elements(buffers, begin, count, lanes, element),
-            ]
+        body = sequence(
+            tirx.Bind(begin, tirx.max(start - here, index(0))),
+            tirx.Bind(count, tirx.max(tirx.min(stop, following) - here - begin, index(0))),
+            *declared,
+            _elements(buffers, begin, count, lanes, element),
         )
-        rows = _int(len(self._rows.lengths))
-        return tirx.For(row, _int(0), rows, tirx.ForKind.SERIAL, body)
+        return loop(row, len(self._rows.lengths), body)
 
     def _put(self, place: Any, value: Any) -> Statement:
         return tirx.Evaluate(tirx.tvm_struct_set(self._stack, place, _FFI_ANY_UNION_FIELD, value))
@@ -190,33 +181,22 @@ class _AddressTable:
 
 def _elements(buffers: list[Any], begin: Any, count: Any, lanes: int, element: Body) -> Statement:
     """Return the loops over `count` elements of a row from `begin`, as many at once as asked."""
-    vector, lane, single = (tirx.Var(name, "int64") for name in ("vector", "lane", "single"))
-    whole = tirx.floordiv(count, _int(lanes))
-    done = sequence(element(buffers, begin + vector * lanes + lane, lane))
+    vector, lane, single = variable("vector"), variable("lane"), variable("single")
+    whole = tirx.floordiv(count, index(lanes))
+    done = statements_of(element(buffers, begin + vector * lanes + lane, lane))
     # TVM would get a buffer wrong that nothing but one vectorized loop accesses.
-    loops = [_in_lanes(statement, lane, lanes) for statement in done]
-    at_once = loops[0] if len(loops) == 1 else tirx.SeqStmt(loops)
-    one_by_one = element(buffers, begin + whole * lanes + single, _int(0))
-    return tirx.SeqStmt(
-        [
-            tirx.For(vector, _int(0), whole, tirx.ForKind.SERIAL, at_once),
-            tirx.For(single, _int(0), count - whole * lanes, tirx.ForKind.SERIAL, one_by_one),
-        ]
-    )
+    at_once = sequence(*(_in_lanes(statement, lane, lanes) for statement in done))
+    one_by_one = element(buffers, begin + whole * lanes + single, index(0))
+    return sequence(loop(vector, whole, at_once), loop(single, count - whole * lanes, one_by_one))
 
 
 def _in_lanes(statement: Statement, lane: Any, lanes: int) -> Statement:
     """One statement in all lanes."""
     if isinstance(statement, tirx.AllocBuffer):
         return statement
-    own = tirx.Var(lane.name, "int64")
-    body = substitute_values(statement, {lane: own})
-    return tirx.For(own, _int(0), _int(lanes), tirx.ForKind.VECTORIZED, body)
+    own = variable(lane.name)
+    return loop(own, lanes, substitute_values(statement, {lane: own}), tirx.ForKind.VECTORIZED)
 
 
 def _elements_of(buffer: Any) -> int:
     return math.prod(int(extent) for extent in buffer.shape)
-
-
-def _int(value: int) -> Any:
-    return tirx.const(value, "int64")

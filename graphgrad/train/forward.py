@@ -21,8 +21,8 @@ from ..autodiff.reverse import Gradients
 from ..errors import ArgumentError, InputError
 from ..frontend.mode import specialize
 from ..frontend.model import Model
+from ..ir.arrays import to_numpy
 from ..ir.inline import bind_extents, inline_calls
-from ..ir.numpy_arrays import to_numpy
 from ..ir.program import Program, emit_program, substitute
 from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, Tensor, is_float, type_shape

@@ -12,8 +12,7 @@ from tvm import relax
 
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
-from ..ir.arrays import borrowed
-from ..ir.numpy_arrays import to_numpy
+from ..ir.arrays import borrowed, to_numpy
 from ..ir.tensor import type_shape
 from .shapes import bind_dimensions, fits, shape_text
 from .staging import Staging

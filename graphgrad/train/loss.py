@@ -16,7 +16,7 @@ import numpy as np
 from tvm import relax
 
 from ..errors import ArgumentError, InputError, ModelError
-from ..ir.numpy_arrays import is_number
+from ..ir.arrays import is_number
 from ..ir.tensor import Tensor, is_float, type_shape
 from ..ops import functional as op
 from ..ops import losses

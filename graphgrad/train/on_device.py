@@ -12,8 +12,8 @@ import tvm
 from tvm import relax
 
 from ..errors import OutOfMemoryError
-from ..lower.build.cache import compiled_once
-from ..lower.build.early import EarlyBuilds
+from ..lower.codegen.cache import compiled_once
+from ..lower.codegen.early import EarlyBuilds
 from ..lower.device import device_of, reported
 from ..lower.pipeline import generate, lower
 from ..memory.allocation import allocated_bytes

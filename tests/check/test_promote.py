@@ -9,6 +9,7 @@ from tvm.script.parser import relax as R
 
 import graphgrad as gg
 from graphgrad.check.promote import promote_model, promote_to_float64
+from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.provenance import read, span_of
 from graphgrad.models import resnet_digits
 from tests.running import F64, function, run
@@ -155,7 +156,7 @@ def test_calls_branches_and_local_functions():
     x = np.array([0.1, 0.2, 0.3])
     compiled = relax.VirtualMachine(gg.compile(relax.transform.LambdaLift()(mod)), tvm.cpu())
     for flag, expected in ((True, np.exp(2 * x)), (False, x / 2)):
-        result = compiled["main"](*map(gg.lower.arrays.to_tensor, (x, np.array(flag))))
+        result = compiled["main"](*map(to_tensor, (x, np.array(flag))))
         np.testing.assert_allclose(result.numpy(), expected, rtol=1e-14)
 
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from graphgrad.cli.main import main
-from graphgrad.lower.build.cache.store import chosen_store
+from graphgrad.lower.codegen.cache.store import chosen_store
 
 
 @pytest.fixture(autouse=True)

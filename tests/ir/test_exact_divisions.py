@@ -8,7 +8,7 @@ import tvm
 from tvm import relax, s_tir, te
 
 import graphgrad as gg
-from graphgrad.ir.exact_divisions import with_exact_divisions
+from graphgrad.ir.exact_divisions import write_exact_divisions
 from tests.labels import label
 
 VALUES = np.arange(12, dtype="float32")
@@ -47,7 +47,7 @@ def run(change, index):
 @pytest.mark.parametrize("index", INDICES, ids=range(len(INDICES)))
 def test_indices(index):
     expected = [VALUES[index(i, 0)] for i in range(6)]
-    np.testing.assert_array_equal(run(with_exact_divisions, index), expected)
+    np.testing.assert_array_equal(run(write_exact_divisions, index), expected)
 
 
 def test_tvm_itself_loses_a_constant():
@@ -68,7 +68,7 @@ def test_tvm_itself_loses_a_constant():
 def test_what_tvm_simplifies_rightly_is_left_to_it(index):
     x = te.placeholder((12,), "float32", name="x")
     y = te.compute((6, 1), lambda i, k: x[index(i, k)], name="y")
-    assert OPAQUE not in with_exact_divisions(te.create_prim_func([x, y])).script()
+    assert OPAQUE not in write_exact_divisions(te.create_prim_func([x, y])).script()
 
 
 def test_indices_of_fused_loops():
@@ -77,7 +77,7 @@ def test_indices_of_fused_loops():
     y = te.compute((4, 4), lambda i, j: x[(j - 1) // 4 + 1], name="y")
     schedule = s_tir.Schedule(te.create_prim_func([x, y]))
     schedule.fuse(*schedule.get_loops(schedule.get_sblock("y")))
-    func = with_exact_divisions(schedule.mod["main"])
+    func = write_exact_divisions(schedule.mod["main"])
     result = tvm.runtime.tensor(np.full((4, 4), np.nan, "float32"))
     tvm.compile(func, "llvm")(tvm.runtime.tensor(VALUES), result)
     np.testing.assert_array_equal(result.numpy(), [[0, 1, 1, 1]] * 4)
@@ -146,7 +146,7 @@ def right_reads(change, seeds):
 
 
 def test_random_indices():
-    assert all(right_reads(with_exact_divisions, range(150)))
+    assert all(right_reads(write_exact_divisions, range(150)))
 
 
 def test_tvm_itself_gets_some_of_them_wrong():

@@ -6,7 +6,7 @@ import numpy as np
 import tvm
 from tvm import te, tirx
 
-from graphgrad.lower.cpu.schedule import schedule_function
+from graphgrad.lower.cpu.schedule import schedule_loops
 from graphgrad.lower.cpu.vector_unit import vector_unit
 from graphgrad.lower.target import target
 from tests.guarded_memory import guarded_tensor
@@ -49,7 +49,7 @@ def run(inputs, outputs, shapes=None, seed=0, values=None, then=lambda func: fun
     made of the scheduled function.
     """
     func = te.create_prim_func([*inputs, *outputs])
-    scheduled = then(schedule_function(func, UNIT))
+    scheduled = then(schedule_loops(func, UNIT))
     mod = tvm.IRModule(
         {
             "stock": func.with_attr("global_symbol", "stock"),

@@ -1,10 +1,13 @@
 """Memory is taken before anything is computed, and no more of it than was planned."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tvm
 from tvm import relax
 
+from graphgrad.ir.passes import Pipeline, declaration
 from graphgrad.lower import pipeline
 from graphgrad.lower.target import target
 from graphgrad.memory.allocation import PAGE, allocate_first, allocated_bytes
@@ -83,14 +86,13 @@ def test_results_are_the_same(shape, monkeypatch):
     mod = module(chain, tensor_type(*shape))
     (x,) = random_tensors((16, 24))
     results = []
-    for is_device in (False, True):
-        original = pipeline._to_virtual_machine
-        monkeypatch.setattr(
-            pipeline, "_to_virtual_machine", lambda is_device, how=is_device, do=original: do(how)
-        )
+    first = replace(declaration(allocate_first), targets=("llvm",))
+    passes = [first if each is allocate_first else each for each in pipeline.PASSES]
+    for order in (pipeline.PASSES, passes):
+        lowering = Pipeline(order, "llvm", pipeline.Lowering)
+        monkeypatch.setitem(pipeline.PIPELINES, "llvm", lowering)
         executable = pipeline.compile(mod)
         results.append(relax.VirtualMachine(executable, tvm.cpu())["main"](x).numpy())
-        monkeypatch.undo()
     np.testing.assert_array_equal(*results)
 
 

@@ -11,7 +11,7 @@ from tvm.script import tirx as T
 
 import graphgrad as gg
 from graphgrad.lower import pipeline
-from graphgrad.lower.build import parallel as parallel_compile
+from graphgrad.lower.codegen import parallel as parallel_compile
 from graphgrad.memory import argument_checks
 from graphgrad.memory.argument_checks import CHECKED
 from tests.lower.programs import machine, module, random_tensors, tensor_type

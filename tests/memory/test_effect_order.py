@@ -2,7 +2,7 @@ import pytest
 import tvm
 from tvm import relax
 
-from graphgrad.memory.effect_order import in_order, is_fusion_dropping, may_write
+from graphgrad.memory.effect_order import is_fusion_dropping, may_write, pin_effects
 from tests.lower import aliasing
 from tests.lower.aliasing import TENSOR, call
 from tests.lower.op_names import op_names
@@ -54,7 +54,7 @@ def kinds(mod):
 
 def test_a_block_that_overwrites_becomes_ordinary_in_its_order():
     mod = module(overwritten)
-    changed = in_order(mod)
+    changed = pin_effects(mod)
     assert kinds(mod) == [relax.DataflowBlock] and kinds(changed) == [relax.BindingBlock]
     (block,) = changed["main"].body.blocks
     assert not any(isinstance(binding.var, relax.DataflowVar) for binding in block.bindings)
@@ -65,7 +65,7 @@ def test_a_block_that_overwrites_becomes_ordinary_in_its_order():
 
 def test_a_block_that_overwrites_nothing_stays_a_dataflow_block():
     mod = module(untouched, pure=True)
-    tvm.ir.assert_structural_equal(in_order(mod), mod)
+    tvm.ir.assert_structural_equal(pin_effects(mod), mod)
 
 
 def test_so_it_is_in_branches():
@@ -83,7 +83,7 @@ def test_so_it_is_in_branches():
     with builder.function("main", [c, x], pure=False):
         chosen = relax.If(c, branch(incremented(x)), branch(op.sin(x)))
         builder.emit_func_output(builder.emit(chosen))
-    (block,) = in_order(builder.get())["main"].body.blocks
+    (block,) = pin_effects(builder.get())["main"].body.blocks
     branches = block.bindings[0].value
     assert type(branches.true_branch.blocks[0]) is relax.BindingBlock
     assert type(branches.false_branch.blocks[0]) is relax.DataflowBlock

@@ -3,8 +3,8 @@ import tvm
 from tvm import relax
 
 from graphgrad.ir.rewrite import bindings_of
-from graphgrad.memory.effect_order import in_order
-from graphgrad.memory.escape import allocate_retained
+from graphgrad.memory.effect_order import pin_effects
+from graphgrad.memory.escape import allocate_escaping
 from tests.lower import aliasing
 from tests.lower.aliasing import DTYPE, NOTHING, TENSOR, call
 from tests.lower.op_names import op_names
@@ -19,8 +19,8 @@ def planned(build, types=(TENSOR,)):
     with builder.function("main", params, pure=False):
         builder.emit_func_output(build(builder, *params))
     passes = [relax.transform.LegalizeOps(), relax.transform.CallTIRRewrite()]
-    mod = tvm.transform.Sequential(passes)(in_order(builder.get()))
-    changed = allocate_retained(mod)
+    mod = tvm.transform.Sequential(passes)(pin_effects(builder.get()))
+    changed = allocate_escaping(mod)
     return mod, changed
 
 

@@ -7,7 +7,7 @@ from tvm import te, tirx, topi
 from tvm.s_tir import SBlock, SBlockRealize
 from tvm.script import tirx as T
 
-from graphgrad.lower.cpu.schedule import schedule_function
+from graphgrad.lower.cpu.schedule import schedule_loops
 from graphgrad.memory.overwrite import may_overwrite, overwriting
 from tests.lower.kernel_programs import UNIT, tensor
 
@@ -32,7 +32,7 @@ COARSE = te.compute(X.shape, lambda i, j: X[i, j // 2])
     ids=["add", "square", "other sum", "half index", "mirror"],
 )
 def test_scheduled_kernels(output, safe):
-    func = schedule_function(kernel(output, inputs=[X, Y]), UNIT)
+    func = schedule_loops(kernel(output, inputs=[X, Y]), UNIT)
     x, _, out = func.params
     assert may_overwrite(func, x, out) == safe
 
@@ -43,7 +43,7 @@ def test_what_reads_whole_rows_first(make, rows, safe):
     """Stage by stage all is read before anything is written. In one loop over rows it is too, of
     each row; but that is not proved."""
     x = tensor(rows, 2048)
-    func = schedule_function(kernel(make(x), inputs=[x]), UNIT)
+    func = schedule_loops(kernel(make(x), inputs=[x]), UNIT)
     assert may_overwrite(func, *func.params) == safe
 
 

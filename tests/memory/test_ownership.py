@@ -5,7 +5,7 @@ import tvm_ffi
 from tvm import relax
 
 from graphgrad.ir.rewrite import bindings_of
-from graphgrad.memory.ownership import with_own_constants, with_own_views
+from graphgrad.memory.ownership import own_constants, own_views
 from tests.lower import aliasing
 from tests.lower.aliasing import DTYPE, SHAPE, TENSOR, call
 from tests.lower.op_names import op_names
@@ -91,7 +91,7 @@ def by_a_name(b, x):
 )
 def test_constants_are_copied_where_they_are_exposed(build, is_exposed):
     mod = module(build)
-    changed = with_own_constants(mod)
+    changed = own_constants(mod)
     assert bool(copies(changed)) is is_exposed
     if is_exposed:
         assert not constants_in_the_open(changed)
@@ -101,7 +101,7 @@ def test_constants_are_copied_where_they_are_exposed(build, is_exposed):
 
 def test_a_constant_that_a_branch_returns_is_copied_in_that_branch():
     condition = relax.TensorType((), "bool")
-    changed = with_own_constants(
+    changed = own_constants(
         module(
             lambda b, c, x: b.emit(
                 relax.If(c, relax.SeqExpr([], CONSTANT), relax.SeqExpr([], x)), "y"
@@ -115,7 +115,7 @@ def test_a_constant_that_a_branch_returns_is_copied_in_that_branch():
 
 
 def test_a_copy_has_the_values_and_other_memory():
-    mod = with_own_constants(module(lambda b, x: CONSTANT))
+    mod = own_constants(module(lambda b, x: CONSTANT))
     machine = relax.VirtualMachine(tvm.compile(mod, "llvm"), tvm.cpu())
     x = tvm.runtime.tensor(np.zeros(SHAPE))
     first = machine["main"](x)
@@ -145,5 +145,5 @@ def of_what_is_written(b, x):
 )
 def test_reshapes_become_views_only_where_nobody_sees_it(build, is_view):
     mod = relax.transform.LegalizeOps()(module(build, dataflow=True))
-    changed = relax.transform.RewriteDataflowReshape()(with_own_views(mod))
+    changed = relax.transform.RewriteDataflowReshape()(own_views(mod))
     assert ("relax.reshape" in op_names(changed["main"])) is is_view

@@ -1,24 +1,12 @@
 """Every sample of every rule, against finite differences in float64, to order two."""
 
-from collections import defaultdict
-from functools import cache
-
 import pytest
 
-from graphgrad.check import RuleChecker
 from graphgrad.registry import all_rules
 from tests.labels import label
+from tests.registry.checkers import OF_RULE, checker
 
 CASES = [(rule, sample) for rule in all_rules() for sample in rule.samples]
-OF_RULE = defaultdict(list)
-for _rule, _sample in CASES:
-    OF_RULE[_rule.op].append((_rule, _sample))
-
-
-@cache
-def checker(op):
-    """All samples of an op, compiled together."""
-    return RuleChecker(OF_RULE[op], order=2)
 
 
 @pytest.mark.parametrize(("rule", "sample"), CASES, ids=label)

@@ -1,14 +1,13 @@
 """Every sample of every op that torch has: gradients equal torch's in float64."""
 
-from functools import cache
-
 import numpy as np
 import pytest
 
-from graphgrad.check import RuleChecker, sample_inputs
+from graphgrad.check import sample_inputs
 from graphgrad.registry import all_rules
 from graphgrad.registry.sample import Static, TensorArgument
 from tests.peers import peer
+from tests.registry.checkers import checker
 from tests.registry.torch_functions import functions
 
 RULES = {rule.op: rule for rule in all_rules()}
@@ -21,11 +20,6 @@ CASES = [
 
 NOT_IN_TORCH = {"relax.nn.batch_norm", "relax.nn.nll_loss"}
 """torch has no derivative by running statistics and class weights; differences check ours."""
-
-
-@cache
-def checker(op):
-    return RuleChecker([(RULES[op], sample) for sample in RULES[op].samples], order=1)
 
 
 def _torch_arguments(sample, tensors):

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from onnx import helper
-from tvm import tirx
 
 import graphgrad as gg
 from graphgrad.lower.cpu import schedule as cpu
@@ -29,18 +28,17 @@ def model():
 
 @pytest.fixture
 def filtered(monkeypatch):
-    """A list that grows by the number of filtering kernels of each module that is scheduled."""
-    counts = []
-    schedule = cpu.schedule_module
+    """A list that says of each kernel that is scheduled whether it filters."""
+    found = []
+    schedule = cpu._scheduled
 
-    def counting(*arguments):
-        mod = schedule(*arguments)
-        kernels = [func for func in mod.functions.values() if isinstance(func, tirx.PrimFunc)]
-        counts.append(sum(map(is_filtered, kernels)))
-        return mod
+    def noting(*arguments):
+        kernel = schedule(*arguments)
+        found.append(is_filtered(kernel))
+        return kernel
 
-    monkeypatch.setattr(cpu, "schedule_module", counting)
-    return counts
+    monkeypatch.setattr(cpu, "_scheduled", noting)
+    return found
 
 
 def stepped(model, path, **options):

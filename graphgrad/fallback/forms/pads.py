@@ -155,7 +155,7 @@ class _Reads:
         )
 
     def _range(self, load: int, dimension: int) -> _Range | None:
-        """The range read along a dimension, and the part of it that counts; None if not constant."""
+        """The range read along a dimension, and what of it counts; None if not constant."""
         extent = self.tensors[load].shape[dimension]
         form = coefficients(self.indices[load][dimension], self.product.axes)
         if form is None or not isinstance(form[1], prim.IntImm):

@@ -201,7 +201,7 @@ class _Rendering:
                 self.starts[number] = self._start(number)
 
     def _signs(self, form: Form) -> set[tuple[Symbol, bool]]:
-        """The variables that a form grows with (True) or falls with (False): loops and the element."""
+        """What a form grows with (True) or falls with (False): loops and the element."""
         found = set()
         for symbol, coefficient in form.items():
             if symbol.kind == "quotient":

@@ -13,6 +13,8 @@ from tvm.ir import prim
 from tvm.s_tir import SBlock, SBlockRealize
 
 from ...errors import ArgumentError
+from ...ir.kernel_structure import statements_of
+from ...ir.loops import sequence
 from ..backprop import wide
 from ..graph import operations, sources
 from ..kinds import map_stage
@@ -158,13 +160,13 @@ def overwriting(func: tirx.PrimFunc, shared: Mapping[int, int]) -> tirx.PrimFunc
     """
     table = {func.params[gone]: func.params[kept] for gone, kept in shared.items()}
     root = func.body.block
-    statements = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    statements = statements_of(root.body)
     last = [statement for statement in statements if _writes(statement, table)]
     first = [statement for statement in statements if not _writes(statement, table)]
     ordered = [*first, *last]
     block = SBlock(
         root.iter_vars, root.reads, root.writes, root.name_hint,
-        tirx.SeqStmt(ordered) if len(ordered) > 1 else ordered[0],
+        sequence(*ordered),
         root.init, root.alloc_buffers, root.match_buffers, root.annotations,
     )  # fmt: skip
     body = SBlockRealize(func.body.iter_values, func.body.predicate, block)

@@ -23,6 +23,7 @@ from tvm import tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock
 
+from ...ir.loops import sequence
 from ..backprop import is_float
 from ..walk import Expr, Recursion, called, children, identity, postorder, rebuilt, unrolled
 from .nested_guards import protect_nested_guards
@@ -158,7 +159,7 @@ class _Lowering:
         before: list[Any] = []
         value, *indices = (unrolled(self.expression(part, before)) for part in parts)
         self.stay = False
-        return _sequence([*before, tirx.BufferStore(store.buffer, value, indices)])
+        return sequence(*before, tirx.BufferStore(store.buffer, value, indices))
 
     def bind(self, bind: Any) -> Any:
         """Return a statement that binds a value without bindings, behind what it needs."""
@@ -167,20 +168,20 @@ class _Lowering:
         if not before and not _divides(value):
             return tirx.Bind(bind.var, value)
         self.variables[identity(bind.var)] = self._kept(value, bind.var.name, before)
-        return _sequence(before)
+        return sequence(*before)
 
     def branch(self, branch: Any) -> Any:
         """Return a branch on a condition without bindings, behind what that needs."""
         before: list[Any] = []
         condition = unrolled(self.expression(branch.condition, before))
-        return _sequence([*before, tirx.IfThenElse(condition, branch.then_case, branch.else_case)])
+        return sequence(*before, tirx.IfThenElse(condition, branch.then_case, branch.else_case))
 
     def block(self, block: Any) -> Any:
         """Return a block that has the local memory that its statements use."""
         # TVM takes a store to memory that an inner block has allocated for one to an output.
         declared = [tirx.AllocBuffer(buffer) for buffer in self.buffers]
         self.buffers = []
-        return _replace_body(block, _sequence([*declared, block.body])) if declared else block
+        return _replace_body(block, sequence(*declared, block.body)) if declared else block
 
     def expression(self, node: Expr, statements: list[Any]) -> Recursion:
         """Return an expression without bindings; what it needs is appended to the statements."""
@@ -216,7 +217,7 @@ class _Lowering:
             condition = self._kept(condition, "taken", statements)
             for needed, holds in zip(before, (condition, tirx.Not(condition)), strict=True):
                 if needed:
-                    statements.append(tirx.IfThenElse(holds, _sequence(needed), None))
+                    statements.append(tirx.IfThenElse(holds, sequence(*needed), None))
         return tvm.ir.Call(
             node.op, [condition, *arms], attrs=node.attrs, span=node.span, ret_ty=node.ty
         )
@@ -240,10 +241,6 @@ def _is_plain(value: Expr) -> bool:
             return False
         nodes += children(node)
     return True
-
-
-def _sequence(statements: list[Any]) -> Any:
-    return statements[0] if len(statements) == 1 else tirx.SeqStmt(statements)
 
 
 def _divides(value: Expr) -> bool:

@@ -13,8 +13,8 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
-from tvm.te import _ffi_api
 
+from ...tvm_fixes.hooks import extern_stage
 from ..graph import Operation, map_expressions, outputs_of
 from ..walk import Expr, called, is_load
 
@@ -41,7 +41,7 @@ def protect_guards(op: Operation) -> list[te.Tensor] | None:
         other = map_expressions(op, change)
     elif isinstance(op, te.ExternOp):
         buffers = (op.input_placeholders, op.output_placeholders)
-        other = _ffi_api.ExternOp(op.name, op.tag, op.attrs, op.inputs, *buffers, change(op.body))
+        other = extern_stage(op.name, op.tag, op.attrs, op.inputs, *buffers, change(op.body))
     return outputs_of(other) if changed else None
 
 

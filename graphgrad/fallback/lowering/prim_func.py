@@ -17,7 +17,7 @@ from tvm.ir import prim
 from tvm.s_tir import SBlock
 
 from ...errors import ArgumentError
-from ...ir.exact_divisions import with_exact_divisions
+from ...ir.exact_divisions import write_exact_divisions
 from ..cut import cut_stage
 from ..graph import Key, operations, rewritten, sources
 from ..kinds import copied
@@ -25,13 +25,13 @@ from ..walk import identity, tensor_key
 from .accumulation import Accumulation, accumulated, accumulations, overwriting
 from .explicit_bindings import bind_shared_values
 from .explicit_reductions import spell_out_reduction
-from .hide_bindings import hide_bindings, reveal_bindings
+from .hidden_bindings import hide_bindings, reveal_bindings
 from .nested_guards import protect_guards
 from .out_of_range_loads import clamp_out_of_range_loads
 from .scans import lower_scans
+from .wide_arrays import widen_arrays
 from .wide_floats import widen_bfloat16
 from .wide_reductions import widen_reduction
-from .widen_arrays import widen_arrays
 
 
 def create_prim_func(
@@ -102,7 +102,7 @@ def lowered(
     func = te.create_prim_func([*parameters, *stages], index_dtype_override=index_dtype_override)
     func = reveal_bindings(func)
     func = bind_shared_values(widen_bfloat16(func) if rounded else func)
-    func = with_exact_divisions(func)
+    func = write_exact_divisions(func)
     _check_variables(func)
     if not pairs:
         return func

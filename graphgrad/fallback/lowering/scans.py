@@ -15,8 +15,9 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import s_tir, te, tirx
-from tvm.te import _ffi_api
 
+from ...ir.loops import over_axes, sequence
+from ...tvm_fixes.hooks import extern_stage
 from ..graph import DETECT_ACCESS, Key, Operation, operations, outputs_of, replace_inputs, sources
 from ..indices.index_system import Axis
 from ..scans.circular_buffers import (
@@ -29,7 +30,7 @@ from ..scans.circular_buffers import (
 from ..scans.scan import step, step_time
 from ..walk import Expr, identity, tensor_key
 from .explicit_bindings import bind_shared_values
-from .hide_bindings import reveal_bindings
+from .hidden_bindings import reveal_bindings
 
 Lowerable = Callable[[Sequence[te.Tensor]], Sequence[te.Tensor]]
 
@@ -103,9 +104,9 @@ def _lowered(op: Any, lowerable: Lowerable, at_the_end: set[Key]) -> tuple[Opera
     ]
     written = dict(zip(map(identity, function.params[-len(rows) :]), states, strict=True))
     loop = _loop(op.name, function.body.block, time, written)
-    result = _ffi_api.ExternOp(
+    result = extern_stage(
         op.name, "", DETECT_ACCESS, inputs, list(function.params[: len(inputs)]),
-        [state.buffer for state in states], tirx.SeqStmt([*first, loop]),
+        [state.buffer for state in states], sequence(*first, loop),
     )  # fmt: skip
     return result, short
 
@@ -193,8 +194,4 @@ def _loop(name: str, body: Any, time: Axis, written: Mapping[int, _State]) -> An
 def _block(name: str, axes: Sequence[Any], body: Any, buffers: Sequence[Any] = ()) -> Any:
     """Return a block inside serial loops over its axes."""
     block = s_tir.SBlock(list(axes), [], [], name, body, None, list(buffers), [], DETECT_ACCESS)
-    variables = [tirx.Var(axis.var.name, str(axis.var.ty)) for axis in axes]
-    statement = s_tir.SBlockRealize(variables, True, block)
-    for var, axis in reversed(list(zip(variables, axes, strict=True))):
-        statement = tirx.For(var, axis.dom.min, axis.dom.extent, tirx.ForKind.SERIAL, statement)
-    return statement
+    return over_axes(block)

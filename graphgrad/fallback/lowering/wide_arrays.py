@@ -12,9 +12,9 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
-from tvm.te import _ffi_api
 
 from ...errors import ArgumentError
+from ...tvm_fixes.hooks import extern_stage
 from ..graph import Operation, outputs_of
 from ..kinds import map_stage
 from ..walk import called, identity
@@ -65,7 +65,7 @@ def widen_arrays(op: Operation) -> list[te.Tensor] | None:
             (prim.FloatImm, _wide_constant),
         ],
     )
-    wide = _ffi_api.ExternOp(op.name, op.tag, op.attrs, inputs, new[:count], new[count:], body)
+    wide = extern_stage(op.name, op.tag, op.attrs, inputs, new[:count], new[count:], body)
     return [
         result if str(result.dtype) == str(before.dtype) else _cast(result, result.shape, _NARROW)
         for result, before in zip(outputs_of(wide), outputs_of(op), strict=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 import tvm
 from tvm import te, tirx
-from tvm.te import _ffi_api
 
 from ...errors import ArgumentError
+from ...tvm_fixes.hooks import scan_stage
 from ..constants import integer_value
 from ..graph import (
     RECOMPUTED,
@@ -120,7 +120,7 @@ class _Segments:
     def _stepwise(self, updates: Sequence[te.Tensor]) -> Any:
         """Return the scan as one of which all stages after the inputs are computed step by step."""
         op = self.op
-        return _ffi_api.ScanOp(
+        return scan_stage(
             op.name, STEPWISE, {}, op.scan_axis, op.init, updates, op.state_placeholder, self.inputs
         )
 

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import tvm
 from tvm import te, tirx
-from tvm.te import _ffi_api
 
 from ...errors import ArgumentError
+from ...tvm_fixes.hooks import compute_stage
 from ..common_subexpressions import shared
 from ..graph import Operation, outputs_of, rebuild_reduction
 from ..guarded import within
@@ -179,7 +179,7 @@ class _Compute(Stage):
             )
             roots = [components[int(b.value_index)] for b in self.op.body]
         loops = [_loop(axis, _SPATIAL) for axis in spatial]
-        op = _ffi_api.ComputeOp(self.op.name, self.op.tag, self.attributes, loops, roots)
+        op = compute_stage(self.op.name, self.op.tag, self.attributes, loops, roots)
         return outputs_of(op)
 
 

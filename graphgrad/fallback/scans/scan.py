@@ -59,7 +59,7 @@ class Sweep:
 def scan_parts(
     op: Any, cotangents: Sequence[te.Tensor | None], sweep: Sweep
 ) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
-    """The contribution of a scan to the cotangents of its initial states and of what its steps read.
+    """The contribution of a scan to the cotangents of its initial states and of its steps' reads.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ class _Reversal:
         return [*inits, *((outside[key], p) for key, parts in arrived.items() for p in parts)]
 
     def _arrived(self, wanted: set[Key], cotangents: Mapping[int, Row]) -> Parts:
-        """The contribution of the updates at all computed times to the cotangents of some tensors."""
+        """The contribution of all updates to the cotangents of some tensors."""
         parts: Parts = {}
         for i, row in cotangents.items():
             stacked = _rows(self.updates[i], row, self.time.low, self.time.extent)

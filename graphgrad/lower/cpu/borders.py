@@ -8,7 +8,8 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from ...ir.kernel_structure import Load, Stage, buffer_of, is_among, sequence, stages
+from ...ir.kernel_structure import Load, Stage, buffer_of, is_among, stages, statements_of
+from ...ir.passes import Phase, compiler_pass
 from ..kernels.pads import Border, border_of
 from .buffer_views import Places, block_of, replace_nests, restated
 from .contraction import blocks_of
@@ -41,8 +42,14 @@ def borders_of(
     return borders
 
 
-def with_reads_inside(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel in which maps that never read a border read the tensor inside of it.
+@compiler_pass(
+    Phase.FUSED,
+    over="kernel",
+    targets=("llvm",),
+    after={"split_residues": "a map for some remainders may never reach the border"},
+)
+def read_inside_borders(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Have maps that never read a border read the tensor inside of it.
 
     Such is the part of a strided data gradient that only one place of the window reaches.
 
@@ -54,7 +61,7 @@ def with_reads_inside(func: tirx.PrimFunc) -> tirx.PrimFunc:
     found = stages(func) or []
     internal = list(func.body.block.alloc_buffers)
     borders = borders_of(found, internal, blocks_of(func.body))
-    nests, changed = sequence(func.body.block.body), False
+    nests, changed = statements_of(func.body.block.body), False
     for number, stage in enumerate(found):
         read = {
             buffer: (border.source, _moved(border))

@@ -16,7 +16,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Range
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlock
 from tvm.s_tir.analysis import get_sblock_access_region
 
 from ...ir.kernel_structure import (
@@ -27,6 +27,7 @@ from ...ir.kernel_structure import (
     static,
     substitute_values,
 )
+from ...ir.loops import over_axes
 
 Places = Callable[[Sequence[Any]], list[Any]]
 """From the indices of an element to its indices in another buffer; none falls where one grows."""
@@ -112,12 +113,7 @@ def restated(
     reads, writes, _ = get_sblock_access_region(
         SBlock(iterators, [], [], name, body, init), _buffers(body)
     )
-    loops = [tvm.ir.Var(var.name, var.ty) for var, _, _ in axes]
-    inside = SBlock(iterators, reads, writes, name, body, init)
-    nest: Any = SBlockRealize(loops, tirx.const(True, "bool"), inside)
-    for loop, (_, dom, _) in reversed(list(zip(loops, axes, strict=True))):
-        nest = tirx.For(loop, dom.min, dom.extent, tirx.ForKind.SERIAL, nest)
-    return nest
+    return over_axes(SBlock(iterators, reads, writes, name, body, init))
 
 
 def replace_nests(

@@ -31,14 +31,15 @@ from ...ir.kernel_structure import (
     Stage,
     is_among,
     replace_statements,
-    sequence,
     stages,
+    statements_of,
     static,
     stride,
     substitute_values,
     uses,
     volume,
 )
+from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import replace_nodes, visit_nodes
 from ..kernels.contraction import reuses_operands
 from .buffer_views import block_of, replace_nests, restated
@@ -49,8 +50,15 @@ _MIN_WORK_RATIO = 16
 """How many times larger a stage's work is, at least, than what is laid out for it."""
 
 
-def with_group_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel whose stages go along the members of all groups, where they go by groups.
+@compiler_pass(
+    Phase.FUSED,
+    over="kernel",
+    targets=("llvm",),
+    after={"simplify_indices": "groups are told by plain indices"},
+    before={"join_reductions": "until then each reduction has a block of its own"},
+)
+def vectorize_groups(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Have stages that go by groups go along the members of all groups.
 
     Parameters
     ----------
@@ -62,7 +70,7 @@ def with_group_vectors(func: tirx.PrimFunc) -> tirx.PrimFunc:
     if not any(map(_may_change, found)):
         return func
     writer = _Writer(func, found)
-    nests = sequence(func.body.block.body)
+    nests = statements_of(func.body.block.body)
     made = [
         nest
         for stage, own in zip(found, nests, strict=True)

@@ -23,14 +23,21 @@ from tvm.ir import prim
 from tvm.s_tir import SBlock
 
 from ...ir.kernel_structure import Load, buffer_of, is_conditional, static
+from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import visit_nodes
 
 _BOTH_SIDES = (tirx.And, tirx.Or)
 """Of which code for processors computes both sides."""
 
 
-def with_guarded_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the same function; no condition reads outside of a tensor unless an earlier one holds.
+@compiler_pass(
+    Phase.SCHEDULED,
+    over="kernel",
+    targets=("llvm",),
+    because="inlining brings conditions together, and a schedule adds some",
+)
+def guard_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Have no condition read outside of a tensor unless an earlier one holds.
 
     Parameters
     ----------

@@ -12,6 +12,8 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
+from ...ir.passes import Phase, compiler_pass
+
 _IS_NAN = tvm.ir.Op.get("tirx.isnan")
 
 _BITS = {
@@ -22,8 +24,14 @@ _BITS = {
 """Of each dtype: the integers of its size, all bits but the sign, the bits of infinity."""
 
 
-def with_vector_nan_tests(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the same function, which asks for NaN by bits inside of vectorized loops.
+@compiler_pass(
+    Phase.SCHEDULED,
+    over="kernel",
+    targets=("llvm",),
+    because="a schedule decides which loops are vectors",
+)
+def vectorize_nan_tests(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Ask for NaN by bits inside of vectorized loops.
 
     Parameters
     ----------

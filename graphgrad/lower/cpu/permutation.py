@@ -14,10 +14,10 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from ...ir.kernel_structure import Axis, Load, Stage, buffer_of, static, substitute_values
+from ...ir.loops import ceil_div, fused, loop, variable
 from ..kernels.contraction import fixed_iterators
-from .contraction.nest import ceiling, fused, loop, variable
-from .contraction.register_transpose import SIDES, turned
 from .map import SMALL
+from .register_transpose import SIDES, transpose_square
 from .vector_unit import VectorUnit
 
 _DTYPES = ("float32", "float64", "int32", "int64", "uint32", "uint64")
@@ -113,6 +113,6 @@ def _nest(stage: Stage, realize: Any, to: Axis, of: Axis, side: int) -> Any:
 
     others = [axis for axis in stage.axes if axis is not to and axis is not of]
     across = [(at[axis.var], axis.extent) for axis in others]
-    across.append((numbers[to.var], ceiling(to.extent, side)))
-    square = turned(str(store.buffer.dtype), dtype, side, read, put)
-    return fused(across, loop(numbers[of.var], ceiling(of.extent, side), square), ForKind.PARALLEL)
+    across.append((numbers[to.var], ceil_div(to.extent, side)))
+    square = transpose_square(str(store.buffer.dtype), dtype, side, read, put)
+    return fused(across, loop(numbers[of.var], ceil_div(of.extent, side), square), ForKind.PARALLEL)

@@ -14,11 +14,13 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock
 
 from ...ir.kernel_structure import Load, replace_block_body
+from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import replace_nodes, visit_nodes
 
 
-def with_plain_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel whose blocks index by quotients and remainders only where they have to."""
+@compiler_pass(Phase.FUSED, over="kernel", targets=("llvm",))
+def simplify_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Index by quotients and remainders only where blocks have to."""
     if not _divides(func.body):
         return func
     return func.with_body(replace_nodes(func.body, SBlock, _simplify_block))

@@ -1,11 +1,80 @@
-"""Squares of numbers transposed in registers."""
+"""Matrices transposed in registers, square by square: each line of memory is touched once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import tirx
+from tvm.tirx import ForKind
+
+from ...ir.loops import Index, Statement, block, index, loop, scratch, sequence, serial, variable
+
+SIDES = (4, 16)
+"""Elements along a side of a square, at least and at most."""
+
+
+def transpose_matrix(
+    rows: int,
+    columns: int,
+    lanes: int,
+    source: Callable[[Index, Index], tuple[Any, list[Index]]],
+    target: Callable[[Index, Index], tuple[Any, list[Index]]],
+) -> Statement:
+    """What reads a matrix along its rows and stores it along its columns.
+
+    Parameters
+    ----------
+    rows, columns : int
+        Multiples of `lanes`.
+    lanes : int
+        A power of two.
+    source, target : callable
+        Given row and column, return the buffer and the indices there. Neighbors along a row of
+        the source, and along a column of the target, are neighbors in the last index.
+    """
+    across = columns // lanes
+
+    def square(trip: Index) -> Statement:
+        row, column = tirx.floordiv(trip, across) * lanes, tirx.floormod(trip, across) * lanes
+        loads = [_loaded(*source(row + i, column), lanes) for i in range(lanes)]
+        statements, vectors = transposed(loads)
+        stores = [_stored(*target(row, column + j), v, lanes) for j, v in enumerate(vectors)]
+        return sequence(*statements, *stores)
+
+    # One loop: of two with few trips the code generator unrolls parts, at length.
+    return serial(rows // lanes * across, square)
+
+
+def transpose_square(
+    dtype: str,
+    index_dtype: str,
+    side: int,
+    read: Callable[[Any, Any], Any],
+    store: Callable[[int, Any], Any],
+) -> Statement:
+    """What transposes one square of elements that are computed, not only read.
+
+    Parameters
+    ----------
+    dtype, index_dtype : str
+    side : int
+        A power of two.
+    read : callable
+        Given row and place in the row, returns the element; neighbors in a row are neighbors in
+        memory.
+    store : callable
+        Given the number of a column, and its values as a vector, returns what stores them.
+    """
+    rows = tirx.decl_buffer([side, side], dtype, "rows", scope="local")
+    row, lane = variable("row", index_dtype), variable("lane", index_dtype)
+    element = tirx.BufferStore(rows, read(row, lane), [row, lane])
+    reads = loop(row, side, loop(lane, side, element, ForKind.VECTORIZED), ForKind.UNROLLED)
+    zero = index(0, index_dtype)
+    vectors = [_loaded(rows, [index(n, index_dtype), zero], side) for n in range(side)]
+    statements, columns = transposed(vectors)
+    stores = [store(number, values) for number, values in enumerate(columns)]
+    return block("square", reads, *statements, *stores, buffers=[rows])
 
 
 def transposed(rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
@@ -33,7 +102,7 @@ def transposed(rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         # exchange uses each vector twice, so after all of them expressions would have as many
         # parts as there are elements. What has been stored is loaded and no more.
         if exchanges and exchanges % 2 == 0:
-            vectors = [_stored(vector, dtype, len(rows), statements) for vector in vectors]
+            vectors = [_kept(vector, dtype, len(rows), statements) for vector in vectors]
         vectors = _exchange_lanes(vectors, 1 << exchanges)
         exchanges += 1
     return statements, vectors
@@ -46,15 +115,14 @@ def _bound(vector: Any, statements: list[Any]) -> Any:
     return variable
 
 
-def _stored(vector: Any, dtype: str, lanes: int, statements: list[Any]) -> Any:
+def _kept(vector: Any, dtype: str, lanes: int, statements: list[Any]) -> Any:
     """Return a load of a vector that has been stored; add what stores it.
 
     A buffer as small as a vector is on the stack, and LLVM makes a register of it.
     """
-    buffer = tirx.decl_buffer([tirx.const(lanes, "int64")], dtype, "exchanged")
-    whole = [tirx.Ramp(tirx.const(0, "int64"), tirx.const(1, "int64"), lanes)]
-    statements += [tirx.AllocBuffer(buffer), tirx.BufferStore(buffer, vector, whole)]
-    return tirx.BufferLoad(buffer, whole)
+    buffer = scratch("exchanged", [lanes], dtype)
+    statements += [tirx.AllocBuffer(buffer), _stored(buffer, [index(0)], vector, lanes)]
+    return _loaded(buffer, [index(0)], lanes)
 
 
 def _exchange_lanes(vectors: list[Any], distance: int) -> list[Any]:
@@ -77,3 +145,15 @@ def _exchange_lanes(vectors: list[Any], distance: int) -> list[Any]:
 
 def _shuffle(vectors: list[Any], lanes: list[int]) -> Any:
     return tirx.Shuffle(vectors, [tirx.const(lane, "int32") for lane in lanes])
+
+
+def _loaded(buffer: Any, indices: list[Index], lanes: int) -> Any:
+    return tirx.BufferLoad(buffer, [*indices[:-1], _ramp(indices[-1], lanes)])
+
+
+def _stored(buffer: Any, indices: list[Index], value: Any, lanes: int) -> Statement:
+    return tirx.BufferStore(buffer, value, [*indices[:-1], _ramp(indices[-1], lanes)])
+
+
+def _ramp(first: Index, lanes: int) -> Any:
+    return tirx.Ramp(first, index(1, str(first.ty.dtype)), lanes)

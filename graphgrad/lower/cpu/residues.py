@@ -26,18 +26,20 @@ from ...ir.kernel_structure import (
     is_among,
     is_conditional,
     linear_coefficient,
-    sequence,
     stages,
+    statements_of,
     static,
 )
+from ...ir.passes import Phase, compiler_pass
 from .buffer_views import BufferView, Places, block_of, replace_nests, restated
 
 _MAX_PARTS = 16
 """Parts of a tensor at most, each a loop nest of its own to compile."""
 
 
-def with_phases_apart(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
-    """Return a kernel with each merging stage replaced by a map for each combination of remainders.
+@compiler_pass(Phase.FUSED, over="kernel", targets=("llvm",), provides="residue_views")
+def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
+    """Replace each merging stage by a map for each combination of remainders.
 
     Parameters
     ----------
@@ -52,7 +54,7 @@ def with_phases_apart(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferVi
     internal = list(func.body.block.alloc_buffers)
     parts: list[BufferView] = []
     nests: list[Any] = []
-    for stage, nest in zip(stages(func) or [], sequence(func.body.block.body), strict=True):
+    for stage, nest in zip(stages(func) or [], statements_of(func.body.block.body), strict=True):
         moduli = _moduli(stage, nest, internal)
         found = [] if moduli is None else _parts(block_of(nest), moduli)
         parts += [part for part, _ in found]

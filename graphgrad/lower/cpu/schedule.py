@@ -1,8 +1,8 @@
-"""Schedules for processors: every PrimFunc of a module, by the structure of its stages."""
+"""Schedules for processors: those of a kernel, by the structure of its stages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tvm
@@ -13,22 +13,23 @@ from tvm.s_tir import Schedule, ScheduleError
 
 from ...fallback.lowering.wide_floats import widen_bfloat16
 from ...ir.kernel_structure import Stage, buffer_of, is_among, stages
+from ...ir.passes import Phase, Pipeline, compiler_pass
 from ..kernels.epilogue import Epilogue, epilogues_of
 from ..kernels.inline_maps import inline_maps
-from ..kernels.joint_reductions import with_joint_reductions
-from .borders import borders_of, with_reads_inside
+from ..kernels.joint_reductions import join_reductions
+from .borders import borders_of, read_inside_borders
 from .buffer_views import BufferView, joined
 from .contraction import blocks_of, nest_of, pays, replace_stages, unread
-from .group_vectors import with_group_vectors
+from .group_vectors import vectorize_groups
 from .map import schedule_map
 from .permutation import nest_of as permutation_nest_of
-from .plain_indices import with_plain_indices
+from .plain_indices import simplify_indices
 from .reduction import schedule_reduction
-from .residues import with_phases_apart
+from .residues import split_residues
 from .rowwise import Chain, chain_of, emit, insert_chain
-from .split_axes import with_digit_axes
-from .split_reduction import graph_of
-from .vector_unit import VectorUnit, vector_unit
+from .split_axes import split_axes
+from .split_reduction import split_reductions
+from .vector_unit import VectorUnit
 from .winograd import nest_of as winograd_nest_of
 
 _MAX_TRIVIAL_OPERATIONS = 4
@@ -36,38 +37,54 @@ _MAX_TRIVIAL_OPERATIONS = 4
 
 _SCHEDULED = "tirx.is_scheduled"
 
+Scheduled = dict[int, list[tuple[tirx.PrimFunc, tirx.PrimFunc]]]
+"""Kernels as they were given and as they were scheduled, by the hash of the former."""
 
-def schedule_module(
-    mod: tvm.IRModule,
-    target: tvm.target.Target,
-    winograd: bool = True,
-    finish: Callable[[str, tirx.PrimFunc], tirx.PrimFunc] | None = None,
-) -> tvm.IRModule:
-    """Return the module with every PrimFunc scheduled for an llvm target.
+_REGROUPED = Pipeline(
+    [simplify_indices, vectorize_groups, join_reductions, split_reductions],
+    "llvm",
+    start=Phase.FUSED,
+)
+"""What is done to stages whose maps are inlined."""
+
+_TAKEN_APART = Pipeline(
+    [split_residues, read_inside_borders, split_axes], "llvm", start=Phase.FUSED
+)
+"""What is done to stages that choose by remainders, or index by them."""
+
+
+@compiler_pass(
+    Phase.FUSED,
+    to=Phase.SCHEDULED,
+    over="kernel",
+    targets=("llvm",),
+    runs=(_REGROUPED, _TAKEN_APART),
+)
+def schedule_loops(
+    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool = True, scheduled: Scheduled | None = None
+) -> tirx.PrimFunc:
+    """Schedule a kernel for a processor; one that is not made of known structures stays as it is.
 
     Parameters
     ----------
-    mod : IRModule
-    target : Target
+    func : PrimFunc
+    unit : VectorUnit
     winograd : bool
         Whether convolutions may be computed by minimal filtering, whose rounding errors differ.
-    finish : callable, optional
-        Given each kernel as soon as it is scheduled, with its name, returns what takes its place.
+    scheduled : dict, optional
+        What has become of other kernels, by hash: equal ones are scheduled once.
     """
-    unit = vector_unit(target)
-    known: dict[int, list[tuple[tirx.PrimFunc, tirx.PrimFunc]]] = {}
-    scheduled = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc):
-            result = _once(func, unit, winograd, known)
-            scheduled.update_func(name, finish(name.name_hint, result) if finish else result)
-    return scheduled
+    if scheduled is None:
+        return _scheduled(func, unit, winograd)
+    same = scheduled.setdefault(tvm_ffi.structural_hash(func), [])
+    for seen, result in same:
+        if tvm_ffi.structural_equal(seen, func):
+            return result
+    same.append((func, _scheduled(func, unit, winograd)))
+    return same[-1][1]
 
 
-def schedule_function(
-    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool = True
-) -> tirx.PrimFunc:
-    """Return a PrimFunc scheduled; unchanged if it is not made of known structures."""
+def _scheduled(func: tirx.PrimFunc, unit: VectorUnit, winograd: bool) -> tirx.PrimFunc:
     found = stages(func)
     if found is None or (func.attrs and func.attrs.get(_SCHEDULED)):
         return func
@@ -90,8 +107,7 @@ def _join_siblings(sch: Schedule) -> Schedule:
     Those that few results leave no rows are in parts.
     """
     func = sch.mod["main"]
-    apart = with_group_vectors(with_plain_indices(func))
-    together = graph_of(with_joint_reductions(apart))
+    together, _ = _REGROUPED.run_on_kernel(func)
     return sch if together.same_as(func) else _schedule_of(together) or sch
 
 
@@ -102,12 +118,11 @@ def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
     what inlining may leave: variables that are bound twice.
     """
     inlined = sch.mod["main"]
-    apart, phases = with_phases_apart(inlined)
-    apart, digits = with_digit_axes(with_reads_inside(apart))
+    apart, views = _TAKEN_APART.run_on_kernel(inlined)
     if apart.same_as(inlined):
         return sch, []
     again = _schedule_of(apart)
-    return (sch, []) if again is None else (again, [*phases, *digits])
+    return (sch, []) if again is None else (again, [*views["residue_views"], *views["axis_views"]])
 
 
 def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
@@ -183,18 +198,6 @@ def _widen_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
     bindings: list[Any] = []
     tvm_ffi.structural_walk(func.body, (prim.Let, bindings.append))
     return widen_bfloat16(func) if bindings else func
-
-
-def _once(
-    func: tirx.PrimFunc, unit: VectorUnit, winograd: bool, known: dict[int, list[Any]]
-) -> tirx.PrimFunc:
-    """Schedule a function, or return the result of an identical one."""
-    same = known.setdefault(tvm_ffi.structural_hash(func), [])
-    for seen, result in same:
-        if tvm_ffi.structural_equal(seen, func):
-            return result
-    same.append((func, schedule_function(func, unit, winograd)))
-    return same[-1][1]
 
 
 def _schedule_stage(

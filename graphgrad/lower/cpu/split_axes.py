@@ -18,7 +18,8 @@ from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
 
-from ...ir.kernel_structure import Stage, buffer_of, is_among, sequence, stages, static
+from ...ir.kernel_structure import Stage, buffer_of, is_among, stages, statements_of, static
+from ...ir.passes import Phase, compiler_pass
 from .buffer_views import BufferView, Places, block_of, replace_nests, restated
 
 
@@ -42,8 +43,18 @@ class _Split:
         return [*indices[: self.position], one, *indices[self.position + 2 :]]
 
 
-def with_digit_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
-    """Return a kernel whose stages have affine indices where dividing axes achieves that.
+@compiler_pass(
+    Phase.FUSED,
+    over="kernel",
+    targets=("llvm",),
+    provides="axis_views",
+    after={
+        "split_residues": "remainders that choose what is read are no digits of an axis",
+        "read_inside_borders": "a border shifts the indices that are to be divided",
+    },
+)
+def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
+    """Divide the axes of stages where that makes their indices affine.
 
     Parameters
     ----------
@@ -57,7 +68,7 @@ def with_digit_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView
         more.
     """
     found = stages(func) or []
-    nests = sequence(func.body.block.body)
+    nests = statements_of(func.body.block.body)
     internal = list(func.body.block.alloc_buffers)
     stand_ins: list[BufferView] = []
     for number, stage in enumerate(found):

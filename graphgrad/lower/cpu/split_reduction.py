@@ -18,7 +18,8 @@ from tvm import tirx
 from tvm.ir import Range
 from tvm.s_tir import SBlock
 
-from ...ir.kernel_structure import Axis, Stage, sequence, stages, stride, volume
+from ...ir.kernel_structure import Axis, Stage, stages, statements_of, stride, volume
+from ...ir.passes import Phase, compiler_pass
 from ...ir.tensor import bits
 from .buffer_views import block_of, replace_nests, restated
 from .map import MIN_PARALLEL_TRIPS, SMALL
@@ -43,8 +44,14 @@ class _Cut:
     length: int
 
 
-def graph_of(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel in which extrema of few or of long rows are reduced in parts first.
+@compiler_pass(
+    Phase.FUSED,
+    over="kernel",
+    targets=("llvm",),
+    after={"join_reductions": "siblings have the same loops, until one of them is cut"},
+)
+def split_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Reduce extrema of few or of long rows in parts first.
 
     Parameters
     ----------
@@ -56,7 +63,7 @@ def graph_of(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return func
     nests: list[Any] = []
     buffers = list(func.body.block.alloc_buffers)
-    for stage, nest in zip(found, sequence(func.body.block.body), strict=True):
+    for stage, nest in zip(found, statements_of(func.body.block.body), strict=True):
         block = block_of(nest)
         cut = _cut(stage)
         accumulation = None if cut is None else _extremum(stage, block)

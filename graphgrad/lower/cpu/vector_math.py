@@ -24,10 +24,12 @@ from ...ir.kernel_structure import (
     is_conditional,
     replace_block_body,
     replace_statements,
-    sequence,
+    statements_of,
     static,
     substitute_values,
 )
+from ...ir.loops import loop, sequence, variable
+from ...ir.passes import Phase, compiler_pass
 
 _EXP = (0.5, 1.66666667e-1, 4.16664650e-2, 8.33329848e-3, 1.39336435e-3, 1.98992762e-4)
 """(eʳ − 1 − r) / r² for |r| ≤ ln 2 / 2, by powers of r."""
@@ -71,21 +73,18 @@ _SHIFT, _SHIFT_BITS = 12582912.0, 0x4B400000
 """3 · 2²², and its bits: the last bits of its sum with a small integer are that integer."""
 
 
-def with_vector_mathematics(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in whose scheduled kernels float32 functions are arithmetic.
+@compiler_pass(
+    Phase.DONATED,
+    over="kernel",
+    targets=("llvm",),
+    after={"fuse_horizontally": "it writes kernels anew, from the functions that they call"},
+)
+def vectorize_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Write functions of float32 out as arithmetic, which runs in vectors.
 
     Where a function is called under a condition it stays a call: what it is computed from may not
-    be there to be read.
+    be there to be read. Kernels that are not scheduled stay as they are.
     """
-    changed = mod.clone()
-    for variable, func in mod.functions.items():
-        if isinstance(func, tirx.PrimFunc):
-            changed.update_func(variable, with_arithmetic(func))
-    return changed
-
-
-def with_arithmetic(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel in which float32 functions are arithmetic, if it is scheduled."""
     if not isinstance(func.body, SBlockRealize) or not _calls(func.body):
         return func
     return func.with_body(_write_arithmetic(func.body))
@@ -99,19 +98,21 @@ def _write_arithmetic(root: SBlockRealize) -> SBlockRealize:
         if block is None:
             return loop
         values = _Values(loop.extent, loop.loop_var)
-        changed = [part for one in sequence(block) for part in values.written_out(one)]
+        changed = [part for one in statements_of(block) for part in values.written_out(one)]
         buffers.extend(values.buffers)
         # TVM moves a buffer into the vectorized loop that alone uses it, and then gets it wrong.
-        return tirx.SeqStmt([_own_loop(loop, store) for store in changed])
+        return sequence(*(_own_loop(loop, store) for store in changed))
 
     def in_scalars(block: SBlock) -> SBlock:
         if not block.iter_vars or not _may_be_expanded(block.body):
             return block
         values = _Values(tirx.const(1, "int32"), tirx.const(0, "int32"))
-        changed = [part for one in sequence(block.body) for part in values.written_out(one)]
-        return replace_block_body(block, tirx.SeqStmt(changed), values.buffers)
+        changed = [part for one in statements_of(block.body) for part in values.written_out(one)]
+        return replace_block_body(block, sequence(*changed), values.buffers)
 
-    body = [tvm_ffi.structural_map(s, (tirx.For, in_vectors)) for s in sequence(root.block.body)]
+    body = [
+        tvm_ffi.structural_map(s, (tirx.For, in_vectors)) for s in statements_of(root.block.body)
+    ]
     body = [tvm_ffi.structural_map(statement, (SBlock, in_scalars)) for statement in body]
     return replace_statements(root, body, buffers)
 
@@ -134,7 +135,7 @@ def _may_be_expanded(body: Any) -> bool:
 
     What a variable is bound to within an expression is not known there.
     """
-    if not all(_is_store_or_number(statement) for statement in sequence(body)):
+    if not all(_is_store_or_number(statement) for statement in statements_of(body)):
         return False
     bindings: list[Any] = []
     tvm_ffi.structural_walk(body, (prim.Let, bindings.append))
@@ -148,10 +149,9 @@ def _is_store_or_number(statement: Any) -> bool:
     return isinstance(statement, tirx.BufferStore)
 
 
-def _own_loop(loop: tirx.For, store: Any) -> tirx.For:
-    variable = tirx.Var(loop.loop_var.name, str(loop.loop_var.ty))
-    body = substitute_values(store, {loop.loop_var: variable})
-    return tirx.For(variable, loop.min, loop.extent, loop.kind, body)
+def _own_loop(old: tirx.For, store: Any) -> tirx.For:
+    own = variable(old.loop_var.name, str(old.loop_var.ty))
+    return loop(own, old.extent, substitute_values(store, {old.loop_var: own}), old.kind, old.min)
 
 
 def _calls(node: Any) -> list[Any]:

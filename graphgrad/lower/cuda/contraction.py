@@ -2,8 +2,8 @@
 
 TVM's rule looks at which axes are read, not at what is computed from them, pads with zeros, and
 adds up all terms of an output one after the other. Here it is given sums of products only, and no
-more than `_MAX_TERMS_PER_THREAD` terms at a time: longer sums, and those of few outputs, are cut into parts,
-which a further launch adds up.
+more than `_MAX_TERMS_PER_THREAD` terms at a time: longer sums, and those of few outputs, are cut
+into parts, which a further launch adds up.
 """
 
 from __future__ import annotations
@@ -15,11 +15,20 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize, Schedule, dlight
+from tvm.s_tir import Schedule, dlight
 
-from ...ir.kernel_structure import Axis, Stage, buffer_of, sequence, uses, volume
+from ...ir.kernel_structure import (
+    Axis,
+    Stage,
+    buffer_of,
+    statements_of,
+    substitute_values,
+    uses,
+    volume,
+)
+from ...ir.loops import block, bound, variable
 from ..kernels.contraction import operands
-from .threads import bound, divisor
+from .threads import at_point, divisor
 
 _MAX_TERMS_PER_THREAD = 2560
 """Terms that one thread adds up one after the other: more lose accuracy in float32."""
@@ -52,14 +61,14 @@ def cut_long_sums(sch: Schedule, stage: Stage) -> None:
     if found is None:
         return
     axes, parts = found
-    block = sch.get_sblock(stage.name)
-    loops = sch.get_loops(block)
+    whole = sch.get_sblock(stage.name)
+    loops = sch.get_loops(whole)
     first = len(stage.spatial)
     terms = loops[first : first + axes]
     fused = sch.fuse(*terms) if axes > 1 else terms[0]
     part, _ = sch.split(fused, [parts, None])
     partial = sch.rfactor(part, 0)
-    for stage_of_two in (partial, block):
+    for stage_of_two in (partial, whole):
         outer = sch.get_loops(stage_of_two)  # in the order of the block's iterators
         sch.reorder(outer[first], *outer[:first])
 
@@ -77,9 +86,7 @@ def tiles(group: Sequence[Any], shared: Sequence[Any]) -> tuple[list[Any], list[
     used, written = used_buffers(group)
     own = [b for b in written if not any(b.same_as(s) for s in shared)]
     params = [b for b in used if not any(b.same_as(o) for o in own)]
-    body = group[0] if len(group) == 1 else tirx.SeqStmt(list(group))
-    root = SBlock([], [], [], "root", body, alloc_buffers=own)
-    func = tirx.PrimFunc(params, SBlockRealize([], tirx.const(True, "bool"), root))
+    func = tirx.PrimFunc(params, block("root", *group, buffers=own))
     try:
         with _OLD_GPU:
             schedule = _Tiles().apply(func, _OLD_GPU, False)
@@ -88,14 +95,13 @@ def tiles(group: Sequence[Any], shared: Sequence[Any]) -> tuple[list[Any], list[
     if schedule is None:
         return None
     done = schedule.mod["main"]
-    kernels = [_on_one_axis(statement) for statement in sequence(done.body.block.body)]
+    kernels = [_on_one_axis(statement) for statement in statements_of(done.body.block.body)]
     if None in kernels:
         return None  # a map is left that could not be computed inside
     renamed = dict(zip(done.params, params, strict=True))
-    return [
-        tvm_ffi.structural_map(kernel, (tvm.ir.Var, lambda var: renamed.get(var, var)))
-        for kernel in kernels
-    ], list(done.body.block.alloc_buffers)
+    return [substitute_values(kernel, renamed) for kernel in kernels], list(
+        done.body.block.alloc_buffers
+    )
 
 
 def _on_one_axis(kernel: Any) -> Any | None:
@@ -110,13 +116,9 @@ def _on_one_axis(kernel: Any) -> Any | None:
     outer, inner = kernel, kernel.body
     width = divisor(inner.extent)
     blocks = tvm.sym.Analyzer().simplify(divisor(outer.extent) * width)
-    block = tirx.Var("block", "int64")
-    at = {
-        outer.loop_var: tirx.floordiv(block, width).astype(str(outer.loop_var.ty.dtype)),
-        inner.loop_var: tirx.floormod(block, width).astype(str(inner.loop_var.ty.dtype)),
-    }
-    body = tvm_ffi.structural_map(inner.body, (tvm.ir.Var, lambda var: at.get(var, var)))
-    return bound(block, blocks, "blockIdx.x", body)
+    number = variable("block")
+    body = substitute_values(inner.body, at_point([outer, inner], number))
+    return bound(number, blocks, "blockIdx.x", body)
 
 
 def _tag(loop: Any) -> str | None:

@@ -15,10 +15,12 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock
 from tvm.tirx.build import split_host_device_mods
-from tvm.tirx.compilation_pipeline import PIPELINE_MAP, register_tir_pipeline
+from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
 from ...errors import LoweringError
 from ...ir.kernel_structure import static
+from ...ir.rewrite import map_kernels
+from ...tvm_fixes.hooks import tir_passes
 from .intrinsics import widen_half, write_exact_expressions
 from .names import identifiers
 
@@ -58,7 +60,7 @@ def check(func: tirx.PrimFunc, target: tvm.target.Target) -> None:
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     host = tvm.target.Target("llvm")
     mod = tirx.transform.BindTarget(target.with_host(host))(mod)
-    PIPELINE_MAP[PIPELINE]()[0](mod)
+    tir_passes(PIPELINE)[0](mod)
 
 
 def refuse_host_code(mod: tvm.IRModule, meant: frozenset[str] = frozenset()) -> None:
@@ -197,11 +199,11 @@ def _map_device_functions(
     mod: tvm.IRModule, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]
 ) -> tvm.IRModule:
     """Return a module with its functions for GPUs changed."""
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        if str(func.attrs["target"].kind.name) == "cuda":
-            changed.update_func(name, change(func))
-    return changed
+
+    def changed(_: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        return change(func) if str(func.attrs["target"].kind.name) == "cuda" else func
+
+    return map_kernels(mod, changed)
 
 
 def _lowered(mod: tvm.IRModule, lower: tvm.transform.Pass) -> tvm.IRModule:
@@ -249,7 +251,7 @@ def _holds_tiles(func: tirx.PrimFunc) -> bool:
 
 
 def _pipeline() -> tuple[Any, Any, Any]:
-    lower, finalize_host, finalize_device = PIPELINE_MAP["s_tir"]()
+    lower, finalize_host, finalize_device = tir_passes("s_tir")
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower_cuda")
     def lower_and_check(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:

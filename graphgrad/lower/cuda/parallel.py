@@ -14,7 +14,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ...ir.kernel_structure import loop_nest, replace_block_body, sequence, static
+from ...ir.kernel_structure import loop_nest, replace_block_body, statements_of, static
+from ...ir.loops import block, sequence
 from .threads import one_thread_per_point
 
 _SPATIAL_KIND = 0
@@ -46,7 +47,7 @@ def launch_each(func: tirx.PrimFunc, launch: Launch) -> tirx.PrimFunc:
     """Return the PrimFunc with each of its statements launched."""
     root = func.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars:
-        root = SBlockRealize([], tirx.const(True, "bool"), SBlock([], [], [], "root", root))
+        root = block("root", root)
     return func.with_body(_launch_in_block(root, launch))
 
 
@@ -113,17 +114,17 @@ def _mentions(loop: Any, var: Any) -> bool:
 
 def _launch_in_block(realize: SBlockRealize, launch: Launch) -> SBlockRealize:
     """Return a block of statements with each of them launched."""
-    block = realize.block
-    statements = sequence(block.body)
+    inside = realize.block
+    statements = statements_of(inside.body)
     if any(isinstance(statement, _DECLARATIONS) for statement in statements):
-        launched = launch(block.body)
+        launched = launch(inside.body)
     else:
         done = [
             _launch_in_block(s, launch) if _is_plain_block(s) else launch(s) for s in statements
         ]
-        launched = done[0] if len(done) == 1 else tirx.SeqStmt(done)
+        launched = sequence(*done)
     return SBlockRealize(
-        list(realize.iter_values), realize.predicate, replace_block_body(block, launched)
+        list(realize.iter_values), realize.predicate, replace_block_body(inside, launched)
     )
 
 

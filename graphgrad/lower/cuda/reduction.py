@@ -2,8 +2,9 @@
 
 Where there are few results with many terms, threads reduce parts of the terms first, and further
 launches reduce the parts. Threads never wait for each other, and which terms make a part depends on
-the shape alone: every run adds in the same order. No thread adds more than `_MAX_TERMS_PER_THREAD` terms where
-extents are known, which bounds the rounding of a sum in float32.
+the shape alone: every run adds in the same order. No thread adds more than
+`_MAX_TERMS_PER_THREAD` terms where extents are known, which bounds the rounding of a sum in
+float32.
 """
 
 from __future__ import annotations
@@ -21,15 +22,16 @@ from ...ir.kernel_structure import (
     Axis,
     Load,
     Stage,
-    sequence,
+    statements_of,
     static,
     stride,
     substitute_values,
     volume,
 )
+from ...ir.loops import index, loop, sequence, variable
 from ..kernels.epilogue import Epilogue
 from .combiner import Combine, combiner
-from .threads import divisor, one_thread_per_point
+from .threads import at_point, one_thread_per_point
 
 _MAX_TERMS_PER_THREAD = 1024
 """Terms that one thread adds up at most."""
@@ -124,7 +126,7 @@ def reduction_of(
     at = {axis.var: loop.loop_var for axis, loop in zip(stage.axes, loops, strict=True)}
     for iterator in block.iter_vars:
         at.setdefault(iterator.var, tirx.const(0, "int64"))
-    bound = {s.var: s.value for s in sequence(block.body) if isinstance(s, tirx.Bind)}
+    bound = {s.var: s.value for s in statements_of(block.body) if isinstance(s, tirx.Bind)}
     values = [substitute_values(store.value, bound) for store in stage.stores]
     behind = {epilogue.taken: epilogue for epilogue in epilogues}
     targets = [
@@ -133,7 +135,7 @@ def reduction_of(
         else _target(store, at, behind.get(store.buffer))
         for store in stage.stores
     ]
-    starts = {store.buffer: store.value for store in sequence(block.init)}
+    starts = {store.buffer: store.value for store in statements_of(block.init)}
     initial = [substitute_values(starts[store.buffer], at) for store in stage.stores]
 
     def update(accumulators: Values) -> Values:
@@ -189,7 +191,7 @@ def _split_in_parts(
 ) -> tuple[Reduction, Reduction, list[Any]]:
     """Return the reduction of each part, that of the parts, and the buffers of the parts."""
     assert reduction.combine is not None
-    part = _loop("part", parts)
+    part = _terms("part", parts)
     results = [loop.extent for loop in reduction.spatial]
     last = reduction.along_terms
     shape = [*results, parts] if last else [parts, *results]
@@ -232,12 +234,12 @@ def _parts_reduction(
     """
     terms = math.prod(loop.extent for loop in reduction.reduced)
     each = tirx.floordiv(terms + (parts - 1), parts)
-    step = _loop("term", _simplified(each))
+    step = _terms("term", _simplified(each))
     in_runs = len(targets) > 1
     term = (
         part.loop_var * each + step.loop_var if in_runs else step.loop_var * parts + part.loop_var
     )
-    at = _decoded(reduction.reduced, term)
+    at = at_point(reduction.reduced, term)
     exact = static(terms) is not None and int(terms) % parts == 0
 
     def update(accumulators: Values) -> Values:
@@ -260,30 +262,26 @@ def _one_thread_each(reduction: Reduction) -> Any:
     zero = [tirx.const(0, "int32")]
     values = reduction.update([tirx.BufferLoad(buffer, zero) for buffer in held])
     fresh = [tirx.Var("next", value.ty) for value in values]
-    body: Any = tirx.SeqStmt(
-        [
-            *(tirx.Bind(var, value) for var, value in zip(fresh, values, strict=True)),
-            *(tirx.BufferStore(buffer, var, zero) for buffer, var in zip(held, fresh, strict=True)),
-        ]
+    body = sequence(
+        *(tirx.Bind(var, value) for var, value in zip(fresh, values, strict=True)),
+        *(tirx.BufferStore(buffer, var, zero) for buffer, var in zip(held, fresh, strict=True)),
     )
-    for loop in reversed(reduction.reduced):
-        body = _loop_around(loop, body)
+    for one in reversed(reduction.reduced):
+        body = loop(one.loop_var, one.extent, body, start=one.min)
     return one_thread_per_point(
         reduction.spatial,
-        tirx.SeqStmt(
-            [
-                *(tirx.AllocBuffer(buffer) for buffer in held),
-                *(
-                    tirx.BufferStore(buffer, value, zero)
-                    for buffer, value in zip(held, reduction.initial, strict=True)
-                ),
-                body,
-                *(
-                    statement
-                    for target, buffer in zip(reduction.targets, held, strict=True)
-                    for statement in target.stored(tirx.BufferLoad(buffer, zero))
-                ),
-            ]
+        sequence(
+            *(tirx.AllocBuffer(buffer) for buffer in held),
+            *(
+                tirx.BufferStore(b, value, zero)
+                for b, value in zip(held, reduction.initial, strict=True)
+            ),
+            body,
+            *(
+                statement
+                for target, buffer in zip(reduction.targets, held, strict=True)
+                for statement in target.stored(tirx.BufferLoad(buffer, zero))
+            ),
         ),
     )
 
@@ -294,16 +292,6 @@ def _along_terms(stage: Stage) -> bool:
         return True
     result, term = stage.spatial[-1].var, stage.reduced[-1].var
     return any(stride(load, term) == 1 and stride(load, result) != 1 for load in stage.loads)
-
-
-def _decoded(loops: Sequence[Any], number: Any) -> dict[Any, Any]:
-    """The values of nested loops' variables in the iteration of a given number."""
-    values: dict[Any, Any] = {}
-    for position, loop in reversed(list(enumerate(loops))):
-        at = tirx.floormod(number, divisor(loop.extent)) if position else number
-        number = tirx.floordiv(number, divisor(loop.extent))
-        values[loop.loop_var] = at.astype(str(loop.loop_var.ty.dtype))
-    return values
 
 
 def _read_accumulators(value: Any, targets: Sequence[Any], accumulators: Values) -> Any:
@@ -332,15 +320,9 @@ def _target(store: Any, at: dict[Any, Any], epilogue: Epilogue | None) -> Target
     return Target(result, tirx.BufferStore(behind.buffer, value, indices))
 
 
-def _loop(name: str, extent: Any) -> Any:
-    extent = tirx.const(extent, "int64") if isinstance(extent, int) else extent.astype("int64")
-    zero = tirx.const(0, "int64")
-    var = tirx.Var(name, "int64")
-    return tirx.For(var, zero, extent, tirx.ForKind.SERIAL, tirx.Evaluate(0))
-
-
-def _loop_around(loop: Any, body: Any) -> Any:
-    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
+def _terms(name: str, extent: Any) -> Any:
+    """A loop over terms, of which nothing but its range is used."""
+    return loop(variable(name), index(extent), tirx.Evaluate(0))
 
 
 def _volume(loops: Sequence[Any]) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import tvm
 import tvm_ffi
 from tvm import tirx
 
 from ...errors import LoweringError
+from ...ir.passes import Phase, compiler_pass
+from ...ir.rewrite import map_kernels
 from .lowering import SCHEDULED, check
 from .rules import RULES, Rule
 
@@ -36,13 +39,14 @@ class Kernel:
     refused: list[tuple[str, str]] = field(default_factory=list)
 
 
-def schedule_module(
+@compiler_pass(Phase.FUSED, to=Phase.SCHEDULED, targets=("cuda",))
+def schedule_threads(
     mod: tvm.IRModule,
     target: tvm.target.Target,
     kernels: list[Kernel] | None = None,
     rules: Sequence[Rule] = RULES,
 ) -> tvm.IRModule:
-    """Return the module with every PrimFunc but those of the host scheduled for a CUDA target.
+    """Schedule every PrimFunc but those of the host for a GPU.
 
     Parameters
     ----------
@@ -58,27 +62,29 @@ def schedule_module(
         No rule takes some kernels; the error lists all of them.
     """
     known: dict[int, list[tuple[tirx.PrimFunc, tirx.PrimFunc, Kernel]]] = {}
-    scheduled = mod.clone()
     failed = []
-    for name, func in mod.functions.items():
-        if not isinstance(func, tirx.PrimFunc) or _is_for_host(func):
-            continue
+
+    def scheduled(name: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        if _is_for_host(func):
+            return func
         same = known.setdefault(tvm_ffi.structural_hash(func), [])
         found = next((e for e in same if tvm_ffi.structural_equal(e[0], func)), None)
         if found is None:
             result, record = schedule_function(name.name_hint, func, target, rules)
             if result is None:
                 failed.append(record)
-                continue
+                return func
             found = (func, result, record)
             same.append(found)
-        # One that is equal has other variables, but the same attributes.
-        scheduled.update_func(name, found[1].with_attr(SCHEDULED, True))
         if kernels is not None:
             kernels.append(Kernel(name.name_hint, found[2].rule, found[2].refused))
+        # One that is equal has other variables, but the same attributes.
+        return found[1].with_attr(SCHEDULED, True)
+
+    changed = map_kernels(mod, scheduled)
     if failed:
         raise LoweringError(_no_rule_message(failed))
-    return scheduled
+    return changed
 
 
 def _is_for_host(func: tirx.PrimFunc) -> bool:

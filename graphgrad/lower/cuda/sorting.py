@@ -12,25 +12,33 @@ from ...fallback.externs import ordering
 from ...fallback.graph import operations, rewritten
 from ...fallback.kernels.expressions import kept_expressions, kernel_of
 from ...fallback.kinds import map_stage
+from ...ir.passes import Phase, compiler_pass
+from ...ir.rewrite import map_kernels
 from ...ops.order import order
 
 
-def with_sorting_on_device(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose kernels of tensor expressions sort by themselves.
+@compiler_pass(
+    Phase.GRAPH,
+    targets=("cuda",),
+    before={"specialize_kernels": "tensor expressions are kept for kernels as they were made"},
+)
+def sort_on_device(mod: tvm.IRModule) -> tvm.IRModule:
+    """Have kernels of tensor expressions sort by themselves.
 
     Elements come in the same order, equal ones included; NaN, of which TVM's order is undefined,
     counts as greater than every number.
     """
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        program = kept_expressions(func) if isinstance(func, tirx.PrimFunc) else None
+
+    def changed(_: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        program = kept_expressions(func)
         if program is None or not any(map(_sorts, operations(*program.outputs))):
-            continue
+            return func
         outputs = rewritten(program.outputs, _on_device)
         kernel = kernel_of(program.parameters[: -len(outputs)], outputs)
         symbol = func.attrs.get("global_symbol")
-        changed.update_func(name, kernel.with_attr("global_symbol", symbol) if symbol else kernel)
-    return changed
+        return kernel.with_attr("global_symbol", symbol) if symbol else kernel
+
+    return map_kernels(mod, changed)
 
 
 def _sorts(op: Any) -> bool:

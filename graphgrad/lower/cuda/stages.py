@@ -11,7 +11,7 @@ from typing import Any
 
 import tvm
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize, Schedule
+from tvm.s_tir import Schedule
 
 from ...ir.kernel_structure import (
     Axis,
@@ -19,10 +19,11 @@ from ...ir.kernel_structure import (
     buffer_of,
     is_among,
     loop_nest,
-    sequence,
     stages,
+    statements_of,
     static,
 )
+from ...ir.loops import block
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps
 from .contraction import cut_long_sums, may_tile, tiles, used_buffers
@@ -77,7 +78,7 @@ class _Kernel:
         self.func = func
         self.block = func.body.block
         self.stages = stages(func) or []
-        self.nests = sequence(self.block.body)
+        self.nests = statements_of(self.block.body)
         self.replaced: dict[int, Launches] = {}
 
     def tile(self, position: int) -> None:
@@ -99,12 +100,10 @@ class _Kernel:
             statements, more = self.replaced.get(position) or self._launches(stage, nest)
             kernels.extend(statements)
             buffers.extend(more)
-        body = kernels[0] if len(kernels) == 1 else tirx.SeqStmt(kernels)
         own = [b for b in self.block.alloc_buffers if not is_among(b, buffers)]
         used, _ = used_buffers(kernels)
         between = [b for b in (*own, *buffers) if is_among(b, used)]
-        block = SBlock([], [], [], self.block.name_hint, body, alloc_buffers=between)
-        return self.func.with_body(SBlockRealize([], self.func.body.predicate, block))
+        return self.func.with_body(block(self.block.name_hint, *kernels, buffers=between))
 
     def _launches(self, stage: Stage, nest: Any) -> Launches:
         found = loop_nest(nest)

@@ -2,24 +2,28 @@
 
 Stock fusion puts maps into the kernel of their only reader. Around it, here,
 
-- `items`: items of tuples are named by what they are, before fusion;
-- `share`: small results that two kernels compute alike are computed once, before fusion;
-- `repeat`: a map with several readers is computed in each of them, before fusion;
-- `siblings`: reductions that read the same tensor share a kernel, after fusion;
-- `chains`: kernels that compute by the same rows of tensors become one, after that.
+- `tuples`: items of tuples are named by what they are, before fusion;
+- `common_subexpressions`: small results that two kernels compute alike are computed once, before;
+- `recompute`: a map with several readers is computed in each of them, before fusion;
+- `multi_output`: reductions that read the same tensor share a kernel, after fusion;
+- `rowwise`: kernels that compute by the same rows of tensors become one, after that.
+
+Where stock fusion fails, `fusable` leaves it out.
 """
 
-from .common_subexpressions import with_shared_results
-from .multi_output import with_siblings_joined
-from .recompute import with_repeated_maps
-from .rowwise import with_row_chains
-from .tuples import with_items_for_tuples, with_known_inner_tuples
+from .common_subexpressions import share_results
+from .fusable import decide_fusion
+from .multi_output import fuse_siblings
+from .recompute import recompute_maps
+from .rowwise import fuse_rowwise
+from .tuples import name_inner_tuples, replace_tuples
 
 __all__ = [
-    "with_items_for_tuples",
-    "with_known_inner_tuples",
-    "with_repeated_maps",
-    "with_row_chains",
-    "with_shared_results",
-    "with_siblings_joined",
+    "decide_fusion",
+    "fuse_rowwise",
+    "fuse_siblings",
+    "name_inner_tuples",
+    "recompute_maps",
+    "replace_tuples",
+    "share_results",
 ]

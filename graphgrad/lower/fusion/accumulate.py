@@ -16,7 +16,8 @@ import tvm_ffi
 from tvm import relax, te, tirx
 
 from ...ir.kernel_calls import drop_unused_kernels, is_kernel_call, uses_in
-from ...ir.rewrite import replace_body
+from ...ir.passes import Phase, compiler_pass
+from ...ir.rewrite import map_functions, replace_body
 from ...ir.tensor import accumulator_dtype
 from ...memory.donation import DONATED
 from ...memory.effect_order import may_write
@@ -28,24 +29,33 @@ from .merge import Part, fuse_epilogue
 _SCATTER_ADD = "graphgrad.scatter_add"
 
 
-def with_early_sums(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose accumulators are added to as soon as their gradients are there.
+@compiler_pass(
+    Phase.GRAPH, because="once they share a kernel, all that a gradient is computed from is kept"
+)
+def accumulate_early(mod: tvm.IRModule) -> tvm.IRModule:
+    """Add to accumulators as soon as their gradients are there.
 
-    Runs on ops, before they become kernels. Otherwise a gradient, or all that it is computed from
-    once they share a kernel, would be kept until the last one is computed.
+    Otherwise a gradient would be kept until the last one is computed.
     """
     builder = relax.BlockBuilder(mod)
-    for name, func in mod.functions.items():
-        if _has_movable_sums(func):
-            builder.update_func(name, _EarlyAccumulation(builder, func).function())
-    return builder.get()
+
+    def changed(_: Any, func: relax.Function) -> relax.Function:
+        return _EarlyAccumulation(builder, func).function() if _has_movable_sums(func) else func
+
+    return map_functions(mod, changed, builder)
 
 
-def with_fused_sums(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in which reductions are added to accumulators by one kernel.
+@compiler_pass(
+    Phase.FUSED,
+    after={
+        "fuse_siblings": "a kernel with such a sum in it is no plain reduction any more",
+        "fuse_rowwise": "one of several results of a kernel is added to an accumulator too",
+    },
+)
+def fuse_accumulation(mod: tvm.IRModule) -> tvm.IRModule:
+    """Compute reductions and add them to accumulators in one kernel.
 
-    Runs on kernels, after stock fusion. Only where a schedule hands over the results one by one:
-    nothing of the gradient's size is left.
+    Only where a schedule hands over the results one by one: nothing of the gradient's size is left.
     """
     for name, func in list(mod.functions.items()):
         if _has_movable_sums(func):

@@ -24,6 +24,7 @@ from ...ir.kernel_calls import (
     map_dataflow_blocks,
     variables_of,
 )
+from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import renamed
 
 _MIN_SIZE_RATIO = 8
@@ -33,11 +34,13 @@ _MAX_TINY_BYTES = 1 << 14
 """Bytes of a result that is kept whatever it is computed from."""
 
 
-def with_shared_results(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose dataflow blocks compute no small result twice.
-
-    Runs on kernels, before fusion, when equal ops call the same kernel.
-    """
+@compiler_pass(
+    Phase.KERNELS,
+    after={"replace_tuples": "equal calls read the same names, and an item of a tuple is a second"},
+    before={"FuseOps": "until then equal ops call the same kernel"},
+)
+def share_results(mod: tvm.IRModule) -> tvm.IRModule:
+    """Compute no small result twice in a dataflow block."""
     views = {
         variable
         for variable, func in mod.functions.items()

@@ -8,9 +8,10 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import tirx
-from tvm.s_tir import SBlock, SBlockRealize, Schedule, renew_defs
+from tvm.s_tir import Schedule, renew_defs
 
-from ...ir.kernel_structure import rename_blocks, sequence, stages, substitute_values
+from ...ir.kernel_structure import rename_blocks, stages, statements_of, substitute_values
+from ...ir.loops import block
 from ..kernels.epilogue import epilogues_of
 from ..kernels.inline_maps import inline_maps
 
@@ -63,12 +64,11 @@ def fuse_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
             params.append(second.params[i])
             arguments.append(argument)
     map_nest = rename_blocks(second.body.block.body, {stage.name for stage in found})
-    body = tirx.SeqStmt([*sequence(first.body.block.body), map_nest])
-    root = SBlock(
-        [], [], [], "root", body, alloc_buffers=[*first.body.block.alloc_buffers, between]
+    root = first.body.block
+    own = [*root.alloc_buffers, between]
+    whole = substitute_values(
+        block("root", *statements_of(root.body), map_nest, buffers=own), values
     )
-    whole = SBlockRealize([], tirx.const(True, "bool"), root)
-    whole = substitute_values(whole, values)
     kernel = tirx.PrimFunc([*params, *results], whole, attrs=first.attrs)
     return Part(kernel, arguments) if _hands_over(kernel, between) else None
 

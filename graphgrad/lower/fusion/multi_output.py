@@ -21,10 +21,8 @@ from ...ir.kernel_calls import (
     map_dataflow_blocks,
     variables_of,
 )
-from ...ir.kernel_structure import (
-    Stage,
-    stages,
-)
+from ...ir.kernel_structure import Stage, stages
+from ...ir.passes import Phase, compiler_pass
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import are_siblings, may_join
 from .merge import Part
@@ -34,10 +32,13 @@ _MIN_SHARED_BYTES = 1 << 16
 """Bytes of a tensor that is worth reading once less."""
 
 
-def with_siblings_joined(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
-    """Return a module in which kernels that are sibling reductions are one kernel.
-
-    Runs after fusion, which leaves the maps in front of a reduction in its kernel.
+@compiler_pass(
+    Phase.FUSED,
+    targets=("llvm",),
+    because="the maps in front of a reduction are in its kernel then",
+)
+def fuse_siblings(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
+    """Make one kernel of kernels that are sibling reductions.
 
     Parameters
     ----------
@@ -47,13 +48,8 @@ def with_siblings_joined(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
     """
     builder = relax.BlockBuilder(mod)
     joining = _SiblingFusion(builder, mod, may_repeat)
-    changed = map_dataflow_blocks(mod, joining.joined)
-    if not joining.made:
-        return mod
-    for variable, func in changed.functions.items():
-        if isinstance(func, relax.Function):
-            builder.update_func(variable, func)
-    return drop_unused_kernels(builder.get(), joining.replaced)
+    changed = map_dataflow_blocks(mod, joining.joined, builder)
+    return drop_unused_kernels(changed, joining.replaced) if joining.made else mod
 
 
 class _SiblingFusion:

@@ -23,6 +23,8 @@ from ...ir.kernel_calls import (
     variables_of,
 )
 from ...ir.kernel_structure import Load, Stage, buffer_of, stages, volume
+from ...ir.passes import Phase, compiler_pass
+from ...tvm_fixes.hooks import set_type
 from ..cpu.vector_math import FUNCTIONS, is_expandable
 from ..kernels.contraction import reuses_operands
 
@@ -47,11 +49,14 @@ _INJECTIVE, _REDUCING = 2, 3
 """TVM's kinds of kernels that its fusion puts maps into, at most: those up to a reduction."""
 
 
-def with_repeated_maps(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in which maps are computed in each of their readers, where that pays.
-
-    Runs on kernels whose kinds TVM has noted (``AnnotateTIROpPattern``), before stock fusion.
-    """
+@compiler_pass(
+    Phase.KERNELS,
+    requires={"AnnotateTIROpPattern": "it tells maps by the kinds that TVM has noted"},
+    after={"share_results": "it would make one of the copies again"},
+    before={"FuseOps": "it puts each copy into the kernel of its reader"},
+)
+def recompute_maps(mod: tvm.IRModule) -> tvm.IRModule:
+    """Compute maps in each of their readers, where that pays."""
     kernels = {
         variable: _Kernel.of(func)
         for variable, func in mod.functions.items()
@@ -202,7 +207,7 @@ class _Block:
         arguments = [new if a.same_as(old) else a for a in arguments_of(call)]
         fields = relax.Tuple(arguments)
         changed = relax.Call(call.op, [call.args[0], fields], call.attrs, call.ty_args, call.span)
-        relax.expr._update_type(changed, call.ty)
+        set_type(changed, call.ty)
         self._bindings[reader] = relax.VarBinding(reader, changed, binding.span)
 
     def _may_be_recomputed(self, binding: Any) -> bool:

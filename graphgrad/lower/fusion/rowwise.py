@@ -25,11 +25,12 @@ from ...ir.kernel_calls import (
     variables_of,
 )
 from ...ir.kernel_structure import Stage, stages
+from ...ir.passes import Phase, compiler_pass
 from ..cpu.contraction import blocks_of
-from ..cpu.group_vectors import with_group_vectors
-from ..cpu.plain_indices import with_plain_indices
+from ..cpu.group_vectors import vectorize_groups
+from ..cpu.plain_indices import simplify_indices
 from ..cpu.rowwise import chain_of, is_by_rows, rows_reduced
-from ..cpu.split_axes import with_digit_axes
+from ..cpu.split_axes import split_axes
 from ..cpu.vector_unit import VectorUnit
 from ..kernels.contraction import reuses_operands
 from ..kernels.inline_maps import MayRepeat, inline_maps
@@ -49,10 +50,13 @@ _MAX_RESULTS = 8
 """Of a kernel: each is a tensor that it writes."""
 
 
-def with_row_chains(mod: tvm.IRModule, unit: VectorUnit, may_repeat: MayRepeat) -> tvm.IRModule:
-    """Return a module in which kernels that compute by the same rows are one kernel.
-
-    Runs after fusion, on kernels that are not scheduled.
+@compiler_pass(
+    Phase.FUSED,
+    targets=("llvm",),
+    after={"fuse_siblings": "it joins kernels of one result each, and these have several"},
+)
+def fuse_rowwise(mod: tvm.IRModule, unit: VectorUnit, may_repeat: MayRepeat) -> tvm.IRModule:
+    """Make one kernel of kernels that compute by the same rows.
 
     Parameters
     ----------
@@ -63,13 +67,8 @@ def with_row_chains(mod: tvm.IRModule, unit: VectorUnit, may_repeat: MayRepeat) 
     """
     builder = relax.BlockBuilder(mod)
     kernels = _Kernels(builder, mod, unit, may_repeat)
-    changed = map_dataflow_blocks(mod, lambda bindings: _Block(bindings, kernels).joined())
-    if not kernels.replaced:
-        return mod
-    for variable, func in changed.functions.items():
-        if isinstance(func, relax.Function):
-            builder.update_func(variable, func)
-    return drop_unused_kernels(builder.get(), kernels.replaced)
+    changed = map_dataflow_blocks(mod, lambda bindings: _Block(bindings, kernels).joined(), builder)
+    return drop_unused_kernels(changed, kernels.replaced) if kernels.replaced else mod
 
 
 @dataclass(frozen=True)
@@ -113,7 +112,7 @@ class _Rows:
         found = stages(kernel)
         if not found or any(map(reuses_operands, found)) or _is_large_view(kernel, found):
             return None
-        plain, _ = with_digit_axes(with_group_vectors(with_plain_indices(kernel)))
+        plain, _ = split_axes(vectorize_groups(simplify_indices(kernel)))
         found = found if plain.same_as(kernel) else stages(plain) or []
         blocks = blocks_of(plain.body)
         return cls(found, blocks, rows_reduced(found, blocks, unit))
@@ -224,7 +223,7 @@ class _Kernels:
             try:
                 sch = Schedule(kernel)
                 inline_maps(sch, self._may_repeat)
-                kernel = with_plain_indices(kernel.with_body(sch.mod["main"].body))
+                kernel = simplify_indices(kernel.with_body(sch.mod["main"].body))
             except (ScheduleError, tvm.error.InternalError):
                 kernel = None
             self._inlined[variable] = kernel
@@ -232,7 +231,7 @@ class _Kernels:
 
     def _is_chain(self, kernel: tirx.PrimFunc) -> bool:
         """Return whether all stages of a kernel that take time are one chain."""
-        kernel, _ = with_digit_axes(with_group_vectors(kernel))
+        kernel, _ = split_axes(vectorize_groups(kernel))
         found = stages(kernel) or []
         internal = list(kernel.body.block.alloc_buffers)
         chain = chain_of(found, blocks_of(kernel.body), internal, self._unit)

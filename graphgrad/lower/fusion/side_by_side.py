@@ -11,8 +11,8 @@ from tvm.s_tir import renew_defs
 from ...ir.kernel_structure import (
     rename_blocks,
     replace_statements,
-    sequence,
     stages,
+    statements_of,
     substitute_values,
 )
 from .merge import Part
@@ -61,13 +61,13 @@ def side_by_side(
     body = substitute_values(second.body, values)
     taken = {stage.name for stage in stages(first) or []}
     statements = [
-        *sequence(first.body.block.body),
-        *(rename_blocks(statement, taken) for statement in sequence(body.block.body)),
+        *statements_of(first.body.block.body),
+        *(rename_blocks(statement, taken) for statement in statements_of(body.block.body)),
     ]
     buffers = [*first.body.block.alloc_buffers, *body.block.alloc_buffers]
     whole = substitute_values(replace_statements(first.body, statements, buffers), inside)
     own = [*whole.block.alloc_buffers, *inside.values()]
-    whole = replace_statements(whole, sequence(whole.block.body), own)
+    whole = replace_statements(whole, statements_of(whole.block.body), own)
     params += [p for p in made if p not in inside]
     params += second.params[len(other.arguments) :]
     return Part(tirx.PrimFunc(params, whole, attrs=first.attrs), arguments)

@@ -13,19 +13,27 @@ import tvm
 from tvm import relax
 
 from ...ir.kernel_calls import map_dataflow_blocks, variables_of
+from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import renamed
 
 
-def with_known_inner_tuples(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose dataflow blocks take no tuples out of tuples that they write out.
+@compiler_pass(
+    Phase.GRAPH, before={"decide_fusion": "fusion aborts on a tuple that is taken out of a tuple"}
+)
+def name_inner_tuples(mod: tvm.IRModule) -> tvm.IRModule:
+    """Name tuples that dataflow blocks take out of tuples which they write out.
 
     Stock fusion aborts on such an item, of which another item is taken.
     """
     return map_dataflow_blocks(mod, _name_tuples)
 
 
-def with_items_for_tuples(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module whose dataflow blocks read values, not items of tuples, and no dead values.
+@compiler_pass(
+    Phase.KERNELS,
+    before={"FuseOps": "it takes a tuple for a reader, and leaves what is in it in memory"},
+)
+def replace_tuples(mod: tvm.IRModule) -> tvm.IRModule:
+    """Read values, not items of tuples, in dataflow blocks, and compute no dead ones there.
 
     Nothing in a dataflow block has an effect but its value.
     """

@@ -12,22 +12,20 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ...ir.rewrite import rebuilt, replace_body
+from ...ir.passes import Phase, compiler_pass
+from ...ir.rewrite import map_functions, rebuilt, replace_body
+from ...tvm_fixes.hooks import set_type
 
 _MAKE_CLOSURE = tvm.ir.Op.get("relax.make_closure")
 _INVOKE_CLOSURE = [tvm.ir.Op.get(f"relax.invoke_{kind}closure") for kind in ("", "pure_")]
 
 
-def with_direct_calls(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return the module with the closures called directly that are made in the calling function.
-
-    Runs after ``LambdaLift``.
-    """
-    changed = mod.clone()
-    for name, func in mod.functions.items():
-        if isinstance(func, relax.Function):
-            changed.update_func(name, _rewrite_closure_calls(func))
-    return changed
+@compiler_pass(
+    Phase.GRAPH, requires={"LambdaLift": "it makes the closures, and the functions that they call"}
+)
+def resolve_closures(mod: tvm.IRModule) -> tvm.IRModule:
+    """Call closures directly that are made in the calling function."""
+    return map_functions(mod, lambda _, func: _rewrite_closure_calls(func))
 
 
 def _rewrite_closure_calls(func: relax.Function) -> relax.Function:
@@ -45,7 +43,7 @@ def _rewrite_closure_calls(func: relax.Function) -> relax.Function:
             return [old]
         lifted, captured = made[value.args[0]].args
         call = relax.Call(lifted, [*value.args[1].fields, *captured.fields], span=value.span)
-        relax.expr._update_type(call, value.ty)
+        set_type(call, value.ty)
         return [relax.VarBinding(old.var, call, old.span)]
 
     return replace_body(func, rebuilt(func.body, binding))

@@ -15,15 +15,17 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import visit_nodes
 from ...ops.legalize.table import LEGALIZATIONS, Legalization, lowering_of
-from ..build.cache.lowerings import is_lowered_by_tvm_or_graphgrad
+from ..codegen.cache.lowerings import is_lowered_by_tvm_or_graphgrad
 
 _KERNEL_CALL = tvm.ir.Op.get("relax.call_tir")
 
 
-def with_lowered_ops(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in which kernels are called in the place of ops, as ``LegalizeOps`` does."""
+@compiler_pass(Phase.GRAPH, to=Phase.KERNELS)
+def legalize_ops(mod: tvm.IRModule) -> tvm.IRModule:
+    """Call kernels in the place of ops, as ``LegalizeOps`` does."""
     known = _Known()
     lowerings = {name: known.remembering(function) for name, function in LEGALIZATIONS.items()}
     for op in _called_ops(mod):

@@ -16,6 +16,8 @@ import tvm
 import tvm_ffi
 from tvm import relax, te
 
+from ...ir.passes import Phase, compiler_pass
+from ...ir.rewrite import map_functions, replace_body
 from ...ir.tensor import accumulator_dtype, type_shape
 from ...memory.effect_order import may_write
 from ...ops.legalize.linalg import matrix_product
@@ -24,19 +26,19 @@ _MATMUL = "relax.matmul"
 _PERMUTATION = "relax.permute_dims"
 
 
-def with_permutations_inside(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module in which matrix products read, and write, what was permuted around them.
+@compiler_pass(Phase.GRAPH, targets=("llvm",))
+def fold_permutations(mod: tvm.IRModule) -> tvm.IRModule:
+    """Have matrix products read, and write, what was permuted around them.
 
-    Runs on ops, before they become kernels. A function that may overwrite memory stays as it is:
+    A function that may overwrite memory stays as it is:
     what is permuted may then change before it is multiplied.
     """
     builder = relax.BlockBuilder(mod)
-    for name, func in mod.functions.items():
-        if isinstance(func, relax.Function) and not may_write(func.body):
-            changed = _Permutations(builder, func).function()
-            if not changed.same_as(func):
-                builder.update_func(name, changed)
-    return builder.get()
+
+    def changed(_: Any, func: relax.Function) -> relax.Function:
+        return func if may_write(func.body) else _Permutations(builder, func).function()
+
+    return map_functions(mod, changed, builder)
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,7 @@ class _Permutations:
             for block in self._func.body.blocks
         ]
         body = relax.SeqExpr(_drop_unread(blocks, self._func), self._func.body.body)
-        old = self._func
-        return relax.Function(
-            old.params, body, old.ret_ty, old.is_pure, attrs=old.attrs, span=old.span
-        )
+        return replace_body(self._func, body)
 
     def _changed(self, bindings: Sequence[Any]) -> Iterator[Any]:
         # What another block has permuted may be known there alone.

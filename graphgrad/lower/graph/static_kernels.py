@@ -12,10 +12,13 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import relax, tirx
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlockRealize
 
 from ...fallback.walk import identity
 from ...ir.calls import data_of
+from ...ir.loops import block
+from ...ir.passes import Phase, compiler_pass
+from ...ir.rewrite import map_functions, map_kernels
 from ...ir.visits import replace_nodes, visit_nodes
 from ...ops.define import OPAQUE
 from .long_indices import lengthen_indices
@@ -23,19 +26,17 @@ from .long_indices import lengthen_indices
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
 
-def with_static_kernels(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module that calls, where the caller's shapes say what they are, static kernels."""
+@compiler_pass(
+    Phase.GRAPH, before={"FuseOps": "it aborts where a kernel is symbolic and what it reads is not"}
+)
+def specialize_kernels(mod: tvm.IRModule) -> tvm.IRModule:
+    """Call static kernels where the caller's shapes say what they are."""
     called = _called_kernels(mod)
     if not called:
         return mod
     mod = _normalize_kernels(mod, called)
     mutator = _Calls(mod)
-    for variable, function in mod.functions.items():
-        if isinstance(function, relax.Function):
-            changed = mutator.visit_expr(function)
-            if not changed.same_as(function):
-                mutator.builder_.update_func(variable, changed)
-    return mutator.builder_.get()
+    return map_functions(mod, lambda _, func: mutator.visit_expr(func), mutator.builder_)
 
 
 def _called_kernels(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
@@ -54,10 +55,13 @@ def _called_kernels(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
 
 def _normalize_kernels(mod: tvm.IRModule, called: list[tvm.ir.GlobalVar]) -> tvm.IRModule:
     """Return a module whose called kernels have what TVM's own have: blocks and long indices."""
-    changed = mod.clone()
-    for variable in called:
-        changed.update_func(variable, lengthen_indices(_wrap_in_block(mod[variable])))
-    return changed
+    names = {variable.name_hint for variable in called}
+
+    def changed(variable: Any, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
+        is_called = variable.name_hint in names
+        return lengthen_indices(_wrap_in_block(kernel)) if is_called else kernel
+
+    return map_kernels(mod, changed)
 
 
 def _wrap_in_block(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -67,8 +71,7 @@ def _wrap_in_block(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if isinstance(kernel.body, SBlockRealize):
         return kernel
-    root = SBlockRealize([], True, SBlock([], [], [], "root", kernel.body))
-    return kernel.with_body(root).with_attr(OPAQUE)
+    return kernel.with_body(block("root", kernel.body)).with_attr(OPAQUE)
 
 
 @relax.expr_functor.mutator

@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import relax
 
 from ...errors import GraphGradError, LoweringError
+from ...ir.passes import Phase, compiler_pass
 
 _HOST_OPS = "relax.run."
 """How the functions in Python begin that TVM leaves some ops to."""
@@ -18,6 +19,7 @@ _READING = ("relax.run.assert_op", "relax.run.print")
 """Those of them that only read, wherever a tensor is."""
 
 
+@compiler_pass(Phase.MACHINE)
 def refuse_unlowered(mod: tvm.IRModule) -> None:
     """Raise if an op is left that the virtual machine has no instruction for.
 
@@ -42,6 +44,11 @@ def refuse_unlowered(mod: tvm.IRModule) -> None:
         )
 
 
+@compiler_pass(
+    Phase.MACHINE,
+    targets=("cuda",),
+    after={"refuse_unlowered": "what no target has is the first thing to say"},
+)
 def refuse_host_ops(mod: tvm.IRModule) -> None:
     """Raise if an op is left to a function of TVM that returns a tensor of the host.
 

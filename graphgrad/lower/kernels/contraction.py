@@ -15,7 +15,7 @@ from ...ir.kernel_structure import (
     Load,
     Stage,
     buffer_of,
-    sequence,
+    statements_of,
     static,
     stride,
     substitute_values,
@@ -142,7 +142,7 @@ def contraction_of(stage: Stage, realize: Any) -> Contraction | None:
     if operands(stage) is None or not _starts_at_zero(realize.block):
         return None
     block = realize.block
-    store = substitute_values(sequence(block.body)[0], fixed_iterators(realize))
+    store = substitute_values(statements_of(block.body)[0], fixed_iterators(realize))
     term = _product(store.value, stage)
     extents = {v.var: v.dom.extent for v in block.iter_vars if static(v.dom.extent) is None}
     return Contraction(

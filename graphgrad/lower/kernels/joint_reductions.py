@@ -18,18 +18,21 @@ from ...ir.kernel_structure import (
     is_among,
     loop_nest,
     replace_statements,
-    sequence,
     stages,
+    statements_of,
     substitute_values,
 )
+from ...ir.loops import loop, sequence
+from ...ir.passes import Phase, compiler_pass
 from .contraction import reuses_operands
 
 _MOST = 4
 """Results of one reduction: they are kept in registers, several vectors of each."""
 
 
-def with_joint_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel, made of stages, in which sibling reductions are one block.
+@compiler_pass(Phase.FUSED, over="kernel", targets=("llvm",))
+def join_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Make one block of the sibling reductions of a kernel that is made of stages.
 
     Siblings have the same loops, read a tensor together, and do not depend on each other. Sums of
     products are left alone: contractions have schedules of their own.
@@ -37,7 +40,9 @@ def with_joint_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     found = stages(func)
     if found is None:
         return func
-    statements = dict(zip([s.name for s in found], sequence(func.body.block.body), strict=True))
+    statements = dict(
+        zip([s.name for s in found], statements_of(func.body.block.body), strict=True)
+    )
     order = [stage.name for stage in found]
     current = {stage.name: stage for stage in found}
     for name in list(order):
@@ -118,13 +123,13 @@ def _joint(one: Any, other: Any) -> Any:
         [*block.reads, *map(ours, added.reads)],
         [*block.writes, *map(ours, added.writes)],
         block.name_hint,
-        tirx.SeqStmt([*binds, *stores]),
-        init=tirx.SeqStmt([*sequence(block.init), *map(ours, sequence(added.init))]),
+        sequence(*binds, *stores),
+        init=sequence(*statements_of(block.init), *map(ours, statements_of(added.init))),
         annotations=block.annotations,
     )
     statement = SBlockRealize(first.iter_values, first.predicate, whole)
-    for loop in reversed(loops):
-        statement = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, statement)
+    for outer in reversed(loops):
+        statement = loop(outer.loop_var, outer.extent, statement, outer.kind, outer.min)
     return statement
 
 
@@ -136,7 +141,7 @@ def _nest(statement: Any) -> tuple[list[Any], Any]:
 
 def _parts(body: Any) -> list[Any]:
     """Return a block's statements, each value bound before it is stored."""
-    statements = sequence(body)
+    statements = statements_of(body)
     if any(isinstance(statement, tirx.Bind) for statement in statements):
         return statements
     parts = []

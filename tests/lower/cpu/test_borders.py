@@ -7,7 +7,7 @@ from tvm import te, tirx
 
 from graphgrad.fallback import create_prim_func
 from graphgrad.ir.kernel_structure import buffer_of, stages
-from graphgrad.lower.cpu.borders import borders_of, with_reads_inside
+from graphgrad.lower.cpu.borders import borders_of, read_inside_borders
 from graphgrad.lower.cpu.contraction import blocks_of
 from tests.lower.kernel_programs import tensor
 
@@ -65,6 +65,6 @@ def test_maps_that_never_read_a_border(shift, inside):
     x = tensor(10)
     copy = padded(x)
     doubled = te.compute((9,), lambda i: copy[i + shift] * 2, name="doubled")
-    func = with_reads_inside(create_prim_func([x, doubled]))
+    func = read_inside_borders(create_prim_func([x, doubled]))
     reads = stages(func)[1].loads
     assert all(str(buffer_of(load).name) == ("x" if inside else "padded") for load in reads)

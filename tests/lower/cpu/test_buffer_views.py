@@ -8,7 +8,7 @@ from tvm.ir import Range
 from tvm.s_tir import SBlock
 
 from graphgrad.ir.arrays import to_tensor
-from graphgrad.ir.kernel_structure import Load, sequence
+from graphgrad.ir.kernel_structure import Load, statements_of
 from graphgrad.lower.cpu.buffer_views import BufferView, block_of, joined, replace_nests, restated
 from tests.lower.kernel_programs import tensor
 
@@ -20,7 +20,7 @@ def doubled(extent):
 
 def halves(func):
     """Restate the one stage of a kernel as one over its even elements, then one over its odd."""
-    (nest,) = sequence(func.body.block.body)
+    (nest,) = statements_of(func.body.block.body)
     block = block_of(nest)
     whole, (iterator,) = block.body.buffer, block.iter_vars
     nests, stand_ins = [], []
@@ -83,7 +83,7 @@ def test_values():
 def test_regions_cover_what_is_stored():
     func = doubled(7)
     apart, stand_ins = halves(func)
-    for digit, nest in enumerate(sequence(joined(apart.body, stand_ins).block.body)):
+    for digit, nest in enumerate(statements_of(joined(apart.body, stand_ins).block.body)):
         block = block_of(nest)
         ((one,),) = [region.region for region in block.writes]
         assert tvm.sym.Analyzer().can_prove_equal(one.min, block.iter_vars[0].var * 2 + digit)

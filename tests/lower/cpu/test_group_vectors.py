@@ -8,8 +8,8 @@ from tvm import relax, te, tirx, topi
 import graphgrad as gg
 from graphgrad.ir.kernel_structure import stages, stride
 from graphgrad.ir.visits import visit_nodes
-from graphgrad.lower.cpu.group_vectors import with_group_vectors
-from graphgrad.lower.cpu.plain_indices import with_plain_indices
+from graphgrad.lower.cpu.group_vectors import vectorize_groups
+from graphgrad.lower.cpu.plain_indices import simplify_indices
 from graphgrad.lower.pipeline import lower
 from tests.labels import label
 from tests.lower.kernel_programs import HOST, run, tensor
@@ -54,8 +54,8 @@ def sums_by_group(shape, term, name="sums", dtype="float32"):
 
 def changed(inputs, outputs):
     """Return the stages of a kernel, before and behind."""
-    func = with_plain_indices(te.create_prim_func([*inputs, *outputs]))
-    return stages(func), stages(with_group_vectors(func))
+    func = simplify_indices(te.create_prim_func([*inputs, *outputs]))
+    return stages(func), stages(vectorize_groups(func))
 
 
 def is_smooth(stage):

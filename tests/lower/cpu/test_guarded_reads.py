@@ -9,7 +9,7 @@ import tvm_ffi
 from tvm import relax, te, tirx
 
 import graphgrad as gg
-from graphgrad.lower.cpu.guarded_reads import with_guarded_reads
+from graphgrad.lower.cpu.guarded_reads import guard_reads
 from graphgrad.lower.pipeline import lower
 
 FAR = 1 << 40
@@ -107,7 +107,7 @@ def test_reads_that_stay_inside_are_left_as_they_are():
     for data in (x, z):
         func = te.create_prim_func([data, te.compute(data.shape, partial(fraction, data))])
         assert conjunctions(func)
-        assert with_guarded_reads(func).same_as(func)
+        assert guard_reads(func).same_as(func)
 
 
 @pytest.mark.parametrize("inside", [True, False])
@@ -120,7 +120,7 @@ def test_a_read_under_a_condition_of_its_own_is_judged_under_that(inside):
         return choice(tirx.Or(i > 5, at > 0.0), ONE, ZERO)
 
     func = te.create_prim_func([x, te.compute((12,), element)])
-    assert with_guarded_reads(func).same_as(func) == inside
+    assert guard_reads(func).same_as(func) == inside
 
 
 @pytest.mark.parametrize("shift", [0, 1])
@@ -134,7 +134,7 @@ def test_a_read_that_has_been_made_may_be_made_again(shift):
         return choice(places[i] < 8, tirx.Select(found, ONE, ZERO), ZERO)
 
     func = te.create_prim_func([x, places, te.compute((8,), element)])
-    assert with_guarded_reads(func).same_as(func) == (shift == 0)
+    assert guard_reads(func).same_as(func) == (shift == 0)
 
 
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
@@ -151,7 +151,7 @@ def test_windows_beyond_the_border(layout):
         builder.emit_func_output(result)
     lowered = lower(gg.vjp(builder.get()), gg.target("llvm"))
     kernels = [f for f in lowered.functions.values() if isinstance(f, tirx.PrimFunc)]
-    assert all(with_guarded_reads(kernel).same_as(kernel) for kernel in kernels)
+    assert all(guard_reads(kernel).same_as(kernel) for kernel in kernels)
 
 
 BESIDE = """

@@ -6,7 +6,7 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from graphgrad.lower.cpu.nan import with_vector_nan_tests
+from graphgrad.lower.cpu.nan import vectorize_nan_tests
 from tests.lower.kernel_programs import run, tensor
 
 
@@ -33,7 +33,7 @@ def test_every_kind_of_float(dtype):
     payloads[::7] |= 1  # a NaN of another payload is one still; infinity becomes one
     values = payloads.view(dtype)
     x, y = is_nan(dtype, len(values))
-    result = run([x], [y], values=[values], then=with_vector_nan_tests)
+    result = run([x], [y], values=[values], then=vectorize_nan_tests)
     assert "T.vectorized" in result.text
     assert not calls_of_isnan(result.func)
     np.testing.assert_array_equal(result.scheduled[0], np.isnan(values))
@@ -42,11 +42,11 @@ def test_every_kind_of_float(dtype):
 
 def test_loops_that_are_no_vectors_keep_the_test():
     x, y = is_nan("float32", 7)
-    result = run([x], [y], then=with_vector_nan_tests)
+    result = run([x], [y], then=vectorize_nan_tests)
     assert calls_of_isnan(result.func)
 
 
 def test_kernels_without_the_test_are_left_as_they_are():
     x = te.placeholder((64,), "float32", "x")
     func = te.create_prim_func([x, te.compute((64,), lambda i: x[i] + 1.0)])
-    assert with_vector_nan_tests(func).same_as(func)
+    assert vectorize_nan_tests(func).same_as(func)

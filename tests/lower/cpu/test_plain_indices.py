@@ -4,13 +4,13 @@ import pytest
 from tvm import te, topi
 
 from graphgrad.ir.kernel_structure import stages, stride
-from graphgrad.lower.cpu.plain_indices import with_plain_indices
+from graphgrad.lower.cpu.plain_indices import simplify_indices
 from tests.lower.kernel_programs import run, tensor
 
 
 def steps(out, *inputs):
     """Return how far each load of the last stage moves along the last axis."""
-    stage = stages(with_plain_indices(te.create_prim_func([*inputs, out])))[-1]
+    stage = stages(simplify_indices(te.create_prim_func([*inputs, out])))[-1]
     return [stride(load, stage.axes[-1].var) for load in stage.loads]
 
 
@@ -40,4 +40,4 @@ def test_a_reshape_inside_a_kernel():
 def test_a_kernel_without_divisions_is_the_same():
     x = tensor(8, 64)
     func = te.create_prim_func([x, te.compute((8, 64), lambda i, j: x[i, j] + 1)])
-    assert with_plain_indices(func).same_as(func)
+    assert simplify_indices(func).same_as(func)

@@ -8,7 +8,7 @@ from tvm import te, tirx
 import graphgrad as gg
 from graphgrad.ir.kernel_structure import stages
 from graphgrad.lower.cpu.buffer_views import joined
-from graphgrad.lower.cpu.residues import with_phases_apart
+from graphgrad.lower.cpu.residues import split_residues
 from graphgrad.ops.conv import Window, data_gradient
 from tests.lower.kernel_programs import run, tensor
 
@@ -140,7 +140,7 @@ def test_a_derived_gradient_has_the_same_form():
     )
     (gradient,) = gg.te_gradient(y, [x], ct)
     func = te.create_prim_func([ct, w, gradient])
-    assert len(with_phases_apart(func)[1]) == 4
+    assert len(split_residues(func)[1]) == 4
     run([ct, w], [gradient]).agree()
 
 
@@ -151,7 +151,7 @@ def test_what_is_no_merge_is_left_alone():
         (8, 8), lambda i, j: tirx.if_then_else(i < 4, kept(i, j), kept(j, i)), name="chosen"
     )
     func = te.create_prim_func([x, chosen])
-    same, parts = with_phases_apart(func)
+    same, parts = split_residues(func)
     assert same.same_as(func)
     assert not parts
     assert joined(func.body, parts).same_as(func.body)
@@ -164,12 +164,12 @@ def test_a_merge_over_many_remainders_is_left_alone():
     merged = te.compute(
         (64,), lambda i: tirx.if_then_else(i % 32 == 3, half(i), half(63 - i)), name="merged"
     )
-    assert not with_phases_apart(te.create_prim_func([x, merged]))[1]
+    assert not split_residues(te.create_prim_func([x, merged]))[1]
 
 
 def test_parts_are_stages_of_known_structure():
     inputs, output = strided(*CASES["three"])
-    apart, parts = with_phases_apart(te.create_prim_func([*inputs, output]))
+    apart, parts = split_residues(te.create_prim_func([*inputs, output]))
     found = stages(apart)
     written = [stage.stores[0].buffer for stage in found]
     assert len(parts) == 6

@@ -29,13 +29,13 @@ def opaque(x: T.Buffer((64, 512), "float32"), out: T.Buffer((64, 512), "float32"
 
 
 def test_unknown_structures_are_left_alone():
-    assert cpu.schedule_function(opaque, UNIT).same_as(opaque)
+    assert cpu.schedule_loops(opaque, UNIT).same_as(opaque)
 
 
 def test_functions_of_scalars_are_left_alone():
     x = tensor()
     func = te.create_prim_func([x, topi.exp(x)])
-    assert cpu.schedule_function(func, UNIT).same_as(func)
+    assert cpu.schedule_loops(func, UNIT).same_as(func)
 
 
 def test_scalars_do_not_keep_other_stages_from_schedules():
@@ -55,7 +55,7 @@ def test_scalars_between_a_product_and_its_epilogue():
 
 def test_scheduled_functions_are_left_alone():
     func = add_function().with_attr("tirx.is_scheduled", True)
-    assert cpu.schedule_function(func, UNIT).same_as(func)
+    assert cpu.schedule_loops(func, UNIT).same_as(func)
 
 
 def test_a_failing_schedule_leaves_the_function_alone(monkeypatch):
@@ -64,7 +64,7 @@ def test_a_failing_schedule_leaves_the_function_alone(monkeypatch):
 
     func = add_function()
     monkeypatch.setattr(cpu, "schedule_map", fail)
-    assert cpu.schedule_function(func, UNIT).same_as(func)
+    assert cpu.schedule_loops(func, UNIT).same_as(func)
 
 
 def test_what_tvm_refuses_to_take_apart_is_scheduled_whole(monkeypatch):
@@ -92,32 +92,28 @@ def test_what_tvm_refuses_to_take_apart_is_scheduled_whole(monkeypatch):
 
 def test_attributes_are_kept():
     func = add_function().with_attr("op_pattern", 0)
-    assert cpu.schedule_function(func, UNIT).attrs["op_pattern"] == 0
+    assert cpu.schedule_loops(func, UNIT).attrs["op_pattern"] == 0
 
 
-def test_identical_functions_are_scheduled_once(monkeypatch):
-    seen = []
-    original = cpu.schedule_function
-    monkeypatch.setattr(
-        cpu, "schedule_function", lambda f, *given: seen.append(f) or original(f, *given)
+def test_identical_functions_are_scheduled_once():
+    scheduled = {}
+    first, second = (
+        cpu.schedule_loops(add_function(), UNIT, scheduled=scheduled) for _ in range(2)
     )
-    mod = tvm.IRModule({"a": add_function(), "b": add_function()})
-    scheduled = cpu.schedule_module(mod, HOST)
-    assert len(seen) == 1
-    assert tvm_ffi.structural_equal(scheduled["a"], scheduled["b"])
+    assert first.same_as(second)
 
 
-def test_the_module_given_is_not_changed():
-    mod = tvm.IRModule({"a": add_function()})
-    before = mod.script()
-    assert cpu.schedule_module(mod, HOST).script() != before
-    assert mod.script() == before
+def test_the_kernel_given_is_not_changed():
+    func = add_function()
+    before = func.script()
+    assert cpu.schedule_loops(func, UNIT).script() != before
+    assert func.script() == before
 
 
 def test_schedules_are_the_same_every_time():
     x, w = tensor(4, 16, 8, 8), tensor(32, 16, 3, 3, name="w")
     func = te.create_prim_func([x, w, topi.nn.conv2d_nchw(x, w, 1, 1, 1)])
-    first, second = (cpu.schedule_function(func, UNIT) for _ in range(2))
+    first, second = (cpu.schedule_loops(func, UNIT) for _ in range(2))
     assert tvm_ffi.structural_equal(first, second)
 
 
@@ -135,7 +131,7 @@ def test_what_inlining_binds_is_read_as_a_number():
     wide = te.compute((64,), lambda i: x[i].astype("float32") * 1.7, name="wide")
     rounded = te.compute((64,), lambda i: wide[i].astype("bfloat16").astype("float32"), name="r")
     y = te.compute((64,), lambda i: rounded[i] + rounded[i], name="y")
-    kernel = cpu.schedule_function(create_prim_func([x, y]), UNIT)
+    kernel = cpu.schedule_loops(create_prim_func([x, y]), UNIT)
     (stage,) = stages(kernel)
     assert stage.name == "y"  # the others are inside
     given = np.linspace(-3, 3, 64).astype(ml_dtypes.bfloat16)

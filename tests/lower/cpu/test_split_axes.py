@@ -6,7 +6,7 @@ import pytest
 from tvm import te, tirx
 
 from graphgrad.ir.kernel_structure import stages
-from graphgrad.lower.cpu.split_axes import with_digit_axes
+from graphgrad.lower.cpu.split_axes import split_axes
 from graphgrad.ops.conv import Layouts, Window, convolution, data_gradient, weight_gradient
 from tests.lower.kernel_programs import run, tensor
 
@@ -76,7 +76,7 @@ def test_no_sum_divides(which):
     inputs, output = grouped(which, "last", *SIZES["wide"])
     func = te.create_prim_func([*inputs, output])
     assert any(divides(stage) for stage in stages(func) if stage.reduced)
-    apart, (stand_in,) = with_digit_axes(func)
+    apart, (stand_in,) = split_axes(func)
     assert not any(divides(stage) for stage in stages(apart) if stage.reduced)
     assert len(stand_in.own.shape) == len(stand_in.whole.shape) + 1
 
@@ -126,7 +126,7 @@ def test_an_extent_that_is_no_multiple_is_left_alone():
     k = te.reduce_axis((0, 8), "k")
     y = te.compute((10,), lambda i: te.sum(x(i, k) * w(i // 4, k), axis=k))
     func = te.create_prim_func([x, w, y])
-    same, stand_ins = with_digit_axes(func)
+    same, stand_ins = split_axes(func)
     assert same.same_as(func)
     assert not stand_ins
     run([x, w], [y]).agree()
@@ -136,7 +136,7 @@ def test_a_map_by_groups():
     x, mean = tensor(2, 4, 8, 9), tensor(2, 4, name="mean")
     y = te.compute((2, 32, 9), lambda n, c, h: x(n, c // 8, c % 8, h) - mean(n, c // 8))
     func = te.create_prim_func([x, mean, y])
-    (stage,) = stages(with_digit_axes(func)[0])
+    (stage,) = stages(split_axes(func)[0])
     assert [axis.extent for axis in stage.axes] == [2, 4, 8, 9]
     run([x, mean], [y]).agree()
 
@@ -146,7 +146,7 @@ def test_maps_that_repeat_elements_or_end_in_a_group_are_left_alone():
     repeated = te.compute((12, 8), lambda i, j: x(i // 2, j), name="repeated")
     flat = te.compute((2, 48), lambda i, j: x(j // 8, j % 8), name="flat")
     func = te.create_prim_func([x, repeated, flat])
-    assert with_digit_axes(func)[0].same_as(func)
+    assert split_axes(func)[0].same_as(func)
     run([x], [repeated, flat]).agree()
 
 
@@ -159,5 +159,5 @@ def test_a_map_that_divides_by_a_negative_number_is_left_alone():
 
     y = te.compute((8, 2), place)
     func = te.create_prim_func([x, y])
-    assert with_digit_axes(func)[0].same_as(func)
+    assert split_axes(func)[0].same_as(func)
     run([x], [y]).agree()

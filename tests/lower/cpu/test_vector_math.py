@@ -4,14 +4,13 @@ import math
 
 import numpy as np
 import pytest
-import tvm
 from tvm import te, tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock
 
 from graphgrad.ir.kernel_structure import replace_block_body
 from graphgrad.ir.visits import replace_nodes
-from graphgrad.lower.cpu.vector_math import with_arithmetic, with_vector_mathematics
+from graphgrad.lower.cpu.vector_math import vectorize_math
 from tests.lower.kernel_programs import run as run_kernel
 from tests.lower.kernel_programs import tensor
 
@@ -41,11 +40,7 @@ SPECIAL = {
 
 def run(inputs, outputs, **given):
     """Run a kernel as built, and scheduled and written out."""
-
-    def changed(func):
-        return with_vector_mathematics(tvm.IRModule({"main": func}))["main"]
-
-    return run_kernel(inputs, outputs, then=changed, **given)
+    return run_kernel(inputs, outputs, then=vectorize_math, **given)
 
 
 def computed(name, values):
@@ -144,7 +139,7 @@ def test_values_that_statements_name():
             return replace_block_body(block, body)
 
         func = func.with_body(replace_nodes(func.body, SBlock, both))
-        return with_arithmetic(func)
+        return vectorize_math(func)
 
     runs = run_kernel([x], [y, z], then=named)
     values = runs.stock[0]

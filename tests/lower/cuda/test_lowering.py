@@ -9,7 +9,7 @@ from graphgrad.check import sample_module
 from graphgrad.errors import LoweringError
 from graphgrad.lower.cuda import lowering
 from graphgrad.lower.cuda.compiler import executable_sources
-from graphgrad.lower.cuda.schedule import schedule_module
+from graphgrad.lower.cuda.schedule import schedule_threads
 from graphgrad.lower.pipeline import generate, lower
 from graphgrad.registry.sample import sample, tensor
 from tests.lower.cuda.sources import TARGET, cuda_source
@@ -77,5 +77,5 @@ def test_calls_of_the_host_are_refused_by_name():
     y = te.extern(x.shape, [x], called, dtype="float32")
     kernel = te.create_prim_func([x, y]).with_attr("global_symbol", "sorted_elsewhere")
     with pytest.raises(LoweringError, match=r"sorted_elsewhere.* calls my\.library") as caught:
-        schedule_module(tvm.IRModule({"sorted_elsewhere": kernel}), TARGET)
+        schedule_threads(tvm.IRModule({"sorted_elsewhere": kernel}), TARGET)
     assert "llvm" in str(caught.value)

@@ -11,7 +11,7 @@ from graphgrad.errors import LoweringError
 from graphgrad.lower import pipeline
 from graphgrad.lower.cuda.compiler import executable_sources
 from graphgrad.lower.cuda.rules import RULES, Rule
-from graphgrad.lower.cuda.schedule import SCHEDULED, schedule_module
+from graphgrad.lower.cuda.schedule import SCHEDULED, schedule_threads
 from graphgrad.memory.donation import DONATED, DONATED_DONE
 from graphgrad.models import lenet, mlp, resnet_digits
 from graphgrad.train.forward import LossFunction, form_of
@@ -19,6 +19,7 @@ from graphgrad.train.recipe import recipe
 from graphgrad.train.update import build_step
 from tests import torch_nets
 from tests.lower.cuda.sources import needs_nvcc
+from tests.lower.watching import around
 from tests.peers import peer
 from tests.torch_export import export
 
@@ -84,14 +85,15 @@ def test_every_kernel_is_device_code(network, arch):
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_kernels_that_no_rule_schedules_are_named(count):
-    mod = pipeline._to_kernels(fuse=True)(training_step("mlp"))
+    mod, _ = around("schedule_threads", training_step("mlp"), gpu("sm_90"))
+    mod = mod.clone()
     planted = sorted(kernels(mod))[:count]
     unbound = Rule("unbound", lambda func, _: func)
     for name in kernels(mod):
         if name not in planted:
             del mod[name]
     with pytest.raises(LoweringError) as raised:
-        schedule_module(mod, gpu("sm_90"), rules=[unbound])
+        schedule_threads(mod, gpu("sm_90"), rules=[unbound])
     assert f"{count} kernel(s) would run on the host" in str(raised.value)
     for name in planted:
         assert name in str(raised.value)

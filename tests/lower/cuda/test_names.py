@@ -10,7 +10,7 @@ from tvm import te
 from graphgrad.lower.cuda.compiler import executable_sources
 from graphgrad.lower.cuda.lowering import PIPELINE
 from graphgrad.lower.cuda.names import identifier, identifiers
-from graphgrad.lower.cuda.schedule import schedule_module
+from graphgrad.lower.cuda.schedule import schedule_threads
 from graphgrad.lower.target import target
 
 GPU = target({"kind": "cuda", "arch": "sm_90"})
@@ -44,7 +44,7 @@ def test_a_value_keeps_one_name():
 def test_names_that_become_the_same_stay_apart():
     x, y = te.placeholder((8,), name="a.b"), te.placeholder((8,), name="a_b")
     func = te.create_prim_func([x, y, te.compute((8,), lambda i: x[i] - y[i], name="0")])
-    scheduled = schedule_module(tvm.IRModule({"main": func}), GPU)
+    scheduled = schedule_threads(tvm.IRModule({"main": func}), GPU)
     executable = tvm.compile(scheduled, GPU, tir_pipeline=PIPELINE)
     (source,) = executable_sources(executable)
     (kernel,) = {line for line in source.splitlines() if "__global__" in line and "{" in line}

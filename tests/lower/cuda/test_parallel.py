@@ -10,11 +10,12 @@ from tvm import te, tirx
 from tvm.script import tirx as T
 
 from graphgrad.ir.arrays import to_tensor
-from graphgrad.ir.loops import Nest, extern, fill, loop, sequence
+from graphgrad.ir.loops import parallel, sequence
 from graphgrad.lower.cuda.lowering import check
 from graphgrad.lower.cuda.parallel import bind_parallel_loops, independent_loops
 from graphgrad.lower.cuda.serial import launch_statements
 from graphgrad.ops.cumulative import cumulative
+from graphgrad.ops.opaque_kernel import Nest, extern, fill
 from graphgrad.ops.order import order
 from tests.lower.cuda.running import on_host
 from tests.lower.cuda.sources import TARGET, cuda_source, program
@@ -119,7 +120,7 @@ def test_memory_of_a_thread_is_its_own():
 def test_points_that_take_turns_with_memory_stay_in_one_thread(scope, threads):
     scratch = tirx.decl_buffer((1,), "float64", "scratch", scope=scope)
     write = tirx.BufferStore(scratch, tirx.const(1.0, "float64"), [tirx.const(0, "int64")])
-    statement = loop(5, lambda _: sequence(tirx.AllocBuffer(scratch), write), True)
+    statement = parallel(5, lambda _: sequence(tirx.AllocBuffer(scratch), write))
     loops, _ = independent_loops(statement)
     assert sum(int(found.extent) for found in loops) == threads
 
@@ -127,12 +128,11 @@ def test_points_that_take_turns_with_memory_stay_in_one_thread(scope, threads):
 def test_loops_within_loops_that_depend_on_them_stay_serial():
     def build(ins, outs):
         (out,) = outs
-        return loop(
+        return parallel(
             4,
-            lambda i: loop(
-                i + 1, lambda j: tirx.BufferStore(out, tirx.const(1.0, "float64"), [i, j]), True
+            lambda i: parallel(
+                i + 1, lambda j: tirx.BufferStore(out, tirx.const(1.0, "float64"), [i, j])
             ),
-            True,
         )
 
     func = prim_func(lambda x: extern("triangle", [(4, 4)], ["float64"], [x], build), (4, 4))
@@ -145,7 +145,7 @@ def test_statements_of_a_kernel_are_launched_one_after_the_other():
     def build(ins, outs):
         (out,) = outs
         zero, one = (tirx.const(value, "float64") for value in (0, 1))
-        again = loop(2, lambda i: tirx.BufferStore(out, out[i, 0] + one, [i, 0]), True)
+        again = parallel(2, lambda i: tirx.BufferStore(out, out[i, 0] + one, [i, 0]))
         return sequence(fill(out, lambda _: zero), again)
 
     func = prim_func(lambda x: extern("twice", [(2, 300)], ["float64"], [x], build), (2, 300))

@@ -37,7 +37,7 @@ def matmul_function():
 
 def names(mod, **options):
     kernels = []
-    schedule.schedule_module(tvm.IRModule(mod), GPU, kernels, **options)
+    schedule.schedule_threads(tvm.IRModule(mod), GPU, kernels, **options)
     return {kernel.name: kernel.rule for kernel in kernels}
 
 
@@ -89,7 +89,7 @@ def test_identical_functions_are_scheduled_once(monkeypatch):
 
 def test_kernels_that_are_alike_write_their_own_parameters():
     mod = tvm.IRModule({name: add_function() for name in ("a", "b")})
-    for func in schedule.schedule_module(mod, GPU).functions.values():
+    for func in schedule.schedule_threads(mod, GPU).functions.values():
         stores = []
         tvm_ffi.structural_walk(func.body, (tvm.tirx.BufferStore, stores.append))
         assert stores and all(store.buffer.same_as(func.params[-1]) for store in stores)
@@ -98,7 +98,7 @@ def test_kernels_that_are_alike_write_their_own_parameters():
 def test_the_module_given_is_not_changed():
     mod = tvm.IRModule({"a": add_function()})
     before = mod.script()
-    assert schedule.schedule_module(mod, GPU).script() != before
+    assert schedule.schedule_threads(mod, GPU).script() != before
     assert mod.script() == before
 
 

@@ -8,7 +8,7 @@ from tvm import te, tirx, topi
 
 from graphgrad.fallback.kernels.expressions import kernel_of
 from graphgrad.ir.arrays import to_tensor
-from graphgrad.lower.cuda.sorting import with_sorting_on_device
+from graphgrad.lower.cuda.sorting import sort_on_device
 from tests.lower.kernel_programs import HOST, tensor
 
 X = np.random.default_rng(0).integers(-3, 3, (5, 7)).astype("float32")  # with ties
@@ -35,7 +35,7 @@ def module(build):
 @pytest.mark.parametrize("name", SORTING)
 def test_order(name):
     mod, outputs = module(SORTING[name])
-    own = with_sorting_on_device(mod)
+    own = sort_on_device(mod)
     assert "tvm.contrib.sort" in mod.script() and "tvm.contrib.sort" not in own.script()
     results = []
     for each in (mod, own):
@@ -54,7 +54,7 @@ def test_not_a_number_comes_last():
     mod, _ = module(SORTING["sort"])
     given, result = X.copy(), to_tensor(np.zeros_like(X))
     given[:, 2] = np.nan
-    tvm.compile(with_sorting_on_device(mod), HOST)["main"](to_tensor(given), result)
+    tvm.compile(sort_on_device(mod), HOST)["main"](to_tensor(given), result)
     np.testing.assert_array_equal(result.numpy(), np.sort(given, 1))
 
 
@@ -68,4 +68,4 @@ def other_function(x):
 @pytest.mark.parametrize("build", [topi.exp, other_function], ids=["none", "another function"])
 def test_what_does_not_sort_is_left_alone(build):
     mod, _ = module(build)
-    assert tvm_ffi.structural_equal(with_sorting_on_device(mod), mod)
+    assert tvm_ffi.structural_equal(sort_on_device(mod), mod)

@@ -9,7 +9,7 @@ from tvm import relax, te, tirx
 
 import graphgrad as gg
 from graphgrad.ir.arrays import to_tensor
-from graphgrad.lower.fusion.accumulate import with_early_sums
+from graphgrad.lower.fusion.accumulate import accumulate_early
 from graphgrad.lower.pipeline import generate, lower
 from graphgrad.lower.target import target
 from graphgrad.memory.allocation import PAGE, allocated_bytes, scratch_bytes
@@ -200,7 +200,7 @@ def test_sums_follow_their_gradients():
         wrt=["x1", "x2"],
         grad_req="add",
     )
-    early = with_early_sums(mod)["main_vjp"]
+    early = accumulate_early(mod)["main_vjp"]
     names = [binding.var.name for block in early.body.blocks for binding in block.bindings]
     later = names.index("x2_accumulated")
     assert later < names.index("x1_accumulated") - 2

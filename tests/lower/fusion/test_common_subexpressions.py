@@ -3,7 +3,7 @@
 import pytest
 from tvm import relax
 
-from graphgrad.lower.fusion import with_shared_results
+from graphgrad.lower.fusion import share_results
 from tests.lower.fusion.programs import called, kernels
 
 op = relax.op
@@ -15,7 +15,7 @@ def twice(compute):
 
 
 def count(build, *types):
-    return len(called(with_shared_results(kernels(build, *types))))
+    return len(called(share_results(kernels(build, *types))))
 
 
 def test_a_sum_is_computed_once():

@@ -6,8 +6,8 @@ from tvm import relax, te
 
 from graphgrad.ir.kernel_structure import stages
 from graphgrad.lower.cpu.schedule import may_repeat
-from graphgrad.lower.fusion import with_siblings_joined
-from graphgrad.lower.kernels.joint_reductions import with_joint_reductions
+from graphgrad.lower.fusion import fuse_siblings
+from graphgrad.lower.kernels.joint_reductions import join_reductions
 from tests.lower.fusion.programs import called, fused, kernels, noted
 from tests.lower.kernel_programs import run as run_kernel
 from tests.lower.kernel_programs import tensor
@@ -19,7 +19,7 @@ ROW = ((1024,), "float32")
 
 
 def joined(build, *types):
-    return with_siblings_joined(fused(noted(kernels(build, *types))), may_repeat)
+    return fuse_siblings(fused(noted(kernels(build, *types))), may_repeat)
 
 
 def both(first, second):
@@ -143,7 +143,7 @@ def test_sums_of_nothing_are_written():
 
 def test_a_pair_in_one_kernel_becomes_one_block():
     x, sums, squares = pair_of_sums(64, 48)
-    (stage,) = stages(with_joint_reductions(te.create_prim_func([x, sums, squares])))
+    (stage,) = stages(join_reductions(te.create_prim_func([x, sums, squares])))
     assert len(stage.stores) == 2
 
 
@@ -157,7 +157,7 @@ def test_half_precision(dtype, count):
         (6,), lambda i: te.max(x[i, other_k].astype("float32") * x[i, other_k], axis=other_k)
     )
     func = te.create_prim_func([x, one, other])
-    assert len(stages(with_joint_reductions(func))) == count
+    assert len(stages(join_reductions(func))) == count
     values = np.random.default_rng(0).standard_normal((6, 5)).astype(dtype)
     sums, largest = run_kernel([x], [one, other], values=[values]).scheduled
     wide = values.astype("float32")
@@ -172,4 +172,4 @@ def test_contractions_are_left_to_their_schedules():
     one = te.compute((64, 48), lambda i, j: te.sum(x[i, k] * w[k, j], axis=k))
     other = te.compute((64, 48), lambda i, j: te.sum(x[i, other_k] * v[other_k, j], axis=other_k))
     func = te.create_prim_func([x, w, v, one, other])
-    assert with_joint_reductions(func).same_as(func)
+    assert join_reductions(func).same_as(func)

@@ -5,7 +5,7 @@ import pytest
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.lower.fusion import with_repeated_maps
+from graphgrad.lower.fusion import recompute_maps
 from tests.lower.fusion.programs import called, fused, kernels, noted
 from tests.running import function, run
 
@@ -15,7 +15,7 @@ ROW = ((1024,), "float32")
 
 
 def repeated(build, *types):
-    return fused(with_repeated_maps(noted(kernels(build, *types))))
+    return fused(recompute_maps(noted(kernels(build, *types))))
 
 
 def read_twice(make):
@@ -170,7 +170,7 @@ def test_copies_of_a_long_chain_grow_no_faster_than_it():
 
     def copies(length):
         mod = noted(kernels(build(length), LARGE))
-        return len(called(with_repeated_maps(mod))) - len(called(mod))
+        return len(called(recompute_maps(mod))) - len(called(mod))
 
     assert copies(2) == 1
     assert copies(120) < 120 * 24  # without a bound, 120 · 119 / 2

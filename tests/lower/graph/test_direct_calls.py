@@ -5,7 +5,7 @@ from tvm import relax
 
 import graphgrad as gg
 from graphgrad.ir.rewrite import bindings_of, rebuilt, replace_body
-from graphgrad.lower.graph.direct_calls import with_direct_calls
+from graphgrad.lower.graph.direct_calls import resolve_closures
 from tests.lower import aliasing
 from tests.lower.op_names import op_names
 
@@ -44,14 +44,14 @@ def direct_calls(mod):
 def test_a_closure_made_here_is_called_directly():
     mod = lifted(called_twice)
     assert "relax.make_closure" in op_names(mod["main"])
-    first, second = direct_calls(with_direct_calls(mod))
+    first, second = direct_calls(resolve_closures(mod))
     assert first.op == second.op
     for called in (first, second):
         assert len(called.args) == 2  # its own argument, and what is captured
         assert called.ty == TENSOR
     invoked = "relax.invoke_pure_closure"
     assert invoked in op_names(mod["main"])
-    assert invoked not in op_names(with_direct_calls(mod)["main"])
+    assert invoked not in op_names(resolve_closures(mod)["main"])
 
 
 def test_a_closure_is_known_by_another_name():
@@ -75,7 +75,7 @@ def test_a_closure_is_known_by_another_name():
 
     body = rebuilt(rebuilt(mod["main"].body, named_again), by_alias)
     mod["main"] = replace_body(mod["main"], body)
-    assert len(direct_calls(with_direct_calls(mod))) == 2
+    assert len(direct_calls(resolve_closures(mod))) == 2
 
 
 def test_what_is_called_computes_what_it_did():
@@ -91,10 +91,10 @@ def test_a_closure_that_comes_from_elsewhere_stays_one():
     with builder.function("main", [closure, x]):
         builder.emit_func_output(builder.emit(relax.Call(closure, [x])))
     mod = builder.get()
-    tvm.ir.assert_structural_equal(with_direct_calls(mod), mod)
+    tvm.ir.assert_structural_equal(resolve_closures(mod), mod)
 
 
 @pytest.mark.parametrize("build", [lambda b, x: b.emit(op.sin(x)), lambda b, x: x])
 def test_functions_without_closures_stay_as_they_are(build):
     mod = lifted(build)
-    tvm.ir.assert_structural_equal(with_direct_calls(mod), mod)
+    tvm.ir.assert_structural_equal(resolve_closures(mod), mod)

@@ -6,7 +6,7 @@ import tvm
 from tvm import relax
 
 from graphgrad.lower.graph import legalize as repeated
-from graphgrad.lower.graph.legalize import _Known, with_lowered_ops
+from graphgrad.lower.graph.legalize import _Known, legalize_ops
 from graphgrad.ops.legalize import LEGALIZATIONS
 from tests.labels import label
 from tests.lower.programs import machine, module, random_tensors, tensor_type
@@ -36,7 +36,7 @@ def program():
 
 
 def test_the_module_is_that_of_tvm(program):
-    ours = with_lowered_ops(program)
+    ours = legalize_ops(program)
     expected = relax.transform.LegalizeOps(LEGALIZATIONS)(program)
     tvm.ir.assert_structural_equal(ours, expected)
     names = [variable.name_hint for variable in expected.functions]
@@ -60,7 +60,7 @@ def test_symbolic_extents_are_told_apart():
     n, m = (tvm.tirx.Var(name, "int64") for name in "nm")
     mod = module(symbolic, tensor_type(n, 2), tensor_type(m, 2))
     expected = relax.transform.LegalizeOps(LEGALIZATIONS)(mod)
-    tvm.ir.assert_structural_equal(with_lowered_ops(mod), expected)
+    tvm.ir.assert_structural_equal(legalize_ops(mod), expected)
     results = machine(mod)["main"](*random_tensors((3, 2), (5, 2)))
     assert [result.shape for result in results] == [(3, 2), (5, 2), (3, 2)]
 
@@ -113,12 +113,12 @@ def test_a_lowering_that_sees_values_is_asked_each_time():
 def test_what_somebody_else_has_registered_is_left_to_tvm(is_known, monkeypatch):
     given = {}
 
-    def legalize_ops(lowerings):
+    def stock(lowerings):
         given.update(lowerings)
         return lambda mod: mod
 
     monkeypatch.setattr(repeated, "is_lowered_by_tvm_or_graphgrad", lambda _: is_known)
-    monkeypatch.setattr(relax.transform, "LegalizeOps", legalize_ops)
-    with_lowered_ops(module(lambda _, x: op.exp(x), tensor_type(3)))
+    monkeypatch.setattr(relax.transform, "LegalizeOps", stock)
+    legalize_ops(module(lambda _, x: op.exp(x), tensor_type(3)))
     assert ("relax.exp" in given) == is_known
     assert set(given) - {"relax.exp"} == set(LEGALIZATIONS)

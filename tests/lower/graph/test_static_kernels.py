@@ -8,7 +8,7 @@ from tvm import relax, te, tirx
 from tvm.script import tirx as T
 
 import graphgrad as gg
-from graphgrad.lower.graph.static_kernels import with_static_kernels
+from graphgrad.lower.graph.static_kernels import specialize_kernels
 from tests.running import function, run
 
 F32 = "float32"
@@ -76,7 +76,7 @@ def extents(kernel):
 
 
 def test_each_shape_gets_a_kernel_and_equal_calls_share_one():
-    mod = with_static_kernels(calling(doubled(), [(3, 2), (5, 2), (3, 2)]))
+    mod = specialize_kernels(calling(doubled(), [(3, 2), (5, 2), (3, 2)]))
     first, second, third = called(mod)
     assert first == third != second
     assert extents(mod[first]) == [[3, 2], [3, 2]]
@@ -84,14 +84,14 @@ def test_each_shape_gets_a_kernel_and_equal_calls_share_one():
 
 
 def test_static_kernels_compute_the_same():
-    mod = with_static_kernels(calling(doubled(), [(3, 2), (5, 2)]))
+    mod = specialize_kernels(calling(doubled(), [(3, 2), (5, 2)]))
     x, y = np.arange(6.0, dtype=F32).reshape(3, 2), np.ones((5, 2), F32)
     for given, result in zip((x, y), run(mod, "main", x, y), strict=True):
         np.testing.assert_array_equal(result, 2 * given)
 
 
 def test_scalars_become_numbers_and_stay_parameters():
-    mod = with_static_kernels(calling(tiled(), [(2,)], scalars=(6, 3), result=(6,)))
+    mod = specialize_kernels(calling(tiled(), [(2,)], scalars=(6, 3), result=(6,)))
     (name,) = called(mod)
     assert extents(mod[name]) == [[2], [], [], [6]]
     names = []
@@ -104,7 +104,7 @@ def test_scalars_become_numbers_and_stay_parameters():
 
 def test_calls_of_symbolic_shape_are_left_alone():
     mod = calling(doubled(), [(tirx.Var("rows", "int64"), 2)])
-    tvm.ir.assert_structural_equal(with_static_kernels(mod), mod)
+    tvm.ir.assert_structural_equal(specialize_kernels(mod), mod)
 
 
 def test_symbolic_kernel_between_static_ones_is_fused():

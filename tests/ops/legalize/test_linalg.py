@@ -11,6 +11,7 @@ from graphgrad.check import flat
 from graphgrad.errors import ArgumentError
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ops.einsum import parse
+from graphgrad.ops.legalize import LEGALIZATIONS
 from tests.running import F64, function, run
 
 op = relax.op
@@ -58,7 +59,7 @@ def test_products_of_three_operands_are_taken_two_at_a_time():
     y = run(mod, "main", *arrays)[0]
     np.testing.assert_allclose(y, arrays[0] @ arrays[2] @ arrays[1], atol=1e-10)
     with gg.target("llvm"):
-        lowered = relax.transform.LegalizeOps(gg.lower.legalize.LEGALIZATIONS)(mod)
+        lowered = relax.transform.LegalizeOps(LEGALIZATIONS)(mod)
     loops = [str(f).count("T.axis.reduce") for f in lowered.functions.values()]
     assert max(loops[:-1] or loops) <= 1
 

@@ -10,7 +10,7 @@ import tvm
 from tvm import tirx
 from tvm.tirx import ForKind
 
-from .nest import ceiling, loop, loops, together, variable
+from ....ir.loops import ceil_div, loop, loops, sequence, variable
 from .plan import Plan
 
 _MIN_HEAP_BYTES = 1024
@@ -67,8 +67,8 @@ def registers_of(plan: Plan, dtype: str) -> Registers:
     slice_bytes = tvm.DataType(dtype).itemsize
     for extent in inner:
         slice_bytes *= extent
-    count = ceiling(first, max((_MIN_HEAP_BYTES - 1) // slice_bytes, 1))
-    length = ceiling(first, count)
+    count = ceil_div(first, max((_MIN_HEAP_BYTES - 1) // slice_bytes, 1))
+    length = ceil_div(first, count)
     sizes = [min(length, first - start) for start in range(0, first, length)]
     buffers = [tirx.decl_buffer([size, *inner], dtype, "registers") for size in sizes]
     return Registers(tuple(buffers), length)
@@ -112,7 +112,7 @@ def each_element(
         if guard is not None:
             body = tirx.IfThenElse(guard(places), body, None)
         parts.append(loops(zip(rows, lengths, strict=True), body, kind))
-    return together(*parts)
+    return sequence(*parts)
 
 
 def _parts(plan: Plan, registers: Registers | None) -> Iterator[tuple[int, list[int], Any]]:

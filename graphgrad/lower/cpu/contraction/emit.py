@@ -21,10 +21,10 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from ....ir.kernel_structure import linear_coefficient, substitute_values, uses
+from ....ir.loops import block, loops, sequence, variable
 from ...kernels.contraction import Contraction, known
 from .elements import Place, Registers, each_element, registers_of
 from .frame import Frame
-from .nest import block, loops, together, variable
 from .pack import Panels, filled, panels_of
 from .plan import Loop, Plan
 from .prefetch import prefetch_later_terms, prefetch_next_rows
@@ -51,8 +51,9 @@ def emit(contraction: Contraction, plan: Plan, result_store: ResultStore) -> Any
     statement, buffers = emitter.nest()
     return block(
         "contraction",
-        together(*fills, statement),
-        [*(one.buffer for one in panels.values()), *buffers],
+        *fills,
+        statement,
+        buffers=[*(one.buffer for one in panels.values()), *buffers],
     )
 
 
@@ -86,16 +87,16 @@ class _Emitter:
         body = frame.around([*plan.blocks, *plan.tiles], self._tile(frame, sums, scope))
         if plan.blocks:
             clear = frame.renewed(plan.tiles)
-            body = together(clear.around(plan.tiles, self._clear(clear, sums, scope)), body)
+            body = sequence(clear.around(plan.tiles, self._clear(clear, sums, scope)), body)
         if not plan.parts:
             last = frame.renewed(plan.tiles)
-            body = together(body, last.around(plan.tiles, self._store_sums(last, sums, scope)))
-            return frame.in_parallel(across, block("task", body, [sums]), self._kind), []
+            body = sequence(body, last.around(plan.tiles, self._store_sums(last, sums, scope)))
+            return frame.in_parallel(across, block("task", body, buffers=[sums]), self._kind), []
         last = Frame(self._contraction, plan)
         total = last.in_parallel(
             [*plan.tasks, *plan.tiles], self._store_sums(last, sums, scope), self._kind
         )
-        return together(frame.in_parallel(across, body, self._kind), total), [sums]
+        return sequence(frame.in_parallel(across, body, self._kind), total), [sums]
 
     def _partial_sums(self, scope: Sequence[Loop]) -> Any:
         lengths = [length for _, length in self._plan.rows]
@@ -129,7 +130,7 @@ class _Emitter:
             else:
                 steps.append(self._store_elements(frame, got))
             buffers.append(tile)
-        return block("tile", together(*steps), buffers)
+        return block("tile", *steps, buffers=buffers)
 
     def _gathered(self) -> tuple[Any, _Element, _Element]:
         """Return a buffer for a whole tile, and what puts registers there and gets them back.
@@ -151,15 +152,15 @@ class _Emitter:
     def _terms(self, frame: Frame, term: Any) -> Any:
         """Return the loops that add all terms to a tile, and fetch what is read next."""
         plan = self._plan
-        term = together(*prefetch_later_terms(self._contraction, plan, frame), term)
+        term = sequence(*prefetch_later_terms(self._contraction, plan, frame), term)
         if plan.fetched is None:
             return frame.around(plan.terms, term, plan.unrolled)
         line = frame.around(plan.terms[-1:], term)
         fetch = prefetch_next_rows(self._contraction, plan, frame)
-        return frame.around(plan.terms[:-1], together(fetch, line))
+        return frame.around(plan.terms[:-1], sequence(fetch, line))
 
     def _term(self, frame: Frame, add: _Element, registers: Registers) -> Any:
-        """The statement that adds one term to all elements of a tile, where it is inside the factors.
+        """The statement that adds a term to each element of a tile, where it is inside the factors.
 
         Most often it is for all rows, which is asked once. Otherwise each row asks for itself.
         """
@@ -218,7 +219,7 @@ class _Emitter:
         )
 
     def _add_element(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> _Element:
-        """The statement that adds an element to the partial sums; the first and only one is stored."""
+        """The statement that adds an element to the partial sums; an only one is stored."""
         tile = [frame.tile(one) for one in scope]
 
         def add(place: Place) -> Any:
@@ -230,7 +231,7 @@ class _Emitter:
         return add
 
     def _store_sums(self, frame: Frame, sums: Any, scope: Sequence[Loop]) -> Any:
-        """The statement that adds up the partial sums of one tile, part after part, and hands it over."""
+        """The statement that adds up a tile's partial sums, part after part, and hands it over."""
         parts: list[dict[Loop, int]] = [{}]
         for one in self._plan.parts:
             assert one.trips is not None

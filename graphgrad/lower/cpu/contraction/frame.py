@@ -10,8 +10,8 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from ....ir.kernel_structure import Axis
+from ....ir.loops import ceil_div, fused, loop, variable
 from ...kernels.contraction import Contraction, known
-from .nest import ceiling, fused, loop, variable
 from .plan import Loop, Plan
 
 
@@ -119,14 +119,14 @@ class Frame:
     def _trips(self, one: Loop) -> Any:
         """Return the number of trips of a loop: what is left of the axis, where that is less."""
         if one.trips is None:
-            return ceiling(self.contraction.extent(one.axis), one.step)
+            return ceil_div(self.contraction.extent(one.axis), one.step)
         along = [other for other in self._loops if other.axis is one.axis]
         unit = along[-1].step
-        left: Any = ceiling(known(one.axis), unit) * unit
+        left: Any = ceil_div(known(one.axis), unit) * unit
         for outer in along[: along.index(one)]:
             if isinstance(left, int) and (left % outer.step == 0 or left < outer.step):
                 left = min(left, outer.step)
             else:
                 passed = self.tile(outer) * outer.step
                 left = tirx.min(self.number(outer.step), left - passed)
-        return ceiling(left, one.step)
+        return ceil_div(left, one.step)

@@ -9,10 +9,10 @@ from dataclasses import replace
 import tvm
 
 from ....ir.kernel_structure import Axis, volume
+from ....ir.loops import ceil_div
 from ...kernels.contraction import Contraction, known
 from ..map import MIN_PARALLEL_TRIPS
 from ..vector_unit import VectorUnit
-from .nest import ceiling
 from .plan import Loop, Plan
 from .prefetch import next_tile_loop
 from .store import ResultStore
@@ -183,15 +183,15 @@ class _Planner:
         size = self._panel_bytes(terms)
         if in_parts:
             size = sum(self._factor_bytes(axes, terms) for axes in self._both)
-        count = ceiling(size, CACHE)
+        count = ceil_div(size, CACHE)
         if count == 1:
             return [], terms
         long = [(one, one.trips) for one in terms if one.trips is not None and one.trips >= count]
         if not long:
             return [], terms
         cut, trips = max(long, key=lambda one: self._step(one[0].axis))
-        length = ceiling(trips, count)
-        block = Loop(cut.axis, length, ceiling(trips, length))
+        length = ceil_div(trips, count)
+        block = Loop(cut.axis, length, ceil_div(trips, length))
         rest = Loop(cut.axis, 1, length)
         return [block], [rest if one is cut else one for one in terms]
 
@@ -204,7 +204,7 @@ class _Planner:
         loops = {}
         for axis in spatial:
             length = lengths.get(axis.var, 1)
-            trips = None if axis.extent is None else ceiling(axis.extent, length)
+            trips = None if axis.extent is None else ceil_div(axis.extent, length)
             loops[axis.var] = Loop(axis, length, trips)
         panel = [a for a in spatial if self._in(a, self._panel_axes) and a is not tile.vector]
         rows = [a for a in spatial if not self._in(a, self._panel_axes)]
@@ -301,7 +301,7 @@ def _split_loop(loop: Loop, inner: int) -> tuple[Loop, Loop]:
     """Return a loop as two, the inner one with so many trips."""
     assert loop.trips is not None
     return (
-        Loop(loop.axis, loop.step * inner, ceiling(loop.trips, inner)),
+        Loop(loop.axis, loop.step * inner, ceil_div(loop.trips, inner)),
         Loop(loop.axis, loop.step, inner),
     )
 

@@ -10,10 +10,10 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from ....ir.kernel_structure import Axis, substitute_values
+from ....ir.loops import ceil_div, fused, loop, loops, variable
 from ...kernels.contraction import Contraction, known
-from .nest import ceiling, fused, loop, loops, variable
+from ..register_transpose import SIDES, transpose_square
 from .plan import Plan
-from .register_transpose import SIDES, turned
 
 _BLOCK_TERMS = 16
 """Terms along one axis that are copied together, for all panels: they share lines or pages."""
@@ -72,7 +72,7 @@ def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> 
     terms = {one.axis.var: one.axis for one in plan.terms}  # an axis may have two loops
     inner = [one for one in terms.values() if any(one is axis for axis in used)]
     length = plan.length(axis)
-    tiles = ceiling(axis.extent, length)
+    tiles = ceil_div(axis.extent, length)
     shape = [*(one.extent for one in outer), tiles, *(one.extent for one in inner), length]
     buffer = tirx.decl_buffer(shape, contraction.dtype, "panels")
     return Panels(factor, axis, buffer, outer, inner)
@@ -111,7 +111,7 @@ def _copy_nest(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKi
             within.append((term, count))
         else:
             within.append((at[one.var], count))
-    across.append((tile, ceiling(axis.extent, length)))
+    across.append((tile, ceil_div(axis.extent, length)))
     indices = {**at, axis.var: _index(plan, axis, tile, place)}
     value = substitute_values(contraction.factors[panels.factor], indices)
     body = tirx.BufferStore(panels.buffer, value, panels.at(indices, tile, place).indices)
@@ -161,9 +161,9 @@ def _transpose_nest(
     tile, strip, run, number = (
         variable(name, dtype) for name in ("tile", "strip", "run", "number")
     )
-    squares = ceiling(known(along), side)
-    runs = ceiling(squares, _SQUARES_PER_RUN)
-    length = ceiling(squares, runs)
+    squares = ceil_div(known(along), side)
+    runs = ceil_div(squares, _SQUARES_PER_RUN)
+    length = ceil_div(squares, runs)
     start = (run * length + number) * side
     if runs * length * side > known(along):
         start = tirx.min(start, tirx.const(known(along) - side, dtype))
@@ -171,7 +171,7 @@ def _transpose_nest(
     others = [one for one in (*panels.outer, *panels.inner) if one is not along]
     around = [
         *((at[one.var], one.extent) for one in others),
-        (tile, ceiling(axis.extent, plan.length(axis))),
+        (tile, ceil_div(axis.extent, plan.length(axis))),
         (strip, plan.length(axis) // side),
         (run, runs),
     ]
@@ -186,7 +186,7 @@ def _transpose_nest(
         indices = panels.at({**at, along.var: start + column}, tile, place).indices
         return tirx.BufferStore(panels.buffer, values, indices)
 
-    body = turned(contraction.dtype, dtype, side, read, store)
+    body = transpose_square(contraction.dtype, dtype, side, read, store)
     return fused(around, loop(number, length, body), kind)
 
 

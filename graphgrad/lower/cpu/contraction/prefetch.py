@@ -14,9 +14,9 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from ....ir.kernel_structure import substitute_values
+from ....ir.loops import loops, variable
 from ...kernels.contraction import Contraction
 from .frame import Frame
-from .nest import loops, variable
 from .plan import Loop, Plan
 
 _L2_LOCALITY = 2

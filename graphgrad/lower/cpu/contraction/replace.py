@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import tvm_ffi
 from tvm import tirx
 
-from ....ir.kernel_structure import Stage, is_among, loop_nest, replace_statements, sequence, volume
+from ....ir.kernel_structure import (
+    Stage,
+    is_among,
+    loop_nest,
+    replace_statements,
+    statements_of,
+    volume,
+)
 from ...kernels.contraction import contraction_of
 from ...kernels.epilogue import Epilogue
 from ..map import SMALL
@@ -76,7 +83,7 @@ def nest_of(
 
 def blocks_of(root: Any) -> dict[str, Any]:
     """Return the blocks of a kernel's stages, by name."""
-    nests = [loop_nest(statement) for statement in sequence(root.block.body)]
+    nests = [loop_nest(statement) for statement in statements_of(root.block.body)]
     return {str(nest[1].block.name_hint): nest[1] for nest in nests if nest is not None}
 
 
@@ -92,7 +99,7 @@ def replace_stages(root: Any, nests: Mapping[str, Any], epilogues: Sequence[Epil
         What the nests compute besides.
     """
     dropped = {epilogue.stage.name for epilogue in epilogues}
-    named = [(_name(statement), statement) for statement in sequence(root.block.body)]
+    named = [(_name(statement), statement) for statement in statements_of(root.block.body)]
     kept = [(nests.get(name, own), own) for name, own in named if name not in dropped]
     body = [statement for statement, _ in kept if statement is not None]
     unread = [own for statement, own in kept if statement is None]

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import tvm_ffi
 from tvm import tirx
 
-from ....ir.kernel_structure import Load, Stage, sequence, static, stride, substitute_values
+from ....ir.kernel_structure import Load, Stage, statements_of, static, stride, substitute_values
 from ...kernels.contraction import fixed_iterators
 from ...kernels.epilogue import Epilogue
 
@@ -47,7 +47,7 @@ class PlainStore:
     once = False
 
     def __init__(self, realize: Any) -> None:
-        store = sequence(realize.block.body)[0]
+        store = statements_of(realize.block.body)[0]
         self._store = substitute_values(store, fixed_iterators(realize))
 
     def step(self, axis: Any) -> int | None:
@@ -71,7 +71,7 @@ class EpilogueStore:
         self._taken = epilogue.taken
         self._along = epilogue.along
         self._fixed = fixed_iterators(realize)
-        self._store = sequence(realize.block.body)[0]
+        self._store = statements_of(realize.block.body)[0]
         self.once = any(_is_like(load.source, self._store.buffer) for load in self._others())
 
     def step(self, axis: Any) -> int | None:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import tvm
 
 from ....ir.kernel_structure import Axis, linear_coefficient, volume
+from ....ir.loops import ceil_div
 from ...kernels.contraction import Contraction
 from ..vector_unit import VectorUnit
-from .nest import ceiling
 from .store import ResultStore
 
 CACHE = 5 << 17
@@ -189,7 +189,7 @@ def _rows(axes: Sequence[Axis], most: int) -> Iterator[tuple[tuple[Axis, int], .
 def _lengths(axis: Axis, most: int) -> list[int]:
     """Return lengths that cut an axis into tiles as equal as possible."""
     extent = volume([axis])
-    even = {ceiling(extent, ceiling(extent, n)) for n in range(2, most + 1)}
+    even = {ceil_div(extent, ceil_div(extent, n)) for n in range(2, most + 1)}
     return sorted(n for n in even if 1 < n <= most)
 
 
@@ -203,7 +203,7 @@ def _cycles(contraction: Contraction, tile: Tile, in_vectors: bool, operation: f
     tiles, ragged = 1, 0
     for axis in contraction.spatial:
         length = lengths.get(axis.var, 1)
-        tiles *= ceiling(volume([axis]), length)
+        tiles *= ceil_div(volume([axis]), length)
         ragged += axis is not tile.vector and volume([axis]) % length != 0
     terms = volume(contraction.reduced)
     adding = tiles * terms * (_step_cycles(contraction, tile) * operation + _STEP_CYCLES)

@@ -1,5 +1,5 @@
 """Kernels joined: maps that touch the same tensors, and maps that do the same to different ones."""
 
-from .maps import with_flat_maps_told, with_maps_together
+from .maps import fuse_horizontally, mark_flat_maps
 
-__all__ = ["with_flat_maps_told", "with_maps_together"]
+__all__ = ["fuse_horizontally", "mark_flat_maps"]

@@ -21,6 +21,7 @@ from tvm import tirx
 
 from ....ir.kernel_calls import variables_of
 from ....ir.kernel_structure import Load, substitute_values
+from ....ir.loops import sequence
 from ....ir.visits import replace_nodes
 from .flat import FlatMap
 
@@ -154,22 +155,15 @@ class Formula:
         known = known | {_element(i, self.dtypes[i]): value for i, value in enumerate(cells)}
         statements = _kept(self.values, known, keep)
         # Whatever is loaded has been loaded before the first store.
-        return _in_order(
-            [*statements, *(store(cell, substitute_values(v, known)) for cell, v in self.stores)]
+        return sequence(
+            *statements, *(store(cell, substitute_values(v, known)) for cell, v in self.stores)
         )
 
     @cached_property
     def _statement(self) -> Any:
         ends = [tirx.Evaluate(value) for _, value in self.stores]
         binds = [tirx.Bind(var, value) for var, value in (*self.numbers, *self.values)]
-        return _in_order([*binds, *ends])
-
-
-def _in_order(statements: Sequence[Any]) -> Any:
-    """Return statements as one: TVM refuses sequences of none, which nobody reads, and of one."""
-    if len(statements) > 1:
-        return tirx.SeqStmt(list(statements))
-    return statements[0] if statements else tirx.Evaluate(tirx.const(0, "int32"))
+        return sequence(*binds, *ends)
 
 
 class Chain:

@@ -19,7 +19,7 @@ from ....ir.kernel_structure import (
     is_among,
     is_conditional,
     loop_nest,
-    sequence,
+    statements_of,
     static,
     uses,
 )
@@ -69,7 +69,7 @@ def flat_map(kernel: tirx.PrimFunc) -> FlatMap | None:
         return None
     if not all(tirx.is_buffer_var(param) for param in kernel.params):
         return None
-    statements = sequence(root.block.body)
+    statements = statements_of(root.block.body)
     stores = [store for store in map(_store, statements) if store is not None]
     known = [*kernel.params, *root.block.alloc_buffers]
     lengths = {_length(buffer) for buffer in known if buffer.shape}

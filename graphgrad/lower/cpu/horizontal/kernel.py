@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import tirx
 
+from ....ir.loops import index, load, registers, store
 from ....ops.tensor_table import Rows, kernel, loop_over_rows
 from .chain import Formula
 
@@ -36,24 +37,23 @@ def kernel_of(
     numbers = [tirx.decl_buffer((), dtype, f"scalar{i}") for i, dtype in enumerate(scalars)]
     rows = [
         [
-            tirx.decl_buffer([tirx.const(extent, "int64") for extent in shape], dtype, "tensor")
+            tirx.decl_buffer(list(map(index, shape)), dtype, "tensor")
             for shape, dtype in zip(row, formula.dtypes, strict=True)
         ]
         for row in shapes
     ]
-    first, known = formula.first([tirx.BufferLoad(number, []) for number in numbers], _once)
+    first, known = formula.first([load(number, []) for number in numbers], _once)
 
-    def element(buffers: list[Any], index: Any, lane: Any) -> Any:
+    def element(buffers: list[Any], place: Any, lane: Any) -> Any:
         def keep(value: Any) -> tuple[list[Any], Any]:
             # The loops that use it are right behind: so it is a register in them, and no more.
-            buffer = _local(_LANES, value)
-            store = tirx.BufferStore(buffer, value, [lane])
-            return [tirx.AllocBuffer(buffer), store], buffer[lane]
+            buffer = registers("value", [_LANES], str(value.ty))
+            return [tirx.AllocBuffer(buffer), store(buffer, [lane], value)], buffer[lane]
 
         return formula.statement(
             known,
-            [tirx.BufferLoad(buffer, [index]) for buffer in buffers[: formula.given]],
-            lambda cell, value: tirx.BufferStore(buffers[cell], value, [index]),
+            [load(buffer, [place]) for buffer in buffers[: formula.given]],
+            lambda cell, value: store(buffers[cell], [place], value),
             keep,
         )
 
@@ -65,12 +65,7 @@ def kernel_of(
 
 def _once(value: Any) -> tuple[list[Any], Any]:
     """Return the statements that keep a value for all threads, and what reads it."""
-    buffer, read = _local(1, value), tirx.Var("number", str(value.ty.dtype))
-    zero = tirx.const(0, "int64")
-    store = tirx.BufferStore(buffer, value, [zero])
-    return [tirx.AllocBuffer(buffer), store, tirx.Bind(read, buffer[zero])], read
-
-
-def _local(extent: int, value: Any) -> Any:
-    """Return a buffer for values, of which registers become."""
-    return tirx.decl_buffer((tirx.const(extent, "int64"),), str(value.ty), "value", scope="local")
+    buffer, read = registers("value", [1], str(value.ty)), tirx.Var("number", str(value.ty.dtype))
+    first = [index(0)]
+    kept = [tirx.AllocBuffer(buffer), store(buffer, first, value)]
+    return [*kept, tirx.Bind(read, load(buffer, first))], read

@@ -4,10 +4,9 @@ The update of a network moves each parameter by a few maps over its elements, an
 one. Here the maps that share tensors become one loop, and loops that do the same to different
 tensors become one kernel over all of them.
 
-Runs on scheduled kernels, once donation has decided which results overwrite arguments. Calls are
-joined only where no kernel of some size is called between them, so that nothing is kept much longer
-than it was; and only where no call writes what another one, with which it changes places, reads or
-writes.
+Calls are joined only where no kernel of some size is called between them, so that nothing is kept
+much longer than it was; and only where no call writes what another one, with which it changes
+places, reads or writes.
 """
 
 from __future__ import annotations
@@ -23,7 +22,8 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ....ir.kernel_calls import drop_unused_kernels
-from ....ir.rewrite import rebuilt, replace_body
+from ....ir.passes import Phase, compiler_pass
+from ....ir.rewrite import map_kernels, rebuilt, replace_body
 from .calls import FLAT, Calls, Member, Touched
 from .chain import Call, Cell, Chain, Formula
 from .flat import FlatMap, flat_map
@@ -36,39 +36,51 @@ _MAX_CELLS = 16
 """Tensors of a chain: a loop over more is no faster than two."""
 
 
-def with_flat_maps_told(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[int, FlatMap]]:
-    """Return a module whose flat maps are marked, and what they do.
-
-    Runs on kernels before they are scheduled. Equal ones get the same mark.
-    """
+@compiler_pass(
+    Phase.FUSED,
+    targets=("llvm",),
+    provides="flat_maps",
+    after={
+        "fuse_accumulation": "what is marked must not become another kernel",
+        "copy_overlaps": "copies are flat maps too",
+    },
+    because="schedules hide what a map does",
+)
+def mark_flat_maps(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[int, FlatMap]]:
+    """Mark flat maps, equal ones alike, and tell what each does."""
     known: dict[int, FlatMap] = {}
     seen: dict[int, list[tuple[tirx.PrimFunc, int]]] = {}
-    marked = mod.clone()
-    for name, func in mod.functions.items():
-        found = flat_map(func) if isinstance(func, tirx.PrimFunc) else None
+
+    def marked(_: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
+        found = flat_map(func)
         if found is None:
-            continue
+            return func
         same = seen.setdefault(tvm_ffi.structural_hash(func), [])
         number = next((n for f, n in same if tvm_ffi.structural_equal(f, func)), len(known))
         same.append((func, number))
         known.setdefault(number, found)
-        marked.update_func(name, func.with_attr(FLAT, number))
-    return marked, known
+        return func.with_attr(FLAT, number)
+
+    return map_kernels(mod, marked), known
 
 
-def with_maps_together(mod: tvm.IRModule, known: dict[int, FlatMap]) -> tvm.IRModule:
-    """Return a module in which flat maps that follow each other share kernels.
+@compiler_pass(
+    Phase.DONATED,
+    targets=("llvm",),
+    because="donation has decided which results overwrite arguments",
+)
+def fuse_horizontally(mod: tvm.IRModule, flat_maps: dict[int, FlatMap]) -> tvm.IRModule:
+    """Make one kernel of flat maps that follow each other.
 
     Parameters
     ----------
     mod : IRModule
-        After donation, before calls become instructions.
-    known : dict
+    flat_maps : dict
         What the marked kernels do.
     """
     for name, func in list(mod.functions.items()):
-        if known and isinstance(func, relax.Function):
-            mod = _FlatMapFusion(mod, name, func, known).module()
+        if flat_maps and isinstance(func, relax.Function):
+            mod = _FlatMapFusion(mod, name, func, flat_maps).module()
     return mod
 
 

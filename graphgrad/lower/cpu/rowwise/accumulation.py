@@ -10,7 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from ....ir.kernel_structure import Load, Stage, is_among, sequence, substitute_values
+from ....ir.kernel_structure import Load, Stage, is_among, statements_of, substitute_values
 from ....ir.visits import visit_nodes
 from ....ops.extrema import larger, smaller
 
@@ -62,9 +62,9 @@ class Accumulation:
 
 def accumulations_of(stage: Stage, block: Any) -> list[Accumulation] | None:
     """The accumulation of a reduction; None if the order of its terms may matter."""
-    stores = [s for s in sequence(block.body) if isinstance(s, tirx.BufferStore)]
+    stores = [s for s in statements_of(block.body) if isinstance(s, tirx.BufferStore)]
     bound = bound_values(block)
-    starts = [s for s in sequence(block.init) if isinstance(s, tirx.BufferStore)]
+    starts = [s for s in statements_of(block.init) if isinstance(s, tirx.BufferStore)]
     if len(starts) != len(stores):
         return None
     found = []
@@ -81,7 +81,7 @@ def accumulations_of(stage: Stage, block: Any) -> list[Accumulation] | None:
 def bound_values(block: Any) -> dict[Any, Any]:
     """The values of the variables that a block binds, without others of these."""
     values: dict[Any, Any] = {}
-    for statement in sequence(block.body):
+    for statement in statements_of(block.body):
         if isinstance(statement, tirx.Bind):
             values[statement.var] = substitute_values(statement.value, values)
     return values

@@ -20,7 +20,7 @@ from ....ir.kernel_structure import (
     is_among,
     loop_nest,
     replace_statements,
-    sequence,
+    statements_of,
     static,
     stride,
     substitute_values,
@@ -388,7 +388,7 @@ def insert_chain(root: Any, chain: Chain, statement: Any) -> Any:
     """Return a kernel's root block in which a statement is where a chain's last stage was."""
     kept: list[Any] = []
     last = chain.parts[-1].stage.name
-    for own in sequence(root.block.body):
+    for own in statements_of(root.block.body):
         nest = loop_nest(own)
         name = "" if nest is None else str(nest[1].block.name_hint)
         if not chain.has(name):

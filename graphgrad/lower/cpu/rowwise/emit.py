@@ -21,8 +21,8 @@ from tvm import tirx
 from tvm.tirx import ForKind
 
 from ....ir.kernel_structure import Load, buffer_of, is_among, static, substitute_values, volume
+from ....ir.loops import block, loop, loops, sequence, unravel, variable
 from ....ir.tensor import bits
-from ..contraction.nest import block, loop, loops, together, variable
 from ..map import MIN_PARALLEL_TRIPS
 from ..vector_unit import VectorUnit
 from .accumulation import Accumulation
@@ -81,18 +81,18 @@ class _Emitter:
         # What one vectorized loop alone writes and reads, TVM would shrink to one element of it.
         vectors = [buffer for buffer in self._of_row if int(buffer.shape[0]) > 1]
         touched = map(self._first_touch, vectors)
-        body = together(*touched, *map(self._group, groups(self._chain)))
+        body = sequence(*touched, *map(self._group, groups(self._chain)))
         each = self._number(self._each)
         trips = each
         if self._tasks * self._each != self._chain.rows:
             trips = tirx.min(self._number(self._chain.rows) - self._task * each, each)
-        rows = loop(self._row, trips, block("row", body, self._of_row))
+        rows = loop(self._row, trips, block("row", body, buffers=self._of_row))
         started = [self._first_touch(buffer) for buffer in self._of_task]
         started += [self._clear_sums(*one) for one in self._partial]
-        task = block("task", together(*started, rows), self._of_task)
+        task = block("task", *started, rows, buffers=self._of_task)
         tasks = loop(self._task, self._tasks, task, ForKind.PARALLEL)
         totals = [self._total(*one) for one in self._partial]
-        return block("rows", together(tasks, *totals), [buffer for _, _, buffer in self._partial])
+        return block("rows", tasks, *totals, buffers=[buffer for _, _, buffer in self._partial])
 
     def _number(self, value: int) -> Any:
         return tirx.const(value, self._dtype)
@@ -121,7 +121,7 @@ class _Emitter:
     def _group(self, parts: Sequence[Part]) -> Any:
         """The statement that computes stages that share a walk along the row."""
         if not parts[0].inner:
-            return together(*(self._number_of_row(part) for part in parts))
+            return sequence(*(self._number_of_row(part) for part in parts))
         width = self._width(parts)
         bodies = []
         before, behind = [], []
@@ -140,12 +140,12 @@ class _Emitter:
         def body(at: list[Any], position: Any, lane: Any) -> Any:
             return [statement for one in bodies for statement in one(at, position, lane)]
 
-        return together(*before, self._walk(parts, width, body), *behind)
+        return sequence(*before, self._walk(parts, width, body), *behind)
 
     def _number_of_row(self, part: Part) -> Any:
         """The statement that computes one number of a row from others."""
         (store,) = part.stage.stores
-        return together(*self._stored(part, store, self._with(part, [], part.value), []))
+        return sequence(*self._stored(part, store, self._with(part, [], part.value), []))
 
     def _mapped(self, part: Part) -> _Body:
         (store,) = part.stage.stores
@@ -165,7 +165,7 @@ class _Emitter:
     def _combine_lanes(
         self, part: Part, pairs: Sequence[tuple[Accumulation, Any]], width: int
     ) -> list[Any]:
-        """The statement that makes one result of each accumulator's lanes, by halves, and stores it.
+        """The statement that reduces each accumulator's lanes to one, by halves, and stores it.
 
         The last step has two lanes if it can: a choice between single numbers would be a branch,
         which no processor foresees.
@@ -231,7 +231,7 @@ class _Emitter:
         if self._tasks == 1:
             return stored
         walk = self._walk([part], self._width([part]), added)
-        return together(loop(task, self._tasks - 1, walk), stored)
+        return sequence(loop(task, self._tasks - 1, walk), stored)
 
     def _ended(self, part: Part, one: Accumulation, at: list[Any], value: Any) -> Any:
         """Return the store of a sum over all rows, or of what a map makes of it."""
@@ -284,11 +284,11 @@ class _Emitter:
 
         def at(place: Any, lane: Any) -> Any:
             values = [*names, *[self._number(0)] * (count - 1), place]
-            return together(*body(values, before * length + place, lane))
+            return sequence(*body(values, before * length + place, lane))
 
         steps = self._vectors(length, width, at)
         trips = [volume([axis]) for axis in outer]
-        return loops(zip(names, trips, strict=True), together(*steps))
+        return loops(zip(names, trips, strict=True), sequence(*steps))
 
     def _walked(self, parts: Sequence[Part]) -> int:
         """Return how many of the innermost axes all parts walk through as if they were one.
@@ -358,20 +358,10 @@ class _Emitter:
         row = self._task * self._each + self._row
         rows = [axis for axis in part.stage.axes if any(axis.var.same_as(v) for v in part.rows)]
         values = {axis.var: self._number(0) for axis in part.stage.axes if axis.extent == 1}
-        values.update(zip(part.rows, _split(row, rows), strict=True))
+        indices = unravel(row, [volume([axis]) for axis in rows])
+        values.update(zip(part.rows, indices, strict=True))
         values.update(zip((axis.var for axis in part.inner), at, strict=False))
         return values
-
-
-def _split(position: Any, axes: Sequence[Any]) -> list[Any]:
-    """Return the axes' values at a position in all of their points."""
-    values: list[Any] = []
-    inner = 1
-    for axis in reversed(axes):
-        value = tirx.floordiv(position, inner) if inner > 1 else position
-        inner *= volume([axis])
-        values.append(value if axis is axes[0] else tirx.floormod(value, volume([axis])))
-    return values[::-1]
 
 
 def _offset_body(body: Callable[[Any, Any], Any], first: Any, lane: Any) -> Any:

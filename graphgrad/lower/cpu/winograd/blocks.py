@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from .code import Index, scratch
+from tvm import tirx
+
+from ....ir.loops import Index, Statement, parallel, scratch, serial, store, vectorized
 from .multiply import Panel
 
 
@@ -64,3 +66,17 @@ class Panels:
     def at(self, product: Index, panel: Index, row: Index, column: Index) -> list[Index]:
         """Return the indices of an element, of a column in a panel."""
         return [product * self.stride + (panel * self.rows + row) * self.panel.width + column]
+
+
+def blank(buffer: Any, lanes: int, parts: int = 1) -> Statement:
+    """What fills scratch memory of one axis with zeros, in parts that threads share."""
+    vectors = int(buffer.shape[0]) // (parts * lanes)
+
+    def zeros(first: Index) -> Statement:
+        zero = tirx.const(0, "float32")
+        return vectorized(lanes, lambda lane: store(buffer, [first + lane], zero))
+
+    return parallel(
+        parts,
+        lambda part: serial(vectors, lambda v: zeros((part * vectors + v) * lanes)),
+    )

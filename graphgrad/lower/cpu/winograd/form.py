@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ....ir.kernel_structure import Stage, buffer_of, static, substitute_values
+from ....ir.loops import Index
 from ...kernels.contraction import fixed_iterators, operands
 from ...kernels.pads import Border, Terms, terms_of
 from ..contraction import ResultStore
-from .code import Index
 from .forward import TAPS, Convolution
 from .transforms import Images
 from .weight import WeightGradient

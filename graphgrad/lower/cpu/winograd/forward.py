@@ -8,24 +8,23 @@ from typing import Any
 
 from tvm import tirx
 
-from .blocks import Panels, Rows
-from .code import (
+from ....ir.loops import (
     Index,
     Statement,
-    blank,
-    constant,
+    block,
+    index,
     load,
     parallel,
     scratch,
     sequence,
     serial,
     store,
-    vector,
-    within,
+    vectorized,
 )
+from ..register_transpose import transpose_matrix
+from .blocks import Panels, Rows, blank
 from .cook_toom import Filtering
 from .multiply import Panel, product
-from .register_transpose import turned
 from .transforms import Images, Tiling, results, strip_factors, tap_factors
 
 TAPS = 3
@@ -103,28 +102,25 @@ class ConvolutionKernel:
         taps = Panels.of("tap_factors", self.products, channels, self.panels, self.panel)
         blocks = self.down // rows
 
-        def block(trip: Index) -> Statement:
+        def one_block(trip: Index) -> Statement:
             image, row = tirx.floordiv(trip, blocks) * images, tirx.floormod(trip, blocks) * rows
             part = Part(image, images, row, rows, 0, self.panels)
             tiles = self._tiles(part)
             factors = self._rows("factors", tiles, channels)
             made = self._rows("products", tiles, self.conv.filters)
-            return within(
-                [factors.buffer, made.buffer],
-                sequence(
-                    [
-                        self._each_strip(part, lambda *at: self._strip(part, factors, *at)),
-                        self._multiply(part, factors, taps, made, 0, channels),
-                        self._finished(part, made),
-                    ]
-                ),
+            return block(
+                "scratch",
+                self._each_strip(part, lambda *at: self._strip(part, factors, *at)),
+                self._multiply(part, factors, taps, made, 0, channels),
+                self._finished(part, made),
+                buffers=[factors.buffer, made.buffer],
             )
 
         def weights(panel: Index) -> Statement:
             return self._weights(taps, panel, panel, 0, channels)
 
-        trips = parallel(self.conv.images.count // images * blocks, block)
-        return within([taps.buffer], sequence([parallel(self.panels, weights), trips]))
+        trips = parallel(self.conv.images.count // images * blocks, one_block)
+        return block("scratch", parallel(self.panels, weights), trips, buffers=[taps.buffer])
 
     def by_filters(self, depth: int) -> Statement:
         """Return the kernel in which panels of filters run through all stages one after the other.
@@ -145,26 +141,24 @@ class ConvolutionKernel:
             image, row = tirx.floordiv(trip, self.down), tirx.floormod(trip, self.down)
             return self._strip(whole, factors, image, row)
 
-        def block(panel: Index) -> Statement:
+        def one_block(panel: Index) -> Statement:
             part = Part(0, whole.images, 0, whole.rows, panel, 1)
             taps = Panels.of("tap_factors", self.products, depth, 1, self.panel)
             made = self._rows("products", tiles, width)
 
             def added(i: Index) -> Statement:
                 return sequence(
-                    [
-                        self._weights(taps, 0, panel, i * depth, depth),
-                        self._multiply(part, factors, taps, made, i * depth, depth),
-                    ]
+                    self._weights(taps, 0, panel, i * depth, depth),
+                    self._multiply(part, factors, taps, made, i * depth, depth),
                 )
 
             steps = [serial(channels // depth, added), self._finished(part, made)]
             if depth < channels:
                 steps.insert(0, blank(made.buffer, self.panel.lanes))
-            return within([taps.buffer, made.buffer], sequence(steps))
+            return block("scratch", *steps, buffers=[taps.buffer, made.buffer])
 
         strips = parallel(whole.images * self.down, strip)
-        return within([factors.buffer], sequence([strips, parallel(self.panels, block)]))
+        return block("scratch", strips, parallel(self.panels, one_block), buffers=[factors.buffer])
 
     def _rows(self, name: str, tiles: int, channels: int) -> Rows:
         return Rows.of(name, self.products, tiles, channels, self.panel.lanes)
@@ -188,7 +182,7 @@ class ConvolutionKernel:
 
         def copied(i: Index, j: Index) -> Statement:
             if self.conv.turned:
-                return turned(
+                return transpose_matrix(
                     width,
                     depth,
                     lanes,
@@ -205,9 +199,7 @@ class ConvolutionKernel:
             return tap_factors(
                 self.filtering.taps,
                 lanes,
-                lambda i, j, lane: load(
-                    copy, [constant(i), constant(j), channel, v * lanes + lane]
-                ),
+                lambda i, j, lane: load(copy, [index(i), index(j), channel, v * lanes + lane]),
                 lambda p, lane, value: store(
                     taps.buffer, taps.at(p, panel, channel, v * lanes + lane), value
                 ),
@@ -218,13 +210,13 @@ class ConvolutionKernel:
             depth,
             lambda channel: serial(self.panel.vectors, lambda v: transformed(channel, v)),
         )
-        return within([copy], sequence([copies, transforms]))
+        return block("scratch", copies, transforms, buffers=[copy])
 
     def _row(self, body: Callable[[Index], Statement]) -> Statement:
         """Return loops over the columns of a panel, vector by vector."""
         lanes = self.panel.lanes
         return serial(
-            self.panel.vectors, lambda v: vector(lanes, lambda lane: body(v * lanes + lane))
+            self.panel.vectors, lambda v: vectorized(lanes, lambda lane: body(v * lanes + lane))
         )
 
     def _strip(self, part: Part, factors: Rows, image: Index, row: Index) -> Statement:
@@ -295,7 +287,7 @@ class ConvolutionKernel:
         self, image: Index, y: Index, x: Index, first: Index, value: Callable[[Index], Any]
     ) -> Statement:
         """The statement that stores a vector of results, if it is inside the image."""
-        body = vector(
+        body = vectorized(
             self.panel.lanes, lambda lane: self.conv.put(image, y, x, first + lane, value(lane))
         )
         inside = []

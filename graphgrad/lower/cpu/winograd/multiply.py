@@ -8,19 +8,18 @@ from typing import Any
 
 from tvm import tirx
 
-from .code import (
+from ....ir.loops import (
     Index,
     Statement,
-    constant,
+    block,
+    index,
     load,
     registers,
     sequence,
     serial,
     store,
     unrolled,
-    vector,
-    within,
-    zero,
+    vectorized,
 )
 
 
@@ -53,7 +52,7 @@ def product(
     adds: bool = False,
     at_a_time: int | None = None,
 ) -> Statement:
-    """The statement that computes ``result[i, j] = Σ left[i, t] · right[t, j]`` for one panel of columns.
+    """The statement of ``result[i, j] = Σ left[i, t] · right[t, j]`` for one panel of columns.
 
     Parameters
     ----------
@@ -82,8 +81,8 @@ def product(
 
     parts = [serial(whole, lambda i: tile(i * height, height))]
     if rest:
-        parts.append(tile(constant(whole * height), rest))
-    return sequence(parts)
+        parts.append(tile(index(whole * height), rest))
+    return sequence(*parts)
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,7 @@ class _Tile:
         if at_a_time is None or at_a_time >= terms:
             sums = self._registers("sums")
             body = [self._blank(sums), self._added(sums, 0, terms), self._stored(sums, adds)]
-            return within([sums], sequence(body))
+            return block("scratch", *body, buffers=[sums])
         sums, totals = self._registers("sums"), self._registers("totals")
         chunks = -(-terms // at_a_time)
         length = -(-terms // chunks)
@@ -110,16 +109,14 @@ class _Tile:
         def chunk(i: Index) -> Statement:
             count = length if terms % length == 0 else tirx.min(terms - i * length, length)
             return sequence(
-                [
-                    self._blank(sums),
-                    self._added(sums, i * length, count),
-                    self._each(lambda *at: store(totals, at, load(totals, at) + load(sums, at))),
-                ]
+                self._blank(sums),
+                self._added(sums, i * length, count),
+                self._each(lambda *at: store(totals, at, load(totals, at) + load(sums, at))),
             )
 
         chunks = -(-terms // length)
         body = [self._blank(totals), serial(chunks, chunk), self._stored(totals, adds)]
-        return within([sums, totals], sequence(body))
+        return block("scratch", *body, buffers=[sums, totals])
 
     def _registers(self, name: str) -> Any:
         return registers(name, (self.height, self.panel.vectors, self.panel.lanes))
@@ -130,12 +127,12 @@ class _Tile:
             self.height,
             lambda i: unrolled(
                 self.panel.vectors,
-                lambda v: vector(self.panel.lanes, lambda lane: body(i, v, lane)),
+                lambda v: vectorized(self.panel.lanes, lambda lane: body(i, v, lane)),
             ),
         )
 
     def _blank(self, sums: Any) -> Statement:
-        return self._each(lambda *at: store(sums, at, zero()))
+        return self._each(lambda *at: store(sums, at, tirx.const(0, "float32")))
 
     def _added(self, sums: Any, first: Index, count: Any) -> Statement:
         def add(t: Index) -> Statement:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from ....ir.kernel_structure import Stage, buffer_of
+from ....ir.loops import Statement
 from ...kernels.contraction import operands
 from ...kernels.epilogue import Epilogue
 from ...kernels.pads import Border
 from ..contraction import ResultStore, result_store_of
 from ..vector_unit import VectorUnit
 from .choice import choose_convolution, choose_weight_gradient
-from .code import Statement
 from .form import Sum, convolution_of, weight_gradient_of
 from .forward import ConvolutionKernel
 from .weight import WeightGradientKernel

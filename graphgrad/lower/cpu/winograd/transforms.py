@@ -12,20 +12,18 @@ from typing import Any
 
 from tvm import tirx
 
-from .code import (
+from ....ir.loops import (
     Index,
     Statement,
-    constant,
+    block,
+    index,
     load,
     registers,
     scratch,
-    sequence,
     serial,
     store,
     unrolled,
-    vector,
-    within,
-    zero,
+    vectorized,
 )
 from .cook_toom import Matrix
 
@@ -96,7 +94,7 @@ def strip_factors(
             # A choice, not a selection from what is read: TVM would undo any clamping of the row
             # that follows from the condition.
             inside = tirx.all(row >= 0, row < images.rows)
-            return tirx.if_then_else(inside, value, zero()) if guarded else value
+            return tirx.if_then_else(inside, value, tirx.const(0, "float32")) if guarded else value
 
         def one(column: Index, v: Index) -> Statement:
             return _applied(
@@ -104,7 +102,7 @@ def strip_factors(
                 lanes,
                 lambda tap, lane: read(column + first, tap, v * lanes + lane),
                 lambda i, lane, value: store(
-                    strip, [constant(i), column + first, v * lanes + lane], value
+                    strip, [index(i), column + first, v * lanes + lane], value
                 ),
             )
 
@@ -115,8 +113,11 @@ def strip_factors(
             return []
 
         def one(i: Index, column: Index, v: Index) -> Statement:
-            return vector(
-                lanes, lambda lane: store(strip, [i, column + start, v * lanes + lane], zero())
+            return vectorized(
+                lanes,
+                lambda lane: store(
+                    strip, [i, column + start, v * lanes + lane], tirx.const(0, "float32")
+                ),
             )
 
         return [
@@ -147,7 +148,9 @@ def strip_factors(
         tiling.across,
         lambda across: serial(products, lambda i: serial(vectors, lambda v: columns(across, i, v))),
     )
-    return within([strip], sequence([vertical, *blank(0, first), *blank(last, width), horizontal]))
+    return block(
+        "scratch", vertical, *blank(0, first), *blank(last, width), horizontal, buffers=[strip]
+    )
 
 
 def tap_factors(
@@ -156,7 +159,7 @@ def tap_factors(
     read: Callable[[int, int, Index], Any],
     put: Callable[[Index, Index, Any], Statement],
 ) -> Statement:
-    """The statement that computes the factors of one vector of windows: ``matrix · window · matrixᵀ``.
+    """The statement of the factors of one vector of windows: ``matrix · window · matrixᵀ``.
 
     Parameters
     ----------
@@ -175,7 +178,7 @@ def tap_factors(
             matrix,
             lanes,
             lambda i, lane: read(i, j, lane),
-            lambda i, lane, value: store(half, [constant(i), constant(j), lane], value),
+            lambda i, lane, value: store(half, [index(i), index(j), lane], value),
         )
 
     horizontal = unrolled(
@@ -183,11 +186,11 @@ def tap_factors(
         lambda i: _applied(
             matrix,
             lanes,
-            lambda j, lane: load(half, [i, constant(j), lane]),
+            lambda j, lane: load(half, [i, index(j), lane]),
             lambda j, lane, value: put(i * products + j, lane, value),
         ),
     )
-    return within([half], sequence([*map(column, range(taps)), horizontal]))
+    return block("scratch", *map(column, range(taps)), horizontal, buffers=[half])
 
 
 def results(
@@ -196,7 +199,7 @@ def results(
     read: Callable[[Index, Index], Any],
     put: Callable[[Index, Index, Callable[[Index], Any]], Statement],
 ) -> Statement:
-    """The statement that computes the results of a tile, a vector each: ``matrix · products · matrixᵀ``.
+    """The statement of the results of a tile, a vector each: ``matrix · products · matrixᵀ``.
 
     Parameters
     ----------
@@ -217,7 +220,7 @@ def results(
             matrix,
             lanes,
             lambda i, lane: read(i * products + j, lane),
-            lambda i, lane, value: store(half, [constant(i), j, lane], value),
+            lambda i, lane, value: store(half, [index(i), j, lane], value),
         ),
     )
     horizontal = unrolled(
@@ -225,15 +228,15 @@ def results(
         lambda i: _applied(
             matrix,
             lanes,
-            lambda j, lane: load(half, [i, constant(j), lane]),
-            lambda j, lane, value: store(whole, [i, constant(j), lane], value),
+            lambda j, lane: load(half, [i, index(j), lane]),
+            lambda j, lane, value: store(whole, [i, index(j), lane], value),
         ),
     )
     stored = unrolled(
         outputs,
         lambda i: unrolled(outputs, lambda j: put(i, j, lambda lane: load(whole, [i, j, lane]))),
     )
-    return within([half, whole], sequence([vertical, horizontal, stored]))
+    return block("scratch", vertical, horizontal, stored, buffers=[half, whole])
 
 
 def _applied(
@@ -247,16 +250,16 @@ def _applied(
     taken = registers("taken", (inputs, lanes))
 
     def reading(j: int) -> Statement:
-        return vector(lanes, lambda lane: store(taken, [constant(j), lane], read(j, lane)))
+        return vectorized(lanes, lambda lane: store(taken, [index(j), lane], read(j, lane)))
 
     def value(i: int, lane: Index) -> Any:
-        return _combined(matrix[i], [load(taken, [constant(j), lane]) for j in range(inputs)])
+        return _combined(matrix[i], [load(taken, [index(j), lane]) for j in range(inputs)])
 
     def putting(i: int) -> Statement:
-        return vector(lanes, lambda lane: put(i, lane, value(i, lane)))
+        return vectorized(lanes, lambda lane: put(i, lane, value(i, lane)))
 
     statements = [reading(j) for j in range(inputs)]
-    return within([taken], sequence([*statements, *(putting(i) for i in range(len(matrix)))]))
+    return block("scratch", *statements, *(putting(i) for i in range(len(matrix))), buffers=[taken])
 
 
 def _combined(coefficients: Sequence[Any], terms: Sequence[Any]) -> Any:

@@ -12,8 +12,18 @@ from typing import Any
 
 from tvm import tirx
 
-from .blocks import Panels, Rows
-from .code import Index, Statement, blank, load, parallel, sequence, serial, store, vector, within
+from ....ir.loops import (
+    Index,
+    Statement,
+    block,
+    load,
+    parallel,
+    sequence,
+    serial,
+    store,
+    vectorized,
+)
+from .blocks import Panels, Rows, blank
 from .cook_toom import Filtering, Matrix
 from .multiply import Panel, product
 from .transforms import Images, Tiling, results, strip_factors
@@ -79,7 +89,7 @@ class WeightGradientKernel:
         left, right = self._factors(tiles)
         blocks = self.rows // height
 
-        def block(trip: Index) -> Statement:
+        def one_block(trip: Index) -> Statement:
             first, panel = tirx.floordiv(trip, self.panels) * height, trip % self.panels
             made = Rows.of("products", self.products, height, self.panel.width, self.panel.lanes)
 
@@ -102,21 +112,19 @@ class WeightGradientKernel:
                     v,
                 )
 
-            return within(
-                [made.buffer],
-                sequence(
-                    [
-                        serial(self.products, multiplied),
-                        serial(
-                            height, lambda r: serial(self.panel.vectors, lambda v: finished(r, v))
-                        ),
-                    ]
-                ),
+            return block(
+                "scratch",
+                serial(self.products, multiplied),
+                serial(height, lambda r: serial(self.panel.vectors, lambda v: finished(r, v))),
+                buffers=[made.buffer],
             )
 
         strips = self._strips(left, right, 0, images, 0, self.down)
-        return within(
-            [left.buffer, right.buffer], sequence([strips, parallel(blocks * self.panels, block)])
+        return block(
+            "scratch",
+            strips,
+            parallel(blocks * self.panels, one_block),
+            buffers=[left.buffer, right.buffer],
         )
 
     def by_images(self, images: int, rows: int) -> Statement:
@@ -145,13 +153,11 @@ class WeightGradientKernel:
                 at_a_time=MAX_RUN_PRODUCTS,
             )
 
-        def block(trip: Index) -> Statement:
+        def one_block(trip: Index) -> Statement:
             image, row = tirx.floordiv(trip, blocks) * images, tirx.floormod(trip, blocks) * rows
             return sequence(
-                [
-                    self._strips(left, right, image, images, row, rows),
-                    parallel(self.products * self.panels, multiplied),
-                ]
+                self._strips(left, right, image, images, row, rows),
+                parallel(self.products * self.panels, multiplied),
             )
 
         def finished(trip: Index) -> Statement:
@@ -166,15 +172,12 @@ class WeightGradientKernel:
                 ),
             )
 
-        return within(
-            [left.buffer, right.buffer, made.buffer],
-            sequence(
-                [
-                    blank(made.buffer, self.panel.lanes, self.products),
-                    serial(self.gradient.data.count // images * blocks, block),
-                    parallel(self.rows * self.panels, finished),
-                ]
-            ),
+        return block(
+            "scratch",
+            blank(made.buffer, self.panel.lanes, self.products),
+            serial(self.gradient.data.count // images * blocks, one_block),
+            parallel(self.rows * self.panels, finished),
+            buffers=[left.buffer, right.buffer, made.buffer],
         )
 
     def _factors(self, tiles: int) -> tuple[Rows, Panels]:
@@ -202,7 +205,7 @@ class WeightGradientKernel:
 
             at = image + tirx.floordiv(trip, rows), row + tirx.floormod(trip, rows)
             return sequence(
-                [self._strip(*self.left, *at, put_left), self._strip(*self.right, *at, put_right)]
+                self._strip(*self.left, *at, put_left), self._strip(*self.right, *at, put_right)
             )
 
         return parallel(images * rows, strip)
@@ -221,7 +224,7 @@ class WeightGradientKernel:
         first = panel * self.panel.width + v * lanes
 
         def put(i: Index, j: Index, value: Callable[[Index], Any]) -> Statement:
-            return vector(
+            return vectorized(
                 lanes, lambda lane: self.gradient.put(i, j, row, first + lane, value(lane))
             )
 

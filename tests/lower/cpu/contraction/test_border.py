@@ -8,7 +8,7 @@ from tvm import te, tirx
 
 from graphgrad.fallback import create_prim_func
 from graphgrad.lower.cpu.contraction import replace
-from graphgrad.lower.cpu.schedule import schedule_function
+from graphgrad.lower.cpu.schedule import schedule_loops
 from graphgrad.ops.conv import Layouts, Window, convolution, data_gradient, padded, weight_gradient
 from tests.guarded_memory import guarded_tensor
 from tests.labels import label
@@ -111,7 +111,7 @@ def test_other_dtypes(dtype, of):
     inputs, output = getattr(Layer("same", 2, 9, 33, dtype), of)()
     generator = np.random.default_rng(0)
     values = [rounded(generator.uniform(-1, 1, shape_of(x)), dtype) for x in inputs]
-    func = schedule_function(create_prim_func([*inputs, output]), UNIT)
+    func = schedule_loops(create_prim_func([*inputs, output]), UNIT)
     found = computed(func, values, output)
     inputs, output = getattr(Layer("same", 2, 9, 33, "float64"), of)()
     exact = create_prim_func([*inputs, output])
@@ -125,7 +125,7 @@ def test_other_dtypes(dtype, of):
 def test_no_copy_is_made(name, of):
     inputs, output = getattr(Layer(name, 4, 28, 64), of)()
     func = create_prim_func([*inputs, output])
-    text = schedule_function(func, UNIT).script()
+    text = schedule_loops(func, UNIT).script()
     assert "padded" not in text
     assert "registers" in text
 
@@ -133,7 +133,7 @@ def test_no_copy_is_made(name, of):
 def test_terms_outside_add_nothing():
     """Where a zero of the border would meet an infinite weight."""
     inputs, output = Layer("same", 1, 16, 32).forward()
-    func = schedule_function(create_prim_func([*inputs, output]), UNIT)
+    func = schedule_loops(create_prim_func([*inputs, output]), UNIT)
     weights = np.ones((3, 3, 1, 32), "float32")
     weights[0, 1] = np.inf
     found = computed(func, [np.ones((1, 16, 16, 32), "float32"), weights], output)

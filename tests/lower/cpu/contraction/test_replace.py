@@ -5,7 +5,7 @@ import tvm
 import tvm_ffi
 from tvm import te, topi
 
-from graphgrad.lower.cpu.schedule import schedule_function
+from graphgrad.lower.cpu.schedule import schedule_loops
 from graphgrad.lower.cpu.vector_unit import VectorUnit
 from graphgrad.memory.overwrite import may_overwrite
 from tests.labels import label
@@ -66,7 +66,7 @@ def test_a_chain_of_contractions():
 def test_other_vector_units(unit):
     (a, b), c = product(50, 52, 54)
     func = te.create_prim_func([a, b, c])
-    text = schedule_function(func, unit).script()
+    text = schedule_loops(func, unit).script()
     assert f"T.vectorized({unit.bytes // 4})" in text
     assert f"T.vectorized({UNIT.bytes // 4})" not in text or unit.bytes == UNIT.bytes
 
@@ -86,6 +86,6 @@ def test_a_start_other_than_zero_is_kept():
         return tvm.s_tir.SBlock(*fields)
 
     started = tvm_ffi.structural_map(func.body, (tvm.s_tir.SBlock, with_one))
-    text = schedule_function(func.with_body(started), UNIT).script()
+    text = schedule_loops(func.with_body(started), UNIT).script()
     assert "registers" not in text
     assert "T.float32(1.0)" in text

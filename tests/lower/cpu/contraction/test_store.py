@@ -19,7 +19,7 @@ def test_steps_of_a_plain_store(flip):
 
 
 def result_store_of(build):
-    """Return the result_store of a map behind a matrix product of 20 rows and 30 columns, and its axes."""
+    """Return the store of a map behind a matrix product of 20 rows and 30 columns, and its axes."""
     (a, b), c = product(20, 30, 7)
     old, row = tensor(20, 30, name="old"), tensor(30, name="row")
     func = te.create_prim_func([a, b, old, row, build(c, old, row)])

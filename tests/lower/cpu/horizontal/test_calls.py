@@ -5,7 +5,7 @@ import pytest
 from tvm import relax, te, tirx
 
 from graphgrad.lower.cpu.horizontal.calls import Calls
-from graphgrad.lower.cpu.horizontal.maps import with_flat_maps_told
+from graphgrad.lower.cpu.horizontal.maps import mark_flat_maps
 from tests.lower.programs import machine, random_tensors, tensor_type
 
 
@@ -38,7 +38,7 @@ def called(*types, **in_place):
 
 def members(mod):
     """Return which calls of a module may be joined."""
-    marked, known = with_flat_maps_told(mod)
+    marked, known = mark_flat_maps(mod)
     (name,) = (name for name, func in marked.functions.items() if isinstance(func, relax.Function))
     calls = Calls(marked, name, marked[name], known)
     bindings = [b for block in marked[name].body.blocks for b in block.bindings]

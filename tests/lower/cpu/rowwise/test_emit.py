@@ -8,8 +8,8 @@ from tvm.s_tir import SBlock
 
 from graphgrad.ir.tensor import accumulator_dtype
 from graphgrad.ir.visits import replace_nodes
-from graphgrad.lower.cpu.schedule import schedule_function
-from graphgrad.lower.cpu.vector_math import with_vector_mathematics
+from graphgrad.lower.cpu.schedule import schedule_loops
+from graphgrad.lower.cpu.vector_math import vectorize_math
 from graphgrad.lower.cpu.vector_unit import VectorUnit
 from tests.labels import label
 from tests.lower import kernel_programs as kernels
@@ -66,11 +66,7 @@ def test_a_norm(shape, dtype):
 @pytest.mark.parametrize("shape", EXTENTS, ids=label)
 def test_softmax_with_functions_in_vectors(shape):
     x = tensor(*shape)
-
-    def with_arithmetic(func):
-        return with_vector_mathematics(tvm.IRModule({"main": func}))["main"]
-
-    run([x], [topi.nn.softmax(x)], then=with_arithmetic).agree()
+    run([x], [topi.nn.softmax(x)], then=vectorize_math).agree()
 
 
 @pytest.mark.parametrize("shape", [(64, 1000), (17, 1009), (4, 6, 8, 33)], ids=label)
@@ -124,7 +120,7 @@ def test_a_maximum_that_begins_with_another_value_in_each_row():
         return SBlock(block.iter_vars, block.reads, block.writes, block.name_hint, block.body, init)
 
     func = func.with_body(replace_nodes(func.body, SBlock, begun_by_row))
-    scheduled = schedule_function(func, kernels.UNIT)
+    scheduled = schedule_loops(func, kernels.UNIT)
     values = np.random.default_rng(0).standard_normal((64, 1024)).astype("float32")
     first = 0.1 * np.arange(64, dtype="float32")
     largest = np.maximum(values.max(1), first)[:, None]

@@ -8,7 +8,7 @@ from tvm import te
 
 from graphgrad.ir.kernel_structure import stages
 from graphgrad.lower.cpu.contraction import blocks_of
-from graphgrad.lower.cpu.schedule import schedule_function
+from graphgrad.lower.cpu.schedule import schedule_loops
 from graphgrad.ops.conv import Layouts, Window, convolution, data_gradient, weight_gradient
 from tests.guarded_memory import guarded_tensor
 from tests.lower.kernel_programs import HOST, UNIT, tensor
@@ -97,7 +97,7 @@ def is_filtered(func):
 
 def scheduled(inputs, outputs, winograd=True):
     """Return a function as scheduled for this host."""
-    return schedule_function(te.create_prim_func([*inputs, *outputs]), UNIT, winograd)
+    return schedule_loops(te.create_prim_func([*inputs, *outputs]), UNIT, winograd)
 
 
 def run(func, arrays, shape):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tvm import te, tirx
 
-from graphgrad.lower.cpu.schedule import schedule_function
+from graphgrad.lower.cpu.schedule import schedule_loops
 from graphgrad.lower.cpu.vector_unit import VectorUnit
 from graphgrad.lower.cpu.winograd import choice
 from tests.lower.cpu.winograd.convolutions import (
@@ -42,7 +42,7 @@ LAYERS = [
 @pytest.fixture
 def always(monkeypatch):
     """Minimal filtering wherever it is possible, also where it does not pay."""
-    monkeypatch.setattr(choice, "_GAIN", float("inf"))
+    monkeypatch.setattr(choice, "_MAX_RELATIVE_COST", float("inf"))
 
 
 def check(kind, layer, func=None):
@@ -66,7 +66,7 @@ def cases():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("always")
 def test_values(kind, layer, tile, monkeypatch):
-    monkeypatch.setattr(choice, "_TILES", (tile,))
+    monkeypatch.setattr(choice, "_TILE_SIDES", (tile,))
     check(kind, layer)
 
 
@@ -74,8 +74,8 @@ def test_values(kind, layer, tile, monkeypatch):
 @pytest.mark.usefixtures("always")
 def test_blocks_of_rows_and_of_images(kind, monkeypatch):
     # Tiny caches: several blocks of each kind, and accumulated weights.
-    monkeypatch.setattr(choice, "_WHOLE", 0)
-    for name in ("_BLOCK", "_SUMMED"):
+    monkeypatch.setattr(choice, "_MAX_WHOLE_BYTES", 0)
+    for name in ("_IMAGE_BLOCK_BYTES", "_GRADIENT_BLOCK_BYTES"):
         monkeypatch.setattr(choice, name, 1 << 18)
     check(kind, Layer(4, 16, 16, 32, 32))
     check(kind, Layer(6, 4, 4, 32, 32))
@@ -87,7 +87,7 @@ def test_other_vector_units(kind):
     inputs, output = expression(kind, Layer(2, 7, 7, 32, 16))
     built = te.create_prim_func([*inputs, output])
     for unit in (VectorUnit(bytes=32, registers=16), VectorUnit(bytes=16, registers=32)):
-        check(kind, Layer(2, 7, 7, 32, 16), schedule_function(built, unit))
+        check(kind, Layer(2, 7, 7, 32, 16), schedule_loops(built, unit))
 
 
 @pytest.mark.parametrize("kind", KINDS)

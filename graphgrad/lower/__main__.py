@@ -1,0 +1,87 @@
+"""The passes of lowering as a table: ``python -m graphgrad.lower [--target cuda] [--json]``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..ir.passes import TARGETS, Phase, Pipeline, Step
+from .pipeline import PIPELINES
+
+_INDENT = " " * 8
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Print the passes for a target, in order, with their phases and the reasons for both."""
+    parser = argparse.ArgumentParser(prog="python -m graphgrad.lower", description=main.__doc__)
+    parser.add_argument("--target", choices=TARGETS, default=TARGETS[0], help="the kind of target")
+    parser.add_argument("--json", action="store_true", help="one JSON array, an object a pass")
+    arguments = parser.parse_args(given)
+    rows = list(_rows(PIPELINES[arguments.target]))
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+    else:
+        print("\n".join(line for text in _lines(rows) for line in text.splitlines()))
+
+
+def _rows(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
+    """Yield what is declared of each pass, those that a pass runs itself behind it."""
+    phase = pipeline.start
+    for step in pipeline.steps:
+        yield _row(step, phase, f"{step.number}")
+        inner = [row for each in step.own.runs for row in _rows(each)]
+        for number, row in enumerate(inner, 1):
+            yield {**row, "number": f"{step.number}.{number}"}
+        phase = step.own.to or phase
+
+
+def _row(step: Step, phase: Phase, number: str) -> dict[str, Any]:
+    own = step.own
+    return {
+        "number": number,
+        "phase": phase.name,
+        "leads_to": own.to.name if own.to else None,
+        "name": own.name,
+        "module": own.module,
+        "over": own.over,
+        "targets": own.targets,
+        "if": step.condition,
+        "takes": [parameter.name for parameter in own.takes],
+        "provides": own.provides,
+        "requires": dict(own.requires),
+        "after": dict(own.after),
+        "before": dict(own.before),
+        "because": own.because,
+        "summary": own.summary,
+    }
+
+
+def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    width = max(len(row["name"]) for row in rows)
+    phase = None
+    for row in rows:
+        if row["phase"] != phase:
+            phase = row["phase"]
+            yield f"{phase}: {Phase[phase].value}"
+        place = row["module"].removeprefix("graphgrad.")
+        notes = [
+            f"if {row['if']}" if row["if"] else "",
+            "each kernel" if row["over"] == "kernel" else "",
+            f"{row['targets'][0]} only" if len(row["targets"]) == 1 else "",
+        ]
+        told = ", ".join(filter(None, notes))
+        yield f"  {row['number']:>4}  {row['name']:{width}}  {place}{told and f' ({told})'}"
+        yield f"{_INDENT}{row['summary']}"
+        for relation in ("requires", "after", "before"):
+            for name, reason in row[relation].items():
+                yield f"{_INDENT}{relation} {name}: {reason}"
+        if row["because"]:
+            yield f"{_INDENT}because {row['because']}"
+        if row["provides"]:
+            yield f"{_INDENT}provides {row['provides']}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""From scheduled kernels to machine code: in parallel, and kept between processes."""

@@ -1,0 +1,86 @@
+"""Who compiles: the sources of graphgrad, and the build of TVM."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+_PACKAGE = Path(__file__).parents[3]
+
+_TVM_PACKAGE = Path(tvm.__file__).parent
+
+_TVM_LIBRARY = "tvm_compiler.dll" if sys.platform == "win32" else "libtvm_compiler.*"
+
+_LOAD_TIME = time.time()
+
+_LOADING_SECONDS = 30
+"""How long before that the first module of graphgrad may have been read, at most."""
+
+
+def sources_changed() -> bool:
+    """Return whether sources of graphgrad may have been written after this process read them."""
+    return _changed_since_loaded(_sources(_PACKAGE))
+
+
+@cache
+def sources_digest() -> str | None:
+    """Return a digest of the sources of graphgrad; None if there are none, or none to be read."""
+    digest = hashlib.sha256()
+    paths = _sources(_PACKAGE)
+    for path in paths:
+        try:
+            content = path.read_bytes()
+        except OSError:
+            return None
+        digest.update(f"{path.relative_to(_PACKAGE)} {len(content)}\n".encode())
+        digest.update(content)
+    return digest.hexdigest() if paths else None
+
+
+@cache
+def tvm_identity() -> list[Any] | None:
+    """The identity of a build of TVM; None if that cannot be told.
+
+    Its Python sources decide code too. They are many, so that names, sizes and times stand for
+    them, and they are looked at once in a process.
+    """
+    libraries = sorted(_TVM_PACKAGE.rglob(_TVM_LIBRARY))
+    sources = _sources(_TVM_PACKAGE)
+    if not libraries or not sources or _changed_since_loaded(sources):
+        return None
+    digest = hashlib.sha256()
+    try:
+        for path in [*libraries, *sources]:
+            facts = path.stat()
+            name = path.relative_to(_TVM_PACKAGE)
+            digest.update(f"{name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+    except OSError:
+        return None
+    return [tvm.__version__, tvm_ffi.__version__, digest.hexdigest()]
+
+
+@cache
+def _sources(package: Path) -> list[Path]:
+    """Return the modules of a package, without what editors leave beside them."""
+    return sorted(
+        path
+        for path in package.rglob("*.py")
+        if not any(part.startswith(".") for part in path.relative_to(package).parts)
+    )
+
+
+def _changed_since_loaded(paths: list[Path]) -> bool:
+    """Return whether files were written, or put in place with their old times, or are gone."""
+    try:
+        facts = [path.stat() for path in paths]
+    except OSError:
+        return True
+    latest = max((max(each.st_mtime, each.st_ctime) for each in facts), default=0.0)
+    return latest > _LOAD_TIME - _LOADING_SECONDS

@@ -1,0 +1,222 @@
+"""Entries in a folder of the user's: written whole or not at all, checked when read, bounded.
+
+Any number of processes may use a folder at once. An entry appears under its name in one step, and
+none depends on another, so that whoever loses a race has lost an entry, which is made again.
+
+What is read here is run. So the folder must be the user's own, and closed to the writing of others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ....errors import ArgumentError
+
+SWITCH, FOLDER, SIZE = "GRAPHGRAD_CACHE", "GRAPHGRAD_CACHE_DIR", "GRAPHGRAD_CACHE_SIZE"
+"""Environment variables: ``0`` for no cache, its folder, the megabytes that it may take."""
+
+_DEFAULT_MEGABYTES = 2048
+
+_ENDING, _UNFINISHED = ".entry", ".unfinished"
+
+_MAGIC = b"graphgrad compiled program 1\n"
+_HEADER_BYTES = len(_MAGIC) + hashlib.sha256().digest_size
+
+_ABANDONED_SECONDS = 3600
+"""Age of an unfinished entry whose writer must have died."""
+
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True)
+class Store:
+    """Contents of entries by key, in a folder that takes a limited number of bytes.
+
+    Attributes
+    ----------
+    folder : Path
+        Made when something is first written, for the user alone.
+    most_bytes : int
+        Above it the entries that were used longest ago are dropped.
+    """
+
+    folder: Path
+    most_bytes: int
+
+    def read(self, key: str) -> bytes | None:
+        """Return the content of an entry; None if there is none, or it is damaged and dropped."""
+        if not self._is_safe():
+            return None
+        path = self._path(key)
+        try:
+            written = path.read_bytes()
+        except OSError:
+            return None
+        content = written[_HEADER_BYTES:]
+        if written[:_HEADER_BYTES] != _header(key, content):
+            self._drop(path)
+            return None
+        with contextlib.suppress(OSError):
+            os.utime(path)  # used just now, says the order in which entries are dropped
+        return content
+
+    def write(self, key: str, content: bytes) -> None:
+        """Keep an entry; if the folder cannot take it, say so once and go on without."""
+        if _HEADER_BYTES + len(content) > self.most_bytes:
+            return
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self._is_safe():
+                return
+            descriptor, unfinished = tempfile.mkstemp(_UNFINISHED, dir=self.folder)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(_header(key, content))
+                    file.write(content)
+                os.replace(unfinished, self._path(key))
+            except OSError:
+                self._drop(Path(unfinished))
+                raise
+        except OSError as error:
+            warn_once(
+                f"compiled programs cannot be kept in {self.folder}: {error}; name another folder "
+                f"in the environment variable {FOLDER}, or set {SWITCH}=0"
+            )
+            return
+        self._make_room()
+
+    def sizes(self) -> list[int]:
+        """Return the bytes of each entry."""
+        return [size for _, size, _ in self._entries()]
+
+    def clear(self) -> None:
+        """Drop all entries, those too that somebody is writing."""
+        for path in self._files(_ENDING, _UNFINISHED):
+            self._drop(path)
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}{_ENDING}"
+
+    def _is_safe(self) -> bool:
+        """Return whether nobody else can have written to the folder; say so once if somebody can.
+
+        Where a system has no owners of files, the user's folder is as safe as it can be.
+        """
+        if not hasattr(os, "geteuid"):
+            return True
+        try:
+            facts = self.folder.stat()
+        except OSError:
+            return False
+        if facts.st_uid == os.geteuid() and not facts.st_mode & _OTHERS_MAY_WRITE:
+            return True
+        warn_once(
+            f"compiled programs are not kept: others may write to {self.folder}, or own it; "
+            f"run `chmod 700` on it, or name another folder in the environment variable {FOLDER}"
+        )
+        return False
+
+    def _make_room(self) -> None:
+        for path in self._files(_UNFINISHED):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    self._drop(path)
+        entries = sorted(self._entries())
+        excess = sum(size for _, size, _ in entries) - self.most_bytes
+        for _, size, path in entries:
+            if excess <= 0:
+                break
+            self._drop(path)
+            excess -= size
+
+    def _entries(self) -> Iterator[tuple[float, int, Path]]:
+        """Yield when each entry was last used, its size and its file."""
+        for path in self._files(_ENDING):
+            with contextlib.suppress(OSError):  # somebody else has dropped it
+                facts = path.stat()
+                yield facts.st_mtime, facts.st_size, path
+
+    def _files(self, *endings: str) -> list[Path]:
+        try:
+            return [path for path in self.folder.iterdir() if path.suffix in endings]
+        except OSError:
+            return []
+
+    def _drop(self, path: Path) -> None:
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
+def chosen_store() -> Store | None:
+    """Return where compiled programs are kept, as the environment says; None if they are not.
+
+    They are not where the user has no home directory either, which is said once.
+
+    Raises
+    ------
+    ArgumentError
+        The size is no number, or the folder is in the home directory of a user who has none.
+    """
+    if os.environ.get(SWITCH, "").strip() == "0":
+        return None
+    folder, size = _folder(), _megabytes() << 20
+    if folder is None:
+        warn_once(
+            "compiled programs are not kept for the next process, because there is no home "
+            f"directory; name a folder in the environment variable {FOLDER}, or set {SWITCH}=0"
+        )
+        return None
+    return Store(folder, size)
+
+
+def warn_once(message: str) -> None:
+    """Warn of something that stands in the way of the cache, the first time in a process."""
+    if message not in _warned:
+        _warned.add(message)
+        warnings.warn(message, stacklevel=2)
+
+
+def _folder() -> Path | None:
+    """Return the folder that is named, or the usual one; None if there is no home for that."""
+    named = os.environ.get(FOLDER)
+    if named:
+        try:
+            return Path(named).expanduser()
+        except RuntimeError as error:
+            raise ArgumentError(f"{FOLDER}={named!r} names no folder: {error}") from error
+    is_windows = os.name == "nt"
+    usual = os.environ.get("LOCALAPPDATA" if is_windows else "XDG_CACHE_HOME")
+    within = Path("graphgrad", "cache") if is_windows else Path("graphgrad")
+    if usual:
+        return Path(usual) / within
+    try:
+        home = Path.home()
+    except RuntimeError:
+        return None
+    return (home if is_windows else home / ".cache") / within
+
+
+def _megabytes() -> int:
+    given = os.environ.get(SIZE, "").strip()
+    if not given:
+        return _DEFAULT_MEGABYTES
+    if not given.isdecimal():
+        raise ArgumentError(f"{SIZE}={given!r} must be a whole number of megabytes")
+    return int(given)
+
+
+def _header(key: str, content: bytes) -> bytes:
+    digest = hashlib.sha256(f"{key}\n".encode())
+    digest.update(content)
+    return _MAGIC + digest.digest()

@@ -1,0 +1,146 @@
+"""Loop nests written by hand: kernels whose writes depend on data, or on what was written before.
+
+A tensor expression says what each element *is*; a scatter or a scan says what is *done*, in an
+order. Such a kernel is one opaque block, which no schedule touches; so it brings its own threads: a
+few with much work each for a processor, one for each independent point for a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+
+from ..ir.loops import Statement, index, nested, parallel, serial, store, unravel
+from ..ir.tensor import Dimension
+
+KERNEL = "graphgrad.kernel."
+"""How the tags of these stages begin."""
+
+_SMALL = 1 << 14
+"""Elements below which handing work to other threads costs more than it saves."""
+
+_ENOUGH = 32
+"""Trips of a parallel loop that any number of cores shares evenly enough."""
+
+_CHUNK = 64
+"""Neighboring elements that one thread takes: some cache lines, so that none is fought over."""
+
+_LONG = 1024
+"""What a symbolic extent is taken for when deciding what is worth a thread."""
+
+
+def extern(
+    name: str,
+    shapes: Sequence[Sequence[Dimension]],
+    dtypes: Sequence[str],
+    inputs: Sequence[te.Tensor],
+    build: Callable[[list[Any], list[Any]], Statement],
+    attributes: Mapping[str, Any] | None = None,
+) -> list[te.Tensor]:
+    """Return the outputs of a kernel; `build(inputs, outputs)` writes it, on buffers.
+
+    Where it is to be differentiated as a tensor expression, a restatement is registered for its
+    tag, `KERNEL` and the name (`graphgrad.fallback.externs.register`); it is told by `attributes`,
+    numbers and strings, what the kernel does.
+    """
+    outputs = te.extern(
+        [tuple(shape) for shape in shapes],
+        list(inputs),
+        lambda ins, outs: build(list(ins), list(outs)),
+        dtype=list(dtypes),
+        name=name,
+        tag=f"{KERNEL}{name}",
+        attrs=dict(attributes or {}),
+    )
+    return list(outputs) if isinstance(outputs, list | tuple) else [outputs]
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Loops over a shape in which some neighboring axes run in order, and threads share the rest.
+
+    Attributes
+    ----------
+    shape : sequence of int or expression
+    serial : range
+        The axes whose points one thread visits one after the other, in row-major order.
+    reverse : bool
+        They are visited last to first.
+    work : int or expression
+        Elements that a point stands for.
+    """
+
+    shape: Sequence[Dimension]
+    serial: range
+    reverse: bool = False
+    work: Dimension = 1
+
+    def build(self, body: Callable[[list[Any]], Statement]) -> Statement:
+        """Return the loops; `body` is given the indices of a point."""
+        lead = list(self.shape[: self.serial.start])
+        ordered = list(self.shape[self.serial.start : self.serial.stop])
+        tail = list(self.shape[self.serial.stop :])
+        others = [*lead, *tail]
+
+        def at(place: list[Any], i: list[Any]) -> Statement:
+            return body([*place[: len(lead)], *self._ordered(i), *place[len(lead) :]])
+
+        def inside(before: list[Any], rest: list[Dimension]) -> Statement:
+            return nested(ordered, lambda i: nested(rest, lambda after: at([*before, *after], i)))
+
+        def chunk(trip: Any) -> Statement:
+            *before, number = unravel(trip, shared)
+            start = number * _CHUNK
+            length = tirx.min(index(tail[0]) - start, index(_CHUNK))
+            return nested(ordered, lambda i: serial(length, lambda t: at([*before, start + t], i)))
+
+        is_small = _volume([*self.shape, self.work]) < _SMALL
+        if for_gpu():
+            count = len(others)  # a thread takes a point
+        elif is_small or not others:
+            return nested(lead, lambda before: inside(before, tail))
+        elif not tail or _volume(lead) >= _ENOUGH:
+            count = len(lead)
+        elif len(tail) > 1:
+            count = len(lead) + 1
+        else:  # neighboring elements of the last axis
+            shared = [*lead, tirx.ceildiv(index(tail[0]), index(_CHUNK))]
+            return parallel(_product(shared), chunk)
+        shared, rest = others[:count], others[count:]
+        each = parallel if shared else serial
+        return each(_product(shared), lambda trip: inside(unravel(trip, shared), rest))
+
+    def _ordered(self, indices: list[Any]) -> list[Any]:
+        if not self.reverse:
+            return indices
+        extents = self.shape[self.serial.start : self.serial.stop]
+        return [index(extent) - 1 - i for extent, i in zip(extents, indices, strict=True)]
+
+
+def fill(output: Any, value: Callable[[list[Any]], Any]) -> Statement:
+    """Return loops that write every element of a buffer, each on its own."""
+    rank = len(output.shape)
+    in_order = range(rank - 1, rank) if rank > 1 and not for_gpu() else range(0)
+    nest = Nest(list(output.shape), in_order)
+    return nest.build(lambda indices: store(output, indices, value(indices)))
+
+
+def for_gpu() -> bool:
+    """Return whether the kernel is being lowered for a GPU, which has a thread for each point."""
+    target = tvm.target.Target.current(allow_none=True)
+    return target is not None and str(target.kind.name) == "cuda"
+
+
+def _product(extents: Sequence[Dimension]) -> Any:
+    return math.prod((index(extent) for extent in extents), start=tirx.const(1, "int64"))
+
+
+def _volume(extents: Sequence[Dimension]) -> int:
+    return math.prod(
+        int(extent) if isinstance(extent, int | tirx.IntImm) else _LONG for extent in extents
+    )

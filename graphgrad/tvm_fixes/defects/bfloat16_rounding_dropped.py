@@ -1,0 +1,23 @@
+import numpy as np
+import tvm
+from tvm import te
+
+from ..ledger import Defect
+
+
+def shows() -> bool:
+    x = te.placeholder((1,), "float32", name="x")
+    y = te.compute((1,), lambda i: x[i].astype("bfloat16").astype("float32"), name="y")
+    result = tvm.runtime.tensor(np.zeros(1, "float32"))
+    kernel = tvm.compile(te.create_prim_func([x, y]), "llvm")
+    kernel(tvm.runtime.tensor(np.array([1.001], "float32")), result)
+    return result.numpy()[0] != 1  # the bfloat16 nearest to 1.001
+
+
+DEFECT = Defect(
+    title="[BF16ComputeLegalize] A cast to bfloat16 and back does not round",
+    kind="wrong result",
+    happens='`x.astype("bfloat16").astype("float32")` of 1.001 is 1.001.',
+    expected="1, the nearest bfloat16.",
+    mended_by=("graphgrad.fallback.lowering.wide_floats",),
+)

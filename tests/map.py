@@ -1,0 +1,91 @@
+"""The tests of a path: ``python -m tests.map graphgrad/ops/pool.py`` prints them, for pytest.
+
+    python -m pytest $(python -m tests.map $(git diff --name-only))
+
+``tests/`` mirrors ``graphgrad/``: ``graphgrad/a/b.py`` is tested by ``tests/a/test_b.py``, and a
+folder by the folder. To these come the tests that import the module from elsewhere, directly or
+through a helper of the tests.
+"""
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TESTS = ROOT / "tests"
+
+GENERATED = {"graphgrad/registry": ("registry/test_rules.py", "registry/test_torch.py")}
+"""Tests made of what the files of a folder hold: each rule and its samples."""
+
+
+def find_tests(path: Path) -> list[Path]:
+    """Return the test files of a source file or folder, or of a test file or helper."""
+    path = path.resolve().relative_to(ROOT)
+    if path.parts[0] == "tests":
+        itself = [ROOT / path] if path.name.startswith("test_") else []
+        return sorted({*itself, *_importing(_module(path))})
+    if path.parts[0] not in ("graphgrad", "models"):
+        return []
+    generated = [TESTS / test for test in GENERATED.get(path.parent.as_posix(), ())]
+    return sorted({*_mirrored(path), *generated, *_importing(_module(path))})
+
+
+def _mirrored(path: Path) -> list[Path]:
+    inside = TESTS.joinpath(*path.parts[1 if path.parts[0] == "graphgrad" else 0 :])
+    if path.suffix != ".py":
+        return sorted(inside.rglob("test_*.py"))
+    stem = "" if path.stem == "__init__" else path.stem
+    file = inside.with_name(f"test_{stem}.py")
+    return [file] if file.is_file() else []
+
+
+def _importing(module: str) -> set[Path]:
+    """Return the tests that import a module, or a helper of the tests that does."""
+    found: set[Path] = set()
+    seen: set[str] = set()
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        for file, imported in _imports().items():
+            if name not in imported:
+                continue
+            if file.name.startswith("test_"):
+                found.add(file)
+            else:
+                waiting.append(_module(file.relative_to(ROOT)))
+    return found
+
+
+@cache
+def _imports() -> dict[Path, set[str]]:
+    """What each file below tests/ imports, by full names of modules."""
+    return {file: _imported_by(file) for file in TESTS.rglob("*.py")}
+
+
+def _imported_by(file: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names
+
+
+def _module(path: Path) -> str:
+    """Return the name by which tests import a file: that of models/ is graphgrad.models."""
+    parts = list(path.with_suffix("").parts)
+    if parts[0] == "models":
+        parts.insert(0, "graphgrad")
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+if __name__ == "__main__":
+    if not sys.argv[1:]:
+        sys.exit("usage: python -m tests.map PATH [PATH ...]")
+    chosen = {test for argument in sys.argv[1:] for test in find_tests(Path(argument))}
+    print("\n".join(str(test.relative_to(ROOT)) for test in sorted(chosen)))
