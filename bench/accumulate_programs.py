@@ -13,10 +13,11 @@ from tvm import relax, tirx
 
 import graphgrad as gg
 from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.write import write_program
 from graphgrad.memory.allocation import allocated_bytes, scratch_bytes
 from graphgrad.memory.donation import DONATED
 from graphgrad.models import resnet18, resnet_digits
-from graphgrad.train.forward import FORWARD, LossFunction, build_forward
+from graphgrad.train.forward import FORWARD, Forward, LossFunction, form_of
 from graphgrad.train.update import STEP, build_step
 
 FORMS = ("donated", "copied")
@@ -53,15 +54,16 @@ def layer(compute: Callable[..., Any], data: Any, weights: Sequence[Sequence[int
 def network(small: bool) -> Program:
     """Return the forward pass of a residual network with its loss."""
     model, forward = _forward(small, batch=8)
-    params = [param.name for param in forward.mod[FORWARD].params]
-    return Program(forward.mod, FORWARD, [name for name in params if name in model.trainable()])
+    params = [param.name for param in forward.params]
+    mod = write_program(forward.program, FORWARD)
+    return Program(mod, FORWARD, [name for name in params if name in model.trainable()])
 
 
 def step(small: bool, form: str) -> tuple[tvm.IRModule, str]:
     """Return the training step of the network, "donated" or "copied", and its name."""
     model, forward = _forward(small, batch=32)
     optimizer = gg.optim.SGD(0.1, momentum=0.9)
-    mod = build_step(model, forward, model.trainable(), optimizer)
+    mod = build_step(forward, model.trainable(), optimizer)
     if form == "copied":
         mod[STEP] = mod[STEP].without_attr(DONATED)
     return mod, STEP
@@ -109,11 +111,11 @@ def size(ty: Any) -> int:
     return math.prod(int(n) for n in ty.shape) * tvm.DataType(str(ty.dtype)).itemsize
 
 
-def _forward(small: bool, batch: int) -> tuple[Any, Any]:
+def _forward(small: bool, batch: int) -> tuple[gg.Model, Forward]:
     proto = (
         resnet_digits(batch=4, width=0.0625)
         if small
         else resnet18(batch=batch, channels=3, size=32, classes=10, stem="cifar")
     )
     model = gg.from_onnx(proto)
-    return model, build_forward(model, LossFunction(model, "cross_entropy"), True, {})
+    return model, form_of(model, True).forward(LossFunction(model, "cross_entropy"), [])

@@ -1,4 +1,7 @@
-"""graphgrad: gradients of ONNX and Relax models, as ordinary Relax."""
+"""graphgrad: gradients of ONNX and Relax models, as ordinary Relax.
+
+``docs/architecture.md`` lists the rooms of the package from top to bottom.
+"""
 
 from . import fallback, loss, optim, schedule, transform
 from .autodiff.vjp import vjp

@@ -7,7 +7,7 @@ chosen here and not where they stand, so that one sees what is left to choose fr
 SMOKE = """
 autodiff/test_accumulate.py::null
 autodiff/test_derive.py::of_one_name
-autodiff/test_expand.py
+autodiff/test_reverse.py
 autodiff/test_mutation.py
 autodiff/test_silent_zeros.py
 autodiff/test_vjp.py
@@ -43,7 +43,7 @@ ir/test_rewrite.py
 ir/test_tensor.py
 layout/test_orders.py
 layout/test_rules.py::conv
-layout/test_storage.py
+layout/test_choice.py
 lower/cpu/contraction/test_replace.py
 lower/cpu/contraction/test_tile.py
 lower/cpu/horizontal/test_flat.py

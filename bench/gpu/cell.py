@@ -16,10 +16,11 @@ from families import Family
 
 import graphgrad as gg
 from graphgrad.ir.arrays import to_tensor
+from graphgrad.ir.write import write_program
 from graphgrad.lower import pipeline
 from graphgrad.lower.cuda.compiler import executable_sources, machine_code
-from graphgrad.train.forward import LossFunction, build_forward
-from graphgrad.train.inputs import bind_shapes, input_types
+from graphgrad.train.forward import FORWARD, LossFunction, form_of
+from graphgrad.train.inputs import bind_shapes, input_types, shapes_of
 from graphgrad.train.update import build_step
 
 COMPILED, FAILED = "compiled", "failed"
@@ -99,12 +100,14 @@ def program(family: Family, form: str, dtype: str, batch: int) -> tvm.IRModule:
     model = family.model(dtype)
     inputs, _ = family.batch(batch, dtype)
     given = {name: to_tensor(array) for name, array in inputs.items()}
-    extents = bind_shapes(given, input_types(model))
+    bind_shapes(given, input_types(model))
+    shapes = shapes_of(given)
     if form == INFERENCE:
-        return build_forward(model, LossFunction(model, None), False, extents).mod
-    forward = build_forward(model, LossFunction(model, family.loss), True, extents)
-    optimizer = gg.optim.SGD(0.1, momentum=0.9)
-    return build_step(model, forward, model.trainable(), optimizer, family.rules)
+        forward = form_of(model, False).forward(LossFunction(model, None), shapes)
+        return write_program(forward.program, FORWARD)
+    loss = LossFunction(model, family.loss)
+    forward = form_of(model, True, family.rules).forward(loss, shapes)
+    return build_step(forward, model.trainable(), gg.optim.SGD(0.1, momentum=0.9))
 
 
 def _fill(cell: Cell, family: Family, batch: int) -> None:

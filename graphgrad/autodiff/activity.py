@@ -1,4 +1,4 @@
-"""What needs a cotangent, and which ops on the way have no gradient.
+"""What is differentiated and needs a cotangent, and which ops on the way have no gradient.
 
 A binding is *active* if it depends on a variable that is differentiated, through ops that have
 derivatives, and an output depends on it. Only active bindings are asked for a rule, and all that
@@ -7,15 +7,16 @@ have none are reported together, before any work.
 
 from __future__ import annotations
 
+import difflib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from ..errors import MissingGradientError
+from ..errors import ArgumentError, MissingGradientError, NotDifferentiableError
 from ..ir.calls import callee
 from ..ir.program import Program, variables_in
 from ..ir.provenance import read
@@ -27,6 +28,9 @@ from .overwriting import overwriting
 from .te_gradients import te_gradient_rule
 from .written_out import written_out
 
+Wrt = str | Any | Sequence[str | Any] | None
+"""Names or variables, one or several; None for every float parameter."""
+
 
 def has_cotangent(ty: Any) -> bool:
     """Whether values of a type have cotangents: float tensors, and tuples with one in them."""
@@ -35,6 +39,67 @@ def has_cotangent(ty: Any) -> bool:
     if isinstance(ty, relax.TupleType):
         return any(has_cotangent(field) for field in ty.fields)
     return False
+
+
+def is_differentiable(ty: Any) -> bool:
+    """Whether values of a type have gradients: float tensors, and tuples of nothing else."""
+    if isinstance(ty, relax.TupleType):
+        return len(ty.fields) > 0 and all(map(is_differentiable, ty.fields))
+    return isinstance(ty, relax.TensorType) and has_cotangent(ty)
+
+
+def check_target(var: Any) -> None:
+    """Raise unless a variable is a float tensor, or a tuple of those.
+
+    Raises
+    ------
+    NotDifferentiableError
+    """
+    if not is_differentiable(var.ty):
+        raise NotDifferentiableError(
+            f"{var.name} has type {var.ty}: only float tensors have gradients"
+        )
+
+
+def select(program: Program, wrt: Wrt) -> list[Any]:
+    """Return the variables of a program that `wrt` names.
+
+    Raises
+    ------
+    ArgumentError
+        A name is unknown, ambiguous or given twice, or nothing is left to differentiate.
+    NotDifferentiableError
+        A value is no float tensor.
+    """
+    if wrt is None:
+        targets = [
+            param
+            for param in program.params
+            if isinstance(param.ty, relax.TensorType) and has_cotangent(param.ty)
+        ]
+        if not targets:
+            raise ArgumentError(f"{program.name!r} has no float tensor parameter")
+        return targets
+    keys = list(wrt) if isinstance(wrt, Sequence) and not isinstance(wrt, str) else [wrt]
+    targets = [_variable(program, key) for key in keys]
+    if len(set(targets)) != len(targets) or not targets:
+        raise ArgumentError(f"wrt={keys}: give at least one value, and each once")
+    for target in targets:
+        check_target(target)
+    return targets
+
+
+def _variable(program: Program, key: Any) -> Any:
+    try:
+        return program.variable(key)
+    except KeyError:
+        names = [var.name for var in program.variables()]
+        label = key if isinstance(key, str) else key.name
+        close = difflib.get_close_matches(label, names, n=3) or names[:8]
+        raise ArgumentError(
+            f"{program.name!r} has no value {label!r} to differentiate with respect to, or it is a "
+            f"constant or known at compile time; did you mean one of {close}?"
+        ) from None
 
 
 def _can_depend(ty: Any) -> bool:

@@ -35,19 +35,11 @@ def mutations_of(program: Program) -> Mutations | None:
     AliasError, ArgumentError
         What is declared of a packed function contradicts a call of it.
     """
-    body = _body(program)
+    body = program.body()
     if not may_write(body):
         return None
     mutations = Mutations(program, body)
     return mutations if mutations.writes else None
-
-
-def _body(program: Program) -> relax.SeqExpr:
-    bindings = [
-        value if isinstance(value, relax.MatchCast) else relax.VarBinding(var, value)
-        for var, value in program.bindings
-    ]
-    return relax.SeqExpr([relax.BindingBlock(bindings)], program.result)
 
 
 class Mutations:

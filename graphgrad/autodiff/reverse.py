@@ -1,27 +1,33 @@
 """The reverse sweep: cotangents flow from the outputs back to what is differentiated.
 
+Composite ops are written out first, in the primal program: a composite rule states an op in terms
+of ops that have rules, so that nothing is computed twice, and derivatives exist to whatever order
+the ops underneath have.
+
 Griewank and Walther, *Evaluating Derivatives* (2nd ed., 2008), chapter 3: every binding is visited
 once, last first; a variable that is read several times gets the sum of what its readers send.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import tvm
 from tvm import relax
 
-from ..errors import NotDifferentiableError
 from ..ir.calls import data_of
-from ..ir.program import Program, substitute, variables_in
+from ..ir.program import Program, emit_program, substitute, variables_in
 from ..ir.provenance import gradient_span, read
 from ..ir.tensor import Emitter, type_shape
+from ..ir.write import write_function
 from ..registry.rule import Rule
-from .activity import Activity, has_cotangent
+from .activity import Activity, analyze, has_cotangent
 from .apply import Cotangent, apply_rule
 from .branches import branch_programs, emit_branch, materialized
-from .expand import expand
 from .mutation import Reads, mutations_of
+from .written_out import written_out
 
 
 def add(a: Cotangent, b: Cotangent) -> Cotangent:
@@ -33,6 +39,72 @@ def add(a: Cotangent, b: Cotangent) -> Cotangent:
     if isinstance(a, list):
         return [add(x, y) for x, y in zip(a, b, strict=True)]
     return a + b
+
+
+class Gradients:
+    """The gradients of a program's result, before they are emitted.
+
+    Parameters
+    ----------
+    program : Program
+        Not changed.
+    wrt : sequence of variables of the program
+        Float tensors, or tuples of those.
+
+    Raises
+    ------
+    MissingGradientError
+        As `expand`.
+    """
+
+    def __init__(self, program: Program, wrt: Sequence[Any]):
+        self._kernels, self._wrt = program.kernels, wrt
+        self._program, self._activity = expand(program, wrt)
+
+    def emit(
+        self, emitter: Emitter, seed: Cotangent, arguments: Sequence[Any] | None = None
+    ) -> tuple[Any, list[Any]]:
+        """Emit the program and behind it the gradients.
+
+        Parameters
+        ----------
+        emitter : Emitter
+        seed : Cotangent
+            Of the program's result, as for `backward`.
+        arguments : sequence of expressions, optional
+            What the program's parameters stand for; the parameters themselves by default.
+
+        Returns
+        -------
+        result : relax expression
+            The program's.
+        gradients : list
+            As of `backward`.
+        """
+        program = self._program
+        environment = emit_program(program, emitter.builder, arguments)
+        gradients = backward(emitter, program, environment, self._activity, seed, self._wrt)
+        return substitute(program.result, environment), gradients
+
+    def write(
+        self,
+        name: str,
+        params: Sequence[Any],
+        body: Callable[[Emitter], Any],
+        mod: tvm.IRModule | None = None,
+    ) -> tvm.IRModule:
+        """A module with a function added whose body emits the gradients.
+
+        Parameters
+        ----------
+        name, params, body
+            As of `write_function`.
+        mod : IRModule, optional
+            By default one of the kernels that the program may call.
+        """
+        mod = tvm.IRModule(self._kernels) if mod is None else mod
+        pure, dataflow = self._program.pure, self._program.dataflow
+        return write_function(mod, name, params, body, pure=pure, dataflow=dataflow)
 
 
 def backward(
@@ -189,21 +261,41 @@ def _span(value: Any, rule: Rule) -> Any:
     return gradient_span(value.span, origin or rule.origin)
 
 
-def is_differentiable(ty: Any) -> bool:
-    """Whether values of a type have gradients: float tensors, and tuples of nothing else."""
-    if isinstance(ty, relax.TupleType):
-        return len(ty.fields) > 0 and all(map(is_differentiable, ty.fields))
-    return isinstance(ty, relax.TensorType) and has_cotangent(ty)
+def expand(program: Program, wrt: Sequence[Any]) -> tuple[Program, Activity]:
+    """Write out the active composite calls of a program; return it with its activity.
 
-
-def check_target(var: Any) -> None:
-    """Raise unless a variable is a float tensor, or a tuple of those.
+    Parameters
+    ----------
+    program : Program
+        Not changed.
+    wrt : variables of the program
+        They stay variables of the returned one.
 
     Raises
     ------
-    NotDifferentiableError
+    MissingGradientError
+        Active ops have no rule, an in-place call overwrites what gradients read, a value is used
+        under its old name behind such a call, or an output depends on what a call wrote to memory.
+    RuleError
+        A composite rule returned values that are not those of its op.
     """
-    if not is_differentiable(var.ty):
-        raise NotDifferentiableError(
-            f"{var.name} has type {var.ty}: only float tensors have gradients"
-        )
+    mutations = mutations_of(program)
+    if mutations is not None:
+        mutations.refuse_stale_names()
+    activity = analyze(program, wrt)
+    while composites := {v: r for v, r in activity.rules.items() if r.kind == "composite"}:
+        bindings: list[tuple[Any, Any]] = []
+        kernels = dict(program.kernels)
+        for var, value in program.bindings:
+            if var in composites:
+                form = written_out(composites[var], var, value)
+                bindings += form.bindings
+                kernels |= form.kernels
+            else:
+                bindings.append((var, value))
+        program = replace(program, bindings=bindings, kernels=kernels)
+        activity = analyze(program, wrt)
+    mutations = mutations_of(program)
+    if mutations is not None:
+        mutations.refuse_unknown_derivatives(activity)
+    return program, activity

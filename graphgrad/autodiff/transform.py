@@ -11,13 +11,11 @@ from tvm import relax
 from ..errors import ArgumentError, NotDifferentiableError
 from ..ir.calls import drop_te_gradients
 from ..ir.inline import inline_calls
-from ..ir.program import Program, emit_program, substitute
+from ..ir.program import Program
 from ..ir.tensor import Emitter, type_shape
-from ..ir.write import write_function
-from .activity import has_cotangent
-from .expand import expand
-from .reverse import backward, is_differentiable
-from .vjp import select, shaped_like
+from .activity import has_cotangent, is_differentiable, select
+from .reverse import Gradients
+from .vjp import shaped_like
 
 
 def Gradient(
@@ -64,29 +62,15 @@ def _add_adjoint(
     wanted = list(program.params) if require_grads is None else None
     targets = select(program, _differentiable(wanted) if wanted is not None else require_grads)
     _check_target(program, target_index)
-    program, activity = expand(program, targets)
+    derivative = Gradients(program, targets)
 
     def body(emitter: Emitter) -> Any:
         seed = _seed(emitter, program, target_index)
-        environment = emit_program(program, emitter.builder)
-        found = dict(
-            zip(
-                targets,
-                backward(emitter, program, environment, activity, seed, targets),
-                strict=True,
-            )
-        )
-        gradients = [found[v] if v in found else _zeros(emitter, v) for v in wanted or targets]
-        return (substitute(program.result, environment), tuple(gradients))
+        result, gradients = derivative.emit(emitter, seed)
+        of = dict(zip(targets, gradients, strict=True))
+        return result, tuple(of[v] if v in of else _zeros(emitter, v) for v in wanted or targets)
 
-    adjoint = write_function(
-        mod,
-        f"{name}_adjoint",
-        program.params,
-        body,
-        pure=program.pure,
-        dataflow=program.dataflow,
-    )
+    adjoint = derivative.write(f"{name}_adjoint", program.params, body, mod)
     return drop_te_gradients(adjoint, f"{name}_adjoint")
 
 

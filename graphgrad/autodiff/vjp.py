@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tvm
 from tvm import relax
 
-from ..errors import ArgumentError, NotDifferentiableError
+from ..errors import NotDifferentiableError
 from ..ir.inline import inline_calls
-from ..ir.program import Program, emit_program, substitute
+from ..ir.program import Program
 from ..ir.tensor import Emitter
-from ..ir.write import write_function
 from .accumulate import Accumulators, GradReq, leaves
-from .activity import has_cotangent
+from .activity import Wrt, has_cotangent, select
 from .apply import Cotangent
-from .expand import expand
-from .reverse import backward, check_target
-
-Wrt = str | Any | Sequence[str | Any] | None
-"""Names or variables, one or several; None for every float parameter."""
+from .reverse import Gradients
 
 
 def vjp(
@@ -75,71 +69,49 @@ def vjp(
     >>> ex = gg.compile(mod2)
     """
     program = inline_calls(mod, func, rules)
-    accumulators = Accumulators(select(program, wrt), grad_req)
-    targets = accumulators.targets
+    return vjp_of_program(program, select(program, wrt), grad_req, mod)
 
+
+def vjp_of_program(
+    program: Program,
+    wrt: Sequence[Any],
+    grad_req: GradReq = "write",
+    mod: tvm.IRModule | None = None,
+) -> tvm.IRModule:
+    """Add to a module the vector-Jacobian product of a program; see `vjp`.
+
+    Parameters
+    ----------
+    program : Program
+    wrt : sequence of variables of the program
+    grad_req : "write", "add" or "null"; or a sequence or mapping of those
+    mod : IRModule, optional
+        By default one of the kernels that the program may call.
+
+    Raises
+    ------
+    ArgumentError, MissingGradientError, NotDifferentiableError
+    """
+    accumulators = Accumulators(wrt, grad_req)
     types = list(_float_types(program.result.ty))
     if not types:
-        raise NotDifferentiableError(f"{func!r} returns no float tensor, so it has no gradient")
+        raise NotDifferentiableError(
+            f"{program.name!r} returns no float tensor, so it has no gradient"
+        )
     names = ["ct"] if len(types) == 1 else [f"ct_{index}" for index in range(len(types))]
     cotangents = [relax.Var(name, ty) for name, ty in zip(names, types, strict=True)]
-    program, activity = expand(program, targets)
+    derivative = Gradients(program, accumulators.targets)
 
     def body(emitter: Emitter) -> Any:
         remaining = iter(cotangents)
         seed = shaped_like(program.result.ty, lambda ty: emitter.lift(next(remaining)))
-        environment = emit_program(program, emitter.builder)
-        gradients = backward(emitter, program, environment, activity, seed, targets)
-        return (
-            substitute(program.result, environment),
-            accumulators.added(emitter, gradients),
-        )
+        result, gradients = derivative.emit(emitter, seed)
+        return result, accumulators.added(emitter, gradients)
 
     params = [*program.params, *cotangents, *accumulators.params]
-    name = f"{func}_vjp"
-    written = write_function(mod, name, params, body, pure=program.pure, dataflow=program.dataflow)
+    name = f"{program.name}_vjp"
+    written = derivative.write(name, params, body, mod)
     return accumulators.donated(written, name, leaves(program.result.ty))
-
-
-def select(program: Program, wrt: Wrt) -> list[Any]:
-    """Return the variables of a program that `wrt` names.
-
-    Raises
-    ------
-    ArgumentError
-        A name is unknown, ambiguous or given twice, or nothing is left to differentiate.
-    NotDifferentiableError
-        A value is no float tensor.
-    """
-    if wrt is None:
-        targets = [
-            param
-            for param in program.params
-            if isinstance(param.ty, relax.TensorType) and has_cotangent(param.ty)
-        ]
-        if not targets:
-            raise ArgumentError(f"{program.name!r} has no float tensor parameter")
-        return targets
-    keys = list(wrt) if isinstance(wrt, Sequence) and not isinstance(wrt, str) else [wrt]
-    targets = [_variable(program, key) for key in keys]
-    if len(set(targets)) != len(targets) or not targets:
-        raise ArgumentError(f"wrt={keys}: give at least one value, and each once")
-    for target in targets:
-        check_target(target)
-    return targets
-
-
-def _variable(program: Program, key: Any) -> Any:
-    try:
-        return program.variable(key)
-    except KeyError:
-        names = [var.name for var in program.variables()]
-        label = key if isinstance(key, str) else key.name
-        close = difflib.get_close_matches(label, names, n=3) or names[:8]
-        raise ArgumentError(
-            f"{program.name!r} has no value {label!r} to differentiate with respect to, or it is a "
-            f"constant or known at compile time; did you mean one of {close}?"
-        ) from None
 
 
 def _float_types(ty: Any) -> Any:

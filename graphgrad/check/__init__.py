@@ -1,4 +1,8 @@
-"""Checking gradients against finite differences: of rules, models, expressions, given pairs."""
+"""Checking gradients against finite differences: of rules, models, expressions, given pairs.
+
+Start with `gradients`, which decides what is checked; `point` checks one function at one point, and
+`promote` makes the same computation in float64.
+"""
 
 from .compare import InputCheck, Tolerances, compare_gradients
 from .functions import Settings, check_function

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..autodiff.activity import analyze
-from ..autodiff.vjp import select
+from ..autodiff.activity import analyze, select
 from ..errors import GradientMismatch
 from ..ir.inline import inline_calls
 from .compare import DEFAULT, Arrays, Tolerances, precision_of

@@ -16,7 +16,6 @@ from ..frontend.model import Model
 from ..ir.arrays import to_numpy
 from ..ir.inline import inline_calls
 from ..ir.tensor import is_float
-from ..train.forward import bind
 from ..train.inputs import bind_shapes, by_name, check_types, input_types, read_arrays
 from .compare import Arrays
 
@@ -61,9 +60,9 @@ def of_model(model: Model, inputs: Any, generator: np.random.Generator) -> Subje
     if inputs is None:
         inputs = {name: _drawn(ty, generator) for name, ty in types.items()}
     given = read_arrays(by_name(inputs, model.inputs), tvm.cpu())
-    extents = bind_shapes(given, types)
     main = specialize(model, training=None)
-    mod = bind(main, "main", model, extents)
+    extents = bind_shapes(given, {param.name: param.ty for param in main["main"].params})
+    mod = relax.transform.BindSymbolicVars(extents, "main")(main) if extents else main
     arrays: Arrays = [np.array(to_numpy(array)) for array in given.values()]
     arrays += [*model.params.values(), *model.state.values()]
     if is_seeded(main):

@@ -132,7 +132,7 @@ class _Sharing:
     def _bound_condition(self, condition: Expr) -> Expr:
         """Return a condition in terms of variables; what it has of its own gets its own bindings.
 
-        That are the nodes that are bound further in, as its order must be (`order_conditions_first`).
+        These are the nodes bound further in, as its order must be (`order_conditions_first`).
         """
         known = self.variables
         graph = graph_of([condition], lambda n: [] if identity(n) in known else children(n))

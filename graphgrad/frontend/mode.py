@@ -18,7 +18,6 @@ from .arrays import dtype_name
 from .model import Model
 from .onnx_graph import STATISTICS
 from .onnx_importer import TRAINING_DROPOUTS
-from .relax_main import rebuilt
 
 _BATCH_NORM = tvm.ir.Op.get("relax.nn.batch_norm")
 _ASTYPE = tvm.ir.Op.get("relax.astype")
@@ -108,7 +107,13 @@ class _Form:
         new_state = relax.Tuple(list(self._current.values()) if self._any_trains() else [])
         params = [*self._main.params, *[self._seed] * bool(self._streams)]
         body = relax.Tuple([outputs, new_state])
-        main = rebuilt(self._main, params=params, blocks=blocks, body=body)
+        main = relax.Function(
+            params,
+            relax.SeqExpr(blocks, body),
+            body.ty,
+            is_pure=self._main.is_pure,
+            attrs=self._main.attrs,
+        )
         if self._streams:
             main = main.with_attr(_SEEDED, True)
         return main.without_attr(TRAINING_DROPOUTS) if self._training_dropouts else main

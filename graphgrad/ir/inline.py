@@ -1,11 +1,16 @@
 """Of a Relax function, the straight line of its bindings: every call of a Relax function inlined.
 
+A function is inlined once, with its symbolic dimensions; `bind_extents` makes concrete programs of
+that one.
+
 TVM's own gradient pass skips calls of other Relax functions and returns zeros for what they
 compute. Here they are inlined first, so the sweep never meets one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -55,6 +60,41 @@ def inline_calls(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
     program.renamed = dict(zip(_bound_variables(function), _bound_variables(copy), strict=True))
     program.result = _Inliner(mod, program, function).append(copy.body)
     return program
+
+
+def bind_extents(program: Program, extents: Mapping[Any, int]) -> Program:
+    """A program for concrete shapes, in variables of its own.
+
+    Parameters
+    ----------
+    program : Program
+        Not changed.
+    extents : mapping
+        Symbolic dimensions of its parameters to their extents.
+    """
+    body = program.body()
+    if not program.dataflow:
+        # TVM binds dataflow variables nowhere but in dataflow blocks.
+        inner = [var for var, _ in program.bindings if isinstance(var, relax.DataflowVar)]
+        body = renamed(body, {var: relax.Var(var.name, var.ty) for var in inner})
+    ty = program.result.ty
+    relax.expr._update_type(body, ty)
+    function = relax.Function(program.params, body, ty, is_pure=program.pure)
+    copy = relax.utils.copy_with_new_vars(function.bind_symbolic_vars(extents))
+    pairs = zip(program.variables(), _bound_variables(copy), strict=True)
+    bound = replace(
+        program,
+        params=list(copy.params),
+        bindings=[],
+        result=copy.body.body,
+        dataflow=program.pure,
+        renamed=dict(pairs),
+        derived={},
+    )
+    for block in copy.body.blocks:
+        for binding in block.bindings:
+            _append(bound, binding.var, binding if _is_cast(binding) else binding.value)
+    return bound
 
 
 def _function(mod: tvm.IRModule, name: str) -> relax.Function:
@@ -111,10 +151,8 @@ class _Inliner:
     def _binding(self, binding: Any) -> None:
         var = binding.var
         value = binding.value
-        if isinstance(binding, relax.MatchCast) and not tvm_ffi.structural_equal(value.ty, var.ty):
-            self.program.bindings.append((var, binding))
-            # TVM's fusion overlooks, in a dataflow block, that a cast reads its source.
-            self.program.dataflow = False
+        if _is_cast(binding):
+            _append(self.program, var, binding)
             return
         if isinstance(value, relax.Function):
             self.local_functions[var] = value
@@ -128,9 +166,7 @@ class _Inliner:
             value = self._inline_branches(value)
         if isinstance(value, relax.Var) and value in self.local_functions:
             self.local_functions[var] = self.local_functions[value]
-        if not _fits_dataflow(value):
-            self.program.dataflow = False
-        self.program.bindings.append((var, value))
+        _append(self.program, var, value)
 
     def _inline_branches(self, value: relax.If) -> relax.If:
         branches = [self._branch(branch) for branch in (value.true_branch, value.false_branch)]
@@ -193,9 +229,23 @@ class _Inliner:
         return var
 
 
+def _append(program: Program, var: Any, value: Any) -> None:
+    """Append a binding to a program; `value` is the binding itself where that is a cast."""
+    program.dataflow = program.dataflow and _fits_dataflow(value)
+    program.bindings.append((var, value))
+
+
+def _is_cast(binding: Any) -> bool:
+    """Whether a binding says more of a value's type than is known of it."""
+    return isinstance(binding, relax.MatchCast) and not tvm_ffi.structural_equal(
+        binding.value.ty, binding.var.ty
+    )
+
+
 def _fits_dataflow(value: Any) -> bool:
     """Whether a binding's value may stand in a dataflow block: no control flow, known as pure."""
-    if isinstance(value, relax.If):
+    # TVM's fusion overlooks, in a dataflow block, that a cast reads its source.
+    if isinstance(value, relax.If | relax.MatchCast):
         return False
     if not isinstance(value, relax.Call):
         return True

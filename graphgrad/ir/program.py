@@ -87,6 +87,15 @@ class Program:
         """Return the parameters and all bound variables, in order."""
         return [*self.params, *(var for var, _ in self.bindings)]
 
+    def body(self) -> relax.SeqExpr:
+        """The bindings and the result, as the body of a function."""
+        bindings = [
+            value if isinstance(value, relax.MatchCast) else relax.VarBinding(var, value)
+            for var, value in self.bindings
+        ]
+        block = relax.DataflowBlock if self.dataflow else relax.BindingBlock
+        return relax.SeqExpr([block(bindings)], self.result)
+
     @cached_property
     def _by_name(self) -> list[dict[str, list[Any]]]:
         """The parameters, the function's own bindings and those that were inlined, by name."""

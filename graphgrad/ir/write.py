@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import tvm
@@ -10,6 +11,7 @@ from tvm import relax
 
 from ..errors import ArgumentError
 from .compile_lock import COMPILE_LOCK
+from .program import Program, emit_program, substitute
 from .tensor import Emitter, expression_of
 
 
@@ -46,6 +48,77 @@ def write_function(
     known = {variable.name_hint for variable in mod.get_global_vars()}
     if name in known:
         raise ArgumentError(f"the module has a function {name!r} already; rename or remove it")
+    written = _written(mod, name, params, body, pure, dataflow)
+    extended = tvm.IRModule(mod.functions, attrs=mod.attrs)
+    for variable in written.get_global_vars():
+        if variable.name_hint == name or variable.name_hint not in known:
+            extended.update_func(variable, written[variable])
+    return extended
+
+
+def write_program(program: Program, name: str) -> tvm.IRModule:
+    """A module with a program as its function of some name, and the kernels that it may call."""
+
+    def body(emitter: Emitter) -> Any:
+        return substitute(program.result, emit_program(program, emitter.builder))
+
+    kernels = tvm.IRModule(program.kernels)
+    pure, dataflow = program.pure, program.dataflow
+    return write_function(kernels, name, program.params, body, pure=pure, dataflow=dataflow)
+
+
+def continue_program(
+    program: Program, name: str, params: Sequence[Any], body: Callable[[Emitter, Any], Any]
+) -> Program:
+    """A program with more bindings behind its own.
+
+    Parameters
+    ----------
+    program : Program
+        Not changed.
+    name : str
+        Of the new one.
+    params : sequence of relax.Var
+        Those of the program, and further ones.
+    body : callable
+        Given the program's result, emits further bindings and returns the new result, as that of
+        `write_function`.
+    """
+
+    def emitted(emitter: Emitter) -> Any:
+        return body(emitter, substitute(program.result, emit_program(program, emitter.builder)))
+
+    kernels = tvm.IRModule(program.kernels)
+    written = _written(kernels, name, params, emitted, program.pure, program.dataflow)
+    functions = {variable.name_hint: variable for variable in written.get_global_vars()}
+    function = written[functions.pop(name)]
+    known = {variable.name_hint for variable in program.kernels}
+    own = {gv: written[gv] for hint, gv in functions.items() if hint not in known}
+    return replace(
+        program,
+        name=name,
+        params=list(function.params),
+        bindings=[
+            (binding.var, binding if isinstance(binding, relax.MatchCast) else binding.value)
+            for block in function.body.blocks
+            for binding in block.bindings
+        ],
+        result=function.body.body,
+        kernels={**program.kernels, **own},
+        renamed={},
+        derived={},
+    )
+
+
+def _written(
+    mod: tvm.IRModule,
+    name: str,
+    params: Sequence[Any],
+    body: Callable[[Emitter], Any],
+    pure: bool,
+    dataflow: bool,
+) -> tvm.IRModule:
+    """A new function in a module of its own, with what it uses of a module."""
     builder = relax.BlockBuilder(tvm.IRModule(mod.functions))
     emitter = Emitter(builder)
     with COMPILE_LOCK, builder.function(name, list(params), pure=pure):
@@ -55,12 +128,7 @@ def write_function(
         else:
             result = expression_of(body(emitter))
         builder.emit_func_output(result)
-    written = relax.transform.DeadCodeElimination([name])(builder.get())
-    extended = tvm.IRModule(mod.functions, attrs=mod.attrs)
-    for variable in written.get_global_vars():
-        if variable.name_hint == name or variable.name_hint not in known:
-            extended.update_func(variable, written[variable])
-    return extended
+    return relax.transform.DeadCodeElimination([name])(builder.get())
 
 
 def _outputs(builder: relax.BlockBuilder, value: Any, params: set[Any]) -> Any:

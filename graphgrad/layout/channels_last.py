@@ -1,4 +1,4 @@
-"""Making a function channels-last: a pass over its bindings, before it is differentiated.
+"""Making a program channels-last: a pass over its bindings, before it is differentiated.
 
 Every tensor is followed with the order in which it is stored (`value.Value`). A convolution asks
 for its data and weights channels last; what comes after computes in the order in which its
@@ -15,10 +15,8 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..ir.inline import inline_calls
-from ..ir.program import Program, emit_program, substitute, variables_in
-from ..ir.tensor import Emitter, type_shape
-from ..ir.write import write_function
+from ..ir.program import Program, substitute, variables_in
+from ..ir.tensor import type_shape
 from ..memory.effect_order import may_write
 from . import axes, elementwise, orders, shapes, windows  # noqa: F401 (they register rules)
 from .orders import Order
@@ -27,20 +25,16 @@ from .value import Bindings, Parts, Value
 
 
 def channels_last(
-    mod: tvm.IRModule,
-    func: str = "main",
-    storage: Mapping[str, Order] | None = None,
-    keep: Collection[str] = (),
-) -> tvm.IRModule:
-    """Return a module with a function that computes the same with the channels innermost.
+    program: Program, storage: Mapping[str, Order] | None = None, keep: Collection[str] = ()
+) -> Program:
+    """A program that computes the same with the channels innermost.
 
     Parameters
     ----------
-    mod : IRModule
-    func : str
-        Name of a Relax function in it. The functions that it calls are inlined.
+    program : Program
+        Not changed.
     storage : mapping of str to Order, optional
-        Parameters that are passed in an order of ours, see `storage.storage_of`; all others, and
+        Parameters that are passed in an order of ours, see `choice.storage_of`; all others, and
         all results, have the shapes that they had.
     keep : collection of str
         Names of values that somebody will ask for: they keep their shapes, and all that depends on
@@ -48,43 +42,24 @@ def channels_last(
 
     Returns
     -------
-    IRModule
+    Program
         Where there is no convolution in the standard layout, or memory is overwritten, only the
-        parameters in `storage` differ from the function that was given. Names, and the spans that
+        parameters in `storage` differ from the program that was given. Names, and the spans that
         say which ONNX node a call comes from, are kept.
     """
     storage = storage or {}
-    program = inline_calls(mod, func)
-    pays = is_convertible(mod[func], program)
+    pays = is_convertible(program)
     if not pays and not storage:
-        return mod
-    rewritten = _Rewriting(program, storage, keep, LAYOUT_RULES if pays else {}).program()
-
-    def body(emitter: Emitter) -> Any:
-        environment = emit_program(rewritten, emitter.builder)
-        return substitute(rewritten.result, environment)
-
-    others = {var: function for var, function in mod.functions.items() if var.name_hint != func}
-    written = write_function(
-        tvm.IRModule(others, attrs=mod.attrs),
-        func,
-        rewritten.params,
-        body,
-        pure=rewritten.pure,
-        dataflow=rewritten.dataflow,
-    )
-    attributes = {k: v for k, v in (mod[func].attrs or {}).items() if k != "global_symbol"}
-    if attributes:
-        written[func] = written[func].with_attr(attributes)
-    return written
+        return program
+    return _Rewriting(program, storage, keep, LAYOUT_RULES if pays else {}).program()
 
 
-def is_convertible(function: relax.Function, program: Program) -> bool:
-    """Return whether a function has a convolution to convert, and overwrites no memory.
+def is_convertible(program: Program) -> bool:
+    """Whether a program has a convolution to convert, and overwrites no memory.
 
     A tensor that is overwritten must be one tensor, in one order.
     """
-    return not may_write(function.body) and any(
+    return not may_write(program.body()) and any(
         windows.order_of_weights(value) is not None for _, value in program.bindings
     )
 

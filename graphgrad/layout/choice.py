@@ -1,18 +1,20 @@
-"""Which layout a model is computed in: chosen here, by target, and seen by no user."""
+"""Which layout a model is computed and stored in: chosen here, by target, and seen by no user."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import tvm
 from tvm import relax
 
+from ..ir.program import Program, variables_in
 from ..ir.tensor import type_shape
 from . import orders
-from .channels_last import channels_last
+from .channels_last import channels_last, is_convertible
 from .orders import Order
-from .storage import storage_of
+from .windows import order_of_weights
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Layout:
     Attributes
     ----------
     converts : bool
-        Whether functions are made channels-last; False leaves everything as the model has it.
+        Whether programs are made channels-last; False leaves everything as the model has it.
     storage : mapping of str to Order
         By parameter; those that are left out are stored as the model has them. What belongs to a
         parameter, a gradient or an optimizer's buffer, is stored as it is.
@@ -31,9 +33,9 @@ class Layout:
     converts: bool = False
     storage: Mapping[str, Order] = field(default_factory=dict)
 
-    def of(self, mod: tvm.IRModule, func: str, keep: Collection[str] = ()) -> tvm.IRModule:
-        """Return a function of the model in this layout; see `channels_last`."""
-        return channels_last(mod, func, self.storage, keep) if self.converts else mod
+    def of(self, program: Program, keep: Collection[str] = ()) -> Program:
+        """A program of the model in this layout; see `channels_last`."""
+        return channels_last(program, self.storage, keep) if self.converts else program
 
     def stored_type(self, name: str, ty: relax.TensorType) -> relax.TensorType:
         """Return the type of what is stored for a tensor that belongs to a parameter."""
@@ -56,14 +58,33 @@ def layout_for(target: tvm.target.Target) -> Layout:
     return Layout(converts=str(target.kind.name) == "llvm")
 
 
-def choose_storage(layout: Layout, mod: tvm.IRModule, func: str = "main") -> Layout:
-    """Return a layout in which parameters are stored as a function's convolutions want them.
+def choose_storage(layout: Layout, program: Program) -> Layout:
+    """A layout in which parameters are stored as a program's convolutions want them."""
+    return replace(layout, storage=storage_of(program)) if layout.converts else layout
 
-    Parameters
-    ----------
-    layout : Layout
-    mod : IRModule
-    func : str
-        A function of the model, of which `storage_of` tells that.
+
+def storage_of(program: Program) -> dict[str, Order]:
+    """The order of each parameter that a program reads only as weights of convolutions.
+
+    All others are used otherwise too, or not at all: they are stored as the model has them, and
+    converted where a convolution reads them.
     """
-    return Layout(True, storage_of(mod, func)) if layout.converts else layout
+    if not is_convertible(program):
+        return {}
+    wanted: dict[Any, set[Order | None]] = {param: set() for param in program.params}
+    for _, value in program.bindings:
+        order = order_of_weights(value)
+        others = value if order is None else relax.Tuple([value.args[0], *value.args[2:]])
+        for var in variables_in(others):
+            wanted.setdefault(var, set()).add(None)
+        if order is not None:
+            wanted.setdefault(value.args[1], set()).add(order)
+    for var in variables_in(program.result):
+        wanted.setdefault(var, set()).add(None)
+    return {
+        param.name: order
+        for param in program.params
+        if len(wanted[param]) == 1
+        for order in wanted[param]
+        if order is not None
+    }

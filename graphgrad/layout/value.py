@@ -48,7 +48,9 @@ class Bindings:
         self._taken.add(name)
 
     def keep(self, var: Any, value: Any) -> None:
-        """Add a binding as it stands."""
+        """Add a binding as it stands, but for the type of its value."""
+        if not isinstance(value, relax.MatchCast):
+            value = self._builder.normalize(value)
         self.take(var.name)
         self.bound.append((var, value))
 

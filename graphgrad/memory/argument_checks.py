@@ -61,8 +61,8 @@ class _Calls:
     in_branches : dict
         Those of calls in branches.
     origins : dict
-        By variable: `_OWN_MEMORY`; the parameter, member of one or constant that it is, or is a view of; a
-        list of these, of a tuple. Nothing of what is not known.
+        By variable: `_OWN_MEMORY`; the parameter, member of one or constant that it is, or is a
+        view of; a list of these, of a tuple. Nothing of what is not known.
     """
 
     made: dict[str, list[list[Any]]] = field(default_factory=lambda: defaultdict(list))

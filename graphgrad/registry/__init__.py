@@ -1,6 +1,7 @@
 """Hand-written gradient rules, one file per op family.
 
-`rule` says what a rule is and how one is found; `sample` how a rule's samples are written.
+Start with `rule`, which says what a rule is and how one is found, and with any family, such as
+`elementwise`; `sample` says how a rule's samples are written.
 """
 
 from . import (

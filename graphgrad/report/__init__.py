@@ -1,1 +1,4 @@
-"""What people look at: curves, pictures, tables."""
+"""What people look at: coverage, progress, curves, tables.
+
+Start with `coverage`, or with `training` for what a run tells.
+"""

@@ -16,11 +16,11 @@ from ..autodiff.activity import (
     has_cotangent,
     op_name,
     place,
+    select,
     stops_derivatives,
     survey,
     variables_in,
 )
-from ..autodiff.vjp import select
 from ..errors import ArgumentError
 from ..frontend.mode import specialize
 from ..frontend.model import Model

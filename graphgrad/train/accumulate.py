@@ -21,6 +21,7 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx
 
+from ..autodiff.reverse import Gradients
 from ..frontend.model import Model
 from ..ir.tensor import Emitter, Tensor, accumulator_dtype, is_float
 from ..ir.write import write_function
@@ -28,8 +29,7 @@ from ..layout.choice import MODEL_LAYOUT, Layout
 from ..ops import functional as op
 from ..ops.copy import copy_of
 from ..ops.many import all_finite
-from .forward import Forward, LossFunction
-from .gradients import StepGradients
+from .forward import Forward
 from .inputs import owned_types
 from .optimizer import Optimizer
 from .update import Update, allow_donations
@@ -73,24 +73,15 @@ class OpenWindow:
         return [self.loss, self.weight, *self.statistics, *self.gradients]
 
 
-def build_micro_batch(
-    model: Model,
-    loss: LossFunction,
-    forward: Forward,
-    trained: Sequence[str],
-    rules: str = "auto",
-) -> tvm.IRModule:
+def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
     """Write the function that adds a micro-batch to a window.
 
     Parameters
     ----------
-    model : Model
-    loss : LossFunction
-        That of `forward`.
     forward : Forward
+        With a loss.
     trained : sequence of str
         Names of the parameters that the optimizer moves.
-    rules : "auto" or "derived"
 
     Returns
     -------
@@ -104,19 +95,21 @@ def build_micro_batch(
     ------
     MissingGradientError
     """
-    step = StepGradients(model, forward, trained, rules)
-    window = OpenWindow(step.weights, step.state)
+    weights = forward.weights(trained)
+    differentiated = Gradients(forward.program, weights)
+    window = OpenWindow(weights, forward.state)
     opens = relax.Var("opens", relax.TensorType([], "int64"))
 
     def body(emitter: Emitter) -> Any:
         first = emitter.lift(opens)
         is_first = op.greater(first, 0)
         before = [emitter.lift(var) for var in window.statistics]
-        pairs = zip(map(emitter.lift, step.state), before, strict=True)
+        pairs = zip(map(emitter.lift, forward.state), before, strict=True)
         reached = [op.where(is_first, *pair) for pair in pairs]
-        value, gradients, new = step.emit(emitter, [each.expr for each in reached])
+        state = [each.expr for each in reached]
+        value, gradients, new = forward.emit(emitter, differentiated, state)
         with emitter.at(None, "accumulate"):
-            weight = _weight(model, loss, forward, emitter, step.arguments)
+            weight = _weight(forward, emitter)
             is_empty = op.logical_and(op.equal(weight, 0.0), op.isnan(value))
             counted = op.where(is_empty, 0.0, value)
             # Statistics are no sums: what is not finite now may be finite again after the next
@@ -138,9 +131,9 @@ def build_micro_batch(
             own = emitter.emit(copy_of(value))
         return (own, *sums[:2], *kept, *sums[2:])
 
-    owned = [*step.params, *step.state, *window.all]
-    inputs = [*step.arguments, opens, *step.seed, *owned]
-    written = step.write(MICRO_BATCH, inputs, body)
+    owned = [*forward.params, *forward.state, *window.all]
+    inputs = [*forward.arguments, opens, *forward.seed, *owned]
+    written = differentiated.write(MICRO_BATCH, inputs, body)
     return allow_donations(written, MICRO_BATCH, inputs, window.all, first=1)
 
 
@@ -192,14 +185,12 @@ def build_end_of_window(
     return allow_donations(written, END_OF_WINDOW, inputs, update.replaced, first=1)
 
 
-def _weight(
-    model: Model, loss: LossFunction, forward: Forward, emitter: Emitter, arguments: Sequence[Any]
-) -> Tensor:
+def _weight(forward: Forward, emitter: Emitter) -> Tensor:
     """Emit how much a micro-batch counts in its window, a float64 scalar."""
-    count = len(model.inputs)
-    inputs, targets = [var.ty for var in arguments[:count]], arguments[count:]
+    count = len(forward.model.inputs)
+    inputs, targets = forward.arguments[:count], forward.arguments[count:]
     lifted = emitter.lift(targets[0]) if targets else None
-    weight = loss.divisor(inputs, forward.outputs, lifted)
+    weight = forward.loss.divisor([var.ty for var in inputs], forward.outputs, lifted)
     return weight if isinstance(weight, Tensor) else emitter.lift(relax.const(weight, "float64"))
 
 

@@ -28,7 +28,7 @@ from .accumulate import END_OF_WINDOW
 from .export_folder import replace_folder
 from .export_manifest import describe_entry, described, write_manifest
 from .forward import FORWARD, LossChoice
-from .inputs import bind_shapes, input_types
+from .inputs import bind_shapes
 from .optimizer import SGD, Optimizer
 from .recipe import Recipe, recipe
 from .shapes import Shaped
@@ -87,7 +87,7 @@ def export_step(
     >>> gg.export_step(model, "resnet", target=cuda, shapes={"x": (64, 3, 224, 224)})
     """
     made = recipe(model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd)
-    chosen = chosen_shapes(made.model, shapes, [])
+    chosen = chosen_shapes(made.input_types, shapes, [])
     start = {
         "optimizer": made.method,
         "learning_rate": float(optimizer.learning_rate),
@@ -97,25 +97,32 @@ def export_step(
     }
 
     def write_state(file: Path) -> None:
-        state = TrainState(model.params, model.state, made.trained, optimizer.slots, tvm.cpu())
+        state = TrainState(model.params, model.state, made.wrt, optimizer.slots, tvm.cpu())
         checkpoint.write(file, state.arrays(), {**start, "extra": {}})
 
     write_export(path, made, chosen, start, write_state if weights else None)
 
 
 def chosen_shapes(
-    model: Model,
+    types: Mapping[str, Any],
     shapes: InputShapes | Sequence[InputShapes] | None,
     known: Iterable[Sequence[Sequence[int]]],
 ) -> list[dict[str, tuple[int, ...]]]:
     """Return the sets of input shapes to export: those given, else those known, else static ones.
+
+    Parameters
+    ----------
+    types : mapping of str to relax.TensorType
+        Of the model's inputs.
+    shapes : mapping of str to shape, or a sequence of those, optional
+    known : iterable
+        Shapes of all inputs, in order.
 
     Raises
     ------
     ArgumentError
         There are none, or some do not fit the model.
     """
-    types = input_types(model)
     if shapes is not None:
         sets = _sets(shapes, list(types))
     else:
@@ -129,27 +136,10 @@ def chosen_shapes(
         )
     checked = []
     for given in sets:
-        shaped = _checked(given, list(types), shapes)
-        extents_of(model, shaped)
+        shaped = _checked(given, types, shapes)
         if shaped not in checked:
             checked.append(shaped)
     return checked
-
-
-def extents_of(model: Model, shapes: Mapping[str, tuple[int, ...]]) -> dict[Any, int]:
-    """Return the extents of a model's symbolic dimensions for shapes of all inputs, in order.
-
-    Raises
-    ------
-    ArgumentError
-        The shapes do not fit.
-    """
-    types = input_types(model)
-    given = {name: Shaped(types[name].dtype, shape) for name, shape in shapes.items()}
-    try:
-        return bind_shapes(given, types)
-    except InputError as error:
-        raise ArgumentError(f"shapes: {error}") from error
 
 
 def _sets(shapes: Any, names: list[str]) -> list[Any]:
@@ -160,8 +150,9 @@ def _sets(shapes: Any, names: list[str]) -> list[Any]:
     return list(sets)
 
 
-def _checked(shapes: Any, names: list[str], given: Any) -> dict[str, tuple[int, ...]]:
+def _checked(shapes: Any, types: Mapping[str, Any], given: Any) -> dict[str, tuple[int, ...]]:
     """Return shapes in the order of the inputs, checked: a set of all that were given."""
+    names = list(types)
     if not isinstance(shapes, Mapping) or set(shapes) != set(names):
         raise ArgumentError(_expected(given, names))
     try:
@@ -170,6 +161,10 @@ def _checked(shapes: Any, names: list[str], given: Any) -> dict[str, tuple[int, 
         raise ArgumentError(f"shapes={given!r}: a shape is a tuple of whole numbers") from error
     if any(extent < 0 for shape in checked.values() for extent in shape):
         raise ArgumentError(f"shapes={given!r}: an extent is negative")
+    try:
+        bind_shapes({name: Shaped(types[name].dtype, checked[name]) for name in names}, types)
+    except InputError as error:
+        raise ArgumentError(f"shapes: {error}") from error
     return checked
 
 
@@ -227,10 +222,9 @@ def _write_library(
     folder: Path, name: str, made: Recipe, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Any]:
     """Write the library for some input shapes; return what the manifest says of it."""
-    extents = extents_of(made.model, shapes)
-    forward = made.forward(extents)
+    forward = made.forward(shapes.values())
     functions = {"step": made.step_name, "evaluate": EVALUATE}
-    written = _add_evaluation(made.step(forward), made, extents)
+    written = _add_evaluation(made.step(forward), made.evaluation(shapes.values()))
     if made.accumulate > 1:
         functions["end_of_window"] = END_OF_WINDOW
         written.update(made.end_of_window())
@@ -248,11 +242,11 @@ def _write_library(
     }
 
 
-def _add_evaluation(step: tvm.IRModule, made: Recipe, extents: Mapping[Any, int]) -> tvm.IRModule:
+def _add_evaluation(step: tvm.IRModule, evaluation: tvm.IRModule) -> tvm.IRModule:
     """Return the step's module with the inference function of the model added."""
     functions = dict(step.functions.items())
     held = {variable.name_hint for variable in functions}
-    for variable, function in made.evaluation(extents).functions.items():
+    for variable, function in evaluation.functions.items():
         if variable.name_hint == FORWARD:
             functions[tvm.ir.GlobalVar(EVALUATE)] = function
         elif variable.name_hint not in held:

@@ -16,7 +16,6 @@ from ..ir.tensor import type_shape
 from ..lower.cuda.compiler import arch_of, gives_ptx
 from ..runtime.folder import FORMAT, MANIFEST, digest_of
 from .forward import Forward
-from .inputs import input_types
 from .loss import LabelLoss, ValueLoss
 from .recipe import Recipe
 
@@ -62,7 +61,7 @@ def described(made: Recipe) -> dict[str, Any]:
         "host": _host(made.target),
         "params": [_described(name, array.dtype, array.shape) for name, array in params.items()],
         "state": [_described(name, array.dtype, array.shape) for name, array in state.items()],
-        "trained": made.trained,
+        "trained": made.wrt,
         "slots": [{"name": name, "fill": fill} for name, fill in made.optimizer.slots.items()],
         "outputs": made.model.outputs,
         "accumulate": made.accumulate,
@@ -74,7 +73,7 @@ def describe_entry(
     made: Recipe, shapes: Mapping[str, tuple[int, ...]], forward: Forward
 ) -> dict[str, Any]:
     """The arguments of one library."""
-    types = input_types(made.model)
+    types = made.input_types
     return {
         "inputs": [_described(name, types[name].dtype, shapes[name]) for name in types],
         "targets": _targets(made, forward),

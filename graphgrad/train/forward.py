@@ -1,9 +1,13 @@
-"""A model's forward pass with its loss, as one Relax function for concrete shapes."""
+"""A model's forward pass: specialized and inlined once; for concrete shapes, with its loss.
+
+The way of a model to a step: it is a `Form`, one `Program` for any shapes. `Form.forward` makes
+each further program of that one: for concrete shapes, with the loss behind it, in a layout.
+"""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
@@ -13,17 +17,18 @@ import tvm
 from tvm import relax
 
 from ..autodiff.activity import analyze, has_cotangent
-from ..autodiff.vjp import select
+from ..autodiff.reverse import Gradients
 from ..errors import ArgumentError, InputError
-from ..frontend.mode import is_seeded, specialize
+from ..frontend.mode import specialize
 from ..frontend.model import Model
-from ..ir.inline import inline_calls
-from ..ir.program import emit_program, substitute
+from ..ir.arrays import to_numpy
+from ..ir.inline import bind_extents, inline_calls
+from ..ir.program import Program, emit_program, substitute
 from ..ir.provenance import span_of
-from ..ir.tensor import Emitter, is_float, type_shape
-from ..ir.write import write_function
-from ..layout.choice import Layout
-from .loss import LOSSES, Loss
+from ..ir.tensor import Emitter, Tensor, is_float, type_shape
+from ..ir.write import continue_program
+from ..layout.choice import MODEL_LAYOUT, Layout
+from .loss import LOSSES, Loss, check_target_shape
 from .shapes import Shaped, bind_dimensions, fits, shape_text
 
 LossChoice: TypeAlias = str | Loss | Any | None
@@ -32,44 +37,6 @@ function of the model's outputs and the targets that returns a scalar."""
 
 FORWARD = "forward"
 _LOSS = "loss"
-
-
-@dataclass(frozen=True)
-class Forward:
-    """A forward pass for concrete input shapes.
-
-    Attributes
-    ----------
-    mod : IRModule
-        With ``forward(*inputs, [targets], *params, *state, [seed]) -> (loss, outputs, new state)``.
-        Without a loss the first element of the result is missing.
-    targets : relax.TensorType or None
-        The type of the targets, if the loss takes any.
-    outputs : list of types
-        Of the model's outputs.
-    seeded : bool
-        Whether it takes a seed, an int64 scalar: it drops values.
-    """
-
-    mod: tvm.IRModule
-    targets: relax.TensorType | None
-    outputs: list[Any]
-    seeded: bool
-
-    @cached_property
-    def target_shape(self) -> tuple[int, ...]:
-        """The shape of the targets, of a loss that takes any."""
-        return tuple(type_shape(self.targets))
-
-    @cached_property
-    def plain_outputs(self) -> list[Shaped]:
-        """Dtypes and shapes of the outputs; of those that are no tensors, no shape."""
-        return [
-            Shaped(str(ty.dtype), tuple(type_shape(ty)))
-            if isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
-            else Shaped(None, ())
-            for ty in self.outputs
-        ]
 
 
 class LossFunction:
@@ -89,10 +56,10 @@ class LossFunction:
     def __init__(self, model: Model, choice: LossChoice):
         self.named: Loss | None = None
         self.output: int | None = None
-        self.function: relax.Function | None = None
+        self.program: Program | None = None
         if isinstance(choice, relax.Function):
-            self.function = choice
-            self._check_function(len(model.outputs))
+            _check_function(choice, len(model.outputs))
+            self.program = inline_calls(tvm.IRModule({_LOSS: choice}), _LOSS)
         elif isinstance(choice, str) and choice in model.outputs:
             self.output = model.outputs.index(choice)
             _check_scalar(f"the model's output {choice!r}", _output_types(model)[self.output])
@@ -110,17 +77,7 @@ class LossFunction:
     @property
     def is_given(self) -> bool:
         """Whether there is a loss at all."""
-        return any(x is not None for x in (self.named, self.output, self.function))
-
-    def _check_function(self, outputs: int) -> None:
-        assert self.function is not None
-        count = len(self.function.params)
-        if count not in (outputs, outputs + 1):
-            raise ArgumentError(
-                f"the loss function takes {count} parameter(s); it must take the model's "
-                f"{outputs} output(s), and the targets behind them if it needs any"
-            )
-        _check_scalar("the loss function's result", self.function.ret_ty)
+        return any(x is not None for x in (self.named, self.output, self.program))
 
     def bind(self, outputs: Sequence[Any]) -> LossFunction:
         """Return the loss for outputs of given types: a Relax function gets concrete shapes.
@@ -130,10 +87,10 @@ class LossFunction:
         ArgumentError
             The outputs do not fit the function's parameters.
         """
-        if self.function is None:
+        if self.program is None:
             return self
         extents: dict[Any, int] = {}
-        pairs = list(zip(self.function.params, outputs, strict=False))
+        pairs = list(zip(self.program.params, outputs, strict=False))
         for param, output in pairs:
             bind_dimensions(type_shape(param.ty), type_shape(output), extents)
         for param, output in pairs:
@@ -145,21 +102,21 @@ class LossFunction:
                     f"of shape {tuple(shape)}"
                 )
         bound = copy.copy(self)
-        bound.function = _bind(tvm.IRModule({_LOSS: self.function}), _LOSS, extents)[_LOSS]
+        bound.program = bind_extents(self.program, extents)
         return bound
 
     def check_gradient(self, rules: str) -> None:
         """Raise `MissingGradientError` if ops of a Relax function have no gradient."""
-        if self.function is not None:
-            program = inline_calls(tvm.IRModule({_LOSS: self.function}), _LOSS, rules)
+        if self.program is not None:
+            program = replace(self.program, rules=rules)
             analyze(program, [param for param in program.params if has_cotangent(param.ty)])
 
     def target_type(self, outputs: Sequence[Any]) -> relax.TensorType | None:
         """Return the type of the targets for outputs of given types, None if it takes none."""
         if self.named is not None:
             return self.named.target_type(outputs[0])
-        if self.function is not None and len(self.function.params) > len(outputs):
-            return self.function.params[-1].ty
+        if self.program is not None and len(self.program.params) > len(outputs):
+            return self.program.params[-1].ty
         return None
 
     def prepare(self, targets: np.ndarray, outputs: Sequence[Any]) -> np.ndarray:
@@ -172,8 +129,8 @@ class LossFunction:
         """
         if self.named is not None:
             return self.named.prepare(targets, outputs[0])
-        assert self.function is not None
-        expected = str(self.function.params[-1].ty.dtype)
+        assert self.program is not None
+        expected = str(self.program.params[-1].ty.dtype)
         if not np.can_cast(targets.dtype, np.dtype(expected), "same_kind"):
             raise InputError(f"targets: expected dtype {expected}, given {targets.dtype}")
         return targets.astype(expected)
@@ -197,18 +154,18 @@ class LossFunction:
             return self.named.divisor(outputs[0], targets)
         return float(type_shape(inputs[0])[0]) if inputs and type_shape(inputs[0]) else 1.0
 
-    def emit(self, emitter: Emitter, outputs: Sequence[Any], targets: Any) -> Any:
+    def emit(self, emitter: Emitter, outputs: Sequence[Any], targets: Any = None) -> Any:
         """Emit the loss of a batch, a scalar; `targets` is None where it takes none."""
         if self.named is not None:
             return self.named.emit(outputs[0], emitter.lift(targets))
         if self.output is not None:
             return outputs[self.output]
-        program = inline_calls(tvm.IRModule({_LOSS: self.function}), _LOSS)
+        assert self.program is not None
         arguments = [output.expr for output in outputs]
         if targets is not None:
             arguments.append(targets)
-        environment = emit_program(program, emitter.builder, arguments)
-        return emitter.lift(substitute(program.result, environment))
+        environment = emit_program(self.program, emitter.builder, arguments)
+        return emitter.lift(substitute(self.program.result, environment))
 
 
 def _output_types(model: Model) -> list[Any]:
@@ -216,113 +173,232 @@ def _output_types(model: Model) -> list[Any]:
     return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
 
 
+def _check_function(function: relax.Function, outputs: int) -> None:
+    """Raise unless a loss takes so many outputs, and perhaps targets, and returns a scalar."""
+    count = len(function.params)
+    if count not in (outputs, outputs + 1):
+        raise ArgumentError(
+            f"the loss function takes {count} parameter(s); it must take the model's "
+            f"{outputs} output(s), and the targets behind them if it needs any"
+        )
+    _check_scalar("the loss function's result", function.ret_ty)
+
+
 def _check_scalar(what: str, ty: Any) -> None:
     if not isinstance(ty, relax.TensorType) or ty.ndim != 0 or not is_float(str(ty.dtype)):
         raise ArgumentError(f"{what} is of type {ty}, but a loss is a float scalar")
 
 
-def differentiated(
-    model: Model,
-    loss: LossFunction,
-    training: bool | None,
-    wrt: Sequence[str],
-    rules: str,
-) -> list[str]:
-    """Return the names in the model's function of the values that `wrt` names.
+@dataclass(frozen=True)
+class Forward:
+    """A forward pass for concrete input shapes.
 
-    Raises
-    ------
-    ArgumentError
-        A name is unknown, or `rules` is.
-    NotDifferentiableError
-        A value is no float tensor.
-    MissingGradientError
-        Some ops of the model or of its loss have no gradient; all of the model's are listed.
+    Attributes
+    ----------
+    model : Model
+    loss : LossFunction
+    program : Program
+        ``forward(*inputs, [targets], *params, *state, [seed]) -> (loss, outputs, new state)``.
+        Without a loss the first element of the result is missing.
+    targets : relax.TensorType or None
+        The type of the targets, if the loss takes any.
+    outputs : list of types
+        Of the model's outputs.
     """
-    main = inline_calls(specialize(model, training), "main", rules)
-    targets = select(main, wrt)
-    analyze(main, targets)
-    loss.check_gradient(rules)
-    return [var.name for var in targets]
+
+    model: Model
+    loss: LossFunction
+    program: Program
+    targets: relax.TensorType | None
+    outputs: list[Any]
+
+    @property
+    def arguments(self) -> list[Any]:
+        """The variables of the inputs, and of the targets if the loss takes any."""
+        return self.program.params[: self._first]
+
+    @property
+    def params(self) -> list[Any]:
+        """The variables of the parameters, in the model's order."""
+        return self.program.params[self._first :][: len(self.model.params)]
+
+    def weights(self, names: Sequence[str]) -> list[Any]:
+        """The variables of some parameters."""
+        by_name = dict(zip(self.model.params, self.params, strict=True))
+        return [by_name[name] for name in names]
+
+    @property
+    def state(self) -> list[Any]:
+        """The variables of the statistics, in the model's order."""
+        return self.program.params[self._first + len(self.model.params) :][: len(self.model.state)]
+
+    @property
+    def seed(self) -> list[Any]:
+        """The variable of the seed of dropouts, an int64 scalar, if there are any."""
+        owned = len(self.model.params) + len(self.model.state)
+        return self.program.params[self._first + owned :]
+
+    @property
+    def _first(self) -> int:
+        return len(self.model.inputs) + (self.targets is not None)
+
+    @cached_property
+    def seeded(self) -> bool:
+        """Whether it takes a seed: it drops values."""
+        return bool(self.seed)
+
+    @cached_property
+    def _target_shape(self) -> tuple[int, ...]:
+        return tuple(type_shape(self.targets))
+
+    @cached_property
+    def _plain_outputs(self) -> list[Shaped]:
+        """Dtypes and shapes of the outputs; of those that are no tensors, no shape."""
+        return [
+            Shaped(str(ty.dtype), tuple(type_shape(ty)))
+            if isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr)
+            else Shaped(None, ())
+            for ty in self.outputs
+        ]
+
+    def emit(
+        self, emitter: Emitter, gradients: Gradients, statistics: Sequence[Any] | None = None
+    ) -> tuple[Tensor, list[Tensor], list[Tensor]]:
+        """Emit the loss, its gradients, and the new statistics.
+
+        The last are none where nothing updates them: a model without batch norm.
+
+        Parameters
+        ----------
+        emitter : Emitter
+        gradients : Gradients
+            Of `program`, which has a loss.
+        statistics : sequence of expressions, optional
+            What is taken for the model's statistics; by default those.
+        """
+        taken = dict(zip(self.state, statistics or self.state, strict=True))
+        arguments = [taken.get(param, param) for param in self.program.params]
+        loss_type, *_ = self.program.result.ty.fields
+        seed = [emitter.full(1.0, [], str(loss_type.dtype)), None, None]
+        result, values = gradients.emit(emitter, seed, arguments)
+        loss, _, new = result.fields
+        return emitter.lift(loss), values, [emitter.lift(statistic) for statistic in new.fields]
+
+    def target_array(self, targets: Any) -> np.ndarray | None:
+        """The targets that it takes, checked and converted; None if it takes none.
+
+        They are looked at on the host, because a label out of range would read beyond its row.
+
+        Raises
+        ------
+        InputError
+            Targets are missing, not wanted, or do not fit.
+        """
+        if self.targets is None:
+            if targets is not None:
+                raise InputError("targets were given, but there is no loss that takes any")
+            return None
+        if targets is None:
+            raise InputError("targets are missing: the loss compares the outputs with targets")
+        try:
+            array = to_numpy(targets)
+        except InputError as error:
+            raise InputError(f"targets: {error}") from error
+        array = self.loss.prepare(array, self._plain_outputs)
+        check_target_shape(array, self._target_shape)
+        return array
 
 
-def build_forward(
-    model: Model,
-    loss: LossFunction,
-    training: bool | None,
-    extents: Mapping[Any, int],
-) -> Forward:
-    """Write a model's forward pass and its loss for concrete shapes.
+@dataclass(frozen=True)
+class Form:
+    """A model in training form or in inference form, for any input shapes.
+
+    Attributes
+    ----------
+    model : Model
+    program : Program
+        ``main(*inputs, *params, *state, [seed]) -> (outputs, new state)``, see
+        `frontend.mode.specialize`.
+    """
+
+    model: Model
+    program: Program
+
+    def forward(
+        self,
+        loss: LossFunction,
+        shapes: Iterable[Sequence[int]],
+        layout: Layout = MODEL_LAYOUT,
+        keep: Collection[str] = (),
+    ) -> Forward:
+        """The forward pass with a loss, for concrete shapes.
+
+        Parameters
+        ----------
+        loss : LossFunction
+        shapes : iterable of shapes
+            Of the model's inputs; of a model without symbolic dimensions they may be left out.
+        layout : Layout
+            In which it takes parameters. Inputs, targets, statistics and results are as the model
+            has them.
+        keep : collection of str
+            Names of values that stay as the model has them.
+
+        Raises
+        ------
+        ArgumentError, ModelError
+            The loss does not fit the model's outputs.
+        """
+        extents: dict[Any, int] = {}
+        for param, shape in zip(self.program.params, shapes, strict=False):
+            bind_dimensions(type_shape(param.ty), shape, extents)
+        program = bind_extents(self.program, extents)
+        outputs = list(program.result.fields[0].ty.fields)
+        bound = loss.bind(outputs)
+        targets = bound.target_type(outputs)
+        program = _with_loss(program, bound, targets, len(self.model.inputs))
+        return Forward(self.model, bound, layout.of(program, keep), targets, outputs)
+
+
+def form_of(model: Model, training: bool | None, rules: str = "auto") -> Form:
+    """Specialize and inline a model.
 
     Parameters
     ----------
     model : Model
-    loss : LossFunction
     training : bool or None
         The mode of batch norms; None follows the file.
-    extents : mapping
-        The symbolic dimensions of the model's inputs to their extents.
+    rules : "auto" or "derived"
+        Which gradient rules it is differentiated by.
 
     Raises
     ------
     ArgumentError, ModelError
-        The loss does not fit the model's outputs.
     """
-    specialized = specialize(model, training)
-    program = inline_calls(bind(specialized, "main", model, extents), "main")
-    output_types = list(program.result.fields[0].ty.fields)
-    bound = loss.bind(output_types)
-    target_type = bound.target_type(output_types)
-    targets = relax.Var("targets", target_type) if target_type is not None else None
+    return Form(model, inline_calls(specialize(model, training), "main", rules))
 
-    def body(emitter: Emitter) -> Any:
-        environment = emit_program(program, emitter.builder)
-        results, state = substitute(program.result, environment).fields
-        outputs = [emitter.lift(output) for output in results.fields]
-        if not bound.is_given:
-            return tuple(outputs), state
+
+def _with_loss(program: Program, loss: LossFunction, targets: Any, inputs: int) -> Program:
+    """The forward pass of a model with its loss: behind `inputs` inputs, targets.
+
+    Parameters
+    ----------
+    program : Program
+        As of `Form`.
+    loss : LossFunction
+        For the program's outputs.
+    targets : relax.TensorType or None
+    inputs : int
+    """
+    if not loss.is_given:
+        return replace(program, name=FORWARD)
+    extra = [relax.Var("targets", targets)] if targets is not None else []
+
+    def body(emitter: Emitter, result: Any) -> Any:
+        outputs, state = result.fields
         with emitter.at(span_of(None, "loss"), "loss"):
-            loss = bound.emit(emitter, outputs, targets)
-        return loss, tuple(outputs), state
+            value = loss.emit(emitter, list(map(emitter.lift, outputs.fields)), *extra)
+        return value, outputs, state
 
-    count = len(model.inputs)
-    extra = [targets] if targets is not None else []
-    params = [*program.params[:count], *extra, *program.params[count:]]
-    mod = write_function(
-        kernels(model.mod), FORWARD, params, body, pure=program.pure, dataflow=program.dataflow
-    )
-    return Forward(mod, target_type, output_types, is_seeded(specialized))
-
-
-def laid_out(forward: Forward, layout: Layout, keep: Collection[str] = ()) -> Forward:
-    """Return a forward pass in a layout: it takes parameters as that stores them.
-
-    Inputs, targets, statistics and results are those of the model, and so are the values whose
-    names are in `keep`.
-    """
-    return replace(forward, mod=layout.of(forward.mod, FORWARD, keep))
-
-
-def kernels(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module's PrimFuncs alone; its Relax functions have been inlined."""
-    functions = mod.functions.items()
-    return tvm.IRModule({gv: f for gv, f in functions if not isinstance(f, relax.Function)})
-
-
-def bind(mod: tvm.IRModule, name: str, model: Model, extents: Mapping[Any, int]) -> tvm.IRModule:
-    """Replace the symbolic input dimensions of a function by concrete extents.
-
-    `extents` is keyed by the dimensions of ``model.mod["main"]``; the function of that name in
-    `mod` takes the same inputs, in the same order.
-    """
-    values: dict[Any, int] = {}
-    originals = model.mod["main"].params[: len(model.inputs)]
-    for original, param in zip(originals, mod[name].params, strict=False):
-        for dimension, renamed in zip(type_shape(original.ty), type_shape(param.ty), strict=True):
-            if dimension in extents and isinstance(renamed, tvm.tirx.Var):
-                values[renamed] = extents[dimension]
-    return _bind(mod, name, values)
-
-
-def _bind(mod: tvm.IRModule, name: str, extents: Mapping[Any, int]) -> tvm.IRModule:
-    return relax.transform.BindSymbolicVars(extents, name)(mod) if extents else mod
+    params = [*program.params[:inputs], *extra, *program.params[inputs:]]
+    return continue_program(program, FORWARD, params, body)

@@ -14,8 +14,6 @@ from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
 from ..ir.arrays import borrowed, to_numpy
 from ..ir.tensor import type_shape
-from .forward import Forward, LossFunction
-from .loss import check_target_shape
 from .shapes import bind_dimensions, fits, shape_text
 from .staging import Staging
 
@@ -173,31 +171,6 @@ def check_types(given: Mapping[str, Array], types: Mapping[str, Any], kind: str)
 def shapes_of(given: Mapping[str, Array]) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of tensors: what a compiled function is kept under."""
     return tuple(tuple(map(int, tensor.shape)) for tensor in given.values())
-
-
-def target_array(targets: Any, loss: LossFunction, forward: Forward) -> np.ndarray | None:
-    """Return the targets that a forward function takes, checked and converted; None if it has none.
-
-    They are looked at on the host, because a label out of range would read beyond its row.
-
-    Raises
-    ------
-    InputError
-        Targets are missing, not wanted, or do not fit.
-    """
-    if forward.targets is None:
-        if targets is not None:
-            raise InputError("targets were given, but there is no loss that takes any")
-        return None
-    if targets is None:
-        raise InputError("targets are missing: the loss compares the outputs with targets")
-    try:
-        array = to_numpy(targets)
-    except InputError as error:
-        raise InputError(f"targets: {error}") from error
-    array = loss.prepare(array, forward.plain_outputs)
-    check_target_shape(array, forward.target_shape)
-    return array
 
 
 def check_seed(seed: Any) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -13,29 +12,17 @@ import tvm
 from tvm import relax
 
 from ..errors import OutOfMemoryError
-from ..frontend.model import Model
 from ..lower.codegen.cache import compiled_once
 from ..lower.codegen.early import EarlyBuilds
 from ..lower.device import device_of, reported
 from ..lower.pipeline import generate, lower
-from ..lower.target import target as resolve_target
 from ..memory.allocation import allocated_bytes
 from ..memory.workspace import take_workspace
 from ..runtime.synchronized import TakesTurns
 from ..runtime.threads import prepare as prepare_threads
-from .forward import Forward, LossChoice, LossFunction
-from .inputs import (
-    Array,
-    Inputs,
-    bind_shapes,
-    by_name,
-    check_winograd,
-    input_types,
-    placed,
-    read_arrays,
-    shapes_of,
-    target_array,
-)
+from .forward import Forward
+from .inputs import Array, Inputs, bind_shapes, by_name, placed, read_arrays, shapes_of
+from .recipe import Objective
 from .results import drop_arguments
 from .staging import Staging
 
@@ -53,14 +40,11 @@ class Given:
     tensors, lent : dict of str to tensor
         All, and those that still stand in the caller's memory.
     shapes : Shapes
-    extents : dict
-        Of the symbolic dimensions.
     """
 
     tensors: Tensors
     lent: Tensors
     shapes: Shapes
-    extents: dict[Any, int]
 
 
 class Watch(Protocol):
@@ -73,66 +57,54 @@ class Watch(Protocol):
         """Take the machine that runs it."""
 
 
-class ModelOnDevice(TakesTurns, ABC):
+class ModelOnDevice(TakesTurns):
     """A model, its loss, and the device that both run on.
 
     Parameters
     ----------
-    model : Model
-    loss : LossChoice
-    target : str, dict or Target
-    winograd : bool
-        As of `graphgrad.compile`.
+    objective : Objective
 
     Raises
     ------
-    ArgumentError
-        The model or the loss is none that is served, or `winograd` is no switch.
-    TargetError, DeviceError
-        Nothing can run there.
+    DeviceError
+        This machine has no device for its target.
     """
 
-    def __init__(self, model: Model, loss: LossChoice, target: Any, winograd: bool):
+    def __init__(self, objective: Objective):
         super().__init__()
-        self._input_types = input_types(model)
-        self._model = model
-        self._loss = LossFunction(model, loss)
-        self._target = resolve_target(target)
-        self._winograd = check_winograd(winograd)
+        self._objective = objective
+        self._model = objective.model
+        self._target = objective.target
         self._device = device_of(self._target)
         self._staging = Staging(self._device)
         self._forwards: dict[Shapes, Forward] = {}
-        self._extents: dict[Any, dict[Any, int]] = {}
+        self._checked: set[Any] = set()
         self._watch: Watch | None = None
 
     def _given(self, inputs: Inputs) -> Given:
         """Return the inputs of a call, checked against the model."""
         arrays = read_arrays(by_name(inputs, self._model.inputs), self._device)
         shapes = shapes_of(arrays)
-        extents = self._checked(arrays, shapes)
+        self._check(arrays, shapes)
         lent = {name: array for name, array in arrays.items() if not isinstance(array, np.ndarray)}
-        return Given(placed(arrays, self._staging), lent, shapes, extents)
+        return Given(placed(arrays, self._staging), lent, shapes)
 
-    def _checked(self, arrays: Mapping[str, Array], shapes: Shapes) -> dict[Any, int]:
-        """Return the extents of the symbolic dimensions; inputs of a kind are checked once."""
+    def _check(self, arrays: Mapping[str, Array], shapes: Shapes) -> None:
+        """Raise if inputs do not fit the model; those of a kind are checked once."""
         kind = shapes, tuple(array.dtype for array in arrays.values())
-        if kind not in self._extents:
-            self._extents[kind] = bind_shapes(arrays, self._input_types)
-        return self._extents[kind]
-
-    @abstractmethod
-    def _build_forward(self, extents: Mapping[Any, int]) -> Forward:
-        """Return the forward function with the loss for concrete shapes."""
+        if kind not in self._checked:
+            bind_shapes(arrays, self._objective.input_types)
+            self._checked.add(kind)
 
     def _forward(self, given: Given) -> Forward:
-        """Return the forward function with the loss for the shapes of a call."""
+        """The forward pass with the loss, for the shapes of a call."""
         if given.shapes not in self._forwards:
-            self._forwards[given.shapes] = self._build_forward(given.extents)
+            self._forwards[given.shapes] = self._objective.forward(given.shapes)
         return self._forwards[given.shapes]
 
     def _targets(self, targets: Any, forward: Forward) -> list[tvm.runtime.Tensor]:
-        """Return the targets that a forward function takes, checked: none, or one tensor."""
-        array = target_array(targets, self._loss, forward)
+        """The targets that a forward pass takes, checked: none, or one tensor."""
+        array = forward.target_array(targets)
         return [] if array is None else [self._staging.queue("the targets", array)]
 
     def _compile(self, mod: tvm.IRModule, name: str, task: str) -> Callable[..., Any]:
@@ -172,12 +144,12 @@ class ModelOnDevice(TakesTurns, ABC):
 
         if self._watch is not None:
             return make(mod)  # it is to see the lowering
-        options = {"winograd": self._winograd, "updating": name if is_updating else None}
+        options = {"winograd": self._objective.winograd, "updating": name if is_updating else None}
         return compiled_once(mod, self._target, options, make)
 
     def _lower(self, mod: tvm.IRModule, name: str, early: EarlyBuilds) -> tvm.IRModule:
         with self._watch.lowering(name) if self._watch is not None else nullcontext():
-            return lower(mod, self._target, winograd=self._winograd, early=early)
+            return lower(mod, self._target, winograd=self._objective.winograd, early=early)
 
     def _load(
         self, mod: tvm.IRModule, name: str, task: str, is_updating: bool

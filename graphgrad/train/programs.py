@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import tvm
@@ -58,10 +58,10 @@ class Programs:
             self._steps[shapes] = lambda *arguments: _split(compiled(*arguments))
         return self._steps[shapes]
 
-    def evaluation(self, shapes: Shapes, extents: Mapping[Any, int]) -> Callable[..., Any]:
-        """Return the inference form for some shapes, and extents of the symbolic dimensions."""
+    def evaluation(self, shapes: Shapes) -> Callable[..., Any]:
+        """The inference form for some shapes."""
         if shapes not in self._evaluations:
-            mod = self._recipe.evaluation(extents)
+            mod = self._recipe.evaluation(shapes)
             self._evaluations[shapes] = self._compile_function(mod, FORWARD, "an evaluation")
         return self._evaluations[shapes]
 

@@ -1,62 +1,93 @@
-"""What a training step is before it has input shapes, tensors or a device."""
+"""What is differentiated, and what a training step is, before there are shapes or a device.
+
+The arguments of `value_and_grad`, `train_step` and `export_step` are checked here, once each.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import tvm
 
+from ..autodiff.activity import analyze, select
 from ..errors import ArgumentError
-from ..frontend.mode import specialize
 from ..frontend.model import Model
+from ..ir.write import write_program
 from ..layout.choice import Layout, choose_storage, layout_for
 from ..lower.target import target as resolve_target
 from .accumulate import MICRO_BATCH, build_end_of_window, build_micro_batch
-from .forward import Forward, LossChoice, LossFunction, build_forward, differentiated, laid_out
+from .forward import FORWARD, Form, Forward, LossChoice, LossFunction, form_of
 from .groups import by_parameter
 from .inputs import check_seed, check_types, check_winograd, input_types, names_in, owned_types
 from .loss import LOSSES
 from .optimizer import Optimizer
 from .update import STEP, build_step
 
+Wrt = str | Sequence[str] | None
 
-@dataclass(frozen=True)
-class Recipe:
-    """The arguments of `train_step`, checked.
+
+@dataclass(frozen=True, kw_only=True)
+class Objective:
+    """What is differentiated with respect to what, and where: checked arguments.
 
     Attributes
     ----------
-    model : Model
+    form : Form
+        The model, as it is differentiated.
+    input_types : dict of str to relax.TensorType
     loss : LossFunction
-    optimizer : Optimizer
-    trained : list of str
-        Names of the parameters that train, in the model's order.
+    wrt : list of str
+        Names of values, as they were given.
+    differentiated : list of str
+        Their names in the program: an ONNX name may be that of an equal value.
     target : Target
-    seed : int
-    rules : "auto" or "derived"
-        Which gradient rules it is differentiated by.
-    accumulate : int
-        Micro-batches a step, at least 1.
     layout : Layout
         In which the functions compute, and take and return what belongs to parameters.
     winograd : bool
         As of `graphgrad.compile`.
     """
 
-    model: Model
+    form: Form
+    input_types: dict[str, Any]
     loss: LossFunction
-    optimizer: Optimizer
-    trained: list[str]
+    wrt: list[str]
+    differentiated: list[str]
     target: tvm.target.Target
-    seed: int
-    rules: str
-    accumulate: int
     layout: Layout
     winograd: bool
+
+    @property
+    def model(self) -> Model:
+        """The model."""
+        return self.form.model
+
+    def forward(self, shapes: Iterable[Sequence[int]]) -> Forward:
+        """The forward pass with the loss, for shapes of the inputs."""
+        return self.form.forward(self.loss, shapes, self.layout, self.differentiated)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Objective):
+    """The arguments of `train_step`, checked.
+
+    `wrt` names the parameters that train, in the model's order.
+
+    Attributes
+    ----------
+    optimizer : Optimizer
+    seed : int
+    accumulate : int
+        Micro-batches a step, at least 1.
+    """
+
+    optimizer: Optimizer
+    seed: int
+    accumulate: int
 
     @property
     def method(self) -> str:
@@ -64,10 +95,6 @@ class Recipe:
         fields = dataclasses.asdict(self.optimizer)
         settings = ", ".join(f"{k}={v!r}" for k, v in fields.items() if k != "learning_rate")
         return f"{type(self.optimizer).__name__}({settings})"
-
-    def forward(self, extents: Mapping[Any, int]) -> Forward:
-        """Return the forward pass in training form, with the loss, for concrete shapes."""
-        return laid_out(build_forward(self.model, self.loss, True, extents), self.layout)
 
     @property
     def step_name(self) -> str:
@@ -77,24 +104,79 @@ class Recipe:
     def step(self, forward: Forward) -> tvm.IRModule:
         """The computation of a call, on top of a forward pass: a step, or a micro-batch of it."""
         if self.accumulate == 1:
-            return build_step(self.model, forward, self.trained, self.optimizer, self.rules)
-        return build_micro_batch(self.model, self.loss, forward, self.trained, self.rules)
+            return build_step(forward, self.wrt, self.optimizer)
+        return build_micro_batch(forward, self.wrt)
 
     def end_of_window(self) -> tvm.IRModule:
         """Return the update that follows the last micro-batch of a step."""
-        return build_end_of_window(self.model, self.trained, self.optimizer, self.layout)
+        return build_end_of_window(self.model, self.wrt, self.optimizer, self.layout)
 
-    def evaluation(self, extents: Mapping[Any, int]) -> tvm.IRModule:
-        """Return the forward pass in inference form, without a loss, for concrete shapes."""
-        forward = build_forward(self.model, LossFunction(self.model, None), False, extents)
-        return laid_out(forward, self.layout).mod
+    def evaluation(self, shapes: Iterable[Sequence[int]]) -> tvm.IRModule:
+        """The forward pass in inference form, without a loss, for shapes of the inputs."""
+        no_loss = LossFunction(self.model, None)
+        forward = self._inference.forward(no_loss, shapes, self.layout)
+        return write_program(forward.program, FORWARD)
+
+    @cached_property
+    def _inference(self) -> Form:
+        return form_of(self.model, False)
+
+
+def objective(
+    model: Model,
+    loss: LossChoice,
+    wrt: Wrt,
+    target: Any,
+    rules: str,
+    winograd: bool,
+    training: bool | None,
+    names: Callable[[Model, Wrt], list[str]],
+) -> Objective:
+    """Check the arguments that `train_step` and `value_and_grad` share; these say what they are.
+
+    Parameters
+    ----------
+    model, loss, wrt, target, rules, winograd, training
+    names : callable
+        Given the model and `wrt`, returns the names of values.
+
+    Raises
+    ------
+    ArgumentError
+        A value is unknown, or is none that is served.
+    NotDifferentiableError
+        A value that `wrt` names is no float tensor.
+    MissingGradientError
+        Some ops of the model or of its loss have no gradient; all of the model's are listed.
+    TargetError
+        There is no such target.
+    """
+    winograd = check_winograd(winograd)
+    types = input_types(model)
+    function = LossFunction(model, loss)
+    given = names(model, wrt)
+    form = form_of(model, training, rules)
+    values = select(form.program, given)
+    analyze(form.program, values)
+    function.check_gradient(rules)
+    resolved = resolve_target(target)
+    return Objective(
+        form=form,
+        input_types=types,
+        loss=function,
+        wrt=given,
+        differentiated=[var.name for var in values],
+        target=resolved,
+        layout=layout_for(resolved),
+        winograd=winograd,
+    )
 
 
 def recipe(
     model: Model,
     loss: LossChoice,
     optimizer: Optimizer,
-    wrt: str | Sequence[str] | None,
+    wrt: Wrt,
     target: Any,
     seed: int,
     rules: str,
@@ -109,22 +191,17 @@ def recipe(
     """
     seed = check_seed(seed)
     accumulate = check_accumulate(accumulate)
-    winograd = check_winograd(winograd)
-    input_types(model)
-    function = LossFunction(model, loss)
-    if not function.is_given:
+    if loss is None:
         raise ArgumentError(f"train_step needs a loss: one of {sorted(LOSSES)}, for example")
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
-    trained = _trained(model, wrt)
-    differentiated(model, function, True, trained, rules)
-    _check_epsilons(model, optimizer, trained)
+    shared = objective(model, loss, wrt, target, rules, winograd, True, _trained)
+    layout = choose_storage(shared.layout, shared.form.program)
+    _check_epsilons(model, optimizer, shared.wrt)
     # They may have been replaced since the model was made.
     check_types({**model.params, **model.state}, owned_types(model), "parameter")
-    resolved = resolve_target(target)
-    layout = choose_storage(layout_for(resolved), specialize(model, True))
     return Recipe(
-        model, function, optimizer, trained, resolved, seed, rules, accumulate, layout, winograd
+        **{**vars(shared), "layout": layout}, optimizer=optimizer, seed=seed, accumulate=accumulate
     )
 
 
@@ -155,7 +232,8 @@ def check_accumulate(count: Any) -> int:
     return int(count)
 
 
-def _trained(model: Model, wrt: str | Sequence[str] | None) -> list[str]:
+def _trained(model: Model, wrt: Wrt) -> list[str]:
+    """The names of the parameters that train, in the model's order."""
     trainable = model.trainable()
     if wrt is None:
         if not trainable:

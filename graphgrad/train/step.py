@@ -16,7 +16,7 @@ from ..runtime.synchronized import one_at_a_time
 from ..runtime.window import dropped_on_failure
 from . import checkpoint
 from .export import InputShapes, chosen_shapes, write_export
-from .forward import Forward, LossChoice
+from .forward import LossChoice
 from .inputs import Inputs
 from .on_device import ModelOnDevice, Watch
 from .optimizer import SGD, Optimizer, check_rate
@@ -138,12 +138,12 @@ class TrainStep(ModelOnDevice):
         self._recipe = recipe(
             model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd
         )
-        super().__init__(model, loss, target, winograd)
-        trained, self._seed = self._recipe.trained, self._recipe.seed
+        super().__init__(self._recipe)
+        self._seed = self._recipe.seed
         self._tensors = TrainState(
             model.params,
             model.state,
-            trained,
+            self._recipe.wrt,
             optimizer.slots,
             self._device,
             self.accumulate > 1,
@@ -278,9 +278,6 @@ class TrainStep(ModelOnDevice):
         finally:
             self._programs, self._watch = kept, None
 
-    def _build_forward(self, extents: Mapping[Any, int]) -> Forward:
-        return self._recipe.forward(extents)
-
     def _no_programs(self) -> Programs:
         """Return the functions of the step, of which none is compiled yet."""
         return Programs(self._recipe, self._compile, self._compile_updating)
@@ -317,7 +314,7 @@ class TrainStep(ModelOnDevice):
         InputError, DeviceError
         """
         given = self._given(inputs)
-        evaluation = self._programs.evaluation(given.shapes, given.extents)
+        evaluation = self._programs.evaluation(given.shapes)
         outputs = evaluation(*given.tensors.values(), *self._tensors.of_model())[0]
         return as_arrays(dict(zip(self._model.outputs, outputs, strict=True)))
 
@@ -404,7 +401,7 @@ class TrainStep(ModelOnDevice):
         ExportError
             The folder cannot be written, or there is no C compiler to link a library with.
         """
-        chosen = chosen_shapes(self._model, shapes, self._programs.shapes)
+        chosen = chosen_shapes(self._recipe.input_types, shapes, self._programs.shapes)
         write_export(path, self._recipe, chosen, self._facts(), self.save if weights else None)
 
     def _facts(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import relax
 
-from ..frontend.model import Model
+from ..autodiff.reverse import Gradients
 from ..ir.provenance import span_of
 from ..ir.tensor import Emitter, Tensor, is_float, type_shape
 from ..memory.donation import DONATED
@@ -17,32 +17,22 @@ from ..ops import functional as op
 from ..ops.many import all_finite
 from .clip import clip_by_norm, clip_by_value
 from .forward import Forward
-from .gradients import StepGradients
 from .groups import by_parameter
 from .optimizer import Optimizer
 
 STEP = "train_step"
 
 
-def build_step(
-    model: Model,
-    forward: Forward,
-    trained: Sequence[str],
-    optimizer: Optimizer,
-    rules: str = "auto",
-) -> tvm.IRModule:
+def build_step(forward: Forward, trained: Sequence[str], optimizer: Optimizer) -> tvm.IRModule:
     """Write the training step of a model.
 
     Parameters
     ----------
-    model : Model
     forward : Forward
         With a loss.
     trained : sequence of str
         Names of the parameters that the optimizer moves.
     optimizer : Optimizer
-    rules : "auto" or "derived"
-        Which gradient rules it is differentiated by.
 
     Returns
     -------
@@ -59,17 +49,19 @@ def build_step(
     ------
     MissingGradientError
     """
-    step = StepGradients(model, forward, trained, rules)
-    update = Update(optimizer, step.weights, step.state)
+    weights = forward.weights(trained)
+    differentiated = Gradients(forward.program, weights)
+    update = Update(optimizer, weights, forward.state)
 
     def body(emitter: Emitter) -> Any:
-        loss, gradients, statistics = step.emit(emitter)
+        loss, gradients, statistics = forward.emit(emitter, differentiated)
         with emitter.at(span_of(None, "update"), "update"):
             return (loss, *update.emit(emitter, gradients, statistics, [loss, *gradients]))
 
-    owned = [update.updates, *step.params, *step.state, *update.buffers]
-    inputs = [*step.arguments, update.rate, *step.seed, *owned]
-    return allow_donations(step.write(STEP, inputs, body), STEP, inputs, update.replaced, first=2)
+    owned = [update.updates, *forward.params, *forward.state, *update.buffers]
+    inputs = [*forward.arguments, update.rate, *forward.seed, *owned]
+    written = differentiated.write(STEP, inputs, body)
+    return allow_donations(written, STEP, inputs, update.replaced, first=2)
 
 
 class Update:

@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from ..autodiff.activity import has_cotangent
-from ..autodiff.vjp import vjp
+from ..autodiff.activity import has_cotangent, select
+from ..autodiff.vjp import vjp_of_program
 from ..errors import ArgumentError, InputError
 from ..frontend.model import Model
 from ..ir.tensor import type_shape
-from ..layout.choice import layout_for
 from ..runtime.synchronized import one_at_a_time
-from .forward import FORWARD, Forward, LossChoice, build_forward, differentiated, laid_out
+from .forward import FORWARD, Forward, LossChoice
 from .inputs import Inputs, check_seed, check_types, names_in, owned_types, placed, read_arrays
 from .on_device import ModelOnDevice, Shapes
+from .recipe import Wrt, objective
 from .state import Arrays, as_arrays
 
 LOSS = "loss"
@@ -91,18 +91,13 @@ class ValueAndGrad(ModelOnDevice):
         target: Any,
         winograd: bool = True,
     ):
-        super().__init__(model, loss, target, winograd)
-        self._wrt = model.trainable() if wrt is None else names_in(wrt)
-        if not self._wrt:
-            raise ArgumentError("wrt: the model has no parameter that can train; name some values")
-        self._differentiated = differentiated(model, self._loss, training, self._wrt, rules)
-        if LOSS in model.outputs and loss is not None and self._loss.output is None:
+        checked = objective(model, loss, wrt, target, rules, winograd, training, _named)
+        super().__init__(checked)
+        if LOSS in model.outputs and loss is not None and checked.loss.output is None:
             raise ArgumentError(
                 f"the model has an output {LOSS!r} of its own, so the value of another loss has no "
                 "name; differentiate that output, or give no loss and a cotangent"
             )
-        self._training = training
-        self._rules = rules
         self._compiled: dict[Shapes, Callable[..., Any]] = {}
 
     @one_at_a_time
@@ -152,18 +147,14 @@ class ValueAndGrad(ModelOnDevice):
             self._compiled[given.shapes] = self._compile_gradient(forward)
         values, gradients = self._compiled[given.shapes](*arguments)
         outputs = dict(zip(self._model.outputs, values[-2], strict=True))
-        if self._loss.is_given:
+        if self._objective.loss.is_given:
             outputs = {LOSS: values[0], **outputs}
-        return as_arrays(outputs), as_arrays(dict(zip(self._wrt, gradients, strict=True)))
-
-    def _build_forward(self, extents: Mapping[Any, int]) -> Forward:
-        forward = build_forward(self._model, self._loss, self._training, extents)
-        # Parameters may change at any call, so they are taken as the model has them.
-        return laid_out(forward, layout_for(self._target), self._differentiated)
+        named_gradients = dict(zip(self._objective.wrt, gradients, strict=True))
+        return as_arrays(outputs), as_arrays(named_gradients)
 
     def _compile_gradient(self, forward: Forward) -> Callable[..., Any]:
-        mod = vjp(forward.mod, FORWARD, self._differentiated, rules=self._rules)
-        del mod[FORWARD]
+        wrt = select(forward.program, self._objective.differentiated)
+        mod = vjp_of_program(forward.program, wrt)
         return self._compile(mod, f"{FORWARD}_vjp", "a gradient")
 
     def _owned(self) -> list[Any]:
@@ -184,20 +175,20 @@ class ValueAndGrad(ModelOnDevice):
         """Return a cotangent for each float value that the forward function returns."""
         types = dict(zip(self._model.outputs, forward.outputs, strict=True))
         given = self._named_cotangents(types, cotangent)
-        state = forward.mod[FORWARD].ret_ty.fields[-1].fields
+        types_of_results = forward.program.result.ty.fields
         arrays = [
             *(given[name] if name in given else _zeros(name, ty) for name, ty in types.items()),
-            *(_zeros("a statistic", ty) for ty in state),
+            *(_zeros("a statistic", ty) for ty in types_of_results[-1].fields),
         ]
-        if self._loss.is_given:
-            arrays.insert(0, np.ones((), str(forward.mod[FORWARD].ret_ty.fields[0].dtype)))
+        if self._objective.loss.is_given:
+            arrays.insert(0, np.ones((), str(types_of_results[0].dtype)))
         wanted = [array for array in arrays if array is not None]
         # By number, because the values of statistics have no names.
         numbered = {str(i): array for i, array in enumerate(wanted)}
         return list(placed(numbered, self._staging, "cotangent number").values())
 
     def _named_cotangents(self, types: Mapping[str, Any], cotangent: Any) -> dict[str, Any]:
-        if self._loss.is_given:
+        if self._objective.loss.is_given:
             if cotangent is not None:
                 raise InputError("a cotangent was given, but the loss has cotangent 1")
             return {}
@@ -221,6 +212,14 @@ class ValueAndGrad(ModelOnDevice):
         arrays = read_arrays(named, self._device, "cotangent")
         check_types(arrays, types, "cotangent")
         return arrays
+
+
+def _named(model: Model, wrt: Wrt) -> list[str]:
+    """The names of the values that are differentiated."""
+    names = model.trainable() if wrt is None else names_in(wrt)
+    if not names:
+        raise ArgumentError("wrt: the model has no parameter that can train; name some values")
+    return names
 
 
 def _refuse_several(cotangent: Any, outputs: Sequence[str]) -> None:

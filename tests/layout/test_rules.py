@@ -11,11 +11,11 @@ from graphgrad.check import flat
 from graphgrad.ir.arrays import to_tensor
 from graphgrad.ir.tensor import Emitter
 from graphgrad.layout import orders
-from graphgrad.layout.channels_last import channels_last
 from graphgrad.layout.rule import LAYOUT_RULES
 from graphgrad.ops.conv import Window, conv_data_gradient
 from graphgrad.ops.random import dropout_call, mask_call
 from graphgrad.ops.resample import Table, resample
+from tests.layout.rewriting import rewritten_module
 from tests.running import function
 
 o, nn = relax.op, relax.op.nn
@@ -59,7 +59,7 @@ def arrays(mod):
 def check(mod, permutations):
     """Compare a function with its rewritten form, which has some permutations of images."""
     filters = orders.filters_last(len(mod["main"].params[1].ty.shape))
-    rewritten = channels_last(mod, storage={"x1": filters})
+    rewritten = rewritten_module(mod, storage={"x1": filters})
     assert count(rewritten, "relax.permute_dims") == permutations
     both = tvm.IRModule({"old": mod["main"], "new": rewritten["main"]})
     machine = relax.VirtualMachine(gg.compile(both), tvm.cpu())

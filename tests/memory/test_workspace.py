@@ -103,7 +103,7 @@ def test_what_a_packed_function_may_keep_is_allocated_anew():
 
 
 def test_large_functions_take_memory_at_each_call(monkeypatch):
-    monkeypatch.setattr(workspace, "_MOST_BYTES", 8 * 8 * 4)
+    monkeypatch.setattr(workspace, "_MAX_WORKSPACE_BYTES", 8 * 8 * 4)
     mod, call = changed(program(layers))
     assert call is None and allocations(mod) > 1
 

@@ -6,7 +6,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.errors import ArgumentError, InputError
 from graphgrad.ir.tensor import type_shape
-from graphgrad.train.forward import FORWARD, LossFunction, bind, build_forward
+from graphgrad.train.forward import FORWARD, LossFunction, form_of
 from tests.train.nets import loss_function, mean_square, module, normalized
 
 N = tvm.tirx.Var("n", "int64")
@@ -21,8 +21,15 @@ def two_outputs():
     return gg.Model(mod, {"w": np.ones(3, "float32")}, outputs=["y", "total"])
 
 
-def extents(model, size):
-    return {type_shape(model.mod["main"].params[0].ty)[0]: size}
+def batch(model, size):
+    """Return the shapes of the inputs of a model with one input, for a batch of a size."""
+    _, *example = type_shape(model.mod["main"].params[0].ty)
+    return [(size, *example)]
+
+
+def forward_of(model, loss, size, training=True):
+    """Return the forward pass of a model for batches of a size."""
+    return form_of(model, training).forward(LossFunction(model, loss), batch(model, size))
 
 
 def shapes(types):
@@ -31,11 +38,12 @@ def shapes(types):
 
 def test_everything_is_concrete():
     model = normalized()
-    forward = build_forward(model, LossFunction(model, "cross_entropy"), True, extents(model, 6))
-    function = forward.mod[FORWARD]
-    assert [p.name for p in function.params] == ["x", "targets", *model.params, *model.state]
-    assert shapes(p.ty for p in function.params)[:2] == [[6, 2, 5, 5], [6]]
-    loss, outputs, state = function.ret_ty.fields
+    forward = forward_of(model, "cross_entropy", 6)
+    program = forward.program
+    assert program.name == FORWARD
+    assert [p.name for p in program.params] == ["x", "targets", *model.params, *model.state]
+    assert shapes(p.ty for p in program.params)[:2] == [[6, 2, 5, 5], [6]]
+    loss, outputs, state = program.result.ty.fields
     assert type_shape(loss) == [] and shapes(outputs.fields) == [[6, 4]] == shapes(forward.outputs)
     assert shapes(state.fields) == [[4], [4]]
 
@@ -43,17 +51,29 @@ def test_everything_is_concrete():
 @pytest.mark.parametrize("training, statistics", [(True, 2), (False, 0), (None, 0)])
 def test_without_a_loss(training, statistics):
     model = normalized()
-    forward = build_forward(model, LossFunction(model, None), training, extents(model, 2))
-    outputs, state = forward.mod[FORWARD].ret_ty.fields
+    forward = forward_of(model, None, 2, training)
+    outputs, state = forward.program.result.ty.fields
     assert forward.targets is None and len(outputs.fields) == 1
     assert len(state.fields) == statistics
 
 
-def test_bind_leaves_the_model_alone():
+def test_parts_of_what_it_takes():
+    forward = forward_of(normalized(), "cross_entropy", 2)
+    parts = [forward.arguments, forward.params, forward.state, forward.seed]
+    assert [var for part in parts for var in part] == forward.program.params
+    assert [var.name for var in forward.arguments] == ["x", "targets"]
+    assert [var.name for var in forward.state] == ["bn.mean", "bn.var"]
+    assert not forward.seeded
+
+
+def test_a_form_is_for_any_shapes():
+    """Each forward pass has variables of its own, so that a module may hold several."""
     model = two_outputs()
-    bound = bind(model.mod, "main", model, extents(model, 7))
-    assert type_shape(bound["main"].params[0].ty) == [7, 3]
-    assert not isinstance(type_shape(model.mod["main"].params[0].ty)[0], int)
+    form, loss = form_of(model, True), LossFunction(model, "total")
+    first, second = (form.forward(loss, batch(model, size)).program for size in (7, 8))
+    assert [type_shape(program.params[0].ty) for program in (first, second)] == [[7, 3], [8, 3]]
+    assert not set(first.variables()) & set(second.variables())
+    assert not isinstance(type_shape(form.program.params[0].ty)[0], int)
 
 
 @pytest.mark.parametrize("types, message", [
@@ -82,7 +102,7 @@ def test_loss_functions_that_do_not_fit_the_outputs(y, message):
     model = two_outputs()
     loss = LossFunction(model, loss_function(lambda b, y, t: relax.op.negative(t), y, SCALAR))
     with pytest.raises(ArgumentError, match=message):
-        build_forward(model, loss, True, extents(model, 5))
+        form_of(model, True).forward(loss, batch(model, 5))
 
 
 @pytest.mark.parametrize("given, wanted, ok", [
@@ -94,7 +114,7 @@ def test_targets_of_a_loss_function(given, wanted, ok):
     model = two_outputs()
     types = [([N, 3], "float32"), SCALAR, ([N], wanted)]
     loss = LossFunction(model, loss_function(lambda b, y, t, _: relax.op.negative(t), *types))
-    forward = build_forward(model, loss, True, extents(model, 5))
+    forward = form_of(model, True).forward(loss, batch(model, 5))
     assert type_shape(forward.targets) == [5]
     if ok:
         assert loss.prepare(np.ones(5, given), forward.outputs).dtype == wanted
@@ -110,7 +130,7 @@ def test_the_loss_function_itself_stays_symbolic():
         model, loss_function(lambda b, y, t, target: mean_square(b, y, target), *types)
     )
     for size in (2, 5):
-        forward = build_forward(model, loss, True, extents(model, size))
+        forward = form_of(model, True).forward(loss, batch(model, size))
         assert type_shape(forward.targets) == [size, 3]
 
 

@@ -18,25 +18,24 @@ def made(model, target="llvm", accumulate=1):
     return recipe(model, "cross_entropy", optimizer, None, target, 0, "auto", accumulate)
 
 
-def extents(model):
-    return {type_shape(model.mod["main"].params[0].ty)[0]: 2}
-
-
-def shapes_of(mod, function, *names):
-    return [type_shape(p.ty) for p in mod[function].params if p.name in names]
+def shapes_of(params, *names):
+    return [type_shape(p.ty) for p in params if p.name in names]
 
 
 def test_functions_take_weights_as_they_are_stored():
     model = normalized()
     given = made(model, accumulate=2)
     assert given.layout.storage == {"conv.weight": (2, 3, 1, 0)}
-    forward = given.forward(extents(model))
-    assert shapes_of(forward.mod, "forward", "x", "conv.weight") == [[2, 2, 5, 5], STORED]
-    assert shapes_of(given.evaluation(extents(model)), "forward", "conv.weight") == [STORED]
+    forward = given.forward([(2, 2, 5, 5)])
+    assert shapes_of(forward.program.params, "x", "conv.weight") == [[2, 2, 5, 5], STORED]
+    evaluation = given.evaluation([(2, 2, 5, 5)])["forward"]
+    assert shapes_of(evaluation.params, "conv.weight") == [STORED]
     names = ["conv.weight", "momentum.conv.weight", "accumulator.conv.weight"]
-    assert shapes_of(given.end_of_window(), "end_of_window", *names) == [STORED] * 3
+    end = given.end_of_window()["end_of_window"]
+    assert shapes_of(end.params, *names) == [STORED] * 3
     names = ["conv.weight", "accumulator.conv.weight"]
-    assert shapes_of(given.step(forward), "micro_batch", *names) == [STORED] * 2
+    step = given.step(forward)["micro_batch"]
+    assert shapes_of(step.params, *names) == [STORED] * 2
 
 
 @pytest.mark.parametrize("build, target", [(normalized, CUDA), (perceptron, "llvm")])
@@ -47,8 +46,8 @@ def test_nothing_is_stored_otherwise(build, target):
 
 def test_on_a_gpu_weights_are_as_the_model_has_them():
     model = normalized()
-    forward = made(model, CUDA).forward(extents(model))
-    assert shapes_of(forward.mod, "forward", "conv.weight") == [WEIGHT]
+    forward = made(model, CUDA).forward([(2, 2, 5, 5)])
+    assert shapes_of(forward.program.params, "conv.weight") == [WEIGHT]
 
 
 def scaled(dtype):

@@ -5,7 +5,7 @@ from tvm import relax
 import graphgrad as gg
 from graphgrad.ir.tensor import type_shape
 from graphgrad.memory.donation import DONATED
-from graphgrad.train.forward import LossFunction, build_forward
+from graphgrad.train.forward import LossFunction, form_of
 from graphgrad.train.update import STEP, build_step
 from tests.train.nets import normalized, perceptron
 
@@ -14,9 +14,9 @@ ALL_FINITE = "graphgrad.all_finite"
 
 def written(model, trained, **settings):
     """Return the step of a model for batches of two."""
-    size = {type_shape(model.mod["main"].params[0].ty)[0]: 2}
-    forward = build_forward(model, LossFunction(model, "cross_entropy"), True, size)
-    return build_step(model, forward, trained, gg.optim.SGD(0.1, **settings))[STEP]
+    shapes = [(2, *type_shape(model.mod["main"].params[0].ty)[1:])]
+    forward = form_of(model, True).forward(LossFunction(model, "cross_entropy"), shapes)
+    return build_step(forward, trained, gg.optim.SGD(0.1, **settings))[STEP]
 
 
 def calls(function):

@@ -2,9 +2,9 @@
 
 What costs memory is weighed against what costs work, stage by stage, what is read first coming
 first. A tensor is saved if computing it again, from what is saved already, evaluates at least
-`_EVALUATIONS_PER_STORE` bodies for each of its elements: a sum, a mean, the states of a recurrence. An elementwise
-map does not: it is computed again, in the kernel that reads it. Nothing is saved that is larger
-than the largest tensor that the forward kernel takes or gives.
+`_EVALUATIONS_PER_STORE` bodies for each of its elements: a sum, a mean, the states of a recurrence.
+An elementwise map does not: it is computed again, in the kernel that reads it. Nothing is saved
+that is larger than the largest tensor that the forward kernel takes or gives.
 
 What a reduction of float16 or bfloat16 adds up in float32 is saved in float32. Other intermediates
 of these dtypes are not saved: kernels keep those of bfloat16 in float32, too.

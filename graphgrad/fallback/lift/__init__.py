@@ -1,1 +1,5 @@
-"""Kernels raised to tensor expressions: what loops over buffers compute, element by element."""
+"""Kernels lifted to tensor expressions: what loops over buffers compute, element by element.
+
+Start with `prim_func`; `reading` makes `statements` of a function, `update` makes stages of stores.
+``docs/kernels.md`` says what can be lifted.
+"""

@@ -85,8 +85,8 @@ def _unrolled(node: Node, count: int, reason: Exception | str) -> tuple[Any, ...
             break
     if goes_on and count > _MAX_UNROLLED_STEPS:
         raise ModelError(
-            f"it takes more than {_MAX_UNROLLED_STEPS} steps, which are too many to be written out one "
-            f"by one, as they have to be: {reason}"
+            f"it takes more than {_MAX_UNROLLED_STEPS} steps, which are too many to be written "
+            f"out one by one, as they have to be: {reason}"
         )
     results = [
         op.concat([op.expand_dims(row, [0]) for row in column], axis=0)

@@ -1,1 +1,6 @@
-"""Schedules for processors."""
+"""Schedules for processors.
+
+Start with `schedule`, which chooses by the structure of a kernel's stages: `map`, `reduction`, or a
+nest of `contraction`, `winograd`, `rowwise` or `permutation`. `vector_unit` is what is known of a
+processor.
+"""

@@ -2,8 +2,8 @@
 
 TVM's rule looks at which axes are read, not at what is computed from them, pads with zeros, and
 adds up all terms of an output one after the other. Here it is given sums of products only, and no
-more than `_MAX_TERMS_PER_THREAD` terms at a time: longer sums, and those of few outputs, are cut into parts,
-which a further launch adds up.
+more than `_MAX_TERMS_PER_THREAD` terms at a time: longer sums, and those of few outputs, are cut
+into parts, which a further launch adds up.
 """
 
 from __future__ import annotations

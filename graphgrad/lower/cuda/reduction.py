@@ -2,8 +2,9 @@
 
 Where there are few results with many terms, threads reduce parts of the terms first, and further
 launches reduce the parts. Threads never wait for each other, and which terms make a part depends on
-the shape alone: every run adds in the same order. No thread adds more than `_MAX_TERMS_PER_THREAD` terms where
-extents are known, which bounds the rounding of a sum in float32.
+the shape alone: every run adds in the same order. No thread adds more than
+`_MAX_TERMS_PER_THREAD` terms where extents are known, which bounds the rounding of a sum in
+float32.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Lowerings of ours in the place of stock ones: where those are wrong or refuse a dtype."""
+"""Lowerings of ours in the place of stock ones: where those are wrong or refuse a dtype.
+
+One file per op family. Start with `table`, by which they are found.
+"""
 
 from . import (
     activation,

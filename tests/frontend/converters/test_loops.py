@@ -193,6 +193,6 @@ def test_steps_that_differ_are_written_out_until_the_loop_ends():
 
 
 def test_too_many_steps_that_differ_are_refused(monkeypatch):
-    monkeypatch.setattr(loops, "_MOST_UNROLLED", 2)
+    monkeypatch.setattr(loops, "_MAX_UNROLLED_STEPS", 2)
     with pytest.raises(gg.ModelError, match=r"more than 2 steps.*Slice.*make it a constant"):
         gg.from_onnx(growing_loop())

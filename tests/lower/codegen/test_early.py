@@ -28,9 +28,9 @@ pytestmark = pytest.mark.compilation
 
 @pytest.fixture(autouse=True)
 def all_are_worth_it(monkeypatch):
-    monkeypatch.setattr(early_builds, "_WORTH", 1)
+    monkeypatch.setattr(early_builds, "_MIN_KERNEL_STATEMENTS", 1)
     monkeypatch.setattr(early_builds, "_TOGETHER", 1)
-    monkeypatch.setattr(parallel_compile, "_SMALLEST_PIECE", 1)
+    monkeypatch.setattr(parallel_compile, "_MIN_PIECE_STATEMENTS", 1)
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ def test_nothing_is_built_where_instruments_watch():
 
 def test_nothing_begins_before_there_is_enough(monkeypatch):
     mod = lowered(2)
-    monkeypatch.setattr(parallel_compile, "_SMALLEST_PIECE", 10_000)
+    monkeypatch.setattr(parallel_compile, "_MIN_PIECE_STATEMENTS", 10_000)
     with EarlyBuilds(for_cores(2)) as early:
         for variable, kernel in kernels_of(mod).items():
             early.offer(variable.name_hint, kernel)

@@ -13,7 +13,7 @@ from tests.lower.codegen.test_parallel import compile_kernels, for_cores, lowere
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_library_computes_what_the_modules_do(count, tmp_path, monkeypatch):
-    monkeypatch.setattr(parallel_compile, "_SMALLEST_PIECE", 1)
+    monkeypatch.setattr(parallel_compile, "_MIN_PIECE_STATEMENTS", 1)
     executable = compile_kernels(lowered(count), for_cores(count))
     assert is_linkable(executable.mod)
     path = tmp_path / "library.so"

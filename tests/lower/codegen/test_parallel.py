@@ -58,7 +58,7 @@ def llvm_modules(executable):
 
 @pytest.fixture
 def tiny_pieces(monkeypatch):
-    monkeypatch.setattr(parallel_compile, "_SMALLEST_PIECE", 1)
+    monkeypatch.setattr(parallel_compile, "_MIN_PIECE_STATEMENTS", 1)
 
 
 @pytest.fixture

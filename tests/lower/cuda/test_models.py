@@ -14,7 +14,7 @@ from graphgrad.lower.cuda.rules import RULES, Rule
 from graphgrad.lower.cuda.schedule import SCHEDULED, schedule_threads
 from graphgrad.memory.donation import DONATED, DONATED_DONE
 from graphgrad.models import lenet, mlp, resnet_digits
-from graphgrad.train.forward import LossFunction, build_forward
+from graphgrad.train.forward import LossFunction, form_of
 from graphgrad.train.recipe import recipe
 from graphgrad.train.update import build_step
 from tests import torch_nets
@@ -41,8 +41,8 @@ NETWORKS = {
 def training_step(network):
     build, loss = NETWORKS[network]
     model = gg.from_onnx(build())
-    forward = build_forward(model, LossFunction(model, loss), True, {})
-    return build_step(model, forward, model.trainable(), gg.optim.SGD(0.1, momentum=0.9))
+    forward = form_of(model, True).forward(LossFunction(model, loss), [])
+    return build_step(forward, model.trainable(), gg.optim.SGD(0.1, momentum=0.9))
 
 
 @cache
@@ -137,13 +137,13 @@ def windowed():
 def test_machine_code_of_a_micro_batch():
     """Whether it opens its window is asked of several elements at once."""
     made = windowed()
-    assert executable_sources(gg.compile(made.step(made.forward({})), gpu("sm_90")))
+    assert executable_sources(gg.compile(made.step(made.forward([])), gpu("sm_90")))
 
 
 @pytest.mark.parametrize("part", ["micro-batch", "end"])
 def test_a_step_of_several_micro_batches(part):
     made = windowed()
-    mod = made.end_of_window() if part == "end" else made.step(made.forward({}))
+    mod = made.end_of_window() if part == "end" else made.step(made.forward([]))
     lowered = pipeline.lower(mod, gpu("sm_90"))
     [function] = [f for f in lowered.functions.values() if DONATED in (f.attrs or {})]
     assert sorted(map(list, function.attrs[DONATED])) == sorted(

@@ -1,4 +1,4 @@
-"""Convolutions with windows of 3 by 3 in fewer multiplications: winograd's minimal filtering.
+"""Convolutions with windows of 3 by 3 in fewer multiplications: Winograd's minimal filtering.
 
 `form` recognizes them by what they compute, `choice` says whether it pays, and the nests of
 `forward` and `weight` transform tiles of images and weights (`transforms`), multiply the results

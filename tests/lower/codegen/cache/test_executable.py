@@ -30,7 +30,7 @@ SHAPES = [(9, 33), (33, 17)]
 def folder(tmp_path, monkeypatch):
     """Turn the cache on, with a folder of its own."""
     monkeypatch.setattr(key, "sources_changed", lambda: False)
-    monkeypatch.setattr(store, "_said", set())
+    monkeypatch.setattr(store, "_warned", set())
     monkeypatch.setenv("GRAPHGRAD_CACHE", "1")
     monkeypatch.setenv("GRAPHGRAD_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -265,7 +265,7 @@ def test_a_library_that_does_not_load_is_made_in_memory(monkeypatch, loads):
     if loads is no_space:
         monkeypatch.setattr(executable.tempfile, "TemporaryDirectory", no_space)
     else:
-        monkeypatch.setattr(executable, "_loaded", loads)
+        monkeypatch.setattr(executable, "_load", loads)
     with pytest.warns(UserWarning, match="has linked does not load") as said:
         first, second = result(compiled), result(compiled)
     assert len(said) == 1

@@ -18,7 +18,7 @@ def package(tmp_path, monkeypatch):
     for name in ("first.py", "within/second.py"):
         (folder / name).write_text(f"# {name}\n")
     monkeypatch.setattr(sources, "_PACKAGE", folder)
-    monkeypatch.setattr(sources, "_LOADED", time.time() + 3600)
+    monkeypatch.setattr(sources, "_LOAD_TIME", time.time() + 3600)
     forget()
     yield folder
     forget()
@@ -75,7 +75,7 @@ def test_sources_that_were_written_since(package):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no time of the last change of a file")
 def test_sources_put_in_place_with_old_times(package, monkeypatch):
-    monkeypatch.setattr(sources, "_LOADED", time.time())
+    monkeypatch.setattr(sources, "_LOAD_TIME", time.time())
     for path in package.rglob("*.py"):
         os.utime(path, (LONG_AGO, LONG_AGO))
     assert sources.sources_changed()
@@ -105,7 +105,7 @@ def test_files_of_editors_are_no_sources(package):
 
 
 def test_the_build_in_use_is_told(monkeypatch):
-    monkeypatch.setattr(sources, "_LOADED", time.time() + 3600)  # it may be new
+    monkeypatch.setattr(sources, "_LOAD_TIME", time.time() + 3600)  # it may be new
     assert digest() is not None
     assert identity() is not None
     forget()

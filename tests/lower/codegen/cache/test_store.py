@@ -24,7 +24,7 @@ def store(tmp_path):
 
 @pytest.fixture(autouse=True)
 def nothing_said(monkeypatch):
-    monkeypatch.setattr(module, "_said", set())
+    monkeypatch.setattr(module, "_warned", set())
 
 
 def only_file(store):

@@ -42,7 +42,7 @@ LAYERS = [
 @pytest.fixture
 def always(monkeypatch):
     """Minimal filtering wherever it is possible, also where it does not pay."""
-    monkeypatch.setattr(choice, "_GAIN", float("inf"))
+    monkeypatch.setattr(choice, "_MAX_RELATIVE_COST", float("inf"))
 
 
 def check(kind, layer, func=None):
@@ -66,7 +66,7 @@ def cases():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("always")
 def test_values(kind, layer, tile, monkeypatch):
-    monkeypatch.setattr(choice, "_TILES", (tile,))
+    monkeypatch.setattr(choice, "_TILE_SIDES", (tile,))
     check(kind, layer)
 
 
@@ -74,8 +74,8 @@ def test_values(kind, layer, tile, monkeypatch):
 @pytest.mark.usefixtures("always")
 def test_blocks_of_rows_and_of_images(kind, monkeypatch):
     # Tiny caches: several blocks of each kind, and accumulated weights.
-    monkeypatch.setattr(choice, "_WHOLE", 0)
-    for name in ("_BLOCK", "_SUMMED"):
+    monkeypatch.setattr(choice, "_MAX_WHOLE_BYTES", 0)
+    for name in ("_IMAGE_BLOCK_BYTES", "_GRADIENT_BLOCK_BYTES"):
         monkeypatch.setattr(choice, name, 1 << 18)
     check(kind, Layer(4, 16, 16, 32, 32))
     check(kind, Layer(6, 4, 4, 32, 32))
