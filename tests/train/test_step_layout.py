@@ -76,8 +76,7 @@ def as_in_model(monkeypatch):
     """Return a function after which steps and gradients leave the layout alone."""
 
     def switch():
-        for module in ("recipe", "value_and_grad"):
-            monkeypatch.setattr(f"graphgrad.train.{module}.layout_for", lambda target: MODEL_LAYOUT)
+        monkeypatch.setattr("graphgrad.train.recipe.layout_for", lambda target: MODEL_LAYOUT)
 
     return switch
 
