@@ -81,20 +81,32 @@ def bind_extents(program: Program, extents: Mapping[Any, int]) -> Program:
     relax.expr._update_type(body, ty)
     function = relax.Function(program.params, body, ty, is_pure=program.pure)
     copy = relax.utils.copy_with_new_vars(function.bind_symbolic_vars(extents))
-    pairs = zip(program.variables(), _bound_variables(copy), strict=True)
-    bound = replace(
+    names = dict(zip(program.variables(), _bound_variables(copy), strict=True))
+    return replace(straight_line(copy, program), renamed=names)
+
+
+def straight_line(function: relax.Function, program: Program) -> Program:
+    """A function that calls no Relax function, as a program.
+
+    Parameters
+    ----------
+    function : relax.Function
+    program : Program
+        What the function was made of: gives the name, the kernels and the rules.
+    """
+    line = replace(
         program,
-        params=list(copy.params),
+        params=list(function.params),
         bindings=[],
-        result=copy.body.body,
+        result=function.body.body,
         dataflow=program.pure,
-        renamed=dict(pairs),
+        renamed={},
         derived={},
     )
-    for block in copy.body.blocks:
+    for block in function.body.blocks:
         for binding in block.bindings:
-            _append(bound, binding.var, binding if _is_cast(binding) else binding.value)
-    return bound
+            _append(line, binding.var, binding if _is_cast(binding) else binding.value)
+    return line
 
 
 def _function(mod: tvm.IRModule, name: str) -> relax.Function:

@@ -11,6 +11,7 @@ from tvm import relax
 
 from ..errors import ArgumentError
 from .compile_lock import COMPILE_LOCK
+from .inline import straight_line
 from .program import Program, emit_program, substitute
 from .tensor import Emitter, expression_of
 
@@ -88,26 +89,14 @@ def continue_program(
     def emitted(emitter: Emitter) -> Any:
         return body(emitter, substitute(program.result, emit_program(program, emitter.builder)))
 
-    kernels = tvm.IRModule(program.kernels)
-    written = _written(kernels, name, params, emitted, program.pure, program.dataflow)
+    base = tvm.IRModule(program.kernels)
+    written = _written(base, name, params, emitted, program.pure, program.dataflow)
     functions = {variable.name_hint: variable for variable in written.get_global_vars()}
     function = written[functions.pop(name)]
     known = {variable.name_hint for variable in program.kernels}
     own = {gv: written[gv] for hint, gv in functions.items() if hint not in known}
-    return replace(
-        program,
-        name=name,
-        params=list(function.params),
-        bindings=[
-            (binding.var, binding if isinstance(binding, relax.MatchCast) else binding.value)
-            for block in function.body.blocks
-            for binding in block.bindings
-        ],
-        result=function.body.body,
-        kernels={**program.kernels, **own},
-        renamed={},
-        derived={},
-    )
+    kernels = {**program.kernels, **own}
+    return replace(straight_line(function, program), name=name, kernels=kernels)
 
 
 def _written(

@@ -196,6 +196,7 @@ def recipe(
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
     shared = objective(model, loss, wrt, target, rules, winograd, True, _trained)
+    # A step holds its parameters; `value_and_grad` reads the model's at each call, as they are.
     layout = choose_storage(shared.layout, shared.form.program)
     _check_epsilons(model, optimizer, shared.wrt)
     # They may have been replaced since the model was made.

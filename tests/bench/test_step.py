@@ -112,10 +112,11 @@ def test_every_spec_writes_a_workload(tmp_path):
 
 def test_without_a_compiler_of_c_nothing_is_compiled(step, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
+    settings = SimpleNamespace(threads=1, before=None)
     with pytest.raises(step.ContenderError, match=r"needs a C\+\+ compiler: one of g\+\+"):
-        step.started("torch_compile", None, 1)
+        step.started("torch_compile", None, settings)
     monkeypatch.setattr(step, "Contender", lambda *given: given)
-    assert step.started("torch", None, 1) == ("torch", None, 1)
+    assert step.started("torch", None, settings) == ("torch", None, 1, None)
 
 
 FORMS = [
