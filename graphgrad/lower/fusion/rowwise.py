@@ -2,7 +2,7 @@
 
 The statistics of a norm and the map that normalizes by them, or the sums and the map of its
 gradient, read the same tensors. One kernel of all of them does so once: what it computes of a row
-it computes while the row is in the cache; see `rows`.
+it computes while the row is in the cache; see `lower/cpu/rowwise`.
 """
 
 from __future__ import annotations
