@@ -78,7 +78,7 @@ def bind_extents(program: Program, extents: Mapping[Any, int]) -> Program:
         inner = [var for var, _ in program.bindings if isinstance(var, relax.DataflowVar)]
         body = renamed(body, {var: relax.Var(var.name, var.ty) for var in inner})
     ty = program.result.ty
-    relax.expr._update_type(body, ty)
+    set_type(body, ty)
     function = relax.Function(program.params, body, ty, is_pure=program.pure)
     copy = relax.utils.copy_with_new_vars(function.bind_symbolic_vars(extents))
     names = dict(zip(program.variables(), _bound_variables(copy), strict=True))

@@ -1,5 +1,6 @@
 """Every defect of the ledger is there, in TVM alone; one that is not can be taken out."""
 
+import os
 import pkgutil
 import subprocess
 import sys
@@ -18,10 +19,13 @@ NAMES = ledger.names()
 def outcome(tmp_path_factory):
     """Return a function that runs a program, and returns what came of it and what it printed."""
     folder = tmp_path_factory.mktemp("programs")
+    # Settings of ours (the tests' own conftest makes some) would hide what they work around.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TVM_")}
     with subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("server.py"))],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
+        env=environment,
         text=True,
     ) as server:
 

@@ -32,5 +32,6 @@ DEFECT = Defect(
         "read behind the end."
     ),
     expected="Heads 1 and 2 share the first, 3 and 4 the second.",
+    crashes=True,
     mended_by=("graphgrad.ops.legalize.attention",),
 )

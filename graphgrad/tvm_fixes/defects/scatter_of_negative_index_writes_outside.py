@@ -29,6 +29,7 @@ DEFECT = Defect(
         "corrupts the heap and ends the process."
     ),
     expected="The last element, as in ONNX; or nothing.",
+    crashes=True,
     mended_by=("graphgrad.ops.legalize.index",),
     report="https://github.com/apache/tvm/issues/20297",
 )
