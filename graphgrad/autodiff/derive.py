@@ -15,6 +15,7 @@ import tvm
 from tvm import relax, tirx
 
 from ..errors import MissingGradientError
+from ..fallback.kernels.expressions import kernel_key
 from ..fallback.kernels.gradient import (
     GradientKernel,
     GradientKernels,
@@ -115,7 +116,7 @@ class _KernelReplacement:
         name: str,
         further: Callable[[Any], list[tuple[list[Any], str]]] = lambda size: [],
     ):
-        self.kernel = kernel
+        self.key = kernel_key(kernel)
         self._result = call.ty_args[0]
         self._made = made
         self._name = name

@@ -12,12 +12,13 @@ from tvm import relax, tirx
 
 from ..errors import RuleError
 from ..fallback.memo import Memo
+from ..fallback.walk import identity
 from ..ir.calls import data_of
 from ..ir.compile_lock import COMPILE_LOCK
 from ..ir.program import variables_in
 from ..ir.provenance import gradient_span
 from ..ir.tensor import Emitter, Tensor, same_shape
-from ..ops.legalize import LEGALIZATIONS
+from ..ops.legalize import lowering_of
 from ..registry.attributes import Attributes
 from ..registry.rule import Rule
 
@@ -40,11 +41,18 @@ class WrittenOut:
 
 @dataclass(frozen=True)
 class _CachedForm:
-    """A form and the variables that it reads: values, and symbolic extents."""
+    """A form and the variables that it reads: values, and symbolic extents.
+
+    Attributes
+    ----------
+    lowering : callable or None
+        Kept alive, as its address stands for it.
+    """
 
     form: WrittenOut
     sources: list[Any]
     symbols: list[Any]
+    lowering: Any
 
 
 _WRITTEN_OUT: Memo[_CachedForm] = Memo()
@@ -56,7 +64,7 @@ def written_out(rule: Rule, var: Any, call: Any) -> WrittenOut:
 
     Calls of an op that differ in nothing but their variables are written out once, if the form is
     derived. Those of kernels that are called by one name are compared by what they compute, which
-    the rule's function has as its attribute `kernel`.
+    the rule's function has as its attribute `key`.
 
     Raises
     ------
@@ -66,12 +74,15 @@ def written_out(rule: Rule, var: Any, call: Any) -> WrittenOut:
     sources = list(dict.fromkeys(variables_in(call)))
     if rule.origin != "derived":
         return _written_out(rule, var, call, sources)
-    key = [*_structure(var, call, sources), getattr(rule.function, "kernel", None)]
+    key = [*_structure(var, call, sources), getattr(rule.function, "key", None)]
     symbols: list[Any] = []
     tvm_ffi.structural_walk(tvm_ffi.convert(key), (tvm.ir.Var, symbols.append))
-    kept = _WRITTEN_OUT.get(
-        key, lambda: _CachedForm(_written_out(rule, var, call, sources), sources, symbols)
-    )
+
+    def make() -> _CachedForm:
+        form = _written_out(rule, var, call, sources)
+        return _CachedForm(form, sources, symbols, lowering_of(call.op))
+
+    kept = _WRITTEN_OUT.get(key, make)
     given = zip([*kept.sources, *kept.symbols], [*sources, *symbols], strict=True)
     return _rename_form(kept.form, dict(given), var, _span(rule, call))
 
@@ -101,10 +112,7 @@ def _span(rule: Rule, call: Any) -> Any:
 
 
 def _structure(var: Any, call: Any, sources: list[Any]) -> list[Any]:
-    """The key of a call's decomposition.
-
-    TVM's own lowering of an op is taken to be the same as long as the process lives.
-    """
+    """The key of a call's decomposition."""
     numbers = {source: number for number, source in enumerate(sources)}
 
     def structure(expr: Any) -> Any:
@@ -112,8 +120,9 @@ def _structure(var: Any, call: Any, sources: list[Any]) -> list[Any]:
             return [numbers[expr], expr.ty]
         return [structure(e) for e in expr.fields] if isinstance(expr, relax.Tuple) else expr
 
-    lowering = id(LEGALIZATIONS.get(call.op.name))
-    return [call.op, lowering, call.attrs, call.ty_args, var.ty, *map(structure, call.args)]
+    lowering = lowering_of(call.op)
+    address = identity(lowering) if isinstance(lowering, tvm_ffi.Function) else id(lowering)
+    return [call.op, address, call.attrs, call.ty_args, var.ty, *map(structure, call.args)]
 
 
 def _rename_form(form: WrittenOut, renamed: dict[Any, Any], var: Any, span: Any) -> WrittenOut:

@@ -17,7 +17,14 @@ from ..memo import DERIVED
 from ..walk import identity, tensor_key
 from .choices import select_without_branching
 from .copies import original, read_through_copies
-from .expressions import expressions_of, free_variables, kept_expressions, kernel_of
+from .expressions import (
+    Expressions,
+    attached,
+    expressions_of,
+    free_variables,
+    kernel_key,
+    kernel_of,
+)
 from .extents import rename_extent
 from .saved import widen_saved, worth_saving
 from .shared import shared_stages
@@ -30,7 +37,10 @@ Place = tuple[int, int | None]
 """A scalar parameter of a kernel by its number, or the extent of a parameter's axis."""
 
 _SAVED = "graphgrad.saved"
-"""Attribute of a kernel: how many of its outputs, the last ones, are there for its gradient."""
+"""Attribute of a kernel: how many of its outputs, the last ones, are there for its gradient.
+
+Its span are the `Expressions` of the kernel that does not return them: the gradient is of those.
+"""
 
 
 @dataclass(frozen=True)
@@ -130,18 +140,18 @@ def saving_kernel(func: tirx.PrimFunc, inputs: int, outputs: int) -> SavingKerne
     -------
     SavingKernel or None
         None if nothing is worth saving (see `saved`), or it saves something already. A kernel that
-        was not made of tensor expressions here stays as it was written, too.
+        carries no tensor expressions stays as it was written, too.
 
     Raises
     ------
     MissingGradientError
         A derivative is not known.
     """
-    program = None if saved_output_count(func) else kept_expressions(func)
-    if program is None:
+    known = None if saved_output_count(func) else attached(func)
+    if known is None:
         return None
-    key = [_SAVED, func.without_attr("global_symbol"), inputs, outputs]
-    return DERIVED.get(key, lambda: _saving(func, program, inputs))
+    key = [_SAVED, known.key(), inputs, outputs]
+    return DERIVED.get(key, lambda: _saving(func, known, inputs))
 
 
 def gradient_kernels(
@@ -167,27 +177,56 @@ def gradient_kernels(
     """
 
     def derived() -> GradientKernels:
-        return _Derivation(expressions_of(func, outputs), inputs, constant).kernels()
+        if before is None:
+            return _Derivation(expressions_of(func, outputs), inputs, constant).kernels()
+        derivation = _Derivation(before.program(), inputs)
+        derivation.save()
+        return derivation.kernels()
 
-    return DERIVED.get(_key(func, inputs, outputs, constant), derived)
+    before = _before_saving(func, outputs, constant)
+    return DERIVED.get(_key(func, before, inputs, outputs, constant), derived)
 
 
-def _key(func: tirx.PrimFunc, inputs: int, outputs: int, constant: Sequence[int]) -> list[Any]:
-    return [func.without_attr("global_symbol"), inputs, outputs, list(constant)]
+def _key(
+    func: tirx.PrimFunc,
+    before: Expressions | None,
+    inputs: int,
+    outputs: int,
+    constant: Sequence[int],
+) -> list[Any]:
+    """All that a gradient follows from."""
+    made_of = [kernel_key(func), None if before is None else before.key()]
+    return [*made_of, inputs, outputs, list(constant)]
 
 
-def _saving(func: tirx.PrimFunc, program: TensorProgram, inputs: int) -> SavingKernel | None:
+def _before_saving(
+    func: tirx.PrimFunc, outputs: int, constant: Sequence[int]
+) -> Expressions | None:
+    """What a kernel computed before it was made to save more.
+
+    None for any other kernel, and where what is saved has cotangents.
+    """
+    saved = saved_output_count(func)
+    if not saved or list(constant) != list(range(outputs - saved, outputs)):
+        return None
+    before = func.attrs[_SAVED].span if attached(func) is not None else None
+    return before if before is not None and len(before.outputs) else None
+
+
+def _saving(func: tirx.PrimFunc, known: Expressions, inputs: int) -> SavingKernel | None:
     """As `saving_kernel`; the gradient, which is known then, is kept."""
+    program = known.program()
     count = len(program.outputs)
     derivation = _Derivation(program, inputs)
     saved = derivation.save()
     if not saved:
-        DERIVED.get(_key(func, inputs, count, ()), derivation.kernels)
+        DERIVED.get(_key(func, None, inputs, count, ()), derivation.kernels)
         return None
     parameters = program.parameters[: len(program.parameters) - count]
-    saving = kernel_of(parameters, derivation.outputs).with_attr(_SAVED, len(saved))
+    number = tirx.IntImm("int64", len(saved), known)
+    saving = kernel_of(parameters, derivation.outputs).with_attr(_SAVED, number)
     last = range(count, count + len(saved))
-    DERIVED.get(_key(saving, inputs, count + len(saved), last), derivation.kernels)
+    DERIVED.get(_key(saving, known, inputs, count + len(saved), last), derivation.kernels)
     return SavingKernel(saved, derivation.places, saving)
 
 
