@@ -1,9 +1,17 @@
 """Shared subexpressions computed once: bindings by `Let`, each where it is safe to evaluate.
 
 TVM compiles an expression as the tree that it prints as; what is shared must be bound to a
-variable, or it is computed again for every use, and for uses of uses exponentially often. A
-binding stands where all uses see it. If that is outside a condition that protected them, the
-binding gets the condition under which one of the uses happens: a load stays guarded.
+variable, or it is computed again for every use, and for uses of uses exponentially often.
+
+A conditional evaluates one of its arms, so what is used in an arm alone is protected by its
+condition: a load there may be outside its tensor otherwise, and a division by zero. A binding
+stands where all uses see it (`Placement`). If that is outside a condition that protected them, and
+what is bound is `fragile`, it gets the condition under which one of the uses happens: a load stays
+guarded.
+
+Conditions come before what they protect (`order_conditions_first`): a part that several arms share
+can then use what the conditions were computed from. If they came later, that would be computed
+twice, with all the conditions in it, and theirs.
 
 Comparisons are not bound: TVM's analysis contradicts itself on a boolean variable that it meets
 both in a condition and in what the condition decides.
@@ -11,27 +19,57 @@ both in a condition and in what the condition decides.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections import Counter
+from collections.abc import Container, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import reduce as fold
 from typing import Any
 
+import tvm
 from tvm import tirx
 from tvm.ir import prim
 
-from .indices.linear_system import Axis
-from .regions import Placement, Region, is_cheap
-from .value_numbering import Merged
+from .backprop import is_float
+from .guarded import all_of, chosen, either
+from .indices.linear_system import Axis, analyzer_of
+from .value_numbering import Classes, Merged
 from .walk import (
     Expr,
     Graph,
     Recursion,
     children,
+    choice_of,
+    contain,
     graph_of,
     identity,
+    is_conditional,
+    is_load,
     is_tree,
+    loaded,
+    reads,
     rebuilt,
     substituted,
+    transformed,
     unrolled,
 )
+
+Building = Generator[Any, Any, Expr | None]
+"""A recursion without Python's stack (see `walk.unrolled`)."""
+
+_CHEAP = (
+    prim.IntImm, prim.FloatImm, tvm.ir.Var, tvm.ir.StringImm,
+    prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE, prim.And, prim.Or, prim.Not,
+)  # fmt: skip
+
+_NONE: frozenset[int] = frozenset()
+
+_MAX_RECHECKED_LOADS = 8
+"""More loads are not looked at again for each condition that may protect them."""
+
+_CONSTANT = prim.IntImm | prim.FloatImm
+_DIVISIONS = prim.Div | prim.Mod | prim.FloorDiv | prim.FloorMod
 
 
 def shared(
@@ -167,3 +205,490 @@ class _Sharing:
                     done.append((yield self._inside(self.placement.arms[key, taken], part)))
             results[key] = rebuilt(node, done, parts)
         return results[identity(root)]
+
+
+# --- where each part is evaluated ---
+
+
+@dataclass(eq=False)
+class Region:
+    """A part of an expression that is evaluated as a whole or not at all.
+
+    Attributes
+    ----------
+    parent : Region or None
+    condition : Expr or None
+        When it is, given that the parent is; evaluated in the parent.
+    wanted : bool
+        Which way the condition must go.
+    depth : int
+        Number of regions around it.
+    cases : frozenset of int
+        The condition as numbers of conditions of which one must hold.
+    bound : list of Expr
+        Nodes used more than once that are evaluated here, each after those that use it.
+    """
+
+    parent: Region | None = None
+    condition: Expr | None = None
+    wanted: bool = True
+    depth: int = 0
+    cases: frozenset[int] = frozenset()
+    bound: list[Expr] = field(default_factory=list)
+
+    def arm(self, condition: Expr, wanted: bool, cases: frozenset[int]) -> Region:
+        """Return the part of this region that a condition decides on; itself if it is all of it."""
+        around: Region | None = self
+        while around is not None:
+            implied = around.cases <= cases if wanted else cases <= around.cases
+            if around.condition is not None and around.wanted == wanted and implied:
+                return self
+            around = around.parent
+        return Region(self, condition, wanted, self.depth + 1, cases)
+
+
+class Placement:
+    """The region in which each node of an expression is evaluated.
+
+    Parameters
+    ----------
+    roots : sequence of Expr
+    graph : Graph
+        Of them.
+    known : container of int
+        The identities of nodes that are evaluated already, elsewhere.
+    axes : sequence of Axis, optional
+        The loops around the roots.
+
+    Attributes
+    ----------
+    nodes : list of Expr
+        All nodes, each once, its parts before it.
+    parts : dict
+        The `children` of each node, by its identity.
+    top : Region
+        What is evaluated whenever the roots are.
+    arms : dict
+        The two regions of a conditional, by its identity and the way its condition goes.
+    regions : dict
+        By the identity of a node.
+    decided : set of int
+        The identities of conditionals whose way is known in their region. Their only part is what
+        they choose.
+    guarded : dict
+        The same for the nodes that are protected by more than the region in which they are bound:
+        the region under the condition that one of their uses happens.
+    guards : dict
+        That condition, by the identities of the same nodes.
+    shared : set of int
+        The identities of nodes that are worth a variable: used more than once, and not cheap.
+    fragile : set of int
+        The identities of nodes that must not be evaluated where the expression does not do so.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Expr],
+        graph: Graph,
+        known: Container[int] = (),
+        axes: Sequence[Axis] | None = None,
+    ):
+        self.known = known
+        self._conditions = Conditions()
+        self.nodes = self._unknown(graph)
+        self.parts = {identity(node): parts for node, parts in graph}
+        self.top = Region()
+        self.arms: dict[tuple[int, bool], Region] = {}
+        self.regions: dict[int, Region] = {}
+        self.decided: set[int] = set()
+        self.guarded: dict[int, Region] = {}
+        self.guards: dict[int, Expr] = {}
+        self.shared: set[int] = set()
+        self.fragile = fragile(roots, self.nodes, self.parts, axes)
+        if self.fragile:
+            self.nodes = self._unknown(order_conditions_first(graph, self.fragile))
+        self._used_in: dict[int, list[Region]] = {}
+        self._use(roots, [self.top] * len(roots))
+        for node in reversed(self.nodes):
+            self._place(node)
+
+    def _unknown(self, graph: Graph) -> list[Expr]:
+        return [node for node, _ in graph if identity(node) not in self.known]
+
+    def _place(self, node: Expr) -> None:
+        """Decide where a node is evaluated; all its users are decided on already."""
+        key = identity(node)
+        uses = self._used_in.pop(key, None)
+        if uses is None:
+            return  # only below what is known
+        parts = self.parts[key]
+        region = self.regions[key] = uses[0] if len(uses) == 1 else fold(_common, uses)
+        if is_cheap(node):
+            for use in uses:
+                self._use(parts, [use] * len(parts))
+            return
+        if len(uses) > 1:
+            self.shared.add(key)
+            region.bound.append(node)
+            condition = self._happening(region, uses) if key in self.fragile else None
+            if condition is not None:
+                inner = self._arm(region, condition, True)
+                if inner is not region:
+                    self._use_condition(condition, region)
+                    self.guards[key] = condition
+                    region = self.guarded[key] = inner
+        if is_conditional(node):
+            self._place_choice(key, region)
+        else:
+            self._use(parts, [region] * len(parts))
+
+    def _place_choice(self, key: int, region: Region) -> None:
+        """Decide where the parts of a conditional are evaluated, given where itself is."""
+        condition, *branches = self.parts[key]
+        arms = [self._arm(region, condition, wanted) for wanted in (True, False)]
+        for branch, arm in zip(branches, arms, strict=True):
+            if arm is region:
+                self.decided.add(key)
+                self.parts[key] = [branch]
+                self._use([branch], [region])
+                return
+        self.arms[key, True], self.arms[key, False] = arms
+        self._use(self.parts[key], [region, *arms])
+
+    def _use_condition(self, root: Expr, region: Region) -> None:
+        """Note that what a condition is made of is evaluated in a region, too."""
+        stack = [(root, region)]
+        seen: dict[tuple[int, int], Region] = {}  # with the region: alone, its id may be reused
+        while stack:
+            node, around = stack.pop()
+            if (identity(node), id(around)) in seen:
+                continue
+            seen[identity(node), id(around)] = around
+            if identity(node) in self.parts:
+                self._use([node], [around])
+                continue
+            parts = children(node)
+            places = [around] * len(parts)
+            if is_conditional(node):
+                places[1:] = [self._arm(around, parts[0], wanted) for wanted in (True, False)]
+            stack.extend(zip(parts, places, strict=True))
+
+    def _arm(self, region: Region, condition: Expr, wanted: bool) -> Region:
+        """Return the innermost of the regions in which all holds that a condition consists of."""
+        for step, way in all_of(condition, wanted):
+            region = region.arm(step, way, self._conditions.cases(step))
+        return region
+
+    def _happening(self, region: Region, uses: Sequence[Region]) -> Expr | None:
+        """Return when a use happens, given that `region` is evaluated; None if always."""
+        happens = {id(use) for use in uses}
+        arms: dict[int, list[Region]] = {}
+        seen = {id(region)}
+        for use in uses:
+            inner = use
+            while id(inner) not in seen:
+                seen.add(id(inner))
+                assert inner.parent is not None
+                arms.setdefault(id(inner.parent), []).append(inner)
+                inner = inner.parent
+        return unrolled(self._when([region], arms, happens))
+
+    def _when(
+        self, same: Sequence[Region], arms: Mapping[int, Sequence[Region]], happens: set[int]
+    ) -> Building:
+        """Return when something happens in regions that are evaluated together, or in their arms.
+
+        None stands for always.
+        """
+        if any(id(region) in happens for region in same):
+            return None
+        choices: dict[frozenset[int], dict[bool, list[Region]]] = {}
+        for region in same:
+            for arm in arms[id(region)]:
+                choices.setdefault(arm.cases, {True: [], False: []})[arm.wanted].append(arm)
+        found = []
+        for ways in choices.values():
+            holds: list[Expr | bool] = []
+            for alike in ways.values():
+                when = (yield self._when(alike, arms, happens)) if alike else False
+                holds.append(True if when is None else when)
+            condition = (ways[True] or ways[False])[0].condition
+            found.append(self._conditions.chosen(condition, holds))
+        return None if any(case is None for case in found) else self._conditions.either(found)
+
+    def _use(self, parts: Sequence[Expr], regions: Sequence[Region]) -> None:
+        for key, region in zip(map(identity, parts), regions, strict=True):
+            if key not in self.known:
+                self._used_in.setdefault(key, []).append(region)
+
+
+class Conditions:
+    """Conditions known by the cases of which one must hold: equal ones are one."""
+
+    def __init__(self) -> None:
+        self._classes = Classes()
+        self._known: dict[frozenset[int], Expr] = {}
+
+    def cases(self, condition: Expr) -> frozenset[int]:
+        """Return the numbers of a condition's cases."""
+        return frozenset(self._numbered([condition]))
+
+    def chosen(self, condition: Expr, holds: Sequence[Expr | bool]) -> Expr | None:
+        """Return whether what a condition chooses of two holds; None for always."""
+        first, second = holds
+        if isinstance(first, bool) or isinstance(second, bool):
+            return chosen(condition, holds)
+        return first if self.cases(first) == self.cases(second) else chosen(condition, holds)
+
+    def either(self, conditions: Sequence[Expr]) -> Expr:
+        """Return whether any of some conditions holds."""
+        cases = self._numbered(conditions)
+        return self._known.setdefault(frozenset(cases), either(list(cases.values())))
+
+    def _numbered(self, conditions: Sequence[Expr]) -> dict[int, Expr]:
+        cases: dict[int, Expr] = {}
+        stack = list(reversed(conditions))
+        while stack:
+            condition = stack.pop()
+            if isinstance(condition, prim.Or):
+                stack += [condition.b, condition.a]
+            else:
+                cases.setdefault(self._classes.number(condition), condition)
+        return cases
+
+
+def is_cheap(node: Expr) -> bool:
+    """Return whether a node is better evaluated for each use than kept in a variable."""
+    return type(node) in _CHEAP
+
+
+def _common(a: Region, b: Region) -> Region:
+    """Return the innermost region that contains both."""
+    while a is not b:
+        if a.depth >= b.depth:
+            assert a.parent is not None
+            a = a.parent
+        else:
+            assert b.parent is not None
+            b = b.parent
+    return a
+
+
+# --- conditions before what they protect ---
+
+
+def order_conditions_first(graph: Graph, fragile: Container[int]) -> Graph:
+    """Return a graph such that nodes come behind the conditions that protect them.
+
+    Where a condition and what it protects need one another, by way of other conditions, some come
+    later all the same. Otherwise the order stays.
+
+    Parameters
+    ----------
+    graph : Graph
+    fragile : container of int
+        The identities of nodes that are protected; of these, the ones used more than once matter.
+    """
+    places = {identity(node): place for place, (node, _) in enumerate(graph)}
+    behind = {place: set(deciding) for place, deciding in _deciding(graph, places, fragile)}
+    if all(max(deciding) < place for place, deciding in behind.items()):
+        return graph
+    needed = [{places[identity(part)] for part in parts} for _, parts in graph]
+    return [graph[place] for place in _topological_order(needed, behind)]
+
+
+def _deciding(
+    graph: Graph, places: dict[int, int], fragile: Container[int]
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield the places of protected nodes, with those of the conditions around any of their uses.
+
+    Conditions that are made of the node itself are left out. Sets of conditions are integers, of
+    one bit each.
+    """
+    uses = Counter(identity(part) for _, parts in graph for part in parts)
+    numbers: dict[int, int] = {}
+    around, inside = [0] * len(graph), [0] * len(graph)
+    for place in reversed(range(len(graph))):
+        node, parts = graph[place]
+        below = [around[place]] * len(parts)
+        if parts and is_conditional(node):
+            for arm, wanted in ((1, True), (2, False)):
+                for condition, _ in all_of(parts[0], wanted):
+                    number = numbers.setdefault(places[identity(condition)], len(numbers))
+                    below[arm] |= 1 << number
+        within = inside[place] | (1 << numbers[place] if place in numbers else 0)
+        for part, outer in zip(parts, below, strict=True):
+            around[places[identity(part)]] |= outer
+            inside[places[identity(part)]] |= within
+        key = identity(node)
+        protecting = around[place] & ~within
+        if protecting and uses[key] > 1 and key in fragile:
+            yield place, [c for c, number in numbers.items() if protecting >> number & 1]
+
+
+def _topological_order(needed: list[set[int]], behind: dict[int, set[int]]) -> Iterator[int]:
+    """Yield places, each behind those needed, and behind others if that can be; else in order."""
+    missing = [len(parts) for parts in needed]
+    awaited = [len(behind.get(place, ())) for place in range(len(needed))]
+    users: list[list[int]] = [[] for _ in needed]
+    waiting: list[list[int]] = [[] for _ in needed]
+    for place, parts in enumerate(needed):
+        for part in parts:
+            users[part].append(place)
+        for condition in behind.get(place, ()):
+            waiting[condition].append(place)
+    possible = [place for place, count in enumerate(missing) if not count]
+    ready = [place for place in possible if not awaited[place]]
+    done: set[int] = set()
+    while possible:
+        place = heapq.heappop(ready or possible)
+        if place in done:
+            continue
+        done.add(place)
+        yield place
+        for user in users[place]:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(possible, user)
+        for other in waiting[place]:
+            awaited[other] -= 1
+        for other in (*users[place], *waiting[place]):
+            if not missing[other] and not awaited[other]:
+                heapq.heappush(ready, other)
+
+
+# --- what must not be evaluated elsewhere ---
+
+
+def fragile(
+    roots: Sequence[Expr],
+    nodes: Sequence[Expr],
+    parts: Mapping[int, Sequence[Expr]],
+    axes: Sequence[Axis] | None = None,
+) -> set[int]:
+    """Return the identities of nodes with something dangerous in them, not protected there.
+
+    Parameters
+    ----------
+    roots : sequence of Expr
+    nodes : sequence of Expr
+        All nodes, each once, its parts before it.
+    parts : mapping
+        The parts of each node, by its identity.
+    axes : sequence of Axis, optional
+        The loops around the roots; without them nothing is proved to be harmless.
+    """
+    if not any(map(is_conditional, nodes)):
+        return set()  # nothing is protected
+    if axes is None:
+        exposed = _Exposure(None).of(nodes, parts)
+    else:
+        analyzer = analyzer_of(axes)
+        with ExitStack() as around:
+            for condition in _outermost(roots):
+                around.enter_context(analyzer.constraint_scope(condition))
+            exposed = _Exposure(analyzer).of(nodes, parts)
+    return {key for key, found in exposed.items() if found}
+
+
+class _Exposure:
+    """What is dangerous in the nodes of an expression, where `analyzer` knows about its loops."""
+
+    def __init__(self, analyzer: tvm.sym.Analyzer | None):
+        self.analyzer = analyzer
+
+    def of(
+        self, nodes: Sequence[Expr], parts: Mapping[int, Sequence[Expr]]
+    ) -> dict[int, frozenset[int]]:
+        """Return, for each node, what is dangerous in it and not protected there."""
+        exposed: dict[int, frozenset[int]] = {}
+        dangers: dict[int, Expr] = {}
+        for node in nodes:
+            key = identity(node)
+            below = [exposed.get(identity(part), _NONE) for part in parts[key]]
+            if is_conditional(node):
+                condition = parts[key][0]
+                below[1] = self._unproven(below[1], dangers, condition)
+                below[2] = self._unproven(below[2], dangers, tirx.Not(condition))
+            if _is_dangerous(node) and not self._always_inside(node):
+                dangers[key] = node
+                below.append(frozenset((key,)))
+            exposed[key] = _union(below)
+        return exposed
+
+    def _unproven(
+        self, exposed: frozenset[int], dangers: Mapping[int, Expr], condition: Expr
+    ) -> frozenset[int]:
+        """The parts that are still fragile where a condition holds."""
+        if not exposed or self.analyzer is None or len(exposed) > _MAX_RECHECKED_LOADS:
+            return exposed
+        if contain([condition], lambda node: is_load(node) or is_float(node.ty)):
+            return exposed
+        with self.analyzer.constraint_scope(condition):
+            return frozenset(k for k in exposed if not self._always_inside(dangers[k]))
+
+    def _always_inside(self, node: Expr) -> bool:
+        """Return whether a load is inside its tensor wherever what the analyzer knows holds."""
+        if self.analyzer is None or not is_load(node):
+            return False
+        tensor, indices = loaded(node)
+        if reads(*indices):
+            return False  # TVM's analysis fails on loads, which it cannot hash
+        return all(
+            self._within(index, extent) for index, extent in zip(indices, tensor.shape, strict=True)
+        )
+
+    def _within(self, index: Expr, extent: Expr) -> bool:
+        """Return whether an index is inside; of one that is chosen, where each value is chosen."""
+        assert self.analyzer is not None
+        if choice_of(index) is None:
+            proven = (self.analyzer.can_prove(bound) for bound in (index >= 0, index < extent))
+            return all(proven)
+        condition, *values = children(transformed(index, self._remainder))
+        for holds, value in zip((condition, tirx.Not(condition)), values, strict=True):
+            with self.analyzer.constraint_scope(self.analyzer.simplify(holds)):
+                if not self._within(value, extent):
+                    return False
+        return True
+
+    def _remainder(self, node: Expr) -> Expr:
+        """Return any remainder in the place of one.
+
+        The analyzer writes one in many ways, and does not know them for the same.
+        """
+        if not isinstance(node, prim.FloorMod) or not isinstance(node.b, prim.IntImm):
+            return node
+        if node.b.value <= 0:
+            return node
+        assert self.analyzer is not None
+        remainder = tirx.Var("remainder", str(node.ty))
+        self.analyzer.bind(remainder, tvm.ir.Range(tirx.const(0, str(node.ty)), node.b))
+        return remainder
+
+
+def _is_dangerous(node: Expr) -> bool:
+    """Return whether a node may fail: loads, and divisions of integers but by constants."""
+    if isinstance(node, _DIVISIONS):
+        return not is_float(node.ty) and not isinstance(node.b, prim.IntImm)
+    return is_load(node)
+
+
+def _union(sets: Sequence[frozenset[int]]) -> frozenset[int]:
+    """Return the union of some sets; one of them if it contains the others."""
+    largest = max(sets, key=len, default=_NONE)
+    return largest if all(each <= largest for each in sets) else largest.union(*sets)
+
+
+def _outermost(roots: Sequence[Expr]) -> list[Expr]:
+    """Return the conditions on loops alone inside which all of an expression is, else a constant.
+
+    No load inside is ever moved out of them.
+    """
+    conditions: list[Expr] = []
+    (node, *more) = roots
+    while not more and is_conditional(node):
+        condition, node, otherwise = node.args
+        if not isinstance(otherwise, _CONSTANT) or reads(condition):
+            break
+        conditions.append(condition)
+    return conditions

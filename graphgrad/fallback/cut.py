@@ -24,7 +24,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from .common_subexpressions import shared
+from .common_subexpressions import Placement, Region, shared
 from .constants import is_true
 from .graph import (
     Key,
@@ -38,7 +38,6 @@ from .graph import (
 from .indices.linear_system import Axis
 from .kinds import map_stage
 from .reductions.reduce import stage_axes
-from .regions import Placement, Region
 from .walk import (
     Expr,
     children,

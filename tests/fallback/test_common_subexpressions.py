@@ -6,14 +6,25 @@ import tvm
 import tvm_ffi
 from tvm import te, tirx
 
-from graphgrad.fallback.common_subexpressions import bind_in_regions, shared
+from graphgrad.fallback.common_subexpressions import (
+    Placement,
+    bind_in_regions,
+    fragile,
+    order_conditions_first,
+    shared,
+)
 from graphgrad.fallback.indices.linear_system import Axis
-from graphgrad.fallback.value_numbering import Merged
-from graphgrad.fallback.walk import graph_of, postorder
+from graphgrad.fallback.value_numbering import Merged, same
+from graphgrad.fallback.walk import graph_of, identity, postorder
 from tests.fallback.interpreter import evaluate
 
 A = te.placeholder((6,), "float64", name="A")
 B = te.placeholder((6,), "float64", name="B")
+X = te.placeholder((8,), "float64", name="x")
+PLACE = tirx.Var("i", "int32")
+LOOP = Axis(PLACE, tirx.const(0, "int32"), tirx.const(8, "int32"))
+ZERO = tirx.const(0.0, "float64")
+PHASE = PLACE % 4
 VALUES = np.array([0.5, -1.0, 2.0, -0.25, 1.5, 0.75])
 
 
@@ -129,3 +140,114 @@ def test_without_conditions_all_is_bound_around(shape):
     root = shape(te.var("i"), 5)
     regions = bind_in_regions(*Merged(graph_of([root])).graph(), {}, None)
     assert tvm_ffi.structural_equal(shared(root), regions, map_free_vars=True)
+
+
+# --- where each part is evaluated ---
+
+
+def placed(root):
+    return Placement([root], graph_of([root]), axes=[LOOP])
+
+
+def test_what_one_arm_uses_is_evaluated_there():
+    inner = tirx.exp(X(PLACE + 1))
+    choice = tirx.if_then_else(PLACE < 7, inner, ZERO)
+    placement = placed(choice * 2.0)
+    assert placement.regions[identity(inner)] is placement.arms[identity(choice), True]
+    assert placement.regions[identity(choice)] is placement.top
+
+
+def test_what_both_arms_use_is_evaluated_around_them():
+    inner = tirx.exp(X(PLACE))
+    choice = tirx.if_then_else(X(PLACE) > 0.5, inner * 2.0, inner * 3.0)
+    placement = placed(choice)
+    assert placement.regions[identity(inner)] is placement.top
+    assert identity(inner) in placement.shared
+    assert identity(inner) not in placement.guards
+
+
+def test_a_fragile_node_keeps_the_condition_that_one_of_its_uses_happens():
+    inner = tirx.exp(X(PLACE + 1))
+    conditions = [X(PLACE) > limit for limit in (0.25, 0.5)]
+    first, second = (tirx.if_then_else(c, inner, ZERO) for c in conditions)
+    placement = placed(first + second)
+    key = identity(inner)
+    assert key in placement.fragile
+    assert placement.regions[key] is placement.top
+    guard = placement.guards[key]
+    assert any(same(guard, tirx.Or(*order)) for order in (conditions, conditions[::-1]))
+    assert placement.guarded[key].condition is not None
+
+
+def test_a_condition_inside_itself_is_decided():
+    condition = X(PLACE) > 0.5
+    inner = tirx.if_then_else(condition, tirx.exp(X(PLACE)), tirx.log(X(PLACE)))
+    placement = placed(tirx.if_then_else(condition, inner, ZERO))
+    assert identity(inner) in placement.decided
+
+
+# --- conditions before what they protect ---
+
+
+def test_a_shared_part_comes_behind_all_conditions_around_it():
+    part = tirx.exp(X(PLACE))
+    conditions = [X(PLACE + k) > 0.5 for k in (1, 2)]
+    root = sum(tirx.if_then_else(c, part, ZERO) for c in conditions)
+    graph = graph_of([root])
+    ordered = order_conditions_first(graph, {identity(part)})
+    places = {identity(node): place for place, (node, _) in enumerate(ordered)}
+    assert len(ordered) == len(graph)
+    assert all(places[identity(c)] < places[identity(part)] for c in conditions)
+    assert all(places[identity(p)] < places[identity(n)] for n, parts in ordered for p in parts)
+
+
+def test_without_protected_parts_the_order_stays():
+    graph = graph_of([tirx.exp(X(PLACE)) * tirx.if_then_else(X(PLACE) > 0.5, X(PLACE), 0.0)])
+    assert order_conditions_first(graph, set()) is graph
+
+
+# --- what must not be evaluated elsewhere ---
+
+
+def is_fragile(root, node, axes=(LOOP,)):
+    graph = graph_of([root])
+    parts = {identity(each): below for each, below in graph}
+    return identity(node) in fragile([root], [each for each, _ in graph], parts, axes)
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        (PLACE, False),
+        (PLACE + 1, True),
+        (tirx.Select(PHASE < 3, PHASE, 4 - PHASE), False),
+        (tirx.Select(PHASE < 3, PHASE, 9 - PHASE), False),
+        (tirx.Select(PHASE < 3, PHASE, 12 - PHASE), True),
+    ],
+    ids=["inside", "outside", "mirrored", "mirrored to 6", "mirrored outside"],
+)
+def test_a_load_is_fragile_unless_it_is_always_inside(index, expected):
+    load = X(index)
+    root = load + tirx.if_then_else(X(PLACE) > 0.5, tirx.exp(load), ZERO)
+    assert is_fragile(root, load) == expected
+
+
+def test_what_a_condition_proves_is_harmless_there():
+    load = X(PLACE + 1)
+    protected = tirx.if_then_else(PLACE < 7, load, ZERO)
+    root = X(PLACE) * protected
+    assert is_fragile(root, load)
+    assert not is_fragile(root, protected)
+
+
+def test_divisions_by_what_may_be_zero_are_fragile():
+    divisor = tirx.Var("n", "int32")
+    for quotient, expected in ((PLACE // divisor, True), (PLACE // 3, False)):
+        root = tirx.if_then_else(divisor > 0, quotient.astype("float64"), ZERO)
+        assert is_fragile(root, quotient) == expected
+
+
+def test_nothing_is_fragile_where_nothing_is_conditional():
+    load = X(PLACE + 1)
+    assert not is_fragile(tirx.exp(load), load)
+    assert not is_fragile(tirx.exp(load), load, axes=None)

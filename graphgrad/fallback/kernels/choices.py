@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import tvm
 from tvm import te, tirx
 
-from ..fragile import fragile
+from ..common_subexpressions import fragile
 from ..graph import Operation, map_expressions, outputs_of, rewritten
 from ..indices.linear_system import Axis
 from ..reductions.reduce import stage_axes
