@@ -24,7 +24,7 @@ from ..fallback.kernels.gradient import (
     saving_kernel,
 )
 from ..fallback.kernels.in_place import make_out_of_place
-from ..ir.calls import callee, data_of
+from ..ir.calls import callee, data_of, result_types
 from ..ir.tensor import Tensor, expression_of, same_shape
 from ..ops.call_te import KernelBuilder
 from ..ops.legalize import lowering_of
@@ -124,7 +124,7 @@ class _KernelReplacement:
 
     def __call__(self, *inputs: Any) -> Any:
         """Return the results of the call."""
-        types = _fields(self._result)
+        types = result_types(self._result)
 
         def size(number: int, axis: int | None) -> Any:
             if number >= len(inputs):
@@ -153,7 +153,7 @@ def _in_place_rule(call: Any, func: tirx.PrimFunc) -> Rule:
 
 def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     """Return a rule for a call of a kernel; it may first be written out as one that saves more."""
-    saving = saving_kernel(func, len(data_of(call)), len(_fields(call.ty_args[0])))
+    saving = saving_kernel(func, len(data_of(call)), len(result_types(call.ty_args[0])))
     if saving is None:
         return _gradient_rule(call, func)
     name = call.args[0].name_hint
@@ -164,7 +164,7 @@ def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:
 def _gradient_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     """Return a rule that calls the gradient kernels of a kernel."""
     name = call.args[0].name_hint
-    count = len(_fields(call.ty_args[0]))
+    count = len(result_types(call.ty_args[0]))
     saved = range(max(count - saved_output_count(func), 0), count)
 
     def kernels_without(constant: Sequence[int]) -> GradientKernels:
@@ -227,7 +227,3 @@ def _called(
     types = [relax.TensorType(shape, dtype) for shape, dtype in kernel.types(size)]
     results = emitter.emit(relax.call_tir(variable, data, types))
     return results if isinstance(results, list) else [results]
-
-
-def _fields(ty: Any) -> list[Any]:
-    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]

@@ -9,7 +9,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, NotDifferentiableError
-from ..ir.calls import drop_te_gradients
+from ..ir.calls import drop_te_gradients, result_types
 from ..ir.inline import inline_calls
 from ..ir.program import Program
 from ..ir.tensor import Emitter, type_shape
@@ -87,12 +87,8 @@ def _zeros(emitter: Emitter, param: Any) -> Any:
     return emitter.full(0.0, type_shape(param.ty), str(param.ty.dtype))
 
 
-def _results(ty: Any) -> list[Any]:
-    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
-
-
 def _check_target(program: Program, index: int) -> None:
-    types = _results(program.result.ty)
+    types = result_types(program.result.ty)
     if not 0 <= index < len(types):
         raise ArgumentError(f"target_index={index}: {program.name!r} returns {len(types)} value(s)")
     ty = types[index]
@@ -105,7 +101,7 @@ def _check_target(program: Program, index: int) -> None:
 
 def _seed(emitter: Emitter, program: Program, index: int) -> Any:
     ty = program.result.ty
-    one = emitter.full(1.0, [], str(_results(ty)[index].dtype))
+    one = emitter.full(1.0, [], str(result_types(ty)[index].dtype))
     if not isinstance(ty, relax.TupleType):
         return one
     seed = shaped_like(ty, lambda _: None)

@@ -18,6 +18,7 @@ from ..ir.compile_lock import COMPILE_LOCK
 from ..ir.program import variables_in
 from ..ir.provenance import gradient_span
 from ..ir.tensor import Emitter, Tensor, same_shape
+from ..ir.visits import nodes_in
 from ..ops.legalize import lowering_of
 from ..registry.attributes import Attributes
 from ..registry.rule import Rule
@@ -75,8 +76,7 @@ def written_out(rule: Rule, var: Any, call: Any) -> WrittenOut:
     if rule.origin != "derived":
         return _written_out(rule, var, call, sources)
     key = [*_structure(var, call, sources), getattr(rule.function, "key", None)]
-    symbols: list[Any] = []
-    tvm_ffi.structural_walk(tvm_ffi.convert(key), (tvm.ir.Var, symbols.append))
+    symbols = nodes_in(tvm_ffi.convert(key), tvm.ir.Var)
 
     def make() -> _CachedForm:
         form = _written_out(rule, var, call, sources)

@@ -12,7 +12,7 @@ from tvm import te
 
 from ..errors import ArgumentError, GradientMismatch, InputError, NotDifferentiableError
 from ..fallback.gradient import te_gradient
-from ..fallback.graph import operations, outputs_of, rewritten
+from ..fallback.graph import listed, operations, outputs_of, rewritten
 from ..fallback.walk import tensor_key
 from ..ir.arrays import to_numpy
 from ..ir.tensor import is_float
@@ -81,7 +81,7 @@ def expressions_of(outputs: Any, inputs: Any) -> Expressions:
     NotDifferentiableError
         There are no floats to differentiate, or by which.
     """
-    outputs, inputs = _list(outputs), _list(inputs)
+    outputs, inputs = listed(outputs), listed(inputs)
     known = {}
     for number, tensor in enumerate(inputs):
         if not isinstance(tensor.op, te.PlaceholderOp):
@@ -89,13 +89,13 @@ def expressions_of(outputs: Any, inputs: Any) -> Expressions:
             known[tensor_key(tensor)] = te.placeholder(tensor.shape, str(tensor.dtype), name=name)
     inputs = [known.get(tensor_key(tensor), tensor) for tensor in inputs]
     outputs = rewritten(outputs, lambda op: None, known) if known else outputs
-    listed = {tensor_key(tensor) for tensor in inputs}
+    given = {tensor_key(tensor) for tensor in inputs}
     found = [
         tensor
         for op in operations(*outputs)
         if isinstance(op, te.PlaceholderOp)
         for tensor in outputs_of(op)
-        if tensor_key(tensor) not in listed
+        if tensor_key(tensor) not in given
     ]
     subject = Expressions(outputs, inputs, found)
     for tensors, role in ((outputs, "output"), (inputs, "input")):
@@ -163,10 +163,6 @@ def check_expressions(
     return GradientCheck([part])
 
 
-def _list(tensors: Any) -> list[te.Tensor]:
-    return [tensors] if isinstance(tensors, te.Tensor) else list(tensors)
-
-
 def _given(backward: Backward, subject: Expressions, heads: Sequence[te.Tensor]) -> list[te.Tensor]:
     """Return the gradients of a given backward pass."""
     remaining = iter(heads)
@@ -174,7 +170,7 @@ def _given(backward: Backward, subject: Expressions, heads: Sequence[te.Tensor])
         next(remaining) if is_float(str(tensor.dtype)) else None for tensor in subject.outputs
     ]
     answer = backward(list(subject.inputs), list(subject.outputs), cotangents)
-    gradients = _list(answer)
+    gradients = listed(answer)
     if len(gradients) != len(subject.inputs):
         raise InputError(
             f"backward returned {len(gradients)} gradients for {len(subject.inputs)} inputs"

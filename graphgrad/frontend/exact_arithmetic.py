@@ -12,7 +12,7 @@ import tvm
 import tvm_ffi
 from tvm import tirx
 
-from .known_values import NotKnownError, Ratio, as_ratio, integral, is_symbolic
+from .known_values import NotKnownError, Ratio, as_int64, as_ratio, integral, is_symbolic
 
 _MAX_DIMENSION = 2**31
 
@@ -121,20 +121,20 @@ class ExactArithmetic:
             return self._simplified(tvm.tirx.floormod(a, b))
         if op_type in ("Min", "Max"):
             choose = tirx.min if op_type == "Min" else tirx.max
-            return self._simplified(choose(_expression(a), _expression(b)))
+            return self._simplified(choose(as_int64(a), as_int64(b)))
         if op_type in ("Add", "Sub", "Mul"):
             return self._simplified(_INTEGERS[op_type](a, b))
         raise NotKnownError
 
     def _ratio(self, op_type: str, a: Ratio, b: Ratio) -> Any:
         """Return the result for two ratios, over their common denominator."""
-        left = self._symbolic("Mul", _expression(a.numerator), b.denominator)
-        right = self._symbolic("Mul", _expression(b.numerator), a.denominator)
+        left = self._symbolic("Mul", as_int64(a.numerator), b.denominator)
+        right = self._symbolic("Mul", as_int64(b.numerator), a.denominator)
         denominator = a.denominator * b.denominator
         if op_type in COMPARISONS:
             return self._compared(op_type, left, right)
         if op_type == "Mul":
-            product = self._symbolic("Mul", _expression(a.numerator), b.numerator)
+            product = self._symbolic("Mul", as_int64(a.numerator), b.numerator)
             return self._reduced(product, denominator)
         if op_type == "Div":
             factor = self._factor(left, right)
@@ -160,7 +160,7 @@ class ExactArithmetic:
     def _sample(self, value: Any) -> int:
         """Return an expression's value where every dimension is 60; 0 if it is not a number."""
         substituted = tvm_ffi.structural_map(
-            _expression(value), (tvm.ir.Var, lambda var: tirx.IntImm("int64", 60))
+            as_int64(value), (tvm.ir.Var, lambda var: tirx.IntImm("int64", 60))
         )
         return integral_number(self._analyzer.simplify(substituted)) or 0
 
@@ -180,12 +180,12 @@ class ExactArithmetic:
         if op_type not in ("Floor", "Ceil"):
             raise NotKnownError
         above = x.denominator - 1 if op_type == "Ceil" else 0
-        whole = tirx.floordiv(_expression(x.numerator) + above, x.denominator)
+        whole = tirx.floordiv(as_int64(x.numerator) + above, x.denominator)
         return Ratio(self._simplified(whole), 1)
 
     def _truncated(self, a: Any, b: Any) -> Any:
         self._check_positive(b)
-        a, b = _expression(a), _expression(b)
+        a, b = as_int64(a), as_int64(b)
         divide = tirx.floordiv if self._analyzer.can_prove(a >= 0) else tirx.truncdiv
         return self._simplified(divide(a, b))
 
@@ -198,7 +198,7 @@ class ExactArithmetic:
             raise NotKnownError
 
     def _compared(self, op_type: str, a: Any, b: Any) -> bool:
-        a, b = _expression(a), _expression(b)
+        a, b = as_int64(a), as_int64(b)
         holds = COMPARISONS[op_type](a, b)
         if op_type == "Equal":  # an operand's own == asks whether two objects are the same
             holds = tirx.EQ(a, b)
@@ -216,7 +216,7 @@ class ExactArithmetic:
         return self.unary("Neg", x)
 
     def _simplified(self, expression: Any) -> Any:
-        simple = self._analyzer.simplify(_expression(expression))
+        simple = self._analyzer.simplify(as_int64(expression))
         number = integral_number(simple)
         return simple if number is None else number
 
@@ -233,10 +233,6 @@ def symbols(expressions: Iterable[Any]) -> list[Any]:
 def integral_number(value: Any) -> int | None:
     """Return an integer or a constant expression as an int; None for any other expression."""
     return int(value) if isinstance(value, int | tirx.IntImm) else None
-
-
-def _expression(value: Any) -> Any:
-    return tirx.IntImm("int64", value) if isinstance(value, int) else value
 
 
 def _zero_like(x: Any) -> Any:

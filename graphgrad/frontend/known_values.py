@@ -75,14 +75,14 @@ class KnownValue:
         dimensions = self.dimensions()
         if self.elements.ndim != 1 or dimensions is None:
             return None
-        return relax.ShapeExpr(list(map(_as_int64, dimensions)))
+        return relax.ShapeExpr(list(map(as_int64, dimensions)))
 
     def tensor(self, builder: relax.BlockBuilder) -> relax.Expr:
         """Return the value as a tensor: a constant, or emitted arithmetic on dimensions."""
         if self.is_concrete:
             return relax.const(self.array(), self.dtype)
         ratios = [as_ratio(element) for element in self.elements.flat]
-        numerators = [_as_int64(ratio.numerator) for ratio in ratios]
+        numerators = [as_int64(ratio.numerator) for ratio in ratios]
         value = relax.op.shape_to_tensor(relax.ShapeExpr(numerators))
         value = relax.op.reshape(value, list(self.elements.shape))
         denominators = [ratio.denominator for ratio in ratios]
@@ -126,5 +126,6 @@ def as_ratio(element: Any) -> Ratio:
     return Ratio(numerator, denominator)
 
 
-def _as_int64(value: Any) -> Any:
+def as_int64(value: Any) -> Any:
+    """The expression of a whole number; any other value is one already."""
     return tirx.IntImm("int64", value) if isinstance(value, int) else value

@@ -13,6 +13,7 @@ import tvm
 from tvm import relax
 
 from ..errors import ArgumentError, InputError, ModelError
+from ..ir.calls import result_types
 from ..ir.tensor import dimension_text
 from .arrays import FLOAT_DTYPES, as_array, dtype_name
 from .relax_main import make_outputs_literal, reorder_parameters
@@ -123,7 +124,7 @@ class Model:
     def __repr__(self) -> str:
         count = sum(array.size for array in self.params.values())
         inputs = ", ".join(f"{k}: {_type_text(*t)}" for k, t in self.input_types().items())
-        types = _output_types(self.mod["main"])
+        types = result_types(self.mod["main"].ret_ty)
         outputs = ", ".join(
             f"{name}: {_type_text(_shape(ty), dtype_name(ty.dtype))}"
             for name, ty in zip(self.outputs, types, strict=True)
@@ -196,18 +197,13 @@ def _hint(name: str, known: Iterable[str]) -> str:
 
 
 def _output_names(main: relax.Function, names: Iterable[str] | None) -> list[str]:
-    count = len(_output_types(main))
+    count = len(result_types(main.ret_ty))
     if names is None:
         return ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
     names = list(names)
     if len(names) != count:
         raise ModelError(f"main returns {count} tensors, but {len(names)} names are given: {names}")
     return names
-
-
-def _output_types(main: relax.Function) -> list[relax.TensorType]:
-    ty = main.ret_ty
-    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
 
 
 def _shape_and_dtype(var: relax.Var) -> InputType:

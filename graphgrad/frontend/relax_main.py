@@ -8,6 +8,7 @@ from tvm import relax
 from tvm.ir import Span
 
 from ..errors import ModelError
+from ..ir.calls import result_types
 from ..ir.rewrite import map_bindings, replace_bindings, replace_body
 
 
@@ -67,7 +68,7 @@ def make_outputs_literal(function: relax.Function) -> relax.Function:
         If it returns anything but a tensor or a tuple of tensors.
     """
     result = function.body.body
-    types = list(result.ty.fields) if isinstance(result.ty, relax.TupleType) else [result.ty]
+    types = result_types(result.ty)
     if not types or not all(isinstance(ty, relax.TensorType) for ty in types):
         raise ModelError(f"main must return a tensor or a tuple of tensors, it returns {result.ty}")
     if not isinstance(result.ty, relax.TupleType) or isinstance(result, relax.Tuple):

@@ -29,6 +29,16 @@ _OVERWRITING = [tvm.ir.Op.get(f"relax.call_{name}") for name in ("tir_inplace", 
 _CALLING = _CALLS_WITH_TUPLE | _CALLS_WITH_CALLEE
 
 
+def calls_op(value: Any, name: str) -> bool:
+    """Return whether a value is a call of an op, given its name."""
+    return isinstance(value, tvm.ir.Call) and bool(value.op == tvm.ir.Op.get(name))
+
+
+def result_types(ty: Any) -> list[Any]:
+    """The types of the results of a value of some type: those of a tuple, else that one."""
+    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
+
+
 def callee(call: Any) -> str:
     """Return the name of the kernel or packed function that a call calls; empty for an op."""
     if isinstance(call.op, relax.ExternFunc):

@@ -28,7 +28,7 @@ from tvm.s_tir import SBlock, SBlockRealize
 
 from ..tvm_fixes.hooks import identity
 from .passes import Phase, compiler_pass
-from .visits import replace_nodes, visit_nodes
+from .visits import nodes_in, replace_nodes, visit_nodes
 
 _DIVISIONS = (prim.FloorDiv, prim.FloorMod)
 _CHOICE = tvm.ir.Op.get("prim.if_then_else")
@@ -206,8 +206,7 @@ class _Places:
             return identity(index) in self.divided
         if isinstance(index, prim.IntImm):
             return False
-        found: list[Any] = []
-        visit_nodes(index, (tvm.ir.Var, *_DIVISIONS), found.append)
+        found = nodes_in(index, (tvm.ir.Var, *_DIVISIONS))
         return any(
             not isinstance(node, tvm.ir.Var) or identity(node) in self.divided for node in found
         )
@@ -253,8 +252,7 @@ class _Places:
         return offset != 0 if n == 0 else offset % n != 0
 
     def _is_shifted(self, expr: Any) -> bool:
-        variables: list[Any] = []
-        visit_nodes(expr, tvm.ir.Var, variables.append)
+        variables = nodes_in(expr, tvm.ir.Var)
         return any(identity(var) in self.shifted for var in variables)
 
 
@@ -264,9 +262,7 @@ def _are_alike(a: Any, b: Any) -> bool:
 
 
 def _divisions_in(expr: Any) -> list[Any]:
-    found: list[Any] = []
-    visit_nodes(expr, _DIVISIONS, found.append)
-    return found
+    return nodes_in(expr, _DIVISIONS)
 
 
 def _unknown(index: Any) -> Any:

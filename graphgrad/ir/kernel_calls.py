@@ -10,16 +10,16 @@ from typing import Any
 import tvm
 from tvm import relax
 
+from .calls import calls_op
 from .rewrite import map_functions, rebuilt, replace_body
 from .tensor import bits
-from .visits import visit_nodes
+from .visits import nodes_in, visit_nodes
 
 
 def is_kernel_call(value: Any) -> bool:
     """Return whether a value is the plain call of a kernel, without symbolic arguments."""
     return (
-        isinstance(value, tvm.ir.Call)
-        and value.op == tvm.ir.Op.get("relax.call_tir")
+        calls_op(value, "relax.call_tir")
         and len(value.args) == 2
         and isinstance(value.args[1], relax.Tuple)
     )
@@ -32,9 +32,7 @@ def arguments_of(call: Any) -> list[Any]:
 
 def variables_of(value: Any) -> list[Any]:
     """Return the Relax variables that an expression reads, each as often as it does."""
-    found: list[Any] = []
-    visit_nodes(value, tvm.ir.Var, found.append)
-    return found
+    return nodes_in(value, tvm.ir.Var)
 
 
 def uses_in(func: relax.Function) -> Counter[Any]:

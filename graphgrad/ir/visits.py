@@ -36,6 +36,13 @@ def visit_nodes(
     structural_walk(root, _entries(classes, visit), outer_first)
 
 
+def nodes_in(root: Any, classes: Classes) -> list[Any]:
+    """The nodes of some classes in an expression or a statement, every time that each occurs."""
+    nodes: list[Any] = []
+    visit_nodes(root, classes, nodes.append)
+    return nodes
+
+
 def replace_nodes(root: Any, classes: Classes, replace: Callable[[Any], Any]) -> Any:
     """Return an expression or statement in which nodes of some classes have been replaced.
 

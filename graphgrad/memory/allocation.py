@@ -15,6 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, s_tir, tirx
 
+from ..ir.calls import calls_op
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import map_functions, replace_body
 
@@ -103,8 +104,7 @@ def _allocations(func: relax.Function, op: str) -> list[Any]:
         for block in func.body.blocks
         for binding in block.bindings
         if isinstance(binding, relax.VarBinding)
-        and isinstance(binding.value, tvm.ir.Call)
-        and binding.value.op == tvm.ir.Op.get(op)
+        and calls_op(binding.value, op)
         and _is_static(binding.value.args[0])
     ]
 

@@ -22,7 +22,7 @@ from tvm import relax, tirx
 from ..ir.loops import sequence
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import map_functions, map_kernels, replace_body
-from ..ir.visits import visit_nodes
+from ..ir.visits import nodes_in, visit_nodes
 
 CHECKED = "graphgrad.arguments_checked"
 """Attribute of a kernel whose callers guarantee that its arguments are what it was compiled for."""
@@ -210,8 +210,7 @@ def _is_internal(func: tirx.PrimFunc) -> bool:
     """Return whether a kernel cannot be called by name, and asserts nothing of its own."""
     if "global_symbol" in dict(func.attrs or {}):
         return False
-    asserted: list[Any] = []
-    visit_nodes(func.body, tirx.AssertStmt, asserted.append)
+    asserted = nodes_in(func.body, tirx.AssertStmt)
     return not asserted
 
 

@@ -15,6 +15,8 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from ..errors import ArgumentError
+from ..ir.calls import result_types
+from ..ir.kernel_calls import drop_unused_kernels
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import rebuilt, replace_body
 from ..ir.visits import visit_nodes
@@ -202,7 +204,7 @@ class _Donation:
 
         func = replace_body(self.func, rebuilt(self.func.body, in_place)) if replaced else self.func
         builder.update_func(self.name, func.with_attr(DONATED_DONE, done))
-        return _drop_unused_kernels(builder.get(), [call.args[0] for call in calls])
+        return drop_unused_kernels(builder.get(), [call.args[0] for call in calls])
 
     def _in_place(self, builder: Any, call: Any, results: dict[int, int]) -> Any:
         """Return a call with some of its results written over arguments."""
@@ -211,7 +213,7 @@ class _Donation:
         arguments = len(call.args[1].fields)
         shared = {kernel.params[arguments + r]: kernel.params[a] for r, a in results.items()}
         name = builder.add_func(overwriting(kernel, shared), f"{call.args[0].name_hint}_in_place")
-        types = list(call.ty.fields) if isinstance(call.ty, relax.TupleType) else [call.ty]
+        types = result_types(call.ty)
         indices = [results.get(i, -1) for i in range(len(types))]
         types = types if len(types) > 1 else types[0]
         return builder.normalize(relax.op.call_tir_inplace(name, call.args[1], indices, types))
@@ -282,15 +284,3 @@ def _same_tensor_type(a: Any, b: Any) -> bool:
         and a.shape is not None
         and tvm_ffi.structural_equal(a, b, map_free_vars=False)
     )
-
-
-def _drop_unused_kernels(mod: tvm.IRModule, candidates: list[Any]) -> tvm.IRModule:
-    """Return the module without those kernels that nothing calls any more."""
-    called: set[str] = set()
-    for func in mod.functions.values():
-        visit_nodes(func, tvm.ir.GlobalVar, lambda g: called.add(g.name_hint))
-    kept = dict(mod.functions.items())
-    for candidate in candidates:
-        if candidate.name_hint not in called:
-            kept.pop(mod.get_global_var(candidate.name_hint), None)
-    return tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)

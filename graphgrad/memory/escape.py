@@ -13,6 +13,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from ..ir.calls import calls_op
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import bindings_of, map_functions, rebuilt, replace_body
 from .alias import Aliases, Module
@@ -46,20 +47,16 @@ def _allocate_outside_plan(func: relax.Function, aliases: Aliases) -> relax.Func
 def _escaping(func: relax.Function, aliases: Aliases) -> set[Any]:
     """Return the variables of the allocations that may be held from where no plan sees it."""
     bindings = bindings_of(func.body)
-    allocations = [b.var for b in bindings if _calls(b.value, "relax.builtin.alloc_tensor")]
+    allocations = [b.var for b in bindings if calls_op(b.value, "relax.builtin.alloc_tensor")]
     unseen = [b.var for b in bindings if isinstance(b, relax.MatchCast) or _is_packed(b.value)]
     held = leaves([aliases.values[var] for var in unseen])
     regions = {OUTSIDE, *(aliases.region(leaf) for leaf in held)}
     return {var for var in allocations if aliases.region(aliases.values[var]) in regions}
 
 
-def _calls(value: Any, op: str) -> bool:
-    return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get(op)
-
-
 def _is_packed(value: Any) -> bool:
     return isinstance(value, tvm.ir.Call) and (
-        isinstance(value.op, relax.ExternFunc) or any(_calls(value, op) for op in _PACKED)
+        isinstance(value.op, relax.ExternFunc) or any(calls_op(value, op) for op in _PACKED)
     )
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import tvm
-import tvm_ffi
 from tvm import relax
 
 from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import map_functions
+from ..ir.visits import nodes_in
 
 
 @compiler_pass(
@@ -27,6 +25,4 @@ def plan_memory(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _has_branches(function: relax.Function) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(function.body, (relax.If, found.append))
-    return bool(found)
+    return bool(nodes_in(function.body, relax.If))

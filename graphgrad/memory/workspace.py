@@ -8,13 +8,13 @@ the tensors, and hands them in behind the arguments.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax
 
+from ..ir.kernel_calls import variables_of
 from ..ir.rewrite import rebuilt, replace_body
 
 _ALLOC_STORAGE = tvm.ir.Op.get("relax.vm.alloc_storage")
@@ -74,16 +74,16 @@ def _escaping_variables(
     these are made of.
     """
     values = {binding.var: binding.value for binding in bindings}
-    waiting = list(_variables(function.body.body))
+    waiting = list(variables_of(function.body.body))
     for value in values.values():
         if _may_keep(mod, value):
-            waiting += _variables(value)
+            waiting += variables_of(value)
     found: set[Any] = set()
     while waiting:
         variable = waiting.pop()
         if variable not in found:
             found.add(variable)
-            waiting += _variables(values[variable]) if variable in values else []
+            waiting += variables_of(values[variable]) if variable in values else []
     return found
 
 
@@ -95,12 +95,6 @@ def _may_keep(mod: tvm.IRModule, value: Any) -> bool:
         return not str(value.op.global_symbol).startswith(_BUILTIN)
     is_known = isinstance(value.op, tvm.ir.GlobalVar)
     return not (is_known and isinstance(mod[value.op], tvm.tirx.PrimFunc))
-
-
-def _variables(expr: Any) -> Iterator[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (relax.Var, found.append))
-    yield from found
 
 
 def _calls(binding: Any, op: tvm.ir.Op) -> bool:

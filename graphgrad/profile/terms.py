@@ -16,6 +16,8 @@ import tvm
 import tvm_ffi
 from tvm import relax
 
+from ..ir.visits import nodes_in
+
 Term: TypeAlias = int
 """The number of a term among all that are known."""
 
@@ -142,6 +144,5 @@ def calls_kernel(value: Any) -> bool:
 
 def variables_read(value: Any) -> list[Any]:
     """Return the variables that an expression reads, each once."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(value, (tvm.ir.Var, found.append))
+    found = nodes_in(value, tvm.ir.Var)
     return list(dict.fromkeys(v for v in found if not isinstance(v, tvm.ir.GlobalVar)))

@@ -22,6 +22,7 @@ from ..errors import ArgumentError, InputError
 from ..frontend.mode import specialize
 from ..frontend.model import Model
 from ..ir.arrays import to_numpy
+from ..ir.calls import result_types
 from ..ir.inline import bind_extents, inline_calls
 from ..ir.program import Program, emit_program, substitute
 from ..ir.provenance import span_of
@@ -62,7 +63,10 @@ class LossFunction:
             self.program = inline_calls(tvm.IRModule({_LOSS: choice}), _LOSS)
         elif isinstance(choice, str) and choice in model.outputs:
             self.output = model.outputs.index(choice)
-            _check_scalar(f"the model's output {choice!r}", _output_types(model)[self.output])
+            _check_scalar(
+                f"the model's output {choice!r}",
+                result_types(model.mod["main"].ret_ty)[self.output],
+            )
         elif isinstance(choice, str) and choice in LOSSES:
             self.named = LOSSES[choice]
         elif isinstance(choice, Loss):
@@ -166,11 +170,6 @@ class LossFunction:
             arguments.append(targets)
         environment = emit_program(self.program, emitter.builder, arguments)
         return emitter.lift(substitute(self.program.result, environment))
-
-
-def _output_types(model: Model) -> list[Any]:
-    ty = model.mod["main"].ret_ty
-    return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
 
 
 def _check_function(function: relax.Function, outputs: int) -> None:

@@ -11,6 +11,7 @@ from tvm import tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock, SBlockRealize
 
+from ...ir.visits import nodes_in
 from ..constants import integer_value, is_true
 from ..indices.linear_system import Axis
 from ..walk import Expr, called, identity
@@ -89,8 +90,7 @@ class _Reader:
             (prim.Let, _inline_let),
         ]
         found = tvm_ffi.structural_map(expr, changes)
-        calls: list[Any] = []
-        tvm_ffi.structural_walk(found, (tvm.ir.Call, calls.append))
+        calls = nodes_in(found, tvm.ir.Call)
         if any(called(call) in _POINTERS for call in calls):
             raise self._refused("it takes the address of an element, to do what is not seen")
         return found

@@ -17,7 +17,7 @@ import tvm_ffi
 from tvm import te, tirx
 from tvm.ir import prim
 
-from ..guarded import Guard, Guarded
+from ..guarded import Guard, Guarded, within
 from ..indices.index_system import Inversion
 from ..indices.linear_system import Axis, NotAffineError, analyzer_of, element_axes
 from ..scatter import Scatter, scatter_add
@@ -227,7 +227,7 @@ class _Nest:
 
         def body(*position: Any) -> Expr:
             at = [*zip([axis.var for axis in self.element], position, strict=True), *renamed]
-            return te.max(substituted(_guarded(one, conditions, zero), at), axis=loops)
+            return te.max(substituted(within(conditions, one, zero), at), axis=loops)
 
         shape = tuple(self.update.stores[0].buffer.shape)
         return te.compute(shape, body, name=f"{self.update.stores[0].buffer.name}_reached")
@@ -255,7 +255,7 @@ class _Nest:
             result = substituted(loaded, at)
             own = [(substituted(condition, at), way) for condition, way in conditions]
             own += [(tensor(*position) > 0, True) for tensor in reached]
-            return result if before is None else _guarded(result, own, before(*position))
+            return result if before is None else within(own, result, before(*position))
 
         tensor = te.compute(tuple(store.buffer.shape), body, name=store.buffer.name)
         known = [guard if way else tirx.Not(guard) for guard, way in guards]
@@ -288,7 +288,7 @@ class _Nest:
         def body(*position: Any) -> Any:
             at = [*zip([axis.var for axis in self.element], position, strict=True), *renamed]
             values = [
-                _guarded(value, guards, start)
+                within(guards, value, start)
                 for value, start in zip(sources, identities, strict=True)
             ]
             values = [substituted(value, at) for value in values]
@@ -321,13 +321,6 @@ class _Nest:
 def _simplified(load: Any, analyzer: tvm.sym.Analyzer) -> Any:
     """Return a load at the same place, told as simply as can be."""
     return tirx.BufferLoad(load.source, [analyzer.simplify(index) for index in load.indices])
-
-
-def _guarded(value: Expr, guards: Sequence[Guard], otherwise: Expr) -> Expr:
-    for condition, wanted in reversed(guards):
-        branches = (value, otherwise) if wanted else (otherwise, value)
-        value = tirx.if_then_else(condition, *branches)
-    return value
 
 
 def _constants(tensors: Sequence[te.Tensor]) -> list[Expr] | None:

@@ -20,7 +20,7 @@ from tvm import relax, tirx
 from tvm.relax import vm_build
 from tvm.tirx.compilation_pipeline import register_tir_pipeline
 
-from ...ir.visits import visit_nodes
+from ...ir.visits import nodes_in, visit_nodes
 from ...memory.argument_checks import CHECK, skip_checks
 from ...tvm_fixes.hooks import tir_passes
 from .thread_pool import at_once
@@ -214,6 +214,5 @@ def _may_be_split(mod: tvm.IRModule, kernels: Kernels) -> bool:
 
 def statements_in(func: tirx.PrimFunc) -> int:
     """Return the number of statements of a kernel, by which its time to compile grows."""
-    found: list[Any] = []
-    visit_nodes(func.body, tirx.Stmt, found.append)
+    found = nodes_in(func.body, tirx.Stmt)
     return len(found)

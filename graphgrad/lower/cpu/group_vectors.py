@@ -40,7 +40,7 @@ from ...ir.kernel_structure import (
     volume,
 )
 from ...ir.passes import Phase, compiler_pass
-from ...ir.visits import replace_nodes, visit_nodes
+from ...ir.visits import nodes_in, replace_nodes
 from ..kernels.contraction import reuses_operands
 from .buffer_views import block_of, replace_nests, restated
 from .map import SMALL
@@ -90,9 +90,7 @@ def _may_change(stage: Stage) -> bool:
 
 
 def _divides(indices: Any) -> bool:
-    found: list[Any] = []
-    visit_nodes(list(indices), (tirx.FloorDiv, tirx.FloorMod), found.append)
-    return bool(found)
+    return bool(nodes_in(list(indices), (tirx.FloorDiv, tirx.FloorMod)))
 
 
 def _long_axes(axes: Sequence[Axis]) -> list[Axis]:
@@ -324,9 +322,7 @@ def _is_rough(access: Any, axis: Axis) -> bool:
 
 
 def _is_indirect(load: Any) -> bool:
-    found: list[Any] = []
-    visit_nodes(list(load.indices), Load, found.append)
-    return bool(found)
+    return bool(nodes_in(list(load.indices), Load))
 
 
 def _in_place_of(load: Any, changes: Iterable[tuple[Any, Any]]) -> Any:

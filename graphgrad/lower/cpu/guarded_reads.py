@@ -24,7 +24,7 @@ from tvm.s_tir import SBlock
 
 from ...ir.kernel_structure import Load, buffer_of, is_conditional, static
 from ...ir.passes import Phase, compiler_pass
-from ...ir.visits import visit_nodes
+from ...ir.visits import nodes_in, visit_nodes
 
 _BOTH_SIDES = (tirx.And, tirx.Or)
 """Of which code for processors computes both sides."""
@@ -104,9 +104,7 @@ def _reads_in_conditions(body: Any) -> bool:
 
 
 def _reads(expression: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expression, (Load, found.append))
-    return found
+    return nodes_in(expression, Load)
 
 
 def _reads_in_any_case(expression: Any) -> list[Any]:

@@ -16,7 +16,7 @@ from tvm.s_tir import SBlock
 from ...ir.kernel_rewrite import replace_block
 from ...ir.kernel_structure import Load
 from ...ir.passes import Phase, compiler_pass
-from ...ir.visits import replace_nodes, visit_nodes
+from ...ir.visits import nodes_in, replace_nodes
 
 
 @compiler_pass(Phase.FUSED, over="kernel", targets=("llvm",))
@@ -28,9 +28,7 @@ def simplify_indices(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _divides(node: Any) -> bool:
-    found: list[Any] = []
-    visit_nodes(node, (tirx.FloorDiv, tirx.FloorMod), found.append)
-    return bool(found)
+    return bool(nodes_in(node, (tirx.FloorDiv, tirx.FloorMod)))
 
 
 def _simplify_block(block: SBlock) -> SBlock:

@@ -31,6 +31,7 @@ from ...ir.kernel_structure import (
     static,
 )
 from ...ir.passes import Phase, compiler_pass
+from ...ir.visits import nodes_in
 from .buffer_views import BufferView, Places, block_of, replace_nests, restated
 
 _MAX_PARTS = 16
@@ -91,8 +92,7 @@ def _divisors(value: Any) -> dict[Any, int]:
     found: dict[Any, int] = {}
 
     def visit(node: Any) -> None:
-        variables: list[Any] = []
-        tvm_ffi.structural_walk(node.a, (tvm.ir.Var, variables.append))
+        variables = nodes_in(node.a, tvm.ir.Var)
         divisor = static(node.b)
         if len(variables) == 1 and divisor and linear_coefficient(node.a, variables[0]) == 1:
             found[variables[0]] = lcm(found.get(variables[0], 1), divisor)

@@ -14,6 +14,7 @@ from tvm.s_tir import Schedule, ScheduleError
 from ...fallback.lowering.wide_floats import widen_bfloat16
 from ...ir.kernel_structure import Stage, buffer_of, is_among, stages
 from ...ir.passes import Phase, Pipeline, compiler_pass
+from ...ir.visits import nodes_in
 from ..kernels.epilogue import Epilogue, epilogues_of
 from ..kernels.inline_maps import inline_maps
 from ..kernels.joint_reductions import join_reductions
@@ -195,8 +196,7 @@ def _widen_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     TVM takes the bits of what is bound for an integer.
     """
-    bindings: list[Any] = []
-    tvm_ffi.structural_walk(func.body, (prim.Let, bindings.append))
+    bindings = nodes_in(func.body, prim.Let)
     return widen_bfloat16(func) if bindings else func
 
 

@@ -20,6 +20,7 @@ from tvm.s_tir import SBlock
 
 from ...ir.kernel_structure import Stage, buffer_of, is_among, stages, statements_of, static
 from ...ir.passes import Phase, compiler_pass
+from ...ir.visits import nodes_in
 from .buffer_views import BufferView, Places, block_of, replace_nests, restated
 
 
@@ -135,8 +136,7 @@ def _follows(reader: SBlock, taken: Any, split: _Split) -> bool:
     indices, position = list(reader.body.indices), split.position
     if len(indices) != len(taken.shape) or not _is_whole(reader, position):
         return False
-    loads: list[Any] = []
-    tvm_ffi.structural_walk(reader.body.value, (tvm.ir.TensorLoad, loads.append))
+    loads = nodes_in(reader.body.value, tvm.ir.TensorLoad)
     extents = [static(buffer.shape[position]) for buffer in (taken, reader.body.buffer)]
     return extents[0] == extents[1] and all(
         load.indices[position].same_as(indices[position])

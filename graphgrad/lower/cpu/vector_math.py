@@ -24,6 +24,7 @@ from ...ir.kernel_rewrite import replace_block, replace_statements
 from ...ir.kernel_structure import is_conditional, statements_of, static, substitute_values
 from ...ir.loops import loop, sequence, variable
 from ...ir.passes import Phase, compiler_pass
+from ...ir.visits import nodes_in
 
 _EXP = (0.5, 1.66666667e-1, 4.16664650e-2, 8.33329848e-3, 1.39336435e-3, 1.98992762e-4)
 """(eʳ − 1 − r) / r² for |r| ≤ ln 2 / 2, by powers of r."""
@@ -132,8 +133,7 @@ def _may_be_expanded(body: Any) -> bool:
     """
     if not all(_is_store_or_number(statement) for statement in statements_of(body)):
         return False
-    bindings: list[Any] = []
-    tvm_ffi.structural_walk(body, (prim.Let, bindings.append))
+    bindings = nodes_in(body, prim.Let)
     return bool(_calls(body)) and not bindings and not _calls_under_condition(body)
 
 

@@ -15,6 +15,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, te, tirx
 
+from ...ir.calls import calls_op
 from ...ir.kernel_calls import drop_unused_kernels, is_kernel_call, uses_in
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_functions, replace_bindings, replace_body
@@ -95,7 +96,7 @@ class _EarlyAccumulation:
 
     def _gradient(self, binding: Any) -> Any:
         """The term that a binding adds to an accumulator; None if it does something else."""
-        if not _calls(binding.value, "relax.add"):
+        if not calls_op(binding.value, "relax.add"):
             return None
         left, right = binding.value.args
         if left.same_as(right) or not isinstance(right, tvm.ir.Var):
@@ -105,7 +106,7 @@ class _EarlyAccumulation:
     def _sum(self, gradient: Any, total: Any) -> list[Any]:
         """Return the bindings of a gradient and of its sum with an accumulator."""
         call = gradient.value
-        if not _calls(call, _SCATTER_ADD) or self._uses[gradient.var] != 1:
+        if not calls_op(call, _SCATTER_ADD) or self._uses[gradient.var] != 1:
             return [gradient, total]
         dtype = str(call.ty.dtype)
         if accumulator_dtype(dtype) != dtype:
@@ -239,10 +240,6 @@ def _donated_params(func: relax.Function) -> set[Any]:
         return {func.params[int(parameter)] for parameter, _ in func.attrs[DONATED]}
     except (IndexError, TypeError, ValueError):
         return set()  # donation refuses it, and says why
-
-
-def _calls(value: Any, op: str) -> bool:
-    return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get(op)
 
 
 def _positions(bindings: Sequence[Any]) -> dict[Any, int]:

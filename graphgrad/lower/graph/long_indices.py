@@ -16,6 +16,7 @@ from tvm.ir import prim
 from tvm.s_tir import SBlock, SBlockRealize
 
 from ...fallback.walk import identity
+from ...ir.visits import nodes_in
 
 _SHORT, _LONG = "int32", "int64"
 
@@ -137,8 +138,7 @@ class _Rewriting:
         return type(node)(self._index(node.a), self._index(node.b))
 
     def _counts(self, node: Any) -> bool:
-        found: list[Any] = []
-        tvm_ffi.structural_walk(node, (tvm.ir.Var, found.append))
+        found = nodes_in(node, tvm.ir.Var)
         return any(identity(var) in self.long for var in found)
 
     def _range(self, part: Any) -> Any:

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import tvm
-import tvm_ffi
 from tvm import relax, te
 
+from ...ir.calls import calls_op
+from ...ir.kernel_calls import variables_of
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_functions, replace_bindings, replace_body
 from ...ir.tensor import accumulator_dtype, type_shape
@@ -68,7 +69,7 @@ class _Permutations:
     def function(self) -> relax.Function:
         """Return the function with the permutations inside the products, and without the others."""
         bindings = (binding for block in self._func.body.blocks for binding in block.bindings)
-        if not any(_calls(binding.value, _PERMUTATION) for binding in bindings):
+        if not any(calls_op(binding.value, _PERMUTATION) for binding in bindings):
             return self._func
         blocks = [
             relax.DataflowBlock(list(self._changed(block.bindings)), block.span)
@@ -96,7 +97,7 @@ class _Permutations:
             yield self._absorb_permutations(binding, after)
 
     def _is_product(self, value: Any) -> bool:
-        if not _calls(value, _MATMUL):
+        if not calls_op(value, _MATMUL):
             return False
         dtype = str(value.ty.dtype)
         operands = [self._strip_permutation(operand)[0] for operand in value.args]
@@ -110,7 +111,7 @@ class _Permutations:
         """Return the binding that permutes a product, if nothing else reads the product."""
         if self._readers[product.var] != 1 or not isinstance(product.var, relax.DataflowVar):
             return None
-        permutations = (b for b in bindings if _calls(b.value, _PERMUTATION))
+        permutations = (b for b in bindings if calls_op(b.value, _PERMUTATION))
         return next((b for b in permutations if b.value.args[0].same_as(product.var)), None)
 
     def _absorb_permutations(self, product: Any, after: Any | None) -> Any:
@@ -134,7 +135,7 @@ class _Permutations:
         """The tensor that an operand is a permutation of, and its axes in the operand's order."""
         axes = list(range(len(type_shape(operand.ty))))
         value = self._bound.get(operand) if isinstance(operand, tvm.ir.Var) else None
-        while value is not None and _calls(value, _PERMUTATION):
+        while value is not None and calls_op(value, _PERMUTATION):
             inner = _axes(value)
             axes = [inner[axis] for axis in axes]
             operand = value.args[0]
@@ -144,14 +145,14 @@ class _Permutations:
 
 def _drop_unread(blocks: list[Any], func: relax.Function) -> list[Any]:
     """Return blocks without the permutations that nothing reads any more."""
-    read: set[Any] = set(_variables(func.body.body))
+    read: set[Any] = set(variables_of(func.body.body))
     kept: list[Any] = []
     for block in reversed(blocks):
         bindings: list[Any] = []
         for binding in reversed(block.bindings):
-            if _calls(binding.value, _PERMUTATION) and binding.var not in read:
+            if calls_op(binding.value, _PERMUTATION) and binding.var not in read:
                 continue
-            read.update(_variables(binding.value))
+            read.update(variables_of(binding.value))
             bindings.append(binding)
         kept.append(replace_bindings(block, bindings[::-1]))
     return kept[::-1]
@@ -164,17 +165,7 @@ def _axes(permutation: Any) -> list[int]:
     return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
 
 
-def _calls(value: Any, op: str) -> bool:
-    return isinstance(value, tvm.ir.Call) and value.op == tvm.ir.Op.get(op)
-
-
 def _readers(func: relax.Function) -> Counter[Any]:
     """Return how often each variable is read."""
     values = [binding.value for block in func.body.blocks for binding in block.bindings]
-    return Counter(var for value in [*values, func.body.body] for var in _variables(value))
-
-
-def _variables(expr: Any) -> list[Any]:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(expr, (tvm.ir.Var, found.append))
-    return found
+    return Counter(var for value in [*values, func.body.body] for var in variables_of(value))

@@ -15,7 +15,7 @@ from tvm import relax, tirx
 from tvm.s_tir import SBlockRealize
 
 from ...fallback.walk import identity
-from ...ir.calls import data_of
+from ...ir.calls import data_of, result_types
 from ...ir.loops import block
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_functions, map_kernels
@@ -114,8 +114,7 @@ def _evaluate_extents(ty: Any) -> Any:
 
 def _known_extents(call: Any, kernel: tirx.PrimFunc) -> dict[int, tirx.IntImm]:
     """The values of a kernel's symbolic extents and scalars in a call, where it is a number."""
-    result = call.ty_args[0]
-    results = list(result.fields) if isinstance(result, relax.TupleType) else [result]
+    results = result_types(call.ty_args[0])
     known: dict[int, tirx.IntImm] = {}
     # In place, results have no parameters of their own.
     for parameter, value in zip(kernel.params, [*data_of(call), *results], strict=False):

@@ -14,6 +14,7 @@ from typing import Any
 import tvm
 from tvm import relax, te, tirx, topi
 
+from ...ir.calls import result_types
 from ..define import OPAQUE
 from ..extrema import larger, smaller
 from ..moments import mean_expression
@@ -183,7 +184,7 @@ def median(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """
     axes = _axes(call)
     kept = [axis for axis in range(call.args[0].ty.ndim) if axis not in axes]
-    results = call.ty.fields if isinstance(call.ty, relax.TupleType) else [call.ty]
+    results = result_types(call.ty)
 
     def expression(x: te.Tensor) -> list[te.Tensor]:
         count = math.prod(x.shape[axis] for axis in axes)

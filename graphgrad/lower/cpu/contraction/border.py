@@ -17,6 +17,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ....ir.kernel_structure import Load, Stage, buffer_of, uses
+from ....ir.visits import nodes_in
 from ...kernels.contraction import Contraction
 
 if TYPE_CHECKING:
@@ -105,6 +106,5 @@ def _replace_load(factor: Any, read: Any) -> Any:
 
 
 def _loads(statement: Any, buffer: Any) -> bool:
-    found: list[Any] = []
-    tvm_ffi.structural_walk(statement, (Load, found.append))
+    found = nodes_in(statement, Load)
     return any(load.source.same_as(buffer) for load in found)

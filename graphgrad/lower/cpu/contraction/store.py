@@ -9,6 +9,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ....ir.kernel_structure import Load, Stage, statements_of, static, stride, substitute_values
+from ....ir.visits import nodes_in
 from ...kernels.contraction import fixed_iterators
 from ...kernels.epilogue import Epilogue
 
@@ -96,8 +97,7 @@ class EpilogueStore:
 
     def _others(self) -> list[Any]:
         """Return the map's reads of anything but the contraction's result."""
-        loads: list[Any] = []
-        tvm_ffi.structural_walk(self._store.value, (Load, loads.append))
+        loads = nodes_in(self._store.value, Load)
         return [load for load in loads if not load.source.same_as(self._taken)]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import tvm
 from tvm import relax, tirx
 
+from ....ir.calls import result_types
 from ....ir.kernel_structure import is_among, static
 from ....ir.visits import visit_nodes
 from ....memory.alias import Aliases, Module
@@ -124,7 +125,7 @@ class Calls:
             return isinstance(value, tvm.ir.Var | relax.TupleGetItem)
         if value.op != _OUT_OF_PLACE or not isinstance(value.args[1], relax.Tuple):
             return False
-        results = value.ty.fields if isinstance(value.ty, relax.TupleType) else [value.ty]
+        results = result_types(value.ty)
         taken = [argument.ty for argument in value.args[1].fields]
         return all(_elements(ty) <= _MAX_PASSED_ELEMENTS for ty in (*results, *taken))
 

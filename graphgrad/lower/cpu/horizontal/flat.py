@@ -23,7 +23,7 @@ from ....ir.kernel_structure import (
     static,
     uses,
 )
-from ....ir.visits import visit_nodes
+from ....ir.visits import nodes_in
 
 _PURE_EFFECT = 1
 """The strongest effect of a function that computes a value and does nothing else, in TVM."""
@@ -134,8 +134,7 @@ def _is_at(indices: Any, variables: list[Any], shape: Any) -> bool:
 
 def _loads_alike(store: Any, variables: list[Any]) -> bool:
     """Return whether a value is computed from loads at the store's element, and scalars alone."""
-    calls: list[Any] = []
-    visit_nodes(store.value, tvm.ir.Call, calls.append)
+    calls = nodes_in(store.value, tvm.ir.Call)
     is_served = _is_cheap if store.buffer.shape else _is_pure
     return (
         all(map(is_served, calls))
@@ -175,9 +174,7 @@ def _reads_only(store: Any, buffers: list[Any]) -> bool:
 
 
 def _loads(store: Any) -> list[Any]:
-    found: list[Any] = []
-    visit_nodes(store.value, Load, found.append)
-    return found
+    return nodes_in(store.value, Load)
 
 
 def _is_supported(buffer: Any) -> bool:

@@ -11,7 +11,7 @@ import tvm_ffi
 from tvm import tirx
 
 from ....ir.kernel_structure import Load, Stage, is_among, statements_of, substitute_values
-from ....ir.visits import visit_nodes
+from ....ir.visits import nodes_in
 from ....ops.extrema import larger, smaller
 
 _COMBINERS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
@@ -126,16 +126,13 @@ def _is_accumulator(value: Any, store: Any) -> bool:
 
 def loads_of(node: Any) -> list[Any]:
     """Return the loads in an expression."""
-    found: list[Any] = []
-    tvm_ffi.structural_walk(node, (Load, found.append))
-    return found
+    return nodes_in(node, Load)
 
 
 def _is_start(combine: Callable[[Any, Any], Any], start: Any) -> bool:
     """Return whether several parts may begin with a value: an identity, or one that may repeat."""
     if combine in _REPEATABLE:
-        variables: list[Any] = []
-        visit_nodes(start, tvm.ir.Var, variables.append)
+        variables = nodes_in(start, tvm.ir.Var)
         return not variables and not loads_of(start)
     neutral = 0 if combine is tirx.Add else 1
     return isinstance(start, tirx.IntImm | tirx.FloatImm) and float(start.value) == neutral
