@@ -29,7 +29,6 @@ from ..runtime.threads import prepare as prepare_threads
 from . import stock
 from .codegen.cache import compiled_once
 from .codegen.early import EarlyBuilds, build_early
-from .codegen.gc_pause import pause_gc
 from .codegen.parallel import compile_kernels
 from .cpu import schedule as cpu
 from .cpu.guarded_reads import guard_reads
@@ -261,7 +260,7 @@ def lower(
     TargetError, LoweringError, ArgumentError, GraphGradError
         As `compile`.
     """
-    with COMPILE_LOCK, target, pause_gc():
+    with COMPILE_LOCK, target:
         lowering = _lowering(
             target, kernels=kernels, winograd=winograd, overlap=overlap, early=early
         )
