@@ -23,7 +23,6 @@ from .graphs import (
     op_names,
     random,
     run_model,
-    run_module,
     run_onnx,
 )
 
@@ -45,16 +44,6 @@ def test_momentum_means_the_same_as_in_onnx(momentum, training_mode):
     outputs, state = run_model(model, specialize(model, True), X)
     for ours, onnx_value in zip([*outputs, *state], expected, strict=True):
         np.testing.assert_allclose(ours, onnx_value, rtol=1e-5, atol=1e-6)
-
-
-def test_stock_importer_inverts_momentum():
-    runtime = peer("onnxruntime")
-    proto = batch_norm_model(0.8, 1, give_statistics=True)
-    expected = run_onnx(runtime, proto, {"x": X})
-    _, mean, _ = run_module(stock_from_onnx(proto), X)
-    old, batch = batch_norm_arrays()["mean"], X.mean(axis=(0, 2))
-    np.testing.assert_allclose(expected[1], 0.8 * old + 0.2 * batch, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(mean, 0.2 * old + 0.8 * batch, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from tvm.relax.frontend.onnx import from_onnx as stock_from_onnx
 
 from graphgrad.errors import ModelError
 from graphgrad.frontend.onnx_import import from_onnx
@@ -23,11 +22,6 @@ def test_initializers_repeated_as_inputs():
     assert model.inputs == ["x"] and list(model.params) == ["w"]
     assert any("1 initializers were listed among the inputs" in note for note in model.notes)
     onnx.checker.check_model(model.proto)
-
-
-def test_stock_importer_repeats_them():
-    main = stock_from_onnx(version_3(), keep_params_in_input=True)["main"]
-    assert [var.name for var in main.params] == ["x", "w", "w"]
 
 
 def test_version_3_without_them_is_not_valid():
@@ -66,13 +60,6 @@ def test_all_unsupported_operators_are_named_at_once():
         "my.domain::Relu (1): ['Relu_4']",
     ):
         assert part in str(error.value)
-
-
-def test_stock_importer_ignores_the_domain():
-    node = helper.make_node("Relu", ["x"], ["y"], domain="my.domain")
-    proto = model_of([node], {"x": [3]}, {"y": [3]})
-    proto.opset_import.append(helper.make_opsetid("my.domain", 1))
-    stock_from_onnx(proto)
 
 
 def test_operators_inside_branches_are_seen():

@@ -289,26 +289,3 @@ def test_a_start_from_the_identity_is_dropped():
     plain = te.compute((4,), lambda i: te.sum(X[i, k], axis=k), name="y")
     started = te.compute((4,), lambda i: te.sum(X[i, k], axis=k, init=0.0), name="y")
     tvm.ir.assert_structural_equal(create_prim_func([X, plain]), create_prim_func([X, started]))
-
-
-def _swapped():
-    k = te.reduce_axis((0, 4), "k")
-    return te.compute((4,), lambda i: tuple(_affine()(REDUCERS["affine"][1](i, k), axis=k))[::-1])
-
-
-STOCK_DEFECTS = {
-    "where is dropped": lambda: reduction("sum", condition="where"),
-    "a constant start is ignored": lambda: reduction("sum", "constant"),
-    "a loaded start is ignored": lambda: reduction("sum", "load"),
-    "nothing is written for an empty range": lambda: reduction("sum", extent="none"),
-    "nor for one that is empty for some elements": lambda: reduction("sum", extent="triangle"),
-    "components are taken to be in order": _swapped,
-}
-
-
-@pytest.mark.parametrize("defect", STOCK_DEFECTS)
-def test_tvm_itself_gets_it_wrong(defect):
-    """If this fails, TVM has mended the defect, and `explicit_reductions` may do less."""
-    outputs = STOCK_DEFECTS[defect]()
-    given = compiled(outputs, te.create_prim_func)
-    assert not np.allclose(given, evaluate(outputs, KNOWN))

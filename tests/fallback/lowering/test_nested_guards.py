@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-import tvm_ffi
 from tvm import te, tirx
 
 from graphgrad.fallback import create_prim_func
@@ -70,14 +69,6 @@ def test_only_what_is_allowed_is_read(stage, body):
     func = create_prim_func([X, *symbolic, output])
     _, given = run(func, VALUES, *[2 for _ in symbolic], *unwritten(output))
     np.testing.assert_array_equal(given, [0, 2, 0, 0, 0])
-
-
-def test_tvm_itself_joins_the_conditions():
-    """If this fails, TVM has mended it, and `nested_guards` is not needed any more."""
-    stock = te.create_prim_func([X, mapped(two)])
-    joined = []
-    tvm_ffi.structural_walk(stock.body, (tirx.And, joined.append))
-    assert joined
 
 
 def test_conditions_without_loads_stay_as_they_are():

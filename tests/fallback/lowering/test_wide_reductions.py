@@ -123,13 +123,3 @@ def test_extremes(combine, dtype):
     values = np.array([-3.0, -1.0, -7.0, -1.0])
     expected = values.max() if combine is te.max else values.min()
     assert reduced(combine, dtype, values) == expected
-
-
-@pytest.mark.parametrize("dtype", NARROW)
-def test_tvm_itself_sums_in_the_narrow_dtype(dtype):
-    """If this fails, TVM has mended it, and sums need not be rewritten."""
-    x, k = te.placeholder((COUNT,), dtype, name="x"), te.reduce_axis((0, COUNT), "k")
-    y = te.compute((), lambda: te.sum(x(k), axis=k), name="y")
-    ones = np.ones(COUNT, numpy_dtype(dtype))
-    *_, given = run(te.create_prim_func([x, y]), ones, *unwritten(y))
-    assert given < COUNT

@@ -1,4 +1,4 @@
-"""Activations on special values and in half precision, against torch and stock TVM."""
+"""Activations on special values and in half precision, against torch."""
 
 import ml_dtypes
 import numpy as np
@@ -6,9 +6,6 @@ import pytest
 import tvm
 from tvm import relax
 
-import graphgrad as gg
-from graphgrad.check import flat
-from graphgrad.ir.arrays import to_tensor
 from tests.peers import peer
 from tests.running import F64, function, run
 
@@ -45,11 +42,6 @@ def program(name, shape, dtype):
     return function(lambda builder, x: builder.emit(call(x, **attributes)), (shape, dtype))
 
 
-def stock(mod, *arrays):
-    machine = relax.VirtualMachine(tvm.compile(mod, gg.target("llvm")), tvm.cpu())
-    return flat(machine["main"](*map(to_tensor, arrays)))[0]
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_values(name, dtype):
@@ -61,24 +53,15 @@ def test_values(name, dtype):
     np.testing.assert_allclose(y.astype(F64), expected, rtol=DIGITS[dtype], atol=2e-7)
 
 
-def test_stock_loses_a_tenth_of_gelu_in_half_precision():
-    x = np.array([-3.0], "float16")
-    error = abs(float(stock(program("gelu", (1,), "float16"), x)[0]) / -0.00405 - 1)
-    assert error > 0.05
-
-
-def test_stock_softplus_overflows_in_half_precision():
+def test_softplus_in_half_precision():
     mod = function(lambda builder, x: builder.emit(nn.softplus(x)), ((1,), "float16"))
     x = np.array([20.0], "float16")
-    assert np.isinf(stock(mod, x)).all()
     assert run(mod, "main", x)[0].tolist() == [20.0]
 
 
-def test_prelu_with_symbolic_channels_which_stock_refuses():
+def test_prelu_with_symbolic_channels():
     n = tvm.tirx.Var("n", "int64")
     mod = function(lambda builder, x, a: builder.emit(nn.prelu(x, a)), ((2, n), F64), ((n,), F64))
     x = np.array([[-1.0, 2.0, -3.0], [4.0, -5.0, 6.0]])
     alpha = np.array([0.5, 1.0, 2.0])
     np.testing.assert_array_equal(run(mod, "main", x, alpha)[0], np.where(x > 0, x, alpha * x))
-    with pytest.raises(Exception, match="constant int"):
-        stock(mod, x, alpha)

@@ -1,4 +1,4 @@
-"""Convolutions in every layout and dtype, and what stock TVM makes of them."""
+"""Convolutions in every layout and dtype."""
 
 import ml_dtypes
 import numpy as np
@@ -7,8 +7,6 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.check import flat
-from graphgrad.ir.arrays import to_tensor
 from graphgrad.lower.cpu.schedule import schedule_loops
 from graphgrad.lower.cpu.vector_unit import vector_unit
 from graphgrad.ops.legalize import LEGALIZATIONS
@@ -26,11 +24,6 @@ def program(name, x, w, dtype=F64, **attributes):
     return function(
         lambda builder, x, w: builder.emit(convolution(x, w, **attributes)), (x, dtype), (w, dtype)
     )
-
-
-def stock(mod, *arrays):
-    machine = relax.VirtualMachine(tvm.compile(mod, gg.target("llvm")), tvm.cpu())
-    return flat(machine["main"](*map(to_tensor, arrays)))[0]
 
 
 def ones(name, channels, dtype):
@@ -54,12 +47,6 @@ def test_half_precision_adds_up_in_float32(name, dtype):
     assert float(y.reshape(())) == 4096
 
 
-def test_stock_adds_up_half_precision_in_itself():
-    mod = ones("conv2d", 4096, "float16")
-    arrays = [np.ones([int(d) for d in p.ty.shape], np.float16) for p in mod["main"].params]
-    assert float(stock(mod, *arrays).reshape(())) == 2048
-
-
 UNSERVED = {
     "out_layout": ("conv2d", (1, 2, 4, 4), (3, 2, 3, 3), {"out_layout": "NHWC"}),
     "channels_last": (
@@ -73,13 +60,11 @@ UNSERVED = {
 
 
 @pytest.mark.parametrize("case", UNSERVED)
-def test_layouts_that_stock_cannot_emit(case):
+def test_layouts_that_tvm_cannot_emit(case):
     name, x, w, attributes = UNSERVED[case]
     mod = program(name, x, w, **attributes)
     arrays = np.ones(x), np.ones(w)
     assert run(mod, "main", *arrays)[0].shape == tuple(int(d) for d in mod["main"].ret_ty.shape)
-    with pytest.raises(Exception, match="cannot emit this Relax operator"):
-        stock(mod, *arrays)
 
 
 def test_a_wider_output_dtype_is_summed_in():

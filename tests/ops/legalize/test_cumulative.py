@@ -2,12 +2,8 @@
 
 import numpy as np
 import pytest
-import tvm
 from tvm import relax
 
-import graphgrad as gg
-from graphgrad.check import flat
-from graphgrad.ir.arrays import to_tensor
 from tests.running import function, run
 
 op = relax.op
@@ -69,5 +65,3 @@ def test_half_precision_adds_up_in_float32():
     x = np.ones(5000, "float16")
     mod = program(lambda x: op.cumsum(x, 0), x)
     assert run(mod, "main", x)[0][-1] == 5000
-    machine = relax.VirtualMachine(tvm.compile(mod, gg.target("llvm")), tvm.cpu())
-    assert flat(machine["main"](to_tensor(x)))[0][-1] == 2048  # stock

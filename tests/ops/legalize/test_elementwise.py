@@ -1,14 +1,10 @@
-"""Elementwise ops on special values and in every float dtype, against numpy and stock TVM."""
+"""Elementwise ops on special values and in every float dtype, against numpy."""
 
 import ml_dtypes
 import numpy as np
 import pytest
-import tvm
 from tvm import relax
 
-import graphgrad as gg
-from graphgrad.check import flat
-from graphgrad.ir.arrays import to_tensor
 from tests.running import F64, function, run
 
 op = relax.op
@@ -52,11 +48,6 @@ BINARY = {
 
 def program(build, *types):
     return function(lambda builder, *x: builder.emit(build(*x)), *types)
-
-
-def stock(mod, *arrays):
-    machine = relax.VirtualMachine(tvm.compile(mod, gg.target("llvm")), tvm.cpu())
-    return flat(machine["main"](*map(to_tensor, arrays)))[0]
 
 
 def assert_close(ours, expected, dtype):
@@ -104,7 +95,6 @@ def test_floor_mod_of_a_large_quotient_is_exact():
     a, b = np.array([1e16, -1e16]), np.array([0.3, 0.3])
     mod = program(op.floor_mod, ((2,), F64), ((2,), F64))
     np.testing.assert_array_equal(run(mod, "main", a, b)[0], np.mod(a, b))
-    assert not np.array_equal(stock(mod, a, b), np.mod(a, b))
 
 
 @pytest.mark.parametrize("name", ["tanh", "atanh"])
@@ -118,7 +108,6 @@ def test_small_arguments_keep_their_digits(name, dtype):
         return float(np.max(np.abs(y - expected) / expected))
 
     assert error(run(mod, "main", x)[0]) < 20 * np.finfo(dtype).eps
-    assert error(stock(mod, x)) > 1e4 * np.finfo(dtype).eps
 
 
 @pytest.mark.parametrize(
@@ -131,17 +120,15 @@ def test_small_arguments_keep_their_digits(name, dtype):
     ],
     ids=["maximum", "minimum", "clip", "relu6"],
 )
-def test_nan_stays_nan_where_stock_drops_it(build, arrays):
+def test_nan_stays_nan(build, arrays):
     mod = program(build, *((a.shape, F64) for a in arrays))
     assert np.isnan(run(mod, "main", *arrays)[0]).all()
-    assert not np.isnan(stock(mod, *arrays)).any()
 
 
 def test_nan_differs_from_itself():
     x = np.array([np.nan, 1.0])
     mod = program(lambda x: op.not_equal(x, x), ((2,), F64))
     assert run(mod, "main", x)[0].tolist() == [True, False]
-    assert stock(mod, x).tolist() == [False, False]
 
 
 @pytest.mark.parametrize("name", ["less", "less_equal", "greater", "greater_equal", "equal"])
@@ -169,8 +156,6 @@ def test_power_of_integers():
     a, b = np.array([3, -2, 0], "int64"), np.array([30, 3, 0], "int64")
     mod = program(op.power, ((3,), "int64"), ((3,), "int64"))
     np.testing.assert_array_equal(run(mod, "main", a, b)[0], a**b)
-    with pytest.raises(tvm.error.InternalError, match="power only applies to float"):
-        stock(mod, a, b)
 
 
 @pytest.mark.parametrize("exponent", [2.0, 3.0, 0.5, -1.0, 7.0])
@@ -180,18 +165,10 @@ def test_power_with_a_constant_exponent(exponent):
     np.testing.assert_allclose(run(mod, "main", x)[0], x**exponent, rtol=1e-15)
 
 
-def test_fused_multiply_add_which_stock_cannot_lower():
+def test_fused_multiply_add():
     mod = program(op.ewise_fma, *[((3,), F64)] * 3)
     x = np.array([1.0, 2.0, 3.0])
     np.testing.assert_array_equal(run(mod, "main", x, x, x)[0], x * x + x)
-    with pytest.raises(Exception, match="cannot emit this Relax operator"):
-        stock(mod, x, x, x)
-
-
-@pytest.mark.parametrize("name", ["acos", "sinh", "atan"])
-def test_stock_cannot_lower_half_precision(name):
-    with pytest.raises(Exception, match="unknown intrinsic"):
-        stock(program(getattr(op, name), ((2,), "float16")), np.ones(2, "float16"))
 
 
 @pytest.mark.parametrize("shapes", [((2, 1, 3), (4, 1)), ((), (2, 3)), ((3,), (1,))], ids=str)

@@ -1,13 +1,10 @@
-"""Resampling in float64 and at its borders, against what stock TVM makes of it."""
+"""Resampling in float64 and at its borders."""
 
 import numpy as np
 import pytest
 import tvm
 from tvm import relax
 
-import graphgrad as gg
-from graphgrad.check import flat
-from graphgrad.ir.arrays import to_tensor
 from tests.running import F64, function, run
 
 image = relax.op.image
@@ -19,25 +16,17 @@ def resizing(shape, size, dtype=F64, **attributes):
     return function(lambda builder, x: builder.emit(call(x, size, **attributes)), (shape, dtype))
 
 
-def stock(mod, *arrays):
-    machine = relax.VirtualMachine(tvm.compile(mod, gg.target("llvm")), tvm.cpu())
-    return flat(machine["main"](*map(to_tensor, arrays)))[0]
-
-
 def test_float64_stays_float64():
     x = np.array([[[[1.0, 1.0 + 1e-12]]]])
     mod = resizing(x.shape, (1, 4), method="nearest_neighbor")
     (y,) = run(mod, "main", x)
     np.testing.assert_array_equal(y, x.repeat(2, axis=-1))
-    assert not np.array_equal(stock(mod, x), y)
 
 
 def test_one_output_with_aligned_corners_is_the_first_input():
     x = np.arange(6.0).reshape(1, 1, 2, 3)
     mod = resizing(x.shape, (1, 1), coordinate_transformation_mode="align_corners")
     np.testing.assert_array_equal(run(mod, "main", x)[0], [[[[0.0]]]])
-    with pytest.raises(Exception, match="zero"):
-        stock(mod, x)
 
 
 def test_a_crop_is_extrapolated_along_every_axis():
@@ -47,7 +36,6 @@ def test_a_crop_is_extrapolated_along_every_axis():
     expected = np.ones_like(x)
     expected[:, :, 1] = 5
     np.testing.assert_array_equal(run(mod, "main", x)[0], expected)
-    assert (stock(mod, x) == 1).all()
 
 
 @pytest.mark.parametrize("dtype", ["int32", "uint8"])
@@ -73,7 +61,7 @@ def test_what_a_sample_does_not_read_does_not_matter():
     np.testing.assert_array_equal(run(mod, "main", x)[0], x)
 
 
-def test_a_symbolic_extent_is_resized_as_stock_does():
+def test_a_symbolic_extent_is_resized_as_a_known_one():
     x = np.arange(8, dtype="float32").reshape(1, 1, 2, 4)
     height = tvm.tirx.Var("h", "int64")
     mod = resizing((1, 1, height, 4), (4, 8), "float32")
@@ -87,7 +75,6 @@ def test_the_corners_of_a_grid_are_exact():
     theta = np.array([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]])
     (grid,) = run(mod, "main", theta)
     assert grid.max() == 1.0 and grid.min() == -1.0
-    assert stock(mod, theta).max() < 1.0
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])

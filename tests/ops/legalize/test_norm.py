@@ -1,4 +1,4 @@
-"""Normalizations in every float dtype, and what stock TVM makes of them."""
+"""Normalizations in every float dtype."""
 
 import ml_dtypes
 import numpy as np
@@ -7,8 +7,6 @@ import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.check import flat
-from graphgrad.ir.arrays import to_tensor
 from tests.running import function, run
 
 nn = relax.op.nn
@@ -27,11 +25,6 @@ NORMS = {
 def program(norm, shape, dtype):
     vector = ((shape[-1],), dtype)
     return function(lambda builder, *x: builder.emit(norm(*x)), (shape, dtype), vector, vector)
-
-
-def stock(mod, *arrays):
-    machine = relax.VirtualMachine(tvm.compile(mod, gg.target("llvm")), tvm.cpu())
-    return flat(machine["main"](*map(to_tensor, arrays)))[0]
 
 
 def reference(name, x, gamma, beta, epsilon=1e-5):
@@ -78,30 +71,6 @@ def test_long_sums_shift_no_mean():
     np.testing.assert_allclose(y, expected, rtol=0, atol=5e-3)
 
 
-@pytest.mark.parametrize("name", ["instance_norm", "group_norm"])
-def test_stock_loses_all_digits_at_large_means(name):
-    norm = {
-        "instance_norm": lambda x, g, b: nn.instance_norm(x, g, b, channel_axis=1, axes=[0]),
-        "group_norm": NORMS["group_norm"],
-    }[name]
-    arrays = drawn((6, 8), "float32", mean=1e4)
-    expected = reference(name, *(a.astype("float64") for a in arrays))
-    assert not np.allclose(stock(program(norm, (6, 8), "float32"), *arrays), expected, atol=0.1)
-
-
-@pytest.mark.parametrize("name", ["layer_norm", "instance_norm", "group_norm"])
-def test_stock_refuses_float64(name):
-    with pytest.raises(tvm.error.InternalError, match="only support float32 and float16"):
-        tvm.compile(program(NORMS[name], (5, 8), "float64"), gg.target("llvm"))
-
-
-def test_stock_rms_norm_computes_float64_in_float32():
-    arrays = drawn((5, 8), "float64")
-    y = stock(program(NORMS["rms_norm"], (5, 8), "float64"), *arrays)
-    error = np.abs(y - reference("rms_norm", *arrays)).max()
-    assert 1e-9 < error < 1e-5
-
-
 @pytest.mark.parametrize("flag", ["scale", "center"])
 def test_flags_are_read(flag):
     def norm(x, g, b):
@@ -112,8 +81,6 @@ def test_flags_are_read(flag):
     absent = {"scale": (x, np.ones_like(gamma), beta), "center": (x, gamma, np.zeros_like(beta))}
     y = run(mod, "main", x, gamma, beta)[0]
     np.testing.assert_allclose(y, reference("layer_norm", *absent[flag]), atol=1e-5)
-    with_all = reference("layer_norm", x, gamma, beta)
-    np.testing.assert_allclose(stock(mod, x, gamma, beta), with_all, atol=1e-5)
 
 
 def test_parameters_follow_the_order_of_the_axes():
@@ -148,14 +115,6 @@ def test_batch_norm_adds_up_half_precision_in_float32(dtype):
     y, mean, variance = run(mod, "main", *arrays)
     assert (y.dtype, mean.dtype, variance.dtype) == (HALF[dtype],) * 3
     assert (float(mean[0]), float(variance[0])) == (1.0, 0.0)
-
-
-def test_stock_batch_norm_adds_up_float16_in_float16():
-    arrays = [np.ones((4096, 1), np.float16), *np.ones((4, 1), np.float16)]
-    mod = batch_norm((4096, 1), "float16", axis=1, momentum=1.0)
-    machine = relax.VirtualMachine(tvm.compile(mod, gg.target("llvm")), tvm.cpu())
-    mean = flat(machine["main"](*map(to_tensor, arrays)))[1]
-    assert float(mean[0]) == 0.5
 
 
 def test_batch_norm_on_a_negative_axis():

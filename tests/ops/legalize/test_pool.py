@@ -1,14 +1,11 @@
-"""Pooling on special values, in half precision and in all layouts, against numpy and stock TVM."""
+"""Pooling on special values, in half precision and in all layouts, against numpy."""
 
 import ml_dtypes
 import numpy as np
 import pytest
-import tvm
 from tvm import relax
 
 import graphgrad as gg
-from graphgrad.check import flat
-from graphgrad.ir.arrays import to_tensor
 from tests.differential import differential
 from tests.running import F64, function, run
 
@@ -21,11 +18,6 @@ def program(name, shape, dtype=F64, **attributes):
     return function(lambda builder, x: builder.emit(call(x, **attributes)), (shape, dtype))
 
 
-def stock(mod, *arrays):
-    machine = relax.VirtualMachine(tvm.compile(mod, gg.target("llvm")), tvm.cpu())
-    return flat(machine["main"](*map(to_tensor, arrays)))[0]
-
-
 @pytest.mark.parametrize("position", range(3))
 def test_a_maximum_keeps_nan(position):
     x = np.array([[[1.0, 3.0, 2.0]]])
@@ -34,24 +26,12 @@ def test_a_maximum_keeps_nan(position):
     assert np.isnan(run(mod, "main", x)[0])
 
 
-def test_stock_loses_nan():
-    x = np.array([[[NAN, 3.0, 2.0]]])
-    mod = program("max_pool1d", x.shape, pool_size=3, strides=1)
-    assert not np.isnan(stock(mod, x))
-
-
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_a_window_without_finite_numbers_gives_minus_infinity(dtype):
     x = np.array([[[-INF, -INF]]], dtype)
     windows = {"pool_size": 2, "strides": 2, "padding": 2}
     mod = program("max_pool1d", x.shape, dtype, **windows)
     np.testing.assert_array_equal(run(mod, "main", x)[0], [[[-INF, -INF, -INF]]])
-
-
-def test_stock_gives_the_least_finite_number():
-    x = np.array([[[-INF, -INF]]])
-    mod = program("max_pool1d", x.shape, pool_size=2, strides=2, padding=2)
-    assert np.isfinite(stock(mod, x)).any()
 
 
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16])
@@ -75,7 +55,6 @@ def test_an_average_in_half_precision_adds_up_in_float32():
     x = np.full((1, 1, 4096), 0.1, "float16")
     mod = program("avg_pool1d", x.shape, "float16", pool_size=4096, strides=1)
     assert run(mod, "main", x)[0] == x[0, 0, 0]
-    assert abs(float(stock(mod, x)[0, 0, 0]) - 0.1) > 0.01
 
 
 @pytest.mark.parametrize(
@@ -102,19 +81,10 @@ def test_another_layout_of_the_output(name, layout, out_layout):
     )
 
 
-def test_stock_refuses_another_layout_of_the_output():
-    x = np.zeros((1, 2, 4, 4))
-    mod = program("max_pool2d", x.shape, pool_size=2, out_layout="NHWC")
-    with pytest.raises(Exception, match="max_pool2d"):
-        stock(mod, x)
-
-
 def test_adaptive_pooling_without_a_size_is_the_identity():
     x = np.arange(6.0).reshape(1, 2, 3)
     mod = program("adaptive_avg_pool1d", x.shape)
     np.testing.assert_array_equal(run(mod, "main", x)[0], x)
-    with pytest.raises(Exception, match="IntImm"):
-        stock(mod, x)
 
 
 def test_an_adaptive_average_in_half_precision_adds_up_in_float32():

@@ -1,4 +1,4 @@
-"""Reductions of nothing, of NaN and of half precision, against numpy and stock TVM."""
+"""Reductions of nothing, of NaN and of half precision, against numpy."""
 
 import ml_dtypes
 import numpy as np
@@ -6,9 +6,6 @@ import pytest
 import tvm
 from tvm import relax
 
-import graphgrad as gg
-from graphgrad.check import flat
-from graphgrad.ir.arrays import to_tensor
 from tests.running import F64, function, run
 
 op = relax.op
@@ -30,11 +27,6 @@ def program(name, shape, dtype=F64, **attributes):
     return function(lambda builder, x: builder.emit(call(x, **attributes)), (shape, dtype))
 
 
-def stock(mod, *arrays):
-    machine = relax.VirtualMachine(tvm.compile(mod, gg.target("llvm")), tvm.cpu())
-    return flat(machine["main"](*map(to_tensor, arrays)))[0]
-
-
 @pytest.mark.parametrize("symbolic", [False, True], ids=["static", "symbolic"])
 @pytest.mark.parametrize("name", OF_NOTHING)
 def test_of_nothing(name, symbolic):
@@ -47,11 +39,6 @@ def test_of_nothing(name, symbolic):
     columns, everything = run(function(build, ((extent, 2), F64)), "main", np.zeros((0, 2)))
     np.testing.assert_array_equal(columns, [OF_NOTHING[name]] * 2)
     np.testing.assert_array_equal(everything, OF_NOTHING[name])
-
-
-def test_stock_does_not_build_the_mean_of_nothing():
-    with pytest.raises(Exception, match="Divide by zero"):
-        stock(program("mean", (0, 2), axis=[0]), np.zeros((0, 2)))
 
 
 @pytest.mark.parametrize("name", ["max", "min"])
@@ -76,12 +63,6 @@ def test_nan_wins_in_every_dtype(name, dtype, axis):
     np.testing.assert_array_equal(y.astype(F64), expected)
 
 
-@pytest.mark.parametrize("name", ["max", "min"])
-def test_stock_drops_nan(name):
-    x = np.array([[np.nan, 1.0, 2.0]])
-    assert not np.isnan(stock(program(name, (1, 3), axis=[1]), x)).any()
-
-
 @pytest.mark.parametrize("dtype", [F64, "float16"])
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
 def test_the_first_of_several_has_the_position(name, dtype):
@@ -92,11 +73,6 @@ def test_the_first_of_several_has_the_position(name, dtype):
     for attributes in ({"axis": 1}, {"axis": -2, "keepdims": True}, {}):
         found = run(program(name, x.shape, dtype, **attributes), "main", x)[0]
         np.testing.assert_array_equal(found, getattr(np, name)(x, **attributes))
-
-
-def test_stock_takes_any_nan():
-    x = np.array([[1.0, np.nan, 3.0, np.nan, 2.0, 4.0]])
-    assert stock(program("argmax", x.shape, axis=1), x)[0] != 1
 
 
 @pytest.mark.parametrize("name", ["argmax", "argmin"])
@@ -138,13 +114,6 @@ def test_softmax_of_half_precision_adds_up_in_float32(name):
     x = np.zeros((1, 4096), "float16")
     y = run(mod, "main", x)[0].astype(F64)
     np.testing.assert_allclose(np.exp(y) if "log" in name else y, 1 / 4096, rtol=4e-3)
-    wrong = stock(mod, x).astype(F64)
-    assert abs(float((np.exp(wrong) if "log" in name else wrong)[0, 0]) * 4096 - 1) > 0.5
-
-
-def test_stock_adds_up_half_precision_in_itself():
-    x = np.ones((1, 5000), "float16")
-    assert float(stock(program("sum", x.shape, "float16", axis=[1]), x)[0]) == 2048
 
 
 @pytest.mark.parametrize("axis", [[0, 1], [0, 2], [-1, 0], [1]], ids=str)
