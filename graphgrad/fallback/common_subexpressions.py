@@ -202,6 +202,7 @@ class _Sharing:
                 continue
             new_parts = [results[identity(part)] for part in unconditional]
             if is_decided:
+                # It is what it chooses: its way is known.
                 results[key] = new_parts[0]
                 continue
             if is_choice:
@@ -639,6 +640,7 @@ class _Exposure:
         """The parts that are still fragile where a condition holds."""
         if not exposed or self.analyzer is None or len(exposed) > _MAX_RECHECKED_LOADS:
             return exposed
+        # TVM's analyzer fails on loads, and floats bound no index.
         if contain([condition], lambda node: is_load(node) or is_float(node.ty)):
             return exposed
         with self.analyzer.constraint_scope(condition):
@@ -669,9 +671,9 @@ class _Exposure:
         return True
 
     def _remainder(self, node: Expr) -> Expr:
-        """Any remainder in the place of one.
+        """A variable in the range of a remainder, in its place; any other node as it is.
 
-        The analyzer writes one in many ways, and does not know them for the same.
+        The analyzer writes a remainder in many ways, and does not know them for the same.
         """
         if not isinstance(node, prim.FloorMod) or not isinstance(node.b, prim.IntImm):
             return node

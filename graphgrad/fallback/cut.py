@@ -88,6 +88,7 @@ def cut_stage(op: Operation) -> list[te.Tensor] | None:
         # What a reduction leaves out is protected by its condition.
         roots[1:] = [tirx.if_then_else(condition, root, _zero(root)) for root in roots[1:]]
     placement = Placement(roots, graph_of(roots), axes=stage_axes(op))
+    # Many nodes need not be deep.
     if _nesting(placement) <= MAX_LEVELS:
         return None
     roots = _StageParts(op, roots, placement).rest()

@@ -140,6 +140,7 @@ def _active(
     for op, outputs in zip(order, made, strict=True):
         if any(tensor_key(tensor) in active for tensor in sources(op)):
             reading.add(identity(op))
+            # An integer passes no cotangent on, whatever it is computed from.
             active |= {key for key, tensor in outputs.items() if is_float(tensor.dtype)}
     return active, reading
 

@@ -195,6 +195,7 @@ def _bounds(indices: Sequence[Expr], shape: Sequence[Expr]) -> list[Expr]:
     """
     analyzer = tvm.sym.Analyzer()
 
+    # A bound that holds whatever is read needs no guard.
     def holds(condition: Expr) -> bool:
         return bool(analyzer.can_prove(transformed(condition, _any_value)))
 

@@ -173,5 +173,6 @@ def _own(node: Expr) -> tuple[Any, ...]:
         return repr(node.value), dtype_name(node.ty)
     if kind is prim.Cast:
         return (dtype_name(node.ty),)
+    # Variables and bindings are equal to themselves alone.
     is_variable = isinstance(node, tvm.ir.Var | prim.Let)
     return (identity(node),) if is_variable else ()

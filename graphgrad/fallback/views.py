@@ -179,6 +179,7 @@ class _Reading:
             return False
         if not self.analyzer.can_prove(tirx.EQ(node.b, known.b)):
             return False
+        # What differs by a multiple of the divisor leaves the same remainder, none.
         difference = tirx.floormod(node.a - known.a, node.b)
         return self.analyzer.can_prove(tirx.EQ(difference, tirx.const(0, str(difference.ty))))
 

@@ -93,6 +93,7 @@ class _Derivation:
         is_sum = bool(self.whole.loops)
         self.contribution = _read_at_element(contribution, self.element) if is_sum else contribution
         self.points = loop_points([*self.element, *self.whole.loops])
+        # A scatter also visits each element once, to write its zero.
         self.scattered = scattered + loop_points(self.element)
         self.moduli = moduli_of(contribution, self.whole, self.element)
 

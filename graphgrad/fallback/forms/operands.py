@@ -95,7 +95,7 @@ class _Term:
         self.made = 0
 
     def operands(self, term: Guarded) -> tuple[Expr, Expr] | None:
-        """The two operands of a term, or None."""
+        """The two operands of a term, None if it is no product of two."""
         _, values = factors(term.value)
         parts = [_Factor(value, None, self._needs(value)) for value in values]
         parts += [_Factor(None, guard, self._needs(guard[0])) for guard in term.guards]

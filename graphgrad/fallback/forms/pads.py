@@ -131,6 +131,7 @@ class _Reads:
         for load, indices in enumerate(self.indices):
             for dimension in range(len(indices)):
                 of_dimension = self._range(load, dimension)
+                # A dimension of no constant range gets no border: it must be read inside.
                 if of_dimension is None and not self._is_inside(load, dimension):
                     return None
                 result[load].append(of_dimension)
@@ -189,6 +190,7 @@ def _limit(form: Expr, index: Expr, axes: Sequence[Axis]) -> tuple[int, int] | N
         if a or b
     }
     ratio = ratios.pop() if len(ratios) == 1 else None
+    # It is a condition on other loops, too, or not on this index.
     if not ratio:
         return None
     # form = (index - rest of index) / ratio + rest of form

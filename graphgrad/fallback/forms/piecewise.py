@@ -125,6 +125,7 @@ def _narrowed(piece: _Piece) -> tuple[list[Axis], list[Expr]]:
     for conjunction in piece.conditions:
         for condition in conjuncts(analyzer.simplify(conjunction)):
             form = _bound_of_axis(system, condition)
+            # A range that is not constant stays as it is, with the condition beside it.
             if form is not None and fixed[polynomial.unknowns_of(form)[0]]:
                 narrowed(system, form)
             elif not is_true(condition):
@@ -154,7 +155,7 @@ def _like(axis: Axis, bound: polynomial.Form) -> Expr:
 
 
 def _split(piece: _Piece) -> list[_Piece]:
-    """The pieces that the first choice in the indices splits one into; none if none."""
+    """The pieces that the first choice in the indices splits one into; none if there is none."""
     variables = {identity(axis.var) for axis in piece.axes}
     choice = next((n for n in postorder(*piece.indices) if _is_choice(n, variables)), None)
     if choice is None:

@@ -211,6 +211,7 @@ def _deciding(index: Expr, modulus: int, axes: Sequence[Axis]) -> tuple[int, int
     form = coefficients(index, axes)
     if modulus == 1 or form is None or not isinstance(form[1], prim.IntImm):
         return None
+    # A factor that is a multiple of the modulus leaves the remainder as it is.
     deciding = [number for number, factor in enumerate(form[0]) if factor % modulus]
     return (deciding[0], form[0][deciding[0]], int(form[1])) if len(deciding) == 1 else None
 

@@ -37,6 +37,7 @@ def written(factors: Sequence[int], rest: Expr, variables: Sequence[Any]) -> Exp
     if not positive and not negative:
         return rest
     is_zero = isinstance(constant, int) and constant == 0
+    # Begun with what is added: a negative term in front would be a product by -1.
     total = positive[0] if positive else constant
     for term in positive[1:]:
         total = total + term

@@ -76,6 +76,7 @@ def replace_float_arithmetic(index: Expr, axes: Sequence[Axis]) -> Expr:
 def _as_division(node: Any, loops: Mapping[int, Axis]) -> Expr | None:
     """An expression of integers with the values of a cast, None if none is found."""
     used = {identity(n): n for n in postorder(node.value) if isinstance(n, tvm.ir.Var)}
+    # Values are worked out along one loop.
     if len(used) != 1:
         return None
     axis = loops.get(next(iter(used)))
@@ -150,6 +151,7 @@ def _arithmetic(node: Any, parts: Sequence[_Range]) -> _Range:
     # Monotone in each operand, so the extremes are at the ends of both.
     corners = [operation(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
     low, high = np.minimum.reduce(corners), np.maximum.reduce(corners)
+    # Of exact operands the result may be inexact, by one rounding of float64.
     inexact = a.exact & b.exact & ~_is_exact(operation, a.low, b.low, low)
     return _Range(low - inexact * abs(low) * 2.0**-52, high + inexact * abs(high) * 2.0**-52)
 

@@ -121,6 +121,7 @@ class _Rendering:
             self.known[Symbol("low", i)] = low
         self.starts: dict[int, Expr] = {}
         self.loops: dict[int, tuple[int, Axis]] = {}
+        # In order: where a loop starts may depend on those before it.
         for i in range(len(self.solutions.loops)):
             self._add_loop(i)
         self._reverse_loops()
@@ -210,8 +211,8 @@ class _Rendering:
         signs = set()
         for symbol, coefficient in form.items():
             if symbol.kind == "quotient":
-                inner = self._signs(self.solutions.quotients[symbol.number].numerator)
-                signs |= {(s, sign == (coefficient > 0)) for s, sign in inner}
+                below = self._signs(self.solutions.quotients[symbol.number].numerator)
+                signs |= {(s, sign == (coefficient > 0)) for s, sign in below}
             elif symbol.kind == "loop" or integer_value(self.known[symbol]) is None:
                 signs.add((symbol, coefficient > 0))
         return signs

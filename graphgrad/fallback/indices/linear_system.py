@@ -224,6 +224,7 @@ class LinearSystem:
 
     def _parameter(self, expr: Expr) -> int:
         for number, known in enumerate(self.parameters):
+            # Free variables are not mapped: other variables are other sizes.
             if tvm_ffi.structural_equal(known, expr, map_free_vars=False):
                 return number
         self.parameters.append(expr)
@@ -315,33 +316,36 @@ class LinearSystem:
     def _part(self, parts: Sequence[Form], wants_quotient: bool) -> Form | None:
         """The quotient or the remainder of a floor division, None if it is unknown."""
         by = polynomial.single_term(parts[1])
+        # Only by what is surely positive can a form be taken apart.
         if by is None or not self.positive.issuperset(by[1]):
             return None
         # Without unknowns the division as a whole is a parameter.
         if not polynomial.unknowns_of(parts[0]):
             return None
-        whole, rest = self._split(parts[0], by)
-        if not polynomial.unknowns_of(rest):
-            quotient = self._bound_quotient(rest, parts[1])
-            by_quotient = times(quotient, parts[1])
-            assert by_quotient is not None
-            whole, rest = plus(whole, quotient), plus(rest, by_quotient, -1)
-        elif not self._is_remainder(rest, by):
-            division = self._division(rest, parts[1])
-            whole = plus(whole, {(division.quotient, ()): 1})
-            rest = {(division.remainder, ()): 1}
-        return whole if wants_quotient else rest
+        quotient, remainder = self._split(parts[0], by)
+        if not polynomial.unknowns_of(remainder):
+            # Of what is left, made of sizes alone, the quotient is a parameter.
+            rest_quotient = self._bound_quotient(remainder, parts[1])
+            multiple = times(rest_quotient, parts[1])
+            assert multiple is not None
+            quotient, remainder = plus(quotient, rest_quotient), plus(remainder, multiple, -1)
+        elif not self._is_remainder(remainder, by):
+            # Of what is left, quotient and remainder become unknowns.
+            division = self._division(remainder, parts[1])
+            quotient = plus(quotient, {(division.quotient, ()): 1})
+            remainder = {(division.remainder, ()): 1}
+        return quotient if wants_quotient else remainder
 
     def _split(self, form: Form, by: Term) -> tuple[Form, Form]:
         """The q and r with form = `by` · q + r, and 0 ≤ r < `by` if that can be reached."""
-        whole, rest = polynomial.divided(form, by)
+        quotient, remainder = polynomial.divided(form, by)
         divisor = {(ONE, by[1]): by[0]}
         # Divided term by term, the quotient may be off by one.
         for shift in (0, 1, -1):
-            moved = plus(rest, divisor, shift)
+            moved = plus(remainder, divisor, shift)
             if self._is_remainder(moved, by):
-                return plus(whole, polynomial.constant(-shift)), moved
-        return whole, rest
+                return plus(quotient, polynomial.constant(-shift)), moved
+        return quotient, remainder
 
     def _is_remainder(self, form: Form, by: Term) -> bool:
         below = plus(plus({(ONE, by[1]): by[0]}, form, -1), polynomial.constant(-1))
@@ -378,12 +382,12 @@ class LinearSystem:
         """The quotient of a form without unknowns."""
         by = polynomial.single_term(divisor)
         assert by is not None
-        whole, rest = self._split(bound, by)
-        if self._is_remainder(rest, by):
-            return whole
-        quotient = tirx.floordiv(self.expression(rest, []), self.safe_divisor(divisor))
-        number = self._parameter(self.analyzer.simplify(quotient))
-        return plus(whole, {(ONE, (number,)): 1})
+        quotient, remainder = self._split(bound, by)
+        if self._is_remainder(remainder, by):
+            return quotient
+        rest_quotient = tirx.floordiv(self.expression(remainder, []), self.safe_divisor(divisor))
+        number = self._parameter(self.analyzer.simplify(rest_quotient))
+        return plus(quotient, {(ONE, (number,)): 1})
 
 
 def _refuse_loads(*exprs: Expr) -> None:
