@@ -13,7 +13,7 @@ from .backprop import is_float, wide
 
 
 def tensors_of(what: str, given: Any, optional: bool = False) -> list[Any]:
-    """Return a tensor or several as a list.
+    """A tensor or several as a list.
 
     Parameters
     ----------
@@ -44,26 +44,26 @@ def tensors_of(what: str, given: Any, optional: bool = False) -> list[Any]:
 def tensors_like(
     what: str, given: Any, role: str, tensors: Sequence[te.Tensor]
 ) -> list[te.Tensor | None]:
-    """Return a tensor for each of some others, of its shape and dtype; None where there is none.
+    """A tensor for each of some others, of its shape and dtype; None where there is none.
 
     Raises
     ------
     ArgumentError
         There are more or fewer, or one does not fit.
     """
-    found = tensors_of(what, given, optional=True)
-    if len(found) != len(tensors):
+    values = tensors_of(what, given, optional=True)
+    if len(values) != len(tensors):
         raise ArgumentError(
-            f"there are {len(tensors)} {role}s, but {len(found)} {what}s; give one for each, None "
+            f"there are {len(tensors)} {role}s, but {len(values)} {what}s; give one for each, None "
             f"for an {role} that has none"
         )
-    for tensor, own in zip(tensors, found, strict=True):
-        if own is not None and not _same_type(own, tensor):
+    for tensor, value in zip(tensors, values, strict=True):
+        if value is not None and not _same_type(value, tensor):
             raise ArgumentError(
-                f"the {what} is {own.dtype} of shape {list(own.shape)}; it must be as the "
+                f"the {what} is {value.dtype} of shape {list(value.shape)}; it must be as the "
                 f"{role} {tensor.op.name}: {tensor.dtype} of shape {list(tensor.shape)}"
             )
-    return found
+    return values
 
 
 def check_floats(role: str, tensors: Sequence[te.Tensor]) -> None:
@@ -86,7 +86,8 @@ def check_floats(role: str, tensors: Sequence[te.Tensor]) -> None:
 
 
 def _same_type(a: te.Tensor, b: te.Tensor) -> bool:
-    """Return whether the dtypes are equal and the shapes may be."""
+    """Whether the dtypes are equal and the shapes may be."""
+    # Symbolic extents may be equal at run time: only a proven difference is one.
     analyzer = tvm.sym.Analyzer()
     return (
         str(a.dtype) == str(b.dtype)

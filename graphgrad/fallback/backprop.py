@@ -60,12 +60,12 @@ class Read:
 
 
 def is_float(dtype: Any) -> bool:
-    """Return whether a dtype is one of floats, which have cotangents."""
+    """Whether a dtype is one of floats, which have cotangents."""
     return "float" in dtype_name(dtype)
 
 
 def wide(dtype: Any) -> str:
-    """Return the dtype in which floats of a dtype are summed: float32 at least.
+    """The dtype in which floats of a dtype are summed: float32 at least.
 
     Raises
     ------
@@ -86,7 +86,7 @@ def wide(dtype: Any) -> str:
 def backpropagate(
     root: Expr, cotangent: Guarded, is_active: Callable[[Any], bool] = lambda tensor: True
 ) -> list[Read]:
-    """Return the cotangents of the loads of active tensors in an expression.
+    """The cotangents of the loads of active tensors in an expression.
 
     Parameters
     ----------
@@ -112,6 +112,7 @@ def backpropagate(
     cotangents: dict[int, GuardedSum] = {identity(root): GuardedSum()}
     cotangents[identity(root)].add(cotangent)
     reads = []
+    # What uses a node comes before it here: its cotangent is complete when it is met.
     for node, parts in reversed(graph):
         total = cotangents.pop(identity(node), None)
         if total is None or identity(node) not in active:
@@ -129,12 +130,12 @@ def backpropagate(
 
 
 def few(terms: list[Guarded]) -> list[Guarded]:
-    """Return the terms of a sum, joined into one if they are many."""
+    """The terms of a sum, joined into one if they are many."""
     return terms if len(terms) <= _MAX_TERMS else [joined(terms)]
 
 
 def _active(graph: Graph, is_active: Callable[[Any], bool]) -> set[int]:
-    """Return the float nodes that depend on a load of an active tensor."""
+    """The float nodes that depend on a load of an active tensor."""
     active: set[int] = set()
     for node, parts in graph:
         if not is_float(node.ty):
@@ -148,7 +149,7 @@ def _active(graph: Graph, is_active: Callable[[Any], bool]) -> set[int]:
 
 
 def _choices(node: Expr) -> list[tuple[Expr, Guard]]:
-    """Return the children that a node chooses from and when; empty if it is no choice."""
+    """The children that a node chooses from and when; empty if it is no choice."""
     choice = choice_of(node)
     if choice is not None:
         condition, true_value, false_value = choice
@@ -156,6 +157,7 @@ def _choices(node: Expr) -> list[tuple[Expr, Guard]]:
     rectified = _relu_operand(node)
     if rectified is not None:
         zero = tirx.const(0.0, dtype_name(rectified.ty))
+        # Not where `x > 0`: a NaN gets the cotangent, too.
         return [(rectified, (rectified <= zero, False))]
     if type(node) is prim.Max:
         # Not `a >= b`: beside a NaN both operands get the cotangent, rather than none.
@@ -166,7 +168,7 @@ def _choices(node: Expr) -> list[tuple[Expr, Guard]]:
 
 
 def _relu_operand(node: Expr) -> Expr | None:
-    """Return x where a node is max(x, 0), which is relu: its derivative at 0 is 0."""
+    """The x of a node max(x, 0), which is relu: its derivative at 0 is 0; None for another node."""
     if type(node) is prim.Max:
         for x, other in ((node.a, node.b), (node.b, node.a)):
             if isinstance(other, prim.FloatImm) and float(other.value) == 0.0:
@@ -194,13 +196,15 @@ def _propagate(
 
 
 def _quotient_terms(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
+    # -a / b² as (1 / b) · (a / b): b² would overflow, or underflow, sooner.
     inverse = finite_product(h, 1.0 / _in(node, node.b))
     return [(node.a, inverse), (node.b, -finite_product(inverse, _in(node, node)))]
 
 
 def _remainder_terms(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
-    whole = tirx.trunc if type(node) is prim.Mod else tirx.floor
-    quotient = whole(_in(node, node.a) / _in(node, node.b))
+    # a mod b = a - q·b, where the quotient q is constant piece by piece.
+    rounding = tirx.trunc if type(node) is prim.Mod else tirx.floor
+    quotient = rounding(_in(node, node.a) / _in(node, node.b))
     return [(node.a, h), (node.b, -finite_product(h, quotient))]
 
 
@@ -220,23 +224,24 @@ _PRODUCTS: dict[type, Callable[[Expr, Expr], list[tuple[Expr, Expr]]]] = {
 def _intrinsic_terms(node: Expr, h: Expr) -> list[tuple[Expr, Expr]]:
     name = called(node)
     arguments = items(node.args) if name else []
+    # The operator of such a call says nothing: the function is its first argument.
     if name in _EXTERNS and arguments and isinstance(arguments[0], StringImm):
         name, arguments = str(arguments[0].value), arguments[1:]
-    known = intrinsics.find(name)
-    if known is None:
+    intrinsic = intrinsics.find(name)
+    if intrinsic is None:
         reason = intrinsics.refusal(name) or "is not known"
         raise MissingGradientError(
             f"the derivative of {name or type(node).__name__} {reason}, in {excerpt(node)}; say "
             f"what it is by gg.register_intrinsic_gradient({name!r}, lambda x, y: ...), or write "
             "the tensor expression without it"
         )
-    if known.partials is None:
+    if intrinsic.partials is None:
         return []
-    partials = known.partials(*(widened(argument) for argument in arguments), widened(node))
+    partials = intrinsic.partials(*(widened(argument) for argument in arguments), widened(node))
     partials = partials if isinstance(partials, tuple) else (partials,)
-    _check_partials(name, known.partials, partials, node, len(arguments))
+    _check_partials(name, intrinsic.partials, partials, node, len(arguments))
     return [
-        (argument, _product(h, partial, known.singular))
+        (argument, _product(h, partial, intrinsic.singular))
         for argument, partial in zip(arguments, partials, strict=True)
         if partial is not None
     ]
@@ -273,7 +278,7 @@ def _product(h: Expr, partial: Any, singular: bool) -> Expr:
 
 
 def finite_product(h: Expr, partial: Any) -> Expr:
-    """Return the product of a cotangent with a derivative that may be infinite: 0 · ∞ = 0.
+    """The product of a cotangent with a derivative that may be infinite: 0 · ∞ = 0.
 
     It is the product wherever that exists: a cotangent that happens to be 0 still has a
     derivative, which second order and forward mode ask for.
@@ -285,11 +290,11 @@ def finite_product(h: Expr, partial: Any) -> Expr:
 
 
 def widened(value: Expr) -> Expr:
-    """Return a value in the dtype in which cotangents of it are computed."""
+    """A value in the dtype in which cotangents of it are computed."""
     return _in(value, value)
 
 
 def _in(node: Expr, value: Expr) -> Expr:
-    """Return a value in the dtype in which cotangents of `node` are computed."""
+    """A value in the dtype in which cotangents of `node` are computed."""
     dtype = wide(node.ty)
     return value if dtype_name(value.ty) == dtype else value.astype(dtype)

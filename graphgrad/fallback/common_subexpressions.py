@@ -75,7 +75,7 @@ _DIVISIONS = prim.Div | prim.Mod | prim.FloorDiv | prim.FloorMod
 def shared(
     root: Expr, axes: Sequence[Axis] | None = None, values: Sequence[tuple[Any, Expr]] = ()
 ) -> Expr:
-    """Return an expression whose tree is as small as the graph of `root`.
+    """An expression whose tree is as small as the graph of `root`.
 
     Parameters
     ----------
@@ -87,6 +87,7 @@ def shared(
     values : sequence of (Var, Expr)
         What variables of `root` are in the result.
     """
+    # Only leaves can stand for variables while equal nodes are merged.
     if any(children(value) for _, value in values):
         root, values = substituted(root, values), ()
     graph = graph_of([root])
@@ -99,12 +100,13 @@ def shared(
 
 
 def bind_around(merged: Merged) -> Expr:
-    """Return an expression without conditions with its bindings: all of them are around it."""
+    """An expression without conditions with its bindings: all of them are around it."""
     cheap = [is_cheap(node) for node in merged.nodes]
     uses = [0] * len(cheap)
     uses[merged.root] = 1
     for number in reversed(range(len(cheap))):
         count = uses[number]
+        # What a variable holds uses its parts once; what is cheap is written out for each use.
         passed = count if cheap[number] or not count else 1
         for part in merged.parts[number]:
             uses[part] += passed
@@ -127,7 +129,7 @@ def bind_around(merged: Merged) -> Expr:
 def bind_in_regions(
     root: Expr, graph: Graph, variables: dict[int, Expr], axes: Sequence[Axis] | None
 ) -> Expr:
-    """Return an expression with its bindings, given variables that hold nodes of it already."""
+    """An expression with its bindings, given variables that hold nodes of it already."""
     placement = Placement([root], graph, variables, axes)
     return unrolled(_Sharing(placement, dict(variables), axes).inside_top(root))
 
@@ -143,12 +145,13 @@ class _Sharing:
         self.axes = axes
 
     def inside_top(self, root: Expr) -> Recursion:
-        """Return the expression with its bindings."""
+        """The expression with its bindings."""
         return self._inside(self.placement.top, root)
 
     def _inside(self, region: Region, node: Expr) -> Recursion:
-        """Return a node in terms of variables, with those of its region bound around it."""
+        """A node in terms of variables, with those of its region bound around it."""
         bindings = []
+        # In reverse, what a binding uses is bound before it.
         for shared_node in reversed(region.bound):
             value = yield self._bound_value(shared_node)
             var = tirx.Var(f"v{len(self.variables)}", str(shared_node.ty))
@@ -165,10 +168,11 @@ class _Sharing:
             return (yield self._built(node))
         condition = self._bound_condition(self.placement.guards[identity(node)])
         value = yield self._inside(region, node)
+        # Where no use happens, nobody reads the 0.
         return tirx.if_then_else(condition, value, tirx.const(0, str(node.ty)))
 
     def _bound_condition(self, condition: Expr) -> Expr:
-        """Return a condition in terms of variables; what it has of its own gets its own bindings.
+        """A condition in terms of variables; what it has of its own gets its own bindings.
 
         These are the nodes bound further in, as its order must be (`order_conditions_first`).
         """
@@ -177,7 +181,7 @@ class _Sharing:
         return bind_in_regions(condition, graph, known, self.axes)
 
     def _built(self, root: Expr) -> Recursion:
-        """Return a node in terms of the variables of what is bound below it."""
+        """A node in terms of the variables of what is bound below it."""
         results: dict[int, Expr] = {}
         stack = [(root, False)]
         while stack:
@@ -191,19 +195,21 @@ class _Sharing:
             parts = self.placement.parts[key]
             is_decided = key in self.placement.decided
             is_choice = (key, True) in self.placement.arms
-            here = parts[:1] if is_choice else parts
+            unconditional = parts[:1] if is_choice else parts
             if not expanded:
                 stack.append((node, True))
-                stack.extend((part, False) for part in here)
+                stack.extend((part, False) for part in unconditional)
                 continue
-            done = [results[identity(part)] for part in here]
+            new_parts = [results[identity(part)] for part in unconditional]
             if is_decided:
-                results[key] = done[0]
+                # It is what it chooses: its way is known.
+                results[key] = new_parts[0]
                 continue
             if is_choice:
-                for taken, part in zip((True, False), parts[1:], strict=True):
-                    done.append((yield self._inside(self.placement.arms[key, taken], part)))
-            results[key] = rebuilt(node, done, parts)
+                # Each arm is a region of its own: what it alone uses is bound inside it.
+                for wanted, part in zip((True, False), parts[1:], strict=True):
+                    new_parts.append((yield self._inside(self.placement.arms[key, wanted], part)))
+            results[key] = rebuilt(node, new_parts, parts)
         return results[identity(root)]
 
 
@@ -237,9 +243,10 @@ class Region:
     bound: list[Expr] = field(default_factory=list)
 
     def arm(self, condition: Expr, wanted: bool, cases: frozenset[int]) -> Region:
-        """Return the part of this region that a condition decides on; itself if it is all of it."""
+        """The part of this region that a condition decides on; itself if it is all of it."""
         around: Region | None = self
         while around is not None:
+            # Where one of fewer cases holds, one of these does; where all of more fail, these do.
             implied = around.cases <= cases if wanted else cases <= around.cases
             if around.condition is not None and around.wanted == wanted and implied:
                 return self
@@ -309,6 +316,7 @@ class Placement:
             self.nodes = self._unknown(order_conditions_first(graph, self.fragile))
         self._used_in: dict[int, list[Region]] = {}
         self._use(roots, [self.top] * len(roots))
+        # What uses a node comes before it here: all its uses are known when it is placed.
         for node in reversed(self.nodes):
             self._place(node)
 
@@ -324,6 +332,7 @@ class Placement:
         parts = self.parts[key]
         region = self.regions[key] = uses[0] if len(uses) == 1 else fold(_common, uses)
         if is_cheap(node):
+            # It is written out in each use, and there its parts are used.
             for use in uses:
                 self._use(parts, [use] * len(parts))
             return
@@ -332,6 +341,7 @@ class Placement:
             region.bound.append(node)
             condition = self._happening(region, uses) if key in self.fragile else None
             if condition is not None:
+                # What protects its uses is not around it here: it asks for one of them to happen.
                 inner = self._arm(region, condition, True)
                 if inner is not region:
                     self._use_condition(condition, region)
@@ -348,6 +358,7 @@ class Placement:
         arms = [self._arm(region, condition, wanted) for wanted in (True, False)]
         for branch, arm in zip(branches, arms, strict=True):
             if arm is region:
+                # The way is known here: neither the condition nor the other branch is evaluated.
                 self.decided.add(key)
                 self.parts[key] = [branch]
                 self._use([branch], [region])
@@ -368,22 +379,23 @@ class Placement:
                 self._use([node], [around])
                 continue
             parts = children(node)
-            places = [around] * len(parts)
+            regions = [around] * len(parts)
             if is_conditional(node):
-                places[1:] = [self._arm(around, parts[0], wanted) for wanted in (True, False)]
-            stack.extend(zip(parts, places, strict=True))
+                regions[1:] = [self._arm(around, parts[0], wanted) for wanted in (True, False)]
+            stack.extend(zip(parts, regions, strict=True))
 
     def _arm(self, region: Region, condition: Expr, wanted: bool) -> Region:
-        """Return the innermost of the regions in which all holds that a condition consists of."""
+        """The innermost of the regions in which all holds that a condition consists of."""
         for step, way in all_of(condition, wanted):
             region = region.arm(step, way, self._conditions.cases(step))
         return region
 
     def _happening(self, region: Region, uses: Sequence[Region]) -> Expr | None:
-        """Return when a use happens, given that `region` is evaluated; None if always."""
+        """The condition that a use happens, given that `region` is evaluated; None if always."""
         happens = {id(use) for use in uses}
         arms: dict[int, list[Region]] = {}
         seen = {id(region)}
+        # The regions on the way to the uses, by the regions that they are arms of.
         for use in uses:
             inner = use
             while id(inner) not in seen:
@@ -396,7 +408,7 @@ class Placement:
     def _when(
         self, same: Sequence[Region], arms: Mapping[int, Sequence[Region]], happens: set[int]
     ) -> Building:
-        """Return when something happens in regions that are evaluated together, or in their arms.
+        """The condition that something happens in regions evaluated together, or in their arms.
 
         None stands for always.
         """
@@ -406,15 +418,15 @@ class Placement:
         for region in same:
             for arm in arms[id(region)]:
                 choices.setdefault(arm.cases, {True: [], False: []})[arm.wanted].append(arm)
-        found = []
+        cases = []
         for ways in choices.values():
             holds: list[Expr | bool] = []
-            for alike in ways.values():
-                when = (yield self._when(alike, arms, happens)) if alike else False
+            for regions in ways.values():
+                when = (yield self._when(regions, arms, happens)) if regions else False
                 holds.append(True if when is None else when)
             condition = (ways[True] or ways[False])[0].condition
-            found.append(self._conditions.chosen(condition, holds))
-        return None if any(case is None for case in found) else self._conditions.either(found)
+            cases.append(self._conditions.chosen(condition, holds))
+        return None if any(case is None for case in cases) else self._conditions.either(cases)
 
     def _use(self, parts: Sequence[Expr], regions: Sequence[Region]) -> None:
         for key, region in zip(map(identity, parts), regions, strict=True):
@@ -430,18 +442,18 @@ class Conditions:
         self._known: dict[frozenset[int], Expr] = {}
 
     def cases(self, condition: Expr) -> frozenset[int]:
-        """Return the numbers of a condition's cases."""
+        """The numbers of a condition's cases."""
         return frozenset(self._numbered([condition]))
 
     def chosen(self, condition: Expr, holds: Sequence[Expr | bool]) -> Expr | None:
-        """Return whether what a condition chooses of two holds; None for always."""
+        """When what a condition chooses of two holds, as a condition; None for always."""
         first, second = holds
         if isinstance(first, bool) or isinstance(second, bool):
             return chosen(condition, holds)
         return first if self.cases(first) == self.cases(second) else chosen(condition, holds)
 
     def either(self, conditions: Sequence[Expr]) -> Expr:
-        """Return whether any of some conditions holds."""
+        """The condition that any of some holds."""
         cases = self._numbered(conditions)
         return self._known.setdefault(frozenset(cases), either(list(cases.values())))
 
@@ -458,12 +470,12 @@ class Conditions:
 
 
 def is_cheap(node: Expr) -> bool:
-    """Return whether a node is better evaluated for each use than kept in a variable."""
+    """Whether a node is better evaluated for each use than kept in a variable."""
     return type(node) in _CHEAP
 
 
 def _common(a: Region, b: Region) -> Region:
-    """Return the innermost region that contains both."""
+    """The innermost region that contains both."""
     while a is not b:
         if a.depth >= b.depth:
             assert a.parent is not None
@@ -478,7 +490,7 @@ def _common(a: Region, b: Region) -> Region:
 
 
 def order_conditions_first(graph: Graph, fragile: Container[int]) -> Graph:
-    """Return a graph such that nodes come behind the conditions that protect them.
+    """A graph such that nodes come behind the conditions that protect them.
 
     Where a condition and what it protects need one another, by way of other conditions, some come
     later all the same. Otherwise the order stays.
@@ -489,12 +501,14 @@ def order_conditions_first(graph: Graph, fragile: Container[int]) -> Graph:
     fragile : container of int
         The identities of nodes that are protected; of these, the ones used more than once matter.
     """
-    places = {identity(node): place for place, (node, _) in enumerate(graph)}
-    behind = {place: set(deciding) for place, deciding in _deciding(graph, places, fragile)}
-    if all(max(deciding) < place for place, deciding in behind.items()):
+    positions = {identity(node): position for position, (node, _) in enumerate(graph)}
+    behind = {
+        position: set(deciding) for position, deciding in _deciding(graph, positions, fragile)
+    }
+    if all(max(deciding) < position for position, deciding in behind.items()):
         return graph
-    needed = [{places[identity(part)] for part in parts} for _, parts in graph]
-    return [graph[place] for place in _topological_order(needed, behind)]
+    needed = [{positions[identity(part)] for part in parts} for _, parts in graph]
+    return [graph[position] for position in _topological_order(needed, behind)]
 
 
 def _deciding(
@@ -507,54 +521,58 @@ def _deciding(
     """
     uses = Counter(identity(part) for _, parts in graph for part in parts)
     numbers: dict[int, int] = {}
+    # The conditions around any use of each node, and those that it is a part of.
     around, inside = [0] * len(graph), [0] * len(graph)
-    for place in reversed(range(len(graph))):
-        node, parts = graph[place]
-        below = [around[place]] * len(parts)
+    for position in reversed(range(len(graph))):
+        node, parts = graph[position]
+        below = [around[position]] * len(parts)
         if parts and is_conditional(node):
             for arm, wanted in ((1, True), (2, False)):
                 for condition, _ in all_of(parts[0], wanted):
                     number = numbers.setdefault(places[identity(condition)], len(numbers))
                     below[arm] |= 1 << number
-        within = inside[place] | (1 << numbers[place] if place in numbers else 0)
+        within = inside[position] | (1 << numbers[position] if position in numbers else 0)
         for part, outer in zip(parts, below, strict=True):
             around[places[identity(part)]] |= outer
             inside[places[identity(part)]] |= within
         key = identity(node)
-        protecting = around[place] & ~within
+        protecting = around[position] & ~within
         if protecting and uses[key] > 1 and key in fragile:
-            yield place, [c for c, number in numbers.items() if protecting >> number & 1]
+            yield position, [c for c, number in numbers.items() if protecting >> number & 1]
 
 
 def _topological_order(needed: list[set[int]], behind: dict[int, set[int]]) -> Iterator[int]:
     """Yield places, each behind those needed, and behind others if that can be; else in order."""
-    missing = [len(parts) for parts in needed]
-    awaited = [len(behind.get(place, ())) for place in range(len(needed))]
+    missing_parts = [len(parts) for parts in needed]
+    missing_conditions = [len(behind.get(position, ())) for position in range(len(needed))]
     users: list[list[int]] = [[] for _ in needed]
     waiting: list[list[int]] = [[] for _ in needed]
-    for place, parts in enumerate(needed):
+    for position, parts in enumerate(needed):
         for part in parts:
-            users[part].append(place)
-        for condition in behind.get(place, ()):
-            waiting[condition].append(place)
-    possible = [place for place, count in enumerate(missing) if not count]
-    ready = [place for place in possible if not awaited[place]]
+            users[part].append(position)
+        for condition in behind.get(position, ()):
+            waiting[condition].append(position)
+    # Heaps: of several positions, the first in the old order goes ahead.
+    possible = [position for position, count in enumerate(missing_parts) if not count]
+    ready = [position for position in possible if not missing_conditions[position]]
     done: set[int] = set()
     while possible:
-        place = heapq.heappop(ready or possible)
-        if place in done:
+        # Where conditions need what they protect, the first node that can go ahead does.
+        position = heapq.heappop(ready or possible)
+        # What is ready is among the possible ones, too, and comes out twice.
+        if position in done:
             continue
-        done.add(place)
-        yield place
-        for user in users[place]:
-            missing[user] -= 1
-            if not missing[user]:
+        done.add(position)
+        yield position
+        for user in users[position]:
+            missing_parts[user] -= 1
+            if not missing_parts[user]:
                 heapq.heappush(possible, user)
-        for other in waiting[place]:
-            awaited[other] -= 1
-        for other in (*users[place], *waiting[place]):
-            if not missing[other] and not awaited[other]:
-                heapq.heappush(ready, other)
+        for follower in waiting[position]:
+            missing_conditions[follower] -= 1
+        for follower in (*users[position], *waiting[position]):
+            if not missing_parts[follower] and not missing_conditions[follower]:
+                heapq.heappush(ready, follower)
 
 
 # --- what must not be evaluated elsewhere ---
@@ -566,7 +584,7 @@ def fragile(
     parts: Mapping[int, Sequence[Expr]],
     axes: Sequence[Axis] | None = None,
 ) -> set[int]:
-    """Return the identities of nodes with something dangerous in them, not protected there.
+    """The identities of nodes with something dangerous in them, not protected there.
 
     Parameters
     ----------
@@ -584,11 +602,11 @@ def fragile(
         exposed = _Exposure(None).of(nodes, parts)
     else:
         analyzer = analyzer_of(axes)
-        with ExitStack() as around:
+        with ExitStack() as constraints:
             for condition in _outermost(roots):
-                around.enter_context(analyzer.constraint_scope(condition))
+                constraints.enter_context(analyzer.constraint_scope(condition))
             exposed = _Exposure(analyzer).of(nodes, parts)
-    return {key for key, found in exposed.items() if found}
+    return {key for key, dangers in exposed.items() if dangers}
 
 
 class _Exposure:
@@ -600,7 +618,7 @@ class _Exposure:
     def of(
         self, nodes: Sequence[Expr], parts: Mapping[int, Sequence[Expr]]
     ) -> dict[int, frozenset[int]]:
-        """Return, for each node, what is dangerous in it and not protected there."""
+        """What is dangerous in each node and not protected there, by the identity of the node."""
         exposed: dict[int, frozenset[int]] = {}
         dangers: dict[int, Expr] = {}
         for node in nodes:
@@ -622,13 +640,14 @@ class _Exposure:
         """The parts that are still fragile where a condition holds."""
         if not exposed or self.analyzer is None or len(exposed) > _MAX_RECHECKED_LOADS:
             return exposed
+        # TVM's analyzer fails on loads, and floats bound no index.
         if contain([condition], lambda node: is_load(node) or is_float(node.ty)):
             return exposed
         with self.analyzer.constraint_scope(condition):
             return frozenset(k for k in exposed if not self._always_inside(dangers[k]))
 
     def _always_inside(self, node: Expr) -> bool:
-        """Return whether a load is inside its tensor wherever what the analyzer knows holds."""
+        """Whether a load is inside its tensor wherever what the analyzer knows holds."""
         if self.analyzer is None or not is_load(node):
             return False
         tensor, indices = loaded(node)
@@ -639,7 +658,7 @@ class _Exposure:
         )
 
     def _within(self, index: Expr, extent: Expr) -> bool:
-        """Return whether an index is inside; of one that is chosen, where each value is chosen."""
+        """Whether an index is inside; of one that is chosen, where each value is chosen."""
         assert self.analyzer is not None
         if choice_of(index) is None:
             proven = (self.analyzer.can_prove(bound) for bound in (index >= 0, index < extent))
@@ -652,9 +671,9 @@ class _Exposure:
         return True
 
     def _remainder(self, node: Expr) -> Expr:
-        """Return any remainder in the place of one.
+        """A variable in the range of a remainder, in its place; any other node as it is.
 
-        The analyzer writes one in many ways, and does not know them for the same.
+        The analyzer writes a remainder in many ways, and does not know them for the same.
         """
         if not isinstance(node, prim.FloorMod) or not isinstance(node.b, prim.IntImm):
             return node
@@ -667,26 +686,27 @@ class _Exposure:
 
 
 def _is_dangerous(node: Expr) -> bool:
-    """Return whether a node may fail: loads, and divisions of integers but by constants."""
+    """Whether a node may fail: loads, and divisions of integers but by constants."""
     if isinstance(node, _DIVISIONS):
         return not is_float(node.ty) and not isinstance(node.b, prim.IntImm)
     return is_load(node)
 
 
 def _union(sets: Sequence[frozenset[int]]) -> frozenset[int]:
-    """Return the union of some sets; one of them if it contains the others."""
+    """The union of some sets; one of them if it contains the others."""
     largest = max(sets, key=len, default=_NONE)
     return largest if all(each <= largest for each in sets) else largest.union(*sets)
 
 
 def _outermost(roots: Sequence[Expr]) -> list[Expr]:
-    """Return the conditions on loops alone inside which all of an expression is, else a constant.
+    """The conditions on loops alone inside which all of an expression is, else a constant.
 
     No load inside is ever moved out of them.
     """
     conditions: list[Expr] = []
-    (node, *more) = roots
-    while not more and is_conditional(node):
+    (node, *others) = roots
+    # Conditions of one of several roots do not protect the others.
+    while not others and is_conditional(node):
         condition, node, otherwise = node.args
         if not isinstance(otherwise, _CONSTANT) or reads(condition):
             break

@@ -10,22 +10,22 @@ from .walk import Expr
 
 
 def integer_value(expr: Any) -> int | None:
-    """Return the value of a constant integer, None if it is symbolic."""
+    """The value of a constant integer, None if it is symbolic."""
     if type(expr) is prim.IntImm:
         return int(expr.value)
     return int(expr) if isinstance(expr, int) else None
 
 
 def is_true(condition: Expr) -> bool:
-    """Return whether a condition is the constant true."""
+    """Whether a condition is the constant true."""
     return is_constant(condition, True)
 
 
 def is_false(condition: Expr) -> bool:
-    """Return whether a condition is the constant false."""
+    """Whether a condition is the constant false."""
     return is_constant(condition, False)
 
 
 def is_constant(condition: Expr, value: bool) -> bool:
-    """Return whether a condition is a constant of some value."""
+    """Whether a condition is a constant of some value."""
     return type(condition) is prim.IntImm and bool(condition.value) == value

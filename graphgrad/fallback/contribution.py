@@ -59,21 +59,21 @@ def contributions(
         It depends on what is read by quantized numbers.
     """
     try:
-        found = backpropagate(point.root, point.seed, is_active)
+        reads = backpropagate(point.root, point.seed, is_active)
     except (MissingGradientError, NotDifferentiableError) as error:
         raise type(error)(f"in the stage {stage}: {error}") from error
     return [
         Contribution(load.tensor, point.axes, load.indices, few(terms), stage=stage)
-        for load, terms in _by_element(found)
+        for load, terms in _by_element(reads)
     ]
 
 
 def _by_element(reads: Sequence[Read]) -> list[tuple[Read, list[Guarded]]]:
-    """Return the first read of each element, and the terms of all of its reads."""
+    """The first read of each element, and the terms of all of its reads."""
     classes = Classes()
-    found: dict[tuple[int, ...], tuple[Read, list[Guarded]]] = {}
+    elements: dict[tuple[int, ...], tuple[Read, list[Guarded]]] = {}
     for read in reads:
         key = (*tensor_key(read.tensor), *(classes.number(index) for index in read.indices))
-        _, terms = found.setdefault(key, (read, []))
+        _, terms = elements.setdefault(key, (read, []))
         terms.extend(read.terms)
-    return list(found.values())
+    return list(elements.values())

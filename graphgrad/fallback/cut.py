@@ -65,7 +65,7 @@ _MAX_RECOMPUTED_LEVELS = 100
 def cut(
     tensors: Sequence[te.Tensor], known: Mapping[Key, te.Tensor] | None = None
 ) -> list[te.Tensor]:
-    """Return the same tensors from stages none of which is deeper than TVM can compile.
+    """The same tensors from stages none of which is deeper than TVM can compile.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def cut(
 
 
 def cut_stage(op: Operation) -> list[te.Tensor] | None:
-    """Return the outputs of a stage that is too deep, from several; None for any other stage."""
+    """The outputs of a stage that is too deep, from several; None for any other stage."""
     if not _may_be_deep(op) or _has_ragged_loops(op):
         return None
     roots = [inline_lets(root) for root in _roots(op)]
@@ -88,6 +88,7 @@ def cut_stage(op: Operation) -> list[te.Tensor] | None:
         # What a reduction leaves out is protected by its condition.
         roots[1:] = [tirx.if_then_else(condition, root, _zero(root)) for root in roots[1:]]
     placement = Placement(roots, graph_of(roots), axes=stage_axes(op))
+    # Many nodes need not be deep.
     if _nesting(placement) <= MAX_LEVELS:
         return None
     roots = _StageParts(op, roots, placement).rest()
@@ -98,16 +99,17 @@ def cut_stage(op: Operation) -> list[te.Tensor] | None:
 
 
 def _may_be_deep(op: Operation) -> bool:
-    """Return whether a stage has so many nodes that it may be too deep."""
+    """Whether a stage has so many nodes that it may be too deep."""
     return isinstance(op, te.ComputeOp) and has_more(_roots(op), MAX_LEVELS)
 
 
 def _nesting(placement: Placement) -> int:
-    """Return how deep expressions are nested at most when what is shared is bound around them."""
+    """The depth of expressions at most, when what is shared is bound around them."""
     depths: dict[int, int] = {}
     for node in placement.nodes:
         below = [depths[identity(part)] for part in placement.parts[identity(node)]]
         depths[identity(node)] = 1 + max(below, default=0)
+    # Each binding nests what it is around one level deeper.
     return max(depths.values(), default=0) + len(placement.shared)
 
 
@@ -118,7 +120,7 @@ def _roots(op: Any) -> list[Expr]:
 
 
 def _has_ragged_loops(op: Any) -> bool:
-    """Return whether a loop's bounds depend on other loops, or on what a tensor holds.
+    """Whether a loop's bounds depend on other loops, or on what a tensor holds.
 
     No stage has such a shape, so nothing that depends on the loop could be saved.
     """
@@ -194,11 +196,11 @@ class _StageParts:
         """Decide what is cut: from the leaves up, whenever a part gets too deep."""
         for node in self.placement.nodes:
             self._visit(node)
-        done = 0
-        while done < len(self.cuts):
+        count = 0
+        while count < len(self.cuts):
             # A part is saved under the condition in which it is needed: it must be shallow too.
-            pending = list(self.cuts.values())[done:]
-            done = len(self.cuts)
+            pending = list(self.cuts.values())[count:]
+            count = len(self.cuts)
             for node in pending:
                 self.guarded[identity(node)] = self._guard_part(node)
 
@@ -207,10 +209,11 @@ class _StageParts:
         parts = self._parts(node)
         cone = self._cone(node, parts)
         while cone.levels > _MAX_PART_LEVELS:
-            whole = [part for part in parts if self._levels(part) > 1]
-            if not whole:
+            # To cut off a leaf, of one level, would gain nothing.
+            uncut = [part for part in parts if self._levels(part) > 1]
+            if not uncut:
                 break
-            deepest = max(whole, key=self._levels)
+            deepest = max(uncut, key=self._levels)
             self.cuts[identity(deepest)] = deepest
             cone = self._cone(node, parts)
         self.cones[identity(node)] = cone
@@ -221,7 +224,7 @@ class _StageParts:
             self.cuts[key] = node
 
     def _levels(self, node: Expr) -> int:
-        """Return the levels of a node that can be cut; 0 if it is cut, or cannot be."""
+        """The levels of a node that can be cut; 0 if it is cut, or cannot be."""
         key = identity(node)
         return 0 if key in self.cuts or key in self.bare else self.cones[key].levels
 
@@ -230,11 +233,13 @@ class _StageParts:
         bound: dict[int, int] = {}
         for part in parts:
             key = identity(part)
+            # Any part is one level at least: what is cut is read by a load.
             depth = max(depth, 2)
             if key in self.cuts:
                 continue
             cone = self.cones[key]
             depth = max(depth, 1 + cone.depth)
+            # Never changed in place: along a chain all nodes share one dictionary.
             bound = {**bound, **cone.bound} if bound else cone.bound
             if key in self.placement.shared:
                 bound = {**bound, key: cone.own}
@@ -243,7 +248,7 @@ class _StageParts:
         return _Cone(depth, own, bound)
 
     def _guard_part(self, node: Expr) -> Expr:
-        """Return a part as it is saved: 0 where it is not needed, if it reads what may not be."""
+        """A part as it is saved: 0 where it is not needed, if it reads what may not be."""
         key = identity(node)
         if key not in self.placement.fragile:
             return node
@@ -252,7 +257,7 @@ class _StageParts:
         return node if taken is None else tirx.if_then_else(taken, node, _zero(node))
 
     def _taken(self, region: Region) -> Expr | None:
-        """Return the condition under which a region is evaluated, None if it always is."""
+        """The condition under which a region is evaluated, None if it always is."""
         around: list[Region] = []
         inner: Region | None = region
         while inner is not None and id(inner) not in self.taken:
@@ -261,9 +266,11 @@ class _StageParts:
         for inner in reversed(around):
             holds: Expr = inner.condition
             if not inner.wanted:
+                # Not by `Not`: TVM writes `not a < b` as `b <= a`, wrongly for NaN.
                 holds = tirx.if_then_else(holds, tirx.const(False), tirx.const(True))
             outer = self.taken[id(inner.parent)]
             if outer is not None:
+                # Not joined by `and`: the inner condition may read what the outer one protects.
                 holds = tirx.if_then_else(outer, holds, tirx.const(False))
             self.taken[id(inner)] = holds
             self._visit_condition(holds)
@@ -288,7 +295,7 @@ class _StageParts:
         return children(node) if known is None else known
 
     def _inside(self, root: Expr, ends: Container[int], own: int | None = None) -> list[Expr]:
-        """Return the nodes under a root down to some, by identity; `own` is not one of these."""
+        """The nodes under a root down to some, by identity; `own` is not one of these."""
 
         def parts(node: Expr) -> Sequence[Expr]:
             key = identity(node)
@@ -297,13 +304,13 @@ class _StageParts:
         return postorder(root, parts=parts)
 
     def _needed(self, node: Expr) -> list[Expr]:
-        """Return the parts that are saved before one, because it reads them."""
+        """The parts that are saved before one, because it reads them."""
         own = identity(node)
         inside = self._inside(self.guarded[own], self.cuts, own)
         return [part for part in inside if identity(part) in self.cuts and identity(part) != own]
 
     def _reading(self, inside: Sequence[Expr], variables: Mapping[int, Expr]) -> Expr:
-        """Return an expression, given by its nodes, that reads what is saved.
+        """An expression, given by its nodes, that reads what is saved.
 
         Parameters
         ----------
@@ -335,10 +342,12 @@ class _StageParts:
         inside = self._inside(self.guarded[own], self.saved, own)
         used = {identity(part) for part in inside}
         for key in used & self.saved.keys():
+            # What is read there is read at the loops of its own stage: they are needed, too.
             used |= {identity(axis.var) for axis in self.saved[key][1]}
         axes = [axis for key, axis in self.axes.items() if key in used]
 
         def body(*position: Any) -> Expr:
+            # A dimension counts from 0, its loop from the minimum.
             variables = {
                 identity(axis.var): at + axis.dom.min
                 for axis, at in zip(axes, position, strict=True)

@@ -22,7 +22,7 @@ def te_jvp(
     *,
     pads: bool = True,
 ) -> list[te.Tensor]:
-    """Return the Jacobian-vector product of tensor expressions.
+    """The Jacobian-vector product of tensor expressions.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ def te_gradient(
     *,
     pads: bool = True,
 ) -> list[te.Tensor]:
-    """Return the vector-Jacobian product of tensor expressions by each of some inputs.
+    """The vector-Jacobian product of tensor expressions by each of some inputs.
 
     Parameters
     ----------
@@ -73,18 +73,19 @@ def te_gradient(
     for tensor, cotangent in zip(outputs, heads, strict=True):
         if cotangent is not None:
             parts.setdefault(tensor_key(tensor), []).append(cotangent)
-    wanted = {tensor_key(tensor) for tensor in inputs}
+    input_keys = {tensor_key(tensor) for tensor in inputs}
     order = operations(*outputs)
     _check_outside_scans(order, inputs)
-    totals = _propagate(order, wanted, parts, pads)
-    found = [totals.get(tensor_key(tensor)) for tensor in inputs]
+    totals = _propagate(order, input_keys, parts, pads)
+    cotangents = [totals.get(tensor_key(tensor)) for tensor in inputs]
     gradients = [
         filled(tensor, 0.0) if total is None else total
-        for tensor, total in zip(inputs, found, strict=True)
+        for tensor, total in zip(inputs, cotangents, strict=True)
     ]
-    given = [tensor for op in order for tensor in outputs_of(op)]
-    given += [cotangent for cotangent in heads if cotangent is not None]
-    return cut(gradients, {tensor_key(tensor): tensor for tensor in given})
+    # The forward pass stays as it is: only what is derived here is cut.
+    untouched = [tensor for op in order for tensor in outputs_of(op)]
+    untouched += [cotangent for cotangent in heads if cotangent is not None]
+    return cut(gradients, {tensor_key(tensor): tensor for tensor in untouched})
 
 
 def _check_outside_scans(order: Sequence[Operation], inputs: Sequence[te.Tensor]) -> None:
@@ -106,13 +107,15 @@ def _propagate(
     parts: dict[Key, list[Contribution | te.Tensor]],
     pads: bool = True,
 ) -> dict[Key, te.Tensor]:
-    """Return the cotangents of all tensors on the way from the wanted ones, by their keys."""
-    made = [{tensor_key(tensor): tensor for tensor in outputs_of(op)} for op in order]
-    active, reading = _active(order, made, wanted)
+    """The cotangents of all tensors on the way from the wanted ones, by their keys."""
+    outputs_of_each = [{tensor_key(tensor): tensor for tensor in outputs_of(op)} for op in order]
+    active, reading = _active(order, outputs_of_each, wanted)
     kept = wanted | set(parts)
-    inside = {key for outputs in made for key in outputs} - kept
+    # Tensors whose cotangents nobody gives or asks for: views among them are read through.
+    inside = {key for outputs in outputs_of_each for key in outputs} - kept
     totals: dict[Key, te.Tensor] = {}
-    for op, outputs in zip(reversed(order), reversed(made), strict=True):
+    # What reads a tensor comes before it here: all parts of its cotangent have arrived.
+    for op, outputs in zip(reversed(order), reversed(outputs_of_each), strict=True):
         cotangents: list[te.Tensor | None] = []
         for key, tensor in outputs.items():
             arrived = parts.pop(key, None)
@@ -129,7 +132,7 @@ def _propagate(
 def _active(
     order: Sequence[Operation], made: Sequence[Mapping[Key, te.Tensor]], wanted: set[Key]
 ) -> tuple[set[Key], set[int]]:
-    """Return the float tensors that depend on a wanted one, or are one, and which stages read them.
+    """The float tensors that depend on a wanted one, or are one, and which stages read them.
 
     Of each stage in `order` is given what it has `made`; those returned are so by their identities.
     """
@@ -137,6 +140,7 @@ def _active(
     for op, outputs in zip(order, made, strict=True):
         if any(tensor_key(tensor) in active for tensor in sources(op)):
             reading.add(identity(op))
+            # An integer passes no cotangent on, whatever it is computed from.
             active |= {key for key, tensor in outputs.items() if is_float(tensor.dtype)}
     return active, reading
 
@@ -170,7 +174,7 @@ def _stage_parts(
 def _restate_stage(
     op: Operation, cotangents: Sequence[te.Tensor | None]
 ) -> Sequence[te.Tensor | None] | None:
-    """Return outputs of a stage by other stages, for those whose gradient is known only so."""
+    """Outputs of a stage by other stages, for those whose gradient is known only so, or None."""
     if isinstance(op, te.ComputeOp):
         return restate_reduction(op, cotangents)
     if isinstance(op, te.ExternOp) and not scatters_of(op):
@@ -236,7 +240,7 @@ def _scatter_point(scatter: Scatter, cotangent: te.Tensor) -> Point:
 def _heads(
     outputs: Sequence[te.Tensor], head: te.Tensor | Sequence[te.Tensor | None] | None
 ) -> list[te.Tensor | None]:
-    """Return a cotangent for each output, checked; None for an output that has none."""
+    """A cotangent for each output, checked; None for an output that has none."""
     if head is None:
         if not any(is_float(tensor.dtype) for tensor in outputs):
             names = ", ".join(tensor.op.name for tensor in outputs)
@@ -249,6 +253,6 @@ def _heads(
 
 
 def filled(tensor: te.Tensor, value: float, suffix: str = "ct") -> te.Tensor:
-    """Return a tensor like another one, with one value everywhere."""
+    """A tensor like another one, with one value everywhere."""
     constant = tirx.const(value, str(tensor.dtype))
     return map_stage(tensor.shape, lambda *_: constant, name=f"{tensor.op.name}_{suffix}")

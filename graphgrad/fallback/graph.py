@@ -47,17 +47,17 @@ RECOMPUTED = "graphgrad.recomputed"
 
 
 def outputs_of(op: Operation) -> list[te.Tensor]:
-    """Return the tensors that a stage computes."""
+    """The tensors that a stage computes."""
     return [op.output(number) for number in range(op.num_outputs)]
 
 
 def listed(tensors: te.Tensor | Sequence[te.Tensor]) -> list[te.Tensor]:
-    """Return a tensor or several as a list; functions of `te` return either."""
+    """A tensor or several as a list; functions of `te` return either."""
     return [tensors] if isinstance(tensors, te.Tensor) else list(tensors)
 
 
 def operations(*tensors: te.Tensor, above: Sequence[te.Tensor] = ()) -> list[Operation]:
-    """Return the stages that some tensors depend on, each once, after those it reads.
+    """The stages that some tensors depend on, each once, after those it reads.
 
     The inside of a scan is not among them: a scan is one stage (see `sources`).
 
@@ -67,16 +67,16 @@ def operations(*tensors: te.Tensor, above: Sequence[te.Tensor] = ()) -> list[Ope
     above : sequence of Tensor
         Given tensors: their stages are left out, and what is needed for them alone.
     """
-    given = {tensor_key(tensor) for tensor in above}
+    left_out = {tensor_key(tensor) for tensor in above}
 
-    def read(op: Operation) -> list[Operation]:
-        return [tensor.op for tensor in sources(op) if tensor_key(tensor) not in given]
+    def producers(op: Operation) -> list[Operation]:
+        return [tensor.op for tensor in sources(op) if tensor_key(tensor) not in left_out]
 
-    return postorder(*(t.op for t in tensors if tensor_key(t) not in given), parts=read)
+    return postorder(*(t.op for t in tensors if tensor_key(t) not in left_out), parts=producers)
 
 
 def sources(op: Operation) -> list[te.Tensor]:
-    """Return the tensors that a stage reads, each once.
+    """The tensors that a stage reads, each once.
 
     Those of a scan are its initial states and what its update reads from outside: tensors that do
     not depend on its states.
@@ -84,17 +84,18 @@ def sources(op: Operation) -> list[te.Tensor]:
     if not isinstance(op, te.ScanOp):
         return _deduplicate(items(op.input_tensors))
     body = scan_body(op)
-    read = [*op.update, *(tensor for stage in body for tensor in sources(stage))]
+    # An update that depends on no state is computed outside, and is read as it is.
+    tensors = [*op.update, *(tensor for stage in body for tensor in sources(stage))]
     inside = {
         tensor_key(tensor)
         for stage in [*body, *(state.op for state in op.state_placeholder)]
         for tensor in outputs_of(stage)
     }
-    return _deduplicate([*op.init, *(t for t in read if tensor_key(t) not in inside)])
+    return _deduplicate([*op.init, *(t for t in tensors if tensor_key(t) not in inside)])
 
 
 def scan_body(op: Any, updates: Sequence[te.Tensor] | None = None) -> list[Operation]:
-    """Return the stages of a scan's update that are computed anew at every step, in order.
+    """The stages of a scan's update that are computed anew at every step, in order.
 
     They are those that depend on its states; of a `STEPWISE` scan, all that its inputs are not
     computed by. A scan among them is one stage: the stages of its own update are left out.
@@ -106,26 +107,27 @@ def scan_body(op: Any, updates: Sequence[te.Tensor] | None = None) -> list[Opera
         What it is updated by, if not by its own.
     """
     stepwise = op.tag == STEPWISE
-    given = {identity(tensor.op) for tensor in op.inputs} if stepwise else set()
+    outside = {identity(tensor.op) for tensor in op.inputs} if stepwise else set()
     order = postorder(
         *(update.op for update in (op.update if updates is None else updates)),
-        parts=lambda stage: [t.op for t in stage.input_tensors if identity(t.op) not in given],
+        parts=lambda stage: [t.op for t in stage.input_tensors if identity(t.op) not in outside],
     )
     scans = [op, *(stage for stage in order if isinstance(stage, te.ScanOp))]
     states = {identity(state.op) for scan in scans for state in scan.state_placeholder}
-    on: dict[int, set[int]] = {}  # which states a stage depends on; outside its scan, on none
+    states_of: dict[int, set[int]] = {}  # that a stage depends on; outside its scan, none
     for stage in order:
-        on[identity(stage)] = {identity(stage)} & states
+        states_of[identity(stage)] = {identity(stage)} & states
         for tensor in stage.input_tensors:
-            on[identity(stage)] |= on.get(identity(tensor.op), set())
+            states_of[identity(stage)] |= states_of.get(identity(tensor.op), set())
         if isinstance(stage, te.ScanOp):
-            on[identity(stage)] -= {identity(state.op) for state in stage.state_placeholder}
-    own = {identity(state.op) for state in op.state_placeholder}
+            states_of[identity(stage)] -= {identity(state.op) for state in stage.state_placeholder}
+    own_states = {identity(state.op) for state in op.state_placeholder}
+    # What depends on the states of a scan inside is part of the update of that one.
     return [
         stage
         for stage in order
-        if (stepwise or on[identity(stage)])
-        and on[identity(stage)] <= own
+        if (stepwise or states_of[identity(stage)])
+        and states_of[identity(stage)] <= own_states
         and not isinstance(stage, te.PlaceholderOp)
     ]
 
@@ -135,7 +137,7 @@ def rewritten(
     change: Callable[[Operation], Sequence[te.Tensor] | None],
     known: Mapping[Key, te.Tensor] | None = None,
 ) -> list[te.Tensor]:
-    """Return tensors with the stages that they depend on changed, those read first.
+    """Tensors with the stages that they depend on changed, those read first.
 
     Parameters
     ----------
@@ -148,16 +150,16 @@ def rewritten(
     """
     table: dict[Key, te.Tensor] = dict(known or {})
     for op in all_operations(tensors, table):
-        moved = replace_inputs(op, table)
-        results = change(moved)
-        results = outputs_of(moved) if results is None else results
+        rewired = replace_inputs(op, table)
+        results = change(rewired)
+        results = outputs_of(rewired) if results is None else results
         for tensor, result in zip(outputs_of(op), results, strict=True):
             table[tensor_key(tensor)] = result
     return [table[tensor_key(tensor)] for tensor in tensors]
 
 
 def all_operations(tensors: Sequence[te.Tensor], known: Container[Key] = ()) -> list[Operation]:
-    """Return the stages that some tensors depend on, each once, after those it reads.
+    """The stages that some tensors depend on, each once, after those it reads.
 
     Unlike `operations`, this goes into scans.
 
@@ -175,7 +177,7 @@ def all_operations(tensors: Sequence[te.Tensor], known: Container[Key] = ()) -> 
 
 
 def replace_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
-    """Return a stage that reads other tensors; the stage itself if they are the same.
+    """A stage that reads other tensors; the stage itself if they are the same.
 
     Its loop variables stay the same objects.
 
@@ -205,16 +207,16 @@ def replace_inputs(op: Operation, table: Mapping[Key, te.Tensor]) -> Operation:
 
 
 def inside_scans(order: Sequence[Operation]) -> dict[Key, Operation]:
-    """Return the tensors that scans among some stages compute at each step, and which scan."""
-    found: dict[Key, Operation] = {}
+    """The tensors that scans among some stages compute at each step, and which scan."""
+    scans: dict[Key, Operation] = {}
     for op in order:
         if isinstance(op, te.ScanOp):
             body = scan_body(op)
-            inner = [*op.state_placeholder, *(t for stage in body for t in outputs_of(stage))]
-            copied = op.attrs[RECOMPUTED] if op.attrs and RECOMPUTED in op.attrs else []
-            found |= {tensor_key(tensor): op for tensor in [*inner, *copied]}
-            found |= inside_scans(body)
-    return found
+            inside = [*op.state_placeholder, *(t for stage in body for t in outputs_of(stage))]
+            recomputed = op.attrs[RECOMPUTED] if op.attrs and RECOMPUTED in op.attrs else []
+            scans |= {tensor_key(tensor): op for tensor in [*inside, *recomputed]}
+            scans |= inside_scans(body)
+    return scans
 
 
 def rebuild_scan(
@@ -224,7 +226,7 @@ def rebuild_scan(
     states: Sequence[te.Tensor],
     inputs: Sequence[te.Tensor] | None = None,
 ) -> Any:
-    """Return a scan over the same times from other initial states, by other updates.
+    """A scan over the same times from other initial states, by other updates.
 
     Without `inputs` a `STEPWISE` scan becomes one that is not.
     """
@@ -233,7 +235,7 @@ def rebuild_scan(
 
 
 def replace_bodies(op: Any, bodies: Sequence[Expr]) -> Any:
-    """Return a compute stage with other bodies over the same axes."""
+    """A compute stage with other bodies over the same axes."""
     result = compute_stage(op.name, op.tag, op.attrs, op.axis, bodies)
     if not len(op.attrs):
         return result
@@ -244,13 +246,13 @@ def replace_bodies(op: Any, bodies: Sequence[Expr]) -> Any:
 
 
 def _named(value: Any) -> set[Key]:
-    """Return the tensors that an attribute's value consists of, by their keys."""
+    """The tensors that an attribute's value consists of, by their keys."""
     values = value if isinstance(value, tvm_ffi.Array) else [value]
     return {tensor_key(tensor) for tensor in values if isinstance(tensor, te.Tensor)}
 
 
 def map_expressions(op: Any, change: Callable[[Expr], Expr]) -> Any:
-    """Return a compute stage with each of its expressions changed, over the same axes."""
+    """A compute stage with each of its expressions changed, over the same axes."""
     return replace_bodies(op, _map_bodies(op.body, change))
 
 
@@ -262,7 +264,7 @@ def rebuild_reduction(
     combiner: Any = None,
     axis: Sequence[Any] | None = None,
 ) -> list[Expr]:
-    """Return all components of a reduction like `body`, with other sources.
+    """All components of a reduction like `body`, with other sources.
 
     Parameters
     ----------
@@ -289,7 +291,7 @@ def rebuild_reduction(
 
 
 def _replace_extern_inputs(op: Any, replaced: Callable[[te.Tensor], te.Tensor]) -> Any:
-    """Return an extern stage that reads other tensors, in its buffers and by loads in its body."""
+    """An extern stage that reads other tensors, in its buffers and by loads in its body."""
     inputs = [
         _of_shape(replaced(tensor), buffer.shape)
         for tensor, buffer in zip(op.inputs, op.input_placeholders, strict=True)
@@ -308,14 +310,14 @@ def _replace_extern_inputs(op: Any, replaced: Callable[[te.Tensor], te.Tensor]) 
 
 
 def _of_shape(tensor: te.Tensor, shape: Sequence[Expr]) -> te.Tensor:
-    """Return a tensor with these very extents as its shape: externs ask for the same objects."""
+    """A tensor with these very extents as its shape: externs ask for the same objects."""
     if all(a.same_as(b) for a, b in zip(tensor.shape, shape, strict=True)):
         return tensor
     return copied(tensor, tensor.op.name, shape)
 
 
 def _map_bodies(bodies: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:
-    """Return the bodies of a stage with each of their expressions changed."""
+    """The bodies of a stage with each of their expressions changed."""
     first = bodies[0]
     if not isinstance(first, tirx.Reduce):
         return [change(body) for body in bodies]
@@ -330,7 +332,7 @@ def _map_bodies(bodies: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[
 
 
 def _map_axis_bounds(axis: Any, change: Callable[[Expr], Expr]) -> Any:
-    """Return a loop with its bounds changed, which may read tensors; its variable stays."""
+    """A loop with its bounds changed, which may read tensors; its variable stays."""
     low, extent = change(axis.dom.min), change(axis.dom.extent)
     if low.same_as(axis.dom.min) and extent.same_as(axis.dom.extent):
         return axis
@@ -338,14 +340,16 @@ def _map_axis_bounds(axis: Any, change: Callable[[Expr], Expr]) -> Any:
 
 
 def _reading(expr: Expr, replaced: Callable[[te.Tensor], te.Tensor]) -> Expr:
-    """Return an expression that loads from other tensors."""
+    """An expression that loads from other tensors."""
 
     def change(node: Expr) -> Expr:
         if not is_load(node):
             return node
         tensor = loaded_tensor(node)
-        other = replaced(tensor)
-        return node if tensor_key(other) == tensor_key(tensor) else other(*children(node))
+        replacement = replaced(tensor)
+        return (
+            node if tensor_key(replacement) == tensor_key(tensor) else replacement(*children(node))
+        )
 
     return transformed(expr, change)
 

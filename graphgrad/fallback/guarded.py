@@ -29,7 +29,7 @@ class Guarded:
     value: Expr
 
     def applied(self) -> Expr:
-        """Return the value inside its conditions."""
+        """The value inside its conditions."""
         if not self.guards:
             return self.value
         return within(self.guards, self.value, tirx.const(0.0, dtype_name(self.value.ty)))
@@ -47,7 +47,7 @@ class GuardedSum:
         self._parts.setdefault(key, []).append(term)
 
     def terms(self) -> list[Guarded]:
-        """Return the terms, each under other guards."""
+        """The terms, each under other guards."""
         return [
             Guarded(same[0].guards, balanced([term.value for term in same]))
             if len(same) > 1
@@ -58,27 +58,29 @@ class GuardedSum:
 
 def all_of(condition: Expr, wanted: bool) -> list[Guard]:
     """The conditions, one inside the other, under which a choice goes one way."""
-    found: list[Guard] = []
+    guards: list[Guard] = []
     stack = [(condition, wanted)]
     while stack:
         node, way = stack.pop()
         if is_conditional(node):
             first, *branches = children(node)
-            left_out = [is_constant(branch, not way) for branch in branches]
-            if any(left_out):
-                stack += [(branches[left_out[0]], way), (first, left_out[1])]
+            # `if c then x else False` goes True where c holds, and then x: its other branch cannot.
+            impossible = [is_constant(branch, not way) for branch in branches]
+            if any(impossible):
+                # What is pushed last comes out first: the condition that stands outside.
+                stack += [(branches[impossible[0]], way), (first, impossible[1])]
                 continue
         if isinstance(node, prim.Not):
             stack.append((node.a, not way))
         elif isinstance(node, prim.And if way else prim.Or):
             stack += [(node.b, way), (node.a, way)]
         elif not is_constant(node, way):
-            found.append((node, way))
-    return found
+            guards.append((node, way))
+    return guards
 
 
 def within(guards: Sequence[Guard], value: Expr, otherwise: Expr) -> Expr:
-    """Return a value where all guards hold, outermost first: none is evaluated unless needed."""
+    """A value where all guards hold, outermost first: none is evaluated unless needed."""
     for condition, wanted in reversed(guards):
         branches = (value, otherwise) if wanted else (otherwise, value)
         value = tirx.if_then_else(condition, *branches)
@@ -86,20 +88,20 @@ def within(guards: Sequence[Guard], value: Expr, otherwise: Expr) -> Expr:
 
 
 def total(terms: Sequence[Guarded]) -> Expr:
-    """Return a sum of terms, each inside its conditions."""
+    """A sum of terms, each inside its conditions."""
     value, _ = unrolled(_nested(terms, 0))
     return value
 
 
 def joined(terms: Sequence[Guarded]) -> Guarded:
-    """Return a sum of terms as one term, which counts where any of them does."""
+    """A sum of terms as one term, which counts where any of them does."""
     common = _common_guards(terms)
     value, counts = unrolled(_nested(terms, len(common)))
     return Guarded(common if counts is None else (*common, (counts, True)), value)
 
 
 def either(conditions: Sequence[Expr]) -> Expr:
-    """Return whether any of some conditions holds, as a shallow tree."""
+    """The condition that any of some holds, as a shallow tree."""
     if len(conditions) == 1:
         return conditions[0]
     middle = len(conditions) // 2
@@ -107,29 +109,31 @@ def either(conditions: Sequence[Expr]) -> Expr:
 
 
 def balanced(values: Sequence[Expr]) -> Expr:
-    """Return the sum of some values, as a shallow tree."""
+    """The sum of some values, as a shallow tree."""
     if len(values) == 1:
         return values[0]
+    # A chain would be as deep as it is long, and TVM recurses.
     middle = len(values) // 2
     return balanced(values[:middle]) + balanced(values[middle:])
 
 
 def _common_guards(terms: Sequence[Guarded]) -> tuple[Guard, ...]:
-    """Return the guards that all terms begin with."""
+    """The guards that all terms begin with."""
     first = terms[0].guards
     count = min(len(term.guards) for term in terms)
-    for place, (condition, wanted) in enumerate(first[:count]):
-        others = (term.guards[place] for term in terms)
-        if not all(identity(c) == identity(condition) and w == wanted for c, w in others):
-            return first[:place]
+    for depth, (condition, wanted) in enumerate(first[:count]):
+        guards = (term.guards[depth] for term in terms)
+        if not all(identity(c) == identity(condition) and w == wanted for c, w in guards):
+            return first[:depth]
     return first[:count]
 
 
 def _nested(terms: Sequence[Guarded], depth: int) -> Recursion:
-    """Return a sum inside its conditions from some depth on, and when any term counts.
+    """A sum inside its conditions from some depth on, and the condition that any term counts.
 
-    None stands for always.
+    The condition is None where one always does.
     """
+    # Terms that have no further guards count always here.
     values = [term.value for term in terms if len(term.guards) == depth]
     always = bool(values)
     choices: dict[int, tuple[Expr, dict[bool, list[Guarded]]]] = {}
@@ -138,6 +142,7 @@ def _nested(terms: Sequence[Guarded], depth: int) -> Recursion:
             condition, wanted = term.guards[depth]
             _, ways = choices.setdefault(identity(condition), (condition, {True: [], False: []}))
             ways[wanted].append(term)
+    # All terms have one dtype, so any of them gives that of the zero.
     zero = tirx.const(0.0, dtype_name(terms[0].value.ty)) if choices else None
     cases = []
     for condition, ways in choices.values():
@@ -158,7 +163,7 @@ def _nested(terms: Sequence[Guarded], depth: int) -> Recursion:
 
 
 def chosen(condition: Expr, holds: Sequence[Expr | bool]) -> Expr | None:
-    """Return whether what a condition chooses of two holds; None for always."""
+    """When what a condition chooses of two holds, as a condition; None for always."""
     first, second = holds
     if first is True and second is True:
         return None

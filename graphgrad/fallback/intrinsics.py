@@ -98,7 +98,7 @@ def find(name: str) -> Intrinsic | None:
 
 
 def refusal(name: str) -> str | None:
-    """Return why an operator of TVM has no derivative here, None if nothing is known of it."""
+    """The reason why an operator of TVM has no derivative here, None if nothing is known of it."""
     if name.count(".") > 1:
         return "belongs to one kind of device"
     return _REFUSED.get(name)
@@ -112,8 +112,10 @@ def _define(singular: bool = False, **functions: Partials) -> None:
 def _pow(a: Expr, b: Expr, y: Expr) -> tuple[Expr, Expr | None]:
     """The conventions of `relax.power`: 0 for the exponent where a = 0 ≤ b, and for a at 0⁰."""
     if isinstance(b, tirx.FloatImm):
+        # Of a⁰, 0 · 0⁻¹ would be NaN; of a², a¹ is a itself.
         lower = {0.0: _like(a, 0.0), 2.0: a}.get(float(b.value))
         return b * (tirx.pow(a, b - 1.0) if lower is None else lower), None
+    # Operands are replaced, not results: 0 · 0⁻¹ and 0 · log(0) are NaN.
     at_zero = tirx.EQ(a, _like(a, 0.0))
     exponent = tirx.Select(tirx.all(at_zero, tirx.EQ(b, _like(b, 0.0))), _like(b, 1.0), b)
     base = tirx.Select(tirx.all(at_zero, b >= _like(b, 0.0)), _like(a, 1.0), a)
@@ -122,6 +124,7 @@ def _pow(a: Expr, b: Expr, y: Expr) -> tuple[Expr, Expr | None]:
 
 def _atan2(a: Expr, b: Expr, _: Expr) -> tuple[Expr, Expr]:
     square = a * a + b * b
+    # Both derivatives are 0 at the origin, rather than NaN.
     square = tirx.Select(tirx.EQ(square, _like(a, 0.0)), _like(a, 1.0), square)
     return b / square, -a / square
 
@@ -168,6 +171,7 @@ _define(
 )
 _define(
     singular=True,
+    # Not 1 - x²: near ±1 it would be mostly the rounding error of x².
     acos=lambda x, y: -tirx.rsqrt((1.0 - x) * (1.0 + x)),
     acosh=lambda x, y: tirx.rsqrt(x - 1.0) * tirx.rsqrt(x + 1.0),  # x² would overflow first
     asin=lambda x, y: tirx.rsqrt((1.0 - x) * (1.0 + x)),

@@ -41,7 +41,7 @@ class Kind(Enum):
 def marked(
     kind: Kind, moduli: Sequence[int] = (), digits: Sequence[int] = ()
 ) -> dict[str, str | list[int]]:
-    """Return the attributes of a stage of some kind.
+    """The attributes of a stage of some kind.
 
     Parameters
     ----------
@@ -60,12 +60,12 @@ def marked(
 
 
 def map_stage(shape: Sequence[Any], body: Callable[..., Any], name: str) -> Any:
-    """Return a stage of kind MAP: what `te.compute` returns."""
+    """A stage of kind MAP: what `te.compute` returns."""
     return te.compute(tuple(shape), body, name=name, attrs=marked(Kind.MAP))
 
 
 def stage_over(axes: Sequence[Any], body: Any, name: str, kind: Kind) -> Any:
-    """Return a stage of one output, over given loops in whose variables its body is.
+    """A stage of one output, over given loops in whose variables its body is.
 
     Parameters
     ----------
@@ -80,26 +80,26 @@ def stage_over(axes: Sequence[Any], body: Any, name: str, kind: Kind) -> Any:
 
 
 def iteration(axis: Any, how: int) -> Any:
-    """Return a loop as TVM's stages have it, of its elements or of what it reduces."""
+    """A loop as TVM's stages have it, of its elements or of what it reduces."""
     return tirx.IterVar(tvm.ir.Range.from_min_extent(axis.low, axis.extent), axis.var, how)
 
 
 def copied(tensor: te.Tensor, name: str, shape: Sequence[Any] | None = None) -> te.Tensor:
-    """Return a copy of a tensor, as a stage; of its shape written with other objects, if given."""
+    """A copy of a tensor, as a stage; of its shape written with other objects, if given."""
     return map_stage(tensor.shape if shape is None else shape, lambda *at: tensor[at], name)
 
 
 def kind_of(op: Any) -> Kind | None:
-    """Return the kind of a derived stage; None if it carries none."""
+    """The kind of a derived stage; None if it carries none."""
     attributes = op.attrs if isinstance(op, te.ComputeOp | te.ExternOp) else None
     return Kind(str(attributes[_KIND])) if attributes and _KIND in attributes else None
 
 
 def moduli_of(op: Any) -> tuple[int, ...]:
-    """Return into how many residue classes each dimension of a phase or merge is split."""
+    """The number of residue classes of each dimension of a phase or merge."""
     return tuple(int(modulus) for modulus in op.attrs[_MODULI])
 
 
 def digits_of(op: Any) -> tuple[int, ...]:
-    """Return the residue of each dimension of a phase."""
+    """The residue of each dimension of a phase."""
     return tuple(int(digit) for digit in op.attrs[_DIGITS])

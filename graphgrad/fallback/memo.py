@@ -35,14 +35,15 @@ class Memo(Generic[Made]):
             What it raises is not kept.
         """
         structure = tvm_ffi.convert(list(key))
-        number = tvm_ffi.structural_hash(structure, map_free_vars=True)
-        for known, made in self._made.get(number, []):
+        digest = tvm_ffi.structural_hash(structure, map_free_vars=True)
+        # Structures that differ may have the same hash.
+        for known, made in self._made.get(digest, []):
             if tvm_ffi.structural_equal(known, structure, map_free_vars=True):
                 return made
         made = make()
         if self._count >= self._limit:
             self.clear()
-        self._made.setdefault(number, []).append((structure, made))
+        self._made.setdefault(digest, []).append((structure, made))
         self._count += 1
         return made
 

@@ -71,7 +71,7 @@ class Scatter:
 def scatter_add(
     shape: Sequence[Expr], dtype: str, scatters: Sequence[Scatter], name: str
 ) -> te.Tensor:
-    """Return a tensor of zeros to which values are added, those of each scatter after another's.
+    """A tensor of zeros to which values are added, those of each scatter after another's.
 
     Parameters
     ----------
@@ -89,12 +89,12 @@ def scatter_add(
         (out,) = outputs
         zero = tirx.const(0.0, dtype)
         zeros = _loops(elements, lambda position: tirx.BufferStore(out, zero, position))
-        added = [_loops(scatter.axes, partial(_added, scatter, out)) for scatter in scatters]
-        return sequence(zeros, *added)
+        additions = [_loops(scatter.axes, partial(_added, scatter, out)) for scatter in scatters]
+        return sequence(zeros, *additions)
 
-    read = _tensors([expr for scatter in scatters for expr in scatter.expressions])
+    tensors = _tensors([expr for scatter in scatters for expr in scatter.expressions])
     return te.extern(
-        [tuple(shape)], read, build,
+        [tuple(shape)], tensors, build,
         dtype=[dtype], name=name, tag=_TAG, attrs={**DETECT_ACCESS, **marked(Kind.SCATTER)},
     )  # fmt: skip
 
@@ -103,11 +103,12 @@ def scatters_of(op: Any) -> list[Scatter]:
     """The terms of a scatter stage, read off its loops; nothing for any other stage."""
     if not isinstance(op, te.ExternOp) or op.tag != _TAG:
         return []
+    # The first statement writes the zeros.
     return [_parse_scatter(statement) for statement in list(op.body.seq)[1:]]
 
 
 def separated(op: Any) -> list[te.Tensor] | None:
-    """Return the output of a stage of several scatters as a sum of stages of one; None for others.
+    """The output of a stage of several scatters as a sum of stages of one; None for others.
 
     Made for `graph.rewritten`.
     """
@@ -120,7 +121,7 @@ def separated(op: Any) -> list[te.Tensor] | None:
 
 
 def scatter_into(op: Any) -> te.Tensor:
-    """Return a scatter stage without its zeros: it adds to what its output holds already."""
+    """A scatter stage without its zeros: it adds to what its output holds already."""
     added = list(op.body.seq)[1:]
     return extern_stage(
         op.name, "", op.attrs, op.inputs, op.input_placeholders, op.output_placeholders,
@@ -137,18 +138,19 @@ def _parse_scatter(statement: Any) -> Scatter:
     while isinstance(statement, tirx.IfThenElse):
         guards.append(inline_lets(statement.condition))
         statement = statement.then_case
+    # What is stored is `out[indices] + value`.
     indices = [inline_lets(index) for index in statement.indices]
     return Scatter(axes, indices, inline_lets(statement.value.b), guards)
 
 
 def _inside(scatter: Scatter, shape: Sequence[Expr]) -> Scatter:
-    """Return a scatter that adds nothing outside of a shape."""
+    """A scatter that adds nothing outside of a shape."""
     bounds = _not_among(scatter.guards, _bounds(scatter.indices, shape))
     return replace(scatter, guards=[*scatter.guards, *bounds])
 
 
 def _added(scatter: Scatter, out: Any, position: Sequence[Any]) -> Any:
-    """Return the statement that adds to a buffer at one point of a scatter's loops."""
+    """The statement that adds to a buffer at one point of a scatter's loops."""
     renamed = list(zip([axis.var for axis in scatter.axes], position, strict=True))
     around = [replace(axis, var=var) for axis, var in zip(scatter.axes, position, strict=True)]
 
@@ -168,7 +170,7 @@ def _added(scatter: Scatter, out: Any, position: Sequence[Any]) -> Any:
 
 
 def _loops(axes: Sequence[Axis], body: Callable[[list[Any]], Any]) -> Any:
-    """Return nested serial loops; `body` is given the variables.
+    """Nested serial loops; `body` is given the variables.
 
     The range of a loop may depend on those around it.
     """
@@ -182,17 +184,18 @@ def _loops(axes: Sequence[Axis], body: Callable[[list[Any]], Any]) -> Any:
 
 
 def _negate(condition: Expr) -> Expr:
-    """Return whether a condition fails; TVM writes `not a < b` as `b <= a`, wrongly for NaN."""
+    """Whether a condition fails; TVM writes `not a < b` as `b <= a`, wrongly for NaN."""
     return tirx.if_then_else(condition, tirx.const(False), tirx.const(True))
 
 
 def _bounds(indices: Sequence[Expr], shape: Sequence[Expr]) -> list[Expr]:
-    """Return conditions under which indices that are read from tensors are inside a shape.
+    """Conditions under which indices that are read from tensors are inside a shape.
 
     An index outside made the forward pass read a wrong element; here it would write one.
     """
     analyzer = tvm.sym.Analyzer()
 
+    # A bound that holds whatever is read needs no guard.
     def holds(condition: Expr) -> bool:
         return bool(analyzer.can_prove(transformed(condition, _any_value)))
 
@@ -206,7 +209,7 @@ def _bounds(indices: Sequence[Expr], shape: Sequence[Expr]) -> list[Expr]:
 
 
 def _any_value(node: Expr) -> Expr:
-    """Return a new variable for a load: TVM's analysis fails on some tensors."""
+    """A new variable for a load: TVM's analysis fails on some tensors."""
     return tirx.Var("value", str(node.ty)) if is_load(node) else node
 
 
@@ -215,10 +218,10 @@ def _not_among(known: Sequence[Expr], conditions: Sequence[Expr]) -> list[Expr]:
 
 
 def _tensors(roots: Sequence[Expr]) -> list[te.Tensor]:
-    """Return the tensors that some expressions read, each once."""
-    found: dict[tuple[int, int], te.Tensor] = {}
+    """The tensors that some expressions read, each once."""
+    tensors: dict[tuple[int, int], te.Tensor] = {}
     for node in postorder(*roots):
         if is_load(node):
             tensor = loaded(node)[0]
-            found.setdefault(tensor_key(tensor), tensor)
-    return list(found.values())
+            tensors.setdefault(tensor_key(tensor), tensor)
+    return list(tensors.values())

@@ -36,7 +36,7 @@ _COMPARISONS = {
 
 
 def same(a: Expr, b: Expr) -> bool:
-    """Return whether two expressions, without `Let`, are equal node by node."""
+    """Whether two expressions, without `Let`, are equal node by node."""
     classes = Classes()
     return classes.number(a) == classes.number(b)
 
@@ -53,7 +53,7 @@ class Classes:
         self._alive: list[Expr] = []
 
     def number(self, root: Expr) -> int:
-        """Return the number of an expression."""
+        """The number of an expression."""
         known = self._numbers.get(identity(root))
         if known is not None:
             return known
@@ -62,6 +62,7 @@ class Classes:
                 parts = tuple(self._numbers[identity(part)] for part in below)
                 key = (type(node), *_own(node), *parts)
                 self._numbers[identity(node)] = self._table.setdefault(key, len(self._table))
+                # The identity of a node that is freed may become that of another.
                 self._alive.append(node)
         return self._numbers[identity(root)]
 
@@ -113,7 +114,7 @@ class Merged:
         self.root = numbers[identity(graph[-1][0])]
 
     def graph(self) -> tuple[Expr, Graph]:
-        """Return the expression and its nodes."""
+        """The expression and its nodes."""
         results: list[Expr] = []
         order: Graph = []
         for node, before, parts in zip(self.nodes, self.before, self.parts, strict=True):
@@ -123,11 +124,12 @@ class Merged:
         return results[self.root], order
 
     def _number(self, node: Expr, before: Sequence[Expr], parts: Sequence[int]) -> int:
-        """Return which of the nodes one is; it becomes one if it equals none."""
+        """The number of the node that one equals; it becomes a new one if there is none."""
         key = (type(node), *_own(node), *parts)
         number = self._table.get(key)
         if number is None:
             number = self._table[key] = self._fold_constant_choice(node, parts)
+            # What was folded is among the nodes already.
             if number == len(self.nodes):
                 self.nodes.append(node)
                 self.before.append(before)
@@ -135,7 +137,7 @@ class Merged:
         return number
 
     def _fold_constant_choice(self, node: Expr, parts: Sequence[int]) -> int:
-        """Return which node a comparison or a choice is by constants; a new one for any other."""
+        """The number of what a comparison or choice of constants is; a new one for others."""
         kind = type(node)
         if kind in _COMPARISONS:
             a, b = (self.nodes[part] for part in parts)
@@ -167,8 +169,10 @@ def _own(node: Expr) -> tuple[Any, ...]:
     if kind is tvm.ir.StringImm:
         return (str(node.value),)
     if kind is prim.IntImm or kind is prim.FloatImm:
+        # As text, 0.0 differs from -0.0, and NaN equals NaN.
         return repr(node.value), dtype_name(node.ty)
     if kind is prim.Cast:
         return (dtype_name(node.ty),)
+    # Variables and bindings are equal to themselves alone.
     is_variable = isinstance(node, tvm.ir.Var | prim.Let)
     return (identity(node),) if is_variable else ()

@@ -52,7 +52,7 @@ class _Choice:
 
 
 def read_through(op: Operation, may_be_left_out: Callable[[te.Tensor], bool]) -> Operation:
-    """Return a stage that reads what views show instead of the views.
+    """A stage that reads what views show instead of the views.
 
     A view is a stage whose body is one load, perhaps where integer conditions hold and a constant
     elsewhere: a pad, a slice, a flip, a transposition, a dilation, one side of a concatenation.
@@ -118,51 +118,54 @@ class _Reading:
         tensor, indices = loaded(self.value)
         if not self.may_be_left_out(tensor) or not _may_be_view(tensor):
             return False
+        # TVM's analyzer fails on indices that are read.
         if reads(*indices):
             return False
         axes = [axis.var for axis in tensor.op.axis]
         at = [i.astype(str(v.ty)) for i, v in zip(indices, axes, strict=True)]
         body = inline_lets(tensor.op.body[tensor.value_index])
-        found = self._follow(substituted(body, zip(axes, at, strict=True)))
-        if found is None:
+        followed = self._follow(substituted(body, zip(axes, at, strict=True)))
+        if followed is None:
             return False
-        value, choices = found
+        value, choices = followed
         if is_load(value):
-            target, places = loaded(value)
-            places = [self.analyzer.simplify(place) for place in places]
-            if self._complexity(places, [*self.choices, *choices]) > self._complexity(
+            target, target_indices = loaded(value)
+            target_indices = [self.analyzer.simplify(index) for index in target_indices]
+            # Harder indices would cost more than the view's own gradient does.
+            if self._complexity(target_indices, [*self.choices, *choices]) > self._complexity(
                 [self.analyzer.simplify(i) for i in indices], self.choices
             ):
                 return False
-            value = target(*places)
+            value = target(*target_indices)
         self.value = value
         self.choices += choices
         return True
 
     def _follow(self, body: Expr) -> tuple[Expr, list[_Choice]] | None:
-        """Return the load or the constant that a body is, and its choices; None if neither."""
+        """The load or the constant that a body is, and its choices; None if neither."""
         choices: list[_Choice] = []
         while not is_load(body):
             if isinstance(body, prim.FloatImm):
                 return body, choices
-            parts = choice_of(body)
-            if parts is None or not _is_of_loops(parts[0]):
+            choice = choice_of(body)
+            if choice is None or not _is_of_loops(choice[0]):
                 return None
-            condition = self.analyzer.simplify(parts[0])
+            condition = self.analyzer.simplify(choice[0])
             if isinstance(condition, prim.IntImm):
-                body = parts[1] if condition.value else parts[2]
-            elif isinstance(parts[2], prim.FloatImm):
-                choices.append(_Choice(condition, True, parts[2]))
-                body = parts[1]
-            elif isinstance(parts[1], prim.FloatImm):
-                choices.append(_Choice(condition, False, parts[1]))
-                body = parts[2]
+                body = choice[1] if condition.value else choice[2]
+            elif isinstance(choice[2], prim.FloatImm):
+                choices.append(_Choice(condition, True, choice[2]))
+                body = choice[1]
+            elif isinstance(choice[1], prim.FloatImm):
+                choices.append(_Choice(condition, False, choice[1]))
+                body = choice[2]
             else:
                 return None
         return (body, choices) if all(_is_of_loops(i) for i in loaded(body)[1]) else None
 
     def _complexity(self, indices: Sequence[Expr], choices: Sequence[_Choice]) -> int:
-        """Return how many operations indices contain that are not affine."""
+        """The number of operations in indices that are not affine."""
+        # A dilation divides by its stride only where nothing remains: that counts as affine.
         exact = [part for choice in choices for part in _exact_divisions(choice)]
         return sum(
             not isinstance(node, _AFFINE)
@@ -171,17 +174,18 @@ class _Reading:
         )
 
     def _divides_exactly(self, node: Any, known: Any) -> bool:
-        """Return whether a node divides what a condition says to have no remainder."""
+        """Whether a node divides what a condition says to have no remainder."""
         if not isinstance(node, prim.FloorDiv) or str(node.ty) != str(known.ty):
             return False
         if not self.analyzer.can_prove(tirx.EQ(node.b, known.b)):
             return False
+        # What differs by a multiple of the divisor leaves the same remainder, none.
         difference = tirx.floormod(node.a - known.a, node.b)
         return self.analyzer.can_prove(tirx.EQ(difference, tirx.const(0, str(difference.ty))))
 
 
 def _may_be_view(tensor: te.Tensor) -> bool:
-    """Return whether a tensor is loads and constants, between which integer conditions choose."""
+    """Whether a tensor is loads and constants, between which integer conditions choose."""
     if not isinstance(tensor.op, te.ComputeOp):
         return False
     waiting = [tensor.op.body[tensor.value_index]]
@@ -200,12 +204,12 @@ def _may_be_view(tensor: te.Tensor) -> bool:
 
 
 def _is_of_loops(expr: Expr) -> bool:
-    """Return whether an expression is of integers alone and reads no tensor."""
+    """Whether an expression is of integers alone and reads no tensor."""
     return not contain([expr], lambda node: is_load(node) or is_float(node.ty))
 
 
 def _exact_divisions(choice: _Choice) -> list[Any]:
-    """Return the remainders that a choice says are 0."""
+    """The remainders that a choice says are 0."""
     return [
         part.a
         for part in conjuncts(choice.condition, choice.wanted)

@@ -40,7 +40,8 @@ _CONDITIONAL = tvm.ir.Op.get("prim.if_then_else")
 
 
 def _arguments(call: Expr) -> list[Expr]:
-    """Return the expressions that a call is made of: of a load, the indices."""
+    """The expressions that a call is made of: of a load, the indices."""
+    # The first argument of a load is its tensor, which is no expression.
     arguments = call.args
     return [array_item(arguments, i) for i in range(call.op.same_as(_LOAD), array_size(arguments))]
 
@@ -70,7 +71,7 @@ def tensor_key(tensor: te.Tensor) -> tuple[int, int]:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return a dtype as text; TVM keeps one object of each, and takes long to make it a text."""
+    """A dtype as text; TVM keeps one object of each, and takes long to make it a text."""
     if type(dtype) is not tvm.ir.PrimType:
         return str(dtype)
     known = _DTYPE_NAMES.get(identity(dtype))
@@ -80,38 +81,38 @@ def dtype_name(dtype: Any) -> str:
 
 
 def called(node: Expr) -> str:
-    """Return the name of the operator that a node calls; empty if it is no call."""
+    """The name of the operator that a node calls; empty if it is no call."""
     return str(getattr(node.op, "name", "")) if type(node) is tvm.ir.Call else ""
 
 
 def is_load(node: Expr) -> bool:
-    """Return whether a node reads an element of a tensor."""
+    """Whether a node reads an element of a tensor."""
     return type(node) is tvm.ir.Call and bool(node.op.same_as(_LOAD))
 
 
 def is_conditional(node: Expr) -> bool:
-    """Return whether a node is `if_then_else`, which evaluates one of its branches."""
+    """Whether a node is `if_then_else`, which evaluates one of its branches."""
     return type(node) is tvm.ir.Call and bool(node.op.same_as(_CONDITIONAL))
 
 
 def loaded(node: Expr) -> tuple[te.Tensor, list[Expr]]:
-    """Return the tensor and the indices of a load."""
+    """The tensor and the indices of a load."""
     tensor, *indices = items(node.args)
     return tensor, indices
 
 
 def loaded_tensor(load: Expr) -> te.Tensor:
-    """Return the tensor that a load reads."""
+    """The tensor that a load reads."""
     return array_item(load.args, 0)
 
 
 def items(array: Any) -> list[Any]:
-    """Return an array of TVM's as a list."""
+    """An array of TVM's as a list."""
     return [array_item(array, i) for i in range(array_size(array))]
 
 
 def children(node: Expr) -> Sequence[Expr]:
-    """Return the expressions that a node is made of; for a `Let`, its value and its body.
+    """The expressions that a node is made of; for a `Let`, its value and its body.
 
     Raises
     ------
@@ -128,11 +129,12 @@ def children(node: Expr) -> Sequence[Expr]:
 
 
 def rebuilt(node: Expr, parts: Sequence[Expr], before: Sequence[Expr] | None = None) -> Expr:
-    """Return a node with other `children`; the node itself if they are the same.
+    """A node with other `children`; the node itself if they are the same.
 
     `before` are its children, for callers that have them.
     """
     before = children(node) if before is None else before
+    # By identity: `==` between expressions makes an expression.
     if not before or [*map(identity, before)] == [*map(identity, parts)]:
         return node
     kind = type(node)
@@ -142,23 +144,24 @@ def rebuilt(node: Expr, parts: Sequence[Expr], before: Sequence[Expr] | None = N
         return prim.Let(node.var, *parts)
     if kind is not tvm.ir.Call:
         return kind(*parts)
+    # The parts of a load are its indices; its tensor stays.
     if is_load(node):
         return array_item(node.args, 0)(*parts)
     return tvm.ir.Call(node.op, parts, attrs=node.attrs, span=node.span, ret_ty=node.ty)
 
 
 def choice_of(node: Expr) -> tuple[Expr, Expr, Expr] | None:
-    """Return the condition and both values of a choice, None for any other node."""
+    """The condition and both values of a choice, None for any other node."""
     return tuple(children(node)) if type(node) is prim.Select or is_conditional(node) else None
 
 
 def postorder(*roots: Any, parts: Callable[[Any], Sequence[Any]] = children) -> list[Any]:
-    """Return all nodes under some roots, each once, its parts before it."""
+    """All nodes under some roots, each once, its parts before it."""
     return [node for node, _ in graph_of(roots, parts)]
 
 
 def graph_of(roots: Iterable[Any], parts: Callable[[Any], Sequence[Any]] = children) -> Graph:
-    """Return the nodes of a `postorder`, each with its parts."""
+    """The nodes of a `postorder`, each with its parts."""
     order: Graph = []
     seen: set[int] = set()
     # Of a node whose parts are on top of it, with these; else the node alone.
@@ -179,7 +182,7 @@ def graph_of(roots: Iterable[Any], parts: Callable[[Any], Sequence[Any]] = child
 
 
 def contain(roots: Iterable[Expr], test: Callable[[Expr], bool]) -> bool:
-    """Return whether a node under some roots passes a test."""
+    """Whether a node under some roots passes a test."""
     stack = list(roots)
     seen: set[int] = set()
     while stack:
@@ -193,7 +196,7 @@ def contain(roots: Iterable[Expr], test: Callable[[Expr], bool]) -> bool:
 
 
 def has_more(roots: Iterable[Expr], count: int) -> bool:
-    """Return whether there are more nodes under some roots than a number of them."""
+    """Whether there are more nodes under some roots than `count`."""
     stack = list(roots)
     seen: set[int] = set()
     while stack and len(seen) <= count:
@@ -205,17 +208,17 @@ def has_more(roots: Iterable[Expr], count: int) -> bool:
 
 
 def reads(*roots: Expr) -> bool:
-    """Return whether some expressions read an element of any tensor."""
+    """Whether some expressions read an element of any tensor."""
     return contain(roots, is_load)
 
 
 def depend(roots: Sequence[Expr], variables: Container[int]) -> bool:
-    """Return whether any of some expressions depends on variables, given by their identities."""
+    """Whether any of some expressions depends on variables, given by their identities."""
     return contain(roots, lambda node: identity(node) in variables)
 
 
 def is_tree(graph: Graph) -> bool:
-    """Return whether each node of an expression, but for the leaves, is used once."""
+    """Whether each node of an expression, but for the leaves, is used once."""
     leaves = {identity(node) for node, parts in graph if not parts}
     used = [key for _, parts in graph for key in map(identity, parts) if key not in leaves]
     return len(used) == len(set(used))
@@ -232,6 +235,7 @@ def unrolled(recursion: Recursion) -> Any:
     stack, result = [recursion], None
     while stack:
         try:
+            # A generator that has not begun can be sent None alone.
             stack.append(stack[-1].send(result))
             result = None
         except StopIteration as finished:
@@ -241,7 +245,7 @@ def unrolled(recursion: Recursion) -> Any:
 
 
 def transformed(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """Return `root` with `change` applied to every node, its children first, each node once.
+    """`root` with `change` applied to every node, its children first, each node once.
 
     What is shared in `root` is shared in the result.
     """
@@ -250,7 +254,7 @@ def transformed(root: Expr, change: Callable[[Expr], Expr]) -> Expr:
 
 
 def map_all_nodes(roots: Sequence[Expr], change: Callable[[Expr], Expr]) -> list[Expr]:
-    """Return `roots`, each `transformed`; what they share with one another stays shared, too."""
+    """`roots`, each `transformed`; what they share with one another stays shared, too."""
     results: dict[int, Expr] = {}
     for node, before in graph_of(roots):
         parts = [results[identity(child)] for child in before]
@@ -259,7 +263,7 @@ def map_all_nodes(roots: Sequence[Expr], change: Callable[[Expr], Expr]) -> list
 
 
 def substituted(root: Expr, values: Mapping[Any, Expr] | Iterable[tuple[Any, Expr]]) -> Expr:
-    """Return `root` with variables replaced, all at once.
+    """`root` with variables replaced, all at once.
 
     Parameters
     ----------
@@ -273,7 +277,7 @@ def substituted(root: Expr, values: Mapping[Any, Expr] | Iterable[tuple[Any, Exp
 def substitute_expressions(
     roots: Sequence[Expr], values: Mapping[Any, Expr] | Iterable[tuple[Any, Expr]]
 ) -> list[Expr]:
-    """Return `roots`, each `substituted`; what they share with one another stays shared, too."""
+    """`roots`, each `substituted`; what they share with one another stays shared, too."""
     pairs = values.items() if isinstance(values, Mapping) else values
     table = {identity(var): value for var, value in pairs}
     if not table:
@@ -282,7 +286,7 @@ def substitute_expressions(
 
 
 def inline_lets(root: Expr) -> Expr:
-    """Return `root` with each `Let` variable replaced by its value, as a shared node.
+    """`root` with each `Let` variable replaced by its value, as a shared node.
 
     Raises
     ------
@@ -313,18 +317,20 @@ def inline_lets(root: Expr) -> Expr:
             stack.append((node, True))
             stack.extend((part, False) for part in parts)
             continue
-        done = [results[identity(part)] for part in parts]
+        new_parts = [results[identity(part)] for part in parts]
         if identity(node) in bound:
-            results[identity(node)] = done[0]
+            # A variable: its only part is its value.
+            results[identity(node)] = new_parts[0]
         elif isinstance(node, prim.Let):
-            results[identity(node)] = done[1]
+            # A `Let` is its body: the variable stands for its value there.
+            results[identity(node)] = new_parts[1]
         else:
-            results[identity(node)] = rebuilt(node, done)
+            results[identity(node)] = rebuilt(node, new_parts)
     return results[identity(root)]
 
 
 def excerpt(node: Expr, depth: int = 4) -> str:
-    """Return the top of an expression as text; TVM's own printing would write out all of it."""
+    """The top of an expression as text; TVM's own printing would write out all of it."""
     if isinstance(node, prim.IntImm | prim.FloatImm):
         return str(node.value)
     if isinstance(node, tvm.ir.Var | tvm.ir.StringImm):

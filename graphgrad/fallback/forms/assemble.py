@@ -20,7 +20,7 @@ from .piecewise import affine_pieces
 def assembled(
     tensor: te.Tensor, parts: Sequence[Contribution | te.Tensor], pads: bool = True
 ) -> te.Tensor:
-    """Return the cotangent of a tensor, of its shape and dtype.
+    """The cotangent of a tensor, of its shape and dtype.
 
     Parameters
     ----------

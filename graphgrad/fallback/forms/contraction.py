@@ -67,7 +67,7 @@ def product_at(
     inversion: Inversion,
     element: Sequence[Axis],
 ) -> Product:
-    """Return the product of two loads summed over the points of an inversion.
+    """The product of two loads summed over the points of an inversion.
 
     Parameters
     ----------
@@ -85,17 +85,17 @@ def product_at(
 
 
 def load_of(operand: Expr) -> Expr:
-    """Return the load in an operand."""
+    """The load in an operand."""
     return operand.value if isinstance(operand, prim.Cast) else operand
 
 
 def replace_load(operand: Expr, load: Expr) -> Expr:
-    """Return an operand with another load in it."""
+    """An operand with another load in it."""
     return rebuilt(operand, [load]) if isinstance(operand, prim.Cast) else load
 
 
 def is_affine(product: Product) -> bool:
-    """Return whether all indices of both loads are affine in the loops, whose ranges are fixed."""
+    """Whether all indices of both loads are affine in the loops, whose ranges are fixed."""
     variables = {identity(axis.var) for axis in product.axes}
     ends = [end for axis in product.loops for end in (axis.low, axis.extent)]
     if depend(ends, variables):
@@ -113,7 +113,7 @@ def divisors(product: Product) -> dict[int, int]:
     Only what is split without a rest: the loop's extent is a multiple of the divisor, and nothing
     but a multiple of it is added before the division.
     """
-    found: dict[int, int] = {}
+    by_loop: dict[int, int] = {}
     indices = [i for operand in product.loads for i in loaded(load_of(operand))[1]]
     for node in postorder(*indices):
         if not isinstance(node, prim.FloorDiv | prim.FloorMod):
@@ -121,21 +121,22 @@ def divisors(product: Product) -> dict[int, int]:
         form = coefficients(node.a, product.axes)
         if form is None or not all(isinstance(e, prim.IntImm) for e in (form[1], node.b)):
             continue
+        # Exactly one loop variable, with the coefficient 1.
         if sorted(form[0])[-1:] != [1] or sum(map(abs, form[0])) != 1:
             continue
         number = form[0].index(1)
-        divisor = lcm(found.get(number, 1), int(node.b))
+        divisor = lcm(by_loop.get(number, 1), int(node.b))
         extent = product.axes[number].extent
         if (
             isinstance(extent, prim.IntImm)
             and int(extent) % divisor == int(form[1]) % int(node.b) == 0
         ):
-            found[number] = divisor
-    return found
+            by_loop[number] = divisor
+    return by_loop
 
 
 def split(product: Product, by: Mapping[int, int]) -> Product:
-    """Return a product with some loops replaced by one over quotients and one over digits.
+    """A product with some loops replaced by one over quotients and one over digits.
 
     Parameters
     ----------
@@ -144,21 +145,21 @@ def split(product: Product, by: Mapping[int, int]) -> Product:
         The divisors, each of its loop's extent, by the loops' numbers.
     """
     values = []
-    new: list[list[Axis]] = [[axis] for axis in product.axes]
+    loops: list[list[Axis]] = [[axis] for axis in product.axes]
     for number, divisor in by.items():
         axis = product.axes[number]
         dtype = str(axis.extent.ty)
         zero = tirx.const(0, dtype)
         quotient = Axis(te.var(f"{axis.var.name}_q", dtype), zero, axis.extent // divisor)
         digit = Axis(te.var(f"{axis.var.name}_d", dtype), zero, tirx.const(divisor, dtype))
-        new[number] = [quotient, digit]
+        loops[number] = [quotient, digit]
         values.append((axis.var, quotient.var * divisor + digit.var + axis.low))
     count = len(product.element)
     a, b = (substituted(load, values) for load in product.loads)
     return _simplified(
         Product(
-            [axis for axes in new[:count] for axis in axes],
-            [axis for axes in new[count:] for axis in axes],
+            [axis for axes in loops[:count] for axis in axes],
+            [axis for axes in loops[count:] for axis in axes],
             (a, b),
             [substituted(condition, values) for condition in product.conditions],
         )
@@ -166,7 +167,7 @@ def split(product: Product, by: Mapping[int, int]) -> Product:
 
 
 def emitted(product: Product, name: str, attributes: Any) -> te.Tensor:
-    """Return the stage that computes a product; its conditions, if any, stay around the loads.
+    """The stage that computes a product; its conditions, if any, stay around the loads.
 
     Its indices are affine: they are written out anew, as sums.
     """
@@ -175,7 +176,7 @@ def emitted(product: Product, name: str, attributes: Any) -> te.Tensor:
     def body(*position: Any) -> Expr:
         variables = [*position, *(loop.var for loop in loops)]
 
-        def place(index: Expr) -> Expr:
+        def affine_index(index: Expr) -> Expr:
             form = coefficients(index, product.axes)
             assert form is not None
             return written(*form, variables)
@@ -183,7 +184,9 @@ def emitted(product: Product, name: str, attributes: Any) -> te.Tensor:
         operands = []
         for operand in product.loads:
             tensor, indices = loaded(load_of(operand))
-            operands.append(replace_load(operand, tensor(*(place(index) for index in indices))))
+            operands.append(
+                replace_load(operand, tensor(*(affine_index(index) for index in indices)))
+            )
         value = operands[0] * operands[1]
         if product.conditions:
             zero = tirx.const(0.0, str(value.ty))
@@ -202,8 +205,9 @@ def emitted(product: Product, name: str, attributes: Any) -> te.Tensor:
 
 
 def _reduce_axis(product: Product, axis: Axis) -> Any:
-    """Return a loop to sum over, of the dtype of what it indexes."""
+    """A loop to sum over, of the dtype of what it indexes."""
     dtype = str(axis.var.ty)
+    # The last one found stays: that of the first operand, if the loop indexes it.
     for operand in reversed(product.loads):
         tensor, indices = loaded(load_of(operand))
         for index, extent in zip(indices, tensor.shape, strict=True):
@@ -215,9 +219,10 @@ def _reduce_axis(product: Product, axis: Axis) -> Any:
 
 
 def _simplified(product: Product) -> Product:
-    """Return a product with simple indices, and without loops of one trip and what is provable."""
+    """A product with simple indices, and without loops of one trip and what is provable."""
     single = [axis for axis in product.loops if integer_value(axis.extent) == 1]
     values = [(axis.var, axis.low) for axis in single]
+    # By identity: to compare axes would compare expressions.
     loops = [axis for axis in product.loops if not any(axis is other for other in single)]
     analyzer = analyzer_of([*product.element, *loops])
 

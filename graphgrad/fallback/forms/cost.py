@@ -65,7 +65,7 @@ def body_evaluations(*tensors: te.Tensor) -> list[Work]:
 
 
 def contraction_points(*tensors: te.Tensor) -> int:
-    """Return the body evaluations of all sums of products, the multiply-adds of a gradient.
+    """The body evaluations of all sums of products, the multiply-adds of a gradient.
 
     Those are the stages that reduce and the phases; pads, merges and maps are not among them.
     """
@@ -77,14 +77,14 @@ def contraction_points(*tensors: te.Tensor) -> int:
 
 
 def loop_points(axes: Iterable[Axis]) -> int:
-    """Return how many points some loops have, where a size that is not constant counts as 64."""
+    """The number of points of some loops, where a size that is not constant counts as 64."""
     return prod(_estimate(axis.extent) for axis in axes)
 
 
 def _estimate(extent: Any) -> int:
-    known = integer_value(extent)
-    if known is not None:
-        return known
+    constant = integer_value(extent)
+    if constant is not None:
+        return constant
     sizes = [
         (node, tirx.const(_TYPICAL_SIZE, str(node.ty)))
         for node in postorder(extent)
@@ -108,7 +108,7 @@ def _points(op: Any) -> int:
 
 
 def _stores(statement: Any, op: Any) -> int:
-    """Return how often an extern stage writes, whatever its conditions say."""
+    """The number of times that an extern stage writes, whatever its conditions say."""
     if isinstance(statement, tirx.For):
         return _product([statement.extent], op) * _stores(statement.body, op)
     if isinstance(statement, tirx.SeqStmt):

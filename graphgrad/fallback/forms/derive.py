@@ -57,7 +57,7 @@ _CONTRACTION_POINTS_PER_SCATTER_POINT = 8
 
 
 def derived(contribution: Contribution, pads: bool = True) -> te.Tensor | None:
-    """Return a contribution as a tensor, in the dtype of its terms.
+    """A contribution as a tensor, in the dtype of its terms.
 
     Parameters
     ----------
@@ -93,18 +93,19 @@ class _Derivation:
         is_sum = bool(self.whole.loops)
         self.contribution = _read_at_element(contribution, self.element) if is_sum else contribution
         self.points = loop_points([*self.element, *self.whole.loops])
+        # A scatter also visits each element once, to write its zero.
         self.scattered = scattered + loop_points(self.element)
         self.moduli = moduli_of(contribution, self.whole, self.element)
 
     def result(self) -> te.Tensor | None:
-        """Return the stage, or None if a scatter is better."""
+        """The stage, or None if a scatter is better."""
         part = self.contribution
         terms = part.terms
         if len(terms) == 1 and self.whole.loops:
             inner, outer = self._separate_outer_factor(terms[0])
-            found = self._contraction(inner)
-            if found is not None:
-                return self._scaled(found, outer)
+            stage = self._contraction(inner)
+            if stage is not None:
+                return self._scaled(stage, outer)
         if self.points <= _SUM_POINTS_PER_SCATTER_POINT * self.scattered:
             return gather(self.contribution, self.whole, self.element, self.name)
         classes = self._classes(self.moduli)
@@ -115,36 +116,37 @@ class _Derivation:
         return merged(stages, part.tensor.shape, self.moduli, dtype, self.name)
 
     def _gathered(self, phase: Phase) -> te.Tensor:
-        places = list(zip([axis.var for axis in self.element], phase.position, strict=True))
+        positions = list(zip([axis.var for axis in self.element], phase.position, strict=True))
         here = _replace_terms(
-            self.contribution, lambda exprs: substitute_expressions(exprs, places)
+            self.contribution, lambda exprs: substitute_expressions(exprs, positions)
         )
         return gather(here, phase.inversion, phase.element, f"{self.name}_ph{label(phase.digits)}")
 
     def _classes(self, moduli: Sequence[int]) -> list[Phase]:
-        """Return the phases of some moduli; none if they are too many."""
+        """The phases of some moduli; none if they are too many."""
         if all(modulus == 1 for modulus in moduli):
             variables = [axis.var for axis in self.element]
             return [Phase((0,) * len(moduli), self.element, variables, self.whole)]
         if not is_feasible(moduli):
             return []
-        found = phases(self.contribution, self.element, moduli)
-        return [] if has_too_many_phases(found) else found
+        classes = phases(self.contribution, self.element, moduli)
+        return [] if has_too_many_phases(classes) else classes
 
     def _exceed(self, classes: Sequence[Phase], factor: int) -> bool:
-        """Return whether phases are more work than a scatter."""
+        """Whether phases are more work than a scatter."""
         return sum(phase.points for phase in classes) > factor * self.scattered
 
     # --- contractions
 
     def _separate_outer_factor(self, term: Guarded) -> tuple[Guarded, Guarded | None]:
-        """Return a term as what is summed and what all of a sum is multiplied with, or None."""
+        """A term as what is summed and what all of a sum is multiplied with, or None."""
         value, outer = term.value, []
         while (pair := finite_factors(value)) is not None and self._is_constant(pair[1]):
             value = pair[0]
             outer.append(pair[1])
         _, values = factors(value)
         inner = [value for value in values if not self._is_constant(value)]
+        # A product of two without guards is a contraction as it is: it stays whole.
         if len(inner) > 1 and len(values) + len(term.guards) > 2:
             outer += [value for value in values if self._is_constant(value)]
         else:
@@ -152,6 +154,7 @@ class _Derivation:
         guards = [guard for guard in term.guards if self._is_constant(guard[0])]
         others = [guard for guard in term.guards if not self._is_constant(guard[0])]
         analyzer = analyzer_of(self.element)
+        # Outside of the sum nothing protects them: their loads must be inside their tensors.
         if not (outer or guards) or not all(
             inside(expr, analyzer) for expr in [*outer, *(condition for condition, _ in guards)]
         ):
@@ -163,15 +166,15 @@ class _Derivation:
         )
 
     def _is_constant(self, value: Expr) -> bool:
-        """Return whether a value depends on nothing but the element."""
-        own = {identity(axis.var) for axis in self.contribution.axes}
-        return reads(value) and not depend([value], own)
+        """Whether a value depends on nothing but the element."""
+        loops = {identity(axis.var) for axis in self.contribution.axes}
+        return reads(value) and not depend([value], loops)
 
     def _contraction(self, term: Guarded) -> te.Tensor | None:
-        """Return the sum of a product of two loads; None if it is none, or has too many points."""
+        """The sum of a product of two loads; None if it is none, or has too many points."""
         part = self.contribution
-        own = {identity(axis.var) for axis in self.element}
-        if depend([term.applied()], own):
+        element = {identity(axis.var) for axis in self.element}
+        if depend([term.applied()], element):
             return None
         if term.guards and not self.pads:
             return None  # a guard would become a factor 0
@@ -181,15 +184,17 @@ class _Derivation:
         block = block_read(self.whole, self.element)
         if block is None:
             return self._sum_product(loads)
-        inner = _Derivation(narrowed(part, block), self.pads, self.scattered)
-        stage = inner._sum_product(loads)
+        in_block = _Derivation(narrowed(part, block), self.pads, self.scattered)
+        # Outside the block the gradient is 0: only the block is a sum of products.
+        stage = in_block._sum_product(loads)
         return None if stage is None else placed(stage, block, part.tensor.shape)
 
     def _sum_product(self, loads: tuple[Expr, Expr]) -> te.Tensor | None:
-        """Return the sum of a product of two loads, by phases where that saves points."""
+        """The sum of a product of two loads, by phases where that saves points."""
         part = self.contribution
-        some = worthwhile(part, self.element, self.moduli, self.points)
-        for moduli in [some] if some == self.moduli else [some, self.moduli]:
+        saving = worthwhile(part, self.element, self.moduli, self.points)
+        # Failing the splits that save points, all of them: they decide every remainder.
+        for moduli in [saving] if saving == self.moduli else [saving, self.moduli]:
             classes = self._classes(moduli)
             if not classes or self._exceed(classes, _CONTRACTION_POINTS_PER_SCATTER_POINT):
                 continue
@@ -203,7 +208,7 @@ class _Derivation:
         return None
 
     def _scaled(self, stage: te.Tensor, outer: Guarded | None) -> te.Tensor:
-        """Return a sum multiplied with what depends on its element only."""
+        """A sum multiplied with what depends on its element only."""
         if outer is None:
             return stage
         variables = [axis.var for axis in self.element]
@@ -229,7 +234,7 @@ class _Derivation:
 
 
 def _add_operand_loops(contribution: Contribution) -> Contribution:
-    """Return a contribution with further loops over indices of its operands, in their ranges.
+    """A contribution with further loops over indices of its operands, in their ranges.
 
     What an operand is read at under the conditions is inside it. An index that stands for a
     quotient, as the position in the data of a transposed convolution, has no other bound.
@@ -255,7 +260,7 @@ def _add_operand_loops(contribution: Contribution) -> Contribution:
 
 
 def _read_at_element(contribution: Contribution, element: Sequence[Axis]) -> Contribution:
-    """Return a contribution whose terms read at the element itself where they read at its indices.
+    """A contribution whose terms read at the element itself where they read at its indices.
 
     What is read there is the same at all points that are summed.
     """
@@ -276,12 +281,13 @@ def _read_at_element(contribution: Contribution, element: Sequence[Axis]) -> Con
 def _replace_terms(
     contribution: Contribution, change: Callable[[list[Expr]], list[Expr]]
 ) -> Contribution:
-    """Return a contribution with the expressions of its terms changed, all at once.
+    """A contribution with the expressions of its terms changed, all at once.
 
     So what the terms share stays shared.
     """
     terms = contribution.terms
     changed = iter(change([e for t in terms for e in (*(c for c, _ in t.guards), t.value)]))
+    # Taken in the order in which they were given: guards first, then the value.
     terms = [
         Guarded(tuple((next(changed), wanted) for _, wanted in term.guards), next(changed))
         for term in terms

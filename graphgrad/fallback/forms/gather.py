@@ -16,7 +16,7 @@ from ..kinds import Kind, iteration, stage_over
 def gather(
     contribution: Contribution, inversion: Inversion, element: Sequence[Axis], name: str
 ) -> te.Tensor:
-    """Return a stage whose elements are sums over the points that read them.
+    """A stage whose elements are sums over the points that read them.
 
     Parameters
     ----------

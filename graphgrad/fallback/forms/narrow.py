@@ -29,7 +29,7 @@ class Block:
 
 
 def block_read(inversion: Inversion, element: Sequence[Axis]) -> Block | None:
-    """Return the block outside which the guards of an inversion let no element pass.
+    """The block outside which the guards of an inversion let no element pass.
 
     None if that is nearly the whole tensor, or its shape is not constant.
     """
@@ -39,27 +39,31 @@ def block_read(inversion: Inversion, element: Sequence[Axis]) -> Block | None:
     axes = [*element, *inversion.loops]
     for guard in inversion.guards:
         for form in nonnegative_expressions(guard):
-            found = coefficients(form, axes) if form is not None else None
-            if found is None or not isinstance(found[1], prim.IntImm):
+            affine = coefficients(form, axes) if form is not None else None
+            if affine is None or not isinstance(affine[1], prim.IntImm):
                 continue
-            numbers = [number for number, factor in enumerate(found[0]) if factor]
-            if len(numbers) != 1 or numbers[0] >= len(element):
+            dimensions = [dimension for dimension, factor in enumerate(affine[0]) if factor]
+            # Only a bound on one dimension alone is an edge of a block.
+            if len(dimensions) != 1 or dimensions[0] >= len(element):
                 continue
-            (number,) = numbers
-            edge = -int(found[1]) / found[0][number]
-            if found[0][number] > 0:
-                block.first[number] = max(block.first[number], ceil(edge))
+            (dimension,) = dimensions
+            # factor · x + rest ≥ 0 bounds x from below for a positive factor, else from above.
+            edge = -int(affine[1]) / affine[0][dimension]
+            if affine[0][dimension] > 0:
+                block.first[dimension] = max(block.first[dimension], ceil(edge))
             else:
-                block.last[number] = min(block.last[number], floor(edge))
+                block.last[dimension] = min(block.last[dimension], floor(edge))
     sizes = [last - first + 1 for first, last in zip(block.first, block.last, strict=True)]
-    whole = prod(int(axis.extent) for axis in element)
+    elements = prod(int(axis.extent) for axis in element)
     return (
-        block if min(sizes, default=0) > 0 and prod(sizes) <= _MAX_BLOCK_FRACTION * whole else None
+        block
+        if min(sizes, default=0) > 0 and prod(sizes) <= _MAX_BLOCK_FRACTION * elements
+        else None
     )
 
 
 def narrowed(contribution: Contribution, block: Block) -> Contribution:
-    """Return a contribution to a tensor that is only a block of the one that is read."""
+    """A contribution to a tensor that is only a block of the one that is read."""
     tensor = contribution.tensor
     shape = [
         tirx.const(last - first + 1, str(extent.ty))
@@ -75,17 +79,17 @@ def narrowed(contribution: Contribution, block: Block) -> Contribution:
 
 
 def placed(stage: te.Tensor, block: Block, shape: Sequence[Expr]) -> te.Tensor:
-    """Return a tensor of some shape with a block in it, and zeros elsewhere."""
+    """A tensor of some shape with a block in it, and zeros elsewhere."""
 
     def body(*position: Any) -> Expr:
         conditions = []
-        for place, first, last, extent in zip(
+        for index, first, last, extent in zip(
             position, block.first, block.last, shape, strict=True
         ):
             if first > 0:
-                conditions.append(place >= first)
+                conditions.append(index >= first)
             if last < int(extent) - 1:
-                conditions.append(place <= last)
+                conditions.append(index <= last)
         value = stage(*(p - f if f else p for p, f in zip(position, block.first, strict=True)))
         return tirx.if_then_else(tirx.all(*conditions), value, tirx.const(0.0, str(stage.dtype)))
 

@@ -22,7 +22,7 @@ def contraction(
     name: str,
     pads: bool,
 ) -> te.Tensor | None:
-    """Return the tensor whose phases are some products; None if they are not affine.
+    """The tensor whose phases are some products; None if they are not affine.
 
     Parameters
     ----------
@@ -46,38 +46,40 @@ def contraction(
         (part,) = parts.values()
         kind = Kind.REDUCE if part.conditions else Kind.CONTRACTION
         return _fold_dimensions(emitted(part, name, marked(kind)), by, shape)
-    inner = _spread(moduli, by, 1)
+    loop_moduli = _spread(moduli, by, 1)
     stages: dict[Digits, te.Tensor] = {}
     for digits, part in parts.items():
         kind = Kind.REDUCE if part.conditions else Kind.PHASE
-        places = _spread(digits, by, 0)
-        attributes = marked(kind, inner, places)
-        stages[places] = emitted(part, f"{name}_ph{label(digits)}", attributes)
+        loop_digits = _spread(digits, by, 0)
+        attributes = marked(kind, loop_moduli, loop_digits)
+        stages[loop_digits] = emitted(part, f"{name}_ph{label(digits)}", attributes)
     extents: list[Expr] = []
     for number, extent in enumerate(shape):
+        # A divided dimension is two here, one of quotients and one of digits.
         extents += [extent // by[number], by[number]] if number in by else [extent]
     dtype = str(next(iter(stages.values())).dtype)
-    return _fold_dimensions(merged(stages, extents, inner, dtype, name), by, shape)
+    return _fold_dimensions(merged(stages, extents, loop_moduli, dtype, name), by, shape)
 
 
 def _quotients(products: Mapping[Digits, Product], moduli: Sequence[int]) -> dict[int, int]:
-    """Return by what the tensor's dimensions are divided in any phase, but for those split."""
-    found: dict[int, int] = {}
+    """The divisors of the tensor's dimensions in any phase, but for those split by `moduli`."""
+    quotients: dict[int, int] = {}
     for product in products.values():
         for number, divisor in divisors(product).items():
+            # Higher numbers are loops of the sum; a dimension that is split into phases stays one.
             if number < len(moduli) and moduli[number] == 1:
-                found[number] = lcm(found.get(number, 1), divisor)
-    return dict(sorted(found.items()))
+                quotients[number] = lcm(quotients.get(number, 1), divisor)
+    return dict(sorted(quotients.items()))
 
 
 def _split_product(product: Product, by: Mapping[int, int]) -> Product:
-    """Return a product with those dimensions, and its loops, as quotients and digits."""
+    """A product with those dimensions, and its loops, as quotients and digits."""
     loops = {n: d for n, d in divisors(product).items() if n >= len(product.element)}
     return split(product, {**by, **loops}) if by or loops else product
 
 
 def _spread(values: Sequence[int], by: Mapping[int, int], digit: int) -> tuple[int, ...]:
-    """Return values per dimension as values per loop, where some dimensions are two loops."""
+    """Values per dimension as values per loop, where some dimensions are two loops."""
     return tuple(
         item
         for number, value in enumerate(values)
@@ -86,19 +88,19 @@ def _spread(values: Sequence[int], by: Mapping[int, int], digit: int) -> tuple[i
 
 
 def _fold_dimensions(stage: te.Tensor, by: Mapping[int, int], shape: Sequence[Expr]) -> te.Tensor:
-    """Return a tensor of some shape from one with dimensions as quotients and digits."""
+    """A tensor of some shape from one with dimensions as quotients and digits."""
     if not by:
         return stage
 
     def body(*position: Any) -> Expr:
-        places: list[Expr] = []
-        for number, place in enumerate(position):
+        indices: list[Expr] = []
+        for number, index in enumerate(position):
             divisor = by.get(number)
             if divisor is None:
-                places.append(place)
+                indices.append(index)
             else:
-                places += [tirx.floordiv(place, divisor), tirx.floormod(place, divisor)]
-        return stage(*places)
+                indices += [tirx.floordiv(index, divisor), tirx.floormod(index, divisor)]
+        return stage(*indices)
 
     name = f"{stage.op.name}_fold_dimensions"
     return te.compute(tuple(shape), body, name=name, attrs=marked(Kind.MAP))

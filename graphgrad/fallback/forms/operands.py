@@ -45,7 +45,7 @@ class _Factor:
 def operands(
     term: Guarded, axes: Sequence[Axis], conditions: Sequence[Expr], name: str
 ) -> tuple[Expr, Expr] | None:
-    """Return two loads whose product is a term; None if it is no product of two such things.
+    """Two loads whose product is a term; None if it is no product of two such things.
 
     Parameters
     ----------
@@ -66,14 +66,14 @@ def operands(
 
 
 def is_operand(value: Expr) -> bool:
-    """Return whether a value is a load, or one in a wider float, at indices that read nothing."""
+    """Whether a value is a load, or one in a wider float, at indices that read nothing."""
     if isinstance(value, prim.Cast) and is_float(value.value.ty):
         value = value.value
     return is_load(value) and is_float(value.ty) and not reads(*loaded(value)[1])
 
 
 def inside(value: Expr, analyzer: Any) -> bool:
-    """Return whether all loads of a value are provably inside their tensors."""
+    """Whether all loads of a value are provably inside their tensors."""
     loads = [node for node in postorder(value) if is_load(node)]
     if reads(*(index for load in loads for index in loaded(load)[1])):
         return False  # TVM's analysis does not take an index that is read
@@ -95,43 +95,49 @@ class _Term:
         self.made = 0
 
     def operands(self, term: Guarded) -> tuple[Expr, Expr] | None:
-        """Return the two operands of a term, or None."""
+        """The two operands of a term, None if it is no product of two."""
         _, values = factors(term.value)
-        found = [_Factor(value, None, self._needs(value)) for value in values]
-        found += [_Factor(None, guard, self._needs(guard[0])) for guard in term.guards]
-        groups = self._grouped(found)
+        parts = [_Factor(value, None, self._needs(value)) for value in values]
+        parts += [_Factor(None, guard, self._needs(guard[0])) for guard in term.guards]
+        groups = self._grouped(parts)
         if groups is None:
             return None
         loads = [
-            self._as_load(group, frozenset().union(*(f.needs for f in found))) for group in groups
+            self._as_load(group, frozenset().union(*(f.needs for f in parts))) for group in groups
         ]
         if loads[0] is None or loads[1] is None:
             return None
         return loads[0], loads[1]
 
     def _grouped(self, found: Sequence[_Factor]) -> tuple[list[_Factor], list[_Factor]] | None:
-        """Return the factors in two groups, those of each varying with loops of one of them."""
+        """The factors in two groups, those of each varying with loops of one of them."""
+        # Two are the operands, whatever they vary with.
         if len(found) == 2:
             return [found[0]], [found[1]]
-        sets = list(dict.fromkeys(factor.needs for factor in found))
-        widest = [s for s in sets if not any(s < other for other in sets)]
-        if len(widest) == 1:
+        loop_sets = list(dict.fromkeys(factor.needs for factor in found))
+        widest_sets = [
+            loops for loops in loop_sets if not any(loops < other for other in loop_sets)
+        ]
+        if len(widest_sets) == 1:
             # One factor varies with all loops: the others are one operand if one spans them.
-            if sum(factor.needs == widest[0] for factor in found) != 1:
+            if sum(factor.needs == widest_sets[0] for factor in found) != 1:
                 return None
-            rest = [s for s in sets if s != widest[0]]
-            widest += [s for s in rest if all(other <= s for other in rest)]
-        if len(widest) != 2:
+            narrower = [loops for loops in loop_sets if loops != widest_sets[0]]
+            widest_sets += [
+                loops for loops in narrower if all(other <= loops for other in narrower)
+            ]
+        if len(widest_sets) != 2:
             return None
-        ordered = sorted(widest, key=self._size)
-        groups: dict[frozenset[int], list[_Factor]] = {s: [] for s in widest}
+        # A factor that fits both goes where the stage has fewer points.
+        ordered = sorted(widest_sets, key=self._size)
+        groups: dict[frozenset[int], list[_Factor]] = {loops: [] for loops in widest_sets}
         for factor in found:
-            fitting = [s for s in ordered if factor.needs <= s]
+            fitting = [loops for loops in ordered if factor.needs <= loops]
             groups[factor.needs if factor.needs in groups else fitting[0]].append(factor)
-        return groups[widest[0]], groups[widest[1]]
+        return groups[widest_sets[0]], groups[widest_sets[1]]
 
     def _as_load(self, group: Sequence[_Factor], every: frozenset[int]) -> Expr | None:
-        """Return the product of a group as a load: its only factor, or an element of a stage.
+        """The product of a group as a load: its only factor, or an element of a stage.
 
         None if it varies with all loops that matter: a stage would compute it no less often.
         """
@@ -147,23 +153,24 @@ class _Term:
         return self._mapped(Guarded(tuple(guards), product(values)), sorted(needs))
 
     def _mapped(self, term: Guarded, needs: Sequence[int]) -> Expr | None:
-        """Return an element of a stage that computes a term once for each point of some loops."""
-        own = [c for c in self.conditions if self._needs(c) <= set(needs)]
-        value = Guarded((*((c, True) for c in own), *term.guards), term.value).applied()
+        """An element of a stage that computes a term once for each point of some loops."""
+        own_conditions = [c for c in self.conditions if self._needs(c) <= set(needs)]
+        value = Guarded((*((c, True) for c in own_conditions), *term.guards), term.value).applied()
         axes = [self.axes[i] for i in needs]
-        if self.conditions and not self._is_safe(value, own):
+        # The stage is computed also where other conditions fail: its loads must be inside there.
+        if self.conditions and not self._is_safe(value, own_conditions):
             return None
         if any(self._needs(end) for axis in axes for end in (axis.low, axis.extent)):
             return None  # a loop inside another's bounds is no dimension of a tensor
         self.made += 1
 
         def body(*position: Any) -> Expr:
-            places = [p + axis.low for p, axis in zip(position, axes, strict=True)]
+            positions = [p + axis.low for p, axis in zip(position, axes, strict=True)]
             around = [
                 Axis(p, tirx.const(0, str(p.ty)), axis.extent)
                 for p, axis in zip(position, axes, strict=True)
             ]
-            here = substituted(value, zip([axis.var for axis in axes], places, strict=True))
+            here = substituted(value, zip([axis.var for axis in axes], positions, strict=True))
             return shared(here, axes=around)
 
         stage = te.compute(
@@ -175,7 +182,7 @@ class _Term:
         return stage(*(axis.var - axis.low for axis in axes))
 
     def _is_safe(self, value: Expr, conditions: Sequence[Expr]) -> bool:
-        """Return whether a value may be computed at every point that meets some conditions."""
+        """Whether a value may be computed at every point that meets some conditions."""
         analyzer = analyzer_of(self.axes)
         if not conditions:
             return inside(value, analyzer)

@@ -43,10 +43,11 @@ class _Range:
         return self.low < self.first or self.high > self.last
 
     def merged(self, other: _Range) -> _Range | None:
-        """Return a range that serves both, None if they count differently where both are read."""
+        """A range that serves both, None if they count differently where both are read."""
         first, last = max(self.first, other.first), min(self.last, other.last)
-        for one in (self, other):
-            if max(one.first, one.low) < first or min(one.last, one.high) > last:
+        for read in (self, other):
+            # What is read of a tensor and counts must count in the merged range.
+            if max(read.first, read.low) < first or min(read.last, read.high) > last:
                 return None
         return _Range(min(self.low, other.low), max(self.high, other.high), first, last)
 
@@ -68,7 +69,7 @@ class _Pad:
         merged: _Ranges = []
         for own, other in zip(self.ranges, ranges, strict=True):
             if own is None or other is None:
-                if any(one is not None and one.has_border for one in (own, other)):
+                if any(span is not None and span.has_border for span in (own, other)):
                     return False
                 merged.append(None)
                 continue
@@ -81,7 +82,7 @@ class _Pad:
 
 
 def padded(products: Sequence[Product]) -> list[Product]:
-    """Return products without conditions where borders of zeros can stand for them.
+    """Products without conditions where borders of zeros can stand for them.
 
     Parameters
     ----------
@@ -102,9 +103,10 @@ def padded(products: Sequence[Product]) -> list[Product]:
             continue
         tensors = [loaded(load_of(load))[0] for load in product.loads]
         chosen.append([_pad(pads, t, r) for t, r in zip(tensors, ranges, strict=True)])
+    # Only now is each pad complete: a later product may have made it grow.
     return [
-        product if found is None else _reading(product, found)
-        for product, found in zip(products, chosen, strict=True)
+        product if product_pads is None else _reading(product, product_pads)
+        for product, product_pads in zip(products, chosen, strict=True)
     ]
 
 
@@ -125,17 +127,19 @@ class _Reads:
         ]
         if any(form is None or not self._limits(form) for form in forms):
             return None
-        found: tuple[_Ranges, _Ranges] = ([], [])
+        result: tuple[_Ranges, _Ranges] = ([], [])
         for load, indices in enumerate(self.indices):
             for dimension in range(len(indices)):
                 of_dimension = self._range(load, dimension)
+                # A dimension of no constant range gets no border: it must be read inside.
                 if of_dimension is None and not self._is_inside(load, dimension):
                     return None
-                found[load].append(of_dimension)
-        return found
+                result[load].append(of_dimension)
+        return result
 
     def _limits(self, form: Expr) -> bool:
         """Note a condition `form ≥ 0` as a limit of an index; return whether it is one."""
+        # The smaller tensor first: its border costs less.
         for load in sorted(range(2), key=lambda number: _size(self.tensors[number])):
             for dimension, index in enumerate(self.indices[load]):
                 limit = _limit(form, index, self.product.axes)
@@ -146,7 +150,7 @@ class _Reads:
         return False
 
     def _is_inside(self, load: int, dimension: int) -> bool:
-        """Return whether a dimension of any size is read inside it at all points."""
+        """Whether a dimension of any size is read inside it at all points."""
         index, extent = self.indices[load][dimension], self.tensors[load].shape[dimension]
         return (
             (load, dimension) not in self.limits
@@ -175,31 +179,35 @@ class _Reads:
 
 
 def _limit(form: Expr, index: Expr, axes: Sequence[Axis]) -> tuple[int, int] | None:
-    """Return the range of an index in which `form` is at least 0; None if there is none."""
-    one, other = coefficients(form, axes), coefficients(index, axes)
-    if one is None or other is None:
+    """The range of an index in which `form` is at least 0; None if there is none."""
+    of_form, of_index = coefficients(form, axes), coefficients(index, axes)
+    if of_form is None or of_index is None:
         return None
+    # The condition bounds the index only if their coefficients are proportional.
     ratios = {
-        Fraction(b, a) if a else None for a, b in zip(one[0], other[0], strict=True) if a or b
+        Fraction(b, a) if a else None
+        for a, b in zip(of_form[0], of_index[0], strict=True)
+        if a or b
     }
     ratio = ratios.pop() if len(ratios) == 1 else None
+    # It is a condition on other loops, too, or not on this index.
     if not ratio:
         return None
     # form = (index - rest of index) / ratio + rest of form
     if ratio.denominator == 1:
-        end = tvm.sym.Analyzer().simplify(other[1] - one[1] * ratio.numerator)
+        end = tvm.sym.Analyzer().simplify(of_index[1] - of_form[1] * ratio.numerator)
         edge = Fraction(int(end)) if isinstance(end, prim.IntImm) else None
     else:
-        constant = isinstance(one[1], prim.IntImm) and isinstance(other[1], prim.IntImm)
-        edge = int(other[1]) - ratio * int(one[1]) if constant else None
+        constant = isinstance(of_form[1], prim.IntImm) and isinstance(of_index[1], prim.IntImm)
+        edge = int(of_index[1]) - ratio * int(of_form[1]) if constant else None
     if edge is None:
         return None
     return (ceil(edge), _HIGHEST) if ratio > 0 else (_LOWEST, floor(edge))
 
 
 def _pad(pads: list[_Pad], tensor: te.Tensor, ranges: _Ranges) -> _Pad | None:
-    """Return a pad that serves some reads, one of `pads` if possible; None if they need none."""
-    if not any(one is not None and one.has_border for one in ranges):
+    """A pad that serves some reads, one of `pads` if possible; None if they need none."""
+    if not any(span is not None and span.has_border for span in ranges):
         return None
     for pad in pads:
         if tensor_key(pad.tensor) == tensor_key(tensor) and pad.absorb(ranges):
@@ -209,7 +217,7 @@ def _pad(pads: list[_Pad], tensor: te.Tensor, ranges: _Ranges) -> _Pad | None:
 
 
 def _reading(product: Product, pads: Sequence[_Pad | None]) -> Product:
-    """Return a product whose loads are from tensors with borders."""
+    """A product whose loads are from tensors with borders."""
     analyzer = analyzer_of(product.axes)
     operands = []
     for operand, pad in zip(product.loads, pads, strict=True):
@@ -219,8 +227,10 @@ def _reading(product: Product, pads: Sequence[_Pad | None]) -> Product:
             if pad.stage is None:
                 pad.stage = _stage(pad)
             indices = [
-                analyzer.simplify(index - one.low) if one is not None and one.has_border else index
-                for index, one in zip(loaded(load_of(operand))[1], pad.ranges, strict=True)
+                analyzer.simplify(index - span.low)
+                if span is not None and span.has_border
+                else index
+                for index, span in zip(loaded(load_of(operand))[1], pad.ranges, strict=True)
             ]
             operands.append(replace_load(operand, pad.stage(*indices)))
     return replace(product, loads=(operands[0], operands[1]), conditions=[])
@@ -228,26 +238,28 @@ def _reading(product: Product, pads: Sequence[_Pad | None]) -> Product:
 
 def _stage(pad: _Pad) -> te.Tensor:
     tensor = pad.tensor
-    borders = [(d, one) for d, one in enumerate(pad.ranges) if one is not None and one.has_border]
+    borders = [
+        (d, span) for d, span in enumerate(pad.ranges) if span is not None and span.has_border
+    ]
     shape = list(tensor.shape)
     for d, border in borders:
         shape[d] = tirx.const(border.high - border.low + 1, str(shape[d].ty))
 
     def body(*position: Any) -> Expr:
-        places = list(position)
+        indices = list(position)
         conditions = []
         for d, border in borders:
-            places[d] = position[d] + border.low
+            indices[d] = position[d] + border.low
             if border.low < border.first:
-                conditions.append(places[d] >= border.first)
+                conditions.append(indices[d] >= border.first)
             if border.high > border.last:
-                conditions.append(places[d] <= border.last)
+                conditions.append(indices[d] <= border.last)
         zero = tirx.const(0.0, str(tensor.dtype))
-        return tirx.if_then_else(tirx.all(*conditions), tensor(*places), zero)
+        return tirx.if_then_else(tirx.all(*conditions), tensor(*indices), zero)
 
     return te.compute(tuple(shape), body, name=f"{tensor.op.name}_pad", attrs=marked(Kind.PAD))
 
 
 def _size(tensor: te.Tensor) -> float:
-    """Return the number of elements as far as it is known."""
+    """The number of elements as far as it is known."""
     return prod(int(extent) for extent in tensor.shape if isinstance(extent, prim.IntImm))

@@ -42,7 +42,7 @@ class _Piece:
 
 
 def affine_pieces(contribution: Contribution) -> list[Contribution]:
-    """Return contributions with affine indices that are, together, a given one.
+    """Contributions with affine indices that are, together, a given one.
 
     Parameters
     ----------
@@ -59,12 +59,13 @@ def affine_pieces(contribution: Contribution) -> list[Contribution]:
         contribution.indices, lambda node: is_float(node.ty) or _is_choice(node, variables)
     ):
         return [contribution]
+    # TVM's analyzer fails on indices that are read.
     if reads(*contribution.indices):
         return [contribution]
     indices = [replace_float_arithmetic(index, contribution.axes) for index in contribution.indices]
-    whole = hoisted(contribution)
-    waiting = [_Piece(whole.axes, indices, whole.conditions)]
-    done: list[_Piece] = []
+    base = hoisted(contribution)
+    waiting = [_Piece(base.axes, indices, base.conditions)]
+    finished: list[_Piece] = []
     try:
         while waiting:
             piece = _simplified(waiting.pop())
@@ -74,17 +75,20 @@ def affine_pieces(contribution: Contribution) -> list[Contribution]:
             waiting += parts
             if not parts:
                 _check_affine(piece)
-                done.append(piece)
-            if len(waiting) + len(done) > _MAX_PIECES:
+                finished.append(piece)
+            if len(waiting) + len(finished) > _MAX_PIECES:
                 return [contribution]
     except NotAffineError:
         return [contribution]
-    pieces = [replace(whole, axes=p.axes, indices=p.indices, conditions=p.conditions) for p in done]
+    pieces = [
+        replace(base, axes=p.axes, indices=p.indices, conditions=p.conditions) for p in finished
+    ]
+    # If no piece has a point, the given one adds nothing, either.
     return pieces or [contribution]
 
 
 def _is_choice(node: Expr, variables: set[int]) -> bool:
-    """Return whether a node is one of several integers, by the values of some variables."""
+    """Whether a node is one of several integers, by the values of some variables."""
     chooses = type(node) in (prim.Min, prim.Max) or choice_of(node) is not None
     return chooses and not is_float(node.ty) and depend([node], variables)
 
@@ -96,7 +100,7 @@ def _check_affine(piece: _Piece) -> None:
 
 
 def _simplified(piece: _Piece) -> _Piece | None:
-    """Return a piece with simple indices and narrow loops; None if it has no points."""
+    """A piece with simple indices and narrow loops; None if it has no points."""
     axes, conditions = _narrowed(piece)
     if any(is_false(condition) for condition in conditions):
         return None
@@ -110,7 +114,7 @@ def _simplified(piece: _Piece) -> _Piece | None:
 
 
 def _narrowed(piece: _Piece) -> tuple[list[Axis], list[Expr]]:
-    """Return the loops of a piece within the bounds that conditions are, and other conditions."""
+    """The loops of a piece within the bounds that conditions are, and other conditions."""
     analyzer = analyzer_of(piece.axes)
     system = LinearSystem(piece.axes)
     fixed = [
@@ -118,13 +122,15 @@ def _narrowed(piece: _Piece) -> tuple[list[Axis], list[Expr]]:
         for axis in piece.axes
     ]
     conditions = []
-    for whole in piece.conditions:
-        for condition in conjuncts(analyzer.simplify(whole)):
+    for conjunction in piece.conditions:
+        for condition in conjuncts(analyzer.simplify(conjunction)):
             form = _bound_of_axis(system, condition)
+            # A range that is not constant stays as it is, with the condition beside it.
             if form is not None and fixed[polynomial.unknowns_of(form)[0]]:
                 narrowed(system, form)
             elif not is_true(condition):
                 conditions.append(condition)
+    # Behind the axes, a system has unknowns for the parts of divisions.
     axes = [
         Axis(axis.var, _like(axis, unknown.low), _like(axis, unknown.extent)) if is_fixed else axis
         for axis, unknown, is_fixed in zip(piece.axes, system.unknowns, fixed, strict=False)
@@ -133,7 +139,7 @@ def _narrowed(piece: _Piece) -> tuple[list[Axis], list[Expr]]:
 
 
 def _bound_of_axis(system: LinearSystem, condition: Expr) -> polynomial.Form | None:
-    """Return the form that is ≥ 0 where a condition holds, if it is one loop's by constants."""
+    """The form that is ≥ 0 where a condition holds, if it is one loop's by constants."""
     try:
         form = nonnegative_form(system, condition)
     except NotAffineError:
@@ -149,7 +155,7 @@ def _like(axis: Axis, bound: polynomial.Form) -> Expr:
 
 
 def _split(piece: _Piece) -> list[_Piece]:
-    """Return the pieces that the first choice in the indices splits one into; none if none."""
+    """The pieces that the first choice in the indices splits one into; none if there is none."""
     variables = {identity(axis.var) for axis in piece.axes}
     choice = next((n for n in postorder(*piece.indices) if _is_choice(n, variables)), None)
     if choice is None:
@@ -160,6 +166,7 @@ def _split(piece: _Piece) -> list[_Piece]:
     else:
         atom = _atom(choice.condition if isinstance(choice, prim.Select) else choice.args[0])
     if isinstance(atom, prim.EQ | prim.NE):
+        # a ≠ b is no range, but a < b and a > b are.
         equal = isinstance(atom, prim.EQ)
         cases = [(prim.EQ, equal), (prim.LT, not equal), (prim.GT, not equal)]
     else:
@@ -175,7 +182,7 @@ def _split(piece: _Piece) -> list[_Piece]:
 
 
 def _atom(condition: Expr) -> Any:
-    """Return a comparison of integers that a condition is made of.
+    """A comparison of integers that a condition is made of.
 
     Raises
     ------
@@ -189,7 +196,7 @@ def _atom(condition: Expr) -> Any:
 
 
 def _decide_choice(index: Expr, choice: Expr, atom: Any, holds: bool) -> Expr:
-    """Return an index where a comparison is known to hold, or not to."""
+    """An index where a comparison is known to hold, or not to."""
 
     def change(node: Expr) -> Expr:
         if identity(node) == identity(choice) and isinstance(node, prim.Min | prim.Max):

@@ -66,7 +66,7 @@ class Phase:
 def moduli_of(
     contribution: Contribution, inversion: Inversion, element: Sequence[Axis]
 ) -> list[int]:
-    """Return, for each dimension, a modulus by which it may pay to split it.
+    """A modulus for each dimension, by which it may pay to split it.
 
     It decides all remainders in the inversion. Where a point has conditions, it is a multiple of
     the strides of the index as well: loops along another axis have no remainders, and visit points
@@ -86,6 +86,7 @@ def moduli_of(
         if form is None:
             continue
         for number, factor in enumerate(form[0]):
+            # factor · x modulo the divisor depends on x modulo this alone.
             moduli[number] = lcm(moduli[number], divisor // gcd(factor, divisor))
     if not inversion.guards:
         return moduli
@@ -101,7 +102,7 @@ def moduli_of(
 def worthwhile(
     contribution: Contribution, element: Sequence[Axis], moduli: Sequence[int], points: int
 ) -> list[int]:
-    """Return the moduli of the dimensions whose split saves points, 1 for the others.
+    """The moduli of the dimensions whose split saves points, 1 for the others.
 
     Parameters
     ----------
@@ -118,10 +119,11 @@ def worthwhile(
         if not 1 < modulus <= _MAX_CLASSES:
             continue
         alone = [modulus if i == number else 1 for i in range(len(moduli))]
-        left = sum(phase.points for phase in phases(contribution, element, alone))
-        if left <= _MAX_REMAINING_FRACTION * points:
-            gains[number] = left
+        remaining = sum(phase.points for phase in phases(contribution, element, alone))
+        if remaining <= _MAX_REMAINING_FRACTION * points:
+            gains[number] = remaining
     chosen = [1] * len(moduli)
+    # Splits that leave the fewest points come first, as long as the classes stay few.
     for number in sorted(gains, key=lambda n: gains[n]):
         chosen[number] = moduli[number]
         if not is_feasible(chosen):
@@ -130,14 +132,14 @@ def worthwhile(
 
 
 def is_feasible(moduli: Sequence[int]) -> bool:
-    """Return whether so many classes are worth looking at."""
+    """Whether so many classes are worth looking at."""
     return prod(moduli) <= _MAX_CLASSES
 
 
 def phases(
     contribution: Contribution, element: Sequence[Axis], moduli: Sequence[int]
 ) -> list[Phase]:
-    """Return the classes of elements that are read at all, with the points that read them.
+    """The classes of elements that are read at all, with the points that read them.
 
     Parameters
     ----------
@@ -149,33 +151,35 @@ def phases(
         One per dimension.
     """
     analyzer = tvm.sym.Analyzer()
-    found = []
+    classes = []
     for digits in combinations(*(range(modulus) for modulus in moduli)):
         axes, position = [], []
         for axis, modulus, digit in zip(element, moduli, digits, strict=True):
             extent = axis.extent
             if modulus > 1:
+                # ⌈(extent - digit) / modulus⌉ positions have this remainder.
                 extent = analyzer.simplify(tirx.floordiv(extent + (modulus - 1 - digit), modulus))
             var = te.var(axis.var.name, str(axis.var.ty))
             axes.append(Axis(var, axis.low, extent))
             position.append(var if modulus == 1 else var * modulus + digit)
-        thinned = _restrict_to_residues(contribution, moduli, digits)
-        if thinned is None:
+        restricted = _restrict_to_residues(contribution, moduli, digits)
+        if restricted is None:
             continue
-        reading, old = thinned
+        reading, former = restricted
         inversion = invert(reading.indices, reading.axes, axes, position, reading.conditions)
         values = list(zip([axis.var for axis in reading.axes], inversion.values, strict=True))
-        inversion = replace(inversion, values=[substituted(value, values) for value in old])
+        # The inversion solves for the restricted loops; the terms are in the former ones.
+        inversion = replace(inversion, values=[substituted(value, values) for value in former])
         phase = Phase(digits, axes, position, inversion)
         if phase.points and not any(is_false(guard) for guard in inversion.guards):
-            found.append(phase)
-    return found
+            classes.append(phase)
+    return classes
 
 
 def _restrict_to_residues(
     contribution: Contribution, moduli: Sequence[int], digits: Digits
 ) -> tuple[Contribution, list[Expr]] | None:
-    """Return a contribution with loops over only those values that its digits allow.
+    """A contribution with loops over only those values that its digits allow.
 
     Where one loop variable alone decides the remainder of an index, each digit has its own values
     of that variable.
@@ -196,31 +200,35 @@ def _restrict_to_residues(
         if class_of_loop is None:
             return None
         axis = contribution.axes[number]
+        # A loop is restricted once; what further indices ask of it is left to the inversion.
         if axes[number] is axis and class_of_loop[1] > 1 and isinstance(axis.low, prim.IntImm):
             axes[number], values[number] = _loop_over(axis, *class_of_loop)
     return _in_loops(contribution, axes, values), values
 
 
 def _deciding(index: Expr, modulus: int, axes: Sequence[Axis]) -> tuple[int, int, int] | None:
-    """Return the one loop that decides an index's remainder, its factor, and what is added."""
+    """The one loop that decides an index's remainder, its factor, and what is added."""
     form = coefficients(index, axes)
     if modulus == 1 or form is None or not isinstance(form[1], prim.IntImm):
         return None
+    # A factor that is a multiple of the modulus leaves the remainder as it is.
     deciding = [number for number, factor in enumerate(form[0]) if factor % modulus]
     return (deciding[0], form[0][deciding[0]], int(form[1])) if len(deciding) == 1 else None
 
 
 def _residue_class(factor: int, wanted: int, modulus: int) -> tuple[int, int] | None:
-    """Return r and m such that `factor`·v ≡ `wanted` means v ≡ r (mod m); None if it never is."""
+    """The r and m such that `factor`·v ≡ `wanted` means v ≡ r (mod m); None if it never is."""
     common = gcd(factor, modulus)
     if wanted % common:
         return None
+    # Without the common divisor, the factor has an inverse modulo the step.
     step = modulus // common
     return wanted // common * pow(factor // common, -1, step) % step, step
 
 
 def _loop_over(axis: Axis, residue: int, step: int) -> tuple[Axis, Expr]:
-    """Return a loop over the values of another's variable in a residue class, and the value."""
+    """A loop over the values of another's variable in a residue class, and the value."""
+    # The first value of the range that is in the class.
     first = int(axis.low) + (residue - int(axis.low)) % step
     count = tirx.floordiv(axis.low + axis.extent - first + (step - 1), step)
     dtype = str(axis.var.ty)
@@ -232,7 +240,7 @@ def _loop_over(axis: Axis, residue: int, step: int) -> tuple[Axis, Expr]:
 def _in_loops(
     contribution: Contribution, axes: Sequence[Axis], values: Sequence[Expr]
 ) -> Contribution:
-    """Return a contribution in other loops, in which its loop variables have some values."""
+    """A contribution in other loops, in which its loop variables have some values."""
     pairs = list(zip([axis.var for axis in contribution.axes], values, strict=True))
 
     def moved(exprs: Sequence[Expr]) -> list[Expr]:
@@ -248,12 +256,12 @@ def _in_loops(
 
 
 def has_too_many_phases(found: Sequence[Phase]) -> bool:
-    """Return whether there are more phases than stages should be."""
+    """Whether there are more phases than stages should be."""
     return len(found) > _MAX_PHASES
 
 
 def label(digits: Digits) -> str:
-    """Return the digits of a phase as they stand in its name."""
+    """The digits of a phase as they stand in its name."""
     return "".join(str(digit) for digit in digits)
 
 
@@ -264,7 +272,7 @@ def merged(
     dtype: str,
     name: str,
 ) -> te.Tensor:
-    """Return the tensor whose elements are those of the phases, 0 where there is none.
+    """The tensor whose elements are those of the phases, 0 where there is none.
 
     Parameters
     ----------
@@ -277,7 +285,7 @@ def merged(
     """
 
     def body(*position: Any) -> Expr:
-        places = [
+        quotients = [
             p if modulus == 1 else tirx.floordiv(p, modulus)
             for p, modulus in zip(position, moduli, strict=True)
         ]
@@ -285,12 +293,13 @@ def merged(
         def choice(digits: Digits) -> Expr:
             number = len(digits)
             if number == len(moduli):
-                return stages[digits](*places) if digits in stages else tirx.const(0.0, dtype)
-            *others, value = (choice((*digits, digit)) for digit in range(moduli[number]))
+                return stages[digits](*quotients) if digits in stages else tirx.const(0.0, dtype)
+            # The last needs no condition: no other remainder is left.
+            *alternatives, value = (choice((*digits, digit)) for digit in range(moduli[number]))
             remainder = tirx.floormod(position[number], moduli[number])
-            for digit, other in reversed(list(enumerate(others))):
+            for digit, alternative in reversed(list(enumerate(alternatives))):
                 here = tirx.EQ(remainder, tirx.const(digit, str(remainder.ty)))
-                value = tirx.if_then_else(here, other, value)
+                value = tirx.if_then_else(here, alternative, value)
             return value
 
         return choice(())

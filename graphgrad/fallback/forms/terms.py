@@ -24,7 +24,7 @@ A longer one stays one factor: with shared parts it would be exponentially long.
 
 
 def hoisted(contribution: Contribution) -> Contribution:
-    """Return a contribution with the conditions on its loops apart from what is added under them.
+    """A contribution with the conditions on its loops apart from what is added under them.
 
     Those are the guards that read no tensor, of the terms and of the zeros that are factors in
     them, as far as all terms have them. Others stay with their terms.
@@ -36,50 +36,56 @@ def hoisted(contribution: Contribution) -> Contribution:
     common = [c for c in first if all(_contains(conditions, c) for conditions, _ in parts[1:])]
     terms = []
     for conditions, term in parts:
-        own = tuple((c, True) for c in conditions if not _contains(common, c))
-        terms.append(Guarded((*own, *term.guards), term.value))
+        others = tuple((c, True) for c in conditions if not _contains(common, c))
+        terms.append(Guarded((*others, *term.guards), term.value))
     return replace(contribution, terms=terms, conditions=[*contribution.conditions, *common])
 
 
 def factors(value: Expr) -> tuple[list[Expr], list[Expr]]:
-    """Return conditions without loads and factors: the value is their product, or 0."""
+    """Conditions without loads and factors: the value is their product, or 0."""
     conditions: list[Expr] = []
-    found: list[Expr] = []
+    values: list[Expr] = []
     stack = [value]
     while stack:
         node = stack.pop()
         if type(node) is prim.Mul:
+            # The left factor comes out first: factors stay in their order.
             stack += [node.b, node.a]
         elif (choice := _zero_unless(node)) is not None:
             conditions += conjuncts(choice[0])
             stack.append(choice[1])
         else:
-            found.append(node)
-        if len(found) + len(stack) > _MAX_FACTORS:
+            values.append(node)
+        if len(values) + len(stack) > _MAX_FACTORS:
             return [], [value]
-    return conditions, found
+    return conditions, values
 
 
 def finite_factors(value: Expr) -> tuple[Expr, Expr] | None:
-    """Return the factors of a `backprop.finite_product`, None for another value."""
+    """The factors of a `backprop.finite_product`, None for another value."""
+    # As it is made: Select(h == 0 and partial is infinite, 0, h · partial).
     if not isinstance(value, prim.Select) or not _is_zero(value.true_value):
         return None
-    test, whole = value.condition, value.false_value
-    if not isinstance(test, prim.And) or not isinstance(whole, prim.Mul):
+    test, scaled = value.condition, value.false_value
+    if not isinstance(test, prim.And) or not isinstance(scaled, prim.Mul):
         return None
-    zero = test.a
-    if not isinstance(zero, prim.EQ) or not _is_zero(zero.b) or not zero.a.same_as(whole.a):
+    is_zero = test.a
+    if (
+        not isinstance(is_zero, prim.EQ)
+        or not _is_zero(is_zero.b)
+        or not is_zero.a.same_as(scaled.a)
+    ):
         return None
-    return whole.a, whole.b
+    return scaled.a, scaled.b
 
 
 def product(values: Sequence[Expr]) -> Expr:
-    """Return the product of some values, in their order."""
+    """The product of some values, in their order."""
     return fold(lambda a, b: a * b, values)
 
 
 def _separate_conditions(term: Guarded) -> tuple[list[Expr], Guarded]:
-    """Return a term's conditions without loads, and the term without them."""
+    """A term's conditions without loads, and the term without them."""
     conditions: list[Expr] = []
     others: list[Guard] = []
     for condition, wanted in term.guards:
@@ -87,27 +93,27 @@ def _separate_conditions(term: Guarded) -> tuple[list[Expr], Guarded]:
             conditions += conjuncts(condition, wanted)
         else:
             others.append((condition, wanted))
-    more, values = factors(term.value)
-    if not conditions and not more:
+    of_factors, values = factors(term.value)
+    if not conditions and not of_factors:
         return [], term
-    value = product(values) if more else term.value
-    return [*conditions, *more], Guarded(tuple(others), value)
+    value = product(values) if of_factors else term.value
+    return [*conditions, *of_factors], Guarded(tuple(others), value)
 
 
 def _zero_unless(node: Expr) -> tuple[Expr, Expr] | None:
-    """Return the condition and the value of a choice between something and 0, else None."""
+    """The condition and the value of a choice between something and 0, else None."""
     if type(node) is prim.Cast:
-        inner = _zero_unless(node.value)
-        if inner is None or not is_float(node.value.ty):
+        operand = _zero_unless(node.value)
+        if operand is None or not is_float(node.value.ty):
             return None
-        return inner[0], prim.Cast(node.ty, inner[1])
+        return operand[0], prim.Cast(node.ty, operand[1])
     choice = choice_of(node)
     if choice is None or not _is_static(choice[0]):
         return None
-    condition, value, other = choice
-    if _is_zero(other):
+    condition, value, otherwise = choice
+    if _is_zero(otherwise):
         return condition, value
-    return (tirx.Not(condition), other) if _is_zero(value) else None
+    return (tirx.Not(condition), otherwise) if _is_zero(value) else None
 
 
 def _is_zero(node: Expr) -> bool:
@@ -115,7 +121,7 @@ def _is_zero(node: Expr) -> bool:
 
 
 def _is_static(condition: Expr) -> bool:
-    """Return whether a condition reads no tensor and may be evaluated anywhere."""
+    """Whether a condition reads no tensor and may be evaluated anywhere."""
     divisions = prim.Div | prim.Mod | prim.FloorDiv | prim.FloorMod
     return not contain(
         [condition],

@@ -14,22 +14,22 @@ from .index_system import Axis
 
 
 def coefficients(index: Expr, axes: Sequence[Axis]) -> tuple[list[int], Expr] | None:
-    """Return the coefficients of loop variables in an index and the rest; None if not affine.
+    """The coefficients of loop variables in an index and the rest; None if not affine.
 
     Casts between integers are taken for what they are: no index overflows.
     """
     numbers = {identity(axis.var): i for i, axis in enumerate(axes)}
-    found = _form(index, numbers)
-    if found is None:
+    form = _form(index, numbers)
+    if form is None:
         return None
     factors = [0] * len(axes)
-    for number, factor in found[0].items():
+    for number, factor in form[0].items():
         factors[number] = factor
-    return factors, tvm.sym.Analyzer().simplify(found[1])
+    return factors, tvm.sym.Analyzer().simplify(form[1])
 
 
 def written(factors: Sequence[int], rest: Expr, variables: Sequence[Any]) -> Expr:
-    """Return the sum of variables with coefficients, and of a rest: those added, then the rest."""
+    """The sum of variables with coefficients, and of a rest: those added, then the rest."""
     terms = list(zip(factors, variables, strict=True))
     constant = int(rest) if isinstance(rest, prim.IntImm) else rest
     positive = [var if factor == 1 else var * factor for factor, var in terms if factor > 0]
@@ -37,6 +37,7 @@ def written(factors: Sequence[int], rest: Expr, variables: Sequence[Any]) -> Exp
     if not positive and not negative:
         return rest
     is_zero = isinstance(constant, int) and constant == 0
+    # Begun with what is added: a negative term in front would be a product by -1.
     total = positive[0] if positive else constant
     for term in positive[1:]:
         total = total + term
@@ -50,7 +51,7 @@ def written(factors: Sequence[int], rest: Expr, variables: Sequence[Any]) -> Exp
 
 
 def nonnegative_expressions(condition: Expr) -> list[Expr | None]:
-    """Return expressions that are all at least 0 where a condition holds; None for one unknown."""
+    """Expressions that are all at least 0 where a condition holds; None for one unknown."""
     if isinstance(condition, prim.LE):
         return [condition.b - condition.a]
     if isinstance(condition, prim.GE):
@@ -65,7 +66,7 @@ def nonnegative_expressions(condition: Expr) -> list[Expr | None]:
 
 
 def _form(expr: Expr, numbers: dict[int, int]) -> tuple[dict[int, int], Expr] | None:
-    """Return coefficients by number, and what depends on no variable; None if not affine."""
+    """The coefficients by number, and what depends on no variable; None if not affine."""
     if identity(expr) in numbers:
         return {numbers[identity(expr)]: 1}, tirx.const(0, str(expr.ty))
     if not depend([expr], numbers):

@@ -22,7 +22,7 @@ def add_conditions(system: LinearSystem, conditions: Sequence[Expr]) -> None:
     `a = b` becomes an equation, also `e % m = 0`; `a ≤ b` narrows the range of an unknown.
     """
     inequalities = []
-    for condition in (part for whole in conditions for part in conjuncts(whole)):
+    for condition in (part for conjunction in conditions for part in conjuncts(conjunction)):
         simple = system.analyzer.simplify(condition)
         if not (isinstance(simple, prim.EQ) and _is_equation(system, simple)):
             inequalities.append(simple)
@@ -35,7 +35,7 @@ def add_conditions(system: LinearSystem, conditions: Sequence[Expr]) -> None:
 
 
 def conjuncts(condition: Expr, wanted: bool = True) -> list[Expr]:
-    """Return conditions that hold together exactly where one goes the way it must."""
+    """Conditions that hold together exactly where one goes the way it must."""
     if isinstance(condition, prim.And if wanted else prim.Or):
         return conjuncts(condition.a, wanted) + conjuncts(condition.b, wanted)
     if isinstance(condition, prim.Not):
@@ -46,7 +46,7 @@ def conjuncts(condition: Expr, wanted: bool = True) -> list[Expr]:
 
 
 def nonnegative_form(system: LinearSystem, condition: Any) -> Form | None:
-    """Return the form that is ≥ 0 where a comparison holds; None if it is no inequality.
+    """The form that is ≥ 0 where a comparison holds; None if it is no inequality.
 
     Raises
     ------
@@ -65,7 +65,7 @@ def nonnegative_form(system: LinearSystem, condition: Any) -> Form | None:
 
 
 def _is_equation(system: LinearSystem, condition: Any) -> bool:
-    """Return whether a condition a = b became a row."""
+    """Whether a condition a = b became a row."""
     try:
         form = system.linear(condition.a - condition.b)
     except NotAffineError:
@@ -75,7 +75,7 @@ def _is_equation(system: LinearSystem, condition: Any) -> bool:
 
 
 def _is_bound(system: LinearSystem, condition: Expr) -> bool:
-    """Return whether a condition holds by the range of an unknown, which it may narrow."""
+    """Whether a condition holds by the range of an unknown, which it may narrow."""
     try:
         form = nonnegative_form(system, condition)
     except NotAffineError:
@@ -86,12 +86,13 @@ def _is_bound(system: LinearSystem, condition: Expr) -> bool:
 
 
 def narrowed(system: LinearSystem, form: Form) -> bool:
-    """Return whether `form` ≥ 0 is a bound of one unknown, by constants; narrow its range if so."""
+    """Whether `form` ≥ 0 is a bound of one unknown, by constants; then its range is narrowed."""
     unknowns = polynomial.unknowns_of(form)
     if len(unknowns) != 1:
         return False
     (number,) = unknowns
     unknown = system.unknowns[number]
+    # A coefficient that is a size stays in the offset, which is then no constant.
     coefficient = form.get((number, ()), 0)
     offset = polynomial.value_of(plus(form, {(number, ()): coefficient}, -1))
     low, high = map(polynomial.value_of, (unknown.low, unknown.high))
@@ -108,16 +109,17 @@ def narrowed(system: LinearSystem, form: Form) -> bool:
 
 
 def _in_quotients(system: LinearSystem, form: Form) -> Form:
-    """Return a form with a dividend replaced by its quotient, where it has no remainder."""
-    zero = {
+    """A form with a dividend replaced by its quotient, where it has no remainder."""
+    zeros = {
         next(iter(row.form))[0]
         for row in system.rows
         if len(row.form) == 1 and integer_value(row.right) == 0
     }
     for division in system.divisions:
-        if division.remainder not in zero:
+        if division.remainder not in zeros:
             continue
         for sign in (1, -1):
+            # form = sign · divisor · quotient + rest, where the dividend has no remainder.
             rest = plus(form, division.dividend, -sign)
             quotient = times(division.divisor, {(division.quotient, ()): sign})
             if not polynomial.unknowns_of(rest) and quotient is not None:

@@ -58,7 +58,7 @@ class _Range:
 
 
 def replace_float_arithmetic(index: Expr, axes: Sequence[Axis]) -> Expr:
-    """Return an index with what is computed with floats replaced by integer divisions.
+    """An index with what is computed with floats replaced by integer divisions.
 
     What cannot be is left as it is.
     """
@@ -74,8 +74,9 @@ def replace_float_arithmetic(index: Expr, axes: Sequence[Axis]) -> Expr:
 
 
 def _as_division(node: Any, loops: Mapping[int, Axis]) -> Expr | None:
-    """Return an expression of integers with the values of a cast, None if none is found."""
+    """An expression of integers with the values of a cast, None if none is found."""
     used = {identity(n): n for n in postorder(node.value) if isinstance(n, tvm.ir.Var)}
+    # Values are worked out along one loop.
     if len(used) != 1:
         return None
     axis = loops.get(next(iter(used)))
@@ -102,7 +103,7 @@ def _is_index(node: Expr) -> bool:
 
 
 def _integers(node: Any, axis: Axis, trips: int) -> Any:
-    """Return the value of a cast at each point of a loop."""
+    """The value of a cast at each point of a loop."""
     start = np.arange(trips, dtype=np.float64) + int(axis.low)
     results = {identity(axis.var): _Range(start, start)}
     for part in postorder(node):
@@ -124,16 +125,17 @@ def _value(node: Any, parts: Sequence[_Range]) -> _Range:
     if isinstance(node, prim.Min | prim.Max):
         choose = np.minimum if isinstance(node, prim.Min) else np.maximum
         return _Range(choose(parts[0].low, parts[1].low), choose(parts[0].high, parts[1].high))
-    found = _arithmetic(node, parts)
+    result = _arithmetic(node, parts)
     if is_float(node.ty):
-        return _rounded_to(node, found)
-    if np.abs([found.low, found.high]).max() > 2**52:
+        return _rounded_to(node, result)
+    # From 2⁵³ on, float64 does not hold every integer.
+    if np.abs([result.low, result.high]).max() > 2**52:
         raise _UnknownValueError
-    return found
+    return result
 
 
 def _arithmetic(node: Any, parts: Sequence[_Range]) -> _Range:
-    """Return the bounds of an operation on reals; apart by more than nothing if it is inexact."""
+    """The bounds of an operation on reals; apart by more than nothing if it is inexact."""
     operation: Any
     if isinstance(node, prim.Add | prim.Sub):
         operation = np.add if isinstance(node, prim.Add) else np.subtract
@@ -146,14 +148,16 @@ def _arithmetic(node: Any, parts: Sequence[_Range]) -> _Range:
     else:
         raise _UnknownValueError
     a, b = parts
+    # Monotone in each operand, so the extremes are at the ends of both.
     corners = [operation(x, y) for x in (a.low, a.high) for y in (b.low, b.high)]
     low, high = np.minimum.reduce(corners), np.maximum.reduce(corners)
+    # Of exact operands the result may be inexact, by one rounding of float64.
     inexact = a.exact & b.exact & ~_is_exact(operation, a.low, b.low, low)
     return _Range(low - inexact * abs(low) * 2.0**-52, high + inexact * abs(high) * 2.0**-52)
 
 
 def _is_exact(operation: Any, a: Any, b: Any, result: Any) -> Any:
-    """Return where an operation on float64 numbers gave the very result."""
+    """Whether an operation on float64 numbers gave the very result, at each point."""
     if operation in (np.add, np.subtract):
         b = b if operation is np.add else -b
         # Knuth's two-sum: the rounding error of an addition, exactly.
@@ -165,10 +169,11 @@ def _is_exact(operation: Any, a: Any, b: Any, result: Any) -> Any:
 
 
 def _rounded_to(node: Any, value: _Range) -> _Range:
-    """Return bounds of a value in the dtype of a node."""
+    """The bounds of a value in the dtype of a node."""
     dtype = str(node.ty)
     if dtype not in _ERROR:
         raise _UnknownValueError
+    # What the dtype holds is not rounded.
     representable = _representable(value.low, dtype) & value.exact
     relative, absolute = _ERROR[dtype]
     low = value.low - (relative * abs(value.low) + absolute)
@@ -186,7 +191,7 @@ def _representable(value: Any, dtype: str) -> Any:
 
 
 def _whole(rounding: Any, value: _Range) -> _Range:
-    """Return the integers that a value rounds to.
+    """The integers that a value rounds to.
 
     Raises
     ------
@@ -194,6 +199,7 @@ def _whole(rounding: Any, value: _Range) -> _Range:
         It may round to either of two.
     """
     low, high = rounding(value.low), rounding(value.high)
+    # Rounding functions differ on halves: to even, or away from 0.
     tie = rounding is np.rint and (np.abs(value.low - low) == 0.5).any()
     if tie or not (low == high).all() or np.abs(low).max() > 2**31:
         raise _UnknownValueError
@@ -201,13 +207,14 @@ def _whole(rounding: Any, value: _Range) -> _Range:
 
 
 def _fit_division(values: Any) -> tuple[int, int, int] | None:
-    """Return a, b and c with values[k] = ⌊(a·k + b) / c⌋ for all k, None if there are none."""
+    """The a, b and c with values[k] = ⌊(a·k + b) / c⌋ for all k, None if there are none."""
     steps = np.arange(len(values))
     slope = (int(values[-1]) - int(values[0])) / max(len(values) - 1, 1)
     for divisor in range(1, _MAX_DIVISOR + 1):
         for factor in sorted({int(np.floor(slope * divisor)), int(np.ceil(slope * divisor))}):
             # c·v ≤ a·k + b ≤ c·v + c - 1
             least = values * divisor - factor * steps
+            # One b fits all k if the greatest lower bound is not above the least upper one.
             if least.max() <= least.min() + divisor - 1:
                 return factor, int(least.max()), divisor
     return None

@@ -58,7 +58,7 @@ def invert(
     position: Sequence[Expr] | None = None,
     equations: Sequence[Expr] = (),
 ) -> Inversion:
-    """Return the points of `axes` at which `indices` are the given element.
+    """The points of `axes` at which `indices` are the given element.
 
     Parameters
     ----------
@@ -84,15 +84,15 @@ def invert(
     if position is None and not equations and _is_identity(indices, axes, element):
         return Inversion([axis.var for axis in element], [], [], [])
     system = LinearSystem(axes, [axis.extent for axis in element])
-    places = [axis.var for axis in element] if position is None else position
-    for index, place in zip(indices, places, strict=True):
-        system.add_index(index, place)
+    coordinates = [axis.var for axis in element] if position is None else position
+    for index, coordinate in zip(indices, coordinates, strict=True):
+        system.add_index(index, coordinate)
     add_conditions(system, equations)
     return _Rendering(system, integer_rows(system), element).inversion()
 
 
 def _is_identity(indices: Sequence[Expr], axes: Sequence[Axis], element: Sequence[Axis]) -> bool:
-    """Return whether each loop is over one dimension, in order: what long chains are made of."""
+    """Whether each loop is over one dimension, in order: what long chains are made of."""
     return len(indices) == len(axes) and all(
         identity(index) == identity(axis.var)
         and integer_value(axis.low) == integer_value(other.low) == 0
@@ -109,8 +109,8 @@ class _Rendering:
         self.system = system
         self.element = element
         self.eliminated = integer.eliminated
-        gone = {unknown for unknown, _ in self.eliminated}
-        self.unknowns = [u for u in range(len(system.unknowns)) if u not in gone]
+        eliminated = {unknown for unknown, _ in self.eliminated}
+        self.unknowns = [u for u in range(len(system.unknowns)) if u not in eliminated]
         self.solutions = self._solved(integer)
         self.analyzer = analyzer_of(element)
         self.known: dict[Symbol, Expr] = {}
@@ -121,25 +121,29 @@ class _Rendering:
             self.known[Symbol("low", i)] = low
         self.starts: dict[int, Expr] = {}
         self.loops: dict[int, tuple[int, Axis]] = {}
+        # In order: where a loop starts may depend on those before it.
         for i in range(len(self.solutions.loops)):
             self._add_loop(i)
         self._reverse_loops()
 
     def inversion(self) -> Inversion:
-        """Return the inversion, with the values of the axes."""
+        """The inversion, with the values of the axes."""
         if any(integer_value(axis.extent) == 0 for _, axis in self.loops.values()):
             return self._nothing()
         guards, residues = self._divisibility()
         values = self._values()
         axes = [axis.var for axis in self.system.axes]
-        own = [v.astype(str(a.ty)) for v, a in zip(values, axes, strict=False)]
+        # Behind the axes there are unknowns that are parts of divisions.
+        axis_values = [v.astype(str(a.ty)) for v, a in zip(values, axes, strict=False)]
         guards += self._ranges(values)
-        guards += [substituted(c, zip(axes, own, strict=True)) for c in self.system.conditions]
-        left = self._not_provable(guards)
-        if left is None:
+        guards += [
+            substituted(c, zip(axes, axis_values, strict=True)) for c in self.system.conditions
+        ]
+        unproven = self._not_provable(guards)
+        if unproven is None:
             return self._nothing()
         loops = sorted(self.loops.values(), key=lambda loop: loop[0])
-        return Inversion(own, [axis for _, axis in loops], left, residues)
+        return Inversion(axis_values, [axis for _, axis in loops], unproven, residues)
 
     def _solved(self, integer: IntegerRows) -> Solutions:
         matrix = [[row.form.get((u, ()), 0) for u in self.unknowns] for row in integer.rows]
@@ -157,6 +161,7 @@ class _Rendering:
         start = self._start(number)
         extent = self.system.expression(unknown.extent, [])
         self.starts[number] = start
+        # Unless the start is known here, one trip may be too many; a guard leaves it out.
         if integer_value(start) is not None:
             extent = extent - start
         trips = self.analyzer.simplify(tirx.floordiv(extent + (loop.step - 1), loop.step))
@@ -183,8 +188,8 @@ class _Rendering:
             for number, loop in enumerate(self.solutions.loops)
             if integer_value(self.starts[number]) is not None
         }
-        for place, form in enumerate(self.solutions.unknowns):
-            if self.unknowns[place] >= len(self.system.axes) or place in walked:
+        for index, form in enumerate(self.solutions.unknowns):
+            if self.unknowns[index] >= len(self.system.axes) or index in walked:
                 continue
             signs = self._signs(form)
             if any(kind == "right" for (kind, _), _ in signs):
@@ -196,23 +201,24 @@ class _Rendering:
             axis = self.loops[number][1]
             self.known[Symbol("loop", number)] = axis.extent - 1 - axis.var
         if backward:
+            # Quotients were worked out from the loops as they ran before.
             self.known = {s: v for s, v in self.known.items() if s.kind != "quotient"}
             for number in self.starts:
                 self.starts[number] = self._start(number)
 
     def _signs(self, form: Form) -> set[tuple[Symbol, bool]]:
         """What a form grows with (True) or falls with (False): loops and the element."""
-        found = set()
+        signs = set()
         for symbol, coefficient in form.items():
             if symbol.kind == "quotient":
-                inner = self._signs(self.solutions.quotients[symbol.number].numerator)
-                found |= {(s, sign == (coefficient > 0)) for s, sign in inner}
+                below = self._signs(self.solutions.quotients[symbol.number].numerator)
+                signs |= {(s, sign == (coefficient > 0)) for s, sign in below}
             elif symbol.kind == "loop" or integer_value(self.known[symbol]) is None:
-                found.add((symbol, coefficient > 0))
-        return found
+                signs.add((symbol, coefficient > 0))
+        return signs
 
     def _start(self, number: int) -> Expr:
-        """Return where a loop starts, above its unknown's lower bound."""
+        """The start of a loop, above its unknown's lower bound."""
         loop = self.solutions.loops[number]
         return self.analyzer.simplify(tirx.floormod(self._value(loop.above), loop.step))
 
@@ -231,7 +237,7 @@ class _Rendering:
         return self.known[symbol]
 
     def _divisibility(self) -> tuple[list[Expr], list[tuple[Expr, int]]]:
-        """Return the conditions for a solution to exist, and the remainders that are computed."""
+        """The conditions for a solution to exist, and the remainders that are computed."""
         guards = [_equals_zero(self._value(form)) for form in self.solutions.equations]
         residues = []
         for quotient in self.solutions.quotients:
@@ -244,22 +250,24 @@ class _Rendering:
         return guards, residues
 
     def _values(self) -> list[Expr]:
-        """Return the value of each unknown of the system."""
+        """The value of each unknown of the system."""
         values: list[Any] = [None] * len(self.system.unknowns)
         for unknown, form in zip(self.unknowns, self.solutions.unknowns, strict=True):
             values[unknown] = self._value(form)
         for number, loop in enumerate(self.solutions.loops):
             low = self.known[Symbol("low", loop.unknown)]
             counter = self.known[Symbol("loop", number)]
+            # The same as the solution's form, but without its quotient.
             value = low + self.starts[number] + counter * loop.step
             values[self.unknowns[loop.unknown]] = self.analyzer.simplify(value)
+        # The last first: earlier ones may depend on later ones.
         for unknown, row in reversed(self.eliminated):
             rest = self.system.expression(row.form, values)
             values[unknown] = self.analyzer.simplify(row.right - rest)
         return values
 
     def _ranges(self, values: Sequence[Expr]) -> list[Expr]:
-        """Return the conditions that the unknowns are in their ranges."""
+        """The conditions that the unknowns are in their ranges."""
         never_below = {self.unknowns[loop.unknown] for loop in self.solutions.loops}
         never_above = {
             self.unknowns[loop.unknown]
@@ -276,10 +284,10 @@ class _Rendering:
         return guards
 
     def _not_provable(self, conditions: Sequence[Expr]) -> list[Expr] | None:
-        """Return the conditions that are not always true; None if one is always false."""
+        """The conditions that are not always true; None if one is always false."""
         loops = [axis for _, axis in self.loops.values()]
         bounded: LinearSystem | None = None
-        left: list[Expr] = []
+        unproven: list[Expr] = []
         for condition in conditions:
             simple = self.analyzer.simplify(condition)
             if is_true(simple):
@@ -288,17 +296,18 @@ class _Rendering:
                 return None
             if self.system.parameters:
                 bounded = bounded or LinearSystem([*self.element, *loops])
+                # Forms know the signs of products of sizes.
                 if _holds(bounded, simple):
                     continue
             if self.analyzer.can_prove(simple):
                 continue
-            if not any(tvm_ffi.structural_equal(simple, other) for other in left):
-                left.append(simple)
-        return left
+            if not any(tvm_ffi.structural_equal(simple, other) for other in unproven):
+                unproven.append(simple)
+        return unproven
 
 
 def _holds(system: LinearSystem, condition: Expr) -> bool:
-    """Return whether an inequality holds throughout the ranges of a system's unknowns."""
+    """Whether an inequality holds throughout the ranges of a system's unknowns."""
     try:
         form = nonnegative_form(system, condition)
     except NotAffineError:

@@ -31,7 +31,7 @@ class IntegerRows:
 
 
 def integer_rows(system: LinearSystem) -> IntegerRows:
-    """Return the equations of a system over the integers alone.
+    """The equations of a system over the integers alone.
 
     Raises
     ------
@@ -39,12 +39,12 @@ def integer_rows(system: LinearSystem) -> IntegerRows:
         An equation has symbolic coefficients, and neither a division takes it apart nor does it
         define a quotient.
     """
-    found = IntegerRows()
+    result = IntegerRows()
     waiting = list(system.rows)
     dividends = _dividends(system)
     while waiting:
         symbolic = [row for row in waiting if _is_symbolic(row.form)]
-        found.rows += [row for row in waiting if not _is_symbolic(row.form)]
+        result.rows += [row for row in waiting if not _is_symbolic(row.form)]
         waiting = []
         if not symbolic:
             break
@@ -55,15 +55,16 @@ def integer_rows(system: LinearSystem) -> IntegerRows:
             waiting = [*parts, *others]
         elif unknown is not None:
             definition = _solve_row(row, unknown)
-            found.eliminated.append((unknown, definition))
+            result.eliminated.append((unknown, definition))
             dividends.remove(unknown)
             waiting = [
-                _eliminate_unknown(r, unknown, definition, system) for r in [*others, *found.rows]
+                _eliminate_unknown(r, unknown, definition, system) for r in [*others, *result.rows]
             ]
-            found.rows = []
+            # To replace the unknown may bring sizes into integer rows: all are looked at anew.
+            result.rows = []
         else:
             raise NotAffineError(row.right)
-    return found
+    return result
 
 
 def _is_symbolic(form: Form) -> bool:
@@ -71,13 +72,13 @@ def _is_symbolic(form: Form) -> bool:
 
 
 def _has_unit_coefficient(form: Form, unknown: int) -> bool:
-    """Return whether the coefficient of an unknown is 1 or -1, and no size."""
-    own = [key for key in form if key[0] == unknown]
-    return own == [(unknown, ())] and abs(form[unknown, ()]) == 1
+    """Whether the coefficient of an unknown is 1 or -1, and no size."""
+    keys = [key for key in form if key[0] == unknown]
+    return keys == [(unknown, ())] and abs(form[unknown, ()]) == 1
 
 
 def _dividends(system: LinearSystem) -> list[int]:
-    """Return the unknowns that stand, without a size as a factor, in what a size divides."""
+    """The unknowns that stand, without a size as a factor, in what a size divides."""
     return [
         unknown
         for division in system.divisions
@@ -87,50 +88,50 @@ def _dividends(system: LinearSystem) -> list[int]:
 
 
 def _split_row(system: LinearSystem, row: Row) -> list[Row] | None:
-    """Return the equations for quotient and remainder of a row by one of its coefficients."""
+    """The equations for quotient and remainder of a row by one of its coefficients."""
     for by in _divisors(row.form):
-        whole, rest = polynomial.divided(row.form, by)
-        found = system.bounds(rest)
-        if found is None:
+        quotient, remainder = polynomial.divided(row.form, by)
+        limits = system.bounds(remainder)
+        if limits is None:
             continue
         # rest - low lies between 0 and its width, and must be less than the divisor.
-        width = plus(found[1], found[0], -1)
+        width = plus(limits[1], limits[0], -1)
         divisor = {(ONE, by[1]): by[0]}
         below = plus(plus(divisor, width, -1), polynomial.constant(-1))
         if polynomial.is_nonnegative(below, system.positive):
-            low = system.expression(found[0], [])
-            place = row.right - low
+            low = system.expression(limits[0], [])
+            shifted = row.right - low
             safe = system.safe_divisor(divisor)
             return [
-                Row(whole, system.analyzer.simplify(tirx.floordiv(place, safe))),
-                Row(rest, system.analyzer.simplify(tirx.floormod(place, safe) + low)),
+                Row(quotient, system.analyzer.simplify(tirx.floordiv(shifted, safe))),
+                Row(remainder, system.analyzer.simplify(tirx.floormod(shifted, safe) + low)),
             ]
     return None
 
 
 def _divisors(form: Form) -> list[Term]:
-    """Return the coefficients of a form that may divide a part of it, simple ones first."""
+    """The coefficients of a form that may divide a part of it, simple ones first."""
     monomials = {monomial for _, monomial in form if monomial}
-    found = []
+    terms = []
     for monomial in sorted(monomials, key=lambda m: (len(m), m)):
-        coefficients = {abs(c) for (_, own), c in form.items() if own == monomial}
-        found += [(coefficient, monomial) for coefficient in sorted(coefficients)]
-    return found
+        coefficients = {abs(c) for (_, other), c in form.items() if other == monomial}
+        terms += [(coefficient, monomial) for coefficient in sorted(coefficients)]
+    return terms
 
 
 def _solve_row(row: Row, unknown: int) -> Row:
-    """Return the row divided by the coefficient of an unknown, ±1, and without it."""
+    """The row divided by the coefficient of an unknown, ±1, and without it."""
     sign = row.form[unknown, ()]
     form = {key: sign * c for key, c in row.form.items() if key[0] != unknown}
     return Row(form, row.right * sign)
 
 
 def _eliminate_unknown(row: Row, unknown: int, definition: Row, system: LinearSystem) -> Row:
-    """Return a row with an unknown replaced by its definition."""
-    own: Form = {(ONE, m): c for (u, m), c in row.form.items() if u == unknown}
-    if not own:
+    """A row with an unknown replaced by its definition."""
+    coefficient: Form = {(ONE, m): c for (u, m), c in row.form.items() if u == unknown}
+    if not coefficient:
         return row
     rest: Form = {key: c for key, c in row.form.items() if key[0] != unknown}
-    moved: Any = times(definition.form, own)
-    shift: Expr = system.expression(own, []) * definition.right
-    return Row(plus(rest, moved, -1), system.analyzer.simplify(row.right - shift))
+    replacement: Any = times(definition.form, coefficient)
+    shift: Expr = system.expression(coefficient, []) * definition.right
+    return Row(plus(rest, replacement, -1), system.analyzer.simplify(row.right - shift))

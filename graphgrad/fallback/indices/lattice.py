@@ -97,7 +97,7 @@ class Solutions:
 
 
 def solve(matrix: Sequence[Sequence[int]], extents: Sequence[int | None]) -> Solutions:
-    """Return the solutions u of `matrix` · u = right with low ≤ u < low + extent, as a loop nest.
+    """The solutions u of `matrix` · u = right with low ≤ u < low + extent, as a loop nest.
 
     Parameters
     ----------
@@ -115,14 +115,18 @@ def solve(matrix: Sequence[Sequence[int]], extents: Sequence[int | None]) -> Sol
     reduced, transform, pivots = hermite(matrix, len(extents))
     solutions = Solutions([])
     coordinates: list[Form] = []
-    taken = {row: column for column, row in enumerate(pivots)}
+    pivot_columns = {row: column for column, row in enumerate(pivots)}
+    # Forward substitution: a row holds earlier coordinates, and a new one if it has a pivot.
     for row in range(len(matrix)):
         rest: Form = {Symbol("right", row): 1}
         for column, coordinate in enumerate(coordinates):
             rest = add(rest, coordinate, -reduced[row][column])
-        if row in taken:
-            coordinates.append(_floor_divide(solutions, rest, reduced[row][taken[row]], exact=True))
+        if row in pivot_columns:
+            coordinates.append(
+                _floor_divide(solutions, rest, reduced[row][pivot_columns[row]], exact=True)
+            )
         elif rest:
+            # No coordinate is left to make it true.
             solutions.equations.append(rest)
     rank = len(pivots)
     for unknown in range(len(extents)):
@@ -135,7 +139,7 @@ def solve(matrix: Sequence[Sequence[int]], extents: Sequence[int | None]) -> Sol
 
 
 def hermite(matrix: Sequence[Sequence[int]], columns: int) -> tuple[Matrix, Matrix, list[int]]:
-    """Return H, U and the pivots' rows: `matrix` · U = H, U unimodular, H in column echelon form.
+    """H, U and the pivots' rows: `matrix` · U = H, U unimodular, H in column echelon form.
 
     Column k of H has its first non-zero entry, which is positive, in row ``pivots[k]``; the
     columns after the last pivot are zero, and those of U there span the kernel.
@@ -151,7 +155,7 @@ def hermite(matrix: Sequence[Sequence[int]], columns: int) -> tuple[Matrix, Matr
 
 
 def add(form: Form, other: Form, factor: int = 1) -> Form:
-    """Return `form` + `factor` · `other`."""
+    """The form `form` + `factor` · `other`."""
     total = dict(form)
     for symbol, coefficient in other.items():
         total[symbol] = total.get(symbol, 0) + factor * coefficient
@@ -165,6 +169,7 @@ def _eliminate(row: list[int], first: int, matrices: list[Matrix]) -> bool:
     in column `first` is the greatest common divisor, positive.
     """
     while True:
+        # Euclid's algorithm: the smallest entry goes first and is taken off the others.
         nonzero = [j for j in range(first, len(row)) if row[j]]
         if not nonzero:
             return False
@@ -185,7 +190,7 @@ def _eliminate(row: list[int], first: int, matrices: list[Matrix]) -> bool:
 
 
 def _floor_divide(solutions: Solutions, numerator: Form, divisor: int, exact: bool) -> Form:
-    """Return floor(numerator / divisor) as a form, by a new quotient if it takes one."""
+    """The form of floor(numerator / divisor), by a new quotient if it takes one."""
     if all(coefficient % divisor == 0 for coefficient in numerator.values()):
         return {symbol: coefficient // divisor for symbol, coefficient in numerator.items()}
     solutions.quotients.append(Quotient(numerator, divisor, exact))
@@ -201,6 +206,7 @@ def _walk_kernel(solutions: Solutions, kernel: Matrix, extents: list[int | None]
             key=lambda unknown: _cost(extents[unknown], kernel[unknown][direction:]),
         )
         _eliminate(kernel[pivot], direction, [kernel])
+        # Now no later direction moves the pivot: this loop settles its value.
         step = kernel[pivot][direction]
         loop = Symbol("loop", len(solutions.loops))
         # u = p + step·t is the smallest value not below `low` where t = -floor((p - low) / step).
@@ -212,7 +218,7 @@ def _walk_kernel(solutions: Solutions, kernel: Matrix, extents: list[int | None]
 
 
 def _cost(extent: int | None, row: Sequence[int]) -> tuple[float, int]:
-    """Return the number of lattice points on an unknown's range, infinite if it is not known.
+    """The number of lattice points on an unknown's range, infinite if it is not known.
 
     Of as many points, those closer together: a step of 1 leaves no remainder to be computed.
     """

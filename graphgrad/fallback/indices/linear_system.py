@@ -53,7 +53,7 @@ class Axis:
 
 
 def element_axes(shape: Iterable[Expr], name: str = "x") -> list[Axis]:
-    """Return loops over the elements of a shape, from 0."""
+    """Loops over the elements of a shape, from 0."""
     axes = []
     for i, extent in enumerate(shape):
         dtype = dtype_name(extent.ty)
@@ -62,7 +62,7 @@ def element_axes(shape: Iterable[Expr], name: str = "x") -> list[Axis]:
 
 
 def analyzer_of(axes: Iterable[Axis]) -> tvm.sym.Analyzer:
-    """Return an analyzer that knows the ranges of some loop variables.
+    """An analyzer that knows the ranges of some loop variables.
 
     Ranges that are read are left out: TVM's analysis fails on loads, which it cannot hash.
     """
@@ -132,7 +132,7 @@ class LinearSystem:
         self.add_row(self.linear(index), place)
 
     def linear(self, expr: Expr) -> Form:
-        """Return an integer expression as a form.
+        """An integer expression as a form.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class LinearSystem:
         return forms[identity(root)]
 
     def expression(self, form: Form, values: Sequence[Expr]) -> Expr:
-        """Return a form as an expression, given those of the unknowns, in the common dtype."""
+        """A form as an expression, given those of the unknowns, in the common dtype."""
         value = polynomial.value_of(form)
         if value is not None:
             return tirx.const(value, self.dtype)
@@ -162,16 +162,16 @@ class LinearSystem:
         return total
 
     def bounds(self, form: Form) -> tuple[Form, Form] | None:
-        """Return the least and the greatest value of a form; None if they are not known."""
+        """The least and the greatest value of a form; None if they are not known."""
         return polynomial.bounds(form, self._range, self.positive)
 
     def is_nonnegative(self, form: Form) -> bool:
-        """Return whether a form is seen to be ≥ 0 wherever the unknowns are in their ranges."""
-        found = self.bounds(form)
-        return found is not None and polynomial.is_nonnegative(found[0], self.positive)
+        """Whether a form is seen to be ≥ 0 wherever the unknowns are in their ranges."""
+        limits = self.bounds(form)
+        return limits is not None and polynomial.is_nonnegative(limits[0], self.positive)
 
     def safe_divisor(self, divisor: Form) -> Expr:
-        """Return a divisor, made 1 where it might not be positive without any point there."""
+        """A divisor, made 1 where it might not be positive without any point there."""
         value = self.expression(divisor, [])
         if polynomial.is_nonnegative(plus(divisor, polynomial.constant(-1)), self.sizes):
             return value
@@ -184,14 +184,14 @@ class LinearSystem:
         if not polynomial.unknowns_of(low) and not polynomial.unknowns_of(last):
             return Unknown(name, low, last, number)
         # A range that depends on other loops: one that encloses it, and conditions.
-        found = self.bounds(low), self.bounds(last)
-        if found[0] is None or found[1] is None:
+        enclosing = self.bounds(low), self.bounds(last)
+        if enclosing[0] is None or enclosing[1] is None:
             raise NotAffineError(axis.extent)
         self.conditions += [axis.var >= axis.low, axis.var < axis.low + axis.extent]
-        return Unknown(name, found[0][0], found[1][1], number)
+        return Unknown(name, enclosing[0][0], enclosing[1][1], number)
 
     def _bound_form(self, expr: Expr, axis: int) -> Form:
-        """Return one bound of the loop of a number as a form.
+        """One bound of the loop of a number, as a form.
 
         Raises
         ------
@@ -209,8 +209,8 @@ class LinearSystem:
         return self.unknowns[unknown].low, self.unknowns[unknown].high
 
     def _factors(self, extent: Expr) -> set[int]:
-        """Return the parameters that are factors of a size, and positive with it."""
-        found = set()
+        """The parameters that are factors of a size, and positive with it."""
+        parameters = set()
         factors = [extent]
         while factors:
             factor = factors.pop()
@@ -219,11 +219,12 @@ class LinearSystem:
             elif isinstance(factor, prim.Cast):
                 factors.append(factor.value)
             elif isinstance(factor, tvm.ir.Var) and identity(factor) not in self.number:
-                found.add(self._parameter(factor))
-        return found
+                parameters.add(self._parameter(factor))
+        return parameters
 
     def _parameter(self, expr: Expr) -> int:
         for number, known in enumerate(self.parameters):
+            # Free variables are not mapped: other variables are other sizes.
             if tvm_ffi.structural_equal(known, expr, map_free_vars=False):
                 return number
         self.parameters.append(expr)
@@ -241,13 +242,13 @@ class LinearSystem:
             return {(self.number[identity(node)], ()): 1}
         if isinstance(node, prim.IntImm):
             return polynomial.constant(int(node.value))
-        found = self._operation(node, parts) if str(node.ty) in _INDEX_DTYPES else None
-        if found is None and any(polynomial.unknowns_of(part) for part in parts):
+        form = self._operation(node, parts) if str(node.ty) in _INDEX_DTYPES else None
+        if form is None and any(polynomial.unknowns_of(part) for part in parts):
             raise NotAffineError(node)
-        return self._outside(node, parts) if found is None else found
+        return self._outside(node, parts) if form is None else form
 
     def _outside(self, node: Expr, parts: Sequence[Form]) -> Form:
-        """Return an operation on forms without unknowns as a constant or a parameter.
+        """An operation on forms without unknowns as a constant or a parameter.
 
         The node itself may name loops that cancel in its parts, behind casts for instance.
         """
@@ -261,7 +262,7 @@ class LinearSystem:
         return {(ONE, (self._parameter(node),)): 1}
 
     def _value(self, form: Form, node: Expr) -> Expr:
-        """Return the form of a node as an expression of the node's dtype."""
+        """The form of a node as an expression of the node's dtype."""
         dtype = str(node.ty)
         if dtype in _INDEX_DTYPES:
             return self.expression(form, []).astype(dtype)
@@ -273,7 +274,7 @@ class LinearSystem:
         return self.parameters[parameter]
 
     def _operation(self, node: Expr, parts: Sequence[Form]) -> Form | None:
-        """Return the form of an operation on forms, None if it has none."""
+        """The form of an operation on forms, None if it has none."""
         if isinstance(node, prim.Cast):
             return parts[0] if str(node.value.ty) in _INDEX_DTYPES else None
         if isinstance(node, prim.Add | prim.Sub):
@@ -289,54 +290,62 @@ class LinearSystem:
         return self._bits(node, parts)
 
     def _bits(self, node: Expr, parts: Sequence[Form]) -> Form | None:
-        """Return the form of a shift or of a mask of low bits, None if it is not one."""
+        """The form of a shift or of a mask of low bits, None if it is not one."""
         value = polynomial.value_of(parts[1]) if len(parts) == 2 else None
         if value is None or value < 0:
             return None
+        # Powers of 2 that fit into int64.
         if isinstance(node, prim.LShift | prim.RShift) and value < 62:
             power = polynomial.constant(1 << value)
             if isinstance(node, prim.LShift):
                 return times(parts[0], power)
             return self._part([parts[0], power], True)
+        # A mask of low bits is one less than a power of 2.
         if isinstance(node, prim.BitwiseAnd) and value & (value + 1) == 0:
             return self._part([parts[0], polynomial.constant(value + 1)], False)
         return None
 
     def _floored(self, parts: Sequence[Form], wants_quotient: bool) -> Form | None:
-        """Return the form of a floor division; a divisor may be negative: a / -b = -a / b."""
+        """The form of a floor division; a divisor may be negative: a / -b = -a / b."""
         if polynomial.single_term(parts[1]) is not None:
             return self._part(parts, wants_quotient)
-        found = self._part([plus({}, part, -1) for part in parts], wants_quotient)
-        return found if wants_quotient or found is None else plus({}, found, -1)
+        # a // -b is -a // b, and a % -b is -(-a % b).
+        result = self._part([plus({}, part, -1) for part in parts], wants_quotient)
+        return result if wants_quotient or result is None else plus({}, result, -1)
 
     def _part(self, parts: Sequence[Form], wants_quotient: bool) -> Form | None:
-        """Return the quotient or the remainder of a floor division, None if it is unknown."""
+        """The quotient or the remainder of a floor division, None if it is unknown."""
         by = polynomial.single_term(parts[1])
+        # Only by what is surely positive can a form be taken apart.
         if by is None or not self.positive.issuperset(by[1]):
             return None
+        # Without unknowns the division as a whole is a parameter.
         if not polynomial.unknowns_of(parts[0]):
             return None
-        whole, rest = self._split(parts[0], by)
-        if not polynomial.unknowns_of(rest):
-            quotient = self._bound_quotient(rest, parts[1])
-            by_quotient = times(quotient, parts[1])
-            assert by_quotient is not None
-            whole, rest = plus(whole, quotient), plus(rest, by_quotient, -1)
-        elif not self._is_remainder(rest, by):
-            division = self._division(rest, parts[1])
-            whole = plus(whole, {(division.quotient, ()): 1})
-            rest = {(division.remainder, ()): 1}
-        return whole if wants_quotient else rest
+        quotient, remainder = self._split(parts[0], by)
+        if not polynomial.unknowns_of(remainder):
+            # Of what is left, made of sizes alone, the quotient is a parameter.
+            rest_quotient = self._bound_quotient(remainder, parts[1])
+            multiple = times(rest_quotient, parts[1])
+            assert multiple is not None
+            quotient, remainder = plus(quotient, rest_quotient), plus(remainder, multiple, -1)
+        elif not self._is_remainder(remainder, by):
+            # Of what is left, quotient and remainder become unknowns.
+            division = self._division(remainder, parts[1])
+            quotient = plus(quotient, {(division.quotient, ()): 1})
+            remainder = {(division.remainder, ()): 1}
+        return quotient if wants_quotient else remainder
 
     def _split(self, form: Form, by: Term) -> tuple[Form, Form]:
-        """Return q and r with form = `by` · q + r, and 0 ≤ r < `by` if that can be reached."""
-        whole, rest = polynomial.divided(form, by)
+        """The q and r with form = `by` · q + r, and 0 ≤ r < `by` if that can be reached."""
+        quotient, remainder = polynomial.divided(form, by)
         divisor = {(ONE, by[1]): by[0]}
+        # Divided term by term, the quotient may be off by one.
         for shift in (0, 1, -1):
-            moved = plus(rest, divisor, shift)
+            moved = plus(remainder, divisor, shift)
             if self._is_remainder(moved, by):
-                return plus(whole, polynomial.constant(-shift)), moved
-        return whole, rest
+                return plus(quotient, polynomial.constant(-shift)), moved
+        return quotient, remainder
 
     def _is_remainder(self, form: Form, by: Term) -> bool:
         below = plus(plus({(ONE, by[1]): by[0]}, form, -1), polynomial.constant(-1))
@@ -346,16 +355,17 @@ class LinearSystem:
         for known in self.divisions:
             if known.dividend == dividend and known.divisor == divisor:
                 return known
-        found = self.bounds(dividend)
-        if found is None:
+        limits = self.bounds(dividend)
+        if limits is None:
             raise NotAffineError(self.expression(dividend, self._names()))
-        low, high = (self._bound_quotient(bound, divisor) for bound in found)
-        place = min(self.unknowns[u].place for u in polynomial.unknowns_of(dividend))
-        name = self.unknowns[place].name
+        low, high = (self._bound_quotient(bound, divisor) for bound in limits)
+        axis = min(self.unknowns[u].place for u in polynomial.unknowns_of(dividend))
+        name = self.unknowns[axis].name
         last = plus(divisor, polynomial.constant(-1))
         number = len(self.unknowns)
-        self.unknowns.append(Unknown(f"{name}_outer", low, high, place, bounded=False))
-        self.unknowns.append(Unknown(f"{name}_inner", {}, last, place))
+        # The equation bounds the quotient where the others are in their ranges.
+        self.unknowns.append(Unknown(f"{name}_outer", low, high, axis, bounded=False))
+        self.unknowns.append(Unknown(f"{name}_inner", {}, last, axis))
         division = Division(dividend, divisor, number, number + 1)
         self.divisions.append(division)
         form = plus(dividend, {(number + 1, ()): 1}, -1)
@@ -365,19 +375,19 @@ class LinearSystem:
         return division
 
     def _names(self) -> list[Expr]:
-        """Return a variable for each unknown, by its name."""
+        """A variable for each unknown, by its name."""
         return [te.var(unknown.name, self.dtype) for unknown in self.unknowns]
 
     def _bound_quotient(self, bound: Form, divisor: Form) -> Form:
-        """Return the quotient of a form without unknowns."""
+        """The quotient of a form without unknowns."""
         by = polynomial.single_term(divisor)
         assert by is not None
-        whole, rest = self._split(bound, by)
-        if self._is_remainder(rest, by):
-            return whole
-        quotient = tirx.floordiv(self.expression(rest, []), self.safe_divisor(divisor))
-        number = self._parameter(self.analyzer.simplify(quotient))
-        return plus(whole, {(ONE, (number,)): 1})
+        quotient, remainder = self._split(bound, by)
+        if self._is_remainder(remainder, by):
+            return quotient
+        rest_quotient = tirx.floordiv(self.expression(remainder, []), self.safe_divisor(divisor))
+        number = self._parameter(self.analyzer.simplify(rest_quotient))
+        return plus(quotient, {(ONE, (number,)): 1})
 
 
 def _refuse_loads(*exprs: Expr) -> None:

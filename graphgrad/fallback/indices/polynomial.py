@@ -24,24 +24,24 @@ Term = tuple[int, Monomial]
 
 
 def constant(value: int) -> Form:
-    """Return a form without unknowns or parameters."""
+    """A form without unknowns or parameters."""
     return {(ONE, ()): value} if value else {}
 
 
 def value_of(form: Form) -> int | None:
-    """Return the value of a form without unknowns and parameters, None for any other."""
+    """The value of a form without unknowns and parameters, None for any other."""
     if not form:
         return 0
     return form[ONE, ()] if set(form) == {(ONE, ())} else None
 
 
 def unknowns_of(form: Form) -> list[int]:
-    """Return the unknowns of a form, in order."""
+    """The unknowns of a form, in order."""
     return sorted({unknown for unknown, _ in form if unknown != ONE})
 
 
 def plus(form: Form, other: Form, factor: int = 1) -> Form:
-    """Return `form` + `factor` · `other`."""
+    """The form `form` + `factor` · `other`."""
     total = dict(form)
     for key, coefficient in other.items():
         total[key] = total.get(key, 0) + factor * coefficient
@@ -49,19 +49,20 @@ def plus(form: Form, other: Form, factor: int = 1) -> Form:
 
 
 def times(form: Form, other: Form) -> Form | None:
-    """Return a product; None if it is not linear in the unknowns."""
+    """A product; None if it is not linear in the unknowns."""
     total: Form = {}
     for (unknown, monomial), coefficient in form.items():
-        for (second, more), factor in other.items():
-            if ONE not in (unknown, second):
+        for (other_unknown, other_monomial), factor in other.items():
+            if ONE not in (unknown, other_unknown):
                 return None
-            key = max(unknown, second), tuple(sorted(monomial + more))
+            # `ONE` is below every unknown: the greater one is the unknown, if there is one.
+            key = max(unknown, other_unknown), tuple(sorted(monomial + other_monomial))
             total = plus(total, {key: coefficient * factor})
     return total
 
 
 def single_term(form: Form) -> Term | None:
-    """Return the only term of a form that has no unknown and a positive coefficient, or None."""
+    """The only term of a form that has no unknown and a positive coefficient, or None."""
     if len(form) != 1:
         return None
     ((unknown, monomial), coefficient) = next(iter(form.items()))
@@ -69,17 +70,17 @@ def single_term(form: Form) -> Term | None:
 
 
 def divided(form: Form, by: Term) -> tuple[Form, Form]:
-    """Return q and r with form = `by` · q + r: q takes each term as far as it is divisible."""
+    """The q and r with form = `by` · q + r: q takes each term as far as it is divisible."""
     divisor, monomial = by
     quotient: Form = {}
     rest: Form = {}
     for (unknown, own), coefficient in form.items():
-        left = Counter(own)
-        left.subtract(monomial)
-        divisible = min(left.values(), default=0) >= 0
+        powers = Counter(own)
+        powers.subtract(monomial)
+        divisible = min(powers.values(), default=0) >= 0
         # A remainder of a constant is a smaller constant; one of an unknown is no simpler.
         if divisible and (unknown == ONE or coefficient % divisor == 0):
-            key = unknown, tuple(sorted(left.elements()))
+            key = unknown, tuple(sorted(powers.elements()))
             quotient = plus(quotient, {key: coefficient // divisor})
             rest = plus(rest, {(unknown, own): coefficient % divisor})
         else:
@@ -88,27 +89,28 @@ def divided(form: Form, by: Term) -> tuple[Form, Form]:
 
 
 def is_nonnegative(form: Form, positive: Iterable[int]) -> bool:
-    """Return whether a form without unknowns is seen to be ≥ 0 where some parameters are ≥ 1."""
-    known = set(positive)
+    """Whether a form without unknowns is seen to be ≥ 0 where some parameters are ≥ 1."""
+    positives = set(positive)
     shifted: Form = {}
     for (unknown, monomial), coefficient in form.items():
-        if unknown != ONE or not known.issuperset(monomial):
+        if unknown != ONE or not positives.issuperset(monomial):
             return False
         # Π p = Π (1 + (p - 1)): a sum over all subsets of the factors.
         for count in range(len(monomial) + 1):
             for chosen in combinations(monomial, count):
                 shifted = plus(shifted, {(ONE, chosen): coefficient})
+    # Each p - 1 is ≥ 0: without a negative coefficient, so is the sum.
     return all(coefficient > 0 for coefficient in shifted.values())
 
 
 def bounds(
     form: Form, range_of: Callable[[int], tuple[Form, Form]], positive: Iterable[int]
 ) -> tuple[Form, Form] | None:
-    """Return the least and the greatest value of a form, by the ranges of its unknowns.
+    """The least and the greatest value of a form, by the ranges of its unknowns.
 
     None if the sign of a coefficient is not known.
     """
-    known = set(positive)
+    positives = set(positive)
     low: Form = {}
     high: Form = {}
     for (unknown, monomial), coefficient in form.items():
@@ -116,7 +118,7 @@ def bounds(
         if unknown == ONE:
             low, high = plus(low, term), plus(high, term)
             continue
-        if not known.issuperset(monomial):
+        if not positives.issuperset(monomial):
             return None
         least, greatest = range_of(unknown)
         if coefficient < 0:

@@ -15,14 +15,14 @@ from ..walk import Expr
 
 
 def element_count(extents: Sequence[Expr]) -> Expr:
-    """Return the number of elements of a shape; 1 for that of a scalar."""
+    """The number of elements of a shape; 1 for that of a scalar."""
     if not extents:
         return tirx.const(1, "int32")
     return fold(lambda a, b: a * b, extents)
 
 
 def raveled(position: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
-    """Return the place of an element among all those of a shape."""
+    """The place of an element among all those of a shape."""
     total: Expr = tirx.const(0, "int32")
     for index, extent in zip(position, shape, strict=True):
         total = total * extent + index
@@ -30,18 +30,19 @@ def raveled(position: Sequence[Expr], shape: Sequence[Expr]) -> Expr:
 
 
 def unraveled(place: Expr, shape: Sequence[Expr]) -> list[Expr]:
-    """Return the indices of the element at a place; zeros if the shape has no elements."""
+    """The indices of the element at a place; zeros if the shape has no elements."""
     if any(integer_value(extent) == 0 for extent in shape):
         return [tirx.const(0, str(place.ty)) for _ in shape]
     position: list[Expr] = []
     for i in range(len(shape)):
         index = tirx.floordiv(place, element_count(shape[i + 1 :])) if i + 1 < len(shape) else place
+        # The first index needs no remainder: places end where the shape does.
         position.append(tirx.floormod(index, shape[i]) if i else index)
     return position
 
 
 def reshaped(tensor: te.Tensor, shape: Sequence[Expr]) -> te.Tensor:
-    """Return the first elements of a tensor as one of another shape; itself if it has that shape.
+    """The first elements of a tensor as one of another shape; itself if it has that shape.
 
     Parameters
     ----------
@@ -56,7 +57,7 @@ def reshaped(tensor: te.Tensor, shape: Sequence[Expr]) -> te.Tensor:
         return tensor
 
     def element(*position: Any) -> Expr:
-        place = analyzer.simplify(raveled(position, shape))
-        return tensor(*unraveled(place, tensor.shape))
+        offset = analyzer.simplify(raveled(position, shape))
+        return tensor(*unraveled(offset, tensor.shape))
 
     return map_stage(shape, element, name=f"{tensor.op.name}_reshaped")
