@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tvm import te, tirx
@@ -66,6 +66,17 @@ class Expressions:
             return self.choices.pick(self.made)
         self.made.append(self.choices.pick(kinds)(depth - 1))
         return self.made[-1]
+
+    def weighted(self, loops: int) -> Any:
+        """A product in which the last axes, those of a reduction, are masked.
+
+        One factor varies with the other axes alone, so it may be moved out of a sum.
+        """
+        outside = replace(self, axes=self.axes[: len(self.axes) - loops])
+        factor = self.choices.pick(
+            [lambda: tirx.exp(outside._load(0)), lambda: outside._function(0)]
+        )
+        return factor() * (self._load(0) * self._masked(0))
 
     def condition(self) -> Any:
         """Return a boolean."""

@@ -98,7 +98,7 @@ class _Builder:
     def _stage(self, name: str) -> None:
         kinds: list[Callable[[str], Any]] = [
             self._map, self._map, self._several, self._view, self._view, self._constant,
-            self._sum, self._sum, self._sum, self._sum, self._sums, self._product,
+            self._sum, self._sum, self._sum, self._sum, self._sums, self._product, self._weighted,
         ]  # fmt: skip
         if not self.smooth:
             kinds += [self._combined]
@@ -210,6 +210,9 @@ class _Builder:
             return te.sum(expressions.value(), loops, where, init)
 
         return self._reduced(name, body, empty=True)
+
+    def _weighted(self, name: str) -> Any:
+        return self._reduced(name, lambda e, loops: te.sum(e.weighted(len(loops)), loops))
 
     def _extreme(self, name: str) -> Any:
         reduce = self.choices.pick([te.max, te.min])

@@ -144,15 +144,17 @@ class _Derivation:
         while (pair := finite_factors(value)) is not None and self._is_constant(pair[1]):
             value = pair[0]
             outer.append(pair[1])
-        _, values = factors(value)
+        # What stood below a finite product has conditions of its own, which nobody has hoisted.
+        conditions, values = factors(value)
+        all_guards = [*term.guards, *((condition, True) for condition in conditions)]
         inner = [value for value in values if not self._is_constant(value)]
         # A product of two without guards is a contraction as it is: it stays whole.
-        if len(inner) > 1 and len(values) + len(term.guards) > 2:
+        if len(inner) > 1 and len(values) + len(all_guards) > 2:
             outer += [value for value in values if self._is_constant(value)]
         else:
             inner = values
-        guards = [guard for guard in term.guards if self._is_constant(guard[0])]
-        others = [guard for guard in term.guards if not self._is_constant(guard[0])]
+        guards = [guard for guard in all_guards if self._is_constant(guard[0])]
+        others = [guard for guard in all_guards if not self._is_constant(guard[0])]
         analyzer = analyzer_of(self.element)
         # Outside of the sum nothing protects them: their loads must be inside their tensors.
         if not (outer or guards) or not all(

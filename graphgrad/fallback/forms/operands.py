@@ -96,9 +96,10 @@ class _Term:
 
     def operands(self, term: Guarded) -> tuple[Expr, Expr] | None:
         """The two operands of a term, None if it is no product of two."""
-        _, values = factors(term.value)
+        conditions, values = factors(term.value)
+        guards = [*term.guards, *((condition, True) for condition in conditions)]
         parts = [_Factor(value, None, self._needs(value)) for value in values]
-        parts += [_Factor(None, guard, self._needs(guard[0])) for guard in term.guards]
+        parts += [_Factor(None, guard, self._needs(guard[0])) for guard in guards]
         groups = self._grouped(parts)
         if groups is None:
             return None
