@@ -529,8 +529,10 @@ def _deciding(
         if parts and is_conditional(node):
             for arm, wanted in ((1, True), (2, False)):
                 for condition, _ in all_of(parts[0], wanted):
-                    number = numbers.setdefault(places[identity(condition)], len(numbers))
-                    below[arm] |= 1 << number
+                    # Below what a variable holds already, the graph ends: that is evaluated.
+                    if identity(condition) in places:
+                        number = numbers.setdefault(places[identity(condition)], len(numbers))
+                        below[arm] |= 1 << number
         within = inside[position] | (1 << numbers[position] if position in numbers else 0)
         for part, outer in zip(parts, below, strict=True):
             around[places[identity(part)]] |= outer

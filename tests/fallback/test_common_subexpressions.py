@@ -15,7 +15,7 @@ from graphgrad.fallback.common_subexpressions import (
 )
 from graphgrad.fallback.indices.linear_system import Axis
 from graphgrad.fallback.value_numbering import Merged, same
-from graphgrad.fallback.walk import graph_of, identity, postorder
+from graphgrad.fallback.walk import children, graph_of, identity, postorder
 from tests.fallback.interpreter import evaluate
 
 A = te.placeholder((6,), "float64", name="A")
@@ -199,6 +199,14 @@ def test_a_shared_part_comes_behind_all_conditions_around_it():
     assert len(ordered) == len(graph)
     assert all(places[identity(c)] < places[identity(part)] for c in conditions)
     assert all(places[identity(p)] < places[identity(n)] for n, parts in ordered for p in parts)
+
+
+def test_a_condition_that_a_variable_holds_needs_no_place():
+    part = tirx.exp(X(PLACE))
+    both = tirx.if_then_else(X(PLACE + 1) > 0.5, X(PLACE + 2) > 0.5, tirx.const(False))
+    root = tirx.if_then_else(both, part * part, ZERO)
+    graph = graph_of([root], lambda node: [] if node.same_as(both) else children(node))
+    assert order_conditions_first(graph, {identity(part)}) is graph
 
 
 def test_without_protected_parts_the_order_stays():
