@@ -30,7 +30,7 @@ def apply_rule(
     cotangent: Cotangent,
     wanted: Sequence[bool],
 ) -> list[Cotangent]:
-    """Return the cotangents of the data of a call (see `ops.calls.data_of`).
+    """Return the cotangents of the data of a call (see `ir.calls.data_of`).
 
     Parameters
     ----------

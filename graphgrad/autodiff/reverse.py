@@ -58,6 +58,7 @@ class Gradients:
     """
 
     def __init__(self, program: Program, wrt: Sequence[Any]):
+        # Before composites are written out: `emit` adds the kernels that these call.
         self._kernels, self._wrt = program.kernels, wrt
         self._program, self._activity = expand(program, wrt)
 
@@ -283,6 +284,8 @@ def expand(program: Program, wrt: Sequence[Any]) -> tuple[Program, Activity]:
     if mutations is not None:
         mutations.refuse_stale_names()
     activity = analyze(program, wrt)
+    # This ends: a composite is stated in other ops, and a kernel that saves for its gradient tells
+    # so by an attribute ("graphgrad.saved"), and no other one is put in its place.
     while composites := {v: r for v, r in activity.rules.items() if r.kind == "composite"}:
         bindings: list[tuple[Any, Any]] = []
         kernels = dict(program.kernels)

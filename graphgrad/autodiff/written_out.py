@@ -12,7 +12,6 @@ from tvm import relax, tirx
 
 from ..errors import RuleError
 from ..fallback.memo import Memo
-from ..fallback.walk import identity
 from ..ir.calls import data_of
 from ..ir.compile_lock import COMPILE_LOCK
 from ..ir.program import variables_in
@@ -22,6 +21,7 @@ from ..ir.visits import nodes_in
 from ..ops.legalize import lowering_of
 from ..registry.attributes import Attributes
 from ..registry.rule import Rule
+from ..tvm_fixes.hooks import identity
 
 
 @dataclass(frozen=True)

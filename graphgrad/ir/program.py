@@ -40,7 +40,8 @@ class Program:
     rules : str
         ``"auto"``, or ``"derived"``: graphgrad's own rules are left aside.
     derived : dict
-        Rules that were derived, by the variable that the call is bound to.
+        Rules that were derived, by the variable that the call is bound to. A cache: `activity`
+        fills it, and copies made by `replace` share it, as variables are bound once.
     """
 
     name: str

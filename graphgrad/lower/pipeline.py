@@ -137,7 +137,8 @@ class Lowering:
     target, kernels, winograd, overlap, early
         As of `lower`.
     scheduled : dict
-        Kernels that are scheduled already.
+        Kernels that are scheduled already; the pass `schedule_loops` fills it, as schedules fill
+        `kernels`.
     """
 
     target: tvm.target.Target
@@ -229,7 +230,7 @@ def compile(
         prepare_threads()  # of the thread that is likely to call it
     # Where no CUDA runtime is loaded TVM keeps the source alone, and nobody has compiled it yet.
     for source in executable_sources(executable):
-        machine_code(source, arch_of(resolved))
+        machine_code(source, arch_of(resolved))  # raises here what an export would; kept for it
     return executable
 
 
@@ -260,11 +261,8 @@ def lower(
     TargetError, LoweringError, ArgumentError, GraphGradError
         As `compile`.
     """
-    with COMPILE_LOCK, target:
-        lowering = _lowering(
-            target, kernels=kernels, winograd=winograd, overlap=overlap, early=early
-        )
-        return lowering(mod)
+    lowering = _lowering(target, kernels=kernels, winograd=winograd, overlap=overlap, early=early)
+    return lowering(mod)
 
 
 def generate(mod: tvm.IRModule, target: tvm.target.Target, early: EarlyBuilds | None = None) -> Any:
@@ -323,8 +321,8 @@ def _lowering(target: tvm.target.Target, **options: Any) -> tvm.ir.transform.Pas
         )
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower")
-    def lower(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        with COMPILE_LOCK, target:
+    def run_passes(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+        with COMPILE_LOCK, target:  # also where `tvm.compile` runs it
             return PIPELINES[kind].run(mod, Lowering(target, **options))
 
-    return lower
+    return run_passes

@@ -1,8 +1,8 @@
 """Donation: a kernel writes an output over an input that the caller gives away.
 
 A Relax function asks for it with the attribute ``graphgrad.donated``, pairs of (parameter, flat
-output). A pair is honored only where it is provably safe; else the output is a fresh buffer,
-which is as right. What was honored is recorded as ``graphgrad.donated_done``.
+output). A pair is granted only where it is provably safe; else the output is a fresh buffer,
+which is as right. What was granted is recorded as ``graphgrad.donated_done``.
 """
 
 from __future__ import annotations

@@ -10,8 +10,8 @@ from tvm import relax
 
 from ..errors import ArgumentError
 from ..fallback.kernels.expressions import kernel_of
-from ..fallback.walk import identity
 from ..ir.tensor import Tensor
+from ..tvm_fixes.hooks import identity
 from .traced import Traced
 
 

@@ -19,8 +19,8 @@ from ..fallback.kernels.expressions import expressions_of
 from ..fallback.kernels.extents import rename_extent
 from ..fallback.scans.scan import by_other_stages
 from ..fallback.scatter import scatters_of
-from ..fallback.walk import identity, tensor_key
-from ..tvm_fixes.hooks import begin_block, end_block
+from ..fallback.walk import tensor_key
+from ..tvm_fixes.hooks import begin_block, end_block, identity
 from .legalize import lowering_of
 
 Value = Any

@@ -9,9 +9,8 @@ from typing import Any
 from tvm import relax
 
 from ..errors import ArgumentError
-from ..fallback.walk import identity
 from ..ir.tensor import Emitter, Tensor, same_shape, type_shape
-from ..tvm_fixes.hooks import begin_block, end_block
+from ..tvm_fixes.hooks import begin_block, end_block, identity
 from .composed import variables_read_by
 
 Tree = Any

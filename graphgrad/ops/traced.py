@@ -11,7 +11,7 @@ from tvm import relax, te, tirx
 
 from ..errors import ArgumentError
 from ..fallback.kernels.expressions import free_variables
-from ..fallback.walk import identity
+from ..tvm_fixes.hooks import identity
 
 
 class Traced:

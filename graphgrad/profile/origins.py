@@ -1,8 +1,8 @@
 """Which calls of a program each kernel of its lowered form computes.
 
-A provenance (`provenance.py`) is written on the calls of a program, and stock passes lose it:
+A provenance (`ir/provenance.py`) is written on the calls of a program, and stock passes lose it:
 fusion makes functions of several calls, shares them between equal groups and renames all values. So
-the passes are watched, and what they made is recognized by what it computes (`profile_terms.py`).
+the passes are watched, and what they made is recognized by what it computes (`terms.py`).
 What is not recognized is unknown; nothing is guessed.
 """
 

@@ -1,7 +1,7 @@
-"""Gradient rules: their kinds, how they are registered and found, and what a sample is.
+"""Gradient rules: their kinds, how they are registered and found.
 
 A rule states only the mathematics of one op. Broadcast reduction, dtypes, zero and absent
-cotangents, and inputs that need no gradient are the engine's (`graphgrad.autodiff.reverse`). The
+cotangents, and inputs that need no gradient are the engine's (`graphgrad.autodiff.apply`). The
 kind says which form the mathematics has:
 
 ============== ============================================== ==================================

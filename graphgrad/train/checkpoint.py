@@ -1,4 +1,4 @@
-"""Checkpoints: state files (`exported_step.state_file`), with errors of graphgrad."""
+"""Checkpoints: state files (`runtime.state_file`), with errors of graphgrad."""
 
 from __future__ import annotations
 

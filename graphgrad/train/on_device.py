@@ -131,6 +131,8 @@ class ModelOnDevice(TakesTurns):
 
         def make(program: tvm.IRModule) -> tuple[Any, Facts]:
             with EarlyBuilds(self._target) as early:
+                # In this order: what a step needs in bytes includes what becomes its workspace,
+                # and a result that is not returned does not escape.
                 lowered = self._lower(program, name, early)
                 needs = allocated_bytes(lowered)[name]
                 kept: list[int] = []

@@ -157,7 +157,7 @@ def objective(
     given = names(model, wrt)
     form = form_of(model, training, rules)
     values = select(form.program, given)
-    analyze(form.program, values)
+    analyze(form.program, values)  # raises: all that is missing, before anything is compiled
     function.check_gradient(rules)
     resolved = resolve_target(target)
     return Objective(
@@ -196,14 +196,14 @@ def recipe(
     if not isinstance(optimizer, Optimizer):
         raise ArgumentError(f"optimizer={optimizer!r} is none of graphgrad.optim")
     shared = objective(model, loss, wrt, target, rules, winograd, True, _trained)
-    # A step holds its parameters; `value_and_grad` reads the model's at each call, as they are.
+    # A step holds its parameters, from here on in the order of axes in which convolutions read
+    # them; `value_and_grad` reads the model's at each call, as they are.
     layout = choose_storage(shared.layout, shared.form.program)
     _check_epsilons(model, optimizer, shared.wrt)
     # They may have been replaced since the model was made.
     check_types({**model.params, **model.state}, owned_types(model), "parameter")
-    return Recipe(
-        **{**vars(shared), "layout": layout}, optimizer=optimizer, seed=seed, accumulate=accumulate
-    )
+    settings = {**vars(shared), "layout": layout}
+    return Recipe(**settings, optimizer=optimizer, seed=seed, accumulate=accumulate)
 
 
 def _check_epsilons(model: Model, optimizer: Optimizer, trained: Sequence[str]) -> None:

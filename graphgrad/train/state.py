@@ -82,7 +82,9 @@ class TrainState:
             *((self.params, name) for name in self.trained),
             *((group, name) for group in (self.state, *self.slots.values()) for name in group),
         ]
-        self._spans: Spans | None = None  # until a tensor is replaced
+        self._spans: Spans | None = (
+            None  # None before the first check, and once a tensor is replaced
+        )
         self.window = None
         if accumulates:
             self.window = Window(params, state, self.trained, device, self._storage)

@@ -58,6 +58,8 @@ def build_step(forward: Forward, trained: Sequence[str], optimizer: Optimizer) -
         with emitter.at(span_of(None, "update"), "update"):
             return (loss, *update.emit(emitter, gradients, statistics, [loss, *gradients]))
 
+    # This order, and that of what `emit` returns, is the format of exports. Who keeps to it:
+    # `TrainState.everything`, `Window.everything`, `TrainStep.__call__`, and all of `runtime`.
     owned = [update.updates, *forward.params, *forward.state, *update.buffers]
     inputs = [*forward.arguments, update.rate, *forward.seed, *owned]
     written = differentiated.write(STEP, inputs, body)

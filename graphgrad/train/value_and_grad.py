@@ -17,7 +17,7 @@ from .forward import FORWARD, Forward, LossChoice
 from .inputs import Inputs, check_seed, check_types, names_in, owned_types, placed, read_arrays
 from .on_device import ModelOnDevice, Shapes
 from .recipe import Wrt, objective
-from .state import Arrays, as_arrays
+from .tensors import Arrays, as_arrays
 
 LOSS = "loss"
 TARGETS = "targets"
@@ -146,9 +146,10 @@ class ValueAndGrad(ModelOnDevice):
         if given.shapes not in self._compiled:
             self._compiled[given.shapes] = self._compile_gradient(forward)
         values, gradients = self._compiled[given.shapes](*arguments)
-        outputs = dict(zip(self._model.outputs, values[-2], strict=True))
+        *losses, outputs_of_model, _ = values
+        outputs = dict(zip(self._model.outputs, outputs_of_model, strict=True))
         if self._objective.loss.is_given:
-            outputs = {LOSS: values[0], **outputs}
+            outputs = {LOSS: losses[0], **outputs}
         named_gradients = dict(zip(self._objective.wrt, gradients, strict=True))
         return as_arrays(outputs), as_arrays(named_gradients)
 

@@ -69,7 +69,9 @@ class Window:
             }
             self._flags = [to_tensor(np.array(flag, "int64"), device) for flag in (1, 0)]
         self._places = [(members, name) for members in self._groups.values() for name in members]
-        self._spans: Spans | None = None  # until a tensor is replaced
+        self._spans: Spans | None = (
+            None  # None before the first check, and once a tensor is replaced
+        )
 
     @property
     def opens(self) -> tvm.runtime.Tensor:

@@ -15,8 +15,8 @@ from tvm import tirx
 from tvm.ir import prim
 from tvm.s_tir import SBlock, SBlockRealize
 
-from ...fallback.walk import identity
 from ...ir.visits import nodes_in
+from ...tvm_fixes.hooks import identity
 
 _SHORT, _LONG = "int32", "int64"
 

@@ -14,13 +14,13 @@ import tvm_ffi
 from tvm import relax, tirx
 from tvm.s_tir import SBlockRealize
 
-from ...fallback.walk import identity
 from ...ir.calls import data_of, result_types
 from ...ir.loops import block
 from ...ir.passes import Phase, compiler_pass
 from ...ir.rewrite import map_functions, map_kernels
 from ...ir.visits import replace_nodes, visit_nodes
 from ...ops.define import OPAQUE
+from ...tvm_fixes.hooks import identity
 from .long_indices import lengthen_indices
 
 _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
