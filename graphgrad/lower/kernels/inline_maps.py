@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tvm import tirx
 from tvm.s_tir import Schedule
 
-from ...ir.kernel_structure import Stage, buffer_of, refreshed, stages
+from ...ir.kernel_structure import Load, Stage, buffer_of, refreshed, stages
+from ...ir.visits import nodes_in
 from .contraction import reuses_operands
 
 MAX_INLINED_OPERATIONS = 256
 """Operations that inlining may collect in one stage: deeper expressions strain the compiler."""
+
+_DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 
 MayRepeat = Callable[[Stage, int], bool]
 """Whether a map of so many operations may be computed more often than it has elements."""
@@ -62,11 +66,23 @@ def _may_inline(
 ) -> bool:
     if stage.loads and reuses_operands(reader):
         return False  # a contraction's operands are read many times, and must stay plain reads
+    if _is_zero_divisor(stage, reader):
+        return False
     reads = _reads(reader, stage.stores[0].buffer)
     if sizes[reader.name] + reads * sizes[stage.name] > MAX_INLINED_OPERATIONS:
         return False
     repeats = readers > 1 or reader.work > stage.work
     return not repeats or may_repeat(stage, sizes[stage.name])
+
+
+def _is_zero_divisor(stage: Stage, reader: Stage) -> bool:
+    """Whether a map is the constant 0 and is divided by, which TVM refuses to write."""
+    store = stage.stores[0]
+    if not isinstance(store.value, tirx.FloatImm | tirx.IntImm) or store.value.value:
+        return False
+    divisors = (node.b for each in reader.stores for node in nodes_in(each.value, _DIVISIONS))
+    loads = (load for divisor in divisors for load in nodes_in(divisor, Load))
+    return any(buffer_of(load).same_as(store.buffer) for load in loads)
 
 
 def _reads(stage: Stage, buffer: Any) -> int:

@@ -59,3 +59,11 @@ def test_expressions_do_not_grow_without_end():
     for _ in range(150):
         y = topi.add(topi.exp(y), x)
     assert 1 < len(left([x], [y])) < 10
+
+
+def test_zeros_stay_where_they_are_divided_by():
+    """TVM has no way to write 1 / 0."""
+    x = tensor(8)
+    zeros = topi.full((8,), "float32", 0.0)
+    assert len(left([x], [topi.divide(x, zeros)])) == 2
+    assert len(left([x], [topi.add(x, zeros)])) == 1
