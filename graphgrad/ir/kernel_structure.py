@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import tvm
@@ -101,11 +102,23 @@ def volume(axes: Iterable[Axis]) -> int:
 
 def stages(func: tirx.PrimFunc) -> list[Stage] | None:
     """Return the stages of a function in order, or None if it is not a sequence of such."""
+    known = _stages(func)
+    return None if known is None else list(known)
+
+
+# One pass after the other asks for the stages of kernels, most of which it leaves as they are.
+@lru_cache(maxsize=512)
+def _stages(func: tirx.PrimFunc) -> tuple[Stage, ...] | None:
     root = func.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars:
         return None
-    found = [_stage(statement) for statement in statements_of(root.block.body)]
-    return None if any(stage is None for stage in found) else found  # type: ignore[return-value]
+    result = []
+    for statement in statements_of(root.block.body):
+        stage = _stage(statement)
+        if stage is None:
+            return None
+        result.append(stage)
+    return tuple(result)
 
 
 def refreshed(stage: Stage, block: SBlock) -> Stage:
