@@ -20,9 +20,8 @@ def small(block, activation):
     return Network(build, 4, 16)
 
 
-@pytest.mark.parametrize(
-    "block", [basic_block, pytest.param(bottleneck_block, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("block", [basic_block, bottleneck_block])
 def test_small_networks(block):
     torch = peer("torch")
     torch.set_num_threads(1)

@@ -52,6 +52,7 @@ def test_contenders_compute_the_same(layer):
         np.testing.assert_allclose(ours(), theirs(), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_json_form(bench):
     peer("torch")
     peer("psutil")

@@ -6,6 +6,7 @@ import transform
 TINY = ("--sizes", "12,6", "--repeats", "1", "--image", "32")
 
 
+@pytest.mark.slow
 def test_json_form(bench):
     result = bench("transform.py", "--json", *TINY)
     assert result["benchmark"] == "transform"

@@ -26,7 +26,7 @@ CASES = [
     pytest.param(
         resnet50, "imagenet", "TRAINING", id="resnet50-imagenet-training", marks=pytest.mark.slow
     ),
-    pytest.param(resnet50, "cifar", "EVAL", id="resnet50-cifar-inference"),
+    pytest.param(resnet50, "cifar", "EVAL", id="resnet50-cifar-inference", marks=pytest.mark.slow),
 ]
 BATCH = 4
 
