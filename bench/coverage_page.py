@@ -51,7 +51,7 @@ REASONS = {
     r"relax\.inspect\.": "facts about memory, which are integers",
     r"relax\.grad\.": "TVM's own gradient ops, which graphgrad does not emit",
     r"relax\.(ccl|dist)\.": "several devices: a single process cannot run the op itself",
-    r"relax\.call_tir_with_grad": "the gradient that the call names, see `docs/custom-gradients.md`",
+    r"relax\.call_tir_with_grad": "the gradient that the call names, `docs/custom-gradients.md`",
     r"relax\.call_tir": "derived from the kernel that is called",
     r"relax\.(call_|invoke_|make_closure)": "what is called decides; local functions are inlined",
     r"relax\.(assert_op|print|null_value|size)": "returns no float",
