@@ -195,6 +195,8 @@ class _Sweep:
         """Send a binding's cotangent on to what the binding reads."""
         rule = self.activity.rules.get(var)
         if rule is None:
+            # Another name, a tuple or a cast. Or a call that no derivative passes through: `send`
+            # sends it nothing, as `activity` has decided.
             self.send(value, cotangent)
             return
         if isinstance(value, relax.If):

@@ -125,7 +125,7 @@ class _Donation:
         return self.aliases.region(leaf) in regions
 
     def _sites(self, parameter: Any, result: Leaf, outputs: set[Any]) -> list[_Site] | None:
-        """Return where a result is computed over a parameter; None if it is so in some runs only.
+        """Where a result is computed over a parameter; None if it may also be computed elsewhere.
 
         Parameters
         ----------
@@ -135,7 +135,7 @@ class _Donation:
             Receives the variables that hold the result.
         """
         if result.source == self.aliases.values[parameter].source:
-            return []
+            return []  # it is the parameter itself, as in one branch of an If: nothing is written
         kind, var, *place = result.source
         if kind == "if":
             outputs.add(var)

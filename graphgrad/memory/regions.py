@@ -21,6 +21,8 @@ class Leaf(NamedTuple):
         See `Regions.region`.
     source : tuple
         Of two leaves of equal source the memory is the same: a parameter, or what a binding made.
+        It begins with its kind, such as ``"call"`` or ``"if"``; behind the variable of a binding
+        come the positions in nested tuples.
     """
 
     node: int

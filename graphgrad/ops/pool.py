@@ -1,9 +1,9 @@
-"""Pooling gradients as ops of our own, over one, two or three spatial axes.
+"""Poolings, and the ops of their gradients, over one, two or three spatial axes.
 
-Max pooling is a gather: `max_pool_index` finds, once, the position of each window's first maximum;
-`max_pool_scatter` sends cotangents there, and `max_pool_gather` is its transpose. The index is an
-integer output, so no comparison of floats is repeated in the backward pass. TVM's own max-pool
-gradient reads uninitialized memory where windows do not cover the input; these do not.
+The gradient of max pooling finds the tap of each window's first maximum by comparing x with y, in
+the backward pass (`max_pool_index`). From there on only integers are compared: `max_pool_scatter`
+sends cotangents to these taps, and `max_pool_gather` is its transpose. TVM's own max-pool gradient
+reads uninitialized memory where windows do not cover the input; these do not.
 
 Data are in the layout of the pooling, `Pool.layout`.
 """

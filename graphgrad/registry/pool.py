@@ -109,8 +109,13 @@ def avg_pool_gradient(ct: Tensor, shape: Any, v: Tensor, attrs: Any) -> tuple[Te
     return pool.avg_pool(v, Pool.of(attrs)), None
 
 
+# Registered for one to three axes at the end of this file, as `avg_pool` is.
 def max_pool(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tensor]:
-    """x̄ = Σ of ȳ over the windows whose first maximum stands at the element"""
+    """x̄ = Σ of ȳ over the windows whose first maximum stands at the element
+
+    The first in row-major order of taps, or the first NaN if there is one. A window that lies in
+    the padding sends nothing.
+    """
     windows = Pool.of(attrs)
     y, ct = (to_layout(t, attrs.out_layout, windows.layout) for t in (outputs[0], cotangents[0]))
     index = pool.max_pool_index(inputs[0], y, windows)

@@ -9,8 +9,8 @@ from tvm import relax, tirx
 
 from graphgrad.errors import GraphGradError, LoweringError, TargetError
 from graphgrad.ir.arrays import to_tensor
+from graphgrad.lower.pipeline import PIPELINES, lower, pipeline
 from graphgrad.lower.pipeline import compile as compile_module
-from graphgrad.lower.pipeline import lower, pipeline
 from graphgrad.lower.target import target
 from tests.lower.programs import machine, module, random_tensors, tensor_type
 from tests.unknown_ops import unlowered
@@ -228,3 +228,10 @@ def test_relu_of_nan_is_nan():
     ):
         y = relax.VirtualMachine(compiled, tvm.cpu())["main"](to_tensor(x)).numpy()
         np.testing.assert_array_equal(y, np.array([expected, 0, 2, 0], "float32"))
+
+
+def test_what_is_built_early_is_changed_by_no_unforeseen_pass():
+    steps = [step.own for step in PIPELINES["llvm"].steps]
+    early = next(i for i, own in enumerate(steps) if own.name == "build_early")
+    later = {own.name for own in steps[early + 1 :] if own.over == "kernel"}
+    assert later == {"vectorize_math"}

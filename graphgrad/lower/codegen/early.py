@@ -46,7 +46,11 @@ class _EarlyBuild(NamedTuple):
     },
 )
 def build_early(kernel: tirx.PrimFunc, kernel_name: str, early: EarlyBuilds | None) -> None:
-    """Begin to build a kernel while others are lowered, as what passes will make of it."""
+    """Begin to build a kernel while others are lowered, as what passes will make of it.
+
+    Every pass over kernels of processors stands before this one, or is applied here, as
+    `vectorize_math` is: what changes a kernel later makes its early build useless.
+    """
     if early is not None:
         early.offer(kernel_name, vectorize_math(kernel))
 

@@ -1,4 +1,10 @@
-"""Schedules for processors: those of a kernel, by the structure of its stages."""
+"""Schedules for processors: those of a kernel, by the structure of its stages.
+
+Maps are inlined; stages are regrouped (`_REGROUPED`) and taken apart (`_TAKEN_APART`). Then, stage
+by stage: one of a chain of rows is left for it; else a Winograd nest where that is cheaper; else a
+contraction's, else a permutation's; else TVM's primitives. Nests take their stages' places when all
+scheduling is done, then the chain, then buffer views are joined.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +52,11 @@ _REGROUPED = Pipeline(
     "llvm",
     start=Phase.FUSED,
 )
-"""What is done to stages whose maps are inlined."""
+"""What is done to stages whose maps are inlined.
+
+Rowwise fusion asks for a kernel's rows before anything is scheduled, and foresees with
+`lower/fusion/rowwise.py` (`_Rows.of`) what these make of it: keep both in step.
+"""
 
 _TAKEN_APART = Pipeline(
     [split_residues, read_inside_borders, split_axes], "llvm", start=Phase.FUSED

@@ -169,6 +169,8 @@ class _AccumulationFusion:
             if producer is None:
                 continue
             others = [a for a in arguments if not a.same_as(gradient)]
+            # A kernel of one result moves down to the sum. One of several stays, as others read the
+            # rest of its results: so all that the sum reads must be there by then.
             if output is not None and (
                 gradient.ty != total.var.ty
                 or any(at.get(other, -1) > at[producer.var] for other in others)

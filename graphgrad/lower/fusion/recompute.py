@@ -74,7 +74,7 @@ class _Kernel:
     kind : int
         TVM's.
     stages : list of Stage
-        None if it is something else.
+        Empty if it is something else.
     params : list of Buffer
     is_cheap_map : bool
     functions : int

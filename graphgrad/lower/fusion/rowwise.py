@@ -112,6 +112,7 @@ class _Rows:
         found = stages(kernel)
         if not found or any(map(reuses_operands, found)) or _is_large_view(kernel, found):
             return None
+        # As the schedule will restate it, before it asks for chains: `schedule._REGROUPED`.
         plain, _ = split_axes(vectorize_groups(simplify_indices(kernel)))
         found = found if plain.same_as(kernel) else stages(plain) or []
         blocks = blocks_of(plain.body)

@@ -26,5 +26,5 @@ DEFECT = Defect(
         "is then that of the input."
     ),
     expected="The input.",
-    mended_by=("graphgrad.ops.legalize.pool",),
+    mended_by=("graphgrad.ops.legalize.image",),
 )

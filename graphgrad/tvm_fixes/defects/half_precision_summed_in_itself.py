@@ -33,6 +33,7 @@ DEFECT = Defect(
         "graphgrad.ops.legalize.linalg",
         "graphgrad.ops.legalize.conv",
         "graphgrad.ops.legalize.norm",
+        "graphgrad.ops.legalize.pool",
         "graphgrad.ops.legalize.cumulative",
     ),
 )
