@@ -24,13 +24,13 @@ class Kind(Enum):
     """The kinds of derived stages.
 
     CONTRACTION is a sum over loops of the product of two loads with affine indices, nothing else.
-    PHASE is one residue class of a tensor's positions, by a contraction or a plain product. MERGE
-    interleaves phases. PAD is a tensor with a border of zeros. MAP has no reduction, REDUCE is any
-    other one; its body may hold conditions. SCATTER adds up serially.
+    RESIDUE_CLASS is one of those of a tensor's positions, by a contraction or a plain product.
+    MERGE interleaves residue classes. PAD is a tensor with a border of zeros. MAP has no reduction,
+    REDUCE is any other one; its body may hold conditions. SCATTER adds up serially.
     """
 
     CONTRACTION = "contraction"
-    PHASE = "phase"
+    RESIDUE_CLASS = "residue_class"
     MERGE = "merge"
     PAD = "pad"
     MAP = "map"
@@ -47,9 +47,9 @@ def marked(
     ----------
     kind : Kind
     moduli : sequence of int, optional
-        Of phases and their merge: one per dimension, 1 for one that is not split.
+        Of residue classes and their merge: one per dimension, 1 for one that is not split.
     digits : sequence of int, optional
-        Of a phase: its residues, one per dimension.
+        Of a residue class: its residues, one per dimension.
     """
     attributes: dict[str, str | list[int]] = {_KIND: kind.value}
     if moduli:
@@ -96,10 +96,10 @@ def kind_of(op: Any) -> Kind | None:
 
 
 def moduli_of(op: Any) -> tuple[int, ...]:
-    """The number of residue classes of each dimension of a phase or merge."""
+    """The number of residue classes of each dimension of a residue class or merge."""
     return tuple(int(modulus) for modulus in op.attrs[_MODULI])
 
 
 def digits_of(op: Any) -> tuple[int, ...]:
-    """The residue of each dimension of a phase."""
+    """The residue of each dimension of a residue class."""
     return tuple(int(digit) for digit in op.attrs[_DIGITS])

@@ -693,7 +693,7 @@ class _DataGradient:
             name, attributes = "data_gradient", None
             if max(moduli) > 1:
                 name = f"{name}_{label(digits)}"
-                attributes = marked(Kind.PHASE, moduli, digits)
+                attributes = marked(Kind.RESIDUE_CLASS, moduli, digits)
             shape = long(quotients.get(axis, self.extents[axis]) for axis in order)
             element = self._element(ct, self.w, taps, shifts)
             stages[digits] = te.compute(shape, element, name=name, attrs=attributes)

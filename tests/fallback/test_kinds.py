@@ -33,9 +33,13 @@ def test_kinds_are_read_as_they_are_written(kind):
     assert kind_of(stage(marked(kind)).op) is kind
 
 
-def test_phases_carry_moduli_and_digits():
-    phase = stage(marked(Kind.PHASE, (2, 1), (1, 0))).op
-    assert (kind_of(phase), moduli_of(phase), digits_of(phase)) == (Kind.PHASE, (2, 1), (1, 0))
+def test_residue_classes_carry_moduli_and_digits():
+    residue_class = stage(marked(Kind.RESIDUE_CLASS, (2, 1), (1, 0))).op
+    assert (kind_of(residue_class), moduli_of(residue_class), digits_of(residue_class)) == (
+        Kind.RESIDUE_CLASS,
+        (2, 1),
+        (1, 0),
+    )
 
 
 def test_what_is_not_derived_has_no_kind():

@@ -67,12 +67,12 @@ def body_evaluations(*tensors: te.Tensor) -> list[Work]:
 def contraction_points(*tensors: te.Tensor) -> int:
     """The body evaluations of all sums of products, the multiply-adds of a gradient.
 
-    Those are the stages that reduce and the phases; pads, merges and maps are not among them.
+    Those are the stages that reduce, and residue classes; not pads, merges and maps.
     """
     return sum(
         work.points
         for work in body_evaluations(*tensors)
-        if work.reduces or work.kind in (Kind.PHASE, Kind.SCATTER)
+        if work.reduces or work.kind in (Kind.RESIDUE_CLASS, Kind.SCATTER)
     )
 
 

@@ -1,4 +1,4 @@
-"""One contribution as a stage: as a contraction, as a sum of another kind, or by phases of either.
+"""One contribution as a stage: a contraction, a sum of another kind, or residue classes of either.
 
 The forms are compared by how often they evaluate their bodies (see `cost`).
 """
@@ -38,13 +38,13 @@ from .narrow import block_read, narrowed, placed
 from .normal_form import contraction
 from .operands import inside, is_operand, operands
 from .residues import (
-    Phase,
-    has_too_many_phases,
+    ResidueClass,
+    has_too_many_classes,
     is_feasible,
     label,
     merged,
     moduli_of,
-    phases,
+    residue_classes,
     worthwhile,
 )
 from .terms import factors, finite_factors, hoisted, product
@@ -111,30 +111,31 @@ class _Derivation:
         classes = self._classes(self.moduli)
         if not classes or self._exceed(classes, _SUM_POINTS_PER_SCATTER_POINT):
             return None
-        stages = {phase.digits: self._gathered(phase) for phase in classes}
+        stages = {each.digits: self._gathered(each) for each in classes}
         dtype = str(next(iter(stages.values())).dtype)
         return merged(stages, part.tensor.shape, self.moduli, dtype, self.name)
 
-    def _gathered(self, phase: Phase) -> te.Tensor:
-        positions = list(zip([axis.var for axis in self.element], phase.position, strict=True))
+    def _gathered(self, part: ResidueClass) -> te.Tensor:
+        positions = list(zip([axis.var for axis in self.element], part.position, strict=True))
         here = _replace_terms(
             self.contribution, lambda exprs: substitute_expressions(exprs, positions)
         )
-        return gather(here, phase.inversion, phase.element, f"{self.name}_ph{label(phase.digits)}")
+        name = f"{self.name}_ph{label(part.digits)}"
+        return gather(here, part.inversion, part.element, name)
 
-    def _classes(self, moduli: Sequence[int]) -> list[Phase]:
-        """The phases of some moduli; none if they are too many."""
+    def _classes(self, moduli: Sequence[int]) -> list[ResidueClass]:
+        """The residue classes of some moduli; none if they are too many."""
         if all(modulus == 1 for modulus in moduli):
             variables = [axis.var for axis in self.element]
-            return [Phase((0,) * len(moduli), self.element, variables, self.whole)]
+            return [ResidueClass((0,) * len(moduli), self.element, variables, self.whole)]
         if not is_feasible(moduli):
             return []
-        classes = phases(self.contribution, self.element, moduli)
-        return [] if has_too_many_phases(classes) else classes
+        classes = residue_classes(self.contribution, self.element, moduli)
+        return [] if has_too_many_classes(classes) else classes
 
-    def _exceed(self, classes: Sequence[Phase], factor: int) -> bool:
-        """Whether phases are more work than a scatter."""
-        return sum(phase.points for phase in classes) > factor * self.scattered
+    def _exceed(self, classes: Sequence[ResidueClass], factor: int) -> bool:
+        """Whether residue classes are more work than a scatter."""
+        return sum(each.points for each in classes) > factor * self.scattered
 
     # --- contractions
 
@@ -192,7 +193,7 @@ class _Derivation:
         return None if stage is None else placed(stage, block, part.tensor.shape)
 
     def _sum_product(self, loads: tuple[Expr, Expr]) -> te.Tensor | None:
-        """The sum of a product of two loads, by phases where that saves points."""
+        """The sum of a product of two loads, by residue classes where that saves points."""
         part = self.contribution
         saving = worthwhile(part, self.element, self.moduli, self.points)
         # Failing the splits that save points, all of them: they decide every remainder.
@@ -201,8 +202,8 @@ class _Derivation:
             if not classes or self._exceed(classes, _CONTRACTION_POINTS_PER_SCATTER_POINT):
                 continue
             products = {
-                phase.digits: product_at(loads, part.axes, phase.inversion, phase.element)
-                for phase in classes
+                each.digits: product_at(loads, part.axes, each.inversion, each.element)
+                for each in classes
             }
             stage = contraction(products, moduli, part.tensor.shape, self.name, self.pads)
             if stage is not None:

@@ -1,4 +1,4 @@
-"""Contractions put together from their phases: affine, without conditions, one stage per phase."""
+"""Contractions put together from residue classes: affine, without conditions, a stage each."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def contraction(
     name: str,
     pads: bool,
 ) -> te.Tensor | None:
-    """The tensor whose phases are some products; None if they are not affine.
+    """The tensor whose residue classes are some products; None if they are not affine.
 
     Parameters
     ----------
     products : mapping of Product
-        By the phases' digits; one under all zeros if nothing is split.
+        By the residue classes' digits; one under all zeros if nothing is split.
     moduli : sequence of int
         One per dimension.
     shape : sequence of Expr
@@ -49,7 +49,7 @@ def contraction(
     loop_moduli = _spread(moduli, by, 1)
     stages: dict[Digits, te.Tensor] = {}
     for digits, part in parts.items():
-        kind = Kind.REDUCE if part.conditions else Kind.PHASE
+        kind = Kind.REDUCE if part.conditions else Kind.RESIDUE_CLASS
         loop_digits = _spread(digits, by, 0)
         attributes = marked(kind, loop_moduli, loop_digits)
         stages[loop_digits] = emitted(part, f"{name}_ph{label(digits)}", attributes)
@@ -62,11 +62,11 @@ def contraction(
 
 
 def _quotients(products: Mapping[Digits, Product], moduli: Sequence[int]) -> dict[int, int]:
-    """The divisors of the tensor's dimensions in any phase, but for those split by `moduli`."""
+    """The divisors of the tensor's dimensions in any class, but for those that `moduli` split."""
     quotients: dict[int, int] = {}
     for product in products.values():
         for number, divisor in divisors(product).items():
-            # Higher numbers are loops of the sum; a dimension that is split into phases stays one.
+            # Higher numbers are loops of the sum; a dimension that is split stays one.
             if number < len(moduli) and moduli[number] == 1:
                 quotients[number] = lcm(quotients.get(number, 1), divisor)
     return dict(sorted(quotients.items()))

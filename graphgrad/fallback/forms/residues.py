@@ -28,8 +28,8 @@ from .cost import loop_points
 _MAX_CLASSES = 64
 """Residue classes that are looked at, an inversion each: chosen, not measured."""
 
-_MAX_PHASES = 16
-"""Phases that a gradient may have, a stage each: chosen, not measured."""
+_MAX_RESIDUE_CLASSES = 16
+"""Residue classes that a gradient may have, a stage each: chosen, not measured."""
 
 _MAX_REMAINING_FRACTION = 0.9
 """Part of the points that a split of a dimension may leave at most; chosen, not measured."""
@@ -39,7 +39,7 @@ Digits = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Phase:
+class ResidueClass:
     """The elements whose positions have certain remainders, and the points that read them.
 
     Attributes
@@ -119,7 +119,9 @@ def worthwhile(
         if not 1 < modulus <= _MAX_CLASSES:
             continue
         alone = [modulus if i == number else 1 for i in range(len(moduli))]
-        remaining = sum(phase.points for phase in phases(contribution, element, alone))
+        remaining = sum(
+            residue_class.points for residue_class in residue_classes(contribution, element, alone)
+        )
         if remaining <= _MAX_REMAINING_FRACTION * points:
             gains[number] = remaining
     chosen = [1] * len(moduli)
@@ -136,9 +138,9 @@ def is_feasible(moduli: Sequence[int]) -> bool:
     return prod(moduli) <= _MAX_CLASSES
 
 
-def phases(
+def residue_classes(
     contribution: Contribution, element: Sequence[Axis], moduli: Sequence[int]
-) -> list[Phase]:
+) -> list[ResidueClass]:
     """The classes of elements that are read at all, with the points that read them.
 
     Parameters
@@ -170,9 +172,9 @@ def phases(
         values = list(zip([axis.var for axis in reading.axes], inversion.values, strict=True))
         # The inversion solves for the restricted loops; the terms are in the former ones.
         inversion = replace(inversion, values=[substituted(value, values) for value in former])
-        phase = Phase(digits, axes, position, inversion)
-        if phase.points and not any(is_false(guard) for guard in inversion.guards):
-            classes.append(phase)
+        residue_class = ResidueClass(digits, axes, position, inversion)
+        if residue_class.points and not any(is_false(guard) for guard in inversion.guards):
+            classes.append(residue_class)
     return classes
 
 
@@ -255,13 +257,13 @@ def _in_loops(
     )
 
 
-def has_too_many_phases(found: Sequence[Phase]) -> bool:
-    """Whether there are more phases than stages should be."""
-    return len(found) > _MAX_PHASES
+def has_too_many_classes(found: Sequence[ResidueClass]) -> bool:
+    """Whether there are more residue classes than stages should be."""
+    return len(found) > _MAX_RESIDUE_CLASSES
 
 
 def label(digits: Digits) -> str:
-    """The digits of a phase as they stand in its name."""
+    """The digits of a residue class as they stand in its name."""
     return "".join(str(digit) for digit in digits)
 
 
@@ -272,7 +274,7 @@ def merged(
     dtype: str,
     name: str,
 ) -> te.Tensor:
-    """The tensor whose elements are those of the phases, 0 where there is none.
+    """The tensor whose elements are those of the residue classes, 0 where there is none.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ class Inversion:
         If nothing reads any element, there are no loops and the only guard is the constant false.
     residues : list of (Expr, int)
         Numerators, in terms of the element's variables and the loops', and divisors: remainders
-        that `guards` or `values` contain, and that would be constant in each of several phases.
+        that `guards` or `values` contain, and that would be constant in each of several classes.
     """
 
     values: list[Expr]

@@ -74,7 +74,7 @@ def loads_of(op):
 
 def check_form(gradient):
     """Assert that a gradient is in the normal form: affine products, no conditions in them."""
-    products = stages_of(gradient, Kind.CONTRACTION, Kind.PHASE)
+    products = stages_of(gradient, Kind.CONTRACTION, Kind.RESIDUE_CLASS)
     assert products
     assert not stages_of(gradient, Kind.REDUCE, Kind.SCATTER)
     divisions = tvm.ir.prim.FloorDiv | tvm.ir.prim.FloorMod | tvm.ir.prim.Div | tvm.ir.prim.Mod
@@ -107,7 +107,7 @@ def test_transposed_convolutions_have_strided_ones_as_data_gradient(case):
     _, gradients = gradients_of(output, inputs)
     for gradient in gradients:
         assert len(stages_of(gradient, Kind.CONTRACTION)) == 1
-        assert not stages_of(gradient, Kind.PHASE, Kind.MERGE)
+        assert not stages_of(gradient, Kind.RESIDUE_CLASS, Kind.MERGE)
 
 
 def test_reduced_loops_move_with_the_position_and_stand_in_the_forward_order():
@@ -321,7 +321,7 @@ def test_a_symbolic_batch_is_padded_in_other_dimensions_only(dtype):
     _, gradients = gradients_of(output, [data, weights])
     for gradient in gradients:
         assert not stages_of(gradient, Kind.REDUCE, Kind.SCATTER)
-        for op in stages_of(gradient, Kind.CONTRACTION, Kind.PHASE):
+        for op in stages_of(gradient, Kind.CONTRACTION, Kind.RESIDUE_CLASS):
             loads_of(op)
         for op in stages_of(gradient, Kind.PAD):
             assert op.axis[0].dom.extent.same_as(n)
@@ -354,6 +354,6 @@ def test_kinds_reach_the_blocks():
     output, inputs = Convolution(stride=2).tensors()
     head, (gradient, _) = gradients_of(output, inputs)
     text = str(create_prim_func([inputs[1], head, gradient]))
-    assert text.count('"graphgrad.kind": "phase"') == 4
+    assert text.count('"graphgrad.kind": "residue_class"') == 4
     assert '"graphgrad.kind": "merge", "graphgrad.moduli": [1, 1, 2, 2]' in text
     assert '"graphgrad.digits": [0, 0, 1, 0]' in text

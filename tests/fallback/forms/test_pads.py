@@ -58,12 +58,12 @@ def test_a_border_has_the_places_that_are_read_and_no_more():
     assert [int(extent) for extent in border.output(0).shape] == [10]
 
 
-def test_phases_share_a_border():
+def test_residue_classes_share_a_border():
     """Three residues of the place, each by a contraction of its own."""
     y, x, _ = convolved(12, 7, 3, 1, 3)
     head = te.placeholder(y.shape, "float64", name="head")
     gradient = te_gradient(y, x, head)
-    assert len(stages(gradient, Kind.PHASE)) == 3
+    assert len(stages(gradient, Kind.RESIDUE_CLASS)) == 3
     assert len([op for op in stages(gradient, Kind.PAD) if op.input_tensors[0].same_as(head)]) == 1
 
 

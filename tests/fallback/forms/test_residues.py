@@ -7,7 +7,7 @@ from tvm import te, tirx
 
 from graphgrad.fallback.contribution import Contribution
 from graphgrad.fallback.forms.cost import body_evaluations, contraction_points
-from graphgrad.fallback.forms.residues import merged, phases
+from graphgrad.fallback.forms.residues import merged, residue_classes
 from graphgrad.fallback.graph import operations
 from graphgrad.fallback.indices.linear_system import Axis, element_axes
 from graphgrad.fallback.kinds import Kind, digits_of, kind_of, moduli_of
@@ -38,25 +38,26 @@ def windows(size, kernel, stride, padding, dilation=1):
         (4, 3, 2, 1, 1), (10, 2, 3, 0, 1), (12, 3, 3, 3, 2), (16, 4, 6, 1, 2),
     ],
 )  # fmt: skip
-def test_phases_visit_each_point_that_reads_and_hardly_another(
+def test_residue_classes_visit_each_point_that_reads_and_hardly_another(
     size, kernel, stride, padding, dilation
 ):
     contribution, output = windows(size, kernel, stride, padding, dilation)
-    found = phases(contribution, element_axes(contribution.tensor.shape), [stride])
+    found = residue_classes(contribution, element_axes(contribution.tensor.shape), [stride])
     pairs = {
         (stride * y + dilation * r - padding, y, r) for y in range(output) for r in range(kernel)
     }
     read = {pair for pair in pairs if 0 <= pair[0] < size}
     visited = set()
-    for phase in found:
-        (element,), loops = phase.element, phase.inversion.loops
+    for residue_class in found:
+        (element,), loops = residue_class.element, residue_class.inversion.loops
         for q in range(int(element.extent)):
             for z in range(int(loops[0].extent) if loops else 1):
                 known = [(element.var, q), *((loop.var, z) for loop in loops)]
                 position, y, r = (
-                    at(expr, known) for expr in [phase.position[0], *phase.inversion.values]
+                    at(expr, known)
+                    for expr in [residue_class.position[0], *residue_class.inversion.values]
                 )
-                if all(at(guard, known) for guard in phase.inversion.guards):
+                if all(at(guard, known) for guard in residue_class.inversion.guards):
                     assert (position, y, r) not in visited
                     visited.add((position, y, r))
     assert visited == read
@@ -64,7 +65,7 @@ def test_phases_visit_each_point_that_reads_and_hardly_another(
         sum((position + padding - dilation * r) % stride == 0 for r in range(kernel))
         for position in range(size)
     ]
-    assert sum(phase.points for phase in found) <= sum(fitting)
+    assert sum(residue_class.points for residue_class in found) <= sum(fitting)
     assert len(found) <= stride
 
 
@@ -74,18 +75,18 @@ def at(expr, known):
     return int(tvm.sym.Analyzer().simplify(substituted(expr, pairs)))
 
 
-def test_phases_without_points_have_no_stage():
+def test_residue_classes_without_points_have_no_stage():
     case = Convolution(kernel=1, padding=0, stride=3, size=7)
     output, inputs = case.tensors()
     head, gradients = gradients_of(output, inputs)
-    (phase,) = (op for op in operations(gradients[0]) if kind_of(op) is Kind.PHASE)
-    assert digits_of(phase) == (0, 0, 0, 0)
-    assert moduli_of(phase) == (1, 1, 3, 3)
+    (residue_class,) = (op for op in operations(gradients[0]) if kind_of(op) is Kind.RESIDUE_CLASS)
+    assert digits_of(residue_class) == (0, 0, 0, 0)
+    assert moduli_of(residue_class) == (1, 1, 3, 3)
     assert contraction_points(gradients[0]) == case.points
     check_values(output, inputs, head, gradients)
 
 
-def test_phases_share_one_border_and_those_without_read_the_cotangent_itself():
+def test_residue_classes_share_one_border_and_those_without_read_the_cotangent_itself():
     output, inputs = Convolution(stride=2).tensors()
     _, (gradient, _) = gradients_of(output, inputs)
     ops = list(operations(gradient))
@@ -93,7 +94,7 @@ def test_phases_share_one_border_and_those_without_read_the_cotangent_itself():
     sources = {
         digits_of(op): {tensor.op.name for tensor in op.input_tensors}
         for op in ops
-        if kind_of(op) is Kind.PHASE
+        if kind_of(op) is Kind.RESIDUE_CLASS
     }
     assert sources.pop((0, 0, 0, 0)) == {"ct", "W"}
     assert sorted(sources) == [(0, 0, 0, 1), (0, 0, 1, 0), (0, 0, 1, 1)]
@@ -101,7 +102,7 @@ def test_phases_share_one_border_and_those_without_read_the_cotangent_itself():
     assert moduli_of(gradient.op) == (1, 1, 2, 2)
 
 
-def test_windows_that_do_not_overlap_are_digits_not_phases():
+def test_windows_that_do_not_overlap_are_digits_not_residue_classes():
     case = Convolution(kernel=4, padding=0, stride=4, size=8)
     output, inputs = case.tensors()
     _, (gradient, _) = gradients_of(output, inputs)
@@ -143,11 +144,11 @@ def test_sums_of_one_operand_are_gathered_where_that_is_little_work(size, window
     output, inputs = pooled(size, window, stride)
     head, (gradient,) = gradients_of(output, inputs)
     kinds = {work.kind for work in body_evaluations(gradient)}
-    assert not kinds & {Kind.PHASE, Kind.CONTRACTION, Kind.PAD}
+    assert not kinds & {Kind.RESIDUE_CLASS, Kind.CONTRACTION, Kind.PAD}
     check_values(output, inputs, head, [gradient])
 
 
-def test_merging_puts_zeros_where_no_phase_is():
+def test_merging_puts_zeros_where_no_residue_class_is():
     even = te.placeholder((3,), "float64", name="even")
     result = merged({(0,): even}, (5,), [2], "float64", "result")
     (array,) = evaluate([result], [(even, np.array([1.0, 2.0, 3.0]))])

@@ -296,14 +296,14 @@ def test_truncated_division_where_it_is_floor():
         invert([tirx.truncdiv(i.var - 5, 3)], [i], [axis("a", 6)])
 
 
-@pytest.mark.parametrize("phase", [0, 1])
-def test_phases_of_a_strided_convolution_compute_no_remainder(phase):
+@pytest.mark.parametrize("residue_class", [0, 1])
+def test_residue_classes_of_a_strided_convolution_compute_no_remainder(residue_class):
     h, r, y = axis("h", 6), axis("r", 3), axis("y", 6)
     index = 2 * h.var + r.var - 1
     assert [by for _, by in check([index], [h, r], [axis("x", 12)]).residues] == [2]
-    inversion = check([index], [h, r], [y], [2 * y.var + phase])
+    inversion = check([index], [h, r], [y], [2 * y.var + residue_class])
     assert inversion.residues == []
-    assert [int(loop.extent) for loop in inversion.loops] == ([2] if phase else [])
+    assert [int(loop.extent) for loop in inversion.loops] == ([2] if residue_class else [])
 
 
 def test_loops_are_in_the_order_of_the_axes_and_run_with_the_element():

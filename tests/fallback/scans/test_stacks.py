@@ -60,7 +60,7 @@ def test_random_programs_are_the_same_row_by_row(block):
 
 @pytest.mark.parametrize("block", range(4))
 def test_random_gradients_are_the_same_row_by_row(block):
-    """Derived stages: pads, phases, contractions, scatters."""
+    """Derived stages: pads, residue classes, contractions, scatters."""
     compared = 0
     for seed in range(6 * block, 6 * (block + 1)):
         generator = np.random.default_rng(seed)
