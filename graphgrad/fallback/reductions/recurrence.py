@@ -23,7 +23,7 @@ def partial_results(
     combine: Combine,
     name: str,
 ) -> list[te.Tensor]:
-    """Return the states of a recurrence before, between and after the elements.
+    """The states of a recurrence before, between and after the elements.
 
     Parameters
     ----------

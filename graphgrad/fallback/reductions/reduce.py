@@ -73,7 +73,7 @@ def reduction_points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Po
 
 
 def stage_axes(op: Any) -> list[Axis]:
-    """Return the loops of a stage: those over its elements, then those that it reduces."""
+    """The loops of a stage: those over its elements, then those that it reduces."""
     return [Axis(i.var, i.dom.min, i.dom.extent) for i in items(op.axis) + items(op.reduce_axis)]
 
 
@@ -121,7 +121,7 @@ class Reduction:
         self.groups = [(group, self.combiner.combination(group)) for group in groups]
 
     def points(self) -> list[Point]:
-        """Return the points of the components whose combination is known."""
+        """The points of the components whose combination is known."""
         points = []
         for group, combination in self.groups:
             if combination is Combination.SUM:
@@ -137,7 +137,7 @@ class Reduction:
         return points
 
     def extents(self) -> list[Expr]:
-        """Return how many values each reduced variable may have, wherever the others are."""
+        """How many values each reduced variable may have, wherever the others are."""
         analyzer = tvm.sym.Analyzer()
         variables = {identity(axis.var) for axis in self.axes}
         extents = []
@@ -157,7 +157,7 @@ class Reduction:
         return extents[len(self.spatial) :]
 
     def counts_everywhere(self) -> bool:
-        """Return whether every combination of offsets within `extents` is an element."""
+        """Whether every combination of offsets within `extents` is an element."""
         return self.condition is None and all(
             most.same_as(axis.extent)
             for axis, most in zip(self.reduced, self.extents(), strict=True)
@@ -170,7 +170,7 @@ class Reduction:
         position: Sequence[Expr],
         offsets: Sequence[Expr],
     ) -> list[Expr]:
-        """Return values at a point of the loops, and something else where it does not count.
+        """Values at a point of the loops, and something else where it does not count.
 
         Parameters
         ----------
@@ -274,7 +274,7 @@ class Reduction:
         sources: Sequence[Expr],
         starts: Sequence[Expr],
     ) -> list[Point]:
-        """Return points guarded by the position that a reduction of tuples ends with.
+        """Points guarded by the position that a reduction of tuples ends with.
 
         `choose` combines tuples of `sources` and, last, the position, from `starts`.
         """
@@ -286,13 +286,13 @@ class Reduction:
         return [self._point(i, ((here, True),), c) for i, c in self._seeds(group)]
 
     def _position(self) -> Expr:
-        """Return the place of a point among those that are reduced, in row-major order."""
+        """The place of a point among those that are reduced, in row-major order."""
         offsets = [(axis.var - axis.low).astype(_POSITION_DTYPE) for axis in self.reduced]
         place = raveled(offsets, [extent.astype(_POSITION_DTYPE) for extent in self.extents()])
         return place.astype(_POSITION_DTYPE)
 
     def _mask_elements(self, elements: Sequence[Expr], otherwise: Sequence[Expr]) -> list[Expr]:
-        """Return elements, and something else where they do not count."""
+        """Elements, and something else where they do not count."""
         if self.condition is None:
             return list(elements)
         return [
@@ -330,7 +330,7 @@ class Reduction:
         ]
 
     def _reduced(self, combine: Any, values: Sequence[Expr], name: str) -> list[te.Tensor]:
-        """Return the results of another reduction over the same loops."""
+        """The results of another reduction over the same loops."""
 
         def body(*position: Any) -> Any:
             renamed = list(zip(self.spatial, position, strict=True))
@@ -348,7 +348,7 @@ class Reduction:
 
 
 def product_of_others(factor: Expr, zeros: Expr, product: Expr) -> Expr:
-    """Return the product of all factors but one.
+    """The product of all factors but one.
 
     Parameters
     ----------

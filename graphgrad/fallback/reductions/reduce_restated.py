@@ -26,7 +26,7 @@ from .reduce import OTHERS, Reduction
 def restate_reduction(
     op: Any, cotangents: Sequence[te.Tensor | None]
 ) -> list[te.Tensor | None] | None:
-    """Return the outputs of a reduction by other stages, if its own gradient is not known.
+    """The outputs of a reduction by other stages, if its own gradient is not known.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def restate_reduction(
 
 
 def _fold_recurrence(reduction: Reduction, group: Sequence[int]) -> dict[int, te.Tensor]:
-    """Return components of a reduction as the last states of a recurrence."""
+    """Components of a reduction as the last states of a recurrence."""
     extents = reduction.extents()
     name = str(reduction.op.name)
     sources = [reduction.sources[i] for i in group]
@@ -99,7 +99,7 @@ def _last_row(tensor: te.Tensor, dtype: str, name: str) -> te.Tensor:
 
 
 def _in_one_dimension(tensor: te.Tensor, count: int) -> te.Tensor:
-    """Return a tensor with its first dimensions as one."""
+    """A tensor with its first dimensions as one."""
     if count == 1:
         return tensor
     inner, kept = tensor.shape[:count], tensor.shape[count:]
@@ -111,7 +111,7 @@ def _in_one_dimension(tensor: te.Tensor, count: int) -> te.Tensor:
 
 
 def _combine_with_init(reduction: Reduction, group: Sequence[int]) -> dict[int, te.Tensor]:
-    """Return components of a reduction as combinations of its init with what it reduces."""
+    """Components of a reduction as combinations of its init with what it reduces."""
     op = reduction.op
     rest = outputs_of(
         replace_bodies(op, rebuild_reduction(op.body[0], list(op.body[0].source), init=[]))

@@ -20,12 +20,12 @@ from .restage import stage_of
 
 
 def circular_rows(op: Any) -> Expr:
-    """Return how many rows a state of a scan has if it is a ring."""
+    """How many rows a state of a scan has if it is a ring."""
     return op.init[0].shape[0] + 1
 
 
 def states_read_at_end(order: Sequence[Operation], results: Sequence[te.Tensor]) -> set[Key]:
-    """Return the states of scans of which only rows that a ring still has at the end are read.
+    """The states of scans of which only rows that a ring still has at the end are read.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def states_read_at_end(order: Sequence[Operation], results: Sequence[te.Tensor])
 
 
 def reads_recent_rows(stages: Sequence[Operation], state: te.Tensor, op: Any, time: Axis) -> bool:
-    """Return whether the stages of a step read only the rows of a state that a ring has.
+    """Whether the stages of a step read only the rows of a state that a ring has.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def reads_recent_rows(stages: Sequence[Operation], state: te.Tensor, op: Any, ti
 def reads_rows(
     stages: Sequence[Operation], key: Key, low: Expr, end: Expr, around: Sequence[Axis] = ()
 ) -> bool:
-    """Return whether all that stages read of a tensor are rows from `low` on and before `end`.
+    """Whether all that stages read of a tensor are rows from `low` on and before `end`.
 
     Parameters
     ----------
@@ -105,12 +105,12 @@ def reads_rows(
 
 
 def circular_row(row: Expr, rows: Expr) -> Expr:
-    """Return where a ring has a row."""
+    """Where a ring has a row."""
     return tirx.floormod(row, rows.astype(str(row.ty)))
 
 
 def read_circular_buffers(op: Operation, rings: Mapping[Key, te.Tensor]) -> Operation:
-    """Return a stage that reads states where they are kept.
+    """A stage that reads states where they are kept.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def read_circular_buffers(op: Operation, rings: Mapping[Key, te.Tensor]) -> Oper
 
 
 def _is_short(op: Any) -> bool:
-    """Return whether a ring has no fewer rows than the states."""
+    """Whether a ring has no fewer rows than the states."""
     spare = tvm.sym.Analyzer().simplify(op.update[0].shape[0] - circular_rows(op))
     rows = integer_value(spare)
     return rows is not None and rows <= 0

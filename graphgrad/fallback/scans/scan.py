@@ -80,7 +80,7 @@ def scan_parts(
 
 
 def step_time(op: Any) -> Axis:
-    """Return the times that a scan computes, as a loop over a new variable."""
+    """The times that a scan computes, as a loop over a new variable."""
     low, extent = op.scan_axis.dom.min, op.scan_axis.dom.extent
     dtype = str(extent.ty)
     return Axis(te.var("t", dtype), low.astype(dtype), extent)
@@ -89,7 +89,7 @@ def step_time(op: Any) -> Axis:
 def step(
     op: Any, time: Axis, known: Mapping[Key, te.Tensor]
 ) -> tuple[list[te.Tensor], list[Operation]]:
-    """Return the states that a scan computes at one time, and the stages of that.
+    """The states that a scan computes at one time, and the stages of that.
 
     Parameters
     ----------
@@ -114,12 +114,12 @@ def step(
 
 
 def replace_externs(op: Any) -> list[te.Tensor]:
-    """Return the updates of a scan with its extern stages by others, as far as they are known."""
+    """The updates of a scan with its extern stages by others, as far as they are known."""
     return by_other_stages(op.update, [*sources(op), *op.state_placeholder])
 
 
 def by_other_stages(tensors: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """Return tensors with the extern stages that compute them by others, as far as they are known.
+    """Tensors with the extern stages that compute them by others, as far as they are known.
 
     What is left of them are scatters, each of its own, and what nothing is known of.
 
@@ -182,7 +182,7 @@ class _Reversal:
         self.order = stacking.stages(self.updates)
 
     def parts(self) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
-        """Return the parts for the initial states and for what the steps read."""
+        """The parts for the initial states and for what the steps read."""
         cotangents = self._cotangents()
         outside = {tensor_key(tensor): tensor for tensor in sources(self.op)}
         arrived = self._arrived(outside.keys() & self.sweep.active, cotangents)
@@ -204,7 +204,7 @@ class _Reversal:
         return parts
 
     def _cotangents(self) -> dict[int, Row]:
-        """Return the cotangents of those states that have any."""
+        """The cotangents of those states that have any."""
         heads: dict[int, Row] = dict(self.heads)
         if integer_value(self.time.extent) == 0:
             return heads
@@ -226,7 +226,7 @@ class _Reversal:
         carried: Mapping[int, te.Tensor],
         arrived: Mapping[int, list[Contribution | te.Tensor]],
     ) -> dict[int, te.Tensor]:
-        """Return the cotangents of the states as a scan, from the last time to the first."""
+        """The cotangents of the states as a scan, from the last time to the first."""
         inits, updates = [], []
         for i, placeholder in carried.items():
             init, update = self._last_and_before(i, placeholder, arrived.get(i, []))
@@ -238,7 +238,7 @@ class _Reversal:
     def _last_and_before(
         self, i: int, placeholder: te.Tensor, parts: Sequence[Contribution | te.Tensor]
     ) -> tuple[te.Tensor, te.Tensor]:
-        """Return the cotangent of a state at the last time, and at all times from those behind."""
+        """The cotangent of a state at the last time, and at all times from those behind."""
         state, head, name = self.states[i], self.heads.get(i), placeholder.op.name
         total = assembled(state, [*([] if head is None else [head]), *parts], self.sweep.pads)
         zero = tirx.const(0.0, str(state.dtype))
@@ -256,7 +256,7 @@ class _Reversal:
         return last, before
 
     def _carried(self, state: te.Tensor) -> te.Tensor:
-        """Return the state of the scan in reverse: the last time first, as far as it is needed."""
+        """The state of the scan in reverse: the last time first, as far as it is needed."""
         wants_init = any(tensor_key(init) in self.sweep.active for init in self.op.init)
         runs = (integer_value(self.time.extent) or 0) > 0
         first = self.time.low if runs and not wants_init else 0
@@ -268,7 +268,7 @@ class _Reversal:
 
 
 def _rows(like: te.Tensor, row: Row, low: Expr, extent: Expr) -> te.Tensor:
-    """Return some of the rows of a cotangent, those of a tensor."""
+    """Some of the rows of a cotangent, those of a tensor."""
     return map_stage(
         (extent, *like.shape[1:]),
         lambda i, *rest: row(i + low, *rest),

@@ -70,7 +70,7 @@ class Slice:
     outputs: list[te.Tensor] = field(default_factory=list)
 
     def read(self, load: Expr) -> Expr:
-        """Return a load of the result for a load of the stage at this place."""
+        """A load of the result for a load of the stage at this place."""
         tensor, indices = loaded(load)
         rest = [index for i, index in enumerate(indices) if i not in self.place]
         at = [*(axis.var - axis.low for axis in self.readers), *rest]
@@ -116,7 +116,7 @@ class Slicing:
         self.demanded: list[Slice] = []
 
     def tensors(self, tensors: Sequence[te.Tensor], where: Expr) -> list[te.Tensor]:
-        """Return some tensors where their first index has a value; zero outside their bounds.
+        """Some tensors where their first index has a value; zero outside their bounds.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class Slicing:
         return [self._at(tensor, place) for tensor in tensors]
 
     def _demand(self, tensor: te.Tensor, place: Place, local: Sequence[Axis]) -> Slice | None:
-        """Return the slice of a tensor at a place, a new one if there is none yet."""
+        """The slice of a tensor at a place, a new one if there is none yet."""
         known = self.slices.get(identity(tensor.op))
         if known is None:
             return None
@@ -175,7 +175,7 @@ class Slicing:
         part.read_by_it = [other for other in read if other is not None]
 
     def _stage(self, part: Slice) -> Stage:
-        """Return a stage at its place, its conditions and indices simplified."""
+        """A stage at its place, its conditions and indices simplified."""
         fresh = [zero_based(axis) for axis in part.readers]
         renamed = [
             (axis.var, like(axis.var, new.var + axis.low))
@@ -194,7 +194,7 @@ class Slicing:
         return stage.changed(lambda root: _simplified(root, analyzer))
 
     def _read(self, load: Expr, local: Sequence[Axis]) -> Slice | None:
-        """Return the slice that a load reads; None if it reads no stage that is sliced."""
+        """The slice that a load reads; None if it reads no stage that is sliced."""
         tensor, indices = loaded(load)
         place = {i: at for i, at in enumerate(indices) if self._depends(at)}
         loops = {identity(axis.var) for axis in local}
@@ -245,7 +245,7 @@ class Slicing:
         return part.stage.built(self.parameters)
 
     def _reading(self, root: Expr, local: Sequence[Axis]) -> Expr:
-        """Return an expression that reads slices, or what is known, instead of stages."""
+        """An expression that reads slices, or what is known, instead of stages."""
         results: dict[int, Expr] = {}
         for node in postorder(root):
             moved = rebuilt(node, [results[identity(child)] for child in children(node)])
@@ -257,7 +257,7 @@ class Slicing:
         return results[identity(root)]
 
     def _scan(self, part: Slice) -> list[te.Tensor]:
-        """Return a scan inside the graph, at a place along dimensions other than its own time."""
+        """A scan inside the graph, at a place along dimensions other than its own time."""
         op = part.op
         for state in op.state_placeholder:
             if any(not _same_place(o.place, part.place) for o in self.slices[identity(state.op)]):
@@ -272,7 +272,7 @@ class Slicing:
         return outputs_of(rebuild_scan(op, init, update, states))
 
     def _at(self, tensor: te.Tensor, place: Place) -> te.Tensor:
-        """Return a tensor at a place: its slice, or part of it if it is not one to be sliced."""
+        """A tensor at a place: its slice, or part of it if it is not one to be sliced."""
         part = self._demand(tensor, place, [])
         if part is None:
             return self._part(self._outside(tensor), place)
@@ -283,7 +283,7 @@ class Slicing:
         return self._part(result, left) if left else result
 
     def _part(self, tensor: te.Tensor, place: Place) -> te.Tensor:
-        """Return a copy of a part of a tensor."""
+        """A copy of a part of a tensor."""
         dimensions = range(len(tensor.shape))
 
         def body(*position: Any) -> Expr:
@@ -310,7 +310,7 @@ class Slicing:
 
 
 def _expand_scan(op: Operation) -> list[Operation]:
-    """Return a stage; a scan after its states and the stages of its body."""
+    """A stage; a scan after its states and the stages of its body."""
     if not isinstance(op, te.ScanOp):
         return [op]
     states = [state.op for state in op.state_placeholder]
@@ -318,7 +318,7 @@ def _expand_scan(op: Operation) -> list[Operation]:
 
 
 def _readers_last(wanted: Iterable[Slice]) -> list[Slice]:
-    """Return slices and all that they read, each once, after those it reads."""
+    """Slices and all that they read, each once, after those it reads."""
     order: list[Slice] = []
     seen: set[int] = set()
     stack = [(part, False) for part in wanted]
@@ -338,13 +338,13 @@ def _same_place(a: Place, b: Place) -> bool:
 
 
 def zero_based(axis: Axis) -> Axis:
-    """Return a new loop of the same extent, from 0."""
+    """A new loop of the same extent, from 0."""
     dtype = str(axis.var.ty)
     return Axis(te.var(axis.var.name, dtype), tirx.const(0, dtype), axis.extent)
 
 
 def _simplified(root: Expr, analyzer: Any) -> Expr:
-    """Return an expression with its indices simplified, and the conditions on indices alone."""
+    """An expression with its indices simplified, and the conditions on indices alone."""
 
     def index(value: Expr) -> Expr:
         return value if reads(value) else analyzer.simplify(value)
@@ -368,7 +368,7 @@ def _simplified(root: Expr, analyzer: Any) -> Expr:
 
 
 def _choice(node: Expr) -> tuple[Any, Expr, list[Expr]] | None:
-    """Return how a choice is built, what it depends on and its branches; None if it is none."""
+    """How a choice is built, what it depends on and its branches; None if it is none."""
     if isinstance(node, prim.Select):
         return tirx.Select, node.condition, [node.true_value, node.false_value]
     if called(node) == "prim.if_then_else":

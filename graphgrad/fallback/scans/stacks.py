@@ -41,7 +41,7 @@ class Stacking:
         self.made: dict[int, Operation] = {}
 
     def tensors(self, tensors: Sequence[te.Tensor], stages: Sequence[Operation]) -> list[te.Tensor]:
-        """Return tensors for all values of the parameter, along a new first dimension.
+        """Tensors for all values of the parameter, along a new first dimension.
 
         Parameters
         ----------
@@ -54,14 +54,14 @@ class Stacking:
         return [self._along(tensor, 0) for tensor in tensors]
 
     def stages(self, tensors: Sequence[te.Tensor]) -> list[Operation]:
-        """Return the stages behind stacked tensors: what was made, and what was left as it is."""
+        """The stages behind stacked tensors: what was made, and what was left as it is."""
         return postorder(
             *(tensor.op for tensor in tensors),
             parts=lambda op: [s.op for s in sources(op) if identity(s.op) in self.made],
         )
 
     def _stacked(self, op: Operation) -> Operation:
-        """Return a stage with the new dimension; the stage itself if it needs none."""
+        """A stage with the new dimension; the stage itself if it needs none."""
         if not self._depends(op):
             return op
         if isinstance(op, te.ScanOp):
@@ -94,7 +94,7 @@ class Stacking:
         return depend(stage_of(op).expressions, {identity(self.parameter.var)})
 
     def _scan(self, op: Any) -> Operation:
-        """Return a scan over states for all values of the parameter, behind its own time."""
+        """A scan over states for all values of the parameter, behind its own time."""
         extent = self.parameter.extent
         states = []
         for state in op.state_placeholder:
@@ -119,7 +119,7 @@ class Stacking:
         self.dimensions[tensor_key(tensor)] = dimension
 
     def _along(self, tensor: te.Tensor, dimension: int) -> te.Tensor:
-        """Return a tensor with the new dimension at a place, moved there if it is elsewhere."""
+        """A tensor with the new dimension at a place, moved there if it is elsewhere."""
         key = tensor_key(tensor)
         stacked = self.done.get(key)
         if stacked is not None and self.dimensions[key] == dimension:

@@ -75,12 +75,12 @@ class _Step:
         self.order = self.stages(self.rows)
 
     def stages(self, tensors: Sequence[te.Tensor]) -> list[Operation]:
-        """Return the stages behind some tensors that depend on what the step reads."""
+        """The stages behind some tensors that depend on what the step reads."""
         order = operations(*tensors, above=self.given)
         return [stage for stage in order if not isinstance(stage, te.PlaceholderOp)]
 
     def _narrowed(self, stage: Operation) -> list[te.Tensor] | None:
-        """Return a stage that reads no more of other tensors than the step does."""
+        """A stage that reads no more of other tensors than the step does."""
         own = {tensor_key(tensor) for tensor in sources(stage)}
         if isinstance(stage, te.ScanOp) or not own & (self._places.keys() | self._outside.keys()):
             return None
@@ -116,7 +116,7 @@ class _Backwards:
         self.states: list[te.Tensor] = []
 
     def parts(self) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
-        """Return the parts for the initial states and for what the steps read."""
+        """The parts for the initial states and for what the steps read."""
         carried, totals = self._of_a_step()
         added = [i for i, read in enumerate(self.step.read) if tensor_key(read) in totals]
         at_steps = self._at_all_steps(carried, totals)
@@ -143,7 +143,7 @@ class _Backwards:
         return [*inits, *(self._of_outside(i, rows) for i, rows in sums)]
 
     def _of_a_step(self) -> tuple[dict[int, te.Tensor], dict[Key, te.Tensor]]:
-        """Return the states of the scan backwards, and the cotangents of what a step reads."""
+        """The states of the scan backwards, and the cotangents of what a step reads."""
         before = self.step.before
         wanted = {tensor_key(row) for row in before if is_float(row.dtype)}
         wanted |= {tensor_key(read) for read in self.step.read}
@@ -167,7 +167,7 @@ class _Backwards:
     def _at_all_steps(
         self, carried: dict[int, te.Tensor], totals: dict[Key, te.Tensor]
     ) -> dict[Key, te.Tensor]:
-        """Return cotangents with a row for each step."""
+        """Cotangents with a row for each step."""
         given = {tensor_key(tensor): tensor for tensor in self.step.given}
         tensors = rewritten(list(totals.values()), separated, given)
         stages = self.step.stages(tensors)

@@ -44,7 +44,7 @@ class Window:
     extent: int = 0
 
     def part(self) -> te.Tensor:
-        """Return the part, as a stage in terms of the time; zero outside the tensor."""
+        """The part, as a stage in terms of the time; zero outside the tensor."""
 
         def body(*position: Any) -> Expr:
             place, conditions = self._place(position, self.time.var)
@@ -80,7 +80,7 @@ class Window:
         return shape
 
     def _place(self, position: Sequence[Expr], time: Expr) -> tuple[list[Expr], list[Expr]]:
-        """Return where the tensor has an element of the part, and conditions that it has it."""
+        """Where the tensor has an element of the part, and conditions that it has it."""
         if self.dimension is None:
             return list(position), []
         start = self.stride * time + self.first
@@ -92,7 +92,7 @@ class Window:
         return _with(position, self.dimension, place), [] if inside else [place >= 0, place < bound]
 
     def read(self, part: te.Tensor, indices: Sequence[Expr]) -> Expr:
-        """Return a load of the part for a load of the tensor."""
+        """A load of the part for a load of the tensor."""
         if self.dimension is None:
             return part(*indices)
         index = indices[self.dimension] - (self.stride * self.time.var + self.first)
@@ -100,7 +100,7 @@ class Window:
 
 
 def window(tensor: te.Tensor, stages: Sequence[Operation], time: Axis) -> Window:
-    """Return the smallest window of a tensor that stages read.
+    """The smallest window of a tensor that stages read.
 
     Parameters
     ----------
@@ -123,7 +123,7 @@ def window(tensor: te.Tensor, stages: Sequence[Operation], time: Axis) -> Window
 
 
 def _reads(op: Operation, tensor: te.Tensor) -> list[tuple[list[Expr], list[Axis]]]:
-    """Return the indices at which a stage reads a tensor, and its loops."""
+    """The indices at which a stage reads a tensor, and its loops."""
     if not isinstance(op, te.ComputeOp) and not scatters_of(op):
         return []
     stage = stage_of(op)
@@ -135,7 +135,7 @@ def _reads(op: Operation, tensor: te.Tensor) -> list[tuple[list[Expr], list[Axis
 
 
 def _moving(index: Expr, axes: Sequence[Axis], time: Axis) -> tuple[int, int, int] | None:
-    """Return how much an index grows with the time, and its bounds at time 0; None if unknown."""
+    """How much an index grows with the time, and its bounds at time 0; None if unknown."""
     nodes = postorder(index)
     if any(is_load(node) for node in nodes):
         return None
@@ -156,5 +156,5 @@ def _moving(index: Expr, axes: Sequence[Axis], time: Axis) -> tuple[int, int, in
 
 
 def _with(indices: Sequence[Expr], dimension: int, index: Expr) -> list[Expr]:
-    """Return indices with one of them changed."""
+    """Indices with one of them changed."""
     return [*indices[:dimension], index, *indices[dimension + 1 :]]
