@@ -57,6 +57,7 @@ def bind_shared_values(func: tirx.PrimFunc, small_stay: bool = True) -> tirx.Pri
             alone.add(identity(node.body))
 
     tvm_ffi.structural_walk(func.body, ((prim.Let, SBlock), visit))
+    # What statements have in common is bound before them, and uses of it in a `Let` are overlooked.
     lowering = _Lowering(alone if small_stay and not _is_symbolic(func) else set(), values)
     changes = [
         (tirx.BufferStore, lowering.store),
@@ -90,6 +91,7 @@ def _is_small(nodes: Sequence[Expr], values: Mapping[int, Expr]) -> bool:
         return False
     if any(_depends_on_place(node) for node in postorder(*bound, parts=_parts)):
         return False
+    # With what stands for variables put in: a value that is used twice counts twice.
     sizes: dict[int, int] = {}
     for node in nodes:
         if isinstance(node, prim.Let):
@@ -111,6 +113,7 @@ def _depends_on_place(node: Expr) -> bool:
     if not is_choice:
         return isinstance(node, _DIVISIONS)
     condition = node.condition if isinstance(node, prim.Select) else node.args[0]
+    # What is known of loops at a place decides conditions on integers, not those on floats.
     parts = postorder(condition, parts=lambda n: [] if _is_load(n) else children(n))
     return not all(is_float(part.ty) or str(part.ty) == "bool" for part in parts)
 
@@ -225,6 +228,7 @@ class _Lowering:
 
 def _is_plain(value: Expr) -> bool:
     """Whether a value is an index to compute at each use: of loop variables, and short."""
+    # The list grows while it is gone through.
     nodes = [value]
     for node in nodes:
         if (

@@ -57,6 +57,7 @@ def partial_results(
     ]
 
     def update(time: Any, *position: Any) -> tuple[Expr, ...]:
+        # States are carried wide, and combined in the dtypes of the forward pass.
         before = [
             state(time - 1, *position).astype(dtype)
             for state, dtype in zip(states, dtypes, strict=True)

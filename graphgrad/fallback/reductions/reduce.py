@@ -153,6 +153,7 @@ class Reduction:
                 extents.append(tirx.const(most, str(axis.extent.ty)))
             else:
                 extents.append(axis.extent)
+            # Extents of loops further in may depend on this one.
             analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
         return extents[len(self.spatial) :]
 
@@ -191,10 +192,11 @@ class Reduction:
         if self.condition is not None:
             conditions.append(substituted(self.condition, renamed))
         results = []
-        for value, other in zip(values, otherwise, strict=True):
+        for value, fallback in zip(values, otherwise, strict=True):
             element = substituted(value, renamed)
+            # The first condition goes outermost: later ones are evaluated only where it holds.
             for condition in reversed(conditions):
-                element = tirx.if_then_else(condition, element, other)
+                element = tirx.if_then_else(condition, element, fallback)
             results.append(element)
         return results
 
@@ -232,8 +234,9 @@ class Reduction:
             ahead = a[0] > b[0] if largest else a[0] < b[0]
             # x != x would be folded to false, and isnan takes no bfloat16.
             a_nan, b_nan = tirx.isnan(widened(a[0])), tirx.isnan(widened(b[0]))
-            level = tirx.any(tirx.EQ(a[0], b[0]), tirx.all(a_nan, b_nan))
-            earlier = tirx.all(level, a[1] <= b[1])
+            tied = tirx.any(tirx.EQ(a[0], b[0]), tirx.all(a_nan, b_nan))
+            earlier = tirx.all(tied, a[1] <= b[1])
+            # A NaN goes before all numbers, the earlier of equals before the later.
             better = tirx.any(ahead, tirx.all(a_nan, tirx.Not(b_nan)), earlier)
             return tuple(tirx.Select(better, x, y) for x, y in zip(a, b, strict=True))
 
@@ -253,13 +256,14 @@ class Reduction:
         def choose(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, ...]:
             bound = self.combiner.bound(group, a[:-1], b[:-1])
             left = substituted(condition, bound)
-            level = tirx.all(*(tirx.EQ(x, y) for x, y in zip(a[:-1], b[:-1], strict=True)))
-            first = tirx.all(level, a[-1] <= b[-1])
-            second = tirx.all(level, b[-1] < a[-1])
+            tied = tirx.all(*(tirx.EQ(x, y) for x, y in zip(a[:-1], b[:-1], strict=True)))
+            first = tirx.all(tied, a[-1] <= b[-1])
+            second = tirx.all(tied, b[-1] < a[-1])
 
+            # Of equal tuples the position decides: what the combiner takes depends on their order.
             def chosen(x: Expr, y: Expr) -> Expr:
-                own = tirx.Select(left, x, y) if wants_left else tirx.Select(left, y, x)
-                return tirx.Select(first, x, tirx.Select(second, y, own))
+                preferred = tirx.Select(left, x, y) if wants_left else tirx.Select(left, y, x)
+                return tirx.Select(first, x, tirx.Select(second, y, preferred))
 
             return tuple(chosen(x, y) for x, y in zip(a, b, strict=True))
 
@@ -281,23 +285,23 @@ class Reduction:
         starts = [*starts, tirx.const(_IDENTITY_POSITION, _POSITION_DTYPE)]
         elements = self._mask_elements([*sources, self._position()], starts)
         combine = te.comm_reducer(choose, lambda *_: tuple(starts), name="choose")
-        saved = self._reduced(combine, elements, "position")[-1]
-        here = tirx.EQ(self._position(), saved(*self.spatial))
+        winner = self._reduced(combine, elements, "position")[-1]
+        here = tirx.EQ(self._position(), winner(*self.spatial))
         return [self._point(i, ((here, True),), c) for i, c in self._seeds(group)]
 
     def _position(self) -> Expr:
         """The place of a point among those that are reduced, in row-major order."""
         offsets = [(axis.var - axis.low).astype(_POSITION_DTYPE) for axis in self.reduced]
-        place = raveled(offsets, [extent.astype(_POSITION_DTYPE) for extent in self.extents()])
-        return place.astype(_POSITION_DTYPE)
+        index = raveled(offsets, [extent.astype(_POSITION_DTYPE) for extent in self.extents()])
+        return index.astype(_POSITION_DTYPE)
 
     def _mask_elements(self, elements: Sequence[Expr], otherwise: Sequence[Expr]) -> list[Expr]:
         """Elements, and something else where they do not count."""
         if self.condition is None:
             return list(elements)
         return [
-            tirx.if_then_else(self.condition, element, other)
-            for element, other in zip(elements, otherwise, strict=True)
+            tirx.if_then_else(self.condition, element, fallback)
+            for element, fallback in zip(elements, otherwise, strict=True)
         ]
 
     def _product(self, group: Sequence[int]) -> list[Point]:
@@ -361,6 +365,7 @@ def product_of_others(factor: Expr, zeros: Expr, product: Expr) -> Expr:
     """
     zero, one = tirx.const(0.0, str(factor.ty)), tirx.const(1.0, str(factor.ty))
     is_zero = tirx.EQ(factor, zero)
+    # A single zero is among the others of every factor but itself; two are among those of all.
     return tirx.Select(
         tirx.EQ(zeros, zero),
         product / tirx.Select(is_zero, one, factor),

@@ -114,8 +114,8 @@ class _Segments:
                     f"the input {tensor.op.name} depends on a state of the scan {op.name}; what is "
                     "kept as a whole must be computed before the scan"
                 )
-        copied = scan_body(self._stepwise(op.update))
-        self.attributes = {RECOMPUTED: [t for stage in copied for t in outputs_of(stage)]}
+        recomputed = scan_body(self._stepwise(op.update))
+        self.attributes = {RECOMPUTED: [t for stage in recomputed for t in outputs_of(stage)]}
 
     def _stepwise(self, updates: Sequence[te.Tensor]) -> Any:
         """The scan as one of which all stages after the inputs are computed step by step."""
@@ -126,19 +126,22 @@ class _Segments:
 
     def last_rows(self, steps: int, every: int) -> list[te.Tensor]:
         """The rows of the last times of each state."""
-        count, rest = divmod(steps, every)
+        count, remainder = divmod(steps, every)
         begin = list(self.op.init)
+        # A single segment would save nothing.
         if count < 2:
             return self._segment(begin, steps)
-        if rest:
-            begin = self._segment(begin, rest)
+        # The steps that fill no segment go first, so that all segments are of one length.
+        if remainder:
+            begin = self._segment(begin, remainder)
+        # From 1: row s of what is kept is the state after s segments.
         segment = Axis(te.var("segment", "int32"), tirx.const(1), tirx.const(count))
         states = [
             te.placeholder((count + 1, *rows.shape), str(rows.dtype), name=f"{rows.op.name}_kept")
             for rows in begin
         ]
         before = [row_of(state, segment.var - 1) for state in states]
-        after = self._segment(before, every, rest + every * (segment.var - 1), [segment])
+        after = self._segment(before, every, remainder + every * (segment.var - 1), [segment])
         stages = operations(*after, above=self.inputs)
         stages = [stage for stage in stages if not isinstance(stage, te.PlaceholderOp)]
         stacked = Stacking(segment).tensors(after, stages)
@@ -212,7 +215,7 @@ def _from_time(rows: te.Tensor, whole: te.Tensor, first: Expr | int) -> te.Tenso
 
 
 def _last(state: te.Tensor, steps: int) -> te.Tensor:
-    """The rows of a state from one on."""
+    """The rows of a state behind its first `steps` ones."""
     shape = (state.shape[0] - steps, *state.shape[1:])
     return map_stage(shape, lambda t, *at: state(t + steps, *at), name=f"{state.op.name}_last")
 
@@ -223,6 +226,6 @@ def as_single_row(rows: te.Tensor) -> te.Tensor:
 
 
 def _later(rows: te.Tensor, count: int) -> te.Tensor:
-    """Rows behind some others, which are not read."""
+    """Rows with `count` others in front, which are not read."""
     shape = (rows.shape[0] + count, *rows.shape[1:])
     return map_stage(shape, lambda t, *at: rows(t - count, *at), name=f"{rows.op.name}_later")

@@ -41,18 +41,18 @@ def states_read_at_end(order: Sequence[Operation], results: Sequence[te.Tensor])
         for state in outputs_of(op)
         if not _is_short(op)
     }
-    found = scans.keys() - {tensor_key(tensor) for tensor in results}
+    candidates = scans.keys() - {tensor_key(tensor) for tensor in results}
     for op in order:
         for tensor in sources(op):
             key = tensor_key(tensor)
-            if key in found:
+            if key in candidates:
                 end = tensor.shape[0]
-                few = isinstance(op, te.ComputeOp) and reads_rows(
+                only_last = isinstance(op, te.ComputeOp) and reads_rows(
                     [op], key, end - circular_rows(scans[key]), end
                 )
-                if not few:
-                    found.remove(key)
-    return found
+                if not only_last:
+                    candidates.remove(key)
+    return candidates
 
 
 def reads_recent_rows(stages: Sequence[Operation], state: te.Tensor, op: Any, time: Axis) -> bool:
@@ -88,8 +88,8 @@ def reads_rows(
         if not any(tensor_key(tensor) == key for tensor in sources(op)):
             continue
         if isinstance(op, te.ScanOp):
-            whole = any(tensor_key(tensor) == key for tensor in [*op.init, *op.update])
-            if whole or not reads_rows(scan_body(op), key, low, end, around):
+            is_start_or_result = any(tensor_key(tensor) == key for tensor in [*op.init, *op.update])
+            if is_start_or_result or not reads_rows(scan_body(op), key, low, end, around):
                 return False
             continue
         if not isinstance(op, te.ComputeOp):
@@ -125,8 +125,8 @@ def read_circular_buffers(op: Operation, rings: Mapping[Key, te.Tensor]) -> Oper
         ring = rings.get(tensor_key(loaded(node)[0])) if is_load(node) else None
         if ring is None:
             return node
-        row, *rest = loaded(node)[1]
-        return ring(circular_row(row, ring.shape[0]), *rest)
+        row, *others = loaded(node)[1]
+        return ring(circular_row(row, ring.shape[0]), *others)
 
     return map_expressions(op, lambda root: transformed(root, change))
 

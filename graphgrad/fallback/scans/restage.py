@@ -160,6 +160,7 @@ class _Compute(Stage):
         body = self.op.body
         count = len(body[0].source if isinstance(body[0], tirx.Reduce) else body)
         guards = [(condition, True) for condition in conditions]
+        # The condition and the start values of a reduction stay as they are.
         values = [within(guards, r, tirx.const(0, str(r.ty))) for r in self.roots[:count]]
         attributes = _general_attributes(self.op) if self.attributes else {}
         return replace(self, roots=[*values, *self.roots[count:]], attributes=attributes)
@@ -229,6 +230,7 @@ class _Scatter(Stage):
         )
 
     def where(self, conditions: Sequence[Expr]) -> _Scatter:
+        # In front of the other guards, which may be evaluated only where these hold.
         at = len(self.shape) + 1
         return replace(self, roots=[*self.roots[:at], *conditions, *self.roots[at:]])
 
@@ -247,6 +249,7 @@ def _loop(axis: Axis, kind: int) -> Any:
 def _solved(target: Expr, axis: Axis, index: Expr) -> Expr | None:
     """The value of a loop's variable where `target` is `index`, if it is linear in it."""
     linear = tvm.sym.detect_linear_equation(target, [axis.var])
+    # With another stride some indices would have no solution.
     if len(linear) != 2 or not isinstance(linear[0], tirx.IntImm) or abs(int(linear[0])) != 1:
         return None
     return like(axis.var, (index - linear[1]) * int(linear[0]))

@@ -138,7 +138,7 @@ def by_other_stages(tensors: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> 
         except MissingGradientError:
             return None
         return [
-            own if new is None else new for new, own in zip(outputs, outputs_of(stage), strict=True)
+            old if new is None else new for new, old in zip(outputs, outputs_of(stage), strict=True)
         ]
 
     return rewritten(tensors, change, {tensor_key(tensor): tensor for tensor in read})
@@ -146,6 +146,7 @@ def by_other_stages(tensors: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> 
 
 def _check_past(stages: Sequence[Operation], states: Sequence[te.Tensor], time: Axis) -> None:
     """Raise if a stage of a step reads a state that no step before has computed."""
+    # No step is computed, so none reads a state.
     if integer_value(time.extent) == 0:
         return
     keys = {tensor_key(state) for state in states}
@@ -211,6 +212,7 @@ class _Reversal:
         floats = {tensor_key(s): i for i, s in enumerate(self.states) if is_float(s.dtype)}
         carried: dict[int, te.Tensor] = {}
         due = list(self.heads)
+        # The cotangent of one state may reach another one, which then has to be carried, too.
         while due:
             carried |= {i: self._carried(self.states[i]) for i in due}
             rows = {i: self._backwards(tensor) for i, tensor in carried.items()}
@@ -245,12 +247,12 @@ class _Reversal:
         one = tirx.const(1, str(self.last.ty))
         last = map_stage(
             (one, *state.shape[1:]),
-            lambda _, *rest: zero if head is None else head(self.last, *rest),
+            lambda _, *position: zero if head is None else head(self.last, *position),
             name=f"{name}_last",
         )
         before = map_stage(
             placeholder.shape,
-            lambda step, *rest: total(self.last - step, *rest),
+            lambda step, *position: total(self.last - step, *position),
             name=f"{name}_before",
         )
         return last, before
@@ -259,18 +261,19 @@ class _Reversal:
         """The state of the scan in reverse: the last time first, as far as it is needed."""
         wants_init = any(tensor_key(init) in self.sweep.active for init in self.op.init)
         runs = (integer_value(self.time.extent) or 0) > 0
+        # Rows before the first step have cotangents only if those of the initial states are asked for.
         first = self.time.low if runs and not wants_init else 0
         shape = [self.last + 1 - first, *state.shape[1:]]
         return te.placeholder(shape, str(state.dtype), name=f"{state.op.name}_ct")
 
     def _backwards(self, tensor: te.Tensor) -> Row:
-        return lambda time, *rest: tensor(self.last - time, *rest)
+        return lambda time, *position: tensor(self.last - time, *position)
 
 
 def _rows(like: te.Tensor, row: Row, low: Expr, extent: Expr) -> te.Tensor:
     """Some of the rows of a cotangent, those of a tensor."""
     return map_stage(
         (extent, *like.shape[1:]),
-        lambda i, *rest: row(i + low, *rest),
+        lambda i, *position: row(i + low, *position),
         name=f"{like.op.name}_ct",
     )

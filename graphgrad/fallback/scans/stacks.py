@@ -73,11 +73,11 @@ class Stacking:
             if not is_load(node):
                 return node
             tensor, indices = loaded(node)
-            other = self.done.get(tensor_key(tensor))
-            if other is None:
+            stacked = self.done.get(tensor_key(tensor))
+            if stacked is None:
                 return node
             at = self.dimensions[tensor_key(tensor)]
-            return other(*indices[:at], axis.var, *indices[at:])
+            return stacked(*indices[:at], axis.var, *indices[at:])
 
         stage = stage_of(op).stacked(axis)
         stage = stage.changed(lambda root: transformed(substituted(root, renamed), reading))
@@ -128,11 +128,11 @@ class Stacking:
         shape.insert(dimension, self.parameter.extent)
 
         def body(*position: Any) -> Expr:
-            rest = [index for i, index in enumerate(position) if i != dimension]
+            others = [index for i, index in enumerate(position) if i != dimension]
             if stacked is None:
-                return tensor(*rest)
+                return tensor(*others)
             at = self.dimensions[key]
-            return stacked(*rest[:at], position[dimension], *rest[at:])
+            return stacked(*others[:at], position[dimension], *others[at:])
 
         moved = map_stage(shape, body, name=f"{tensor.op.name}_times")
         self._made(moved.op)
