@@ -147,11 +147,11 @@ def saving_kernel(func: tirx.PrimFunc, inputs: int, outputs: int) -> SavingKerne
     MissingGradientError
         A derivative is not known.
     """
-    known = None if saved_output_count(func) else attached(func)
-    if known is None:
+    made_of = None if saved_output_count(func) else attached(func)
+    if made_of is None:
         return None
-    key = [_SAVED, known.key(), inputs, outputs]
-    return DERIVED.get(key, lambda: _saving(func, known, inputs))
+    key = [_SAVED, made_of.key(), inputs, outputs]
+    return DERIVED.get(key, lambda: _saving(func, made_of, inputs))
 
 
 def gradient_kernels(
@@ -264,8 +264,8 @@ class _Derivation:
             for number, parameter in enumerate(self._inputs)
             if isinstance(parameter, te.Tensor) and is_float(parameter.dtype)
         ]
-        wanted = [self._inputs[number] for number in self._wanted]
-        self._gradients = te_gradient(self.outputs, wanted, heads)
+        tensors = [self._inputs[number] for number in self._wanted]
+        self._gradients = te_gradient(self.outputs, tensors, heads)
 
     def save(self) -> list[te.Tensor]:
         """Add to the outputs what is worth saving, and return it."""

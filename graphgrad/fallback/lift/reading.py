@@ -199,6 +199,7 @@ class _Reader:
             self.in_any_order = any(int(a.iter_type) == _REDUCE_KIND for a in block.iter_vars)
         beginning = [] if block.init is None else self._initial(block, bindings)
         body = [*beginning, *self.read(block.body)]
+        # They are put in at each use, so nothing in the body may change what they are read from.
         self._check_unchanged(bindings, body, "an axis of the block")
         condition = self.expression(realize.predicate)
         self._check_unchanged([condition], body, "the block's condition")

@@ -188,9 +188,9 @@ def _check_variables(func: tirx.PrimFunc) -> None:
 
     kinds = (SBlock, tirx.For, tvm.ir.Var, prim.Let, tirx.Bind)
     tvm_ffi.structural_walk(func.body, (kinds, visit))
-    known = {identity(var) for var in defined if isinstance(var, tvm.ir.Var)}
+    identities = {identity(var) for var in defined if isinstance(var, tvm.ir.Var)}
     scalars = [var for var in used if isinstance(var.ty, tvm.ir.PrimType)]
-    unknown = [var for var in scalars if identity(var) not in known]
+    unknown = [var for var in scalars if identity(var) not in identities]
     if unknown:
         names = ", ".join(sorted({var.name for var in unknown}))
         raise ArgumentError(

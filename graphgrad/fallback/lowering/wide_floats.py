@@ -64,6 +64,7 @@ def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
     changes = [
         (tirx.BufferStore, widening.store),
         (tirx.Bind, widening.bind),
+        # What other functions get stays as it is.
         (tirx.Evaluate, lambda statement, _: statement),
         (tvm.ir.Expr, widening.mutated),
     ]

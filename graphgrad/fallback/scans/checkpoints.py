@@ -191,6 +191,7 @@ class _Segments:
         slicing = Slicing(scan_body(self._stepwise(updates)), time, {}, around)
         rows = slicing.tensors(updates, first + time.var)
         for state in states:
+            # Rows further back belong to the segment before, which has not kept them.
             if not reads_rows(
                 slicing.made, tensor_key(state), time.var - lag, time.var, [*around, time]
             ):

@@ -174,12 +174,13 @@ class _Reversal:
         self.states = outputs_of(op)
         self.time = step_time(op)
         self.last = self.states[0].shape[0] - 1
-        known = {
+        replacements = {
             tensor_key(placeholder): state
             for placeholder, state in zip(op.state_placeholder, self.states, strict=True)
         }
+        # The sweep has all states at hand, so the updates of all times are computed at once.
         stacking = Stacking(self.time)
-        self.updates = stacking.tensors(*step(op, self.time, known))
+        self.updates = stacking.tensors(*step(op, self.time, replacements))
         self.order = stacking.stages(self.updates)
 
     def parts(self) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
@@ -261,7 +262,7 @@ class _Reversal:
         """The state of the scan in reverse: the last time first, as far as it is needed."""
         wants_init = any(tensor_key(init) in self.sweep.active for init in self.op.init)
         runs = (integer_value(self.time.extent) or 0) > 0
-        # Rows before the first step have cotangents only if those of the initial states are asked for.
+        # Rows before the first step matter only where cotangents of initial states are asked for.
         first = self.time.low if runs and not wants_init else 0
         shape = [self.last + 1 - first, *state.shape[1:]]
         return te.placeholder(shape, str(state.dtype), name=f"{state.op.name}_ct")

@@ -131,6 +131,7 @@ class Slicing:
         """
         place = {0: self._analyzer([]).simplify(where)}
         parts = [self._demand(tensor, place, []) for tensor in tensors]
+        # All that is read is known before anything is built, so that each slice is built once.
         while self.demanded:
             self._put(self.demanded.pop())
         for part in _readers_last(part for part in parts if part is not None):
@@ -187,7 +188,7 @@ class Slicing:
         shape = part.op.output(0).shape
         original = stage_of(part.op)
         if original.as_is:
-            # Such a stage takes no conditions: outside of its bounds it is that of the nearest place.
+            # Such a stage takes no conditions: outside of its bounds the nearest place stands in.
             place = {i: tirx.max(tirx.min(at, shape[i] - 1), 0) for i, at in place.items()}
         stage = original.at(place, fresh)
         analyzer = self._analyzer(stage.axes)

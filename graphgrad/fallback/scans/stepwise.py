@@ -197,6 +197,7 @@ class _Backwards:
         If each reads a window of its own, it is what each adds.
         """
         moves = self.step.windows[i].dimension is not None
+        # A sum over all steps is carried wide; what each step adds on its own is not summed here.
         dtype = str(at_steps.dtype) if moves else wide(at_steps.dtype)
         # The loop variables that te.scan makes are int32, whatever the extents are.
         shape = [self.steps + 1, *(extent.astype("int32") for extent in at_steps.shape[1:])]
