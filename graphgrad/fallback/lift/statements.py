@@ -121,7 +121,7 @@ class Access:
 def accesses(
     statements: Sequence[Statement], axes: tuple[Axis, ...] = (), guards: tuple[Guard, ...] = ()
 ) -> Iterator[Access]:
-    """Yield the reads and writes of some statements."""
+    """The reads and writes of some statements."""
     for statement in statements:
         if isinstance(statement, Loop):
             yield from accesses(statement.body, (*axes, statement.axis), guards)

@@ -86,7 +86,7 @@ def _check(output: te.Tensor, buffer: te.Tensor, args: Sequence[Any]) -> None:
 
 
 def accumulated(pairs: Sequence[Accumulation], others: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """Return, for each pair, the stage whose output is to be written over the buffer.
+    """For each pair, the stage whose output is to be written over the buffer.
 
     Such a stage reads no buffer of `pairs` but its own, and that only at the element that it
     writes. So the buffers keep their old values for all other stages, if these come before.

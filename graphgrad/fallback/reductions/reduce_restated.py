@@ -132,7 +132,7 @@ def _combine_with_init(reduction: Reduction, group: Sequence[int]) -> dict[int, 
 
 
 def _products_of_others(op: Any) -> te.Tensor:
-    """Return, for each factor, the product of those before and that of those after it."""
+    """For each factor, the product of those before and that of those after it."""
     body = op.body[0]
     # The parts of what `product_of_others` has built: such a stage must stay as it is written.
     zeros, factor = body.condition.a, body.true_value.b.false_value
