@@ -30,6 +30,7 @@ def _restate_fold(
     (data,) = op.inputs
     output = op.output(0)
     dtype = str(output.dtype)
+    # The loops name neither the axis nor the variant, so each is tried; None is over all elements.
     for axis in (None, *range(len(data.shape))):
         for exclusive in (False, True):
             if same_stage(op, function(data, axis, dtype, exclusive)):
@@ -84,6 +85,7 @@ def running(
     )
 
     def result(*at: Any) -> Expr:
+        # State k is the fold of the first k elements; state 0 is that of none.
         folded = row(at[axis]) if exclusive else row(at[axis]) + 1
         return states(folded, *at[:axis], *at[axis + 1 :]).astype(dtype)
 

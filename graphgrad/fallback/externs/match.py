@@ -11,7 +11,7 @@ from ..walk import tensor_key
 
 
 def same_stage(op: Any, other: te.Tensor | list[te.Tensor]) -> bool:
-    """Return whether two extern stages do the same with the same tensors.
+    """Whether two extern stages do the same with the same tensors.
 
     Parameters
     ----------
@@ -26,14 +26,15 @@ def same_stage(op: Any, other: te.Tensor | list[te.Tensor]) -> bool:
 
 
 def nodes(root: Any, kind: Any) -> list[Any]:
-    """Return the statements or expressions of a kind, those outside before those inside."""
-    found: list[Any] = []
+    """The statements or expressions of a kind, those outside before those inside."""
+    matches: list[Any] = []
 
     def visit(node: Any) -> None:
-        found.append(node)
+        matches.append(node)
 
+    # The order counts: callers take the outermost match, or the last.
     tvm_ffi.structural_walk(root, (kind, visit), order="pre")
-    return found
+    return matches
 
 
 def _function(op: Any) -> tirx.PrimFunc:

@@ -44,13 +44,15 @@ def stft(op: Any) -> list[te.Tensor] | None:
     """y[r, c] = Σ window[j] · x[c · hop + j] · exp(- 2πi · r · j / length), normalized by 1/√n"""
     data, window = op.inputs
     shape = op.output(0).shape
+    # The last loop is that over the window.
     length = nodes(op.body, tirx.For)[-1].extent
     normalized = nodes(op.body, tirx.IfThenElse)[0].condition
     roots = [call for call in nodes(op.body, tvm.ir.Call) if called(call) == "tirx.sqrt"]
     count = int(roots[0].args[0].value)
+    # The hop is one of the constants in the loops; the match tells which.
     for hop in sorted({int(constant.value) for constant in nodes(op.body, prim.IntImm)}):
-        other = topi.signal.stft(data, count, hop, length, window, normalized, True, shape)
-        if same_stage(op, other):
+        candidate = topi.signal.stft(data, count, hop, length, window, normalized, True, shape)
+        if same_stage(op, candidate):
             return [_stft(data, window, shape, length, hop, count if normalized.value else 1)]
     return None
 

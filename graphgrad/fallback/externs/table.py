@@ -61,12 +61,13 @@ def register(tag: str, restate: Restatement) -> Restatement:
     if not isinstance(tag, str) or not tag or not callable(restate):
         raise RuleError(f"register takes a tag and a function, got {tag!r}, {restate!r}")
     _TABLE[tag] = restate
+    # Gradients derived before may rest on what the tag stood for then.
     DERIVED.clear()
     return restate
 
 
 def restated(op: Any) -> Sequence[te.Tensor | None]:
-    """Return the outputs of an extern stage as other stages compute them.
+    """The outputs of an extern stage as other stages compute them.
 
     Raises
     ------

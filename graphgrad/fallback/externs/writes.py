@@ -80,16 +80,20 @@ def index_put(op: Any) -> list[te.Tensor] | None:
 def _along_axis(data: te.Tensor, indices: te.Tensor, updates: te.Tensor, axis: int) -> Writes:
     # Dimensions before the axis, and those after it, are counted together, as the loops do: the
     # indices may have fewer elements there than the data.
-    shape, inner = data.shape, indices.shape
-    parts = [element_count(inner[:axis]), inner[axis], element_count(inner[axis + 1 :])]
+    shape, index_shape = data.shape, indices.shape
+    parts = [
+        element_count(index_shape[:axis]),
+        index_shape[axis],
+        element_count(index_shape[axis + 1 :]),
+    ]
     after = element_count(shape[axis + 1 :])
 
     def target(write: Expr) -> Expr:
         before, _, behind = unraveled(write, parts)
-        index = _wrap_negative_index(indices(*unraveled(write, inner)), shape[axis])
+        index = _wrap_negative_index(indices(*unraveled(write, index_shape)), shape[axis])
         return (before * shape[axis] + index) * after + behind
 
-    return _flat(data, element_count(inner), target, updates)
+    return _flat(data, element_count(index_shape), target, updates)
 
 
 def _at_points(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> Writes:
@@ -97,12 +101,13 @@ def _at_points(data: te.Tensor, indices: te.Tensor, updates: te.Tensor) -> Write
     parts = [element_count(points), element_count(updates.shape[len(points) :])]
 
     def target(write: Expr) -> Expr:
-        point, place = unraveled(write, parts)
+        point, position = unraveled(write, parts)
+        # A point stands for a slice, whose size is the stride of the last indexed dimension.
         stride = parts[1]
         for dimension in reversed(range(int(indices.shape[0]))):
-            place = place + stride * indices(dimension, *unraveled(point, points))
+            position = position + stride * indices(dimension, *unraveled(point, points))
             stride = stride * data.shape[dimension]
-        return place
+        return position
 
     return _flat(data, element_count(parts), target, updates)
 
@@ -115,13 +120,16 @@ def _at_tuples(data: te.Tensor, indices: Sequence[te.Tensor], values: te.Tensor)
     ]
 
     def target(write: Expr) -> Expr:
-        place = unraveled(write, shape)
-        found = []
+        position = unraveled(write, shape)
+        point = []
         for index, extent in zip(indices, data.shape, strict=True):
-            own = place[rank - len(index.shape) :]
-            at = [0 if integer_value(e) == 1 else p for p, e in zip(own, index.shape, strict=True)]
-            found.append(_wrap_negative_index(index(*at), extent))
-        return raveled(found, data.shape)
+            # Broadcasting as in NumPy: aligned at the last dimension, an extent of 1 repeated.
+            aligned = position[rank - len(index.shape) :]
+            at = [
+                0 if integer_value(e) == 1 else p for p, e in zip(aligned, index.shape, strict=True)
+            ]
+            point.append(_wrap_negative_index(index(*at), extent))
+        return raveled(point, data.shape)
 
     return _flat(data, element_count(shape), target, values)
 
@@ -142,7 +150,7 @@ def _flat(
 
 
 def written(writes: Writes, mode: str) -> te.Tensor:
-    """Return the data after all writes.
+    """The data after all writes.
 
     Parameters
     ----------
@@ -174,7 +182,7 @@ def _added(writes: Writes) -> te.Tensor:
 
 
 def _replaced(writes: Writes, values: te.Tensor, choice: te.Tensor) -> te.Tensor:
-    """Return the data with `values[choice[p]]` at the places p whose choice is not negative."""
+    """The data with `values[choice[p]]` at the places p whose choice is not negative."""
     data = writes.data
 
     def body(*at: Any) -> Expr:
@@ -185,14 +193,17 @@ def _replaced(writes: Writes, values: te.Tensor, choice: te.Tensor) -> te.Tensor
 
 
 def _last_writes(data: te.Tensor, targets: te.Tensor) -> te.Tensor:
-    """Return the number of the last write to each place, -1 where there is none."""
-    none = map_stage((element_count(data.shape),), lambda _: tirx.const(-1, _INDEX), name="none")
+    """The number of the last write to each place, -1 where there is none."""
+    unwritten = map_stage(
+        (element_count(data.shape),), lambda _: tirx.const(-1, _INDEX), name="none"
+    )
     numbers = map_stage(targets.shape, lambda t: t.astype(_INDEX), name="numbers")
-    return topi.scatter_elements(none, targets, numbers, 0, "update")
+    # The writes happen in order, so the number that stays is the last one.
+    return topi.scatter_elements(unwritten, targets, numbers, 0, "update")
 
 
 def _first_extremes(writes: Writes, mode: str) -> te.Tensor:
-    """Return the number of the write that a place's value is from, -1 if it is from the data.
+    """The number of the write that a place's value is from, -1 if it is from the data.
 
     Of equal values the first counts, that of the data before all updates.
     """
@@ -200,14 +211,15 @@ def _first_extremes(writes: Writes, mode: str) -> te.Tensor:
     data = reshaped(writes.data, [element_count(writes.data.shape)])
     targets, updates = writes.targets, writes.updates
     result = topi.scatter_elements(data, targets, updates, 0, mode)
-    none = map_stage(data.shape, lambda _: count.astype(_INDEX), name="none")
+    # The count stands for no write: as a minimum it gives way to every number.
+    no_write = map_stage(data.shape, lambda _: count.astype(_INDEX), name="none")
 
     def number(t: Expr) -> Expr:
-        counts = _same_value(updates(t), result(targets(t)))
-        return tirx.Select(counts, t.astype(_INDEX), count.astype(_INDEX))
+        matches = _same_value(updates(t), result(targets(t)))
+        return tirx.Select(matches, t.astype(_INDEX), count.astype(_INDEX))
 
     numbers = map_stage(targets.shape, number, name="numbers")
-    first = topi.scatter_elements(none, targets, numbers, 0, "min")
+    first = topi.scatter_elements(no_write, targets, numbers, 0, "min")
 
     def chosen(place: Expr) -> Expr:
         from_data = tirx.any(_same_value(data(place), result(place)), first(place) >= count)
@@ -217,12 +229,13 @@ def _first_extremes(writes: Writes, mode: str) -> te.Tensor:
 
 
 def _same_value(a: Expr, b: Expr) -> Expr:
+    # A NaN that was written stays, and equals no number, itself included.
     both_nan = tirx.all(tirx.isnan(widened(a)), tirx.isnan(widened(b)))
     return tirx.any(tirx.EQ(a, b), both_nan)
 
 
 def _combined(writes: Writes, combine: Callable[[Expr, Expr], Expr]) -> te.Tensor:
-    """Return the data after writes that depend on what is there."""
+    """The data after writes that depend on what is there."""
     visits = visited(
         writes.data, writes.targets, [writes.updates], lambda held, new: combine(held, new[0])
     )
@@ -273,6 +286,7 @@ def visited(
     )
 
     def is_first(t: Expr) -> Expr:
+        # A branch and no Select: at the first write there is none before it to be read.
         return tirx.if_then_else(t > 0, tirx.NE(places(t), places(t - 1)), tirx.const(True))
 
     first = map_stage(targets.shape, is_first, name="first")
@@ -282,6 +296,7 @@ def visited(
         return [combine(tirx.if_then_else(starts_anew, at_first, state[0]), update)]
 
     dtype = str(data.dtype)
+    # The initial state is never used: the first write of a place starts from the data.
     zero = tirx.const(0.0, dtype)
     elements = [first, before, *parts]
     (states,) = partial_results(elements, [dtype], lambda: [zero], step, "writes")
@@ -291,9 +306,11 @@ def visited(
         lambda t: tirx.if_then_else(first(t), before(t), states(t).astype(dtype)),
         name="sorted_found",
     )
-    places_in_order = topi.argsort(order, None, 0, True, _INDEX)
-    found = map_stage(targets.shape, lambda t: sorted_found(places_in_order(t)), name="found")
+    # Sorting a permutation inverts it: where each write stands in the sorted order.
+    ranks = topi.argsort(order, None, 0, True, _INDEX)
+    found = map_stage(targets.shape, lambda t: sorted_found(ranks(t)), name="found")
     writes = Writes(data, targets, after)
+    # Of one place the last in sorted order is the last write, so its state is what is left.
     return Visits(found, _replaced(writes, after, _last_writes(data, places)))
 
 

@@ -33,7 +33,7 @@ measured."""
 
 
 def select_without_branching(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """Return tensors from stages that branch where that saves a computation, or protects one.
+    """Tensors from stages that branch where that saves a computation, or protects one.
 
     A condition on what tensors hold chooses between two values, if both are cheap and all that
     they read is inside its tensor whatever the condition says.
@@ -52,21 +52,22 @@ def _select_values(root: Expr, axes: Sequence[Axis]) -> Expr:
     if not contain([root], lambda node: is_conditional(node) and reads(node.args[0])):
         return root
     graph = graph_of([root])
-    parts = {identity(node): below for node, below in graph}
-    protected = fragile([root], [node for node, _ in graph], parts, axes)
+    operands_of = {identity(node): operands for node, operands in graph}
+    protected = fragile([root], [node for node, _ in graph], operands_of, axes)
     results: dict[int, Expr] = {}
-    for node, below in graph:
-        new = [results[identity(part)] for part in below]
-        results[identity(node)] = rebuilt(node, new, below)
-        if is_conditional(node) and reads(below[0]):
-            is_protected = any(identity(value) in protected for value in below[1:])
+    for node, operands in graph:
+        new = [results[identity(part)] for part in operands]
+        results[identity(node)] = rebuilt(node, new, operands)
+        if is_conditional(node) and reads(operands[0]):
+            # Protection is a matter of the original values, cost one of the rewritten ones.
+            is_protected = any(identity(value) in protected for value in operands[1:])
             if not is_protected and all(map(_is_cheap, new[1:])):
                 results[identity(node)] = tirx.Select(*new)
     return results[identity(root)]
 
 
 def _is_cheap(value: Expr) -> bool:
-    """Return whether a value is loads and arithmetic, and not much of it: no calls, no branches."""
+    """Whether a value is loads and arithmetic, and not much of it: no calls, no branches."""
     nodes = postorder(value)
     return len(nodes) <= _MAX_SPECULATIVE_NODES and not any(
         isinstance(node, tvm.ir.Call) and not is_load(node) for node in nodes

@@ -14,7 +14,7 @@ from ..walk import choice_of, identity, inline_lets, is_load, loaded, postorder
 
 
 def read_through_copies(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """Return tensors from stages that read no copies: no transposed, broadcast or shifted ones.
+    """Tensors from stages that read no copies: no transposed, broadcast or shifted ones.
 
     A gradient has many of them, as a sum hands one cotangent to all that it adds up. Contractions
     keep the operands that they were given, and the steps of a scan that is run by segments what
@@ -27,10 +27,11 @@ def read_through_copies(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
 
 
 def original(tensor: te.Tensor) -> te.Tensor:
-    """Return the tensor that another one is equal to, element by element; itself if to none."""
+    """The tensor that another one is equal to, element by element; itself if to none."""
     while _is_copy(tensor):
         source, indices = loaded(inline_lets(tensor.op.body[tensor.value_index]))
         loops = [identity(axis.var) for axis in tensor.op.axis]
+        # A transposed copy, or a copy of a part, is another tensor.
         if [*map(identity, indices)] != loops or not _same_shape(source, tensor):
             break
         tensor = source
@@ -41,10 +42,10 @@ def _read_copy_sources(op: Operation) -> list[te.Tensor] | None:
     if not isinstance(op, te.ComputeOp) or kind_of(op) is Kind.CONTRACTION:
         return None
     # What is a copy but at its border is read through where no border is read.
-    everywhere = read_through(op, _is_map)
-    if _choices(everywhere) > _choices(op):
-        everywhere = read_through(op, _is_copy)
-    return outputs_of(everywhere)
+    result = read_through(op, _is_map)
+    if _choices(result) > _choices(op):
+        result = read_through(op, _is_copy)
+    return outputs_of(result)
 
 
 def _is_map(tensor: te.Tensor) -> bool:
@@ -55,12 +56,13 @@ def _is_map(tensor: te.Tensor) -> bool:
 
 
 def _is_copy(tensor: te.Tensor) -> bool:
-    """Return whether each element of a tensor is an element of another one, as it is."""
+    """Whether each element of a tensor is an element of another one, as it is."""
     return _is_map(tensor) and is_load(inline_lets(tensor.op.body[tensor.value_index]))
 
 
 def _choices(op: Any) -> int:
-    """Return between how many pairs of values a stage chooses."""
+    """Between how many pairs of values a stage chooses."""
+    # The components of a reduction have one condition and all sources in common.
     first = op.body[0]
     roots = [first.condition, *first.source] if isinstance(first, tirx.Reduce) else op.body
     return sum(choice_of(node) is not None for node in postorder(*roots))

@@ -84,7 +84,7 @@ class Expressions(tvm.ir.Span):
 
 
 def kernel_of(parameters: Sequence[Any], outputs: Sequence[te.Tensor]) -> tirx.PrimFunc:
-    """Return a kernel that computes some tensors, and that knows of what it was made.
+    """A kernel that computes some tensors, and that knows of what it was made.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ def kernel_of(parameters: Sequence[Any], outputs: Sequence[te.Tensor]) -> tirx.P
 
 
 def expressions_of(func: tirx.PrimFunc, outputs: int) -> TensorProgram:
-    """Return the tensor expressions that a kernel in destination-passing style computes.
+    """The tensor expressions that a kernel in destination-passing style computes.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def expressions_of(func: tirx.PrimFunc, outputs: int) -> TensorProgram:
 
 
 def retype_kernel(func: tirx.PrimFunc, retype: Retype) -> tirx.PrimFunc | None:
-    """Return a kernel that computes the same in other dtypes.
+    """A kernel that computes the same in other dtypes.
 
     Parameters
     ----------
@@ -150,24 +150,25 @@ def retype_kernel(func: tirx.PrimFunc, retype: Retype) -> tirx.PrimFunc | None:
         outputs = retyping.tensors(program.outputs)
     except ArgumentError:
         return None
-    given = program.parameters[: len(program.parameters) - len(outputs)]
-    return kernel_of([retyping.parameter(parameter) for parameter in given], outputs)
+    inputs = program.parameters[: len(program.parameters) - len(outputs)]
+    return kernel_of([retyping.parameter(parameter) for parameter in inputs], outputs)
 
 
 def kept_expressions(func: tirx.PrimFunc) -> TensorProgram | None:
-    """Return the expressions that a kernel carries; None if it was written, or has changed."""
-    known = attached(func)
-    return None if known is None else known.program()
+    """The expressions that a kernel carries; None if it was written, or has changed."""
+    expressions = attached(func)
+    return None if expressions is None else expressions.program()
 
 
 def attached(func: tirx.PrimFunc) -> Expressions | None:
     """What a kernel carries; None if it was written as loops, or has changed since."""
-    value = func.attrs.get(_ATTRIBUTE) if func.attrs else None
-    if not isinstance(value, tvm.ir.StringImm) or not isinstance(value.span, Expressions):
+    attribute = func.attrs.get(_ATTRIBUTE) if func.attrs else None
+    if not isinstance(attribute, tvm.ir.StringImm) or not isinstance(attribute.span, Expressions):
         return None  # also of a kernel that was read from TVMScript, which has no spans
     # A pass may have changed the loops and kept the attribute: then they count.
-    is_same = value.value == _hash_of_loops(func)
-    return value.span if is_same and len(value.span.outputs) else None
+    is_same = attribute.value == _hash_of_loops(func)
+    # Expressions without outputs were nested too deeply to be written; see `Expressions.text`.
+    return attribute.span if is_same and len(attribute.span.outputs) else None
 
 
 def kernel_key(func: tirx.PrimFunc) -> Any:
@@ -175,19 +176,20 @@ def kernel_key(func: tirx.PrimFunc) -> Any:
 
     Loops are not enough: expressions that have other gradients may be lowered to the same.
     """
-    known = attached(func)
-    return func.without_attr("global_symbol") if known is None else known.key()
+    expressions = attached(func)
+    return func.without_attr("global_symbol") if expressions is None else expressions.key()
 
 
 def free_variables(*tensors: te.Tensor) -> list[tirx.Var]:
-    """Return the variables in a graph of stages that no loop of it binds: its symbolic extents."""
-    found: dict[int, tirx.Var] = {}
+    """The variables in a graph of stages that no loop of it binds: its symbolic extents."""
+    variables: dict[int, tirx.Var] = {}
     for op in operations(*tensors):
         expressions = [extent for tensor in outputs_of(op) for extent in tensor.shape]
         loops: list[Any] = []
         if isinstance(op, te.ComputeOp):
             loops = [axis.var for axis in (*op.axis, *op.reduce_axis)]
             if isinstance(op.body[0], tirx.Reduce):
+                # The operands of a combiner are variables that the combiner binds.
                 loops += [*op.body[0].combiner.lhs, *op.body[0].combiner.rhs]
             expressions += op.body
             expressions += [axis.dom.extent for axis in op.reduce_axis]
@@ -195,22 +197,22 @@ def free_variables(*tensors: te.Tensor) -> list[tirx.Var]:
         for expression in expressions:
             for var in tirx.analysis.undefined_vars(expression):
                 if tvm.ir.is_prim_var(var) and identity(var) not in bound:
-                    found.setdefault(identity(var), var)
-    return list(found.values())
+                    variables.setdefault(identity(var), var)
+    return list(variables.values())
 
 
 def _rename_extents(func: tirx.PrimFunc, tensors: Sequence[Any]) -> tirx.PrimFunc:
-    """Return a function with symbolic extents of its own.
+    """A function with symbolic extents of its own.
 
     TVM's fusion takes an extent that two functions have in common for one and the same number.
     """
     extents = [e for t in tensors if isinstance(t, te.Tensor) for e in t.shape]
-    own = {
+    renamed = {
         identity(var): tirx.Var(var.name, str(var.ty))
         for extent in extents
         for var in tirx.analysis.undefined_vars(extent)
     }
-    return tvm_ffi.structural_map(func, (tvm.ir.Var, lambda var: own.get(identity(var), var)))
+    return tvm_ffi.structural_map(func, (tvm.ir.Var, lambda var: renamed.get(identity(var), var)))
 
 
 @lru_cache(maxsize=256)
@@ -223,6 +225,7 @@ def _text(expressions: Expressions) -> str:
 
 def _hash_of_loops(func: tirx.PrimFunc) -> str:
     """The hash of a function without its attributes, the same in every process."""
+    # Passes add attributes, and the hash itself is one: only the loops count.
     code = tirx.PrimFunc(func.params, func.body, func.ret_type)
     return str(tvm_ffi.structural_hash(code))
 

@@ -13,7 +13,7 @@ from ..walk import Expr, children, identity, postorder, rebuilt
 
 
 def rename_extent(extent: Any, dtype: str, variable: Callable[[Any], Expr | int]) -> Expr:
-    """Return an extent in terms of other variables, which may be of another dtype.
+    """An extent in terms of other variables, which may be of another dtype.
 
     Parameters
     ----------

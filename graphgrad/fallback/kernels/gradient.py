@@ -59,16 +59,16 @@ class Results:
     places: dict[int, Place]
 
     def types(self, size: Callable[[int, int | None], Any]) -> list[tuple[list[Any], str]]:
-        """Return the shapes and dtypes of the results, given what is at a place."""
+        """The shapes and dtypes of the results, given what is at a place."""
 
-        def known(var: Any) -> Any:
+        def value_of(var: Any) -> Any:
             return size(*self.places[identity(var)])
 
-        def outside(extent: Any) -> Any:
+        def in_caller(extent: Any) -> Any:
             # A product of numbers is no number to Relax.
-            return tvm.sym.Analyzer().simplify(rename_extent(extent, "int64", known))
+            return tvm.sym.Analyzer().simplify(rename_extent(extent, "int64", value_of))
 
-        return [(list(map(outside, tensor.shape)), str(tensor.dtype)) for tensor in self.results]
+        return [(list(map(in_caller, tensor.shape)), str(tensor.dtype)) for tensor in self.results]
 
 
 @dataclass(frozen=True)
@@ -122,12 +122,12 @@ class GradientKernels:
 
 
 def saved_output_count(func: tirx.PrimFunc) -> int:
-    """Return how many of a kernel's outputs, the last ones, a `SavingKernel` has added."""
+    """How many of a kernel's outputs, the last ones, a `SavingKernel` has added."""
     return int(func.attrs[_SAVED]) if func.attrs and _SAVED in func.attrs else 0
 
 
 def saving_kernel(func: tirx.PrimFunc, inputs: int, outputs: int) -> SavingKernel | None:
-    """Return a kernel that computes what another one does, and saves what its gradient reads.
+    """A kernel that computes what another one does, and saves what its gradient reads.
 
     Parameters
     ----------
@@ -147,17 +147,17 @@ def saving_kernel(func: tirx.PrimFunc, inputs: int, outputs: int) -> SavingKerne
     MissingGradientError
         A derivative is not known.
     """
-    known = None if saved_output_count(func) else attached(func)
-    if known is None:
+    made_of = None if saved_output_count(func) else attached(func)
+    if made_of is None:
         return None
-    key = [_SAVED, known.key(), inputs, outputs]
-    return DERIVED.get(key, lambda: _saving(func, known, inputs))
+    key = [_SAVED, made_of.key(), inputs, outputs]
+    return DERIVED.get(key, lambda: _saving(func, made_of, inputs))
 
 
 def gradient_kernels(
     func: tirx.PrimFunc, inputs: int, outputs: int, constant: Sequence[int] = ()
 ) -> GradientKernels:
-    """Return the kernels that compute the cotangents of a kernel's inputs.
+    """The kernels that compute the cotangents of a kernel's inputs.
 
     Those of equal kernels are derived once.
 
@@ -179,6 +179,7 @@ def gradient_kernels(
     def derived() -> GradientKernels:
         if before is None:
             return _Derivation(expressions_of(func, outputs), inputs, constant).kernels()
+        # The choice is made again, so that outputs have the numbers that the saving kernel gave.
         derivation = _Derivation(before.program(), inputs)
         derivation.save()
         return derivation.kernels()
@@ -207,6 +208,7 @@ def _before_saving(
     None for any other kernel, and where what is saved has cotangents.
     """
     saved = saved_output_count(func)
+    # A cotangent of a saved value makes the kernel one like any other, with more outputs.
     if not saved or list(constant) != list(range(outputs - saved, outputs)):
         return None
     before = func.attrs[_SAVED].span if attached(func) is not None else None
@@ -223,10 +225,10 @@ def _saving(func: tirx.PrimFunc, known: Expressions, inputs: int) -> SavingKerne
         DERIVED.get(_key(func, None, inputs, count, ()), derivation.kernels)
         return None
     parameters = program.parameters[: len(program.parameters) - count]
-    number = tirx.IntImm("int64", len(saved), known)
-    saving = kernel_of(parameters, derivation.outputs).with_attr(_SAVED, number)
-    last = range(count, count + len(saved))
-    DERIVED.get(_key(saving, known, inputs, count + len(saved), last), derivation.kernels)
+    mark = tirx.IntImm("int64", len(saved), known)
+    saving = kernel_of(parameters, derivation.outputs).with_attr(_SAVED, mark)
+    saved_numbers = range(count, count + len(saved))
+    DERIVED.get(_key(saving, known, inputs, count + len(saved), saved_numbers), derivation.kernels)
     return SavingKernel(saved, derivation.places, saving)
 
 
@@ -262,35 +264,37 @@ class _Derivation:
             for number, parameter in enumerate(self._inputs)
             if isinstance(parameter, te.Tensor) and is_float(parameter.dtype)
         ]
-        wanted = [self._inputs[number] for number in self._wanted]
-        self._gradients = te_gradient(self.outputs, wanted, heads)
+        tensors = [self._inputs[number] for number in self._wanted]
+        self._gradients = te_gradient(self.outputs, tensors, heads)
 
     def save(self) -> list[te.Tensor]:
         """Add to the outputs what is worth saving, and return it."""
-        given = [parameter for parameter in self._inputs if isinstance(parameter, te.Tensor)]
-        chosen = worth_saving(self.outputs, self._gradients, given)
+        arguments = [parameter for parameter in self._inputs if isinstance(parameter, te.Tensor)]
+        chosen = worth_saving(self.outputs, self._gradients, arguments)
         tensors, saved = widen_saved([*self.outputs, *self._gradients], chosen)
         count = len(self.outputs)
         self.outputs, self._gradients = [*tensors[:count], *saved], tensors[count:]
         return saved
 
     def kernels(self) -> GradientKernels:
-        """Return the gradient in kernels."""
+        """The gradient in kernels."""
         gradients = select_without_branching(read_through_copies(self._given_outputs()))
         shared: list[GradientKernel] = []
-        kept: dict[Key, te.Tensor] = {}
+        placeholders: dict[Key, te.Tensor] = {}
         for stage in shared_stages(gradients):
             results = outputs_of(stage)
-            shared.append(self._kernel(rewritten(results, lambda op: None, kept)))
+            # What earlier shared kernels have computed is read from them, not computed again.
+            shared.append(self._kernel(rewritten(results, lambda op: None, placeholders)))
             for result in results:
                 value = _placeholder(result, result.op.name)
-                self._add_source(value, ("shared", len(kept)))
-                kept[tensor_key(result)] = value
-        gradients = rewritten(gradients, lambda op: None, kept)
+                self._add_source(value, ("shared", len(placeholders)))
+                placeholders[tensor_key(result)] = value
+        gradients = rewritten(gradients, lambda op: None, placeholders)
         cotangents: list[GradientKernel | Source | None] = [None] * len(self._inputs)
         for number, gradient in zip(self._wanted, gradients, strict=True):
-            known = self._sources.get(tensor_key(original(gradient)))
-            cotangents[number] = self._kernel([gradient]) if known is None else known
+            # A gradient that is a tensor at hand, such as the cotangent, takes no kernel.
+            source = self._sources.get(tensor_key(original(gradient)))
+            cotangents[number] = self._kernel([gradient]) if source is None else source
         return GradientKernels(shared, cotangents)
 
     def _add_source(self, tensor: te.Tensor, source: Source) -> None:
@@ -299,7 +303,7 @@ class _Derivation:
         self._alive.append(tensor)  # what is gone leaves its identity to others
 
     def _given_outputs(self) -> list[te.Tensor]:
-        """Return the gradients with nothing computed again that the forward pass returned."""
+        """The gradients with nothing computed again that the forward pass returned."""
         returned: dict[Key, te.Tensor] = {}
         for number, output in enumerate(self.outputs):
             value = _placeholder(output, output.op.name)
@@ -308,15 +312,18 @@ class _Derivation:
         return rewritten(self._gradients, lambda op: None, returned)
 
     def _kernel(self, results: list[te.Tensor]) -> GradientKernel:
-        """Return some tensors as a kernel that takes what they are computed from."""
+        """Some tensors as a kernel that takes what they are computed from."""
         read = [
             tensor
             for op in operations(*results)
             for tensor in outputs_of(op)
             if tensor_key(tensor) in self._sources
         ]
-        told = {identity(e) for tensor in read for e in tensor.shape if isinstance(e, tvm.ir.Var)}
-        sizes = [var for var in free_variables(*results) if identity(var) not in told]
+        from_shapes = {
+            identity(e) for tensor in read for e in tensor.shape if isinstance(e, tvm.ir.Var)
+        }
+        # A kernel takes as scalars only what it cannot read off the shape of an argument.
+        sizes = [var for var in free_variables(*results) if identity(var) not in from_shapes]
         return GradientKernel(
             results,
             self.places,
@@ -327,7 +334,7 @@ class _Derivation:
 
 
 def _places(program: TensorProgram) -> dict[int, Place]:
-    """Return where the caller of a kernel says what its scalars and symbolic extents are."""
+    """Where the caller of a kernel says what its scalars and symbolic extents are."""
     places: dict[int, Place] = {}
     results = iter(program.outputs)
     first_result = len(program.parameters) - len(program.outputs)

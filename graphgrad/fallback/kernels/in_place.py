@@ -12,7 +12,7 @@ from .expressions import kernel_of
 
 
 def make_out_of_place(func: tirx.PrimFunc, inplace: Sequence[int]) -> tirx.PrimFunc:
-    """Return a kernel that returns what another one leaves in its arguments.
+    """A kernel that returns what another one leaves in its arguments.
 
     Parameters
     ----------

@@ -32,7 +32,7 @@ class Retyping:
         self._variables: dict[int, Any] = {}
 
     def tensors(self, tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
-        """Return some tensors in the other dtypes.
+        """Some tensors in the other dtypes.
 
         Raises
         ------
@@ -47,7 +47,7 @@ class Retyping:
         return [self._tensors[tensor_key(tensor)] for tensor in tensors]
 
     def parameter(self, parameter: Any) -> Any:
-        """Return a placeholder or a scalar variable in its other dtype."""
+        """A placeholder or a scalar variable in its other dtype."""
         if isinstance(parameter, te.Tensor):
             return self.tensors([parameter])[0]
         return self._variable(parameter)
@@ -78,6 +78,7 @@ class Retyping:
                 )
             )
         )
+        # Built once for all bodies, so that the components stay one reduction.
         components = rebuild_reduction(
             first,
             [self._expression(source) for source in first.source],

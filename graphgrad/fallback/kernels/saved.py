@@ -37,7 +37,7 @@ _NARROW_DTYPES = ("float16", "bfloat16")
 def worth_saving(
     outputs: Sequence[te.Tensor], gradients: Sequence[te.Tensor], arguments: Sequence[te.Tensor]
 ) -> list[te.Tensor]:
-    """Return intermediates of a forward kernel that are to be handed to the kernels of a gradient.
+    """Intermediates of a forward kernel that are to be handed to the kernels of a gradient.
 
     Parameters
     ----------
@@ -54,23 +54,25 @@ def worth_saving(
         Each after those that it depends on.
     """
     forward = {identity(op) for op in operations(*outputs)}
-    again = [
+    recomputed = [
         op
         for op in operations(*gradients, above=outputs)
         if identity(op) in forward and not isinstance(op, te.PlaceholderOp)
     ]
     largest = max(_elements(tensor) for tensor in [*outputs, *arguments])
-    given = {tensor_key(tensor) for tensor in outputs}
-    behind: dict[int, dict[int, int]] = {}
+    at_hand = {tensor_key(tensor) for tensor in outputs}
+    # By stage: the work of each stage that it takes to compute it again, itself among them.
+    # A stage that several read counts once.
+    work_behind: dict[int, dict[int, int]] = {}
     chosen: list[te.Tensor] = []
-    for op in again:
+    for op in recomputed:
         work = {identity(op): _work(op)}
         for tensor in sources(op):
-            if tensor_key(tensor) not in given:
-                work |= behind.get(identity(tensor.op), {})
-        behind[identity(op)] = work
+            if tensor_key(tensor) not in at_hand:
+                work |= work_behind.get(identity(tensor.op), {})
+        work_behind[identity(op)] = work
         for tensor in outputs_of(op):
-            if tensor_key(tensor) in given:
+            if tensor_key(tensor) in at_hand:
                 continue
             size = _elements(tensor)
             if (
@@ -79,15 +81,16 @@ def worth_saving(
                 and sum(work.values()) >= _EVALUATIONS_PER_STORE * size
             ):
                 chosen.append(tensor)
-                given.add(tensor_key(tensor))
-    read = _read(gradients, [*outputs, *chosen])
-    return [tensor for tensor in chosen if tensor_key(tensor) in read]
+                at_hand.add(tensor_key(tensor))
+    # What is behind a tensor that was chosen later may be read no more.
+    still_read = _read(gradients, [*outputs, *chosen])
+    return [tensor for tensor in chosen if tensor_key(tensor) in still_read]
 
 
 def widen_saved(
     tensors: Sequence[te.Tensor], saved: Sequence[te.Tensor]
 ) -> tuple[list[te.Tensor], list[te.Tensor]]:
-    """Return tensors, and intermediates of theirs as they are to be saved, sums in float32.
+    """Tensors, and intermediates of theirs as they are to be saved, sums in float32.
 
     Parameters
     ----------
@@ -95,16 +98,16 @@ def widen_saved(
     saved : sequence of Tensor
         Each after those that it depends on.
     """
-    read, wide = list(tensors), list(saved)
+    readers, wide = list(tensors), list(saved)
     for number in range(len(wide)):
         rounded = widen_reduction(wide[number].op)
         if rounded is None:
             continue
         # All components of a reduction at once, so that it stays one.
-        known = dict(zip(map(tensor_key, outputs_of(wide[number].op)), rounded, strict=True))
-        moved = rewritten([*read, *wide], lambda op: None, known)
-        read, wide = moved[: len(read)], moved[len(read) :]
-    return read, [_before_rounding(tensor) for tensor in wide]
+        replacements = dict(zip(map(tensor_key, outputs_of(wide[number].op)), rounded, strict=True))
+        renewed = rewritten([*readers, *wide], lambda op: None, replacements)
+        readers, wide = renewed[: len(readers)], renewed[len(readers) :]
+    return readers, [_before_rounding(tensor) for tensor in wide]
 
 
 def _before_rounding(tensor: te.Tensor) -> te.Tensor:
@@ -113,7 +116,7 @@ def _before_rounding(tensor: te.Tensor) -> te.Tensor:
 
 
 def _read(gradients: Sequence[te.Tensor], given: Sequence[te.Tensor]) -> set[Key]:
-    """Return the tensors that gradients read, directly or by what is not given to them."""
+    """The tensors that gradients read, directly or by what is not given to them."""
     order = operations(*gradients, above=given)
     read = [*gradients, *(tensor for op in order for tensor in sources(op))]
     return set(map(tensor_key, read))
@@ -128,7 +131,7 @@ def _is_reduction(op: Operation) -> bool:
 
 
 def _work(op: Operation) -> int:
-    """Return how often a stage evaluates its bodies; symbolic extents are taken for typical."""
+    """How often a stage evaluates its bodies; symbolic extents are taken for typical."""
     if isinstance(op, te.ComputeOp):
         return loop_points(stage_axes(op))
     if isinstance(op, te.ScanOp):

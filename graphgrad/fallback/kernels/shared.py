@@ -11,7 +11,7 @@ from ..walk import identity
 
 
 def shared_stages(gradients: Sequence[te.Tensor]) -> list[Operation]:
-    """Return stages that several gradients depend on, each after those that it reads.
+    """Stages that several gradients depend on, each after those that it reads.
 
     They are those of a recurrence: the loop backwards in time, and sums such as the products that
     its steps add up, which are evaluated for all times at once. What costs no more than a pass over
@@ -24,9 +24,11 @@ def shared_stages(gradients: Sequence[te.Tensor]) -> list[Operation]:
     for number, gradient in enumerate(gradients):
         needed_by[identity(gradient.op)].add(number)
     shared: list[Operation] = []
+    # Readers come first, so all kernels that need a stage are known when it is reached.
     for op in reversed(order):
         kernels = needed_by[identity(op)]
         if len(kernels) > 1 and _is_costly(op):
+            # What is behind a shared stage belongs to the kernel of that stage alone.
             kernels = {len(gradients) + len(shared)}
             shared.append(op)
         for tensor in sources(op):

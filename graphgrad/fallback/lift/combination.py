@@ -46,7 +46,7 @@ class Combination:
 
     @staticmethod
     def of(stores: Sequence[Any], in_any_order: bool) -> Combination:
-        """Return the combination that stores of values made of the old ones mean.
+        """The combination that stores of values made of the old ones mean.
 
         Parameters
         ----------
@@ -63,19 +63,19 @@ class Combination:
         for store in stores:
             if not any(_is_old(load, stores) for load in loads([store.value])):
                 raise NoCombinationError(f"{store.buffer.name} is overwritten in every iteration")
-        known = _known(stores[0]) if len(stores) == 1 else None
-        if known is not None:
-            return known
-        found = _general(stores) if in_any_order else None
-        if found is None or not is_associative(found):
+        simple = _known(stores[0]) if len(stores) == 1 else None
+        if simple is not None:
+            return simple
+        general = _general(stores) if in_any_order else None
+        if general is None or not is_associative(general):
             raise NoCombinationError(
                 "each iteration goes on from the one before, by no sum, product, extremum or "
                 "associative combination in a block with a reduce axis"
             )
-        return found
+        return general
 
     def apply(self, a: Sequence[Expr], b: Sequence[Expr]) -> Any:
-        """Return the combination of two tuples; one expression if they have one component."""
+        """The combination of two tuples; one expression if they have one component."""
         results = self.combine(list(a), list(b))
         return results[0] if len(results) == 1 else tuple(results)
 
@@ -97,7 +97,7 @@ class Combination:
         return list(starts)
 
     def reduce(self, values: Sequence[Expr], identities: Sequence[Expr], axes: Any) -> Any:
-        """Return a reduction of values over some axes."""
+        """A reduction of values over some axes."""
         if len(values) == 1:
             reducer = te.comm_reducer(
                 lambda a, b: self.apply([a], [b]), lambda _: identities[0], name=self.name
@@ -112,7 +112,7 @@ class Combination:
 
 
 def _known(store: Any) -> Combination | None:
-    """Return a sum, product, maximum or minimum; None if it is none."""
+    """A sum, product, maximum or minimum; None if it is none."""
     total = _addend(store.value, store)
     if total is not None:
         return Combination(
@@ -137,17 +137,18 @@ def _addend(value: Expr, store: Any) -> Expr | None:
     """The term that is added to the old value; None if the value is not such a sum."""
     if isinstance(value, prim.Add | prim.Sub):
         zero = tirx.const(0, str(value.ty))
-        for side, other in ((value.a, value.b), (value.b, value.a)):
-            if _reads_old(other, [store]) or (isinstance(value, prim.Sub) and side is value.b):
+        for side, term in ((value.a, value.b), (value.b, value.a)):
+            # old - x adds -x to the old value, but x - old is no sum with it.
+            if _reads_old(term, [store]) or (isinstance(value, prim.Sub) and side is value.b):
                 continue
-            rest = zero if _is_old(side, [store]) else _addend(side, store)
-            if rest is not None:
-                return rest - other if isinstance(value, prim.Sub) else rest + other
+            addend = zero if _is_old(side, [store]) else _addend(side, store)
+            if addend is not None:
+                return addend - term if isinstance(value, prim.Sub) else addend + term
     return None
 
 
 def _general(stores: Sequence[Any]) -> Combination:
-    """Return a combination by an expression of any form.
+    """A combination by an expression of any form.
 
     What does not depend on the old values is what they are combined with, each in its largest form.
     """
@@ -157,18 +158,20 @@ def _general(stores: Sequence[Any]) -> Combination:
     def abstract(node: Expr) -> Expr:
         if not _reads_old(node, stores):
             if isinstance(node, prim.IntImm | prim.FloatImm):
+                # A constant is part of how values combine: it is the same for every tuple.
                 return node
-            known = next((v for e, v in new if tvm_ffi.structural_equal(e, node)), None)
-            if known is None:
-                known = tirx.Var(f"new{len(new)}", str(node.ty))
-                new.append((node, known))
-            return known
+            variable = next((v for e, v in new if tvm_ffi.structural_equal(e, node)), None)
+            if variable is None:
+                variable = tirx.Var(f"new{len(new)}", str(node.ty))
+                new.append((node, variable))
+            return variable
         if isinstance(node, Load):
             number = next(i for i, s in enumerate(stores) if node.source.same_as(s.buffer))
             return old[number]
         return rebuilt(node, [abstract(child) for child in children(node)])
 
     results = [abstract(store.value) for store in stores]
+    # Each component has one value of its own; fewer or more do not pair up with the buffers.
     if len(new) != len(stores):
         raise NoCombinationError(
             f"it combines {len(stores)} value(s) with {len(new)}, so it is no reduction of tuples"
@@ -189,22 +192,22 @@ def _general(stores: Sequence[Any]) -> Combination:
 
 
 def _matched(new: list[tuple[Expr, Any]], stores: Sequence[Any]) -> list[tuple[Expr, Any]]:
-    """Return the new values in the order of the stores, each with one of its dtype.
+    """The new values in the order of the stores, each with one of its dtype.
 
     The combination is symmetric: the value that stands beside an old one is of its component.
     """
-    left = list(new)
+    unmatched = list(new)
     ordered = []
     for store in stores:
         beside = _beside(store.value, stores)
-        found = next(
-            (p for p in left if any(tvm_ffi.structural_equal(p[0], e) for e in beside)),
-            next((p for p in left if str(p[1].ty) == str(store.buffer.dtype)), None),
+        match = next(
+            (p for p in unmatched if any(tvm_ffi.structural_equal(p[0], e) for e in beside)),
+            next((p for p in unmatched if str(p[1].ty) == str(store.buffer.dtype)), None),
         )
-        if found is None or str(found[1].ty) != str(store.buffer.dtype):
+        if match is None or str(match[1].ty) != str(store.buffer.dtype):
             raise NoCombinationError("the values it combines do not match its buffers")
-        left.remove(found)
-        ordered.append(found)
+        unmatched.remove(match)
+        ordered.append(match)
     return ordered
 
 
@@ -218,7 +221,7 @@ def _beside(value: Expr, stores: Sequence[Any]) -> list[Expr]:
 
 
 def _is_old(node: Expr, stores: Sequence[Any]) -> bool:
-    """Return whether a node is an element that the stores write; no other one changes."""
+    """Whether a node is an element that the stores write; no other one changes."""
     return isinstance(node, Load) and any(
         node.source.same_as(s.buffer) and equal(list(node.indices), s.indices) for s in stores
     )

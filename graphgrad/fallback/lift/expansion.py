@@ -59,7 +59,7 @@ class Expansion:
     def of(
         buffer: Any, axis: Axis, around: Sequence[Axis], is_state: bool, rows: Rows | None
     ) -> Expansion:
-        """Return how a loop uses a buffer.
+        """How a loop uses a buffer.
 
         Raises
         ------
@@ -92,7 +92,7 @@ class Expansion:
         return (self.axis.var - self.axis.low).astype(str(self.trips.ty))
 
     def load(self, load: Any) -> Any:
-        """Return a load in terms of the buffer inside."""
+        """A load in terms of the buffer inside."""
         indices = list(load.indices)
         if self.rows is None:
             return tirx.BufferLoad(self.inside, [self.time, *indices])
@@ -100,10 +100,11 @@ class Expansion:
         del indices[self.rows.dimension]
         if behind == 0:
             return tirx.BufferLoad(self.inside, [self.time, *indices])
+        # The past begins `lag` rows before the loop: iteration t - behind is row t - behind + lag.
         return tirx.BufferLoad(self.past, [self.time + (self.lag - behind), *indices])
 
     def store(self, store: Store) -> Store:
-        """Return a store, of which everything else is done, to the buffer inside."""
+        """A store, of which everything else is done, to the buffer inside."""
         indices = list(store.indices)
         if self.rows is not None:
             del indices[self.rows.dimension]
@@ -118,19 +119,20 @@ class Expansion:
         """The contents of the inner buffer when the iterations begin."""
         if self.rows is None:
             assert state is not None
+            # Row t of the state is what iteration t - 1 has left.
             return self._staged(state, self.trips)
-        return self._staged(lambda t, *rest: self._before(before, t, rest), self.trips)
+        return self._staged(lambda t, *indices: self._before(before, t, indices), self.trips)
 
     def first(self, before: te.Tensor) -> te.Tensor:
-        """Return the state of the scan before the first iteration."""
+        """The state of the scan before the first iteration."""
         lag = tirx.const(self.lag, str(self.trips.ty))
         if self.rows is None:
-            return self._staged(lambda _, *rest: before(*rest), lag)
-        return self._staged(lambda t, *rest: self._before(before, t - lag, rest), lag)
+            return self._staged(lambda _, *indices: before(*indices), lag)
+        return self._staged(lambda t, *indices: self._before(before, t - lag, indices), lag)
 
     def update(self, inside: te.Tensor) -> te.Tensor:
-        """Return the state of the scan at all times, from what the buffer inside holds at last."""
-        return self._staged(lambda t, *rest: inside(t - self.lag, *rest), self.past.shape[0])
+        """The state of the scan at all times, from what the buffer inside holds at last."""
+        return self._staged(lambda t, *indices: inside(t - self.lag, *indices), self.past.shape[0])
 
     def after(self, inside: te.Tensor, state: te.Tensor | None, before: te.Tensor) -> te.Tensor:
         """The contents of the buffer after the loop."""
@@ -143,13 +145,14 @@ class Expansion:
         low = self.axis.low.astype(str(self.trips.ty))
 
         def body(*at: Any) -> Expr:
-            rest = [index for n, index in enumerate(at) if n != rows.dimension]
-            moved = at[rows.dimension] - rows.first.astype(str(self.trips.ty))
-            time = (moved if rows.sign == 1 else 0 - moved) - low
-            written = inside(time, *rest)
+            indices = [index for n, index in enumerate(at) if n != rows.dimension]
+            # The iteration that writes a row; a row that none writes is what it was before.
+            offset = at[rows.dimension] - rows.first.astype(str(self.trips.ty))
+            time = (offset if rows.sign == 1 else 0 - offset) - low
+            value = inside(time, *indices)
             for condition in (time < self.trips, time >= 0):
-                written = tirx.if_then_else(condition, written, before(*at))
-            return written
+                value = tirx.if_then_else(condition, value, before(*at))
+            return value
 
         return te.compute(shape, body, name=self.buffer.name)
 
@@ -157,7 +160,7 @@ class Expansion:
         return te.compute((rows, *self.inside.shape[1:]), body, name=self.inside.name)
 
     def _before(self, before: te.Tensor, time: Expr, rest: Sequence[Expr]) -> Expr:
-        """Return an element of the row of an iteration, or of one before the first."""
+        """An element of the row of an iteration, or of one before the first."""
         assert self.rows is not None
         dtype = str(self.trips.ty)
         value = time + self.axis.low.astype(dtype)
@@ -166,18 +169,19 @@ class Expansion:
         at.insert(self.rows.dimension, row)
         result = before(*at)
         for condition in (row < before.shape[self.rows.dimension], row >= 0):
+            # The row may be outside of the buffer, such as one before the first.
             zero = tirx.const(0, str(before.dtype))
             result = tirx.if_then_else(condition, result, zero)
         return result
 
 
 def expanded(loop: Loop, expansions: Sequence[Expansion]) -> list[Statement]:
-    """Return the body of a loop in which buffers are those inside."""
+    """The body of a loop in which buffers are those inside."""
     table = {identity(expansion.buffer): expansion for expansion in expansions}
 
     def load(node: Any) -> Any:
-        found = table.get(identity(node.source))
-        return node if found is None else found.load(node)
+        match = table.get(identity(node.source))
+        return node if match is None else match.load(node)
 
     def expression(expr: Expr) -> Expr:
         return tvm_ffi.structural_map(expr, (Load, load))
@@ -186,8 +190,8 @@ def expanded(loop: Loop, expansions: Sequence[Expansion]) -> list[Statement]:
         changed_parts = Store(
             node.buffer, [expression(i) for i in node.indices], expression(node.value)
         )
-        found = table.get(identity(node.buffer))
-        return changed_parts if found is None else found.store(changed_parts)
+        match = table.get(identity(node.buffer))
+        return changed_parts if match is None else match.store(changed_parts)
 
     return changed(loop.body, expression, store)
 
@@ -205,7 +209,7 @@ def scanned(
 
 
 def _most(axis: Axis, around: Sequence[Axis]) -> Expr:
-    """Return how many iterations a loop has at most."""
+    """How many iterations a loop has at most."""
     if loads([axis.extent]):
         raise RefusedError(f"how often the loop {axis.var.name} runs is read from data")
     if not any(_contains(axis.extent, other.var) for other in around):
@@ -217,7 +221,7 @@ def _most(axis: Axis, around: Sequence[Axis]) -> Expr:
 
 
 def _narrow(extent: Expr) -> Expr:
-    """Return an extent as TVM's scans have it: they take no other dtype than int32."""
+    """An extent as TVM's scans have it: they take no other dtype than int32."""
     value = integer_value(extent)
     return extent.astype("int32") if value is None else tirx.const(value, "int32")
 
@@ -228,6 +232,7 @@ def _contains(expr: Expr, var: Any) -> bool:
 
 def _check_size(shape: Sequence[Expr], buffer: Any, axis: Axis) -> None:
     size = 1
+    # Of a symbolic extent nothing is known; it counts as 1.
     for extent in shape:
         size *= integer_value(extent) or 1
     if size > _MAX_EXPANDED_ELEMENTS:

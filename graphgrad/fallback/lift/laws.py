@@ -22,12 +22,13 @@ _TOLERANCE = 1e-4
 
 
 def is_associative(combination: Any) -> bool:
-    """Return whether f(f(a, b), c) = f(a, f(b, c)) for the tuples that were tried.
+    """Whether f(f(a, b), c) = f(a, f(b, c)) for the tuples that were tried.
 
     Parameters
     ----------
     combination : Combination
     """
+    # A fixed seed, so that a kernel is not refused one time and taken another time.
     numbers = random.Random(0)
     for _ in range(_TRIAL_COUNT):
         a, b, c = (_tuple(combination.sources, numbers) for _ in range(3))
@@ -39,12 +40,12 @@ def is_associative(combination: Any) -> bool:
 
 
 def is_identity(combination: Any, values: Sequence[Expr]) -> bool:
-    """Return whether a tuple changes none of those that were tried."""
+    """Whether a tuple changes none of those that were tried."""
     numbers = random.Random(1)
     for _ in range(_TRIAL_COUNT):
-        other = _tuple(combination.sources, numbers)
-        for pair in ((list(values), other), (other, list(values))):
-            if not _same(combination.combine(*pair), other):
+        sample = _tuple(combination.sources, numbers)
+        for pair in ((list(values), sample), (sample, list(values))):
+            if not _same(combination.combine(*pair), sample):
                 return False
     return True
 
@@ -55,6 +56,7 @@ def _tuple(sources: Sequence[Expr], numbers: random.Random) -> list[Expr]:
 
 def _sample(dtype: str, numbers: random.Random) -> Expr:
     if "float" in dtype:
+        # Numbers of few bits: their sums and products are rounded little, and equal ones occur.
         return tirx.const(numbers.randint(-24, 24) / 8, dtype)
     return tirx.const(numbers.randint(0, 1 if dtype == "bool" else 7), dtype)
 
@@ -65,12 +67,12 @@ def _fold_constants(values: Sequence[Expr]) -> list[Expr]:
 
 
 def _same(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
-    """Return whether two tuples are equal, and come out as numbers."""
-    for one, other in zip(_fold_constants(a), _fold_constants(b), strict=True):
-        numbers = (prim.IntImm, prim.FloatImm)
-        if not isinstance(one, numbers) or not isinstance(other, numbers):
+    """Whether two tuples are equal, and come out as numbers."""
+    for left, right in zip(_fold_constants(a), _fold_constants(b), strict=True):
+        constants = (prim.IntImm, prim.FloatImm)
+        if not isinstance(left, constants) or not isinstance(right, constants):
             return False
-        x, y = float(one.value), float(other.value)
+        x, y = float(left.value), float(right.value)
         if not math.isclose(x, y, rel_tol=_TOLERANCE, abs_tol=_TOLERANCE):
             return False
     return True

@@ -19,7 +19,7 @@ from .statements import Access, Loop, depends, expressions, integral, loads
 
 
 def conflicting(touched: Sequence[Access], loop: Loop) -> bool:
-    """Return whether iterations of a loop affect one another through a buffer.
+    """Whether iterations of a loop affect one another through a buffer.
 
     They do not if every access tells the iteration by the element. Nor do they if a single
     statement accesses the buffer: that one sees to its order itself. What comes first for each
@@ -39,7 +39,7 @@ def conflicting(touched: Sequence[Access], loop: Loop) -> bool:
 
 
 def race(touched: Sequence[Access], loop: Loop) -> bool:
-    """Return whether threads change an element that others change too, not atomically."""
+    """Whether threads change an element that others change too, not atomically."""
     return any(
         access.stores
         and not access.write.atomic
@@ -50,7 +50,7 @@ def race(touched: Sequence[Access], loop: Loop) -> bool:
 
 
 def shares_elements(touched: Sequence[Access], axis: Axis) -> bool:
-    """Return whether iterations of a loop may access the same element of a buffer."""
+    """Whether iterations of a loop may access the same element of a buffer."""
     element = element_axes(touched[0].buffer.shape)
     owners = [_iteration(access, axis, element) for access in touched]
     first = owners[0]
@@ -66,7 +66,7 @@ def inverted(
     position: Sequence[Expr] | None = None,
     equations: Sequence[Expr] = (),
 ) -> Inversion:
-    """Return the points of some loops at which indices are the given element (see `invert`).
+    """The points of some loops at which indices are the given element (see `invert`).
 
     Raises
     ------
@@ -74,44 +74,46 @@ def inverted(
         An index is not affine, or is read from data, or the range of a loop is.
     """
     bounds = [bound for axis in axes for bound in (axis.low, axis.extent)]
-    found = loads([*indices, *bounds, *(position or [])])
-    if found:
-        raise NotAffineError(found[0])
+    read = loads([*indices, *bounds, *(position or [])])
+    if read:
+        raise NotAffineError(read[0])
     return invert(indices, axes, element, position, equations)
 
 
 def known_ranges(axes: Sequence[Axis]) -> list[Axis]:
-    """Return those of some loops whose ranges are not read from data."""
+    """Those of some loops whose ranges are not read from data."""
     return [axis for axis in axes if not loads([axis.low, axis.extent])]
 
 
 def _begins_first(touched: Sequence[Access], axis: Axis) -> bool:
-    """Return whether a loop's iterations begin elements at most once, and before all else there.
+    """Whether a loop's iterations begin elements at most once, and before all else there.
 
     They begin one anew in each iteration if the loop is none that their block reduces over. The
     loops inside must do so as well: if one of them had to keep its order, it would go outermost.
     """
-    around = [{identity(own.var) for own in access.axes} for access in touched]
-    loops = [own for own in touched[0].axes if all(identity(own.var) in vars for vars in around)]
-    first = next(number for number, own in enumerate(loops) if own.var.same_as(axis.var))
-    return all(_begins_first_along(touched, own) for own in loops[first:])
+    around = [{identity(loop.var) for loop in access.axes} for access in touched]
+    loops = [loop for loop in touched[0].axes if all(identity(loop.var) in vars for vars in around)]
+    start = next(number for number, loop in enumerate(loops) if loop.var.same_as(axis.var))
+    return all(_begins_first_along(touched, loop) for loop in loops[start:])
 
 
 def _begins_first_along(touched: Sequence[Access], axis: Axis) -> bool:
-    """Return whether, in each iteration of the loops around, a loop begins elements first."""
+    """Whether, in each iteration of the loops around, a loop begins elements first."""
     beginnings = [access for access in touched if access.write.initial and access.stores]
     beginnings = [access for access in beginnings if not _at_first(access, axis)]
     if not beginnings:
         return True
-    told = [e for a in beginnings for e in (*a.indices, *(guard for guard, _ in a.guards))]
-    if not any(depends(expr, [axis.var]) for expr in told):
+    exprs = [e for a in beginnings for e in (*a.indices, *(guard for guard, _ in a.guards))]
+    # Neither place nor condition tells the loop: each iteration begins the same elements anew.
+    if not any(depends(expr, [axis.var]) for expr in exprs):
         return False
     around = _around(touched[0], axis)
-    element = [*element_axes(touched[0].buffer.shape), *(own for _, own in around)]
-    fixed = [(outer.var, own.var) for outer, own in around]
+    element = [*element_axes(touched[0].buffer.shape), *(loop for _, loop in around)]
+    # Iterations are compared within one of the loops around, whose variables are held fixed.
+    fixed = [(outer.var, loop.var) for outer, loop in around]
     for beginning in beginnings:
         start = _solved(beginning, axis, element, fixed, integral(beginning.guards))
-        if start is None or depends(start[0], [own.var for own in start[1].loops]):
+        if start is None or depends(start[0], [loop.var for loop in start[1].loops]):
             return False
         for access in touched:
             if access.write is beginning.write:
@@ -120,43 +122,44 @@ def _begins_first_along(touched: Sequence[Access], axis: Axis) -> bool:
             if other is None:
                 return False
             analyzer = analyzer_of([*element, *other[1].loops])
+            # Every other access to the element has to be in the same iteration or in a later one.
             if not analyzer.can_prove(other[0] >= start[0]):
                 return False
     return True
 
 
 def _at_first(access: Access, axis: Axis) -> bool:
-    """Return whether a condition says that an access happens in a loop's first iteration alone."""
+    """Whether a condition says that an access happens in a loop's first iteration alone."""
     parts = [part for guard, way in access.guards for part in conjuncts(guard, way)]
     return any(
         isinstance(part, prim.EQ)
         and any(
-            one.same_as(axis.var) and tvm_ffi.structural_equal(other, axis.low)
-            for one, other in ((part.a, part.b), (part.b, part.a))
+            side.same_as(axis.var) and tvm_ffi.structural_equal(other, axis.low)
+            for side, other in ((part.a, part.b), (part.b, part.a))
         )
         for part in parts
     )
 
 
 def _around(access: Access, axis: Axis) -> list[tuple[Axis, Axis]]:
-    """Return the loops around one whose ranges are constant, each with one like it."""
-    found = []
+    """The loops around one whose ranges are constant, each with one like it."""
+    pairs = []
     for outer in access.axes:
         if outer.var.same_as(axis.var):
             break
         if integer_value(outer.low) is not None and integer_value(outer.extent) is not None:
-            own = replace(outer, var=tirx.Var(outer.var.name, str(outer.var.ty)))
-            found.append((outer, own))
-    return found
+            copy = replace(outer, var=tirx.Var(outer.var.name, str(outer.var.ty)))
+            pairs.append((outer, copy))
+    return pairs
 
 
 def _iteration(access: Access, axis: Axis, element: list[Axis]) -> Expr | None:
-    """Return the loop's variable as the accessed element determines it; None if it does not."""
+    """The loop's variable as the accessed element determines it; None if it does not."""
     solved = _solved(access, axis, element)
     if solved is None:
         return None
     value, inversion = solved
-    return None if depends(value, [own.var for own in inversion.loops]) else value
+    return None if depends(value, [loop.var for loop in inversion.loops]) else value
 
 
 def _solved(
@@ -166,7 +169,7 @@ def _solved(
     fixed: Sequence[tuple[Expr, Expr]] = (),
     equations: Sequence[Expr] = (),
 ) -> tuple[Expr, Inversion] | None:
-    """Return the value of a loop in the iterations that access an element; None if not known.
+    """The value of a loop in the iterations that access an element; None if not known.
 
     Parameters
     ----------
@@ -180,16 +183,17 @@ def _solved(
         Conditions for the access.
     """
     axes = known_ranges(access.axes)
-    others = [own.var for own in access.axes if not any(own is known for known in axes)]
-    plain = [
+    others = [loop.var for loop in access.axes if not any(loop is known for known in axes)]
+    # What is left out of the equations can only leave the iteration less determined.
+    usable = [
         n
         for n, index in enumerate(access.indices)
         if not loads([index]) and not depends(index, others)
     ]
-    indices = [*(access.indices[n] for n in plain), *(expr for expr, _ in fixed)]
-    position = [*(element[n].var for n in plain), *(value for _, value in fixed)]
+    indices = [*(access.indices[n] for n in usable), *(expr for expr, _ in fixed)]
+    position = [*(element[n].var for n in usable), *(value for _, value in fixed)]
     equations = [condition for condition in equations if not depends(condition, others)]
-    number = next((i for i, own in enumerate(axes) if own.var.same_as(axis.var)), None)
+    number = next((i for i, loop in enumerate(axes) if loop.var.same_as(axis.var)), None)
     if number is None:
         return None
     try:
@@ -217,29 +221,30 @@ class Rows:
     lag: int
 
     def row(self, time: Expr) -> Expr:
-        """Return the row that an iteration writes, by the value of its variable."""
+        """The row that an iteration writes, by the value of its variable."""
         return (time if self.sign == 1 else 0 - time) + self.first
 
     def back(self, index: Expr, time: Expr) -> int:
-        """Return by how many rows an index is behind."""
+        """By how many rows an index is behind."""
         behind = tirx.const(self.sign, str(index.ty)) * (
             self.row(time.astype(str(index.ty))) - index
         )
-        found = integer_value(analyzer_of([]).simplify(behind))
-        assert found is not None
-        return found
+        count = integer_value(analyzer_of([]).simplify(behind))
+        assert count is not None
+        return count
 
 
 def rows_of(touched: Sequence[Access], axis: Axis) -> Rows | None:
-    """Return how a loop walks along a buffer; None if it does not walk along one dimension."""
-    around = {identity(own.var) for access in touched for own in access.axes}
+    """How a loop walks along a buffer; None if it does not walk along one dimension."""
+    around = {identity(loop.var) for access in touched for loop in access.axes}
+    # The rows of a walk must be the same in all iterations of the loops around.
     if _variables(axis.low) & around:
         return None
     for dimension in range(len(touched[0].indices)):
         for sign in (1, -1):
-            found = _walked(touched, axis, dimension, sign, around)
-            if found is not None:
-                return found
+            rows = _walked(touched, axis, dimension, sign, around)
+            if rows is not None:
+                return rows
     return None
 
 
@@ -258,13 +263,14 @@ def _walked(
     if not offsets[True]:
         return None
     first = offsets[True][0]
-    behind = [
+    lags = [
         integer_value(analyzer.simplify((first - other) * sign))
         for other in [*offsets[True], *offsets[False]]
     ]
-    if any(lag is None or lag < 0 for lag in behind) or any(behind[: len(offsets[True])]):
+    # All stores are to the row of the iteration; reads may be of rows before, of none ahead.
+    if any(lag is None or lag < 0 for lag in lags) or any(lags[: len(offsets[True])]):
         return None
-    return Rows(dimension, sign, first, max(lag or 0 for lag in behind))
+    return Rows(dimension, sign, first, max(lag or 0 for lag in lags))
 
 
 def _variables(expr: Any) -> set[int]:

@@ -54,7 +54,7 @@ class Update:
 
 
 def is_own(load: Any, update: Update) -> bool:
-    """Return whether an iteration reads the very element that it writes."""
+    """Whether an iteration reads the very element that it writes."""
     return any(
         load.source.same_as(store.buffer) and equal(list(load.indices), store.indices)
         for store in update.stores
@@ -62,7 +62,7 @@ def is_own(load: Any, update: Update) -> bool:
 
 
 def all_loads(update: Update) -> list[Any]:
-    """Return the loads in what an update stores, where, and when."""
+    """The loads in what an update stores, where, and when."""
     values = [expr for store in update.stores for expr in (store.value, *store.indices)]
     return loads([*values, *(guard for guard, _ in update.guards)])
 
@@ -82,21 +82,25 @@ def check_own_reads(update: Update) -> None:
 
 
 def _never_written(load: Any, store: Store, update: Update) -> bool:
-    """Return whether no iteration writes the element that a load reads, provably."""
+    """Whether no iteration writes the element that a load reads, provably."""
     try:
         inversion = inverted(store.indices, update.axes, update.axes, position=list(load.indices))
     except NotAffineError:
         return False
     analyzer = analyzer_of([*update.axes, *inversion.loops])
-    writer = zip([axis.var for axis in update.axes], inversion.values, strict=True)
-    at = {identity(var): value for var, value in writer}
-    plain = integral(update.guards)
+    # The iteration that would write the element, in terms of the one that reads it.
+    pairs = zip([axis.var for axis in update.axes], inversion.values, strict=True)
+    writer_values = {identity(var): value for var, value in pairs}
+    conditions = integral(update.guards)
     elsewhere = [
-        tvm_ffi.structural_map(guard, (tvm.ir.Var, lambda var: at.get(identity(var), var)))
-        for guard in plain
+        tvm_ffi.structural_map(
+            guard, (tvm.ir.Var, lambda var: writer_values.get(identity(var), var))
+        )
+        for guard in conditions
     ]
+    # The reading iteration meets its conditions; if the writing one cannot, there is none.
     with ExitStack() as scopes:
-        for guard in plain:
+        for guard in conditions:
             scopes.enter_context(analyzer.constraint_scope(guard))
         return any(_never_holds(guard, analyzer) for guard in [*inversion.guards, *elsewhere])
 

@@ -70,7 +70,7 @@ class TensorProgram:
 def raised(
     func: tirx.PrimFunc, outputs: Sequence[int], inplace: Sequence[int] = ()
 ) -> TensorProgram:
-    """Return the tensor expressions that a function in destination-passing style computes.
+    """The tensor expressions that a function in destination-passing style computes.
 
     Parameters
     ----------
@@ -109,18 +109,19 @@ def raised(
 
 
 def _results(func: tirx.PrimFunc, placeholders: Sequence[Any], outputs: Sequence[int]) -> Any:
-    """Return the tensors that the results of a function hold after it."""
+    """The tensors that the results of a function hold after it."""
     statements = statements_of(func)
     uses: dict[Use, int] = {}
     while True:
-        raising = _Lifter(uses)
+        lifter = _Lifter(uses)
         for param, placeholder in zip(func.params, placeholders, strict=True):
             if placeholder is not None:
-                raising.tensors[identity(param)] = placeholder
+                lifter.tensors[identity(param)] = placeholder
         try:
-            raising.visit(statements, _Place())
-            return [raising.held(func.params[number]) for number in outputs]
+            lifter.visit(statements, _Place())
+            return [lifter.held(func.params[number]) for number in outputs]
         except _StateError as error:
+            # Nothing was learned, so that another try would end the same way.
             if all(uses.get(use) == _STATE for use in error.uses):
                 raise error.refused from None
             uses |= dict.fromkeys(error.uses, _STATE)
@@ -173,6 +174,7 @@ class _Lifter:
         self.private: dict[int, _Private] = {}
         self.lost: dict[int, Use] = {}
         self.origins: dict[int, int] = {}
+        # Identities are keys: a buffer that is gone would leave its own to another one.
         self.alive: list[Any] = []
 
     def visit(self, statements: Sequence[Statement], place: _Place) -> None:
@@ -181,13 +183,13 @@ class _Lifter:
             if isinstance(statement, Loop):
                 self._loop(statement, place)
             elif isinstance(statement, Branch):
-                inner = replace(place, guards=(*place.guards, statement.guard))
-                self.visit(statement.body, inner)
+                inside = replace(place, guards=(*place.guards, statement.guard))
+                self.visit(statement.body, inside)
             else:
                 self._write(statement, place)
 
     def held(self, buffer: Any) -> te.Tensor:
-        """Return the tensor that a buffer holds; zeros where nothing was written yet."""
+        """The tensor that a buffer holds; zeros where nothing was written yet."""
         key = identity(buffer)
         if key in self.lost:
             reason = f"what an iteration leaves in {buffer.name} is read behind the loop"
@@ -201,26 +203,26 @@ class _Lifter:
     # Loops
 
     def _loop(self, loop: Loop, place: _Place) -> None:
-        inner = replace(place, loops=(*place.loops, loop))
+        inside = replace(place, loops=(*place.loops, loop))
         try:
-            expansions = self._expansions(loop, inner)
+            expansions = self._expansions(loop, inside)
         except RefusedError as error:
             error.block = next(access.write.block for access in accesses(loop.body))
             raise
         if not expansions:
-            self.visit(loop.body, inner)
+            self.visit(loop.body, inside)
             return
         before = {identity(e.buffer): self._before(e) for e in expansions}
         placeholders = {identity(e.buffer): e.placeholder() for e in expansions if e.is_state}
         for expansion in expansions:
             self._begin(expansion, before, placeholders)
-        self.visit(expanded(loop, expansions), inner)
+        self.visit(expanded(loop, expansions), inside)
         states = self._scan([e for e in expansions if e.is_state], before, placeholders)
         for expansion in expansions:
             self._end(expansion, before, states)
 
     def _expansions(self, loop: Loop, inner: _Place) -> list[Expansion]:
-        """Return the buffers that a loop uses again or hands on."""
+        """The buffers that a loop uses again or hands on."""
         touched: dict[int, list[Access]] = {}
         for access in accesses(loop.body, inner.axes):
             touched.setdefault(identity(access.buffer), []).append(access)
@@ -228,7 +230,7 @@ class _Lifter:
         uses = {key: self._use(loop, touched[key], buffers[key]) for key in buffers}
         around = inner.axes[:-1]
         hands_on = _STATE in uses.values() and not loop.threads
-        found = []
+        expansions = []
         for key, use in uses.items():
             buffer = buffers[key]
             if use == _STATE and loop.threads and not race(touched[key], loop):
@@ -241,8 +243,8 @@ class _Lifter:
             is_row = hands_on and rows is not None and rows.lag == 0
             if use or (is_row and _is_read(touched[key])):
                 is_state = use == _STATE and (rows is None or rows.lag > 0)
-                found.append(Expansion.of(buffer, loop.axis, around, is_state, rows))
-        return found
+                expansions.append(Expansion.of(buffer, loop.axis, around, is_state, rows))
+        return expansions
 
     def _use(self, loop: Loop, touched: Sequence[Access], buffer: Any) -> int:
         known = self.uses.get((identity(loop.axis.var), self._origin(buffer)), 0)
@@ -256,6 +258,7 @@ class _Lifter:
         if not expansion.is_state and expansion.rows is None:
             return None
         private = self.private.get(identity(expansion.buffer))
+        # A region without conditions is the whole buffer.
         if private is not None and not any(not conditions for _, conditions in private.regions):
             raise _unwritten(private, expansion.buffer)
         return self.held(expansion.buffer)
@@ -286,11 +289,14 @@ class _Lifter:
             [state.first(before[key]) for state, key in zip(states, keys, strict=True)],
             [self.held(state.inside) for state in states],
         )
-        known = {
+        replacements = {
             tensor_key(placeholders[key]): result for key, result in zip(keys, results, strict=True)
         }
+        # The stages made so far read placeholders of the past: from here on they read the scan.
         names, tensors = list(self.tensors), list(self.tensors.values())
-        self.tensors = dict(zip(names, rewritten(tensors, lambda op: None, known), strict=True))
+        self.tensors = dict(
+            zip(names, rewritten(tensors, lambda op: None, replacements), strict=True)
+        )
         return dict(zip(keys, results, strict=True))
 
     def _end(self, expansion: Expansion, before: Any, states: dict[int, te.Tensor]) -> None:
@@ -298,6 +304,7 @@ class _Lifter:
         key = identity(expansion.buffer)
         self.lost.pop(key, None)
         if before[key] is None:
+            # Each iteration had its own: behind the loop there is no one value until it is written.
             self.lost[key] = self.private[identity(expansion.inside)].use
         else:
             inside = self.held(expansion.inside)
@@ -328,14 +335,14 @@ class _Lifter:
                 self.private[key].regions.append((result.element, result.conditions))
 
     def _state(self, error: OrderError, write: Write, place: _Place) -> Exception:
-        """Return how to go on where the order counts: the outermost such loop is a scan."""
-        mine = [
+        """How to go on where the order counts: the outermost such loop is a scan."""
+        touched = [
             access
             for access in accesses(self._alone(write, place), place.axes)
             if access.buffer.same_as(error.buffer)
         ]
         for loop in place.loops:
-            if shares_elements(mine, loop.axis):
+            if shares_elements(touched, loop.axis):
                 buffers = [store.buffer for store in write.stores]
                 var = identity(loop.axis.var)
                 return _StateError([(var, self._origin(buffer)) for buffer in buffers], error)
@@ -354,17 +361,19 @@ class _Lifter:
             return
         axes = known_ranges(place.axes)
         analyzer = analyzer_of(axes)
-        given = [c if way else tirx.Not(c) for c, way in place.guards if not loads([c])]
+        assumptions = [c if way else tirx.Not(c) for c, way in place.guards if not loads([c])]
         # TVM's analysis does not cancel what the low end and the extent of a loop have in common.
-        given += [axis.var < analyzer.simplify(axis.low + axis.extent) for axis in axes]
+        assumptions += [axis.var < analyzer.simplify(axis.low + axis.extent) for axis in axes]
         cases = []
         for element, conditions in private.regions:
+            # A scatter names no elements; its condition is False.
             at = list(zip([axis.var for axis in element], load.indices, strict=bool(element)))
             cases.append([_at(condition, at) for condition in conditions])
-        if any(_follows(analyzer, given, case) for case in cases):
+        if any(_follows(analyzer, assumptions, case) for case in cases):
             return
-        plain = [tirx.all(*case) for case in cases if case and not loads(case)]
-        if plain and _follows(analyzer, given, [tirx.any(*plain)]):
+        # Several regions may cover together what none of them does alone.
+        alternatives = [tirx.all(*case) for case in cases if case and not loads(case)]
+        if alternatives and _follows(analyzer, assumptions, [tirx.any(*alternatives)]):
             return
         raise _unwritten(private, load.source)
 
@@ -378,14 +387,14 @@ def _at(condition: Expr, at: Sequence[tuple[Any, Expr]]) -> Expr:
     table = {identity(var): index for var, index in at}
 
     def value(var: Any) -> Any:
-        found = table.get(identity(var))
-        return var if found is None else found.astype(str(var.ty))
+        replacement = table.get(identity(var))
+        return var if replacement is None else replacement.astype(str(var.ty))
 
     return tvm_ffi.structural_map(condition, (tvm.ir.Var, value))
 
 
 def _follows(analyzer: Any, given: Sequence[Expr], conditions: Sequence[Expr]) -> bool:
-    """Return whether conditions hold wherever others do, provably."""
+    """Whether conditions hold wherever others do, provably."""
     if loads(conditions):
         return False
     with ExitStack() as scopes:

@@ -54,7 +54,7 @@ class _Reader:
         self.initial = False
 
     def read(self, statement: Any) -> list[Statement]:
-        """Return a statement as statements of the few kinds."""
+        """A statement as statements of the few kinds."""
         if isinstance(statement, tirx.SeqStmt):
             return self._sequence(list(statement.seq))
         if isinstance(statement, tirx.BufferStore | tirx.Bind):
@@ -74,7 +74,7 @@ class _Reader:
         raise self._refused(_REASONS.get(type(statement).__name__, _unknown(statement)))
 
     def expression(self, expr: Expr) -> Expr:
-        """Return an expression in terms of loops, reading from whole buffers."""
+        """An expression in terms of loops, reading from whole buffers."""
         if isinstance(expr, int):
             return expr
 
@@ -89,11 +89,11 @@ class _Reader:
             (Load, change),
             (prim.Let, _inline_let),
         ]
-        found = tvm_ffi.structural_map(expr, changes)
-        calls = nodes_in(found, tvm.ir.Call)
+        result = tvm_ffi.structural_map(expr, changes)
+        calls = nodes_in(result, tvm.ir.Call)
         if any(called(call) in _POINTERS for call in calls):
             raise self._refused("it takes the address of an element, to do what is not seen")
-        return found
+        return result
 
     def _refused(self, reason: str) -> RefusedError:
         return RefusedError(reason, self.block)
@@ -126,16 +126,16 @@ class _Reader:
     def _repeated(
         self, var: Any, low: Expr, extent: Expr, body: Any, thread: str
     ) -> list[Statement]:
-        """Return a loop; one of a single trip is none."""
+        """A loop; one of a single trip is none."""
         self.lows[identity(var)] = low
         if integer_value(extent) == 1:
             self.values[identity(var)] = low.astype(str(var.ty))
             return self.read(body)
-        inner = self.read(body)
-        self._check_unchanged([low, extent], inner, f"the range of the loop {var.name}")
-        if not inner or integer_value(extent) == 0:
+        statements = self.read(body)
+        self._check_unchanged([low, extent], statements, f"the range of the loop {var.name}")
+        if not statements or integer_value(extent) == 0:
             return []
-        return [Loop(Axis(var, low, extent), inner, threads=thread.startswith(_THREADS))]
+        return [Loop(Axis(var, low, extent), statements, threads=thread.startswith(_THREADS))]
 
     def _check_unchanged(
         self, exprs: Sequence[Expr], inner: Sequence[Statement], what: str
@@ -148,14 +148,15 @@ class _Reader:
         arms = [(True, self.read(statement.then_case))]
         if statement.else_case is not None:
             arms.append((False, self.read(statement.else_case)))
-        before: list[Statement] = []
+        prelude: list[Statement] = []
+        # The condition is evaluated once, before an arm writes what it reads.
         if any(_reads_any([condition], written(body)) for _, body in arms):
             write, condition = self._kept("condition", condition)
-            before = [write]
-        return [*before, *(Branch((condition, way), body) for way, body in arms if body)]
+            prelude = [write]
+        return [*prelude, *(Branch((condition, way), body) for way, body in arms if body)]
 
     def _kept(self, name: str, value: Expr) -> tuple[Write, Expr]:
-        """Return the statement that keeps a value in a buffer of its own, and its load."""
+        """The statement that keeps a value in a buffer of its own, and its load."""
         is_condition = str(value.ty) == "bool"
         value = value.astype("int32") if is_condition else value
         zero = [tirx.const(0, "int32")]
@@ -186,21 +187,23 @@ class _Reader:
 
     def _block(self, realize: Any) -> list[Statement]:
         block = realize.block
-        outer = self.block, self.in_any_order
+        saved = self.block, self.in_any_order
         self.block = str(block.name_hint) or self.block
         bindings = [self.expression(value) for value in realize.iter_values]
         for axis, value in zip(block.iter_vars, bindings, strict=True):
             self.values[identity(axis.var)] = value.astype(str(axis.var.ty))
         for part in block.match_buffers:
             self._add_part(part)
+        # A block without axes promises nothing of its own: that of the one around counts.
         if len(block.iter_vars):
             self.in_any_order = any(int(a.iter_type) == _REDUCE_KIND for a in block.iter_vars)
-        before = [] if block.init is None else self._initial(block, bindings)
-        body = [*before, *self.read(block.body)]
+        beginning = [] if block.init is None else self._initial(block, bindings)
+        body = [*beginning, *self.read(block.body)]
+        # They are put in at each use, so nothing in the body may change what they are read from.
         self._check_unchanged(bindings, body, "an axis of the block")
         condition = self.expression(realize.predicate)
         self._check_unchanged([condition], body, "the block's condition")
-        self.block, self.in_any_order = outer
+        self.block, self.in_any_order = saved
         return body if is_true(condition) or not body else [Branch((condition, True), body)]
 
     def _add_part(self, part: Any) -> None:
@@ -213,10 +216,10 @@ class _Reader:
         self.parts[identity(part.buffer)] = source, offsets
 
     def _initial(self, block: Any, bindings: Sequence[Expr]) -> list[Statement]:
-        """Return what a block does first: at the first places of the axes it reduces over."""
-        outer, self.initial = self.initial, True
+        """What a block does first: at the first places of the axes it reduces over."""
+        was_initial, self.initial = self.initial, True
         body = self.read(block.init)
-        self.initial = outer
+        self.initial = was_initial
         analyzer = tvm.sym.Analyzer()
         for axis, value in zip(block.iter_vars, bindings, strict=True):
             if int(axis.iter_type) != _REDUCE_KIND:
@@ -232,8 +235,9 @@ class _Reader:
         return body
 
     def _begins(self, value: Expr, first: Expr) -> bool:
-        """Return whether the loops begin where a value is the first."""
+        """Whether the loops begin where a value is the first."""
         difference = value - first
+        # A low end may depend on loops further out, so it takes up to one step per loop.
         for _ in range(len(self.lows) + 1):
             difference = tvm.sym.Analyzer().simplify(difference)
             if integer_value(difference) is not None:
@@ -244,7 +248,7 @@ class _Reader:
         return integer_value(difference) == 0
 
     def _sequence(self, parts: Sequence[Any]) -> list[Statement]:
-        """Return statements in order; values that are bound to names are for those behind."""
+        """Statements in order; values that are bound to names are for those behind."""
         at_once = self._at_once(parts)
         if at_once is not None:
             return at_once
@@ -269,19 +273,20 @@ class _Reader:
         return []
 
     def _at_once(self, parts: Sequence[Any]) -> list[Statement] | None:
-        """Return stores of values that are bound before them all; None if it is not that."""
+        """Stores of values that are bound before them all; None if it is not that."""
         count = sum(isinstance(part, tirx.Bind) for part in parts)
         binds, stores = parts[:count], parts[count:]
         if not count or len(stores) < 2 or not all(isinstance(b, tirx.Bind) for b in binds):
             return None
         if not all(isinstance(store, tirx.BufferStore) for store in stores):
             return None
-        before: dict[int, Any] = {}
+        stored: dict[int, Any] = {}
         for store in stores:  # one must not read, but through the names, what another has written
-            if _reads_any([store.value, *store.indices], before):
+            if _reads_any([store.value, *store.indices], stored):
                 return None
-            before[identity(self._whole(store.buffer))] = store.buffer
-        if len(before) < len(stores):
+            stored[identity(self._whole(store.buffer))] = store.buffer
+        # Two stores to one buffer have an order.
+        if len(stored) < len(stores):
             return None
         for bind in binds:
             self.values[identity(bind.var)] = self.expression(bind.value)
@@ -291,7 +296,7 @@ class _Reader:
         return self.parts[identity(buffer)][0] if identity(buffer) in self.parts else buffer
 
     def _stored(self, stores: Sequence[Any]) -> list[Statement]:
-        """Return stores at once; each lane of a vector is stored by itself."""
+        """Stores at once; each lane of a vector is stored by itself."""
         lanes = lanes_of(stores[0])
         if lanes == 1:
             return [self._write([self._store(store) for store in stores])]
@@ -313,7 +318,7 @@ class _Reader:
 
 
 def _inline_let(let: Any) -> Expr:
-    """Return the body of a `Let` with the value in place of its variable.
+    """The body of a `Let` with the value in place of its variable.
 
     TVM's substitutions take what is shared apart, and then bind one variable several times.
     """
@@ -338,7 +343,7 @@ def _unknown(statement: Any) -> str:
 
 
 def _moved(indices: list[Expr], offsets: Sequence[Expr]) -> list[Expr]:
-    """Return indices into a part as those into the whole, which may have more dimensions."""
+    """Indices into a part as those into the whole, which may have more dimensions."""
     if not offsets:
         return indices
     extra = len(offsets) - len(indices)
@@ -351,20 +356,21 @@ def _reads_any(exprs: Sequence[Expr], buffers: dict[int, Any]) -> bool:
 
 
 def _stored_in(parts: Sequence[Any], views: dict[int, tuple[Any, list[Expr]]]) -> dict[int, Any]:
-    """Return the buffers that some statements of TIR write, by their identities."""
-    found: dict[int, Any] = {}
+    """The buffers that some statements of TIR write, by their identities."""
+    buffers: dict[int, Any] = {}
     named = dict(views)
 
     def store(node: Any) -> None:
         buffer = named[identity(node.buffer)][0] if identity(node.buffer) in named else node.buffer
-        found[identity(buffer)] = buffer
+        buffers[identity(buffer)] = buffer
 
     def block(node: Any) -> None:
+        # What has a part with a name counts as written, whatever is done with the part.
         for part in node.match_buffers:
             source = part.source.source
-            found[identity(source)] = source
+            buffers[identity(source)] = source
 
     for part in parts:
         tvm_ffi.structural_walk(part, (tirx.BufferStore, store))
         tvm_ffi.structural_walk(part, (SBlock, block))
-    return found
+    return buffers

@@ -121,7 +121,7 @@ class Access:
 def accesses(
     statements: Sequence[Statement], axes: tuple[Axis, ...] = (), guards: tuple[Guard, ...] = ()
 ) -> Iterator[Access]:
-    """Yield the reads and writes of some statements."""
+    """The reads and writes of some statements."""
     for statement in statements:
         if isinstance(statement, Loop):
             yield from accesses(statement.body, (*axes, statement.axis), guards)
@@ -136,20 +136,20 @@ def accesses(
 
 
 def expressions(write: Write) -> list[Expr]:
-    """Return the values and the indices of a write."""
+    """The values and the indices of a write."""
     return [e for store in write.stores for e in (store.value, *store.indices)]
 
 
 def loads(exprs: Sequence[Expr]) -> list[Any]:
-    """Return the loads in some expressions."""
-    found: list[Any] = []
+    """The loads in some expressions."""
+    result: list[Any] = []
     for expr in exprs:
-        tvm_ffi.structural_walk(expr, (Load, found.append))
-    return found
+        tvm_ffi.structural_walk(expr, (Load, result.append))
+    return result
 
 
 def written(statements: Sequence[Statement]) -> dict[int, Any]:
-    """Return the buffers that some statements write, by their identities."""
+    """The buffers that some statements write, by their identities."""
     return {identity(a.buffer): a.buffer for a in accesses(statements) if a.stores}
 
 
@@ -158,7 +158,7 @@ def changed(
     expression: Callable[[Expr], Expr],
     store: Callable[[Store], Store],
 ) -> list[Statement]:
-    """Return statements with their conditions and writes changed.
+    """Statements with their conditions and writes changed.
 
     Parameters
     ----------
@@ -173,31 +173,31 @@ def changed(
             continue
         body = changed(statement.body, expression, store)
         if isinstance(statement, Branch):
-            condition, wanted = statement.guard
-            result.append(Branch((expression(condition), wanted), body))
+            condition, way = statement.guard
+            result.append(Branch((expression(condition), way), body))
         else:
             result.append(replace(statement, body=body))
     return result
 
 
 def depends(expr: Expr, variables: Sequence[Any]) -> bool:
-    """Return whether an expression contains one of some variables."""
-    wanted = {identity(var) for var in variables}
-    return any(identity(var) in wanted for var in tirx.analysis.undefined_vars(expr))
+    """Whether an expression contains one of some variables."""
+    identities = {identity(var) for var in variables}
+    return any(identity(var) in identities for var in tirx.analysis.undefined_vars(expr))
 
 
 def equal(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
-    """Return whether some expressions are the same as others."""
+    """Whether some expressions are the same as others."""
     return len(a) == len(b) and all(map(tvm_ffi.structural_equal, a, b))
 
 
 def integral(guards: Sequence[Guard]) -> list[Expr]:
-    """Return those conditions that an index map can be inverted under."""
+    """Those conditions that an index map can be inverted under."""
     return [c if way else tirx.Not(c) for c, way in guards if is_integral(c)]
 
 
 def is_integral(condition: Expr) -> bool:
-    """Return whether a condition is one on integers that are not read from data."""
+    """Whether a condition is one on integers that are not read from data."""
     return not loads([condition]) and all(
         "float" not in str(node.ty) for node in postorder(condition)
     )

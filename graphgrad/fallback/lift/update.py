@@ -72,12 +72,13 @@ def updated(update: Update, held: Held) -> list[Result]:
         for other in others
     ):
         return _separately(update, held)
-    found = _invert_indices(first.indices, update, element)
-    if found is None:
+    reach = _invert_indices(first.indices, update, element)
+    if reach is None:
         return [_scatter_update(update, held)]
-    inversion, equations = found
-    left = [guard for guard in update.guards if not is_integral(guard[0])]
-    nest = _Nest(replace(update, guards=left), held, element, inversion, equations)
+    inversion, equations = reach
+    # The inversion has the conditions on integers already.
+    data_guards = [guard for guard in update.guards if not is_integral(guard[0])]
+    nest = _Nest(replace(update, guards=data_guards), held, element, inversion, equations)
     if not inversion.loops:
         return [nest.stored(store) for store in update.stores]
     if not any(is_own(load, update) for load in all_loads(update)):
@@ -86,7 +87,7 @@ def updated(update: Update, held: Held) -> list[Result]:
 
 
 def _separately(update: Update, held: Held) -> list[Result]:
-    """Return the buffers after stores at different elements, none of which reads what is stored."""
+    """The buffers after stores at different elements, none of which reads what is stored."""
     first = update.stores[0].buffer
     if any(load.source.same_as(s.buffer) for load in all_loads(update) for s in update.stores):
         raise OrderError(first, "it stores to several buffers, and reads them, at other elements")
@@ -97,7 +98,7 @@ def _separately(update: Update, held: Held) -> list[Result]:
 def _invert_indices(
     indices: Sequence[Expr], update: Update, element: Sequence[Axis]
 ) -> tuple[Inversion, list[Expr]] | None:
-    """Return the iterations that reach an element, by those indices that can be inverted.
+    """The iterations that reach an element, by those indices that can be inverted.
 
     The other indices are conditions for an element. None if no iterations can be told, since it is
     read from data how many there are.
@@ -132,7 +133,7 @@ def _is_affine(index: Expr, axes: Sequence[Axis], element: Axis) -> bool:
 
 
 def _scatter_update(update: Update, held: Held) -> Result:
-    """Return a buffer after values were added to it at places that are read from data.
+    """A buffer after values were added to it at places that are read from data.
 
     Raises
     ------
@@ -140,12 +141,13 @@ def _scatter_update(update: Update, held: Held) -> Result:
         It changes otherwise than by a sum.
     """
     first = update.stores[0]
-    own = [load for load in all_loads(update) if is_own(load, update)]
+    own_loads = [load for load in all_loads(update) if is_own(load, update)]
     try:
         combination = Combination.of(update.stores, update.in_any_order)
     except NoCombinationError:
         combination = None
-    if combination is None or combination.name != "sum" or len(own) != 1:
+    # The one own load is the old value of the sum; another one would see a sum in the making.
+    if combination is None or combination.name != "sum" or len(own_loads) != 1:
         raise OrderError(
             first.buffer,
             f"{first.buffer.name} changes at places that are read from data, and not by a sum",
@@ -153,29 +155,30 @@ def _scatter_update(update: Update, held: Held) -> Result:
     axes = _renew_axes(update.axes)
     renamed = [(a.var, b.var) for a, b in zip(update.axes, axes, strict=True)]
 
-    def seen(expr: Expr) -> Expr:
+    def in_stage(expr: Expr) -> Expr:
         return substituted(_read_tensors(expr, held), renamed)
 
     before = held(first.buffer)
-    guards = tuple((seen(condition), wanted) for condition, wanted in update.guards)
+    guards = tuple((in_stage(condition), way) for condition, way in update.guards)
     scatter = Scatter.of(
-        [Axis(axis.var, seen(axis.low), seen(axis.extent)) for axis in axes],
-        [seen(index) for index in first.indices],
-        Guarded(guards, seen(combination.sources[0])),
+        [Axis(axis.var, in_stage(axis.low), in_stage(axis.extent)) for axis in axes],
+        [in_stage(index) for index in first.indices],
+        Guarded(guards, in_stage(combination.sources[0])),
     )
     name = f"{first.buffer.name}_scat"
     added = scatter_add(before.shape, str(before.dtype), [scatter], name)
     (total,) = _combined(combination, [before], [added])
+    # Which elements are reached is read from data: of none is it known that it is written.
     return Result(total, [], [tirx.const(False)])
 
 
 def _renew_axes(axes: Sequence[Axis]) -> list[Axis]:
-    """Return loops over new variables: a loop of a stage belongs to that stage alone."""
+    """Loops over new variables: a loop of a stage belongs to that stage alone."""
     return [replace(axis, var=tirx.Var(axis.var.name, str(axis.var.ty))) for axis in axes]
 
 
 def _read_tensors(expr: Expr, held: Held) -> Expr:
-    """Return an expression that reads from the tensors that buffers hold."""
+    """An expression that reads from the tensors that buffers hold."""
     for load in loads([expr]):
         held(load.source)  # an error that is raised inside TVM loses its type
     return tvm_ffi.structural_map(expr, (Load, lambda load: held(load.source)(*load.indices)))
@@ -192,11 +195,11 @@ class _Nest:
     equations: list[Expr]
 
     def stored(self, store: Store) -> Result:
-        """Return the buffer after a store that reaches each element at most once."""
+        """The buffer after a store that reaches each element at most once."""
         return self._result(store, self._seen(store.value), self._guards())
 
     def overwritten(self) -> list[Result]:
-        """Return the buffers after stores that reach elements repeatedly with the same.
+        """The buffers after stores that reach elements repeatedly with the same.
 
         Raises
         ------
@@ -218,7 +221,7 @@ class _Nest:
         return results
 
     def _reached(self, guards: Sequence[Guard]) -> te.Tensor | None:
-        """Return 1 for each element that is reached in any iteration; None if all are."""
+        """1 for each element that is reached in any iteration; None if all are."""
         if not guards:
             return None
         conditions = [(_read_tensors(condition, self.held), way) for condition, way in guards]
@@ -233,7 +236,7 @@ class _Nest:
         return te.compute(shape, body, name=f"{self.update.stores[0].buffer.name}_reached")
 
     def _loops(self) -> tuple[list[Any], list[tuple[Any, Any]]]:
-        """Return the iterations that reach an element as loops of a reduction, and their names."""
+        """The iterations that reach an element as loops of a reduction, and their names."""
         loops = [
             te.reduce_axis((a.low, a.low + a.extent), a.var.name) for a in self.inversion.loops
         ]
@@ -242,7 +245,7 @@ class _Nest:
     def _result(
         self, store: Store, value: Expr, guards: Sequence[Guard], reached: Sequence[te.Tensor] = ()
     ) -> Result:
-        """Return the buffer with a value, in terms of an element, where some guards hold.
+        """The buffer with a value, in terms of an element, where some guards hold.
 
         So must those that are in tensors.
         """
@@ -253,16 +256,17 @@ class _Nest:
         def body(*position: Any) -> Expr:
             at = list(zip([axis.var for axis in self.element], position, strict=True))
             result = substituted(loaded, at)
-            own = [(substituted(condition, at), way) for condition, way in conditions]
-            own += [(tensor(*position) > 0, True) for tensor in reached]
-            return result if before is None else within(own, result, before(*position))
+            tests = [(substituted(condition, at), way) for condition, way in conditions]
+            tests += [(tensor(*position) > 0, True) for tensor in reached]
+            return result if before is None else within(tests, result, before(*position))
 
         tensor = te.compute(tuple(store.buffer.shape), body, name=store.buffer.name)
-        known = [guard if way else tirx.Not(guard) for guard, way in guards]
-        return Result(tensor, self.element, [*known, *(tirx.const(False) for _ in reached)])
+        written_where = [guard if way else tirx.Not(guard) for guard, way in guards]
+        # What a tensor says of an element cannot be told beforehand; False stands for it.
+        return Result(tensor, self.element, [*written_where, *(tirx.const(False) for _ in reached)])
 
     def reduced(self) -> list[Result]:
-        """Return the buffers after stores that combine each element with several values.
+        """The buffers after stores that combine each element with several values.
 
         Raises
         ------
@@ -296,18 +300,19 @@ class _Nest:
 
         result = te.compute(tuple(first.shape), body, name=f"{first.name}_{combination.name}")
         tensors = [result] if isinstance(result, te.Tensor) else list(result)
+        # Old values that change nothing, such as the zeros of a sum, need not be combined.
         if starts is None or not all(map(tvm_ffi.structural_equal, starts, identities)):
             tensors = _combined(combination, before, tensors)
         return [Result(tensor, self.element, [tirx.const(False)]) for tensor in tensors]
 
     def _guards(self) -> list[Guard]:
-        """Return the conditions in terms of the element: to be an iteration, then the update's."""
-        own = [*self.update.guards, *((equation, True) for equation in self.equations)]
-        seen = [(self._seen(condition), wanted) for condition, wanted in own]
-        return [*((guard, True) for guard in self.inversion.guards), *seen]
+        """The conditions in terms of the element: to be an iteration, then the update's."""
+        conditions = [*self.update.guards, *((equation, True) for equation in self.equations)]
+        of_update = [(self._seen(condition), way) for condition, way in conditions]
+        return [*((guard, True) for guard in self.inversion.guards), *of_update]
 
     def _seen(self, expr: Expr) -> Expr:
-        """Return an expression at the iteration that reaches an element."""
+        """An expression at the iteration that reaches an element."""
         values = zip([axis.var for axis in self.update.axes], self.inversion.values, strict=True)
         table = {identity(var): value for var, value in values}
         analyzer = analyzer_of([*self.element, *self.inversion.loops])
@@ -319,12 +324,12 @@ class _Nest:
 
 
 def _simplified(load: Any, analyzer: tvm.sym.Analyzer) -> Any:
-    """Return a load at the same place, told as simply as can be."""
+    """A load at the same place, told as simply as can be."""
     return tirx.BufferLoad(load.source, [analyzer.simplify(index) for index in load.indices])
 
 
 def _constants(tensors: Sequence[te.Tensor]) -> list[Expr] | None:
-    """Return the one value that each tensor is filled with; None unless all are."""
+    """The one value that each tensor is filled with; None unless all are."""
     values = []
     for tensor in tensors:
         body = tensor.op.body[0] if isinstance(tensor.op, te.ComputeOp) else None
@@ -337,7 +342,7 @@ def _constants(tensors: Sequence[te.Tensor]) -> list[Expr] | None:
 def _combined(
     combination: Combination, before: Sequence[te.Tensor], tensors: Sequence[te.Tensor]
 ) -> list[te.Tensor]:
-    """Return the buffers' old values combined with what was reduced."""
+    """The buffers' old values combined with what was reduced."""
 
     def body(*position: Any) -> Any:
         return combination.apply(

@@ -19,7 +19,7 @@ _BINARY = (
 
 
 def lanes_of(store: Any) -> int:
-    """Return how many elements a store writes.
+    """How many elements a store writes.
 
     Raises
     ------
@@ -27,6 +27,7 @@ def lanes_of(store: Any) -> int:
         As many as the machine has.
     """
     for expr in (store.value, *store.indices):
+        # TVM writes a vector type as float32x4, a scalable one as float32xvscalex4.
         _, by, count = str(expr.ty).partition("x")
         if by:
             if not count.isdigit():
@@ -36,7 +37,7 @@ def lanes_of(store: Any) -> int:
 
 
 def lane(expr: Expr, number: Any) -> Expr:
-    """Return the scalar that a vector has in the lane of a number; a scalar stays as it is.
+    """The scalar that a vector has in the lane of a number; a scalar stays as it is.
 
     Raises
     ------
@@ -61,6 +62,7 @@ def lane(expr: Expr, number: Any) -> Expr:
         return prim.Select(*(lane(part, number) for part in parts))
     if isinstance(expr, Load):
         return tirx.BufferLoad(expr.source, [lane(index, number) for index in expr.indices])
+    # A call goes lane by lane, unless it is one that moves lanes.
     if isinstance(expr, tvm.ir.Call) and called(expr) not in ("tirx.vectorlow", "tirx.vectorhigh"):
         arguments = [lane(argument, number) for argument in expr.args]
         return tvm.ir.Call(expr.op, arguments, attrs=expr.attrs, ret_ty=tvm.ir.PrimType(dtype))

@@ -37,15 +37,15 @@ def accumulations(accumulate: Any, args: Sequence[Any]) -> list[Accumulation]:
     ------
     ArgumentError
     """
-    given = [] if accumulate is None else accumulate
-    given = list(given.items()) if isinstance(given, Mapping) else given
-    if not isinstance(given, list | tuple) or not all(map(_is_pair, given)):
+    entries = [] if accumulate is None else accumulate
+    entries = list(entries.items()) if isinstance(entries, Mapping) else entries
+    if not isinstance(entries, list | tuple) or not all(map(_is_pair, entries)):
         raise ArgumentError(
             "accumulate must map outputs to buffers, both tensors, or be a list of such pairs, not "
             f"{accumulate!r} (the dtype of indices is given by index_dtype_override=)"
         )
     pairs: list[Accumulation] = []
-    for output, buffer in given:
+    for output, buffer in entries:
         _check(output, buffer, args)
         if any(tensor_key(other) == tensor_key(buffer) for _, other in pairs):
             raise ArgumentError(
@@ -86,7 +86,7 @@ def _check(output: te.Tensor, buffer: te.Tensor, args: Sequence[Any]) -> None:
 
 
 def accumulated(pairs: Sequence[Accumulation], others: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """Return, for each pair, the stage whose output is to be written over the buffer.
+    """For each pair, the stage whose output is to be written over the buffer.
 
     Such a stage reads no buffer of `pairs` but its own, and that only at the element that it
     writes. So the buffers keep their old values for all other stages, if these come before.
@@ -105,6 +105,7 @@ def accumulated(pairs: Sequence[Accumulation], others: Sequence[te.Tensor]) -> l
 
     def stage(output: te.Tensor, buffer: te.Tensor) -> te.Tensor:
         reads_buffer = any(tensor_key(tensor) in buffers for tensor in sources(output.op))
+        # A scatter adds in place, if nobody else needs its sum and it reads no buffer itself.
         if scatters_of(output.op) and not reads_buffer and uses[tensor_key(output)] == 1:
             return scatter_into(output.op)
         return _sum(output, buffer)
@@ -113,7 +114,7 @@ def accumulated(pairs: Sequence[Accumulation], others: Sequence[te.Tensor]) -> l
 
 
 def _sum(output: te.Tensor, buffer: te.Tensor) -> te.Tensor:
-    """Return the sum of a result and a buffer; narrow floats are added in float32.
+    """The sum of a result and a buffer; narrow floats are added in float32.
 
     The result goes through memory even where it is a cast: computed in place, it might read
     elements of the buffer that are overwritten already.
@@ -129,7 +130,7 @@ def _sum(output: te.Tensor, buffer: te.Tensor) -> te.Tensor:
 
 
 def _before_rounding(output: te.Tensor) -> te.Tensor:
-    """Return a result as it is before its last stage rounds it to a narrow float."""
+    """A result as it is before its last stage rounds it to a narrow float."""
     op = output.op
     dtype = str(output.dtype)
     if not isinstance(op, te.ComputeOp) or dtype == wide(dtype):
@@ -149,7 +150,7 @@ def _before_rounding(output: te.Tensor) -> te.Tensor:
 
 
 def overwriting(func: tirx.PrimFunc, shared: Mapping[int, int]) -> tirx.PrimFunc:
-    """Return a function with some parameters written over others, after all other stages.
+    """A function with some parameters written over others, after all other stages.
 
     Parameters
     ----------
@@ -169,12 +170,12 @@ def overwriting(func: tirx.PrimFunc, shared: Mapping[int, int]) -> tirx.PrimFunc
 
 
 def _writes(statement: Any, buffers: Mapping[Any, Any]) -> bool:
-    """Return whether a statement stores to one of some buffers."""
-    found = False
+    """Whether a statement stores to one of some buffers."""
+    result = False
 
     def visit(store: Any) -> None:
-        nonlocal found
-        found = found or store.buffer in buffers
+        nonlocal result
+        result = result or store.buffer in buffers
 
     tvm_ffi.structural_walk(statement, (tirx.BufferStore, visit))
-    return found
+    return result

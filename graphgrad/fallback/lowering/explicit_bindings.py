@@ -39,7 +39,7 @@ _MAX_PLAIN_INDEX_NODES = 16
 
 
 def bind_shared_values(func: tirx.PrimFunc, small_stay: bool = True) -> tirx.PrimFunc:
-    """Return the same function without bindings that TVM does not compile, or not in time.
+    """The same function without bindings that TVM does not compile, or not in time.
 
     Parameters
     ----------
@@ -57,6 +57,7 @@ def bind_shared_values(func: tirx.PrimFunc, small_stay: bool = True) -> tirx.Pri
             alone.add(identity(node.body))
 
     tvm_ffi.structural_walk(func.body, ((prim.Let, SBlock), visit))
+    # What statements have in common is bound before them, and uses of it in a `Let` are overlooked.
     lowering = _Lowering(alone if small_stay and not _is_symbolic(func) else set(), values)
     changes = [
         (tirx.BufferStore, lowering.store),
@@ -68,7 +69,7 @@ def bind_shared_values(func: tirx.PrimFunc, small_stay: bool = True) -> tirx.Pri
 
 
 def _is_symbolic(func: tirx.PrimFunc) -> bool:
-    """Return whether statements of different stages may have an expression in common.
+    """Whether statements of different stages may have an expression in common.
 
     All may name the parameters, the extents of buffers, and where those of extern stages begin.
     """
@@ -84,12 +85,13 @@ def _is_symbolic(func: tirx.PrimFunc) -> bool:
 
 
 def _is_small(nodes: Sequence[Expr], values: Mapping[int, Expr]) -> bool:
-    """Return whether the simplifier gets on with the bindings in some nodes, in postorder."""
+    """Whether the simplifier gets on with the bindings in some nodes, in postorder."""
     bound = [node.value for node in nodes if isinstance(node, prim.Let)]
     if not all(is_float(value.ty) or _is_plain(value) for value in bound):
         return False
     if any(_depends_on_place(node) for node in postorder(*bound, parts=_parts)):
         return False
+    # With what stands for variables put in: a value that is used twice counts twice.
     sizes: dict[int, int] = {}
     for node in nodes:
         if isinstance(node, prim.Let):
@@ -106,17 +108,18 @@ def _is_small(nodes: Sequence[Expr], values: Mapping[int, Expr]) -> bool:
 
 
 def _depends_on_place(node: Expr) -> bool:
-    """Return whether a node may be simplified to something else under other conditions."""
+    """Whether a node may be simplified to something else under other conditions."""
     is_choice = isinstance(node, prim.Select) or called(node) == "prim.if_then_else"
     if not is_choice:
         return isinstance(node, _DIVISIONS)
     condition = node.condition if isinstance(node, prim.Select) else node.args[0]
+    # What is known of loops at a place decides conditions on integers, not those on floats.
     parts = postorder(condition, parts=lambda n: [] if _is_load(n) else children(n))
     return not all(is_float(part.ty) or str(part.ty) == "bool" for part in parts)
 
 
 def _drop_inner_regions(bound: dict[int, Expr], block: Any) -> Any:
-    """Return a block that says what it accesses in terms that exist outside of it.
+    """A block that says what it accesses in terms that exist outside of it.
 
     TVM writes bound variables there, and its passes then take them for undefined.
     """
@@ -144,7 +147,7 @@ class _Lowering:
         self.stay = False
 
     def store(self, store: Any) -> Any:
-        """Return a store without bindings, or with small ones, behind what it needs."""
+        """A store without bindings, or with small ones, behind what it needs."""
         parts = [store.value, *store.indices]
         nodes = postorder(*parts, parts=_parts)
         self.stay = identity(store) in self.alone and _is_small(nodes, self.values)
@@ -154,29 +157,30 @@ class _Lowering:
         return sequence(*before, tirx.BufferStore(store.buffer, value, indices))
 
     def bind(self, bind: Any) -> Any:
-        """Return a statement that binds a value without bindings, behind what it needs."""
+        """A statement that binds a value without bindings, behind what it needs."""
         before: list[Any] = []
         value = unrolled(self.expression(bind.value, before))
+        # A remainder that a `Bind` binds may abort the code generator, so that it goes to memory.
         if not before and not _divides(value):
             return tirx.Bind(bind.var, value)
         self.variables[identity(bind.var)] = self._kept(value, bind.var.name, before)
         return sequence(*before)
 
     def branch(self, branch: Any) -> Any:
-        """Return a branch on a condition without bindings, behind what that needs."""
+        """A branch on a condition without bindings, behind what that needs."""
         before: list[Any] = []
         condition = unrolled(self.expression(branch.condition, before))
         return sequence(*before, tirx.IfThenElse(condition, branch.then_case, branch.else_case))
 
     def block(self, block: Any) -> Any:
-        """Return a block that has the local memory that its statements use."""
+        """A block that has the local memory that its statements use."""
         # TVM takes a store to memory that an inner block has allocated for one to an output.
         declared = [tirx.AllocBuffer(buffer) for buffer in self.buffers]
         self.buffers = []
         return replace_block(block, body=sequence(*declared, block.body)) if declared else block
 
     def expression(self, node: Expr, statements: list[Any]) -> Recursion:
-        """Return an expression without bindings; what it needs is appended to the statements."""
+        """An expression without bindings; what it needs is appended to the statements."""
         if identity(node) in self.variables:
             return self.variables[identity(node)]
         if isinstance(node, prim.Let):
@@ -186,8 +190,8 @@ class _Lowering:
                 self.variables.pop(identity(node.var), None)
                 return prim.Let(node.var, value, (yield self.expression(node.body, statements)))
             is_plain = _is_plain(value)
-            held = value if is_plain else self._kept(value, node.var.name, statements)
-            self.variables[identity(node.var)] = held
+            stand_in = value if is_plain else self._kept(value, node.var.name, statements)
+            self.variables[identity(node.var)] = stand_in
             return (yield self.expression(node.body, statements))
         if called(node) == "prim.if_then_else":
             return (yield self._choice(node, statements))
@@ -199,15 +203,16 @@ class _Lowering:
         return rebuilt(node, parts)
 
     def _choice(self, node: Expr, statements: list[Any]) -> Recursion:
-        """Return a choice whose arms' bindings are evaluated only where the arm is."""
+        """A choice whose arms' bindings are evaluated only where the arm is."""
         condition = yield self.expression(node.args[0], statements)
         arms: list[Expr] = []
-        before: list[list[Any]] = [[], []]
-        for arm, needed in zip(node.args[1:], before, strict=True):
+        needed_by_arm: list[list[Any]] = [[], []]
+        for arm, needed in zip(node.args[1:], needed_by_arm, strict=True):
             arms.append((yield self.expression(arm, needed)))
-        if any(before):
+        if any(needed_by_arm):
+            # Kept, since the branches and the choice all read it.
             condition = self._kept(condition, "taken", statements)
-            for needed, holds in zip(before, (condition, tirx.Not(condition)), strict=True):
+            for needed, holds in zip(needed_by_arm, (condition, tirx.Not(condition)), strict=True):
                 if needed:
                     statements.append(tirx.IfThenElse(holds, sequence(*needed), None))
         return tvm.ir.Call(
@@ -222,7 +227,8 @@ class _Lowering:
 
 
 def _is_plain(value: Expr) -> bool:
-    """Return whether a value is an index to compute at each use: of loop variables, and short."""
+    """Whether a value is an index to compute at each use: of loop variables, and short."""
+    # The list grows while it is gone through.
     nodes = [value]
     for node in nodes:
         if (
@@ -236,7 +242,7 @@ def _is_plain(value: Expr) -> bool:
 
 
 def _divides(value: Expr) -> bool:
-    """Return whether a value has an integer quotient or remainder in it."""
+    """Whether a value has an integer quotient or remainder in it."""
     return any(isinstance(node, _DIVISIONS) for node in postorder(value, parts=_parts))
 
 

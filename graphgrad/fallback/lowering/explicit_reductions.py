@@ -45,7 +45,7 @@ def spell_out_reduction(op: Operation) -> list[te.Tensor] | None:
     identities = list(combiner.identity_element)
     init = _init(body.init, identities)
     loops = _loops(op)
-    components = [int(one.value_index) for one in op.body]
+    components = [int(part.value_index) for part in op.body]
     if loops is None:
         outputs = _fill(op, init or identities)
         return [outputs[component] for component in components]
@@ -61,6 +61,7 @@ def spell_out_reduction(op: Operation) -> list[te.Tensor] | None:
     else:
         sources = _choices(where, body.source, identities)
         reduced = rebuild_reduction(body, sources, tirx.const(True), [], combiner)
+    # All components in order; the stage itself may have some of them, in any order.
     outputs = outputs_of(replace_bodies(op, reduced))
     if init or not_empty:
         outputs = _completed(op, combiner, init, not_empty, outputs)
@@ -68,7 +69,7 @@ def spell_out_reduction(op: Operation) -> list[te.Tensor] | None:
 
 
 def _make_identity_infinite(combiner: Any) -> Any:
-    """Return a combiner of floats by maximum or minimum with an infinity as its identity.
+    """A combiner of floats by maximum or minimum with an infinity as its identity.
 
     That of TVM is the largest finite number, which an infinite `init` would lose against.
     """
@@ -95,7 +96,7 @@ def _init(init: Sequence[Expr], identities: Sequence[Expr]) -> list[Expr]:
 
 
 def _loops(op: Any) -> tuple[list[Any], list[Expr]] | None:
-    """Return the loops of a reduction without empty ranges; None if it is always over nothing.
+    """The loops of a reduction without empty ranges; None if it is always over nothing.
 
     Returns
     -------
@@ -134,7 +135,7 @@ def _loops(op: Any) -> tuple[list[Any], list[Expr]] | None:
 
 
 def _extend_loop(axis: Any, conditions: Sequence[Expr]) -> Any:
-    """Return a loop of at least one point, whose bounds are evaluated under conditions only."""
+    """A loop of at least one point, whose bounds are evaluated under conditions only."""
     low, extent = axis.dom.min, axis.dom.extent
     one = tirx.const(1, str(extent.ty))
     low = _where(conditions, low, tirx.const(0, str(low.ty)))
@@ -143,12 +144,12 @@ def _extend_loop(axis: Any, conditions: Sequence[Expr]) -> Any:
 
 
 def _fill(op: Any, values: Sequence[Expr]) -> list[te.Tensor]:
-    """Return tensors of some values, in terms of the loops over the elements of a reduction."""
+    """Tensors of some values, in terms of the loops over the elements of a reduction."""
 
     def body(*position: Any) -> Any:
         here = list(zip([axis.var for axis in op.axis], position, strict=True))
-        found = tuple(substituted(value, here) for value in values)
-        return found if len(found) > 1 else found[0]
+        results = tuple(substituted(value, here) for value in values)
+        return results if len(results) > 1 else results[0]
 
     return listed(map_stage([axis.dom.extent for axis in op.axis], body, op.name))
 
@@ -160,7 +161,7 @@ def _completed(
     not_empty: Sequence[Expr],
     reduced: Sequence[te.Tensor],
 ) -> list[te.Tensor]:
-    """Return a stage that combines a start with the results of a reduction, if there are any.
+    """A stage that combines a start with the results of a reduction, if there are any.
 
     Parameters
     ----------
@@ -195,7 +196,7 @@ def _completed(
 def _choices(
     conditions: Sequence[Expr], values: Sequence[Expr], otherwise: Sequence[Expr]
 ) -> list[Expr]:
-    """Return values inside conditions, each with its own other branch."""
+    """Values inside conditions, each with its own other branch."""
     return [_where(conditions, a, b) for a, b in zip(values, otherwise, strict=True)]
 
 

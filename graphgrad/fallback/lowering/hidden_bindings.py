@@ -22,12 +22,12 @@ _HIDDEN = "graphgrad.hidden"
 
 
 def reveal_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function that was made of stages of `hide_bindings`, with what they bind."""
+    """A function that was made of stages of `hide_bindings`, with what they bind."""
     return func.with_body(tvm_ffi.structural_map(func.body, (prim.Let, _reveal)))
 
 
 def hide_bindings(op: Operation) -> list[te.Tensor] | None:
-    """Return the outputs of a stage with what it binds hidden; None if it binds no integers.
+    """The outputs of a stage with what it binds hidden; None if it binds no integers.
 
     Parameters
     ----------
@@ -46,12 +46,12 @@ def hide_bindings(op: Operation) -> list[te.Tensor] | None:
 
     if not isinstance(op, te.ComputeOp):
         return None
-    other = map_expressions(op, lambda node: tvm_ffi.structural_map(node, (prim.Let, hide)))
-    return outputs_of(other) if changed else None
+    result = map_expressions(op, lambda node: tvm_ffi.structural_map(node, (prim.Let, hide)))
+    return outputs_of(result) if changed else None
 
 
 def _reveal(let: Expr) -> Expr:
-    """Return a binding of what was hidden, in the dtype that its variable may have got."""
+    """A binding of what was hidden, in the dtype that its variable may have got."""
     value: Any = let.value.value if isinstance(let.value, prim.Cast) else let.value
     if not isinstance(value, tvm.ir.Call) or not isinstance(value.args[0], tvm.ir.StringImm):
         return let

@@ -22,7 +22,7 @@ _CHOICE = "prim.if_then_else"
 
 
 def protect_guards(op: Operation) -> list[te.Tensor] | None:
-    """Return the outputs of a stage with its conditions protected; None if all of them are.
+    """The outputs of a stage with its conditions protected; None if all of them are.
 
     Parameters
     ----------
@@ -38,15 +38,15 @@ def protect_guards(op: Operation) -> list[te.Tensor] | None:
         return result
 
     if isinstance(op, te.ComputeOp):
-        other = map_expressions(op, change)
+        protected = map_expressions(op, change)
     elif isinstance(op, te.ExternOp):
         buffers = (op.input_placeholders, op.output_placeholders)
-        other = extern_stage(op.name, op.tag, op.attrs, op.inputs, *buffers, change(op.body))
-    return outputs_of(other) if changed else None
+        protected = extern_stage(op.name, op.tag, op.attrs, op.inputs, *buffers, change(op.body))
+    return outputs_of(protected) if changed else None
 
 
 def protect_nested_guards(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function with its conditions protected.
+    """A function with its conditions protected.
 
     Taking bindings out of a choice's branch may bring two conditions together.
     """
@@ -54,7 +54,7 @@ def protect_nested_guards(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _protect(node: Expr) -> Expr:
-    """Return a choice whose first branch is a choice as one choice, if TVM would join them."""
+    """A choice whose first branch is a choice as one choice, if TVM would join them."""
     if called(node) != _CHOICE or called(node.args[1]) != _CHOICE:
         return node
     outer, inner, otherwise = node.args
@@ -68,7 +68,7 @@ def _protect(node: Expr) -> Expr:
 
 
 def _both(outer: Expr, inner: Expr) -> Expr:
-    """Return that two conditions hold; the second is evaluated only where the first does."""
+    """That two conditions hold; the second is evaluated only where the first does."""
     false = tirx.const(False)
     if called(inner) == _CHOICE and tvm_ffi.structural_equal(inner.args[2], false):
         return tirx.if_then_else(_both(outer, inner.args[0]), inner.args[1], false)
@@ -76,12 +76,12 @@ def _both(outer: Expr, inner: Expr) -> Expr:
 
 
 def _loads(condition: Expr) -> bool:
-    """Return whether an expression reads a tensor or, in an extern's body, a buffer."""
-    found = False
+    """Whether an expression reads a tensor or, in an extern's body, a buffer."""
+    result = False
 
     def visit(node: Any) -> None:
-        nonlocal found
-        found = found or isinstance(node, tvm.ir.TensorLoad) or is_load(node)
+        nonlocal result
+        result = result or isinstance(node, tvm.ir.TensorLoad) or is_load(node)
 
     tvm_ffi.structural_walk(condition, ((tvm.ir.Call, tvm.ir.TensorLoad), visit))
-    return found
+    return result

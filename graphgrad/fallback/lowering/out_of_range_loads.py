@@ -31,7 +31,7 @@ from ..walk import Expr, depend, identity, is_load, loaded, reads, tensor_key, t
 
 
 def clamp_out_of_range_loads(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """Return tensors that depend on scans whose updates read nothing outside of a tensor.
+    """Tensors that depend on scans whose updates read nothing outside of a tensor.
 
     What they read instead is a part of rows that nobody reads.
     """
@@ -52,7 +52,7 @@ def clamp_out_of_range_loads(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
 
 
 def _clamp_update(op: Any) -> list[te.Tensor] | None:
-    """Return the states of a scan with such an update; None if its update is one."""
+    """The states of a scan with such an update; None if its update is one."""
     rows = op.update[0].shape[0]
 
     def change(stage: Operation) -> list[te.Tensor] | None:
@@ -62,22 +62,22 @@ def _clamp_update(op: Any) -> list[te.Tensor] | None:
         return outputs_of(_clamp_loads(stage))
 
     # What depends on its states, or is computed step by step, is computed at its times alone.
-    given = {tensor_key(tensor) for tensor in [*op.init, *op.inputs]}
-    outside = [tensor for tensor in sources(op) if tensor_key(tensor) not in given]
+    inputs = {tensor_key(tensor) for tensor in [*op.init, *op.inputs]}
+    outside = [tensor for tensor in sources(op) if tensor_key(tensor) not in inputs]
     clamped = rewritten(outside, change)
-    known = {
+    replacements = {
         tensor_key(tensor): new
         for tensor, new in zip(outside, clamped, strict=True)
         if tensor_key(tensor) != tensor_key(new)
     }
-    if not known:
+    if not replacements:
         return None
-    updates = rewritten(op.update, lambda stage: None, known)
+    updates = rewritten(op.update, lambda stage: None, replacements)
     return outputs_of(rebuild_scan(op, op.init, updates, op.state_placeholder, op.inputs))
 
 
 def _clamp_loads(stage: Any) -> Any:
-    """Return a stage that reads the nearest element in the place of one outside of a tensor."""
+    """A stage that reads the nearest element in the place of one outside of a tensor."""
     analyzer = analyzer_of(stage_axes(stage))
 
     def proved(condition: Expr) -> bool:

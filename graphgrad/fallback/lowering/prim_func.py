@@ -39,7 +39,7 @@ def create_prim_func(
     accumulate: Mapping[te.Tensor, te.Tensor] | Sequence[Accumulation] | None = None,
     index_dtype_override: str | None = None,
 ) -> tirx.PrimFunc:
-    """Return a function that computes some tensors from others.
+    """A function that computes some tensors from others.
 
     Reductions mean what they say: with `where` and `init`, over ranges that are empty, or turn
     out to be at run time, and with components in any order. Those of float16 and bfloat16 are
@@ -99,6 +99,7 @@ def lowered(
     _check_placeholders(tensors, [*tensors, *sums])
     stages = iter(_copy_repeated(_make_lowerable([*tensors, *sums], rounded)))
     parameters = [next(stages) if isinstance(arg, te.Tensor) else arg for arg in args]
+    # The sums are what is left of `stages`: parameters at the end, until they overwrite buffers.
     func = te.create_prim_func([*parameters, *stages], index_dtype_override=index_dtype_override)
     func = reveal_bindings(func)
     func = bind_shared_values(widen_bfloat16(func) if rounded else func)
@@ -111,7 +112,7 @@ def lowered(
 
 
 def _make_lowerable(tensors: Sequence[te.Tensor], rounded: bool) -> list[te.Tensor]:
-    """Return the same tensors by stages that TVM lowers rightly."""
+    """The same tensors by stages that TVM lowers rightly."""
     tensors = clamp_out_of_range_loads(tensors)
     tensors = lower_scans(tensors, lambda rows: _copy_repeated(_make_lowerable(rows, rounded)))
     changes = (spell_out_reduction, cut_stage, protect_guards, hide_bindings)
@@ -121,7 +122,7 @@ def _make_lowerable(tensors: Sequence[te.Tensor], rounded: bool) -> list[te.Tens
 
 
 def _copy_repeated(tensors: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """Return tensors with a copy for each that occurs again."""
+    """Tensors with a copy for each that occurs again."""
     seen: set[Key] = set()
     result = []
     for tensor in tensors:
@@ -156,10 +157,10 @@ def _check(args: Sequence[Any]) -> None:
 
 def _check_placeholders(args: Sequence[te.Tensor], computed: Sequence[te.Tensor]) -> None:
     """Raise if a placeholder that is read is not an argument."""
-    given = {tensor_key(tensor) for tensor in args}
+    arguments = {tensor_key(tensor) for tensor in args}
     for op in operations(*computed):
         for tensor in sources(op):
-            if isinstance(tensor.op, te.PlaceholderOp) and tensor_key(tensor) not in given:
+            if isinstance(tensor.op, te.PlaceholderOp) and tensor_key(tensor) not in arguments:
                 raise ArgumentError(
                     f"the stage {op.name} reads the placeholder {tensor.op.name}, which is not "
                     "among the arguments; add it to them"
@@ -187,9 +188,9 @@ def _check_variables(func: tirx.PrimFunc) -> None:
 
     kinds = (SBlock, tirx.For, tvm.ir.Var, prim.Let, tirx.Bind)
     tvm_ffi.structural_walk(func.body, (kinds, visit))
-    known = {identity(var) for var in defined if isinstance(var, tvm.ir.Var)}
+    identities = {identity(var) for var in defined if isinstance(var, tvm.ir.Var)}
     scalars = [var for var in used if isinstance(var.ty, tvm.ir.PrimType)]
-    unknown = [var for var in scalars if identity(var) not in known]
+    unknown = [var for var in scalars if identity(var) not in identities]
     if unknown:
         names = ", ".join(sorted({var.name for var in unknown}))
         raise ArgumentError(

@@ -37,7 +37,7 @@ Lowerable = Callable[[Sequence[te.Tensor]], Sequence[te.Tensor]]
 
 
 def lower_scans(tensors: Sequence[te.Tensor], lowerable: Lowerable) -> list[te.Tensor]:
-    """Return tensors that depend on extern stages, which loop over time, instead of scans.
+    """Tensors that depend on extern stages, which loop over time, instead of scans.
 
     Parameters
     ----------
@@ -56,20 +56,21 @@ def lower_scans(tensors: Sequence[te.Tensor], lowerable: Lowerable) -> list[te.T
     at_the_end = states_read_at_end(order, tensors)
     for op in order:
         if isinstance(op, te.ScanOp):
-            lowered, short = _lowered(op, lowerable, at_the_end)
+            lowered, circular = _lowered(op, lowerable, at_the_end)
         else:
-            lowered, short = read_circular_buffers(op, rings), set()
-        moved = replace_inputs(lowered, table)
-        for tensor, result in zip(outputs_of(op), outputs_of(moved), strict=True):
-            if tensor_key(tensor) in short:
+            lowered, circular = read_circular_buffers(op, rings), set()
+        stage = replace_inputs(lowered, table)
+        for tensor, result in zip(outputs_of(op), outputs_of(stage), strict=True):
+            # A row of a ring is at another place: readers are rewritten by `read_circular_buffers`.
+            if tensor_key(tensor) in circular:
                 rings[tensor_key(tensor)] = result
-            elif moved is not op:
+            elif stage is not op:
                 table[tensor_key(tensor)] = result
     return [table.get(tensor_key(tensor), tensor) for tensor in tensors]
 
 
 def _lowered(op: Any, lowerable: Lowerable, at_the_end: set[Key]) -> tuple[Operation, set[Key]]:
-    """Return an extern stage that computes the states of a scan, and those of them that are rings.
+    """An extern stage that computes the states of a scan, and those of them that are rings.
 
     Parameters
     ----------
@@ -81,24 +82,25 @@ def _lowered(op: Any, lowerable: Lowerable, at_the_end: set[Key]) -> tuple[Opera
     time = step_time(op)
     inputs = sources(op)
     placeholders = [te.placeholder(t.shape, str(t.dtype), name=t.op.name) for t in inputs]
-    known = {
+    stand_ins = {
         tensor_key(tensor): placeholder
         for tensor, placeholder in zip(inputs, placeholders, strict=True)
     }
-    rows, stages = step(op, time, known)
+    rows, stages = step(op, time, stand_ins)
     function = te.create_prim_func(
         [*placeholders, *op.state_placeholder, time.var, *lowerable(rows)]
     )
     function = reveal_bindings(function)
     function = bind_shared_values(function, small_stay=False)
+    # Parameters are the inputs, the states, the time, and the rows that the step computes.
     buffers = dict(zip(map(tensor_key, inputs), function.params, strict=False))
     parameters = list(function.params[len(inputs) : len(inputs) + len(rows)])
     states = [_State(parameter, parameter, None) for parameter in parameters]
-    short = set()
+    circular = set()
     for i, (state, result) in enumerate(zip(op.state_placeholder, outputs_of(op), strict=True)):
         if tensor_key(result) in at_the_end and reads_recent_rows(stages, state, op, time):
             states[i] = _circular_state(parameters[i], circular_rows(op))
-            short.add(tensor_key(result))
+            circular.add(tensor_key(result))
     first = [
         _copy_rows(buffers[tensor_key(init)], state, init.shape)
         for init, state in zip(op.init, states, strict=True)
@@ -109,7 +111,7 @@ def _lowered(op: Any, lowerable: Lowerable, at_the_end: set[Key]) -> tuple[Opera
         op.name, "", DETECT_ACCESS, inputs, list(function.params[: len(inputs)]),
         [state.buffer for state in states], sequence(*first, loop),
     )  # fmt: skip
-    return result, short
+    return result, circular
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,9 @@ class _State:
     rows: Expr | None
 
     def at(self, indices: Sequence[Expr]) -> list[Expr]:
-        """Return the place of an element in the buffer."""
-        row, *rest = indices
-        return [row if self.rows is None else circular_row(row, self.rows), *rest]
+        """The place of an element in the buffer."""
+        row, *others = indices
+        return [row if self.rows is None else circular_row(row, self.rows), *others]
 
 
 def _circular_state(parameter: Any, rows: Expr) -> _State:
@@ -141,7 +143,7 @@ def _circular_state(parameter: Any, rows: Expr) -> _State:
 
 
 def _copy_rows(source: Any, state: _State, shape: Sequence[Expr]) -> Any:
-    """Return loops that copy the first rows of a state from its initial values."""
+    """Loops that copy the first rows of a state from its initial values."""
     axes = [
         tirx.IterVar((0, extent), tirx.Var(f"i{i}", str(extent.ty)), tirx.IterVar.DataPar)
         for i, extent in enumerate(shape)
@@ -152,7 +154,7 @@ def _copy_rows(source: Any, state: _State, shape: Sequence[Expr]) -> Any:
 
 
 def _loop(name: str, body: Any, time: Axis, written: Mapping[int, _State]) -> Any:
-    """Return a loop over time.
+    """A loop over time.
 
     Parameters
     ----------
@@ -196,6 +198,6 @@ def _loop(name: str, body: Any, time: Axis, written: Mapping[int, _State]) -> An
 
 
 def _block(name: str, axes: Sequence[Any], body: Any, buffers: Sequence[Any] = ()) -> Any:
-    """Return a block inside serial loops over its axes."""
+    """A block inside serial loops over its axes."""
     block = s_tir.SBlock(list(axes), [], [], name, body, None, list(buffers), [], DETECT_ACCESS)
     return over_axes(block)

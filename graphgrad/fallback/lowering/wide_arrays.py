@@ -45,6 +45,7 @@ def widen_arrays(op: Operation) -> list[te.Tensor] | None:
     if not functions:
         return None
     for name in functions:
+        # TVM's sorting is one call; a body that does more may compute with the elements.
         if not name.startswith(_SORTING) or not isinstance(op.body, tirx.Evaluate):
             raise ArgumentError(
                 f"the stage {op.name} hands an array of bfloat16 to {name}, which TVM would "
@@ -73,11 +74,13 @@ def widen_arrays(op: Operation) -> list[te.Tensor] | None:
 
 
 def _given_narrow_arrays(body: Any) -> list[str]:
-    """Return the names of the functions that get an array of bfloat16."""
+    """The names of the functions that get an array of bfloat16."""
     names: list[str] = []
 
     def visit(call: Any) -> None:
-        arrays = [each for each in call.args if called(each) == "tirx.tvm_stack_make_array"]
+        arrays = [
+            argument for argument in call.args if called(argument) == "tirx.tvm_stack_make_array"
+        ]
         if any(str(array.args[_DTYPE_ARGUMENT].ty) == _NARROW for array in arrays):
             names.append(str(call.args[0].value))
 

@@ -38,7 +38,7 @@ _EXACT_DTYPES = ("bool", "int8", "uint8")
 
 
 def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the same function with all arithmetic of bfloat16 in float32.
+    """The same function with all arithmetic of bfloat16 in float32.
 
     It may be applied again, after stages of different functions have become one.
 
@@ -64,6 +64,7 @@ def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
     changes = [
         (tirx.BufferStore, widening.store),
         (tirx.Bind, widening.bind),
+        # What other functions get stays as it is.
         (tirx.Evaluate, lambda statement, _: statement),
         (tvm.ir.Expr, widening.mutated),
     ]
@@ -71,14 +72,14 @@ def widen_bfloat16(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _dtypes(func: tirx.PrimFunc) -> set[str]:
-    """Return the dtypes that a function reads, writes, and casts to."""
-    found = {str(_element_type(param)) for param in func.params}
+    """The dtypes that a function reads, writes, and casts to."""
+    dtypes = {str(_element_type(param)) for param in func.params}
 
     def visit(node: Any) -> None:
-        found.add(str(node.ty))
+        dtypes.add(str(node.ty))
 
     tvm_ffi.structural_walk(func.body, ((prim.Cast, tvm.ir.TensorLoad), visit))
-    return found
+    return dtypes
 
 
 def _element_type(value: Any) -> Any:
@@ -90,7 +91,7 @@ def _is_narrow_buffer(value: Any) -> bool:
 
 
 def _inner_buffers(body: Any) -> dict[int, Any]:
-    """Return buffers of float32 to take the place of those of bfloat16 that a function allocates.
+    """Buffers of float32 to take the place of those of bfloat16 that a function allocates.
 
     Those stay that other functions get, or elements of them, and those that have a second name.
     """
@@ -107,6 +108,7 @@ def _inner_buffers(body: Any) -> dict[int, Any]:
             hide = (tvm.ir.TensorLoad, lambda load: opaque.add(identity(load.source)))
             tvm_ffi.structural_walk(node, hide)
         else:
+            # A buffer as an argument: what the call does with its memory is not seen.
             opaque.update(map(identity, node.args))
 
     kinds = (SBlock, tirx.AllocBuffer, tirx.Evaluate, tvm.ir.Call)
@@ -144,7 +146,7 @@ class Widening:
         self.variables = dict(variables or {})
 
     def expression(self, node: Expr) -> Expr:
-        """Return an expression with the arithmetic of the narrow dtype in float32."""
+        """An expression with the arithmetic of the narrow dtype in float32."""
         return unrolled(self._wide(node))
 
     def mutated(self, node: Any, mutator: Any) -> Any:
@@ -157,12 +159,13 @@ class Widening:
         return self.buffers.get(identity(node), node)
 
     def store(self, store: Any, _: Any) -> Any:
-        """Return a store of the same element, rounded if its buffer is narrow."""
+        """A store of the same element, rounded if its buffer is narrow."""
         buffer = self.buffers.get(identity(store.buffer), store.buffer)
         indices = [self.expression(index) for index in store.indices]
         value = store.value
         is_narrow = str(buffer.ty.dtype) == self.narrow
         if is_narrow and _is_element(value) and identity(value.source) not in self.buffers:
+            # An element that is copied from narrow memory to narrow memory keeps its bits.
             at = [self.expression(index) for index in value.indices]
             return tirx.BufferStore(buffer, tirx.BufferLoad(value.source, at), indices)
         value = unrolled(self._wide(value, rounded_later=is_narrow))
@@ -171,14 +174,14 @@ class Widening:
         return tirx.BufferStore(buffer, value, indices)
 
     def bind(self, bind: Any, _: Any) -> Any:
-        """Return a statement that binds the same value, wide."""
+        """A statement that binds the same value, wide."""
         if not isinstance(bind.value.ty, tvm.ir.PrimType):
             return bind
         value = unrolled(self._wide(bind.value, bound=True))
         return tirx.Bind(self._variable(bind.var), value)
 
     def _variable(self, variable: Any) -> Any:
-        """Return a variable, or one of float32 in its place."""
+        """A variable, or one of float32 in its place."""
         if not self._is_narrow(variable):
             return variable
         wide = tirx.Var(variable.name, _WIDE)
@@ -189,7 +192,7 @@ class Widening:
         return str(node.ty) == self.narrow
 
     def _wide(self, node: Expr, bound: bool = False, rounded_later: bool = False) -> Recursion:
-        """Return an expression that is of float32 if it was narrow.
+        """An expression that is of float32 if it was narrow.
 
         Parameters
         ----------
@@ -213,15 +216,17 @@ class Widening:
         parts = []
         for number, part in enumerate(_parts(node)):
             is_arm = is_choice and number > 0
+            # Of a choice only the arms end up in what is stored, not the condition.
             parts.append((yield self._wide(part, bound, rounded_later and is_arm)))
         return self._with(node, parts, bound)
 
     def _with(self, node: Expr, parts: list[Expr], bound: bool) -> Expr:
-        """Return a node, which is of float32 if it was narrow, of wide parts."""
+        """A node, which is of float32 if it was narrow, of wide parts."""
         if _is_element(node):
             buffer = self.buffers.get(identity(node.source), node.source)
             node = tirx.BufferLoad(buffer, parts)
             if self._is_narrow(node) and bound:
+                # Where TVM lowers no conversion, the number is made of its bits.
                 return _of_bits(tirx.reinterpret("uint16", node), self.narrow)
             return prim.Cast(_WIDE, node) if self._is_narrow(node) else node
         if isinstance(node, prim.Cast):  # to another dtype
@@ -241,16 +246,18 @@ class Widening:
     def _rounded(self, cast: Expr, bound: bool, rounded_later: bool) -> Recursion:
         """The value that is cast to the narrow dtype, in float32, with no more digits than that."""
         exact = self._is_narrow(cast.value) or str(cast.value.ty) in _EXACT_DTYPES
+        # Rounding by bits binds its operand, so all of that counts as bound.
         value = yield self._wide(cast.value, bound or not (exact or rounded_later), rounded_later)
         if str(value.ty) != _WIDE:
             value = prim.Cast(_WIDE, value)
         return value if exact or rounded_later else _rounded(value, self.narrow)
 
     def _reinterpreted(self, node: Expr, bound: bool) -> Recursion:
-        """Return a number of other bits, which are those of a narrow one, or become those."""
+        """A number of other bits, which are those of a narrow one, or become those."""
         (source,) = node.args
         if _is_element(source) and identity(source.source) not in self.buffers:
             at = []
+            # Narrow memory has the bits already.
             for index in source.indices:
                 at.append((yield self._wide(index, bound)))
             source = tirx.BufferLoad(source.source, at)
@@ -272,36 +279,37 @@ def _parts(node: Expr) -> list[Expr]:
 
 
 def _nearest(value: float, narrow: str) -> float:
-    """Return the number of a narrow dtype that is nearest to another one."""
+    """The number of a narrow dtype that is nearest to another one."""
     return float(np.dtype(getattr(ml_dtypes, narrow, narrow)).type(value))
 
 
 def _of_bits(bits: Expr, narrow: str) -> Expr:
-    """Return the float32 that is the narrow number of some bits."""
+    """The float32 that is the narrow number of some bits."""
     if narrow != _NARROW:
         return prim.Cast(_WIDE, tirx.reinterpret(narrow, bits))
     return tirx.reinterpret(_WIDE, bits.astype("uint32") << _DROPPED_BITS)
 
 
 def _bits_of(value: Expr, narrow: str) -> Expr:
-    """Return the bits of the narrow number that a float32 is rounded to."""
+    """The bits of the narrow number that a float32 is rounded to."""
     if narrow != _NARROW:
         return tirx.reinterpret("uint16", prim.Cast(narrow, value))
     return (tirx.reinterpret("uint32", _rounded(value, narrow)) >> _DROPPED_BITS).astype("uint16")
 
 
 def _rounded(value: Expr, narrow: str) -> Expr:
-    """Return a float32 rounded to the nearest narrow number, to the even one of two.
+    """A float32 rounded to the nearest narrow number, to the even one of two.
 
     For bfloat16, half of the last place that is kept, less one bit, is added to the bits, and one
     bit if that place is odd.
     """
     if narrow != _NARROW:
         return prim.Cast(_WIDE, prim.Cast(narrow, value))
-    given = tirx.Var("given", _WIDE)
-    bits = tirx.reinterpret("uint32", given)
+    operand = tirx.Var("given", _WIDE)
+    bits = tirx.reinterpret("uint32", operand)
     half = tirx.const((1 << (_DROPPED_BITS - 1)) - 1, "uint32")
     odd = (bits >> _DROPPED_BITS) & tirx.const(1, "uint32")
     kept = ((bits + half + odd) >> _DROPPED_BITS) << _DROPPED_BITS
     nearest = tirx.reinterpret(_WIDE, kept)
-    return prim.Let(given, value, tirx.Select(tirx.isnan(given), given, nearest))
+    # A NaN stays as it is: of some, rounding would make an infinity.
+    return prim.Let(operand, value, tirx.Select(tirx.isnan(operand), operand, nearest))

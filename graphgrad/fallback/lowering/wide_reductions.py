@@ -50,7 +50,7 @@ def _is_narrow(value: Expr) -> bool:
 
 
 def _is_extreme(combiner: Any) -> bool:
-    """Return whether a reduction is the largest of its elements, or the smallest: one of them."""
+    """Whether a reduction is the largest of its elements, or the smallest: one of them."""
     results = combiner.result
     return len(results) == 1 and isinstance(results[0], prim.Max | prim.Min)
 
@@ -60,7 +60,7 @@ def _to_float32(value: Expr) -> Expr:
 
 
 def _widen_element(value: Expr) -> Expr:
-    """Return an element in float32, the products and sums in it too.
+    """An element in float32, the products and sums in it too.
 
     What they are of is computed as elsewhere, so that conditions turn out the same.
     """
@@ -75,13 +75,13 @@ def _widen_element(value: Expr) -> Expr:
 
 
 def _wide_combiner(combiner: Any) -> Any:
-    """Return a combiner of the same operations in float32."""
+    """A combiner of the same operations in float32."""
     dtypes = [str(each.ty) for each in combiner.identity_element]
     sides = [
         [tirx.Var(var.name, wide(var.ty)) for var in side] for side in (combiner.lhs, combiner.rhs)
     ]
-    given = [*combiner.lhs, *combiner.rhs]
-    table = dict(zip(map(identity, given), [*sides[0], *sides[1]], strict=True))
+    operands = [*combiner.lhs, *combiner.rhs]
+    table = dict(zip(map(identity, operands), [*sides[0], *sides[1]], strict=True))
     results, identities = list(combiner.result), list(combiner.identity_element)
     for narrow in sorted({dtype for dtype in dtypes if dtype != wide(dtype)}):
         widening = Widening(narrow, variables=table)

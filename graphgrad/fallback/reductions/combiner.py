@@ -53,7 +53,7 @@ class Combiner:
         self.needs = [self._read(result) for result in self.results]
 
     def groups(self, wanted: Iterable[int]) -> list[list[int]]:
-        """Return the components that some depend on, in groups that do not depend on each other."""
+        """The components that some depend on, in groups that do not depend on each other."""
         groups: list[set[int]] = []
         pending, seen = list(wanted), set()
         while pending:
@@ -62,23 +62,24 @@ class Combiner:
                 continue
             seen.add(component)
             pending.extend(self.needs[component])
+            # Groups that have a component in common with this one become one with it.
             together = {component, *self.needs[component]}
             apart = [group for group in groups if not group & together]
             groups = [*apart, together.union(*(group for group in groups if group & together))]
         return sorted(sorted(group) for group in groups)
 
     def combination(self, group: Sequence[int]) -> Combination:
-        """Return how the components of a group are combined."""
+        """How the components of a group are combined."""
         if len(group) == 1:
             result = self.results[group[0]]
-            found = _SINGLE.get(type(result))
+            single = _SINGLE.get(type(result))
             operands = {identity(self.left[group[0]]), identity(self.right[group[0]])}
-            if found and {identity(result.a), identity(result.b)} == operands:
-                return found
+            if single and {identity(result.a), identity(result.b)} == operands:
+                return single
         return Combination.OTHER if self.choice(group) is None else Combination.CHOICE
 
     def choice(self, group: Sequence[int]) -> Guard | None:
-        """Return when all components of a group are taken from the left, None if they are not."""
+        """When all components of a group are taken from the left, None if they are not."""
         choices = [self._chooses_left(i) for i in group]
         first = choices[0]
         if first is None:
@@ -92,7 +93,7 @@ class Combiner:
     def combined(
         self, components: Sequence[int], left: Sequence[Expr], right: Sequence[Expr]
     ) -> list[Expr]:
-        """Return some components of a combination, given these of both sides."""
+        """Some components of a combination, given these of both sides."""
         bound = self.bound(components, left, right)
         return [substituted(self.results[i], bound) for i in components]
 
@@ -111,14 +112,14 @@ class Combiner:
         return {i for i, (a, b) in pairs if identity(a) in nodes or identity(b) in nodes}
 
     def _chooses_left(self, component: int) -> Guard | None:
-        """Return when a component is its left operand and otherwise its right one, or None."""
+        """When a component is its left operand and otherwise its right one, or None."""
         choice = choice_of(self.results[component])
         if choice is None:
             return None
-        condition, one, other = choice
+        condition, if_true, if_false = choice
         sides = [identity(self.left[component]), identity(self.right[component])]
-        if [identity(one), identity(other)] == sides:
+        if [identity(if_true), identity(if_false)] == sides:
             return condition, True
-        if [identity(other), identity(one)] == sides:
+        if [identity(if_false), identity(if_true)] == sides:
             return condition, False
         return None

@@ -23,7 +23,7 @@ def partial_results(
     combine: Combine,
     name: str,
 ) -> list[te.Tensor]:
-    """Return the states of a recurrence before, between and after the elements.
+    """The states of a recurrence before, between and after the elements.
 
     Parameters
     ----------
@@ -57,6 +57,7 @@ def partial_results(
     ]
 
     def update(time: Any, *position: Any) -> tuple[Expr, ...]:
+        # States are carried wide, and combined in the dtypes of the forward pass.
         before = [
             state(time - 1, *position).astype(dtype)
             for state, dtype in zip(states, dtypes, strict=True)

@@ -73,7 +73,7 @@ def reduction_points(op: Any, cotangents: Sequence[te.Tensor | None]) -> list[Po
 
 
 def stage_axes(op: Any) -> list[Axis]:
-    """Return the loops of a stage: those over its elements, then those that it reduces."""
+    """The loops of a stage: those over its elements, then those that it reduces."""
     return [Axis(i.var, i.dom.min, i.dom.extent) for i in items(op.axis) + items(op.reduce_axis)]
 
 
@@ -121,7 +121,7 @@ class Reduction:
         self.groups = [(group, self.combiner.combination(group)) for group in groups]
 
     def points(self) -> list[Point]:
-        """Return the points of the components whose combination is known."""
+        """The points of the components whose combination is known."""
         points = []
         for group, combination in self.groups:
             if combination is Combination.SUM:
@@ -137,7 +137,7 @@ class Reduction:
         return points
 
     def extents(self) -> list[Expr]:
-        """Return how many values each reduced variable may have, wherever the others are."""
+        """How many values each reduced variable may have, wherever the others are."""
         analyzer = tvm.sym.Analyzer()
         variables = {identity(axis.var) for axis in self.axes}
         extents = []
@@ -153,11 +153,12 @@ class Reduction:
                 extents.append(tirx.const(most, str(axis.extent.ty)))
             else:
                 extents.append(axis.extent)
+            # Extents of loops further in may depend on this one.
             analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
         return extents[len(self.spatial) :]
 
     def counts_everywhere(self) -> bool:
-        """Return whether every combination of offsets within `extents` is an element."""
+        """Whether every combination of offsets within `extents` is an element."""
         return self.condition is None and all(
             most.same_as(axis.extent)
             for axis, most in zip(self.reduced, self.extents(), strict=True)
@@ -170,7 +171,7 @@ class Reduction:
         position: Sequence[Expr],
         offsets: Sequence[Expr],
     ) -> list[Expr]:
-        """Return values at a point of the loops, and something else where it does not count.
+        """Values at a point of the loops, and something else where it does not count.
 
         Parameters
         ----------
@@ -191,10 +192,11 @@ class Reduction:
         if self.condition is not None:
             conditions.append(substituted(self.condition, renamed))
         results = []
-        for value, other in zip(values, otherwise, strict=True):
+        for value, fallback in zip(values, otherwise, strict=True):
             element = substituted(value, renamed)
+            # The first condition goes outermost: later ones are evaluated only where it holds.
             for condition in reversed(conditions):
-                element = tirx.if_then_else(condition, element, other)
+                element = tirx.if_then_else(condition, element, fallback)
             results.append(element)
         return results
 
@@ -232,8 +234,9 @@ class Reduction:
             ahead = a[0] > b[0] if largest else a[0] < b[0]
             # x != x would be folded to false, and isnan takes no bfloat16.
             a_nan, b_nan = tirx.isnan(widened(a[0])), tirx.isnan(widened(b[0]))
-            level = tirx.any(tirx.EQ(a[0], b[0]), tirx.all(a_nan, b_nan))
-            earlier = tirx.all(level, a[1] <= b[1])
+            tied = tirx.any(tirx.EQ(a[0], b[0]), tirx.all(a_nan, b_nan))
+            earlier = tirx.all(tied, a[1] <= b[1])
+            # A NaN goes before all numbers, the earlier of equals before the later.
             better = tirx.any(ahead, tirx.all(a_nan, tirx.Not(b_nan)), earlier)
             return tuple(tirx.Select(better, x, y) for x, y in zip(a, b, strict=True))
 
@@ -253,13 +256,14 @@ class Reduction:
         def choose(a: Sequence[Expr], b: Sequence[Expr]) -> tuple[Expr, ...]:
             bound = self.combiner.bound(group, a[:-1], b[:-1])
             left = substituted(condition, bound)
-            level = tirx.all(*(tirx.EQ(x, y) for x, y in zip(a[:-1], b[:-1], strict=True)))
-            first = tirx.all(level, a[-1] <= b[-1])
-            second = tirx.all(level, b[-1] < a[-1])
+            tied = tirx.all(*(tirx.EQ(x, y) for x, y in zip(a[:-1], b[:-1], strict=True)))
+            first = tirx.all(tied, a[-1] <= b[-1])
+            second = tirx.all(tied, b[-1] < a[-1])
 
+            # Of equal tuples the position decides: what the combiner takes depends on their order.
             def chosen(x: Expr, y: Expr) -> Expr:
-                own = tirx.Select(left, x, y) if wants_left else tirx.Select(left, y, x)
-                return tirx.Select(first, x, tirx.Select(second, y, own))
+                preferred = tirx.Select(left, x, y) if wants_left else tirx.Select(left, y, x)
+                return tirx.Select(first, x, tirx.Select(second, y, preferred))
 
             return tuple(chosen(x, y) for x, y in zip(a, b, strict=True))
 
@@ -274,30 +278,30 @@ class Reduction:
         sources: Sequence[Expr],
         starts: Sequence[Expr],
     ) -> list[Point]:
-        """Return points guarded by the position that a reduction of tuples ends with.
+        """Points guarded by the position that a reduction of tuples ends with.
 
         `choose` combines tuples of `sources` and, last, the position, from `starts`.
         """
         starts = [*starts, tirx.const(_IDENTITY_POSITION, _POSITION_DTYPE)]
         elements = self._mask_elements([*sources, self._position()], starts)
         combine = te.comm_reducer(choose, lambda *_: tuple(starts), name="choose")
-        saved = self._reduced(combine, elements, "position")[-1]
-        here = tirx.EQ(self._position(), saved(*self.spatial))
+        winner = self._reduced(combine, elements, "position")[-1]
+        here = tirx.EQ(self._position(), winner(*self.spatial))
         return [self._point(i, ((here, True),), c) for i, c in self._seeds(group)]
 
     def _position(self) -> Expr:
-        """Return the place of a point among those that are reduced, in row-major order."""
+        """The place of a point among those that are reduced, in row-major order."""
         offsets = [(axis.var - axis.low).astype(_POSITION_DTYPE) for axis in self.reduced]
-        place = raveled(offsets, [extent.astype(_POSITION_DTYPE) for extent in self.extents()])
-        return place.astype(_POSITION_DTYPE)
+        index = raveled(offsets, [extent.astype(_POSITION_DTYPE) for extent in self.extents()])
+        return index.astype(_POSITION_DTYPE)
 
     def _mask_elements(self, elements: Sequence[Expr], otherwise: Sequence[Expr]) -> list[Expr]:
-        """Return elements, and something else where they do not count."""
+        """Elements, and something else where they do not count."""
         if self.condition is None:
             return list(elements)
         return [
-            tirx.if_then_else(self.condition, element, other)
-            for element, other in zip(elements, otherwise, strict=True)
+            tirx.if_then_else(self.condition, element, fallback)
+            for element, fallback in zip(elements, otherwise, strict=True)
         ]
 
     def _product(self, group: Sequence[int]) -> list[Point]:
@@ -330,7 +334,7 @@ class Reduction:
         ]
 
     def _reduced(self, combine: Any, values: Sequence[Expr], name: str) -> list[te.Tensor]:
-        """Return the results of another reduction over the same loops."""
+        """The results of another reduction over the same loops."""
 
         def body(*position: Any) -> Any:
             renamed = list(zip(self.spatial, position, strict=True))
@@ -348,7 +352,7 @@ class Reduction:
 
 
 def product_of_others(factor: Expr, zeros: Expr, product: Expr) -> Expr:
-    """Return the product of all factors but one.
+    """The product of all factors but one.
 
     Parameters
     ----------
@@ -361,6 +365,7 @@ def product_of_others(factor: Expr, zeros: Expr, product: Expr) -> Expr:
     """
     zero, one = tirx.const(0.0, str(factor.ty)), tirx.const(1.0, str(factor.ty))
     is_zero = tirx.EQ(factor, zero)
+    # A single zero is among the others of every factor but itself; two are among those of all.
     return tirx.Select(
         tirx.EQ(zeros, zero),
         product / tirx.Select(is_zero, one, factor),

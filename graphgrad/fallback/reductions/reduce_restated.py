@@ -26,7 +26,7 @@ from .reduce import OTHERS, Reduction
 def restate_reduction(
     op: Any, cotangents: Sequence[te.Tensor | None]
 ) -> list[te.Tensor | None] | None:
-    """Return the outputs of a reduction by other stages, if its own gradient is not known.
+    """The outputs of a reduction by other stages, if its own gradient is not known.
 
     Parameters
     ----------
@@ -59,12 +59,13 @@ def restate_reduction(
 
 
 def _fold_recurrence(reduction: Reduction, group: Sequence[int]) -> dict[int, te.Tensor]:
-    """Return components of a reduction as the last states of a recurrence."""
+    """Components of a reduction as the last states of a recurrence."""
     extents = reduction.extents()
     name = str(reduction.op.name)
     sources = [reduction.sources[i] for i in group]
     otherwise = [reduction.combiner.identity[i] for i in group]
     if not reduction.counts_everywhere():
+        # One more component tells which points count; at others the state stays as it is.
         sources.append(tirx.const(1, "int32"))
         otherwise.append(tirx.const(0, "int32"))
 
@@ -99,29 +100,30 @@ def _last_row(tensor: te.Tensor, dtype: str, name: str) -> te.Tensor:
 
 
 def _in_one_dimension(tensor: te.Tensor, count: int) -> te.Tensor:
-    """Return a tensor with its first dimensions as one."""
+    """A tensor with its first dimensions as one."""
     if count == 1:
         return tensor
-    inner, kept = tensor.shape[:count], tensor.shape[count:]
+    folded, kept = tensor.shape[:count], tensor.shape[count:]
     return map_stage(
-        (element_count(inner), *kept),
-        lambda place, *at: tensor(*unraveled(place, inner), *at),
+        (element_count(folded), *kept),
+        lambda index, *at: tensor(*unraveled(index, folded), *at),
         name=f"{tensor.op.name}_in_order",
     )
 
 
 def _combine_with_init(reduction: Reduction, group: Sequence[int]) -> dict[int, te.Tensor]:
-    """Return components of a reduction as combinations of its init with what it reduces."""
+    """Components of a reduction as combinations of its init with what it reduces."""
     op = reduction.op
-    rest = outputs_of(
+    without_init = outputs_of(
         replace_bodies(op, rebuild_reduction(op.body[0], list(op.body[0].source), init=[]))
     )
 
     def component(number: int) -> te.Tensor:
         def body(*position: Any) -> Expr:
             renamed = list(zip(reduction.spatial, position, strict=True))
+            # The init is the left operand, as in the forward pass (see `explicit_reductions`).
             left = [substituted(reduction.starts[i], renamed) for i in group]
-            right = [rest[i](*position) for i in group]
+            right = [without_init[i](*position) for i in group]
             return reduction.combiner.combined(group, left, right)[group.index(number)]
 
         return map_stage(reduction.shape, body, name=f"{op.name}_with_init")
@@ -130,18 +132,19 @@ def _combine_with_init(reduction: Reduction, group: Sequence[int]) -> dict[int, 
 
 
 def _products_of_others(op: Any) -> te.Tensor:
-    """Return, for each factor, the product of those before and that of those after it."""
+    """For each factor, the product of those before and that of those after it."""
     body = op.body[0]
+    # The parts of what `product_of_others` has built: such a stage must stay as it is written.
     zeros, factor = body.condition.a, body.true_value.b.false_value
     kept = len(loaded(zeros)[1])
-    shape, inner = op.output(0).shape[:kept], op.output(0).shape[kept:]
+    shape, factor_shape = op.output(0).shape[:kept], op.output(0).shape[kept:]
     axes = [axis.var for axis in op.axis]
-    count, dtype = element_count(inner), str(factor.ty)
+    count, dtype = element_count(factor_shape), str(factor.ty)
 
     def factors(backwards: bool) -> te.Tensor:
-        def element(place: Any, *at: Any) -> Expr:
-            where = unraveled(count - 1 - place if backwards else place, inner)
-            return substituted(factor, zip(axes, [*at, *where], strict=True))
+        def element(index: Any, *at: Any) -> Expr:
+            indices = unraveled(count - 1 - index if backwards else index, factor_shape)
+            return substituted(factor, zip(axes, [*at, *indices], strict=True))
 
         return map_stage((count, *shape), element, name=f"{op.name}_factors")
 
@@ -158,7 +161,8 @@ def _products_of_others(op: Any) -> te.Tensor:
     before, after = products(backwards=False), products(backwards=True)
 
     def others(*position: Any) -> Expr:
-        at, place = position[:kept], raveled(position[kept:], inner)
-        return before(place, *at) * after(count - 1 - place, *at)
+        at, index = position[:kept], raveled(position[kept:], factor_shape)
+        # Row t of the products is that of the first t factors, or of the last t.
+        return before(index, *at) * after(count - 1 - index, *at)
 
     return map_stage(op.output(0).shape, others, name=f"{op.name}_products")

@@ -43,7 +43,7 @@ def checkpointed(
     every: int | None = None,
     inputs: Sequence[te.Tensor] = (),
 ) -> list[te.Tensor]:
-    """Return the last rows of the states of a scan, such that their gradient takes little memory.
+    """The last rows of the states of a scan, such that their gradient takes little memory.
 
     Rather than the states at all T times, and every intermediate result of a step at all times,
     those at every k-th time are kept and those of k times at once: O(√T) for k = √T, besides what
@@ -114,31 +114,34 @@ class _Segments:
                     f"the input {tensor.op.name} depends on a state of the scan {op.name}; what is "
                     "kept as a whole must be computed before the scan"
                 )
-        copied = scan_body(self._stepwise(op.update))
-        self.attributes = {RECOMPUTED: [t for stage in copied for t in outputs_of(stage)]}
+        recomputed = scan_body(self._stepwise(op.update))
+        self.attributes = {RECOMPUTED: [t for stage in recomputed for t in outputs_of(stage)]}
 
     def _stepwise(self, updates: Sequence[te.Tensor]) -> Any:
-        """Return the scan as one of which all stages after the inputs are computed step by step."""
+        """The scan as one of which all stages after the inputs are computed step by step."""
         op = self.op
         return scan_stage(
             op.name, STEPWISE, {}, op.scan_axis, op.init, updates, op.state_placeholder, self.inputs
         )
 
     def last_rows(self, steps: int, every: int) -> list[te.Tensor]:
-        """Return the rows of the last times of each state."""
-        count, rest = divmod(steps, every)
+        """The rows of the last times of each state."""
+        count, remainder = divmod(steps, every)
         begin = list(self.op.init)
+        # A single segment would save nothing.
         if count < 2:
             return self._segment(begin, steps)
-        if rest:
-            begin = self._segment(begin, rest)
+        # The steps that fill no segment go first, so that all segments are of one length.
+        if remainder:
+            begin = self._segment(begin, remainder)
+        # From 1: row s of what is kept is the state after s segments.
         segment = Axis(te.var("segment", "int32"), tirx.const(1), tirx.const(count))
         states = [
             te.placeholder((count + 1, *rows.shape), str(rows.dtype), name=f"{rows.op.name}_kept")
             for rows in begin
         ]
         before = [row_of(state, segment.var - 1) for state in states]
-        after = self._segment(before, every, rest + every * (segment.var - 1), [segment])
+        after = self._segment(before, every, remainder + every * (segment.var - 1), [segment])
         stages = operations(*after, above=self.inputs)
         stages = [stage for stage in stages if not isinstance(stage, te.PlaceholderOp)]
         stacked = Stacking(segment).tensors(after, stages)
@@ -160,7 +163,7 @@ class _Segments:
         first: Expr | int = 0,
         around: Sequence[Axis] = (),
     ) -> list[te.Tensor]:
-        """Return the last rows of the states after some steps.
+        """The last rows of the states after some steps.
 
         Parameters
         ----------
@@ -188,6 +191,7 @@ class _Segments:
         slicing = Slicing(scan_body(self._stepwise(updates)), time, {}, around)
         rows = slicing.tensors(updates, first + time.var)
         for state in states:
+            # Rows further back belong to the segment before, which has not kept them.
             if not reads_rows(
                 slicing.made, tensor_key(state), time.var - lag, time.var, [*around, time]
             ):
@@ -202,27 +206,27 @@ class _Segments:
 
 
 def row_of(tensor: te.Tensor, row: Expr) -> te.Tensor:
-    """Return one row of a tensor."""
+    """One row of a tensor."""
     return map_stage(tensor.shape[1:], lambda *at: tensor(row, *at), name=f"{tensor.op.name}_row")
 
 
 def _from_time(rows: te.Tensor, whole: te.Tensor, first: Expr | int) -> te.Tensor:
-    """Return a state at all times, read off rows of which the first is that of some time."""
+    """A state at all times, read off rows of which the first is that of some time."""
     return map_stage(whole.shape, lambda t, *at: rows(t - first, *at), name=f"{whole.op.name}_at")
 
 
 def _last(state: te.Tensor, steps: int) -> te.Tensor:
-    """Return the rows of a state from one on."""
+    """The rows of a state behind its first `steps` ones."""
     shape = (state.shape[0] - steps, *state.shape[1:])
     return map_stage(shape, lambda t, *at: state(t + steps, *at), name=f"{state.op.name}_last")
 
 
 def as_single_row(rows: te.Tensor) -> te.Tensor:
-    """Return a tensor as the only row of another."""
+    """A tensor as the only row of another."""
     return map_stage((1, *rows.shape), lambda _, *at: rows(*at), name=f"{rows.op.name}_first")
 
 
 def _later(rows: te.Tensor, count: int) -> te.Tensor:
-    """Return rows behind some others, which are not read."""
+    """Rows with `count` others in front, which are not read."""
     shape = (rows.shape[0] + count, *rows.shape[1:])
     return map_stage(shape, lambda t, *at: rows(t - count, *at), name=f"{rows.op.name}_later")

@@ -20,12 +20,12 @@ from .restage import stage_of
 
 
 def circular_rows(op: Any) -> Expr:
-    """Return how many rows a state of a scan has if it is a ring."""
+    """How many rows a state of a scan has if it is a ring."""
     return op.init[0].shape[0] + 1
 
 
 def states_read_at_end(order: Sequence[Operation], results: Sequence[te.Tensor]) -> set[Key]:
-    """Return the states of scans of which only rows that a ring still has at the end are read.
+    """The states of scans of which only rows that a ring still has at the end are read.
 
     Parameters
     ----------
@@ -41,22 +41,22 @@ def states_read_at_end(order: Sequence[Operation], results: Sequence[te.Tensor])
         for state in outputs_of(op)
         if not _is_short(op)
     }
-    found = scans.keys() - {tensor_key(tensor) for tensor in results}
+    candidates = scans.keys() - {tensor_key(tensor) for tensor in results}
     for op in order:
         for tensor in sources(op):
             key = tensor_key(tensor)
-            if key in found:
+            if key in candidates:
                 end = tensor.shape[0]
-                few = isinstance(op, te.ComputeOp) and reads_rows(
+                only_last = isinstance(op, te.ComputeOp) and reads_rows(
                     [op], key, end - circular_rows(scans[key]), end
                 )
-                if not few:
-                    found.remove(key)
-    return found
+                if not only_last:
+                    candidates.remove(key)
+    return candidates
 
 
 def reads_recent_rows(stages: Sequence[Operation], state: te.Tensor, op: Any, time: Axis) -> bool:
-    """Return whether the stages of a step read only the rows of a state that a ring has.
+    """Whether the stages of a step read only the rows of a state that a ring has.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def reads_recent_rows(stages: Sequence[Operation], state: te.Tensor, op: Any, ti
 def reads_rows(
     stages: Sequence[Operation], key: Key, low: Expr, end: Expr, around: Sequence[Axis] = ()
 ) -> bool:
-    """Return whether all that stages read of a tensor are rows from `low` on and before `end`.
+    """Whether all that stages read of a tensor are rows from `low` on and before `end`.
 
     Parameters
     ----------
@@ -88,8 +88,8 @@ def reads_rows(
         if not any(tensor_key(tensor) == key for tensor in sources(op)):
             continue
         if isinstance(op, te.ScanOp):
-            whole = any(tensor_key(tensor) == key for tensor in [*op.init, *op.update])
-            if whole or not reads_rows(scan_body(op), key, low, end, around):
+            is_start_or_result = any(tensor_key(tensor) == key for tensor in [*op.init, *op.update])
+            if is_start_or_result or not reads_rows(scan_body(op), key, low, end, around):
                 return False
             continue
         if not isinstance(op, te.ComputeOp):
@@ -105,12 +105,12 @@ def reads_rows(
 
 
 def circular_row(row: Expr, rows: Expr) -> Expr:
-    """Return where a ring has a row."""
+    """Where a ring has a row."""
     return tirx.floormod(row, rows.astype(str(row.ty)))
 
 
 def read_circular_buffers(op: Operation, rings: Mapping[Key, te.Tensor]) -> Operation:
-    """Return a stage that reads states where they are kept.
+    """A stage that reads states where they are kept.
 
     Parameters
     ----------
@@ -125,14 +125,14 @@ def read_circular_buffers(op: Operation, rings: Mapping[Key, te.Tensor]) -> Oper
         ring = rings.get(tensor_key(loaded(node)[0])) if is_load(node) else None
         if ring is None:
             return node
-        row, *rest = loaded(node)[1]
-        return ring(circular_row(row, ring.shape[0]), *rest)
+        row, *others = loaded(node)[1]
+        return ring(circular_row(row, ring.shape[0]), *others)
 
     return map_expressions(op, lambda root: transformed(root, change))
 
 
 def _is_short(op: Any) -> bool:
-    """Return whether a ring has no fewer rows than the states."""
+    """Whether a ring has no fewer rows than the states."""
     spare = tvm.sym.Analyzer().simplify(op.update[0].shape[0] - circular_rows(op))
     rows = integer_value(spare)
     return rows is not None and rows <= 0

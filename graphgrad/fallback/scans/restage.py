@@ -64,13 +64,13 @@ class Stage(ABC):
         return bool(self.op.tag == OTHERS)
 
     def changed(self: Some, change: Callable[[Expr], Expr]) -> Some:
-        """Return the stage with its expressions and the bounds of its loops changed."""
+        """The stage with its expressions and the bounds of its loops changed."""
         axes = [Axis(axis.var, change(axis.low), change(axis.extent)) for axis in self.axes]
         return replace(self, axes=axes, roots=[change(root) for root in self.roots])
 
     @abstractmethod
     def at(self, place: Mapping[int, Expr], parameters: Sequence[Axis]) -> Stage:
-        """Return the stage at a place along some of its dimensions.
+        """The stage at a place along some of its dimensions.
 
         Parameters
         ----------
@@ -82,11 +82,11 @@ class Stage(ABC):
 
     @abstractmethod
     def stacked(self, axis: Axis) -> Stage:
-        """Return the stage with one more dimension, the first, whose variable it may use."""
+        """The stage with one more dimension, the first, whose variable it may use."""
 
     @abstractmethod
     def where(self, conditions: Sequence[Expr]) -> Stage:
-        """Return the stage with zeros where not all of some conditions hold; never one `as_is`."""
+        """The stage with zeros where not all of some conditions hold; never one `as_is`."""
 
     @abstractmethod
     def built(self, around: Sequence[Axis] = ()) -> list[te.Tensor]:
@@ -94,7 +94,7 @@ class Stage(ABC):
 
 
 def stage_of(op: Operation) -> Stage:
-    """Return a stage of a graph, taken apart; one of several scatters must be `separated` first.
+    """A stage of a graph, taken apart; one of several scatters must be `separated` first.
 
     Raises
     ------
@@ -121,7 +121,7 @@ def stage_of(op: Operation) -> Stage:
 
 
 def _lasting_attributes(op: Any) -> Mapping[str, Any]:
-    """Return the attributes of a stage that hold for any part of it."""
+    """The attributes of a stage that hold for any part of it."""
     kind = kind_of(op)
     if kind is None or kind in _LASTING_KINDS:
         return {} if kind is None else dict(op.attrs)
@@ -129,7 +129,7 @@ def _lasting_attributes(op: Any) -> Mapping[str, Any]:
 
 
 def _general_attributes(op: Any) -> Mapping[str, Any]:
-    """Return the attributes of a derived stage of which no more is known than whether it sums."""
+    """The attributes of a derived stage of which no more is known than whether it sums."""
     return marked(Kind.REDUCE if isinstance(op.body[0], tirx.Reduce) else Kind.MAP)
 
 
@@ -160,6 +160,7 @@ class _Compute(Stage):
         body = self.op.body
         count = len(body[0].source if isinstance(body[0], tirx.Reduce) else body)
         guards = [(condition, True) for condition in conditions]
+        # The condition and the start values of a reduction stay as they are.
         values = [within(guards, r, tirx.const(0, str(r.ty))) for r in self.roots[:count]]
         attributes = _general_attributes(self.op) if self.attributes else {}
         return replace(self, roots=[*values, *self.roots[count:]], attributes=attributes)
@@ -229,6 +230,7 @@ class _Scatter(Stage):
         )
 
     def where(self, conditions: Sequence[Expr]) -> _Scatter:
+        # In front of the other guards, which may be evaluated only where these hold.
         at = len(self.shape) + 1
         return replace(self, roots=[*self.roots[:at], *conditions, *self.roots[at:]])
 
@@ -245,13 +247,14 @@ def _loop(axis: Axis, kind: int) -> Any:
 
 
 def _solved(target: Expr, axis: Axis, index: Expr) -> Expr | None:
-    """Return the value of a loop's variable where `target` is `index`, if it is linear in it."""
+    """The value of a loop's variable where `target` is `index`, if it is linear in it."""
     linear = tvm.sym.detect_linear_equation(target, [axis.var])
+    # With another stride some indices would have no solution.
     if len(linear) != 2 or not isinstance(linear[0], tirx.IntImm) or abs(int(linear[0])) != 1:
         return None
     return like(axis.var, (index - linear[1]) * int(linear[0]))
 
 
 def like(var: Any, index: Expr) -> Expr:
-    """Return an index in the dtype of the loop variable that it takes the place of."""
+    """An index in the dtype of the loop variable that it takes the place of."""
     return index if str(index.ty) == str(var.ty) else index.astype(str(var.ty))

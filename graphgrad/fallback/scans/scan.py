@@ -80,7 +80,7 @@ def scan_parts(
 
 
 def step_time(op: Any) -> Axis:
-    """Return the times that a scan computes, as a loop over a new variable."""
+    """The times that a scan computes, as a loop over a new variable."""
     low, extent = op.scan_axis.dom.min, op.scan_axis.dom.extent
     dtype = str(extent.ty)
     return Axis(te.var("t", dtype), low.astype(dtype), extent)
@@ -89,7 +89,7 @@ def step_time(op: Any) -> Axis:
 def step(
     op: Any, time: Axis, known: Mapping[Key, te.Tensor]
 ) -> tuple[list[te.Tensor], list[Operation]]:
-    """Return the states that a scan computes at one time, and the stages of that.
+    """The states that a scan computes at one time, and the stages of that.
 
     Parameters
     ----------
@@ -114,12 +114,12 @@ def step(
 
 
 def replace_externs(op: Any) -> list[te.Tensor]:
-    """Return the updates of a scan with its extern stages by others, as far as they are known."""
+    """The updates of a scan with its extern stages by others, as far as they are known."""
     return by_other_stages(op.update, [*sources(op), *op.state_placeholder])
 
 
 def by_other_stages(tensors: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """Return tensors with the extern stages that compute them by others, as far as they are known.
+    """Tensors with the extern stages that compute them by others, as far as they are known.
 
     What is left of them are scatters, each of its own, and what nothing is known of.
 
@@ -138,7 +138,7 @@ def by_other_stages(tensors: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> 
         except MissingGradientError:
             return None
         return [
-            own if new is None else new for new, own in zip(outputs, outputs_of(stage), strict=True)
+            old if new is None else new for new, old in zip(outputs, outputs_of(stage), strict=True)
         ]
 
     return rewritten(tensors, change, {tensor_key(tensor): tensor for tensor in read})
@@ -146,6 +146,7 @@ def by_other_stages(tensors: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> 
 
 def _check_past(stages: Sequence[Operation], states: Sequence[te.Tensor], time: Axis) -> None:
     """Raise if a stage of a step reads a state that no step before has computed."""
+    # No step is computed, so none reads a state.
     if integer_value(time.extent) == 0:
         return
     keys = {tensor_key(state) for state in states}
@@ -173,16 +174,17 @@ class _Reversal:
         self.states = outputs_of(op)
         self.time = step_time(op)
         self.last = self.states[0].shape[0] - 1
-        known = {
+        replacements = {
             tensor_key(placeholder): state
             for placeholder, state in zip(op.state_placeholder, self.states, strict=True)
         }
+        # The sweep has all states at hand, so the updates of all times are computed at once.
         stacking = Stacking(self.time)
-        self.updates = stacking.tensors(*step(op, self.time, known))
+        self.updates = stacking.tensors(*step(op, self.time, replacements))
         self.order = stacking.stages(self.updates)
 
     def parts(self) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
-        """Return the parts for the initial states and for what the steps read."""
+        """The parts for the initial states and for what the steps read."""
         cotangents = self._cotangents()
         outside = {tensor_key(tensor): tensor for tensor in sources(self.op)}
         arrived = self._arrived(outside.keys() & self.sweep.active, cotangents)
@@ -204,13 +206,14 @@ class _Reversal:
         return parts
 
     def _cotangents(self) -> dict[int, Row]:
-        """Return the cotangents of those states that have any."""
+        """The cotangents of those states that have any."""
         heads: dict[int, Row] = dict(self.heads)
         if integer_value(self.time.extent) == 0:
             return heads
         floats = {tensor_key(s): i for i, s in enumerate(self.states) if is_float(s.dtype)}
         carried: dict[int, te.Tensor] = {}
         due = list(self.heads)
+        # The cotangent of one state may reach another one, which then has to be carried, too.
         while due:
             carried |= {i: self._carried(self.states[i]) for i in due}
             rows = {i: self._backwards(tensor) for i, tensor in carried.items()}
@@ -226,7 +229,7 @@ class _Reversal:
         carried: Mapping[int, te.Tensor],
         arrived: Mapping[int, list[Contribution | te.Tensor]],
     ) -> dict[int, te.Tensor]:
-        """Return the cotangents of the states as a scan, from the last time to the first."""
+        """The cotangents of the states as a scan, from the last time to the first."""
         inits, updates = [], []
         for i, placeholder in carried.items():
             init, update = self._last_and_before(i, placeholder, arrived.get(i, []))
@@ -238,39 +241,40 @@ class _Reversal:
     def _last_and_before(
         self, i: int, placeholder: te.Tensor, parts: Sequence[Contribution | te.Tensor]
     ) -> tuple[te.Tensor, te.Tensor]:
-        """Return the cotangent of a state at the last time, and at all times from those behind."""
+        """The cotangent of a state at the last time, and at all times from those behind."""
         state, head, name = self.states[i], self.heads.get(i), placeholder.op.name
         total = assembled(state, [*([] if head is None else [head]), *parts], self.sweep.pads)
         zero = tirx.const(0.0, str(state.dtype))
         one = tirx.const(1, str(self.last.ty))
         last = map_stage(
             (one, *state.shape[1:]),
-            lambda _, *rest: zero if head is None else head(self.last, *rest),
+            lambda _, *position: zero if head is None else head(self.last, *position),
             name=f"{name}_last",
         )
         before = map_stage(
             placeholder.shape,
-            lambda step, *rest: total(self.last - step, *rest),
+            lambda step, *position: total(self.last - step, *position),
             name=f"{name}_before",
         )
         return last, before
 
     def _carried(self, state: te.Tensor) -> te.Tensor:
-        """Return the state of the scan in reverse: the last time first, as far as it is needed."""
+        """The state of the scan in reverse: the last time first, as far as it is needed."""
         wants_init = any(tensor_key(init) in self.sweep.active for init in self.op.init)
         runs = (integer_value(self.time.extent) or 0) > 0
+        # Rows before the first step matter only where cotangents of initial states are asked for.
         first = self.time.low if runs and not wants_init else 0
         shape = [self.last + 1 - first, *state.shape[1:]]
         return te.placeholder(shape, str(state.dtype), name=f"{state.op.name}_ct")
 
     def _backwards(self, tensor: te.Tensor) -> Row:
-        return lambda time, *rest: tensor(self.last - time, *rest)
+        return lambda time, *position: tensor(self.last - time, *position)
 
 
 def _rows(like: te.Tensor, row: Row, low: Expr, extent: Expr) -> te.Tensor:
-    """Return some of the rows of a cotangent, those of a tensor."""
+    """Some of the rows of a cotangent, those of a tensor."""
     return map_stage(
         (extent, *like.shape[1:]),
-        lambda i, *rest: row(i + low, *rest),
+        lambda i, *position: row(i + low, *position),
         name=f"{like.op.name}_ct",
     )

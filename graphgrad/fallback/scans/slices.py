@@ -70,10 +70,10 @@ class Slice:
     outputs: list[te.Tensor] = field(default_factory=list)
 
     def read(self, load: Expr) -> Expr:
-        """Return a load of the result for a load of the stage at this place."""
+        """A load of the result for a load of the stage at this place."""
         tensor, indices = loaded(load)
-        rest = [index for i, index in enumerate(indices) if i not in self.place]
-        at = [*(axis.var - axis.low for axis in self.readers), *rest]
+        others = [index for i, index in enumerate(indices) if i not in self.place]
+        at = [*(axis.var - axis.low for axis in self.readers), *others]
         if self.stage is not None and self.stage.is_view:
             variables = [axis.var for axis in self.stage.axes]
             places = [like(var, index) for var, index in zip(variables, at, strict=True)]
@@ -116,7 +116,7 @@ class Slicing:
         self.demanded: list[Slice] = []
 
     def tensors(self, tensors: Sequence[te.Tensor], where: Expr) -> list[te.Tensor]:
-        """Return some tensors where their first index has a value; zero outside their bounds.
+        """Some tensors where their first index has a value; zero outside their bounds.
 
         Parameters
         ----------
@@ -130,28 +130,31 @@ class Slicing:
             A stage cannot be computed for one place; the error names it.
         """
         place = {0: self._analyzer([]).simplify(where)}
-        wanted = [self._demand(tensor, place, []) for tensor in tensors]
+        parts = [self._demand(tensor, place, []) for tensor in tensors]
+        # All that is read is known before anything is built, so that each slice is built once.
         while self.demanded:
             self._put(self.demanded.pop())
-        for part in _readers_last(part for part in wanted if part is not None):
+        for part in _readers_last(part for part in parts if part is not None):
             self._build(part)
         return [self._at(tensor, place) for tensor in tensors]
 
     def _demand(self, tensor: te.Tensor, place: Place, local: Sequence[Axis]) -> Slice | None:
-        """Return the slice of a tensor at a place, a new one if there is none yet."""
-        known = self.slices.get(identity(tensor.op))
-        if known is None:
+        """The slice of a tensor at a place, a new one if there is none yet."""
+        existing = self.slices.get(identity(tensor.op))
+        if existing is None:
             return None
         if isinstance(tensor.op, te.ScanOp):
             # Its own time is no dimension to slice: each of its steps needs those before.
             place = {i: at for i, at in place.items() if i > 0}
-        for part in known:
+        for part in existing:
             if _same_place(part.place, place):
                 return part
         used = {identity(node) for node in postorder(*place.values())}
-        known.append(Slice(tensor.op, dict(place), [a for a in local if identity(a.var) in used]))
-        self.demanded.append(known[-1])
-        return known[-1]
+        existing.append(
+            Slice(tensor.op, dict(place), [a for a in local if identity(a.var) in used])
+        )
+        self.demanded.append(existing[-1])
+        return existing[-1]
 
     def _put(self, part: Slice) -> None:
         """Put a stage at its place, and demand what it reads there."""
@@ -175,7 +178,7 @@ class Slicing:
         part.read_by_it = [other for other in read if other is not None]
 
     def _stage(self, part: Slice) -> Stage:
-        """Return a stage at its place, its conditions and indices simplified."""
+        """A stage at its place, its conditions and indices simplified."""
         fresh = [zero_based(axis) for axis in part.readers]
         renamed = [
             (axis.var, like(axis.var, new.var + axis.low))
@@ -183,18 +186,19 @@ class Slicing:
         ]
         place = {i: substituted(index, renamed) for i, index in part.place.items()}
         shape = part.op.output(0).shape
-        whole = stage_of(part.op)
-        if whole.as_is:
+        original = stage_of(part.op)
+        if original.as_is:
+            # Such a stage takes no conditions: outside of its bounds the nearest place stands in.
             place = {i: tirx.max(tirx.min(at, shape[i] - 1), 0) for i, at in place.items()}
-        stage = whole.at(place, fresh)
+        stage = original.at(place, fresh)
         analyzer = self._analyzer(stage.axes)
-        if not whole.as_is:
+        if not original.as_is:
             inside = [c for i, at in place.items() for c in (at >= 0, at < shape[i])]
             stage = stage.where([c for c in inside if not _provable(analyzer, c)])
         return stage.changed(lambda root: _simplified(root, analyzer))
 
     def _read(self, load: Expr, local: Sequence[Axis]) -> Slice | None:
-        """Return the slice that a load reads; None if it reads no stage that is sliced."""
+        """The slice that a load reads; None if it reads no stage that is sliced."""
         tensor, indices = loaded(load)
         place = {i: at for i, at in enumerate(indices) if self._depends(at)}
         loops = {identity(axis.var) for axis in local}
@@ -223,11 +227,12 @@ class Slicing:
     def _finish(self, part: Slice) -> None:
         if part.stage is not None and part.stage.is_view:
             tensor, indices = loaded(part.stage.roots[0])
-            whole = len(indices) == len(part.stage.axes) and all(
+            is_whole = len(indices) == len(part.stage.axes) and all(
                 index.same_as(axis.var) and same(axis.extent, extent)
                 for index, axis, extent in zip(indices, part.stage.axes, tensor.shape, strict=True)
             )
-            if whole and any(tensor.op.same_as(op) for op in self.made):
+            # What only renames a stage that was made needs no copy.
+            if is_whole and any(tensor.op.same_as(op) for op in self.made):
                 part.outputs = [tensor]
                 return
         part.outputs = self._built(part)
@@ -245,19 +250,19 @@ class Slicing:
         return part.stage.built(self.parameters)
 
     def _reading(self, root: Expr, local: Sequence[Axis]) -> Expr:
-        """Return an expression that reads slices, or what is known, instead of stages."""
+        """An expression that reads slices, or what is known, instead of stages."""
         results: dict[int, Expr] = {}
         for node in postorder(root):
-            moved = rebuilt(node, [results[identity(child)] for child in children(node)])
+            new = rebuilt(node, [results[identity(child)] for child in children(node)])
             if is_load(node):
                 part = self._read(node, local)
-                tensor, indices = loaded(moved)
-                moved = self._outside(tensor)(*indices) if part is None else part.read(moved)
-            results[identity(node)] = moved
+                tensor, indices = loaded(new)
+                new = self._outside(tensor)(*indices) if part is None else part.read(new)
+            results[identity(node)] = new
         return results[identity(root)]
 
     def _scan(self, part: Slice) -> list[te.Tensor]:
-        """Return a scan inside the graph, at a place along dimensions other than its own time."""
+        """A scan inside the graph, at a place along dimensions other than its own time."""
         op = part.op
         for state in op.state_placeholder:
             if any(not _same_place(o.place, part.place) for o in self.slices[identity(state.op)]):
@@ -272,23 +277,23 @@ class Slicing:
         return outputs_of(rebuild_scan(op, init, update, states))
 
     def _at(self, tensor: te.Tensor, place: Place) -> te.Tensor:
-        """Return a tensor at a place: its slice, or part of it if it is not one to be sliced."""
+        """A tensor at a place: its slice, or part of it if it is not one to be sliced."""
         part = self._demand(tensor, place, [])
         if part is None:
             return self._part(self._outside(tensor), place)
         if not part.outputs:  # a view, or a state that the updates of its scan do not read
             self._finish(part)
         result = part.outputs[tensor.value_index]
-        left = {i: at for i, at in place.items() if i not in part.place}
-        return self._part(result, left) if left else result
+        remaining = {i: at for i, at in place.items() if i not in part.place}
+        return self._part(result, remaining) if remaining else result
 
     def _part(self, tensor: te.Tensor, place: Place) -> te.Tensor:
-        """Return a copy of a part of a tensor."""
+        """A copy of a part of a tensor."""
         dimensions = range(len(tensor.shape))
 
         def body(*position: Any) -> Expr:
-            rest = iter(position)
-            return tensor(*(place[i] if i in place else next(rest) for i in dimensions))
+            others = iter(position)
+            return tensor(*(place[i] if i in place else next(others) for i in dimensions))
 
         kept = tuple(tensor.shape[i] for i in dimensions if i not in place)
         part = map_stage(kept, body, name=f"{tensor.op.name}_part")
@@ -310,7 +315,7 @@ class Slicing:
 
 
 def _expand_scan(op: Operation) -> list[Operation]:
-    """Return a stage; a scan after its states and the stages of its body."""
+    """A stage; a scan after its states and the stages of its body."""
     if not isinstance(op, te.ScanOp):
         return [op]
     states = [state.op for state in op.state_placeholder]
@@ -318,9 +323,10 @@ def _expand_scan(op: Operation) -> list[Operation]:
 
 
 def _readers_last(wanted: Iterable[Slice]) -> list[Slice]:
-    """Return slices and all that they read, each once, after those it reads."""
+    """Slices and all that they read, each once, after those it reads."""
     order: list[Slice] = []
     seen: set[int] = set()
+    # No recursion, for chains of stages may be long.
     stack = [(part, False) for part in wanted]
     while stack:
         part, expanded = stack.pop()
@@ -329,7 +335,7 @@ def _readers_last(wanted: Iterable[Slice]) -> list[Slice]:
         elif id(part) not in seen:
             seen.add(id(part))
             stack.append((part, True))
-            stack.extend((other, False) for other in part.read_by_it)
+            stack.extend((read, False) for read in part.read_by_it)
     return order
 
 
@@ -338,13 +344,13 @@ def _same_place(a: Place, b: Place) -> bool:
 
 
 def zero_based(axis: Axis) -> Axis:
-    """Return a new loop of the same extent, from 0."""
+    """A new loop of the same extent, from 0."""
     dtype = str(axis.var.ty)
     return Axis(te.var(axis.var.name, dtype), tirx.const(0, dtype), axis.extent)
 
 
 def _simplified(root: Expr, analyzer: Any) -> Expr:
-    """Return an expression with its indices simplified, and the conditions on indices alone."""
+    """An expression with its indices simplified, and the conditions on indices alone."""
 
     def index(value: Expr) -> Expr:
         return value if reads(value) else analyzer.simplify(value)
@@ -368,7 +374,7 @@ def _simplified(root: Expr, analyzer: Any) -> Expr:
 
 
 def _choice(node: Expr) -> tuple[Any, Expr, list[Expr]] | None:
-    """Return how a choice is built, what it depends on and its branches; None if it is none."""
+    """How a choice is built, what it depends on and its branches; None if it is none."""
     if isinstance(node, prim.Select):
         return tirx.Select, node.condition, [node.true_value, node.false_value]
     if called(node) == "prim.if_then_else":

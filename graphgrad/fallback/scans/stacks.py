@@ -41,7 +41,7 @@ class Stacking:
         self.made: dict[int, Operation] = {}
 
     def tensors(self, tensors: Sequence[te.Tensor], stages: Sequence[Operation]) -> list[te.Tensor]:
-        """Return tensors for all values of the parameter, along a new first dimension.
+        """Tensors for all values of the parameter, along a new first dimension.
 
         Parameters
         ----------
@@ -54,14 +54,14 @@ class Stacking:
         return [self._along(tensor, 0) for tensor in tensors]
 
     def stages(self, tensors: Sequence[te.Tensor]) -> list[Operation]:
-        """Return the stages behind stacked tensors: what was made, and what was left as it is."""
+        """The stages behind stacked tensors: what was made, and what was left as it is."""
         return postorder(
             *(tensor.op for tensor in tensors),
             parts=lambda op: [s.op for s in sources(op) if identity(s.op) in self.made],
         )
 
     def _stacked(self, op: Operation) -> Operation:
-        """Return a stage with the new dimension; the stage itself if it needs none."""
+        """A stage with the new dimension; the stage itself if it needs none."""
         if not self._depends(op):
             return op
         if isinstance(op, te.ScanOp):
@@ -73,11 +73,11 @@ class Stacking:
             if not is_load(node):
                 return node
             tensor, indices = loaded(node)
-            other = self.done.get(tensor_key(tensor))
-            if other is None:
+            stacked = self.done.get(tensor_key(tensor))
+            if stacked is None:
                 return node
             at = self.dimensions[tensor_key(tensor)]
-            return other(*indices[:at], axis.var, *indices[at:])
+            return stacked(*indices[:at], axis.var, *indices[at:])
 
         stage = stage_of(op).stacked(axis)
         stage = stage.changed(lambda root: transformed(substituted(root, renamed), reading))
@@ -94,7 +94,7 @@ class Stacking:
         return depend(stage_of(op).expressions, {identity(self.parameter.var)})
 
     def _scan(self, op: Any) -> Operation:
-        """Return a scan over states for all values of the parameter, behind its own time."""
+        """A scan over states for all values of the parameter, behind its own time."""
         extent = self.parameter.extent
         states = []
         for state in op.state_placeholder:
@@ -119,7 +119,7 @@ class Stacking:
         self.dimensions[tensor_key(tensor)] = dimension
 
     def _along(self, tensor: te.Tensor, dimension: int) -> te.Tensor:
-        """Return a tensor with the new dimension at a place, moved there if it is elsewhere."""
+        """A tensor with the new dimension at a place, moved there if it is elsewhere."""
         key = tensor_key(tensor)
         stacked = self.done.get(key)
         if stacked is not None and self.dimensions[key] == dimension:
@@ -128,11 +128,11 @@ class Stacking:
         shape.insert(dimension, self.parameter.extent)
 
         def body(*position: Any) -> Expr:
-            rest = [index for i, index in enumerate(position) if i != dimension]
+            others = [index for i, index in enumerate(position) if i != dimension]
             if stacked is None:
-                return tensor(*rest)
+                return tensor(*others)
             at = self.dimensions[key]
-            return stacked(*rest[:at], position[dimension], *rest[at:])
+            return stacked(*others[:at], position[dimension], *others[at:])
 
         moved = map_stage(shape, body, name=f"{tensor.op.name}_times")
         self._made(moved.op)

@@ -59,33 +59,33 @@ class _Step:
         self.time = step_time(op)
         self.states = outputs_of(op)
         self.given = [*self.states, *sources(op)]
-        known = zip(map(tensor_key, op.state_placeholder), self.states, strict=True)
-        rows, _ = step(op, self.time, dict(known))
-        given = {tensor_key(tensor): tensor for tensor in self.given}
+        replacements = zip(map(tensor_key, op.state_placeholder), self.states, strict=True)
+        rows, _ = step(op, self.time, dict(replacements))
+        by_key = {tensor_key(tensor): tensor for tensor in self.given}
         stages = postorder(
             *(row.op for row in rows),
-            parts=lambda stage: [t.op for t in stage.input_tensors if tensor_key(t) not in given],
+            parts=lambda stage: [t.op for t in stage.input_tensors if tensor_key(t) not in by_key],
         )
         self.before = [row_of(state, self.time.var - 1) for state in self.states]
         self.windows = [window_of(tensor, stages, self.time) for tensor in outside]
-        self.read = [each.part() for each in self.windows]
+        self.read = [window.part() for window in self.windows]
         self._places = {tensor_key(state): i for i, state in enumerate(self.states)}
         self._outside = {tensor_key(tensor): i for i, tensor in enumerate(outside)}
-        self.rows = rewritten(rows, self._narrowed, given)
+        self.rows = rewritten(rows, self._narrowed, by_key)
         self.order = self.stages(self.rows)
 
     def stages(self, tensors: Sequence[te.Tensor]) -> list[Operation]:
-        """Return the stages behind some tensors that depend on what the step reads."""
+        """The stages behind some tensors that depend on what the step reads."""
         order = operations(*tensors, above=self.given)
         return [stage for stage in order if not isinstance(stage, te.PlaceholderOp)]
 
     def _narrowed(self, stage: Operation) -> list[te.Tensor] | None:
-        """Return a stage that reads no more of other tensors than the step does."""
-        own = {tensor_key(tensor) for tensor in sources(stage)}
-        if isinstance(stage, te.ScanOp) or not own & (self._places.keys() | self._outside.keys()):
+        """A stage that reads no more of other tensors than the step does."""
+        keys = {tensor_key(tensor) for tensor in sources(stage)}
+        if isinstance(stage, te.ScanOp) or not keys & (self._places.keys() | self._outside.keys()):
             return None
-        moved = stage_of(stage).changed(lambda root: transformed(root, self._reading))
-        return moved.built([self.time])
+        narrowed = stage_of(stage).changed(lambda root: transformed(root, self._reading))
+        return narrowed.built([self.time])
 
     def _reading(self, node: Expr) -> Expr:
         if not is_load(node):
@@ -96,8 +96,8 @@ class _Step:
             assert tvm.sym.Analyzer().can_prove_equal(indices[0], self.time.var - 1)
             return self.before[self._places[key]](*indices[1:])
         if key in self._outside:
-            place = self._outside[key]
-            return self.windows[place].read(self.read[place], indices)
+            number = self._outside[key]
+            return self.windows[number].read(self.read[number], indices)
         return node
 
 
@@ -116,7 +116,7 @@ class _Backwards:
         self.states: list[te.Tensor] = []
 
     def parts(self) -> list[tuple[te.Tensor, Contribution | te.Tensor]]:
-        """Return the parts for the initial states and for what the steps read."""
+        """The parts for the initial states and for what the steps read."""
         carried, totals = self._of_a_step()
         added = [i for i, read in enumerate(self.step.read) if tensor_key(read) in totals]
         at_steps = self._at_all_steps(carried, totals)
@@ -133,33 +133,36 @@ class _Backwards:
             tag=STEPWISE,
             attrs=self.op.attrs,
         )
-        found = listed(result)
+        results = listed(result)
         inits = [
             (self.op.init[i], as_single_row(row_of(rows, self.steps)))
-            for i, rows in zip(carried, found, strict=False)
+            for i, rows in zip(carried, results, strict=False)
             if tensor_key(self.op.init[i]) in self.sweep.active
         ]
-        sums = zip(added, found[len(carried) :], strict=True)
+        # Behind the carried states come the sums of what is outside.
+        sums = zip(added, results[len(carried) :], strict=True)
         return [*inits, *(self._of_outside(i, rows) for i, rows in sums)]
 
     def _of_a_step(self) -> tuple[dict[int, te.Tensor], dict[Key, te.Tensor]]:
-        """Return the states of the scan backwards, and the cotangents of what a step reads."""
+        """The states of the scan backwards, and the cotangents of what a step reads."""
         before = self.step.before
-        wanted = {tensor_key(row) for row in before if is_float(row.dtype)}
-        wanted |= {tensor_key(read) for read in self.step.read}
+        keys = {tensor_key(row) for row in before if is_float(row.dtype)}
+        keys |= {tensor_key(read) for read in self.step.read}
         carried: dict[int, te.Tensor] = {}
         due = list(self.heads)
+        # The cotangent of one state may reach another one, which then has to be carried, too.
         while due:
             carried |= {i: self._placeholder(self.step.states[i]) for i in due}
             parts: Parts = {}
             for i, state in carried.items():
+                # Row r of the scan backwards is the cotangent of row `steps - r`.
                 after = row_of(state, self.steps - self.step.time.var)
                 parts.setdefault(tensor_key(self.step.rows[i]), []).append(after)
-            totals = self.sweep.propagate(self.step.order, wanted, parts)
+            totals = self.sweep.propagate(self.step.order, keys, parts)
             due = [
                 i for i, row in enumerate(before) if tensor_key(row) in totals and i not in carried
             ]
-        return carried, {key: total for key, total in totals.items() if key in wanted}
+        return carried, {key: total for key, total in totals.items() if key in keys}
 
     def _placeholder(self, like: te.Tensor, dtype: str | None = None) -> te.Tensor:
         return te.placeholder(like.shape, dtype or str(like.dtype), name=f"{like.op.name}_ct")
@@ -167,9 +170,9 @@ class _Backwards:
     def _at_all_steps(
         self, carried: dict[int, te.Tensor], totals: dict[Key, te.Tensor]
     ) -> dict[Key, te.Tensor]:
-        """Return cotangents with a row for each step."""
-        given = {tensor_key(tensor): tensor for tensor in self.step.given}
-        tensors = rewritten(list(totals.values()), separated, given)
+        """Cotangents with a row for each step."""
+        by_key = {tensor_key(tensor): tensor for tensor in self.step.given}
+        tensors = rewritten(list(totals.values()), separated, by_key)
         stages = self.step.stages(tensors)
         return dict(zip(totals, Stacking(self.step.time).tensors(tensors, stages), strict=True))
 
@@ -177,13 +180,13 @@ class _Backwards:
         """Add the state that is the cotangent of a state: row r that of row `steps - r`."""
         head, zero = self.heads.get(i), tirx.const(0, str(state.dtype))
 
-        def body(r: Any, *rest: Any) -> Expr:
-            terms = [part(self.steps - r, *rest) for part in (head, before) if part is not None]
+        def body(r: Any, *position: Any) -> Expr:
+            terms = [part(self.steps - r, *position) for part in (head, before) if part is not None]
             return sum(terms[1:], terms[0]) if terms else zero
 
         last = map_stage(
             (1, *state.shape[1:]),
-            lambda _, *rest: zero if head is None else head(self.steps, *rest),
+            lambda _, *position: zero if head is None else head(self.steps, *position),
             name=f"{state.op.name}_last",
         )
         self._state(last, map_stage(state.shape, body, name=f"{state.op.name}_before"), state)
@@ -194,14 +197,15 @@ class _Backwards:
         If each reads a window of its own, it is what each adds.
         """
         moves = self.step.windows[i].dimension is not None
+        # A sum over all steps is carried wide; what each step adds on its own is not summed here.
         dtype = str(at_steps.dtype) if moves else wide(at_steps.dtype)
         # The loop variables that te.scan makes are int32, whatever the extents are.
         shape = [self.steps + 1, *(extent.astype("int32") for extent in at_steps.shape[1:])]
         state = te.placeholder(shape, dtype, name=f"{at_steps.op.name}_sum")
 
-        def body(r: Any, *rest: Any) -> Expr:
-            value = at_steps(self.steps - r, *rest).astype(dtype)
-            return value if moves else state(r - 1, *rest) + value
+        def body(r: Any, *position: Any) -> Expr:
+            value = at_steps(self.steps - r, *position).astype(dtype)
+            return value if moves else state(r - 1, *position) + value
 
         zeros = map_stage(
             (1, *shape[1:]), lambda *_: tirx.const(0, dtype), name=f"{at_steps.op.name}_none"

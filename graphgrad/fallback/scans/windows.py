@@ -44,11 +44,11 @@ class Window:
     extent: int = 0
 
     def part(self) -> te.Tensor:
-        """Return the part, as a stage in terms of the time; zero outside the tensor."""
+        """The part, as a stage in terms of the time; zero outside the tensor."""
 
         def body(*position: Any) -> Expr:
-            place, conditions = self._place(position, self.time.var)
-            value = self.tensor(*place)
+            indices, conditions = self._place(position, self.time.var)
+            value = self.tensor(*indices)
             zero = tirx.const(0, str(self.tensor.dtype))
             return tirx.if_then_else(tirx.all(*conditions), value, zero) if conditions else value
 
@@ -67,10 +67,10 @@ class Window:
         loops = element_axes(self._shape(), "p")
         position = [loop.var for loop in loops]
         time = self.time.low + self.time.extent - back.var
-        place, conditions = self._place(position, time)
+        indices, conditions = self._place(position, time)
         term = Guarded((), widened(rows(back.var, *position)))
         return Contribution(
-            self.tensor, [back, *loops], place, [term], conditions, str(rows.op.name)
+            self.tensor, [back, *loops], indices, [term], conditions, str(rows.op.name)
         )
 
     def _shape(self) -> list[Expr]:
@@ -80,19 +80,20 @@ class Window:
         return shape
 
     def _place(self, position: Sequence[Expr], time: Expr) -> tuple[list[Expr], list[Expr]]:
-        """Return where the tensor has an element of the part, and conditions that it has it."""
+        """Where the tensor has an element of the part, and conditions that it has it."""
         if self.dimension is None:
             return list(position), []
         start = self.stride * time + self.first
-        place = position[self.dimension] + start
+        index = position[self.dimension] + start
         bound = self.tensor.shape[self.dimension]
         ends = [self.time.low, self.time.low + self.time.extent - 1]
+        # The window moves evenly, so that it is inside at all times if it is at the first and last.
         starts = [self.stride * int(tvm.sym.Analyzer().simplify(end)) + self.first for end in ends]
         inside = min(starts) >= 0 and max(starts) + self.extent <= int(bound)
-        return _with(position, self.dimension, place), [] if inside else [place >= 0, place < bound]
+        return _with(position, self.dimension, index), [] if inside else [index >= 0, index < bound]
 
     def read(self, part: te.Tensor, indices: Sequence[Expr]) -> Expr:
-        """Return a load of the part for a load of the tensor."""
+        """A load of the part for a load of the tensor."""
         if self.dimension is None:
             return part(*indices)
         index = indices[self.dimension] - (self.stride * self.time.var + self.first)
@@ -100,7 +101,7 @@ class Window:
 
 
 def window(tensor: te.Tensor, stages: Sequence[Operation], time: Axis) -> Window:
-    """Return the smallest window of a tensor that stages read.
+    """The smallest window of a tensor that stages read.
 
     Parameters
     ----------
@@ -113,17 +114,18 @@ def window(tensor: te.Tensor, stages: Sequence[Operation], time: Axis) -> Window
     reads = [read for op in stages for read in _reads(op, tensor)]
     for dimension, bound in enumerate(tensor.shape):
         moves = [_moving(indices[dimension], axes, time) for indices, axes in reads]
-        found = [move for move in moves if move is not None]
-        if not found or len(found) < len(moves) or len({stride for stride, _, _ in found}) > 1:
+        known = [move for move in moves if move is not None]
+        if not known or len(known) < len(moves) or len({stride for stride, _, _ in known}) > 1:
             continue
-        first, last = min(low for _, low, _ in found), max(high for _, _, high in found)
+        first, last = min(low for _, low, _ in known), max(high for _, _, high in known)
+        # A window as large as the dimension saves nothing.
         if last - first + 1 < (integer_value(bound) or 0):
-            return Window(tensor, time, dimension, found[0][0], first, last - first + 1)
+            return Window(tensor, time, dimension, known[0][0], first, last - first + 1)
     return Window(tensor, time)
 
 
 def _reads(op: Operation, tensor: te.Tensor) -> list[tuple[list[Expr], list[Axis]]]:
-    """Return the indices at which a stage reads a tensor, and its loops."""
+    """The indices at which a stage reads a tensor, and its loops."""
     if not isinstance(op, te.ComputeOp) and not scatters_of(op):
         return []
     stage = stage_of(op)
@@ -135,7 +137,7 @@ def _reads(op: Operation, tensor: te.Tensor) -> list[tuple[list[Expr], list[Axis
 
 
 def _moving(index: Expr, axes: Sequence[Axis], time: Axis) -> tuple[int, int, int] | None:
-    """Return how much an index grows with the time, and its bounds at time 0; None if unknown."""
+    """How much an index grows with the time, and its bounds at time 0; None if unknown."""
     nodes = postorder(index)
     if any(is_load(node) for node in nodes):
         return None
@@ -150,11 +152,12 @@ def _moving(index: Expr, axes: Sequence[Axis], time: Axis) -> tuple[int, int, in
         if integer_value(axis.low) is not None and integer_value(axis.extent) is not None:
             analyzer.bind(axis.var, tvm.ir.Range.from_min_extent(axis.low, axis.extent))
     bound = analyzer.const_int_bound(linear[1])
+    # Of what TVM does not know, the bounds are those of int64.
     if bound.min_value < -_UNBOUNDED_EXTENT or bound.max_value > _UNBOUNDED_EXTENT:
         return None
     return stride, int(bound.min_value), int(bound.max_value)
 
 
 def _with(indices: Sequence[Expr], dimension: int, index: Expr) -> list[Expr]:
-    """Return indices with one of them changed."""
+    """Indices with one of them changed."""
     return [*indices[:dimension], index, *indices[dimension + 1 :]]
