@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent))
 from tests.fallback.topi_cases import CATEGORIES, REASONS, Case
 
 _FORMS = {
-    Kind.PHASE: "phases",
+    Kind.RESIDUE_CLASS: "residue classes",
     Kind.CONTRACTION: "contraction",
     Kind.REDUCE: "gather",
     Kind.SCATTER: "scatter",
@@ -105,7 +105,7 @@ def section(records: dict[str, Any]) -> str:
 
 The calls are those of `tests/fallback/topi_cases`, which `tests/fallback/test_topi.py` checks. The
 gradient of each float argument is a *map* (one element from one), a *gather* (a sum over what read
-the element), a *contraction* (a sum of products, in the form that schedules know), *phases*
+the element), a *contraction* (a sum of products, in the form schedules know), *residue classes*
 (contractions by residues of a stride), a *scatter* (added up where the forward pass read), a *scan*
 (a loop over time) or *zero*.
 

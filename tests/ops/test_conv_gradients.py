@@ -163,7 +163,7 @@ def stages(output):
 
 def products(output):
     """Return how many products the sums of an expression have."""
-    sums = [op for op in stages(output) if op.reduce_axis or kind_of(op) is Kind.PHASE]
+    sums = [op for op in stages(output) if op.reduce_axis or kind_of(op) is Kind.RESIDUE_CLASS]
     loops = [[*op.axis, *op.reduce_axis] for op in sums]
     return sum(prod(int(axis.dom.extent) for axis in axes) for axes in loops)
 
@@ -203,7 +203,7 @@ def test_phases_share_one_border():
     _, of_data, _ = expressions((2, 8, 7, 7), (16, 8, 5, 5), of, LAST[2])
     names = [op.name for op in stages(of_data)]
     assert names.count("padded") == 1
-    assert sum(kind_of(op) is Kind.PHASE for op in stages(of_data)) == 4
+    assert sum(kind_of(op) is Kind.RESIDUE_CLASS for op in stages(of_data)) == 4
 
 
 def test_a_large_stride_is_one_sum():

@@ -2,8 +2,8 @@
 
 The graph of one step becomes a function of its own, whose body is then the body of a loop. So each
 stage of a step stays a block, in a scope that holds the buffers of the step: a schedule can find
-and transform it there. Each state is kept for all times if somebody reads them, in a ring of a few
-rows (see `rings`) if not.
+and transform it there. Each state is kept for all times if somebody reads them, in a circular
+buffer of a few rows (see `circular_buffers`) if not.
 """
 
 from __future__ import annotations
@@ -51,26 +51,26 @@ def lower_scans(tensors: Sequence[te.Tensor], lowerable: Lowerable) -> list[te.T
         A stage inside a scan cannot be computed one time at a time; the error names it.
     """
     table: dict[Key, te.Tensor] = {}
-    rings: dict[Key, te.Tensor] = {}
+    circulars: dict[Key, te.Tensor] = {}
     order = operations(*tensors)
     at_the_end = states_read_at_end(order, tensors)
     for op in order:
         if isinstance(op, te.ScanOp):
             lowered, circular = _lowered(op, lowerable, at_the_end)
         else:
-            lowered, circular = read_circular_buffers(op, rings), set()
+            lowered, circular = read_circular_buffers(op, circulars), set()
         stage = replace_inputs(lowered, table)
         for tensor, result in zip(outputs_of(op), outputs_of(stage), strict=True):
-            # A row of a ring is at another place: readers are rewritten by `read_circular_buffers`.
+            # Its rows are at other places: readers are rewritten.
             if tensor_key(tensor) in circular:
-                rings[tensor_key(tensor)] = result
+                circulars[tensor_key(tensor)] = result
             elif stage is not op:
                 table[tensor_key(tensor)] = result
     return [table.get(tensor_key(tensor), tensor) for tensor in tensors]
 
 
 def _lowered(op: Any, lowerable: Lowerable, at_the_end: set[Key]) -> tuple[Operation, set[Key]]:
-    """An extern stage that computes the states of a scan, and those of them that are rings.
+    """An extern stage that computes the states of a scan, and which of them are circular buffers.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ class _State:
         What the function of a step reads as the state.
     buffer : Buffer
     rows : Expr or None
-        How many rows the buffer has if it is a ring.
+        How many rows the buffer has if it is a circular buffer.
     """
 
     parameter: Any

@@ -1,4 +1,4 @@
-"""States of scans of which only the last rows are read: kept in a ring of few rows.
+"""States of scans of which only the last rows are read: kept in a circular buffer of few rows.
 
 A step that looks back `lag` rows needs no more than these and the row that it computes. If nobody
 else reads earlier ones, row t is kept at t mod (lag + 1), for however many times the scan runs.
@@ -20,12 +20,12 @@ from .restage import stage_of
 
 
 def circular_rows(op: Any) -> Expr:
-    """How many rows a state of a scan has if it is a ring."""
+    """How many rows a state of a scan has if it is a circular buffer."""
     return op.init[0].shape[0] + 1
 
 
 def states_read_at_end(order: Sequence[Operation], results: Sequence[te.Tensor]) -> set[Key]:
-    """The states of scans of which only rows that a ring still has at the end are read.
+    """The states of scans of which only rows that a circular buffer still has at the end are read.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def states_read_at_end(order: Sequence[Operation], results: Sequence[te.Tensor])
 
 
 def reads_recent_rows(stages: Sequence[Operation], state: te.Tensor, op: Any, time: Axis) -> bool:
-    """Whether the stages of a step read only the rows of a state that a ring has.
+    """Whether the stages of a step read only the rows of a state that a circular buffer has.
 
     Parameters
     ----------
@@ -105,34 +105,34 @@ def reads_rows(
 
 
 def circular_row(row: Expr, rows: Expr) -> Expr:
-    """Where a ring has a row."""
+    """Where a circular buffer has a row."""
     return tirx.floormod(row, rows.astype(str(row.ty)))
 
 
-def read_circular_buffers(op: Operation, rings: Mapping[Key, te.Tensor]) -> Operation:
+def read_circular_buffers(op: Operation, circulars: Mapping[Key, te.Tensor]) -> Operation:
     """A stage that reads states where they are kept.
 
     Parameters
     ----------
     op : Operation
-    rings : mapping
-        From states to the rings that have their last rows.
+    circulars : mapping
+        From states to the circular buffers that have their last rows.
     """
-    if not any(tensor_key(tensor) in rings for tensor in sources(op)):
+    if not any(tensor_key(tensor) in circulars for tensor in sources(op)):
         return op
 
     def change(node: Expr) -> Expr:
-        ring = rings.get(tensor_key(loaded(node)[0])) if is_load(node) else None
-        if ring is None:
+        circular = circulars.get(tensor_key(loaded(node)[0])) if is_load(node) else None
+        if circular is None:
             return node
         row, *others = loaded(node)[1]
-        return ring(circular_row(row, ring.shape[0]), *others)
+        return circular(circular_row(row, circular.shape[0]), *others)
 
     return map_expressions(op, lambda root: transformed(root, change))
 
 
 def _is_short(op: Any) -> bool:
-    """Whether a ring has no fewer rows than the states."""
+    """Whether a circular buffer has no fewer rows than the states."""
     spare = tvm.sym.Analyzer().simplify(op.update[0].shape[0] - circular_rows(op))
     rows = integer_value(spare)
     return rows is not None and rows <= 0
