@@ -12,6 +12,8 @@ from tvm.relax.frontend.onnx import from_onnx
 from tvm.relax.training import SetupTrainer, Trainer, loss, optimizer
 from workload import LEARNING_RATE, MOMENTUM, Workload
 
+from graphgrad import target
+
 INCLUDES = (
     "SetupTrainer (DecomposeOpsForTraining, Gradient, MomentumSGD) and Trainer.update: forward, "
     "loss, backward, statistics in one function, the optimizer in another; default pipeline for "
@@ -84,5 +86,4 @@ def split(names: list[str]) -> tuple[list[str], list[str]]:
 
 def host_target(threads: int) -> tvm.target.Target:
     """Return this host as a target: a bare ``"llvm"`` would be a generic processor."""
-    processor = tvm.get_global_func("target.llvm_get_system_cpu")()
-    return tvm.target.Target({"kind": "llvm", "mcpu": str(processor), "num-cores": threads})
+    return target({"kind": "llvm", "num-cores": threads})

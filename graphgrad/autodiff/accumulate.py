@@ -65,7 +65,7 @@ class Accumulators:
         )
 
     def donations(self, params: Sequence[Any], first: int) -> list[list[int]]:
-        """Return the pairs (parameter, flat output) by which accumulators may be overwritten.
+        """The pairs (parameter, flat output) by which accumulators may be overwritten.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class Accumulators:
         return pairs
 
     def donated(self, mod: tvm.IRModule, name: str, first: int) -> tvm.IRModule:
-        """Return the module whose function `name` may be lowered to overwrite the accumulators."""
+        """The module whose function `name` may be lowered to overwrite the accumulators."""
         if self._of:
             mod[name] = mod[name].with_attr(DONATED, self.donations(mod[name].params, first))
         return mod
@@ -96,7 +96,7 @@ class Accumulators:
 
 
 def _requests(targets: Sequence[Any], grad_req: GradReq) -> list[str]:
-    """Return the request of each target."""
+    """The request of each target."""
     names = [target.name for target in targets]
     if isinstance(grad_req, str):
         requests = [grad_req] * len(names)
@@ -123,7 +123,7 @@ def _requests(targets: Sequence[Any], grad_req: GradReq) -> list[str]:
 
 
 def leaves(ty: Any) -> int:
-    """Return how many tensors a value of a type consists of."""
+    """How many tensors a value of a type consists of."""
     return sum(map(leaves, ty.fields)) if isinstance(ty, relax.TupleType) else 1
 
 

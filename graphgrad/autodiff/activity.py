@@ -62,7 +62,7 @@ def check_target(var: Any) -> None:
 
 
 def select(program: Program, wrt: Wrt) -> list[Any]:
-    """Return the variables of a program that `wrt` names.
+    """The variables of a program that `wrt` names.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def _can_depend(ty: Any) -> bool:
 
 
 def op_name(value: Any) -> str:
-    """Return the name under which a binding's value is looked up and reported."""
+    """The name under which a binding's value is looked up and reported."""
     if isinstance(value, relax.If):
         return "relax.If"
     operator = value.op
@@ -216,7 +216,7 @@ def survey(program: Program, wrt: Iterable[Any]) -> Activity:
 
 
 def _rule(program: Program, var: Any, value: Any) -> Rule:
-    """Return the rule of an active binding: a registered one, else one that is derived.
+    """The rule of an active binding: a registered one, else one that is derived.
 
     Raises
     ------
@@ -238,7 +238,7 @@ def _rule(program: Program, var: Any, value: Any) -> Rule:
 
 
 def _registered(value: Any, hand: bool = True) -> Rule | None:
-    """Return the registered rule for a binding's value: for what it calls, else for its op."""
+    """The registered rule for a binding's value: for what it calls, else for its op."""
     if not isinstance(value, relax.Call):
         return None
     name = callee(value)
@@ -255,7 +255,7 @@ def _is_own_kernel(call: Any) -> bool:
 
 
 def _rule_of_branches(program: Program, value: relax.If) -> Rule:
-    """Return the rule of an If, once the ops in its branches are known to have gradients.
+    """The rule of an If, once the ops in its branches are known to have gradients.
 
     The sweep knows what to do with it, so it has no function.
     """
@@ -291,7 +291,7 @@ def _varied(program: Program, varied: set[Any]) -> set[Any]:
 
 
 def place(var: Any, value: Any) -> str:
-    """Return where a binding comes from: the name of its ONNX node, else of its variable."""
+    """Where a binding comes from: the name of its ONNX node, else of its variable."""
     return read(value.span).node or str(var.name)
 
 

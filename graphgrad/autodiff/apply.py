@@ -30,7 +30,7 @@ def apply_rule(
     cotangent: Cotangent,
     wanted: Sequence[bool],
 ) -> list[Cotangent]:
-    """Return the cotangents of the data of a call (see `ir.calls.data_of`).
+    """The cotangents of the data of a call (see `ir.calls.data_of`).
 
     Parameters
     ----------
@@ -90,21 +90,21 @@ def _answer(
 
 
 def _product(ct: Tensor, partial: Any, singular: bool) -> Tensor:
-    """Return ct · partial; where singular, 0 · ∞ and 0 · NaN are 0."""
+    """ct · partial; where singular, 0 · ∞ and 0 · NaN are 0."""
     if not singular or ct.fill is not None or not isinstance(partial, Tensor):
         return ct * partial
     return op.masked_product(ct, partial)
 
 
 def _type_only(value: Any) -> Any:
-    """Return a tensor that has a type but no value: a linear rule must not read its inputs."""
+    """A tensor that has a type but no value: a linear rule must not read its inputs."""
     if isinstance(value, list):
         return [_type_only(item) for item in value]
     return Tensor(value.emitter, None, ty=value.ty) if isinstance(value, Tensor) else value
 
 
 def _fill_missing(cotangent: Cotangent, outputs: list[Any]) -> list[Tensor | None]:
-    """Return one cotangent per output: zeros where none arrived, None where there can be none."""
+    """One cotangent per output: zeros where none arrived, None where there can be none."""
     given = cotangent if isinstance(cotangent, list) else [cotangent]
     given = given + [None] * (len(outputs) - len(given))
     return [
@@ -119,7 +119,7 @@ def _zero(output: Any) -> Tensor | None:
 
 
 def _fit_result(rule: Rule, emitter: Emitter, index: int, result: Any, primal: Any) -> Cotangent:
-    """Return a rule's result in the shape and dtype of the input that it belongs to."""
+    """A rule's result in the shape and dtype of the input that it belongs to."""
     if result is None:
         return None
     if isinstance(primal, list):

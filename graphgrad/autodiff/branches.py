@@ -16,7 +16,7 @@ from ..tvm_fixes.hooks import begin_block, end_block
 
 
 def branch_programs(program: Program, value: relax.If) -> list[Program]:
-    """Return both branches of an If as programs; what they read from outside are their parameters.
+    """Both branches of an If as programs; what they read from outside are their parameters.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ def _bound(binding: Any) -> Any:
 
 
 def emit_branch(emitter: Emitter, program: Program, environment: Any, sweep: Any) -> Any:
-    """Return a branch as a sequence of its own: the bindings of a program, and what follows them.
+    """A branch as a sequence of its own: the bindings of a program, and what follows them.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def emit_branch(emitter: Emitter, program: Program, environment: Any, sweep: Any
 
 
 def materialized(cotangent: Any) -> Any:
-    """Return a cotangent whose parts are emitted: not to be first in one branch, unseen outside."""
+    """A cotangent whose parts are emitted: not to be first in one branch, unseen outside."""
     if isinstance(cotangent, list):
         return [materialized(part) for part in cotangent]
     if cotangent is None:

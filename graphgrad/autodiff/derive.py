@@ -34,7 +34,7 @@ KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
 
 def derive_rule(call: Any, kernels: dict[Any, tirx.PrimFunc]) -> Rule:
-    """Return a rule for a call that no registered one is for.
+    """A rule for a call that no registered one is for.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ def derive_rule(call: Any, kernels: dict[Any, tirx.PrimFunc]) -> Rule:
 
 
 def _unknown(call: Any) -> str:
-    """Return why nothing can be derived for a call."""
+    """Why nothing can be derived for a call."""
     if isinstance(call.op, relax.Var):
         return "the function that is called is not known"
     if name := callee(call):
@@ -71,7 +71,7 @@ def _unknown(call: Any) -> str:
 
 
 def _legalization_rule(call: Any, legalize: Callable[[Any, Any], Any]) -> Rule:
-    """Return a rule that writes a call out as what it is lowered to."""
+    """A rule that writes a call out as what it is lowered to."""
 
     def composite(*inputs: Any) -> Any:
         emitter = next(_tensors(inputs)).emitter
@@ -123,7 +123,7 @@ class _KernelReplacement:
         self._further = further
 
     def __call__(self, *inputs: Any) -> Any:
-        """Return the results of the call."""
+        """The results of the call."""
         types = result_types(self._result)
 
         def size(number: int, axis: int | None) -> Any:
@@ -141,7 +141,7 @@ class _KernelReplacement:
 
 
 def _in_place_rule(call: Any, func: tirx.PrimFunc) -> Rule:
-    """Return a rule that writes a kernel out as one that leaves its arguments as they are.
+    """A rule that writes a kernel out as one that leaves its arguments as they are.
 
     A gradient reads what they held, so nothing may overwrite them before.
     """
@@ -152,7 +152,7 @@ def _in_place_rule(call: Any, func: tirx.PrimFunc) -> Rule:
 
 
 def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:
-    """Return a rule for a call of a kernel; it may first be written out as one that saves more."""
+    """A rule for a call of a kernel; it may first be written out as one that saves more."""
     saving = saving_kernel(func, len(data_of(call)), len(result_types(call.ty_args[0])))
     if saving is None:
         return _gradient_rule(call, func)
@@ -162,7 +162,7 @@ def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:
 
 
 def _gradient_rule(call: Any, func: tirx.PrimFunc) -> Rule:
-    """Return a rule that calls the gradient kernels of a kernel."""
+    """A rule that calls the gradient kernels of a kernel."""
     name = call.args[0].name_hint
     count = len(result_types(call.ty_args[0]))
     saved = range(max(count - saved_output_count(func), 0), count)
@@ -204,7 +204,7 @@ def _is_zero(cotangent: Tensor | None) -> bool:
 
 
 def _match_primal_shape(cotangent: Tensor, primal: Tensor) -> Tensor:
-    """Return a cotangent in its primal's shape, where only a run can tell that it has that."""
+    """A cotangent in its primal's shape, where only a run can tell that it has that."""
     if same_shape(cotangent.shape, primal.shape):
         return cotangent
     emitter = cotangent.emitter

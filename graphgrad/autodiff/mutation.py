@@ -179,7 +179,7 @@ class Mutations:
                 yield name, ", as a result"
 
     def _carriers(self) -> set[Any]:
-        """Return the variables through which values with derivatives reach the results."""
+        """The variables through which values with derivatives reach the results."""
         carriers = {v for v in variables_in(self.program.result) if has_cotangent(v.ty)}
         for var, value in reversed(self.program.bindings):
             if var in carriers and not stops_derivatives(value):
@@ -187,7 +187,7 @@ class Mutations:
         return carriers
 
     def _depends(self, write: Use, activity: Activity) -> bool:
-        """Return whether what a call writes, or what it is written to, depends on what varies."""
+        """Whether what a call writes, or what it is written to, depends on what varies."""
         region = self.aliases.region(write.leaf)
         read = [use for use in self.aliases.uses if use.binding.same_as(write.binding)]
         named = [name for use in read for name in variables_in(use.value)]
@@ -225,7 +225,7 @@ class Reads:
         self._seen: set[Any] = set()
 
     def of(self, cotangents: Any) -> list[Any]:
-        """Return the program's variables that new cotangents read, themselves or through others.
+        """The program's variables that new cotangents read, themselves or through others.
 
         What was emitted for earlier cotangents, and found then, is left out.
         """

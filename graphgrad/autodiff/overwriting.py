@@ -56,7 +56,7 @@ def overwriting(program: Program, active: Container[Any]) -> Iterator[tuple[Any,
 
 
 def _places(program: Program) -> dict[Any, set[Any]]:
-    """Return the variables in whose memory each variable may be that has no memory of its own."""
+    """The variables in whose memory each variable may be that has no memory of its own."""
     places: dict[Any, set[Any]] = {}
     for var, value in program.bindings:
         if not isinstance(value, relax.Call):

@@ -31,7 +31,7 @@ from .written_out import written_out
 
 
 def add(a: Cotangent, b: Cotangent) -> Cotangent:
-    """Return the sum of two cotangents; None is zero."""
+    """The sum of two cotangents; None is zero."""
     if a is None:
         return b
     if b is None:
@@ -244,7 +244,7 @@ class _Sweep:
                 self.send(source, result)
 
     def result(self, var: Any) -> Any:
-        """Return a variable's cotangent, zeros where none arrived; a tuple where it is one."""
+        """A variable's cotangent, zeros where none arrived; a tuple where it is one."""
         return self._whole(self.cotangents.get(var), var.ty)
 
     def _whole(self, cotangent: Cotangent, ty: Any) -> Any:
@@ -257,7 +257,7 @@ class _Sweep:
 
 
 def _span(value: Any, rule: Rule) -> Any:
-    """Return the span of a gradient; graphgrad's rules for what a call was written out as count as
+    """The span of a gradient; graphgrad's rules for what a call was written out as count as
     those who wrote it out.
     """
     origin = read(value.span).origin if rule.origin == "hand" else None

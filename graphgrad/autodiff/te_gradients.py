@@ -20,7 +20,7 @@ _PREFIX = "tvm.relax.te_grad._register."
 
 
 def te_gradient_rule(value: Any) -> Rule | None:
-    """Return the rule that a value names; None if it is no ``call_tir_with_grad``.
+    """The rule that a value names; None if it is no ``call_tir_with_grad``.
 
     Raises
     ------
@@ -60,5 +60,5 @@ def _zero(output: Tensor) -> Tensor:
 
 
 def _of_float(value: Any, gradient: Any) -> Any:
-    """Return the gradient for an argument; TVM's functions give integers a gradient too."""
+    """The gradient for an argument; TVM's functions give integers a gradient too."""
     return gradient if isinstance(value, Tensor) and is_float(value.dtype) else None

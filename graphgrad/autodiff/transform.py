@@ -24,7 +24,7 @@ def Gradient(
     target_index: int = 0,
     rules: str = "auto",
 ) -> tvm.ir.transform.Pass:
-    """Return a drop-in for ``relax.transform.Gradient``.
+    """A drop-in for ``relax.transform.Gradient``.
 
     It adds ``<func_name>_adjoint(*params) -> (original result, gradients)`` to a module: the
     gradients of one scalar result, by graphgrad's rules. In it, ``call_tir_with_grad`` become

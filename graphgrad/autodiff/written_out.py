@@ -61,7 +61,7 @@ _WRITTEN_OUT: Memo[_CachedForm] = Memo()
 
 
 def written_out(rule: Rule, var: Any, call: Any) -> WrittenOut:
-    """Return a call's composite form.
+    """A call's composite form.
 
     Calls of an op that differ in nothing but their variables are written out once, if the form is
     derived. Those of kernels that are called by one name are compared by what they compute, which
@@ -126,7 +126,7 @@ def _structure(var: Any, call: Any, sources: list[Any]) -> list[Any]:
 
 
 def _rename_form(form: WrittenOut, renamed: dict[Any, Any], var: Any, span: Any) -> WrittenOut:
-    """Return a form with other variables, in the place of another call."""
+    """A form with other variables, in the place of another call."""
     rename = (tvm.ir.Var, lambda known: renamed.get(known, known))
     bindings: list[tuple[Any, Any]] = []
     for bound, value in form.bindings:

@@ -51,7 +51,7 @@ DEFAULT = Tolerances()
 
 
 def precision_of(arrays: Sequence[np.ndarray]) -> Precision:
-    """Return how a function of some arrays is judged, by the dtypes of those that are floats."""
+    """How a function of some arrays is judged, by the dtypes of those that are floats."""
     dtypes = {str(array.dtype) for array in arrays if is_float(str(array.dtype))}
     if dtypes & {"float16", "bfloat16"}:
         return HALF
@@ -59,12 +59,12 @@ def precision_of(arrays: Sequence[np.ndarray]) -> Precision:
 
 
 def float_positions(arrays: Sequence[np.ndarray]) -> list[int]:
-    """Return which arrays are of floats."""
+    """Which arrays are of floats."""
     return [k for k, array in enumerate(arrays) if is_float(str(array.dtype))]
 
 
 def draw_cotangents(outputs: Arrays, generator: np.random.Generator) -> Arrays:
-    """Return random cotangents; zero where an output is not finite, as behind a mask of −∞."""
+    """Random cotangents; zero where an output is not finite, as behind a mask of −∞."""
     return [
         np.where(np.isfinite(out), generator.uniform(-1, 1, out.shape), 0.0).astype(out.dtype)
         for out in outputs
@@ -211,7 +211,7 @@ class Comparison:
         return judge(line, derivative, scale, self._precision, rtol, atol)
 
     def _line(self, position: int, direction: np.ndarray) -> Line:
-        """Return the weighted function on the line through the point."""
+        """The weighted function on the line through the point."""
         x = self._inputs[position]
 
         def line(t: float) -> tuple[float, float]:

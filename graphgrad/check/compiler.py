@@ -38,7 +38,7 @@ class Compiled:
     note: str = ""
 
     def point(self, arrays: Arrays) -> Arrays:
-        """Return values of the original function in the dtypes that this one takes."""
+        """Values of the original function in the dtypes that this one takes."""
         return [promote_array(array) for array in arrays] if self.promoted else arrays
 
 
@@ -80,7 +80,7 @@ class PartCompiler:
         self._compiled: dict[Any, Compiled] = {}
 
     def __getitem__(self, index: int) -> Compiled:
-        """Return a part, compiled together with some of those that follow it."""
+        """A part, compiled together with some of those that follow it."""
         if self._keys[index] not in self._compiled:
             waiting: dict[Any, Part] = {}
             for key, part in zip(self._keys[index:], self._parts[index:], strict=True):
@@ -116,7 +116,7 @@ def _key(part: Part) -> Any:
 def _differentiated(
     mod: tvm.IRModule, positions: Mapping[str, Sequence[int]], order: int
 ) -> tvm.IRModule:
-    """Return some functions of a module with their gradients, each by the positions given for it.
+    """Some functions of a module with their gradients, each by the positions given for it.
 
     They are added to one module one after another, so that no two kernels get the same name.
     """

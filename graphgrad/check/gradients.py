@@ -130,7 +130,7 @@ def _check_choices(order: int, modes: Sequence[str]) -> None:
 
 
 def _tensor_expressions(subject: Any, inputs: Any) -> tuple[Expressions | None, Any]:
-    """Return tensor expressions, and arrays for them; None if the subject is something else."""
+    """Tensor expressions, and arrays for them; None if the subject is something else."""
     if is_tensors(subject) and is_tensors(inputs):
         return expressions_of(subject, inputs), None
     if isinstance(subject, tuple) and len(subject) == 2 and all(map(is_tensors, subject)):
@@ -226,16 +226,16 @@ class _Pair:
         self._backward = backward
 
     def run(self, *inputs: np.ndarray) -> Arrays:
-        """Return the float outputs."""
+        """The float outputs."""
         return [output for output in self._outputs(list(inputs)) if is_float(str(output.dtype))]
 
     def gradients(self, inputs: Arrays, cotangents: Arrays) -> Arrays:
-        """Return the gradients that are not None."""
+        """The gradients that are not None."""
         answer = self._answer(inputs, cotangents)
         return [np.asarray(gradient) for gradient in answer if gradient is not None]
 
     def positions(self, inputs: Arrays) -> list[int]:
-        """Return the inputs for which there is a gradient."""
+        """The inputs for which there is a gradient."""
         cotangents = [np.ones_like(output) for output in self.run(*inputs)]
         answer = self._answer(inputs, cotangents)
         positions = [k for k, gradient in enumerate(answer) if gradient is not None]

@@ -43,12 +43,12 @@ class Machine:
         return [array for array in self.call(name, inputs) if is_float(str(array.dtype))]
 
     def gradients(self, name: str, inputs: Arrays, cotangents: Arrays) -> Arrays:
-        """Return the gradients of a function for given cotangents of its float results."""
+        """The gradients of a function for given cotangents of its float results."""
         return flat(self._vm[f"{name}_vjp"](*map(to_tensor, [*inputs, *cotangents]))[1])
 
 
 def flat(value: Any) -> list[np.ndarray]:
-    """Return the arrays in a (nested) result of the virtual machine."""
+    """The arrays in a (nested) result of the virtual machine."""
     if isinstance(value, tvm.runtime.Tensor):
         return [value.numpy()]
     return [array for item in value for array in flat(item)]

@@ -59,7 +59,7 @@ class Part:
 
 
 def split(program: Program, activity: Activity, mod: tvm.IRModule) -> list[Part]:
-    """Return the parts of a program that a gradient passes through, in order.
+    """The parts of a program that a gradient passes through, in order.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ def _part(
 
 
 def values_function(program: Program, parts: list[Part], mod: tvm.IRModule) -> tuple[Any, list]:
-    """Return a module with a function of the values that parts take, and those variables."""
+    """A module with a function of the values that parts take, and those variables."""
     wanted = list(dict.fromkeys(source for part in parts for source in part.sources))
     params = [relax.Var(param.name, param.ty) for param in program.params]
     return _written(program, VALUES, params, wanted, mod), wanted

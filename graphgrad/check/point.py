@@ -31,10 +31,10 @@ class Functions(Protocol):
     """Functions by name, each with ``<name>_vjp`` beside it."""
 
     def run(self, name: str, inputs: Arrays) -> Arrays:
-        """Return the float results of a function."""
+        """The float results of a function."""
 
     def gradients(self, name: str, inputs: Arrays, cotangents: Arrays) -> Arrays:
-        """Return the gradients of a function for given cotangents of its float results."""
+        """The gradients of a function for given cotangents of its float results."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ def _of_machine(
 
 
 def _beside(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Return floats moved by a per cent or so, each by its own amount; zeros become positive."""
+    """Floats moved by a per cent or so, each by its own amount; zeros become positive."""
     if not is_float(str(array.dtype)):
         return array
     share, shift = generator.uniform(0.005, 0.02, (2, *array.shape))

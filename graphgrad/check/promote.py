@@ -41,7 +41,7 @@ _UNPROMOTABLE_CALLS = (
 
 
 def promote_to_float64(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[str]]:
-    """Return a module with float64 in the place of every lower float.
+    """A module with float64 in the place of every lower float.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def promote_to_float64(mod: tvm.IRModule) -> tuple[tvm.IRModule, list[str]]:
 
 
 def promote_model(model: Model) -> tuple[Model, list[str]]:
-    """Return a model with float64 in the place of every lower float.
+    """A model with float64 in the place of every lower float.
 
     Returns
     -------
@@ -86,7 +86,7 @@ def promote_model(model: Model) -> tuple[Model, list[str]]:
 
 
 def promote_array(array: np.ndarray) -> np.ndarray:
-    """Return an array of a lower float as float64, any other as it is."""
+    """An array of a lower float as float64, any other as it is."""
     return array.astype(_WIDE) if str(array.dtype) in LOW_FLOATS else array
 
 
@@ -95,7 +95,7 @@ def _promoted_dtype(dtype: str) -> str:
 
 
 def promote_type(ty: Any) -> Any:
-    """Return a type with float64 in the place of every lower float."""
+    """A type with float64 in the place of every lower float."""
     return tvm_ffi.structural_map(ty, (tvm.ir.PrimType, _promote_prim_type))
 
 
@@ -130,7 +130,7 @@ class _Promotion:
                 set_type(self._functions[var], kernel.ty)
 
     def module(self) -> tvm.IRModule:
-        """Return the promoted module."""
+        """The promoted module."""
         functions = {
             self._functions.get(var, var): self._kernels.get(var) or self._promoted(function)
             for var, function in self._mod.functions.items()
@@ -176,7 +176,7 @@ class _Promotion:
         return new
 
     def _expr(self, expr: Any) -> Any:
-        """Return the promoted form of anything but a call."""
+        """The promoted form of anything but a call."""
         if isinstance(expr, relax.Var):
             return self._values.get(expr, expr)
         if isinstance(expr, tvm.ir.GlobalVar):
@@ -243,7 +243,7 @@ class _Promotion:
         return self._cast(value, promote_type(call.ty))
 
     def _narrowed(self, argument: Any) -> Any:
-        """Return an argument in the dtype that the unpromoted call takes."""
+        """An argument in the dtype that the unpromoted call takes."""
         if isinstance(argument, relax.Tuple):
             return relax.Tuple([self._narrowed(field) for field in argument.fields])
         if not isinstance(argument, relax.Var):
@@ -251,7 +251,7 @@ class _Promotion:
         return self._cast(self._expr(argument), argument.ty)
 
     def _cast(self, value: Any, ty: Any) -> Any:
-        """Return a value with its tensors in the dtypes of a type."""
+        """A value with its tensors in the dtypes of a type."""
         if isinstance(ty, relax.TupleType):
             items = [
                 self._bound(relax.TupleGetItem(value, index), f"{value.name}.{index}")
@@ -272,7 +272,7 @@ class _Promotion:
 
 
 def _built_in_dtype(call: relax.Call) -> str | None:
-    """Return why a call cannot be made in float64 as it stands; None if it can."""
+    """Why a call cannot be made in float64 as it stands; None if it can."""
     if isinstance(call.op, relax.ExternFunc):
         return "a packed function has the dtypes that it was written for"
     if not isinstance(call.op, tvm.ir.Op):
@@ -285,7 +285,7 @@ def _built_in_dtype(call: relax.Call) -> str | None:
 
 
 def _promote_attributes(attributes: Any) -> Any:
-    """Return attributes with float64 for every value that names a lower float."""
+    """Attributes with float64 for every value that names a lower float."""
     if attributes is None:
         return None
     return change_attributes(attributes, lambda _, value: _promote_value(value))

@@ -35,7 +35,7 @@ _UNTYPED = "tvm.contrib.sort."
 
 
 def promote_kernel(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[str]]:
-    """Return a kernel with float64 in the place of every lower float.
+    """A kernel with float64 in the place of every lower float.
 
     A cast to a lower float becomes one to float64, a constant keeps its value. What a kernel
     computes is then what it means, without the rounding to its dtypes.
@@ -102,13 +102,13 @@ def _promoted_call(call: Any) -> Any:
 
 
 def _called(call: Any) -> str:
-    """Return the name of what a call calls: a function that it names, or an operator."""
+    """The name of what a call calls: a function that it names, or an operator."""
     first = call.args[0] if len(call.args) else None
     return str(first.value if isinstance(first, tvm.ir.StringImm) else getattr(call.op, "name", ""))
 
 
 def _has_built_in_dtype(call: Any) -> bool:
-    """Return whether a call might mean something else with wider numbers."""
+    """Whether a call might mean something else with wider numbers."""
     if getattr(call.op, "name", "") not in _TYPED or _called(call).startswith(_UNTYPED):
         return False
     parts = [call, *(part for part in call.args if not isinstance(part, tvm.ir.StringImm))]
@@ -116,7 +116,7 @@ def _has_built_in_dtype(call: Any) -> bool:
 
 
 def _was_rounded(value: float) -> bool:
-    """Return whether a constant has as many digits as fit into a float32, and no more."""
+    """Whether a constant has as many digits as fit into a float32, and no more."""
     if value == 0.0 or abs(value) > _EXTREME_MAGNITUDE or float(np.float32(value)) != value:
         return False
     mantissa = int(math.frexp(value)[0] * 2**24)

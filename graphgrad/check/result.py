@@ -60,7 +60,7 @@ class PartCheck:
         return "; ".join(texts)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the facts as a dictionary of plain values."""
+        """The facts as a dictionary of plain values."""
         return {
             "label": self.label,
             "op": self.op,

@@ -96,12 +96,12 @@ class RuleChecker:
         return self._machine.run(name, inputs)
 
     def gradients(self, index: int, inputs: Arrays, cotangents: Arrays) -> Arrays:
-        """Return the gradients of one case for given cotangents of its float outputs."""
+        """The gradients of one case for given cotangents of its float outputs."""
         return self._machine.gradients(f"case{index}", inputs, cotangents)
 
 
 def sample_module(op: str, sample: Sample, name: str, dtype: str = "float64") -> tvm.IRModule:
-    """Return a module with one function that makes the sample's call of an op."""
+    """A module with one function that makes the sample's call of an op."""
     symbols: dict[str, Any] = {}
     params: list[Any] = []
 

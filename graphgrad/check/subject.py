@@ -47,7 +47,7 @@ class Subject:
 
 
 def of_model(model: Model, inputs: Any, generator: np.random.Generator) -> Subject:
-    """Return a model with its parameters, at given inputs or at random ones.
+    """A model with its parameters, at given inputs or at random ones.
 
     It is differentiated with respect to its float inputs and the parameters that train.
 
@@ -74,7 +74,7 @@ def of_model(model: Model, inputs: Any, generator: np.random.Generator) -> Subje
 def of_function(
     mod: tvm.IRModule, name: str, inputs: Any, generator: np.random.Generator
 ) -> Subject:
-    """Return a Relax function at given inputs or at random ones.
+    """A Relax function at given inputs or at random ones.
 
     It is differentiated with respect to all float tensors that it takes.
 
@@ -115,7 +115,7 @@ def _named(inputs: Any, types: Mapping[str, Any], generator: np.random.Generator
 
 
 def _drawn(ty: Any, generator: np.random.Generator) -> np.ndarray:
-    """Return random values of a type: floats in (−1, 1), integers 0 and 1."""
+    """Random values of a type: floats in (−1, 1), integers 0 and 1."""
     if not isinstance(ty.shape, relax.ShapeExpr):
         raise ArgumentError(f"a value of type {ty} cannot be drawn: give inputs")
     shape = [int(d) if isinstance(d, tvm.tirx.IntImm) else _SYMBOLIC_EXTENT for d in ty.shape]
@@ -126,7 +126,7 @@ def _drawn(ty: Any, generator: np.random.Generator) -> np.ndarray:
 
 
 def as_arrays(inputs: Any) -> Arrays:
-    """Return the inputs of a numpy callable as a list of arrays.
+    """The inputs of a numpy callable as a list of arrays.
 
     Raises
     ------

@@ -63,7 +63,7 @@ class Expressions:
 
 
 def is_tensors(value: Any) -> bool:
-    """Return whether a value is a tensor of TE, or a list of some."""
+    """Whether a value is a tensor of TE, or a list of some."""
     if isinstance(value, te.Tensor):
         return True
     return (
@@ -74,7 +74,7 @@ def is_tensors(value: Any) -> bool:
 
 
 def expressions_of(outputs: Any, inputs: Any) -> Expressions:
-    """Return outputs as a function of inputs, which may be intermediate results.
+    """Outputs as a function of inputs, which may be intermediate results.
 
     Raises
     ------
@@ -110,7 +110,7 @@ def expressions_of(outputs: Any, inputs: Any) -> Expressions:
 def programs_of(
     subject: Expressions, name: str, order: int, backward: Backward | None = None
 ) -> dict[str, Program]:
-    """Return a function of the float outputs, its vjp, and the vjp of that with order 2."""
+    """A function of the float outputs, its vjp, and the vjp of that with order 2."""
     outputs = [tensor for tensor in subject.outputs if is_float(str(tensor.dtype))]
     parameters = subject.placeholders
     programs = {name: Program(parameters, outputs)}
@@ -164,7 +164,7 @@ def check_expressions(
 
 
 def _given(backward: Backward, subject: Expressions, heads: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """Return the gradients of a given backward pass."""
+    """The gradients of a given backward pass."""
     remaining = iter(heads)
     cotangents = [
         next(remaining) if is_float(str(tensor.dtype)) else None for tensor in subject.outputs
@@ -186,7 +186,7 @@ def _given(backward: Backward, subject: Expressions, heads: Sequence[te.Tensor])
 
 
 def _point(subject: Expressions, arrays: Any, generator: np.random.Generator) -> Arrays:
-    """Return a value for each placeholder: as given, or random."""
+    """A value for each placeholder: as given, or random."""
     placeholders = subject.placeholders
     given = _by_position(subject, arrays)
     extents: dict[str, int] = {}
@@ -234,7 +234,7 @@ def _fit(tensor: te.Tensor, array: np.ndarray, extents: dict[str, int]) -> None:
 def _drawn(
     tensor: te.Tensor, extents: Mapping[str, int], generator: np.random.Generator
 ) -> np.ndarray:
-    """Return random values: floats in (−1, 1), integers 0 and 1."""
+    """Random values: floats in (−1, 1), integers 0 and 1."""
     shape = []
     for extent in tensor.shape:
         if isinstance(extent, tvm.ir.Var):

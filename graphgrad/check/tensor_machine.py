@@ -66,11 +66,11 @@ class TensorMachine:
         self._module = _compiled({name: _function(each) for name, each in programs.items()})
 
     def point(self, arrays: Arrays) -> Arrays:
-        """Return values of the expressions' placeholders in the dtypes that these programs take."""
+        """Values of the expressions' placeholders in the dtypes that these programs take."""
         return [promote_array(array) for array in arrays] if self.promoted else arrays
 
     def run(self, name: str, inputs: Arrays) -> Arrays:
-        """Return the results of a program.
+        """The results of a program.
 
         Raises
         ------
@@ -91,11 +91,11 @@ class TensorMachine:
         return arrays
 
     def gradients(self, name: str, inputs: Arrays, cotangents: Arrays) -> Arrays:
-        """Return the gradients of a program for given cotangents of its results."""
+        """The gradients of a program for given cotangents of its results."""
         return self.run(f"{name}_vjp", [*inputs, *cotangents])
 
     def _unwritten(self, result: te.Tensor, extents: list[tuple[Any, Expr]]) -> tvm.runtime.Tensor:
-        """Return memory for a result in which every bit is set: a NaN that no arithmetic makes."""
+        """Memory for a result in which every bit is set: a NaN that no arithmetic makes."""
         analyzer = tvm.sym.Analyzer()
         shape = [int(analyzer.simplify(substituted(extent, extents))) for extent in result.shape]
         ty = tvm.ir.PrimType(str(result.dtype))

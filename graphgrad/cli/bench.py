@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _batch(model: Model, arguments: argparse.Namespace) -> tuple[Any, np.ndarray | None]:
-    """Return the inputs and targets to train on: the first of a file, or random ones."""
+    """The inputs and targets to train on: the first of a file, or random ones."""
     kind: TargetKind | None = None
     if arguments.loss not in model.outputs:
         known = LOSSES.get(arguments.loss)
@@ -87,14 +87,14 @@ def _drawn_batch(
 
 
 def _first_output(ty: Any) -> Any:
-    """Return the type of a model's first output."""
+    """The type of a model's first output."""
     while isinstance(ty, relax.TupleType):
         ty = ty.fields[0]
     return ty
 
 
 def _shape(name: str, ty: Any, batch: int, extents: dict[Any, int]) -> list[int]:
-    """Return the concrete shape of an input; note the extents of its symbolic dimensions."""
+    """The concrete shape of an input; note the extents of its symbolic dimensions."""
     shape = []
     for axis, extent in enumerate(type_shape(ty)):
         if isinstance(extent, int):
@@ -110,7 +110,7 @@ def _shape(name: str, ty: Any, batch: int, extents: dict[Any, int]) -> list[int]
 
 
 def _drawn(generator: np.random.Generator, shape: list[int], dtype: str) -> np.ndarray:
-    """Return random values: normal floats; integers 0 and 1, which are indices of most tables."""
+    """Random values: normal floats; integers 0 and 1, which are indices of most tables."""
     if is_float(dtype):
         return generator.standard_normal(shape).astype(np.dtype(dtype))
     return generator.integers(0, 2, shape).astype(dtype)

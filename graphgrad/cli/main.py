@@ -135,7 +135,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the whole command line."""
+    """The parser of the whole command line."""
     root = argparse.ArgumentParser(
         prog="graphgrad",
         description="Gradients and training of ONNX models on TVM.",
@@ -316,7 +316,7 @@ def _add_command(
 
 
 def _number(kind: Callable[[str], float], low: float, below: float, wanted: str) -> Callable:
-    """Return a reader of numbers from `low` up to, but without, `below`."""
+    """A reader of numbers from `low` up to, but without, `below`."""
 
     def read(text: str) -> float:
         try:

@@ -30,7 +30,7 @@ _WITHOUT_MOMENTUM: dict[str, type[Adam] | type[Adagrad]] = {
 
 
 def build_optimizer(settings: Settings) -> Optimizer:
-    """Return the optimizer that the settings describe.
+    """The optimizer that the settings describe.
 
     Raises
     ------
@@ -52,7 +52,7 @@ def build_optimizer(settings: Settings) -> Optimizer:
 
 
 def build_schedule(settings: Settings, steps: int, steps_per_epoch: int) -> Schedule:
-    """Return the schedule that the settings describe, for a run of so many steps."""
+    """The schedule that the settings describe, for a run of so many steps."""
     if settings.schedule == "constant":
         return constant(settings.lr)
     if settings.schedule == "one-cycle":

@@ -75,11 +75,11 @@ class OutputFolder:
         replace_file(self.history, text.encode())
 
     def read_settings(self) -> dict[str, Any]:
-        """Return the settings of the run that was interrupted here."""
+        """The settings of the run that was interrupted here."""
         return self._read()["settings"]
 
     def read_history(self, steps: int) -> History:
-        """Return the record of the first `steps` steps.
+        """The record of the first `steps` steps.
 
         Raises
         ------
@@ -107,7 +107,7 @@ class OutputFolder:
         return write_picture(self.picture, history.losses, accuracies)
 
     def written(self, drawn: bool) -> list[Path]:
-        """Return the results of a finished run, the picture only if it was drawn."""
+        """The results of a finished run, the picture only if it was drawn."""
         results = [self.trained, self.history, self.checkpoint]
         return [*results, self.picture] if drawn else results
 
@@ -149,7 +149,7 @@ def _to_json(history: History) -> dict[str, Any]:
 
 
 def epoch_to_json(epoch: Epoch) -> dict[str, Any]:
-    """Return an epoch's record as JSON can hold it."""
+    """An epoch's record as JSON can hold it."""
     held_out = {name: finite_or_none(value) for name, value in epoch.held_out.items()}
     return asdict(epoch) | {"loss": finite_or_none(epoch.loss), "held_out": held_out}
 

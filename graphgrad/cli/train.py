@@ -96,7 +96,7 @@ class Watcher(Observer):
         self._report.event("epoch", model=self._line.label, **epoch_to_json(epoch))
 
     def should_stop(self) -> bool:
-        """Return whether Ctrl-C was pressed."""
+        """Whether Ctrl-C was pressed."""
         return self._interrupted()
 
 
@@ -190,7 +190,7 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 
 def _given(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the settings that the command line names."""
+    """The settings that the command line names."""
     named = {setting.name: getattr(arguments, setting.name) for setting in fields(Settings)}
     given = {name: value for name, value in named.items() if value is not None}
     for path in given.keys() & {"model", "data"}:
@@ -262,7 +262,7 @@ def _plan(settings: Settings, dataset: Dataset) -> Plan:
 
 
 def _freeze_matching(model: Model, patterns: Sequence[str]) -> Model:
-    """Return the model with the weights frozen that the patterns match."""
+    """The model with the weights frozen that the patterns match."""
     for pattern in patterns:
         matched = [name for name in model.params if fnmatch.fnmatchcase(name, pattern)]
         if not matched:

@@ -15,7 +15,7 @@ FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 def dtype_name(dtype: Any) -> str:
-    """Return the name of a dtype of numpy, of TVM's types or of TVM's tensors."""
+    """The name of a dtype of numpy, of TVM's types or of TVM's tensors."""
     if isinstance(dtype, PrimType):
         return str(dtype.dtype)
     return str(dtype)

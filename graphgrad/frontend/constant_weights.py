@@ -120,7 +120,7 @@ def _held(
     producers: Mapping[str, onnx.NodeProto],
     tensors: Mapping[str, onnx.TensorProto],
 ) -> np.ndarray | None:
-    """Return the float array, of one axis or more, that a node holds; it takes no memory."""
+    """The float array, of one axis or more, that a node holds; it takes no memory."""
     value = attribute(node, "value", None)
     if node.op_type == "Constant":
         return numpy_helper.to_array(value) if is_float(value) and value.dims else None

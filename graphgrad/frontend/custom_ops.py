@@ -21,7 +21,7 @@ CustomOps = Mapping[tuple[str, str], Callable[..., Any]]
 
 
 def custom_converters(custom_ops: CustomOps | None) -> dict[tuple[str, str], Converter]:
-    """Return a converter for each function of the user's.
+    """A converter for each function of the user's.
 
     Raises
     ------
@@ -96,7 +96,7 @@ def _output(node: Node, function: Callable[..., Any], value: Any) -> Tensor:
 
 
 def _plain(value: Any) -> Any:
-    """Return an attribute as plain Python: text for bytes, arrays for tensors, lists."""
+    """An attribute as plain Python: text for bytes, arrays for tensors, lists."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, onnx.TensorProto):
@@ -107,6 +107,6 @@ def _plain(value: Any) -> Any:
 
 
 def _place(function: Callable[..., Any]) -> str:
-    """Return a function's name, file and line."""
+    """A function's name, file and line."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{name} ({location_of(function)})"

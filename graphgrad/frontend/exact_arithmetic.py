@@ -64,7 +64,7 @@ class ExactArithmetic:
             self._analyzer.bind(variable, tvm.ir.Range.from_min_extent(0, _MAX_DIMENSION))
 
     def binary(self, op_type: str, a: Any, b: Any) -> Any:
-        """Return the result of an ONNX operator of two operands of one dtype."""
+        """The result of an ONNX operator of two operands of one dtype."""
         if is_symbolic(a) or is_symbolic(b):
             if isinstance(a, Ratio | np.floating) or isinstance(b, Ratio | np.floating):
                 return self._ratio(op_type, as_ratio(a), as_ratio(b))
@@ -83,7 +83,7 @@ class ExactArithmetic:
         return _INTEGERS[op_type](a, b)
 
     def unary(self, op_type: str, x: Any) -> Any:
-        """Return the result of an ONNX operator of one operand."""
+        """The result of an ONNX operator of one operand."""
         if op_type == "Neg":
             return -x if not is_symbolic(x) else self.binary("Sub", _zero_like(x), x)
         if op_type == "Not":
@@ -98,7 +98,7 @@ class ExactArithmetic:
             return type(x)(_ROUNDINGS[op_type](x))
 
     def cast(self, x: Any, dtype: np.dtype) -> Any:
-        """Return an element in another dtype; a float loses its fraction in an integer one."""
+        """An element in another dtype; a float loses its fraction in an integer one."""
         if dtype.kind == "f":
             return Ratio(x, 1) if integral(x) is not None and is_symbolic(x) else _float(x, dtype)
         if dtype.kind == "b":
@@ -127,7 +127,7 @@ class ExactArithmetic:
         raise NotKnownError
 
     def _ratio(self, op_type: str, a: Ratio, b: Ratio) -> Any:
-        """Return the result for two ratios, over their common denominator."""
+        """The result for two ratios, over their common denominator."""
         left = self._symbolic("Mul", as_int64(a.numerator), b.denominator)
         right = self._symbolic("Mul", as_int64(b.numerator), a.denominator)
         denominator = a.denominator * b.denominator
@@ -149,7 +149,7 @@ class ExactArithmetic:
         return self._reduced(self._symbolic(op_type, left, right), denominator)
 
     def _factor(self, a: Any, b: Any) -> Fraction | None:
-        """Return the number that a is a multiple of b by, if there is one."""
+        """The number that a is a multiple of b by, if there is one."""
         samples = [self._sample(value) for value in (a, b)]
         if 0 in samples:
             return None
@@ -158,7 +158,7 @@ class ExactArithmetic:
         return factor if self._analyzer.can_prove_equal(left, right) else None
 
     def _sample(self, value: Any) -> int:
-        """Return an expression's value where every dimension is 60; 0 if it is not a number."""
+        """An expression's value where every dimension is 60; 0 if it is not a number."""
         substituted = tvm_ffi.structural_map(
             as_int64(value), (tvm.ir.Var, lambda var: tirx.IntImm("int64", 60))
         )
@@ -222,7 +222,7 @@ class ExactArithmetic:
 
 
 def symbols(expressions: Iterable[Any]) -> list[Any]:
-    """Return the variables in some expressions, each once."""
+    """The variables in some expressions, each once."""
     found: dict[Any, None] = {}
     for expression in expressions:
         if isinstance(expression, tvm.ir.Expr):
@@ -231,7 +231,7 @@ def symbols(expressions: Iterable[Any]) -> list[Any]:
 
 
 def integral_number(value: Any) -> int | None:
-    """Return an integer or a constant expression as an int; None for any other expression."""
+    """An integer or a constant expression as an int; None for any other expression."""
     return int(value) if isinstance(value, int | tirx.IntImm) else None
 
 

@@ -42,7 +42,7 @@ class KnownValue:
 
     @classmethod
     def vector(cls, values: Sequence[Any], dtype: str) -> KnownValue:
-        """Return the value of rank 1 with these elements."""
+        """The value of rank 1 with these elements."""
         elements = np.empty(len(values), dtype=object)
         for index, value in enumerate(values):
             elements[index] = value
@@ -50,7 +50,7 @@ class KnownValue:
 
     @classmethod
     def of_array(cls, array: np.ndarray) -> KnownValue:
-        """Return the value of a numpy array."""
+        """The value of a numpy array."""
         elements = array.astype(object)
         if array.dtype.kind == "f":  # as numpy numbers, so that arithmetic rounds as the dtype does
             elements[...] = np.frompyfunc(array.dtype.type, 1, 1)(elements)
@@ -62,23 +62,23 @@ class KnownValue:
         return not any(map(is_symbolic, self.elements.flat))
 
     def array(self) -> np.ndarray:
-        """Return a concrete value as a numpy array."""
+        """A concrete value as a numpy array."""
         return np.array(self.elements.tolist(), dtype=self.dtype).reshape(self.elements.shape)
 
     def dimensions(self) -> list[Any] | None:
-        """Return the elements as extents, or None if one of them is no integer."""
+        """The elements as extents, or None if one of them is no integer."""
         flat = [integral(element) for element in self.elements.flat]
         return None if any(element is None for element in flat) else flat
 
     def shape_expression(self) -> relax.ShapeExpr | None:
-        """Return an integer vector as a Relax shape; None for any other value."""
+        """An integer vector as a Relax shape; None for any other value."""
         dimensions = self.dimensions()
         if self.elements.ndim != 1 or dimensions is None:
             return None
         return relax.ShapeExpr(list(map(as_int64, dimensions)))
 
     def tensor(self, builder: relax.BlockBuilder) -> relax.Expr:
-        """Return the value as a tensor: a constant, or emitted arithmetic on dimensions."""
+        """The value as a tensor: a constant, or emitted arithmetic on dimensions."""
         if self.is_concrete:
             return relax.const(self.array(), self.dtype)
         ratios = [as_ratio(element) for element in self.elements.flat]
@@ -100,14 +100,14 @@ def is_symbolic(element: Any) -> bool:
 
 
 def integral(element: Any) -> Any:
-    """Return an element as an int or an integer expression; None if it is a float."""
+    """An element as an int or an integer expression; None if it is a float."""
     if isinstance(element, int | np.integer):
         return int(element)
     return element if isinstance(element, tvm.ir.Expr) else None
 
 
 def as_ratio(element: Any) -> Ratio:
-    """Return an element as a ratio.
+    """An element as a ratio.
 
     Raises
     ------

@@ -27,7 +27,7 @@ _SEEDED = "graphgrad.seeded"
 
 
 def specialize(model: Model, training: bool | None) -> tvm.IRModule:
-    """Return the module of a model in training form or in inference form.
+    """The module of a model in training form or in inference form.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class _Form:
         self._streams = {var: number for number, var in enumerate(dropping)}
 
     def function(self) -> relax.Function:
-        """Return main in the form asked for."""
+        """Main in the form asked for."""
         blocks = map_bindings(self._main.body.blocks, self._rewritten)
         result = self._main.body.body
         outputs = result if isinstance(result, relax.Tuple) else relax.Tuple([result])
@@ -162,7 +162,7 @@ class _Form:
         return [binding]
 
     def _training_batch_norm(self, var: relax.Var, call: relax.Call) -> list[relax.Binding]:
-        """Return the bindings of a batch norm in training form and of its new statistics."""
+        """The bindings of a batch norm in training form and of its new statistics."""
         args = list(call.args)
         before: list[relax.Binding] = []
         after: list[relax.Binding] = []
@@ -178,7 +178,7 @@ class _Form:
         return [*before, relax.VarBinding(var, _batch_norm(call, args, True)), *after]
 
     def _statistic(self, value: relax.Expr) -> str | None:
-        """Return the name of the statistic that a value is, seen through casts and aliases."""
+        """The name of the statistic that a value is, seen through casts and aliases."""
         while value not in self._statistic_names:
             definition: Any = self._values.get(value)
             if _is_call(definition, _ASTYPE):
@@ -205,7 +205,7 @@ def _batch_norm(call: relax.Call, args: Sequence[relax.Expr], training: bool) ->
 
 
 def _identity(var: relax.Var, dropout: relax.Call) -> list[relax.Binding]:
-    """Return the bindings of a dropout that drops nothing: its input, and a mask of ones."""
+    """The bindings of a dropout that drops nothing: its input, and a mask of ones."""
     data = dropout.args[0]
     mask = relax.Var(f"{var.name}.mask", dropout.ty.fields[1])
     ones = _typed(relax.op.ones_like(data), mask.ty, dropout.span)
@@ -215,7 +215,7 @@ def _identity(var: relax.Var, dropout: relax.Call) -> list[relax.Binding]:
 def _random_dropout(
     var: relax.Var, dropout: relax.Call, seed: relax.Var, stream: int
 ) -> list[relax.Binding]:
-    """Return the bindings of a dropout that drops values: they are drawn from the seed."""
+    """The bindings of a dropout that drops values: they are drawn from the seed."""
     data = dropout.args[0]
     rate = float(dropout.attrs.rate)
     kept = relax.Var(f"{var.name}.kept", dropout.ty.fields[0])
@@ -234,7 +234,7 @@ def _random_dropout(
 def _cast(
     value: relax.Var, ty: relax.TensorType, span: tvm.ir.Span, bindings: list[relax.Binding]
 ) -> relax.Var:
-    """Return `value` in the dtype of `ty`; a cast, if it needs one, is added to `bindings`."""
+    """`value` in the dtype of `ty`; a cast, if it needs one, is added to `bindings`."""
     if value.ty.dtype == ty.dtype:
         return value
     var = relax.Var(value.name, ty)
@@ -256,7 +256,7 @@ def _is_call(value: object, op: tvm.ir.Op) -> bool:
 
 
 def _count(function: relax.Function, op: tvm.ir.Op) -> int:
-    """Return how often an operator is called in a function, branches included."""
+    """How often an operator is called in a function, branches included."""
     calls: list[relax.Call] = []
     tvm_ffi.structural_walk(
         function, (relax.Call, lambda call: calls.append(call) if call.op == op else None)

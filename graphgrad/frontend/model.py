@@ -97,11 +97,11 @@ class Model:
         self.proto = proto
 
     def trainable(self) -> list[str]:
-        """Return the names of the parameters that train: floats that are not frozen."""
+        """The names of the parameters that train: floats that are not frozen."""
         return [name for name in self.params if name not in self.frozen]
 
     def freeze(self, *names: str) -> Model:
-        """Return the same model with more parameters that never train.
+        """The same model with more parameters that never train.
 
         Raises
         ------
@@ -113,7 +113,7 @@ class Model:
         return frozen
 
     def input_types(self) -> dict[str, InputType]:
-        """Return shape and dtype of each input.
+        """Shape and dtype of each input.
 
         A symbolic dimension is given by its name. The shape is ``None`` if not even the rank is
         known.
@@ -135,7 +135,7 @@ class Model:
         )
 
     def _known(self, names: Iterable[str]) -> frozenset[str]:
-        """Return `names` as a set, after checking that each is a parameter."""
+        """`names` as a set, after checking that each is a parameter."""
         names = frozenset(names)
         for name in sorted(names - self.params.keys()):
             raise ArgumentError(f"the model has no parameter {name!r}{_hint(name, self.params)}")

@@ -49,7 +49,7 @@ def densify(graph: onnx.GraphProto) -> list[str]:
 
 
 def dense_tensor(sparse: onnx.SparseTensorProto) -> np.ndarray:
-    """Return a sparse tensor as a dense array of shape ``sparse.dims``.
+    """A sparse tensor as a dense array of shape ``sparse.dims``.
 
     The indices are either flat, of shape ``(n,)``, or one row each, of shape ``(n, rank)``.
     """

@@ -41,13 +41,13 @@ class Reader:
 
 
 def opset(proto: onnx.ModelProto) -> int:
-    """Return the version of the standard operator set that the model uses."""
+    """The version of the standard operator set that the model uses."""
     versions = [o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS]
     return versions[0] if versions else 1
 
 
 def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
-    """Return the value of an attribute, or `default` where the node does not have it."""
+    """The value of an attribute, or `default` where the node does not have it."""
     for candidate in node.attribute:
         if candidate.name == name:
             return helper.get_attribute_value(candidate)
@@ -82,7 +82,7 @@ def readers(graph: onnx.GraphProto) -> dict[str, list[Reader]]:
 
 
 def output_names(graph: onnx.GraphProto) -> set[str]:
-    """Return the names of the graph's outputs, and of the outputs of the graphs inside it."""
+    """The names of the graph's outputs, and of the outputs of the graphs inside it."""
     names = {output.name for output in graph.output}
     for node in all_nodes(graph):
         for inner in subgraphs(node):
@@ -96,7 +96,7 @@ def is_float(tensor: onnx.TensorProto) -> bool:
 
 
 def unique_name(graph: onnx.GraphProto, wanted: str) -> str:
-    """Return `wanted`, with a number appended if some value of the graph has that name already."""
+    """`wanted`, with a number appended if some value of the graph has that name already."""
     taken = {name for node in all_nodes(graph) for name in (*node.input, *node.output)}
     taken.update(value.name for value in (*graph.initializer, *graph.input, *graph.output))
     name, number = wanted, 1

@@ -290,7 +290,7 @@ class _Importer:
         self._values.update(zip(node.output, values, strict=True))
 
     def _sequence(self, graph: onnx.GraphProto) -> relax.SeqExpr:
-        """Return a branch as bindings of its own, so that only the one taken is computed."""
+        """A branch as bindings of its own, so that only the one taken is computed."""
         begin_block(self._builder)
         try:
             with self._scope(graph):
@@ -346,7 +346,7 @@ class _Importer:
         self._values[name] = relax.const(array, str(array.dtype))
 
     def _value(self, name: str) -> relax.Expr:
-        """Return a value as a tensor or, where it is an integer vector that is known, a shape."""
+        """A value as a tensor or, where it is an integer vector that is known, a shape."""
         if name not in self._values:
             known = self._known[name]
             shape = None if known.is_concrete else known.shape_expression()
@@ -355,7 +355,7 @@ class _Importer:
         return self._tensor(name)
 
     def _tensor(self, name: str) -> relax.Expr:
-        """Return a value as a tensor; that of a shape known at run time only stays a shape."""
+        """A value as a tensor; that of a shape known at run time only stays a shape."""
         if name not in self._values:
             self._values[name] = self._known[name].tensor(self._builder)
         return self._values[name]

@@ -17,7 +17,7 @@ OLDEST_OPSET = 7  # before it, operators broadcast by attributes and batch norm 
 
 
 def load(path_or_proto: str | os.PathLike[str] | onnx.ModelProto) -> onnx.ModelProto:
-    """Return a copy of a model given as a file or as a proto, after looking for damage.
+    """A copy of a model given as a file or as a proto, after looking for damage.
 
     Raises
     ------

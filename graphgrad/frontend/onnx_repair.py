@@ -22,7 +22,7 @@ def repair(
     path_or_proto: str | os.PathLike[str] | onnx.ModelProto,
     custom: Converters,
 ) -> tuple[onnx.ModelProto, list[str]]:
-    """Return a repaired copy of an ONNX model, and notes on what was repaired.
+    """A repaired copy of an ONNX model, and notes on what was repaired.
 
     After it, every node has a name; local functions are inlined, and operators that only the
     standard's own definition translates are written out; each Constant holds one dense tensor,

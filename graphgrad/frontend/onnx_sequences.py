@@ -63,12 +63,12 @@ def spread_inputs(
 
 
 def element_name(sequence: str, index: int) -> str:
-    """Return the name of the input or output that is one tensor of a sequence."""
+    """The name of the input or output that is one tensor of a sequence."""
     return f"{sequence}[{index}]"
 
 
 def _given(value: onnx.ValueInfoProto, shapes: Any) -> list[onnx.ValueInfoProto]:
-    """Return an input for each tensor of a sequence.
+    """An input for each tensor of a sequence.
 
     The names of dimensions are not kept: tensors of a sequence may differ in them.
     """
@@ -117,7 +117,7 @@ def _in_both(name: str, shape: Shape, ty: Any) -> list[int | None]:
 def _constructed(
     graph: onnx.GraphProto, value: onnx.ValueInfoProto, inputs: Sequence[onnx.ValueInfoProto]
 ) -> onnx.NodeProto:
-    """Return the node that makes a sequence of inputs."""
+    """The node that makes a sequence of inputs."""
     operator = "SequenceConstruct" if inputs else "SequenceEmpty"
     taken = {node.name for node in all_nodes(graph)}
     name = f"{operator}_{value.name}"

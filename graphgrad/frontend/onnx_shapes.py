@@ -19,7 +19,7 @@ Shape = Sequence[int | None]
 def input_types(
     graph: onnx.GraphProto, shapes: Mapping[str, Shape] | None
 ) -> dict[str, relax.TensorType]:
-    """Return the Relax type of each input of a repaired graph.
+    """The Relax type of each input of a repaired graph.
 
     A dimension with a name is the same symbolic variable wherever the name occurs; one without a
     name is a variable of its own.
@@ -71,7 +71,7 @@ def input_types(
 
 
 def _pinned_symbols(graph: onnx.GraphProto, shapes: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the value that `shapes` gives to each named dimension, after checking all of them."""
+    """The value that `shapes` gives to each named dimension, after checking all of them."""
     pinned: dict[str, int] = {}
     for value in graph.input:
         if value.name not in shapes:
@@ -110,7 +110,7 @@ def check_sizes(name: str, given: Shape) -> None:
 def _symbolic(
     text: str, symbols: dict[str, tirx.Var | int], plain: set[str]
 ) -> tirx.Var | tirx.Expr | int:
-    """Return the variable of a dimension's name, or an expression such as ``2*N`` of others."""
+    """The variable of a dimension's name, or an expression such as ``2*N`` of others."""
     parts = [part for part in re.split(r"[-+*/ ]+", text) if part and not part.isdigit()]
     if text not in symbols and parts != [text] and all(part in plain for part in parts):
         for part in parts:

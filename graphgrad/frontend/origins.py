@@ -47,7 +47,7 @@ class Origins:
         self._names[variable] = name
 
     def written(self, function: relax.Function) -> relax.Function:
-        """Return the function that was built, with its spans and names.
+        """The function that was built, with its spans and names.
 
         The block builder altered names. A variable that stands for no ONNX value, inside what a
         converter writes, gets another name if it has that of one: a name belongs to one variable.
@@ -81,7 +81,7 @@ class Origins:
 
 
 def _unused(wanted: str, taken: set[str]) -> str:
-    """Return a name that is not taken, and take it."""
+    """A name that is not taken, and take it."""
     name, number = wanted, 1
     while name in taken:
         name, number = f"{wanted}{number}", number + 1

@@ -19,7 +19,7 @@ def rebuilt(
     blocks: Sequence[relax.BindingBlock] | None = None,
     body: relax.Expr | None = None,
 ) -> relax.Function:
-    """Return a function with some parts replaced; a new body has a type."""
+    """A function with some parts replaced; a new body has a type."""
     sequence = relax.SeqExpr(
         function.body.blocks if blocks is None else blocks,
         function.body.body if body is None else body,
@@ -29,7 +29,7 @@ def rebuilt(
 
 
 def reorder_parameters(function: relax.Function, params: Sequence[relax.Var]) -> relax.Function:
-    """Return the function with its parameters in another order."""
+    """The function with its parameters in another order."""
     if all(new.same_as(old) for new, old in zip(params, function.params, strict=True)):
         return function
     return rebuilt(function, params=params)
@@ -38,7 +38,7 @@ def reorder_parameters(function: relax.Function, params: Sequence[relax.Var]) ->
 def attach_spans(
     function: relax.Function, spans: Mapping[relax.Var, Span | None]
 ) -> relax.Function:
-    """Return the function with these spans on the values of its bindings."""
+    """The function with these spans on the values of its bindings."""
 
     def attach(binding: relax.Binding) -> list[relax.Binding]:
         return [_attach_span(binding, spans.get(binding.var))]
@@ -60,7 +60,7 @@ def _attach_span(binding: relax.Binding, span: Span | None) -> relax.Binding:
 
 
 def make_outputs_literal(function: relax.Function) -> relax.Function:
-    """Return the function with its several outputs as a literal tuple of variables.
+    """The function with its several outputs as a literal tuple of variables.
 
     Raises
     ------

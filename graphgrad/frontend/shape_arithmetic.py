@@ -37,14 +37,14 @@ class Folding:
     arithmetic: ExactArithmetic
 
     def known(self, index: int) -> KnownValue:
-        """Return an input that must be given."""
+        """An input that must be given."""
         value = self.inputs[index] if index < len(self.inputs) else None
         if value is None:
             raise NotKnownError
         return value
 
     def integers(self, index: int, attribute: str) -> list[int] | None:
-        """Return whole numbers given as an input or, in earlier versions, as an attribute."""
+        """Whole numbers given as an input or, in earlier versions, as an attribute."""
         if index < len(self.inputs) and self.inputs[index] is not None:
             dimensions = self.known(index).dimensions()
             if dimensions is None or not all(isinstance(d, int) for d in dimensions):
@@ -55,7 +55,7 @@ class Folding:
 
 
 def fold(folding: Folding) -> tuple[KnownValue, ...] | None:
-    """Return the outputs of a node, or None if they cannot be told exactly."""
+    """The outputs of a node, or None if they cannot be told exactly."""
     operator = _OPERATORS.get(folding.op_type)
     if operator is None:
         return None

@@ -62,7 +62,7 @@ def split_initializers(graph: onnx.GraphProto) -> list[str]:
 
 
 def roles(graph: onnx.GraphProto) -> tuple[list[str], list[str], list[str]]:
-    """Return the names of the weights, of the running statistics and of the literals of a graph.
+    """The names of the weights, of the running statistics and of the literals of a graph.
 
     The rest of the initializers are integers, booleans and settings; like the literals, they are
     constants.

@@ -81,7 +81,7 @@ def translate(
     attributes: Mapping[str, Any],
     opset: int,
 ) -> list[relax.Expr]:
-    """Return the values of a node's outputs.
+    """The values of a node's outputs.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def translate(
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """Return a node's attributes: lists as tuples, and each float as the decimal that was meant.
+    """A node's attributes: lists as tuples, and each float as the decimal that was meant.
 
     A file stores 0.9 as the float32 nearest to it, which is 2e-8 off. The shortest decimal that
     has the same float32 makes no difference to float32 arithmetic, and the right one in float64.
@@ -150,7 +150,7 @@ def _converters() -> Mapping[str, Any]:
 
 
 def _output_count(node: onnx.NodeProto) -> int:
-    """Return how many outputs are wanted.
+    """How many outputs are wanted.
 
     Before opset 14 a batch norm in training form has two more than three, "saved" statistics for
     a backward pass that is not ours.

@@ -27,7 +27,7 @@ _EXTENSION_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
 def to_numpy(value: Any) -> np.ndarray:
-    """Return a numpy array of real numbers or booleans in native byte order.
+    """A numpy array of real numbers or booleans in native byte order.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def to_tensor(
     dtype: str | None = None,
     into: tvm.runtime.Tensor | None = None,
 ) -> tvm.runtime.Tensor:
-    """Return a copy of `value` as a tensor on `device`.
+    """A copy of `value` as a tensor on `device`.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ def to_tensor(
 
 
 def empty(shape: Sequence[int], dtype: str, device: tvm.runtime.Device) -> tvm.runtime.Tensor:
-    """Return a tensor in new memory of a device.
+    """A tensor in new memory of a device.
 
     Raises
     ------
@@ -137,7 +137,7 @@ def empty(shape: Sequence[int], dtype: str, device: tvm.runtime.Device) -> tvm.r
 
 
 def borrowed(value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | None:
-    """Return `value` as a tensor in the memory that it has; None if kernels cannot use that.
+    """`value` as a tensor in the memory that it has; None if kernels cannot use that.
 
     They can if it is on `device`, contiguous and aligned; memory of numpy must be writable too.
     A torch tensor on a CUDA device becomes that there, by a copy of torch's, which a tensor that

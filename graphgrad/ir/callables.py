@@ -8,7 +8,7 @@ from typing import Any
 
 
 def location_of(function: Callable[..., Any]) -> str:
-    """Return ``file:line`` of a function, or its ``repr`` where it has no Python source.
+    """``file:line`` of a function, or its ``repr`` where it has no Python source.
 
     Decorated functions count where they are written, partial functions and objects with a
     ``__call__`` by what they call.

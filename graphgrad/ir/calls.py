@@ -30,7 +30,7 @@ _CALLING = _CALLS_WITH_TUPLE | _CALLS_WITH_CALLEE
 
 
 def calls_op(value: Any, name: str) -> bool:
-    """Return whether a value is a call of an op, given its name."""
+    """Whether a value is a call of an op, given its name."""
     return isinstance(value, tvm.ir.Call) and bool(value.op == tvm.ir.Op.get(name))
 
 
@@ -40,7 +40,7 @@ def result_types(ty: Any) -> list[Any]:
 
 
 def callee(call: Any) -> str:
-    """Return the name of the kernel or packed function that a call calls; empty for an op."""
+    """The name of the kernel or packed function that a call calls; empty for an op."""
     if isinstance(call.op, relax.ExternFunc):
         return str(call.op.global_symbol)
     if not isinstance(call.op, tvm.ir.Op) or call.op.name not in _CALLING:
@@ -50,7 +50,7 @@ def callee(call: Any) -> str:
 
 
 def data_of(call: Any) -> list[Any]:
-    """Return the arguments of a call that a gradient rule speaks of: those that carry data."""
+    """The arguments of a call that a gradient rule speaks of: those that carry data."""
     if isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS_WITH_TUPLE:
         data = call.args[1]
         return list(data.fields) if isinstance(data, relax.Tuple) else [data]
@@ -60,7 +60,7 @@ def data_of(call: Any) -> list[Any]:
 
 
 def overwritten_by(call: Any) -> list[Any]:
-    """Return the arguments of a call that its results overwrite."""
+    """The arguments of a call that its results overwrite."""
     if not isinstance(call, relax.Call) or call.op not in _OVERWRITING:
         return []
     data = data_of(call)

@@ -65,7 +65,7 @@ def _divides(body: Any) -> bool:
 
 
 def _make_dividends_positive(body: Any) -> Any:
-    """Return statements without divisions of what falls in all of its variables."""
+    """Statements without divisions of what falls in all of its variables."""
     fixed: list[Any] = []
 
     def visit(node: Any) -> None:
@@ -88,7 +88,7 @@ def _is_one(extent: Any) -> bool:
 
 
 def _positive(node: Any, fixed: Sequence[Any]) -> Any:
-    """Return a division by a positive divisor, of a dividend that does not only fall."""
+    """A division by a positive divisor, of a dividend that does not only fall."""
     divide, is_quotient = type(node), isinstance(node, prim.FloorDiv)
     dividend, divisor = node.a, int(node.b)
     n = tirx.const(abs(divisor), str(node.ty))
@@ -107,7 +107,7 @@ def _simple(expr: Any) -> Any:
 
 
 def _signs(expr: Any, sign: int, fixed: Sequence[Any], n: int) -> list[int]:
-    """Return the signs of the terms of a sum that are not the same everywhere, modulo n."""
+    """The signs of the terms of a sum that are not the same everywhere, modulo n."""
     signs = []
     for term, factor in _terms(expr, sign):
         if (n and factor % n == 0) or isinstance(term, prim.IntImm):
@@ -131,7 +131,7 @@ def _terms(expr: Any, factor: int = 1) -> Iterator[tuple[Any, int]]:
 
 
 def _hide_indices(body: Any) -> Any:
-    """Return statements with the indices that TVM may get wrong made unknown to it."""
+    """Statements with the indices that TVM may get wrong made unknown to it."""
     places = _Places(body)
 
     def load(node: Any) -> Any:
@@ -185,7 +185,7 @@ class _Places:
             self.guarded = self.guarded or is_choice
 
     def safe(self, indices: Sequence[Any]) -> list[Any] | None:
-        """Return indices that TVM leaves as they are; None if it does right by the given ones."""
+        """Indices that TVM leaves as they are; None if it does right by the given ones."""
         divided = [self._divides(index) for index in indices]
         if not any(divided):
             return None
@@ -201,7 +201,7 @@ class _Places:
         ]
 
     def _divides(self, index: Any) -> bool:
-        """Return whether an index has divisions, in terms of loops."""
+        """Whether an index has divisions, in terms of loops."""
         if isinstance(index, tvm.ir.Var):
             return identity(index) in self.divided
         if isinstance(index, prim.IntImm):
@@ -215,7 +215,7 @@ class _Places:
         return replace_nodes(expr, tvm.ir.Var, lambda var: self.values.get(identity(var), var))
 
     def _loops(self, expr: Any, without: Any = None) -> set[int]:
-        """Return the loops on which an expression depends, outside of divisions as a given one."""
+        """The loops on which an expression depends, outside of divisions as a given one."""
         found: set[int] = set()
 
         def visit(node: Any) -> Any:
@@ -229,7 +229,7 @@ class _Places:
         return found
 
     def _is_risky(self, node: Any, indices: Sequence[Any]) -> bool:
-        """Return whether TVM may get indices wrong by one of their divisions."""
+        """Whether TVM may get indices wrong by one of their divisions."""
         n = int(node.b) if isinstance(node.b, prim.IntImm) else 0
         signs = _signs(node.a, 1, [], n)
         if n < 0 or (signs and (max(signs) < 0 or (self.guarded and min(signs) < 0))):
@@ -242,7 +242,7 @@ class _Places:
         return not self._loops(node.a).isdisjoint(set().union(*outside))
 
     def _is_padded(self, dividend: Any, n: int) -> bool:
-        """Return whether a dividend may start elsewhere than at a multiple of its divisor."""
+        """Whether a dividend may start elsewhere than at a multiple of its divisor."""
         offset = 0
         for term, factor in _terms(dividend):
             if isinstance(term, prim.IntImm):
@@ -257,7 +257,7 @@ class _Places:
 
 
 def _are_alike(a: Any, b: Any) -> bool:
-    """Return whether TVM pads the dividends of two divisions in the same way."""
+    """Whether TVM pads the dividends of two divisions in the same way."""
     return bool(tvm_ffi.structural_equal(a.a, b.a) and tvm_ffi.structural_equal(a.b, b.b))
 
 

@@ -28,7 +28,7 @@ RULES = ("auto", "derived")
 
 
 def inline_calls(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
-    """Return a function of a module as a straight line.
+    """A function of a module as a straight line.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def _function(mod: tvm.IRModule, name: str) -> relax.Function:
 
 
 def _normal(function: relax.Function) -> relax.Function:
-    """Return the function with the source of each cast bound: copying would bind it unseen."""
+    """The function with the source of each cast bound: copying would bind it unseen."""
     blocks = map_bindings(function.body.blocks, _bind_cast_source)
     sizes = [[len(b.bindings) for b in some] for some in (blocks, function.body.blocks)]
     if sizes[0] == sizes[1]:
@@ -187,7 +187,7 @@ class _Inliner:
         return inlined
 
     def _branch(self, body: relax.SeqExpr) -> relax.SeqExpr:
-        """Return a branch with every call of a Relax function inlined."""
+        """A branch with every call of a Relax function inlined."""
         outer, self.program.bindings = self.program.bindings, []
         result = self.append(body)
         bindings, self.program.bindings = self.program.bindings, outer
@@ -233,7 +233,7 @@ class _Inliner:
         return result
 
     def _bound(self, argument: Any) -> Any:
-        """Return an argument as a variable: what is changed in a constant must be seen by all."""
+        """An argument as a variable: what is changed in a constant must be seen by all."""
         if not isinstance(argument, tvm.ir.GenericConst):
             return argument
         var = relax.Var("constant", argument.ty)

@@ -17,7 +17,7 @@ from .visits import nodes_in, visit_nodes
 
 
 def is_kernel_call(value: Any) -> bool:
-    """Return whether a value is the plain call of a kernel, without symbolic arguments."""
+    """Whether a value is the plain call of a kernel, without symbolic arguments."""
     return (
         calls_op(value, "relax.call_tir")
         and len(value.args) == 2
@@ -26,17 +26,17 @@ def is_kernel_call(value: Any) -> bool:
 
 
 def arguments_of(call: Any) -> list[Any]:
-    """Return the tensors that a kernel is called with."""
+    """The tensors that a kernel is called with."""
     return list(call.args[1].fields)
 
 
 def variables_of(value: Any) -> list[Any]:
-    """Return the Relax variables that an expression reads, each as often as it does."""
+    """The Relax variables that an expression reads, each as often as it does."""
     return nodes_in(value, tvm.ir.Var)
 
 
 def uses_in(func: relax.Function) -> Counter[Any]:
-    """Return how often each variable is used."""
+    """How often each variable is used."""
     found: Counter[Any] = Counter()
     values = [binding.value for block in func.body.blocks for binding in block.bindings]
     for value in (*values, func.body.body):
@@ -45,7 +45,7 @@ def uses_in(func: relax.Function) -> Counter[Any]:
 
 
 def bytes_of(ty: Any) -> int | None:
-    """Return the size of a tensor, or of all of a tuple; None if it is symbolic."""
+    """The size of a tensor, or of all of a tuple; None if it is symbolic."""
     if isinstance(ty, relax.TupleType):
         sizes = [bytes_of(field) for field in ty.fields]
         return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
@@ -78,7 +78,7 @@ def map_dataflow_blocks(
 
 
 def drop_unused_kernels(mod: tvm.IRModule, candidates: Iterable[Any]) -> tvm.IRModule:
-    """Return the module without those kernels that nothing calls any more."""
+    """The module without those kernels that nothing calls any more."""
     called: set[str] = set()
     for func in mod.functions.values():
         visit_nodes(func, tvm.ir.GlobalVar, lambda g: called.add(g.name_hint))

@@ -94,14 +94,14 @@ class Stage:
 
 
 def volume(axes: Iterable[Axis]) -> int:
-    """Return the number of points of the loops; a symbolic extent counts as a long one."""
+    """The number of points of the loops; a symbolic extent counts as a long one."""
     return math.prod(
         _ASSUMED_SYMBOLIC_EXTENT if axis.extent is None else axis.extent for axis in axes
     )
 
 
 def stages(func: tirx.PrimFunc) -> list[Stage] | None:
-    """Return the stages of a function in order, or None if it is not a sequence of such."""
+    """The stages of a function in order, or None if it is not a sequence of such."""
     known = _stages(func)
     return None if known is None else list(known)
 
@@ -122,14 +122,14 @@ def _stages(func: tirx.PrimFunc) -> tuple[Stage, ...] | None:
 
 
 def refreshed(stage: Stage, block: SBlock) -> Stage:
-    """Return a stage as it is after other stages were inlined into its block."""
+    """A stage as it is after other stages were inlined into its block."""
     found = _of_block(block, stage.axes)
     assert found is not None
     return found
 
 
 def linear_coefficient(index: Any, var: Any) -> int | None:
-    """Return c where `index` is c · var + something without var; None if it is not linear."""
+    """c where `index` is c · var + something without var; None if it is not linear."""
     equation = tvm.sym.detect_linear_equation(index, [var])
     if len(equation) == 0 or not isinstance(equation[0], tirx.IntImm):
         return None
@@ -137,7 +137,7 @@ def linear_coefficient(index: Any, var: Any) -> int | None:
 
 
 def stride(access: Any, var: Any) -> int | None:
-    """Return how far in memory (elements) an access moves when `var` grows by one.
+    """How far in memory (elements) an access moves when `var` grows by one.
 
     `access` is a load or a store. None if that is not a constant.
     """
@@ -156,12 +156,12 @@ def stride(access: Any, var: Any) -> int | None:
 
 
 def buffer_of(access: Any) -> Any:
-    """Return the buffer that a load reads or a store writes."""
+    """The buffer that a load reads or a store writes."""
     return access.source if isinstance(access, Load) else access.buffer
 
 
 def uses(node: Any, var: Any) -> int:
-    """Return how often `var` occurs in an expression."""
+    """How often `var` occurs in an expression."""
     count = 0
 
     def visit(found: Any) -> None:
@@ -173,32 +173,32 @@ def uses(node: Any, var: Any) -> int:
 
 
 def is_among(buffer: Any, buffers: Iterable[Any]) -> bool:
-    """Return whether a buffer is one of several."""
+    """Whether a buffer is one of several."""
     return any(buffer.same_as(other) for other in buffers)
 
 
 def is_conditional(node: Any) -> bool:
-    """Return whether a node is a call that evaluates one of two values, under a condition."""
+    """Whether a node is a call that evaluates one of two values, under a condition."""
     return isinstance(node, tvm.ir.Call) and getattr(node.op, "name", "") == _CONDITIONAL
 
 
 def substitute_values(node: Any, values: Mapping[Any, Any]) -> Any:
-    """Return an expression or statement with variables replaced, all at once."""
+    """An expression or statement with variables replaced, all at once."""
     return replace_nodes(node, tvm.ir.Var, lambda var: values.get(var, var))
 
 
 def static(extent: Any) -> int | None:
-    """Return an extent as a number, or None if it is symbolic."""
+    """An extent as a number, or None if it is symbolic."""
     return int(extent) if isinstance(extent, tirx.IntImm) else None
 
 
 def statements_of(body: Any) -> list[Any]:
-    """Return the statements of a body, one or several."""
+    """The statements of a body, one or several."""
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
 
 def loop_nest(statement: Any) -> tuple[list[Any], Any] | None:
-    """Return the loops around a block without a predicate, and the block; None if it is no such."""
+    """The loops around a block without a predicate, and the block; None if it is no such."""
     loops = []
     while isinstance(statement, tirx.For):
         loops.append(statement)

@@ -57,7 +57,7 @@ class Program:
     derived: dict[Any, Any] = field(default_factory=dict)
 
     def variable(self, key: Any) -> Any:
-        """Return the variable that a name, or a variable of the original function, stands for.
+        """The variable that a name, or a variable of the original function, stands for.
 
         Parameters go before the function's own bindings, and these before those of the functions
         that it calls.
@@ -85,7 +85,7 @@ class Program:
         return named[0]
 
     def variables(self) -> list[Any]:
-        """Return the parameters and all bound variables, in order."""
+        """The parameters and all bound variables, in order."""
         return [*self.params, *(var for var, _ in self.bindings)]
 
     def body(self) -> relax.SeqExpr:

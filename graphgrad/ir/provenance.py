@@ -39,7 +39,7 @@ class Provenance:
 
 
 def span_of(node_name: str | None, op_type: str | None, origin: str | None = None) -> Span:
-    """Return a span that carries a provenance.
+    """A span that carries a provenance.
 
     Parameters
     ----------
@@ -60,7 +60,7 @@ def span_of(node_name: str | None, op_type: str | None, origin: str | None = Non
 
 
 def read(span: Span | None) -> Provenance:
-    """Return the provenance that a span carries; an empty one for a span of other making."""
+    """The provenance that a span carries; an empty one for a span of other making."""
     name = getattr(getattr(span, "source_name", None), "name", "")
     if not name.startswith(_PREFIX):
         return Provenance()
@@ -68,7 +68,7 @@ def read(span: Span | None) -> Provenance:
 
 
 def gradient_span(span: Span | None, origin: str) -> Span:
-    """Return a span for a gradient binding of the node that `span` belongs to.
+    """A span for a gradient binding of the node that `span` belongs to.
 
     Raises
     ------

@@ -56,7 +56,7 @@ def _map(
 
 
 def unchanged(item: Any) -> list[Any]:
-    """Return a binding, or a block, as it is."""
+    """A binding, or a block, as it is."""
     return [item]
 
 
@@ -66,7 +66,7 @@ def rebuilt(
     block: Change = unchanged,
     result: Callable[[relax.SeqExpr], tuple[list[Any], Any]] | None = None,
 ) -> relax.SeqExpr:
-    """Return a body, changed.
+    """A body, changed.
 
     Parameters
     ----------
@@ -133,12 +133,12 @@ def replace_body(
 
 
 def renamed(item: Any, names: Mapping[Any, Any]) -> Any:
-    """Return a body or block with variables replaced, also where they are bound."""
+    """A body or block with variables replaced, also where they are bound."""
     return replace_nodes(item, tvm.ir.Var, lambda var: names.get(var, var))
 
 
 def leave_dataflow(function: relax.Function, chosen: Callable[[Any], bool]) -> relax.Function:
-    """Return a function whose chosen bindings leave their dataflow blocks.
+    """A function whose chosen bindings leave their dataflow blocks.
 
     TVM makes views of those kernels alone that are bound to dataflow variables.
     """
@@ -151,7 +151,7 @@ def leave_dataflow(function: relax.Function, chosen: Callable[[Any], bool]) -> r
 
 
 def bindings_of(body: relax.SeqExpr) -> list[Any]:
-    """Return the bindings of a body in order, also of its branches and local functions."""
+    """The bindings of a body in order, also of its branches and local functions."""
     found: list[Any] = []
     for block in body.blocks:
         for binding in block.bindings:

@@ -47,7 +47,7 @@ def same_shape(a: Sequence[Dimension], b: Sequence[Dimension]) -> bool:
 
 
 def broadcast_shape(a: Sequence[Dimension], b: Sequence[Dimension]) -> list[Dimension]:
-    """Return the shape of two broadcast operands; of two symbolic extents the first is taken."""
+    """The shape of two broadcast operands; of two symbolic extents the first is taken."""
     rank = max(len(a), len(b))
     padded_a = [1] * (rank - len(a)) + list(a)
     padded_b = [1] * (rank - len(b)) + list(b)
@@ -57,7 +57,7 @@ def broadcast_shape(a: Sequence[Dimension], b: Sequence[Dimension]) -> list[Dime
 
 
 def type_shape(ty: Any) -> list[Dimension]:
-    """Return the shape of a tensor type: ints, and expressions where symbolic.
+    """The shape of a tensor type: ints, and expressions where symbolic.
 
     Raises
     ------
@@ -78,12 +78,12 @@ def is_float(dtype: str) -> bool:
 
 
 def bits(dtype: str) -> int:
-    """Return the width of a dtype."""
+    """The width of a dtype."""
     return int(tvm_ffi.dtype(dtype).bits)
 
 
 def accumulator_dtype(dtype: str) -> str:
-    """Return the dtype in which values of this dtype are summed."""
+    """The dtype in which values of this dtype are summed."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
@@ -130,14 +130,14 @@ class Emitter:
         return expr
 
     def full(self, fill: float, shape: Sequence[Dimension], dtype: str) -> Tensor:
-        """Return a constant tensor; it costs nothing until something needs it as a tensor."""
+        """A constant tensor; it costs nothing until something needs it as a tensor."""
         return Tensor(self, None, fill=float(fill), ty=relax.TensorType(list(shape), dtype))
 
     def _element(self, expr: Any, index: int) -> Any:
         return self.lift(self.builder.emit(relax.TupleGetItem(expr, index), self._name))
 
     def _located(self, expr: Any) -> Any:
-        """Return the expression with the current span on each call that has none."""
+        """The expression with the current span on each call that has none."""
         if self._span is None or not isinstance(expr, relax.Call) or expr.span is not None:
             return expr
         arguments = [self._located(argument) for argument in expr.args]
@@ -205,7 +205,7 @@ class Tensor(ObjectConvertible):
         return len(self.shape)
 
     def astype(self, dtype: str) -> Tensor:
-        """Return the value in another dtype; itself where it has that dtype already."""
+        """The value in another dtype; itself where it has that dtype already."""
         if dtype == self.dtype:
             return self
         if self.fill is not None:
@@ -269,7 +269,7 @@ class Tensor(ObjectConvertible):
         return self._operand(other) / self
 
     def __matmul__(self, other: Any) -> Tensor:
-        """Return the matrix product; that of half precision is a float32."""
+        """The matrix product; that of half precision is a float32."""
         other = self._operand(other)
         product = relax.op.matmul(self.expr, other.expr, accumulator_dtype(self.dtype))
         return self.emitter.emit(product)
@@ -278,7 +278,7 @@ class Tensor(ObjectConvertible):
         return self._operand(other) @ self
 
     def _operand(self, other: Any) -> Tensor:
-        """Return an operand as a `Tensor`.
+        """An operand as a `Tensor`.
 
         Raises
         ------
@@ -306,21 +306,21 @@ class Tensor(ObjectConvertible):
 
 
 def _operand_expr(value: Tensor) -> Any:
-    """Return the expression of an operand that may broadcast: a scalar fill is a constant."""
+    """The expression of an operand that may broadcast: a scalar fill is a constant."""
     if value.fill is not None and not value.shape:
         return relax.const(value.fill, value.dtype)
     return value.expr
 
 
 def expression_of(value: Any) -> Any:
-    """Return a value as Relax: that of a `Tensor`, and a tuple for a list or tuple of values."""
+    """A value as Relax: that of a `Tensor`, and a tuple for a list or tuple of values."""
     if isinstance(value, list | tuple):
         return relax.Tuple([expression_of(item) for item in value])
     return value.expr if isinstance(value, Tensor) else value
 
 
 def operand(value: Any, like: Tensor) -> Any:
-    """Return a Relax operand for a broadcasting op: a tensor, a number, or a Relax expression."""
+    """A Relax operand for a broadcasting op: a tensor, a number, or a Relax expression."""
     if isinstance(value, Tensor):
         return _operand_expr(value)
     if isinstance(value, Number):

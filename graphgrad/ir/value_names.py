@@ -18,7 +18,7 @@ ALIASES = "graphgrad.aliases"
 
 
 def equal_names(function: relax.Function) -> list[list[str]]:
-    """Return the groups of names whose values are equal by bindings that compute nothing.
+    """The groups of names whose values are equal by bindings that compute nothing.
 
     A name that several variables have belongs to no group.
     """
@@ -38,7 +38,7 @@ def equal_names(function: relax.Function) -> list[list[str]]:
 
 
 def record_aliases(function: relax.Function, groups: list[list[str]]) -> relax.Function:
-    """Return the function with an alias for each name of `groups` that no binding has."""
+    """The function with an alias for each name of `groups` that no binding has."""
     count = _counts(function)
     aliases: dict[str, str] = {}
     for group in _merge_groups(groups):
@@ -51,13 +51,13 @@ def record_aliases(function: relax.Function, groups: list[list[str]]) -> relax.F
 
 
 def name_aliases_of(function: relax.Function) -> Mapping[str, str]:
-    """Return the aliases that a function carries."""
+    """The aliases that a function carries."""
     held = (function.attrs or {}).get(ALIASES, {})
     return {str(old): str(new) for old, new in held.items()}
 
 
 def _counts(function: relax.Function) -> Counter[str]:
-    """Return how many variables have each name."""
+    """How many variables have each name."""
     variables = [*function.params]
     for block in function.body.blocks:
         variables += [binding.var for binding in block.bindings]
@@ -65,7 +65,7 @@ def _counts(function: relax.Function) -> Counter[str]:
 
 
 def _source(value: Any, sources: Mapping[Any, Any]) -> Any:
-    """Return the variable or tuple that a value is, where it is no operation; else None."""
+    """The variable or tuple that a value is, where it is no operation; else None."""
     if isinstance(value, relax.Var):
         return sources.get(value, value)
     if isinstance(value, relax.Tuple):

@@ -44,7 +44,7 @@ def nodes_in(root: Any, classes: Classes) -> list[Any]:
 
 
 def replace_nodes(root: Any, classes: Classes, replace: Callable[[Any], Any]) -> Any:
-    """Return an expression or statement in which nodes of some classes have been replaced.
+    """An expression or statement in which nodes of some classes have been replaced.
 
     Parameters
     ----------
@@ -68,6 +68,6 @@ def _entries(classes: Classes, callback: Callable[[Any], Any]) -> list[tuple[int
 
 @cache
 def _numbers(classes: Classes) -> tuple[int, ...]:
-    """Return the numbers by which TVM knows some classes."""
+    """The numbers by which TVM knows some classes."""
     each = classes if isinstance(classes, tuple) else (classes,)
     return tuple(map(class_number, each))

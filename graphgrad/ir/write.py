@@ -25,7 +25,7 @@ def write_function(
     pure: bool = True,
     dataflow: bool = True,
 ) -> tvm.IRModule:
-    """Return the module with a function added; what the function does not use is left out of it.
+    """The module with a function added; what the function does not use is left out of it.
 
     Parameters
     ----------

@@ -167,7 +167,7 @@ def tile(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
 
 
 def _numbers(items: Any) -> Sequence[int] | None:
-    """Return a tuple of constant integers; None if it is anything else."""
+    """A tuple of constant integers; None if it is anything else."""
     if not isinstance(items, relax.Tuple):
         return None
     if not all(isinstance(item, tirx.IntImm) for item in items.fields):

@@ -86,7 +86,7 @@ class _Rewriting:
             self._values[param] = self._param(param, storage.get(param.name))
 
     def program(self) -> Program:
-        """Return the new program."""
+        """The new program."""
         for var, value in self._program.bindings:
             self._bindings.span = getattr(value, "span", None)
             self._values[var] = self._rewritten(var, value)
@@ -122,7 +122,7 @@ class _Rewriting:
         return self._keep_binding(var, value) if result is None else result
 
     def _element(self, var: Any, value: Any, parts: list[Any]) -> Any:
-        """Return an element of a tuple that the program itself has made, bound only if kept."""
+        """An element of a tuple that the program itself has made, bound only if kept."""
         if var.name not in self._keep:
             return parts[value.index]
         name = self._bindings.other_name(value.tuple_value.name)

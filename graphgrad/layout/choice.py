@@ -38,7 +38,7 @@ class Layout:
         return channels_last(program, self.storage, keep) if self.converts else program
 
     def stored_type(self, name: str, ty: relax.TensorType) -> relax.TensorType:
-        """Return the type of what is stored for a tensor that belongs to a parameter."""
+        """The type of what is stored for a tensor that belongs to a parameter."""
         order = self.storage.get(name)
         if order is None:
             return ty
@@ -50,7 +50,7 @@ MODEL_LAYOUT = Layout()
 
 
 def layout_for(target: tvm.target.Target) -> Layout:
-    """Return the layout of computations on a target, with parameters as the model has them.
+    """The layout of computations on a target, with parameters as the model has them.
 
     On processors the channels are the axis that kernels read as vectors. The schedules for GPUs
     read the innermost spatial axis so, which in the layout of ONNX is that already.

@@ -86,7 +86,7 @@ def prelu(site: Site, x: relax.Expr, order: Order) -> LaidOut:
 
 
 def cheapest_order(tensors: Sequence[Value], rank: int) -> Order | None:
-    """Return the order to which tensors are converted with the least movement of elements.
+    """The order to which tensors are converted with the least movement of elements.
 
     Parameters
     ----------
@@ -109,17 +109,17 @@ def cheapest_order(tensors: Sequence[Value], rank: int) -> Order | None:
 
 
 def _order_of_all(parts: Any, rank: int) -> Order | None:
-    """Return the order in which to join tensors; None for a tuple that came as a whole."""
+    """The order in which to join tensors; None for a tuple that came as a whole."""
     return cheapest_order(parts, rank) if isinstance(parts, list) else None
 
 
 def _movement(x: Value, order: Order) -> int:
-    """Return how many elements move where an operand is broadcast in an order."""
+    """How many elements move where an operand is broadcast in an order."""
     return x.movement(order) if x.rank == len(order) else x.unsqueezed_movement(order)
 
 
 def _broadcast(x: Value, order: Order) -> relax.Expr:
-    """Return an operand that may have fewer axes than the result, for a result in an order."""
+    """An operand that may have fewer axes than the result, for a result in an order."""
     if x.rank == len(order):
         return x.in_order(order)
     return x.plain if x.rank == 0 else x.unsqueezed(len(order)).in_order(order)

@@ -15,58 +15,58 @@ Order = tuple[int, ...]
 
 
 def own(rank: int) -> Order:
-    """Return the model's own order."""
+    """The model's own order."""
     return tuple(range(rank))
 
 
 def channels_last(rank: int) -> Order:
-    """Return the order of images whose channels, axis 1 of the model's, are innermost."""
+    """The order of images whose channels, axis 1 of the model's, are innermost."""
     return (0, *range(2, rank), 1) if rank > 1 else own(rank)
 
 
 def filters_last(rank: int) -> Order:
-    """Return the order of kernels (O, I, spatial…) that stores them as (spatial…, I, O)."""
+    """The order of kernels (O, I, spatial…) that stores them as (spatial…, I, O)."""
     return (*range(2, rank), 1, 0)
 
 
 def letters(layout: str, order: Order) -> str:
-    """Return a layout such as NCHW, reordered."""
+    """A layout such as NCHW, reordered."""
     return "".join(layout[axis] for axis in order)
 
 
 def steps(source: Order, target: Order) -> list[int]:
-    """Return the permutation of stored axes that leads from one order to another."""
+    """The permutation of stored axes that leads from one order to another."""
     return [source.index(axis) for axis in target]
 
 
 def inverse(order: Order) -> Order:
-    """Return the permutation that undoes an order: from what is stored to the model's tensor."""
+    """The permutation that undoes an order: from what is stored to the model's tensor."""
     return tuple(steps(order, own(len(order))))
 
 
 def extents(shape: Sequence[Dimension], order: Order) -> list[Dimension]:
-    """Return the extents of what is stored; `shape` is the model's."""
+    """The extents of what is stored; `shape` is the model's."""
     return [shape[axis] for axis in order]
 
 
 def relabeled(order: Order, axes: Sequence[int]) -> Order:
-    """Return the order of the same memory after the model permutes its axes by `axes`."""
+    """The order of the same memory after the model permutes its axes by `axes`."""
     return tuple(axes.index(axis) for axis in order)
 
 
 def without(order: Order, axes: Sequence[int]) -> Order:
-    """Return the order after the model drops some axes."""
+    """The order after the model drops some axes."""
     left = [axis for axis in range(len(order)) if axis not in axes]
     return tuple(left.index(axis) for axis in order if axis in left)
 
 
 def insert_axis(order: Order, axis: int) -> Order:
-    """Return the order after the model inserts an axis, which is stored outermost."""
+    """The order after the model inserts an axis, which is stored outermost."""
     return (axis, *(held + (held >= axis) for held in order))
 
 
 def wide(order: Order, shape: Sequence[Dimension]) -> list[int]:
-    """Return the axes whose extent is not 1, as they are stored."""
+    """The axes whose extent is not 1, as they are stored."""
     return [axis for axis in order if not same_dimension(shape[axis], 1)]
 
 
@@ -78,7 +78,7 @@ def is_same_memory(source: Order, target: Order, shape: Sequence[Dimension]) -> 
 def through_reshape(
     order: Order, shape: Sequence[Dimension], new_shape: Sequence[Dimension]
 ) -> Order | None:
-    """Return the order after the model reshapes, where the memory may stay as it is.
+    """The order after the model reshapes, where the memory may stay as it is.
 
     A reshape merges and splits groups of adjacent axes. It needs no copy of what is stored in an
     order if there, too, the axes of each group are adjacent and in their order.
@@ -111,7 +111,7 @@ def through_reshape(
 def _groups(
     shape: Sequence[Dimension], new_shape: Sequence[Dimension]
 ) -> list[tuple[list[int], list[int]]] | None:
-    """Return the groups of axes that a reshape merges and splits, those of extent 1 left out."""
+    """The groups of axes that a reshape merges and splits, those of extent 1 left out."""
     before, after = wide(own(len(shape)), shape), wide(own(len(new_shape)), new_shape)
     groups: list[tuple[list[int], list[int]]] = []
     while before and after:

@@ -67,7 +67,7 @@ class Site:
     def passed(
         self, arguments: Sequence[Any], orders: Order | list[Order], **changes: Any
     ) -> LaidOut:
-        """Return the same call of other arguments, with some attributes changed."""
+        """The same call of other arguments, with some attributes changed."""
         attributes = _changed(self.call.attrs, changes)
         call = relax.Call(
             self.call.op, list(arguments), attributes, self.call.ty_args, self.call.span
@@ -109,7 +109,7 @@ def following(rule: Callable[[Site, Any, Order], LaidOut | None]) -> LayoutRule:
 
 
 def as_in_model(operand: Any) -> Any:
-    """Return the expression of an operand with its axes as the model has them."""
+    """The expression of an operand with its axes as the model has them."""
     if isinstance(operand, Value | Parts):
         return operand.plain
     if isinstance(operand, list):
@@ -118,17 +118,17 @@ def as_in_model(operand: Any) -> Any:
 
 
 def stored_axis(order: Order, axis: int) -> int:
-    """Return where an axis of the model, which may be negative, is stored."""
+    """Where an axis of the model, which may be negative, is stored."""
     return order.index(axis % len(order))
 
 
 def stored_axes(order: Order, axes: Sequence[int]) -> list[int]:
-    """Return where axes of the model are stored, one by one."""
+    """Where axes of the model are stored, one by one."""
     return [stored_axis(order, axis) for axis in axes]
 
 
 def _changed(attributes: Any, changes: Mapping[str, Any]) -> Any:
-    """Return attributes with some values replaced."""
+    """Attributes with some values replaced."""
     if not changes:
         return attributes
     return change_attributes(attributes, changes.get)

@@ -68,7 +68,7 @@ class Bindings:
         return self.add(located, self.other_name(name) if name in self._taken else name)
 
     def other_name(self, name: str) -> str:
-        """Return a name, made of another one, that nothing has."""
+        """A name, made of another one, that nothing has."""
         number, free = 1, f"{name}.permuted"
         while free in self._taken or free in self._reserved:
             number += 1
@@ -139,13 +139,13 @@ class Value:
         return self.in_order(orders.own(self.rank))
 
     def in_order(self, order: Order) -> Any:
-        """Return the expression of the tensor, stored in an order."""
+        """The expression of the tensor, stored in an order."""
         if order not in self._stored:
             self._stored[order] = self._converted(order)
         return self._stored[order]
 
     def relabeled(self, name: str, axes: Sequence[int]) -> Value:
-        """Return the tensor with its axes permuted by the model: the same memory.
+        """The tensor with its axes permuted by the model: the same memory.
 
         What a convolution wants is left to it. Otherwise the permutation stays where the model has
         it, unless the tensor came in an order of ours.
@@ -161,12 +161,12 @@ class Value:
         return value
 
     def reshaped(self, order: Order, shape: Sequence[Dimension]) -> Any:
-        """Return the expression of what is stored in an order, in a shape with as many elements."""
+        """The expression of what is stored in an order, in a shape with as many elements."""
         call = relax.Call(_RESHAPE, [self.in_order(order), relax.ShapeExpr(list(shape))])
         return self._bindings.convert(call, self.name)
 
     def unsqueezed(self, rank: int) -> Value:
-        """Return the tensor with axes of extent 1 in front, as broadcasting has it."""
+        """The tensor with axes of extent 1 in front, as broadcasting has it."""
         shape = self._unsqueezed_shape(rank)
         constant = self._constant()
         if constant is not None:
@@ -179,7 +179,7 @@ class Value:
         return Value(self._bindings, self.name, shape, expr)
 
     def unsqueezed_movement(self, order: Order) -> int:
-        """Return `movement` to an order of more axes than it has."""
+        """`movement` to an order of more axes than it has."""
         shape = self._unsqueezed_shape(len(order))
         if self._constant() is not None or orders.is_same_memory(
             orders.own(len(order)), order, shape
@@ -188,7 +188,7 @@ class Value:
         return _size(shape)
 
     def movement(self, order: Order) -> int:
-        """Return how many elements a conversion to an order moves, as far as extents are known."""
+        """How many elements a conversion to an order moves, as far as extents are known."""
         if self._free(order) is not None or self._constant() is not None:
             return 0
         return _size(self.shape)
@@ -197,7 +197,7 @@ class Value:
         return [1] * (rank - self.rank) + self.shape
 
     def _free(self, order: Order) -> Order | None:
-        """Return an order that it is stored in from which no element has to move."""
+        """An order that it is stored in from which no element has to move."""
         same = (o for o in self._stored if orders.is_same_memory(o, order, self.shape))
         return order if order in self._stored else next(same, None)
 
@@ -246,7 +246,7 @@ class Parts:
         self._bindings, self._expr, self._var = bindings, expr, var
 
     def item(self, index: int) -> Any:
-        """Return the expression of an element, as it is stored."""
+        """The expression of an element, as it is stored."""
         return relax.TupleGetItem(self._expr, index, self._bindings.span)
 
     @property
@@ -261,5 +261,5 @@ class Parts:
 
 
 def _size(shape: Sequence[Dimension]) -> int:
-    """Return the number of elements, as far as extents are known."""
+    """The number of elements, as far as extents are known."""
     return math.prod(extent for extent in shape if isinstance(extent, int))

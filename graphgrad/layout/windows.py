@@ -23,7 +23,7 @@ _POOLING = [
 
 
 def order_of_weights(value: Any) -> Order | None:
-    """Return the order in which a convolution that is served wants its weights.
+    """The order in which a convolution that is served wants its weights.
 
     Its weights are its second argument. None for any other value, and for a convolution in another
     layout than the standard one: who wrote that has chosen.
@@ -72,7 +72,7 @@ def data_gradient(site: Site) -> LaidOut | None:
 
 
 def _layouts(site: Site) -> dict[str, str] | None:
-    """Return the layouts of a convolution, channels last; None if it is not served."""
+    """The layouts of a convolution, channels last; None if it is not served."""
     filters = order_of_weights(site.call)
     if filters is None:
         return None
@@ -84,7 +84,7 @@ def _layouts(site: Site) -> dict[str, str] | None:
 
 
 def _operands(site: Site) -> list[Any]:
-    """Return the data and the weights of a convolution, channels last."""
+    """The data and the weights of a convolution, channels last."""
     x, w = site.operands[:2]
     return [x.in_order(orders.channels_last(x.rank)), w.in_order(orders.filters_last(w.rank))]
 

@@ -11,6 +11,7 @@ import tvm
 from ..errors import DeviceError, GraphGradError, OutOfMemoryError
 from ..ir.arrays import OUT_OF_MEMORY
 from ..tvm_fixes.hooks import clear_memory_pool
+from .cpu.features import missing_features
 from .cuda.architecture import architecture_of, runs_on
 from .cuda.compiler import gives_ptx
 
@@ -23,17 +24,24 @@ _LIBRARIES = {
 
 
 def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
-    """Return the first device of a target's kind.
+    """The first device of a target's kind.
 
     Raises
     ------
     DeviceError
         The machine has no such device, lacks what is needed to use it, or has one of an
-        architecture that the target's code does not run on.
+        architecture that the target's code does not run on; or the processor lacks what the
+        code may use.
     """
     kind = str(target.kind.name)
     if kind == "cuda":
         return _cuda_device(str(target.attrs["arch"]))
+    missing = missing_features(target) if kind == "llvm" else []
+    if missing:
+        raise DeviceError(
+            f"the code is for a processor with {', '.join(missing)}, which this one lacks; leave "
+            "mcpu and mattr out of the target to get this machine's"
+        )
     device = tvm.device_from_target(target)
     if not device.exist:
         raise DeviceError(
@@ -43,7 +51,7 @@ def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
 
 
 def cuda_absence() -> str:
-    """Return why this machine cannot run CUDA programs, in words; empty if it can."""
+    """Why this machine cannot run CUDA programs, in words; empty if it can."""
     if tvm.get_global_func("device_api.cuda", allow_missing=True) is None:
         return _missing_library() or "this build of TVM has no CUDA runtime"
     if tvm.cuda().exist:
@@ -60,7 +68,7 @@ def cuda_absence() -> str:
 
 
 def cuda_architecture() -> str:
-    """Return the architecture of this machine's CUDA device, such as ``"sm_90"``."""
+    """The architecture of this machine's CUDA device, such as ``"sm_90"``."""
     return architecture_of(tvm.cuda().compute_version)
 
 
@@ -104,7 +112,7 @@ def reported(
 
 
 def describe(device: tvm.runtime.Device) -> str:
-    """Return a device in words, such as ``cuda:0 (NVIDIA H100)``."""
+    """A device in words, such as ``cuda:0 (NVIDIA H100)``."""
     return f"{device.type}:{device.index} ({device.device_name})"
 
 
@@ -144,7 +152,7 @@ def _out_of_memory(device: tvm.runtime.Device, task: str, needs: int, remedy: st
 
 
 def size_text(count: int) -> str:
-    """Return a number of bytes in words, exact where it matters."""
+    """A number of bytes in words, exact where it matters."""
     return f"{count / 2**20:,.1f} MiB" if count >= 2**20 else f"{count:,} bytes"
 
 

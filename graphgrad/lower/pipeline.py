@@ -177,7 +177,7 @@ def compile(
     winograd: bool = True,
     overlap: Overlap = "refuse",
 ) -> Any:
-    """Return an executable for the Relax virtual machine.
+    """An executable for the Relax virtual machine.
 
     For CUDA, in a process without a GPU, it holds the source of the kernels too. A library exported
     from it is compiled again where it is loaded, by TVM's own call of a compiler, with fast
@@ -242,7 +242,7 @@ def lower(
     overlap: Overlap = "refuse",
     early: EarlyBuilds | None = None,
 ) -> tvm.IRModule:
-    """Return a module of scheduled kernels and instructions of the Relax virtual machine.
+    """A module of scheduled kernels and instructions of the Relax virtual machine.
 
     Parameters
     ----------
@@ -266,7 +266,7 @@ def lower(
 
 
 def generate(mod: tvm.IRModule, target: tvm.target.Target, early: EarlyBuilds | None = None) -> Any:
-    """Return the executable of a module that `lower` has made for the same target.
+    """The executable of a module that `lower` has made for the same target.
 
     Raises
     ------
@@ -283,7 +283,7 @@ def generate(mod: tvm.IRModule, target: tvm.target.Target, early: EarlyBuilds | 
 def pipeline(
     target: TargetLike, *, winograd: bool = True, overlap: Overlap = "refuse"
 ) -> tvm.ir.transform.Pass:
-    """Return the lowering of Relax alone, for ``tvm.compile(mod, target, relax_pipeline=...)``.
+    """The lowering of Relax alone, for ``tvm.compile(mod, target, relax_pipeline=...)``.
 
     The target given to ``tvm.compile`` decides what code is generated; give the same to both.
     Warns if `target` is a generic processor, because this pass cannot make it the host.

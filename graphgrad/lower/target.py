@@ -15,6 +15,7 @@ import tvm
 
 from ..errors import TargetError
 from ..runtime.threads import threads
+from .cpu.features import missing_features
 from .cuda.architecture import check_architecture
 from .device import cuda_absence, cuda_architecture
 
@@ -31,7 +32,7 @@ longer and its step takes as long."""
 
 
 def target(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Target:
-    """Return the target that `spec` names; a bare ``"llvm"`` or ``"cuda"`` is this machine's.
+    """The target that `spec` names; a bare ``"llvm"`` or ``"cuda"`` is this machine's.
 
     Parameters
     ----------
@@ -51,7 +52,7 @@ def target(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Targ
 
 
 def parse(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Target:
-    """Return the target exactly as `spec` says, checked; a bare ``"llvm"`` stays generic.
+    """The target exactly as `spec` says, checked; a bare ``"llvm"`` stays generic.
 
     Raises
     ------
@@ -81,7 +82,7 @@ def parse(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Targe
 
 
 def is_generic(resolved: tvm.target.Target) -> bool:
-    """Return whether an llvm target names neither a processor nor features of one."""
+    """Whether an llvm target names neither a processor nor features of one."""
     attributes = resolved.attrs
     return str(resolved.kind.name) == "llvm" and not (
         attributes.get("mcpu") or attributes.get("mattr")
@@ -91,7 +92,7 @@ def is_generic(resolved: tvm.target.Target) -> bool:
 def _resolve_gpu(
     spec: str | Mapping[str, Any] | tvm.target.Target,
 ) -> str | Mapping[str, Any] | tvm.target.Target:
-    """Return a CUDA target with an architecture: that of this machine's GPU if it names none.
+    """A CUDA target with an architecture: that of this machine's GPU if it names none.
 
     TVM would take one so old that no compiler of today serves it; and of a name that is none, it
     says only that it cannot parse it.
@@ -129,6 +130,9 @@ def _resolve_host(parsed: tvm.target.Target) -> tvm.target.Target:
     host = str(tvm.get_global_func("target.llvm_get_system_cpu")())
     if not processor and "mattr" not in config:
         config["mcpu"] = host
+        missing = missing_features(tvm.target.Target(config))
+        if missing:
+            config["mattr"] = [f"-{feature}" for feature in missing]
     elif processor and not tvm.get_global_func("target.llvm_is_valid_cpu")(
         processor, triple or _system_triple()
     ):

@@ -26,7 +26,7 @@ class Addresses:
         self.begin = tirx.Bind(self._stack, memory)
 
     def of(self, buffer: Any) -> tuple[Any, Any]:
-        """Return a statement, and what gives the address as int64 until the next such statement."""
+        """A statement, and what gives the address as int64 until the next such statement."""
         write = tirx.Evaluate(
             tirx.tvm_struct_set(self._stack, 0, _FFI_ANY_UNION_FIELD, buffer.data)
         )

@@ -116,7 +116,7 @@ class Module:
         return self._known[name]
 
     def written(self, kernel: tirx.PrimFunc) -> frozenset[int]:
-        """Return the positions of the parameters that a kernel stores to."""
+        """The positions of the parameters that a kernel stores to."""
         if kernel not in self._written:
             stored: list[Any] = []
             visit = stored.append
@@ -169,11 +169,11 @@ class Aliases:
         self.result = self.value(body)
 
     def region(self, leaf: Leaf) -> int:
-        """Return the class of a leaf's memory: a number, equal where memory may be shared."""
+        """The class of a leaf's memory: a number, equal where memory may be shared."""
         return self.regions.region(leaf)
 
     def uses_of(self, region: int) -> list[Use]:
-        """Return the uses of a class of memory, in order."""
+        """The uses of a class of memory, in order."""
         if self._by_region is None:
             self._by_region = defaultdict(list)
             for use in self.uses:
@@ -181,17 +181,17 @@ class Aliases:
         return self._by_region.get(region, [])
 
     def is_written(self, region: int) -> bool:
-        """Return whether anything in the function, or that it calls, writes to a class."""
+        """Whether anything in the function, or that it calls, writes to a class."""
         if self._written is None:
             self._written = {self.region(use.leaf) for use in self.uses if use.writes}
         return region in self._written
 
     def returned(self) -> set[int]:
-        """Return the classes of the memory that the function returns."""
+        """The classes of the memory that the function returns."""
         return {self.region(leaf) for leaf in leaves(self.result)}
 
     def value(self, expr: Any, var: Any = None) -> Tree:
-        """Return the tree of an expression, which is bound to `var` if that is given."""
+        """The tree of an expression, which is bound to `var` if that is given."""
         if isinstance(expr, relax.SeqExpr):
             return self._sequence(expr)
         if isinstance(expr, tvm.ir.Var):
@@ -245,7 +245,7 @@ class Aliases:
         return result
 
     def closure(self, captured: list[Tree], var: Any) -> Tree:
-        """Return the memory of an object that holds on to values."""
+        """The memory of an object that holds on to values."""
         closure = Leaf(self.regions.node(), ("call", var))
         self.regions.unify(closure, captured)
         return closure

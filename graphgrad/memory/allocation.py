@@ -39,7 +39,7 @@ def allocate_first(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def allocated_bytes(mod: tvm.IRModule) -> dict[str, int]:
-    """Return how many bytes each function of a lowered module allocates, branches left out."""
+    """How many bytes each function of a lowered module allocates, branches left out."""
     return {
         name.name_hint: sum(map(_bytes, _allocations(func, "relax.vm.alloc_storage")))
         for name, func in mod.functions.items()
@@ -48,7 +48,7 @@ def allocated_bytes(mod: tvm.IRModule) -> dict[str, int]:
 
 
 def scratch_bytes(kernel: tirx.PrimFunc) -> list[int]:
-    """Return the size of each buffer that a scheduled kernel holds for itself.
+    """The size of each buffer that a scheduled kernel holds for itself.
 
     Those that are only ever used in parts are as large as a part, as in the code that is generated.
     Those of a parallel loop exist once for each thread, and count once.
@@ -98,7 +98,7 @@ def _move_allocations_first(func: relax.Function) -> relax.Function:
 
 
 def _allocations(func: relax.Function, op: str) -> list[Any]:
-    """Return the bindings of a function's outermost level that allocate a known size."""
+    """The bindings of a function's outermost level that allocate a known size."""
     return [
         binding
         for block in func.body.blocks

@@ -130,7 +130,7 @@ def check_arguments_once(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def skip_checks(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return a module of lowered kernels in which those with the attribute check nothing."""
+    """A module of lowered kernels in which those with the attribute check nothing."""
     chosen = {v: f for v, f in mod.functions.items() if (f.attrs or {}).get(CHECKED)}
     skipping = tirx.transform.SkipAssert()(tvm.IRModule(chosen))
     return map_kernels(mod, lambda v, func: skipping[v] if v in chosen else func)
@@ -166,7 +166,7 @@ def _collect(body: relax.SeqExpr, calls: _Calls, made: dict[str, list[list[Any]]
 
 
 def _origin(value: Any, origins: dict[Any, Any]) -> Any:
-    """Return where a value comes from, as in `_Calls.origins`; None if that is not known."""
+    """Where a value comes from, as in `_Calls.origins`; None if that is not known."""
     if isinstance(value, tvm.ir.Var):
         return origins.get(value)
     if isinstance(value, tvm.ir.GenericConst):
@@ -184,7 +184,7 @@ def _origin(value: Any, origins: dict[Any, Any]) -> Any:
 
 
 def _find_kernels_without_checks(mod: tvm.IRModule, calls: list[_Calls]) -> set[str]:
-    """Return the kernels that are handed nothing but known tensors of the right types."""
+    """The kernels that are handed nothing but known tensors of the right types."""
     mentions: Counter[str] = Counter()
 
     def visit(variable: tvm.ir.GlobalVar) -> None:
@@ -207,7 +207,7 @@ def _find_kernels_without_checks(mod: tvm.IRModule, calls: list[_Calls]) -> set[
 
 
 def _is_internal(func: tirx.PrimFunc) -> bool:
-    """Return whether a kernel cannot be called by name, and asserts nothing of its own."""
+    """Whether a kernel cannot be called by name, and asserts nothing of its own."""
     if "global_symbol" in dict(func.attrs or {}):
         return False
     asserted = nodes_in(func.body, tirx.AssertStmt)
@@ -230,17 +230,17 @@ def _is_known(origin: Any) -> bool:
 
 
 def _is_tensor(origin: Any) -> bool:
-    """Return whether something is a tensor from outside."""
+    """Whether something is a tensor from outside."""
     return origin is not None and origin is not _OWN_MEMORY and not isinstance(origin, list)
 
 
 def _is_plain(param: Any) -> bool:
-    """Return whether a parameter is a buffer of static shape, without gaps and from its start."""
+    """Whether a parameter is a buffer of static shape, without gaps and from its start."""
     return is_whole_buffer(param) and all(isinstance(n, tirx.IntImm) for n in param.ty.shape)
 
 
 def is_whole_buffer(param: Any) -> bool:
-    """Return whether a parameter of a kernel is a buffer without gaps, from its start."""
+    """Whether a parameter of a kernel is a buffer without gaps, from its start."""
     return (
         tirx.is_buffer_var(param)
         and not len(param.ty.strides)
@@ -262,7 +262,7 @@ def _shape(ty: Any) -> list[int]:
 
 
 def _outside(calls: _Calls, chosen: set[str]) -> set[Any]:
-    """Return the tensors from outside that kernels without checks are handed."""
+    """The tensors from outside that kernels without checks are handed."""
     found: set[Any] = set()
     for kernel, made in calls.made.items():
         if kernel in chosen:
@@ -272,7 +272,7 @@ def _outside(calls: _Calls, chosen: set[str]) -> set[Any]:
 
 
 def _alignments(mod: tvm.IRModule, calls: _Calls) -> dict[Any, int]:
-    """Return the alignment, in bytes, that kernels rely on, of tensors from outside."""
+    """The alignment, in bytes, that kernels rely on, of tensors from outside."""
     kernels = {variable.name_hint: func for variable, func in mod.functions.items()}
     found: dict[Any, int] = {}
     for name, arguments in [*_flatten_calls(calls.made), *_flatten_calls(calls.in_branches)]:
@@ -310,7 +310,7 @@ def _add_checks(
 
 
 def _bound(tensor: Any, bindings: list[Any]) -> Any:
-    """Return a tensor as an argument; members of tuples get bindings."""
+    """A tensor as an argument; members of tuples get bindings."""
     if not isinstance(tensor, relax.TupleGetItem):
         return tensor
     of_bound = relax.TupleGetItem(_bound(tensor.tuple_value, bindings), tensor.index)
@@ -320,7 +320,7 @@ def _bound(tensor: Any, bindings: list[Any]) -> Any:
 
 
 def _kernel(function: str, checks: list[_Check]) -> tirx.PrimFunc:
-    """Return a kernel that refuses tensors which other kernels would read wrongly.
+    """A kernel that refuses tensors which other kernels would read wrongly.
 
     Their types, the virtual machine has compared: `VMShapeLower` sees to that.
     """
@@ -344,14 +344,14 @@ def _kernel(function: str, checks: list[_Check]) -> tirx.PrimFunc:
 
 
 def _is_fit(handle: Any, check: _Check) -> Any:
-    """Return the condition that a tensor is where, and as, kernels expect it."""
+    """The condition that a tensor is where, and as, kernels expect it."""
     if not check.is_dense:
         return _is_aligned(handle, check)
     return tirx.all(_is_aligned(handle, check), _is_dense(handle, _shape(check.tensor.ty)))
 
 
 def _is_aligned(handle: Any, check: _Check) -> Any:
-    """Return the condition that a tensor starts at a multiple of its alignment, or is empty.
+    """The condition that a tensor starts at a multiple of its alignment, or is empty.
 
     The address is the first field of a tensor: the first element, if that is taken for an array.
     """
@@ -361,7 +361,7 @@ def _is_aligned(handle: Any, check: _Check) -> Any:
 
 
 def _is_empty(handle: Any, ty: Any) -> list[Any]:
-    """Return conditions, by one of which a tensor is empty."""
+    """Conditions, by one of which a tensor is empty."""
     if _is_static(ty):
         return [tirx.const(True, "bool")] if 0 in _shape(ty) else []
     shape = tirx.tvm_struct_get(handle, 0, _SHAPE, _HANDLE)
@@ -372,7 +372,7 @@ def _is_empty(handle: Any, ty: Any) -> list[Any]:
 
 
 def _is_dense(handle: Any, shape: list[int]) -> Any:
-    """Return the condition that a tensor is on the host, starts where its data do, has no gaps."""
+    """The condition that a tensor is on the host, starts where its data do, has no gaps."""
     on_host = tirx.tvm_struct_get(handle, 0, _DEVICE_TYPE, "int32") == _DEVICE_TYPE_CPU
     from_start = tirx.tvm_struct_get(handle, 0, _BYTE_OFFSET, "uint64") == tirx.const(0, "uint64")
     strides = tirx.tvm_struct_get(handle, 0, _STRIDES, _HANDLE)

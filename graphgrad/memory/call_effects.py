@@ -46,7 +46,7 @@ _READ_ONLY_OPS = (
 
 
 def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
-    """Return the memory of a call's result; note the uses of its arguments and what they join."""
+    """The memory of a call's result; note the uses of its arguments and what they join."""
     operator = call.op
     if isinstance(operator, relax.ExternFunc):
         return _packed(aliases, call, call.args, var, effects_of(callee(call)))

@@ -60,7 +60,7 @@ def donate(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def may_have_donations(mod: tvm.IRModule, name: Any) -> bool:
-    """Return whether a function of a module may overwrite any of its arguments.
+    """Whether a function of a module may overwrite any of its arguments.
 
     It may not if another function calls it that has not heard of the donation, nor if it takes an
     argument whose memory nobody can compare with what is overwritten.
@@ -92,7 +92,7 @@ class _Donation:
         self.pairs = _requested(name, func, len(self.outputs))
 
     def apply(self) -> tvm.IRModule:
-        """Return the module with this function's safe donations made."""
+        """The module with this function's safe donations made."""
         accepted: dict[Any, dict[int, int]] = {}
         done = []
         for parameter, output in self.pairs if may_have_donations(self.mod, self.name) else []:
@@ -104,7 +104,7 @@ class _Donation:
         return self._rewrite(accepted, done)
 
     def _safe_sites(self, parameter: int, output: int) -> list[_Site]:
-        """Return where an output is computed, if all that may happen over a parameter; else none.
+        """Where an output is computed, if all that may happen over a parameter; else none.
 
         The parameter's memory must be nobody else's, and whatever uses it after one of the sites
         must mean the output.
@@ -156,7 +156,7 @@ class _Donation:
     def _safe_argument(
         self, parameter: Any, call: Any, kernel: tirx.PrimFunc, index: int
     ) -> int | None:
-        """Return which argument of its kernel a result may overwrite, if that is a parameter."""
+        """Which argument of its kernel a result may overwrite, if that is a parameter."""
         arguments = list(call.args[1].fields)
         source = self.aliases.values[parameter].source
         places = [i for i, a in enumerate(arguments) if self._source(a) == source]
@@ -171,7 +171,7 @@ class _Donation:
         return held.source if isinstance(held, Leaf) else None
 
     def _is_last_use(self, site: _Site, donated: Leaf, outputs: set[Any]) -> bool:
-        """Return whether nothing uses the memory after a site, but to use the output."""
+        """Whether nothing uses the memory after a site, but to use the output."""
         uses = self.aliases.uses_of(self.aliases.region(donated))
         here = [use for use in uses if use.binding.same_as(site.var)]
         return len(here) == 1 and all(
@@ -182,7 +182,7 @@ class _Donation:
         )
 
     def _kernel(self, value: Any) -> tirx.PrimFunc | None:
-        """Return the PrimFunc that a binding calls plainly, on a tuple of arguments."""
+        """The PrimFunc that a binding calls plainly, on a tuple of arguments."""
         if not isinstance(value, tvm.ir.Call) or value.op != tvm.ir.Op.get("relax.call_tir"):
             return None
         if len(value.args) != 2 or not isinstance(value.args[1], relax.Tuple):
@@ -207,7 +207,7 @@ class _Donation:
         return drop_unused_kernels(builder.get(), [call.args[0] for call in calls])
 
     def _in_place(self, builder: Any, call: Any, results: dict[int, int]) -> Any:
-        """Return a call with some of its results written over arguments."""
+        """A call with some of its results written over arguments."""
         kernel = self._kernel(call)
         assert kernel is not None
         arguments = len(call.args[1].fields)
@@ -220,7 +220,7 @@ class _Donation:
 
 
 def _is_called(mod: tvm.IRModule, name: Any) -> bool:
-    """Return whether any function of a module names another one."""
+    """Whether any function of a module names another one."""
     found: list[Any] = []
 
     def visit(called: Any) -> None:
@@ -234,7 +234,7 @@ def _is_called(mod: tvm.IRModule, name: Any) -> bool:
 
 
 def _has_known_memory(ty: Any) -> bool:
-    """Return whether a kernel can be told where values of a type lie; shapes lie nowhere."""
+    """Whether a kernel can be told where values of a type lie; shapes lie nowhere."""
     if isinstance(ty, relax.TupleType):
         return all(map(_has_known_memory, ty.fields))
     if isinstance(ty, relax.TensorType):
@@ -243,7 +243,7 @@ def _has_known_memory(ty: Any) -> bool:
 
 
 def _requested(name: Any, func: relax.Function, outputs: int) -> list[tuple[int, int]]:
-    """Return the pairs that a function asks for."""
+    """The pairs that a function asks for."""
     where = f"the attribute {DONATED} of {name.name_hint}"
     try:
         pairs = [(int(p), int(o)) for p, o in func.attrs[DONATED]]
@@ -265,7 +265,7 @@ def _requested(name: Any, func: relax.Function, outputs: int) -> list[tuple[int,
 
 
 def _flatten(tree: Tree) -> list[Leaf | None]:
-    """Return all leaves of a tree in order, also those that have no memory."""
+    """All leaves of a tree in order, also those that have no memory."""
     if isinstance(tree, list):
         return [leaf for branch in tree for leaf in _flatten(branch)]
     return [tree]

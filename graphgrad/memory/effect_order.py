@@ -36,7 +36,7 @@ def pin_effects(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def may_write(body: relax.SeqExpr) -> bool:
-    """Return whether anything in a body may write to memory that it has not allocated itself.
+    """Whether anything in a body may write to memory that it has not allocated itself.
 
     By the ops alone: calls of packed functions, of closures and of Relax functions may, and ops
     that overwrite arguments or are not pure.
@@ -53,7 +53,7 @@ def _may_write(value: Any) -> bool:
 
 
 def is_fusion_dropping(mod: tvm.IRModule) -> bool:
-    """Return whether fusion would drop calls that overwrite memory, with what depends on them."""
+    """Whether fusion would drop calls that overwrite memory, with what depends on them."""
     if not any(
         overwritten_by(binding.value)
         for func in mod.functions.values()
@@ -67,7 +67,7 @@ def is_fusion_dropping(mod: tvm.IRModule) -> bool:
 
 
 def _writes(mod: tvm.IRModule) -> dict[str, int]:
-    """Return how many calls write to memory in each function."""
+    """How many calls write to memory in each function."""
     analyzed = Module(mod.functions)
     return {
         name.name_hint: len({use.binding for use in analyzed.function(name).uses if use.writes})

@@ -45,7 +45,7 @@ def _allocate_outside_plan(func: relax.Function, aliases: Aliases) -> relax.Func
 
 
 def _escaping(func: relax.Function, aliases: Aliases) -> set[Any]:
-    """Return the variables of the allocations that may be held from where no plan sees it."""
+    """The variables of the allocations that may be held from where no plan sees it."""
     bindings = bindings_of(func.body)
     allocations = [b.var for b in bindings if calls_op(b.value, "relax.builtin.alloc_tensor")]
     unseen = [b.var for b in bindings if isinstance(b, relax.MatchCast) or _is_packed(b.value)]
@@ -61,7 +61,7 @@ def _is_packed(value: Any) -> bool:
 
 
 def _split_allocation(binding: Any) -> list[Any]:
-    """Return an allocation as storage, and the tensor in it."""
+    """An allocation as storage, and the tensor in it."""
     shape, dtype, device, scope = binding.value.args
     size = tirx.const(-(-tvm.DataType(str(binding.var.ty.dtype)).bits // 8), "int64")
     extents = list(binding.var.ty.shape.values)

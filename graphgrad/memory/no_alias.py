@@ -66,7 +66,7 @@ def _kernels(mod: tvm.IRModule) -> list[tuple[Any, tirx.PrimFunc]]:
 
 
 def _called_otherwise(mod: tvm.IRModule) -> set[str]:
-    """Return the kernels that something else than `call_tir` mentions, or nothing at all does."""
+    """The kernels that something else than `call_tir` mentions, or nothing at all does."""
     otherwise: set[str] = set()
     called: set[str] = set()
 

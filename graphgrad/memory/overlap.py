@@ -99,7 +99,7 @@ def copy_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _overwriting(mod: tvm.IRModule, pairs: str) -> list[tuple[Any, relax.Function]]:
-    """Return the functions with pairs (parameter, output) whose callers compare no addresses."""
+    """The functions with pairs (parameter, output) whose callers compare no addresses."""
     attributes = {v: getattr(f, "attrs", None) or {} for v, f in mod.functions.items()}
     return [
         (variable, mod[variable])
@@ -140,7 +140,7 @@ def _checked(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRMo
 
 
 def _add_copying_caller(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRModule:
-    """Return the module with a caller of this name, which copies, and the function beside it."""
+    """The module with a caller of this name, which copies, and the function beside it."""
     bindings: list[Any] = []
     caller = relax.utils.copy_with_new_vars(function)
     first, rest = _split_by_use(caller, DONATED, bindings)
@@ -163,7 +163,7 @@ def _add_copying_caller(mod: tvm.IRModule, name: Any, function: relax.Function) 
 
 
 def _copy_if_shared(builder: Any, compared: Sequence[_Argument], own: Any) -> list[Any]:
-    """Return bindings of a variable to the first tensor, or to a copy if another shares memory."""
+    """Bindings of a variable to the first tensor, or to a copy if another shares memory."""
     value = compared[0].value
     yes, no = (tirx.Return(tirx.const(answer, "bool")) for answer in (True, False))
     kernel = _kernel(compared, 1, lambda *_: yes, no)
@@ -181,7 +181,7 @@ def _copy_if_shared(builder: Any, compared: Sequence[_Argument], own: Any) -> li
 def _split_by_use(
     function: relax.Function, pairs: str, bindings: list[Any]
 ) -> tuple[list[_Argument], list[_Argument]]:
-    """Return the tensors that a function overwrites, and its other ones."""
+    """The tensors that a function overwrites, and its other ones."""
     overwritten = {int(parameter) for parameter, _ in function.attrs[pairs]}
     first: list[_Argument] = []
     rest: list[_Argument] = []
@@ -194,7 +194,7 @@ def _split_by_use(
 
 
 def _arguments(name: str, value: Any, bindings: list[Any]) -> list[_Argument]:
-    """Return the tensors of a parameter; those of a tuple are bound to variables."""
+    """The tensors of a parameter; those of a tuple are bound to variables."""
     if isinstance(value.ty, relax.TupleType):
         found = []
         for index, ty in enumerate(value.ty.fields):
@@ -219,7 +219,7 @@ def _kernel(
     found: Callable[[Any, Any], Any],
     at_end: tirx.Return | None = None,
 ) -> tirx.PrimFunc:
-    """Return the kernel that compares the first arguments with all others.
+    """The kernel that compares the first arguments with all others.
 
     What it does where two share memory is the statement that `found` returns for their numbers.
     """
@@ -257,7 +257,7 @@ def _kernel(
 def _comparison(
     starts: Any, ends: Any, overwritten: int, count: int, found: Callable[[Any, Any], Any]
 ) -> Any:
-    """Return the loops that compare each of the first tensors with all that come after it."""
+    """The loops that compare each of the first tensors with all that come after it."""
     i, j = variable("overwritten"), variable("other")
     shared = tirx.all(
         j > i,

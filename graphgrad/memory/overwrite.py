@@ -21,7 +21,7 @@ from ..ir.visits import replace_nodes, visit_nodes
 
 
 def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
-    """Return whether `output` may live in the memory of `donated`, both parameters of `kernel`.
+    """Whether `output` may live in the memory of `donated`, both parameters of `kernel`.
 
     It may if one statement stores every element of the output first, each once; if that statement
     reads of the input no more than the element that it stores; and if all other reads of the input
@@ -46,7 +46,7 @@ def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
 
 
 def overwriting(kernel: tirx.PrimFunc, shared: dict[Any, Any]) -> tirx.PrimFunc:
-    """Return the kernel with each output of `shared` replaced by its input, as one parameter.
+    """The kernel with each output of `shared` replaced by its input, as one parameter.
 
     Two parameters that share memory would break the promise that none overlap, by which the code
     generator reorders reads and writes. What copied the input to the output is gone.
@@ -90,18 +90,18 @@ class _Site:
     store: Any
 
     def stores_once(self) -> bool:
-        """Return whether no element is stored twice, and every one is."""
+        """Whether no element is stored twice, and every one is."""
         return self._has_all_threads() and self._is_bijective()
 
     def _has_all_threads(self) -> bool:
-        """Return whether all threads of a kernel are in loops of the store: no two do the same."""
+        """Whether all threads of a kernel are in loops of the store: no two do the same."""
         found: set[str | None] = set()
         nest = self.until[-1]
         visit_nodes(nest, tirx.For, lambda loop: found.add(_thread(loop)))
         return found <= self.threads | {None}
 
     def is_apart_from(self, other: _Site) -> bool:
-        """Return whether remainders tell that no element is stored here and there."""
+        """Whether remainders tell that no element is stored here and there."""
         for (a, x), (b, y) in zip(self._remainders(), other._remainders(), strict=True):
             common = gcd(a, b)  # 0 where both are constants
             if (x - y) % common if common else x != y:
@@ -112,12 +112,12 @@ class _Site:
         return [_simplified(substitute_values(index, self.values)) for index in self.store.indices]
 
     def _remainders(self) -> list[tuple[int, int]]:
-        """Return for each index a divisor, and the remainder that it always has."""
+        """For each index a divisor, and the remainder that it always has."""
         sets = [tvm.sym.Analyzer().modular_set(index) for index in self._indices()]
         return [(int(found.coeff), int(found.base)) for found in sets]
 
     def _quotients(self) -> list[Any]:
-        """Return the indices without what all of their values have in common."""
+        """The indices without what all of their values have in common."""
         return [
             _simplified(tirx.floordiv(index - remainder, divisor)) if divisor > 1 else index
             for index, (divisor, remainder) in zip(self._indices(), self._remainders(), strict=True)
@@ -143,7 +143,7 @@ class _Site:
 
 
 def _sites(body: SBlockRealize, donated: Any, output: Any) -> list[_Site] | None:
-    """Return where an output is stored until the input is read no more; None if that is complex."""
+    """Where an output is stored until the input is read no more; None if that is complex."""
     first = _first_store(body, output)
     if first is None:
         return None
@@ -163,7 +163,7 @@ def _sites(body: SBlockRealize, donated: Any, output: Any) -> list[_Site] | None
 
 
 def _first_store(body: Any, output: Any) -> _Site | None:
-    """Return where an output is stored first; None if that is no simple place."""
+    """Where an output is stored first; None if that is no simple place."""
     loops: list[Any] = []
     threads: set[str | None] = set()
     condition: Any = tirx.const(True, "bool")
@@ -209,7 +209,7 @@ def _thread(loop: Any) -> str | None:
 
 
 def _drop_identity_stores(body: Any) -> Any:
-    """Return a statement without what stores elements where they were; itself if all is that."""
+    """A statement without what stores elements where they were; itself if all is that."""
     nothing = tirx.Evaluate(0)
 
     def is_nothing(statement: Any) -> bool:
@@ -234,12 +234,12 @@ def _drop_identity_stores(body: Any) -> Any:
 
 
 def _is_only_loaded(kernel: tirx.PrimFunc, buffer: Any) -> bool:
-    """Return whether a buffer is only loaded from: not stored to, its address not taken."""
+    """Whether a buffer is only loaded from: not stored to, its address not taken."""
     return _is_plain(kernel, buffer) and not _stores(kernel.body, buffer)
 
 
 def _is_plain(kernel: tirx.PrimFunc, buffer: Any) -> bool:
-    """Return whether all that happens to a buffer are loads and stores that name it."""
+    """Whether all that happens to a buffer are loads and stores that name it."""
     mentions = 0
     regions = 0
     matched = False

@@ -82,11 +82,11 @@ class _Ownership:
         self.exposed = {OUTSIDE, *aliases.returned()}
 
     def bind_exposed_reshapes(self) -> relax.Function:
-        """Return the function with exposed reshapes bound so that they do not become views."""
+        """The function with exposed reshapes bound so that they do not become views."""
         return leave_dataflow(self.func, self._is_exposed_view)
 
     def copy_exposed_constants(self, mod: tvm.IRModule, name: Any) -> tvm.IRModule:
-        """Return the module with the function changed to copy the constants that it exposes."""
+        """The module with the function changed to copy the constants that it exposes."""
         exposed = [c for c in self.aliases.constants if self._is_exposed(c.leaf)]
         if not exposed:
             return mod
@@ -129,7 +129,7 @@ class _Ownership:
         return region in self.exposed or self.aliases.is_written(region)
 
     def _is_exposed_view(self, binding: Any) -> bool:
-        """Return whether a binding is a reshape of what is written to, or is itself exposed."""
+        """Whether a binding is a reshape of what is written to, or is itself exposed."""
         call = binding.value
         if not isinstance(call, tvm.ir.Call) or call.op != tvm.ir.Op.get("relax.call_tir"):
             return False
@@ -145,7 +145,7 @@ class _Ownership:
 
 
 def _replaced(value: Any, constant: Any, var: Any) -> Any:
-    """Return a binding's value with a constant in it replaced; tuples are nested, calls are not."""
+    """A binding's value with a constant in it replaced; tuples are nested, calls are not."""
     if value.same_as(constant):
         return var
     if isinstance(value, relax.Tuple):

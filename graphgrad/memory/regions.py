@@ -49,7 +49,7 @@ class Regions:
         self._parent = [OUTSIDE]
 
     def region(self, leaf: Leaf) -> int:
-        """Return the class of a leaf's memory: a number, equal where memory may be shared."""
+        """The class of a leaf's memory: a number, equal where memory may be shared."""
         return self._find(leaf.node)
 
     def _find(self, node: int) -> int:
@@ -65,12 +65,12 @@ class Regions:
             self._parent[root] = least
 
     def node(self) -> int:
-        """Return a class of its own."""
+        """A class of its own."""
         self._parent.append(len(self._parent))
         return self._parent[-1]
 
     def fresh(self, ty: Any, source: tuple[Any, ...]) -> Tree:
-        """Return a tree of memory of its own for a value of a type."""
+        """A tree of memory of its own for a value of a type."""
         if isinstance(ty, relax.TupleType):
             return [self.fresh(field, (*source, i)) for i, field in enumerate(ty.fields)]
         if isinstance(ty, relax.ShapeType | tvm.ir.PrimType):
@@ -78,7 +78,7 @@ class Regions:
         return Leaf(self.node(), source)
 
     def as_type(self, tree: Tree, ty: Any, source: tuple[Any, ...]) -> Tree:
-        """Return a tree in the form of a type that is known better, or worse, than the tree's."""
+        """A tree in the form of a type that is known better, or worse, than the tree's."""
         if isinstance(tree, list):
             if isinstance(ty, relax.TupleType) and len(tree) == len(ty.fields):
                 parts = enumerate(zip(tree, ty.fields, strict=True))

@@ -85,7 +85,7 @@ def _bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
 
 
 def _unknown(mod: tvm.IRModule, bindings: list[relax.Binding]) -> dict[Any, str]:
-    """Return the variables in whose memory may be anything, and what made that."""
+    """The variables in whose memory may be anything, and what made that."""
     found: dict[Any, str] = {}
     for binding in bindings:
         value = binding.value
@@ -97,7 +97,7 @@ def _unknown(mod: tvm.IRModule, bindings: list[relax.Binding]) -> dict[Any, str]
 
 
 def _function_outside(mod: tvm.IRModule, call: Any) -> str | None:
-    """Return the name of what a call calls; None of a kernel, or an op with memory of its own."""
+    """The name of what a call calls; None of a kernel, or an op with memory of its own."""
     callee = call.op
     if isinstance(callee, tvm.ir.Op) and callee.name.startswith(("relax.call_", "relax.invoke_")):
         callee = call.args[0]
@@ -110,7 +110,7 @@ def _function_outside(mod: tvm.IRModule, call: Any) -> str | None:
 
 
 def _alignments(mod: tvm.IRModule, bindings: list[relax.Binding]) -> dict[Any, int]:
-    """Return the alignment, in bytes, that kernels rely on, of what is in variables."""
+    """The alignment, in bytes, that kernels rely on, of what is in variables."""
     found: dict[Any, int] = {}
     for binding in reversed(bindings):
         value, needed = binding.value, found.get(binding.var)
@@ -127,7 +127,7 @@ def _alignments(mod: tvm.IRModule, bindings: list[relax.Binding]) -> dict[Any, i
 
 
 def _sources(value: Any) -> list[Any]:
-    """Return the variables in whose memory a value may be that has no memory of its own."""
+    """The variables in whose memory a value may be that has no memory of its own."""
     if isinstance(value, relax.If):
         branches = (value.true_branch, value.false_branch)
         return [var for branch in branches for var in variables_of(branch.body)]
@@ -137,7 +137,7 @@ def _sources(value: Any) -> list[Any]:
 
 
 def _kernel(function: str, result: Any, callee: str, alignment: int) -> tirx.PrimFunc:
-    """Return a kernel that refuses a result which other kernels cannot use."""
+    """A kernel that refuses a result which other kernels cannot use."""
     extents = [tirx.Var("extent", "int64") for _ in range(result.ty.ndim)]
     buffer = tirx.decl_buffer(extents, str(result.ty.dtype), str(result.name), data_alignment=1)
     addresses = Addresses()

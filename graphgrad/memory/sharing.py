@@ -20,7 +20,7 @@ _MAX_COMPARISON_STEPS = 10_000
 
 
 def shares_memory(a: Any, b: Any) -> bool:
-    """Return whether some byte belongs to both of two arrays.
+    """Whether some byte belongs to both of two arrays.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ def shares_memory(a: Any, b: Any) -> bool:
 
 
 def copy(value: Any) -> Any:
-    """Return a copy in memory of its own.
+    """A copy in memory of its own.
 
     TVM has no such thing: its ``vm.builtin.copy`` returns the argument itself.
 
@@ -143,7 +143,7 @@ class _Memory:
     def of(
         address: int, shape: Sequence[int], strides: Sequence[int] | None, size: int
     ) -> np.ndarray:
-        """Return an array over it; `strides` in elements, None if they are those of C."""
+        """An array over it; `strides` in elements, None if they are those of C."""
         interface = {
             "version": 3,
             "shape": tuple(map(int, shape)),

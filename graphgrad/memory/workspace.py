@@ -68,7 +68,7 @@ def take_workspace(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, str | No
 def _escaping_variables(
     mod: tvm.IRModule, function: relax.Function, bindings: list[Any]
 ) -> set[Any]:
-    """Return the variables of which something may be left when the function has returned.
+    """The variables of which something may be left when the function has returned.
 
     They are those of its result, those that it hands to functions which may keep them, and what
     these are made of.
@@ -115,7 +115,7 @@ def _bytes(storage: Any) -> int:
 def _take_tensors_as_arguments(
     function: relax.Function, moved: Mapping[Any, Any], tensors: list[Any]
 ) -> relax.Function:
-    """Return a function that takes some tensors in place of allocating them."""
+    """A function that takes some tensors in place of allocating them."""
 
     def stays(binding: Any) -> bool:
         return binding.var not in moved and not (
@@ -127,7 +127,7 @@ def _take_tensors_as_arguments(
 
 
 def _workspace(name: str, bindings: list[Any], tensors: Mapping[Any, Any]) -> relax.Function:
-    """Return a function that makes some allocations and returns the tensors."""
+    """A function that makes some allocations and returns the tensors."""
     fresh = {binding.var: relax.Var(binding.var.name, binding.var.ty) for binding in bindings}
     made = [
         relax.VarBinding(

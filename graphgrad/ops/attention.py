@@ -24,7 +24,7 @@ def attend(
     causal_mask: str | None,
     window_size: int | None,
 ) -> Tensor:
-    """Return attention of tensors in the layout of ``relax.op.nn.attention``.
+    """Attention of tensors in the layout of ``relax.op.nn.attention``.
 
     That is batch, positions, heads, features.
 
@@ -62,7 +62,7 @@ def attend(
 
 
 def scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
-    """Return q · k for each query and key, scaled: by 1/√d where no scale is given."""
+    """q · k for each query and key, scaled: by 1/√d where no scale is given."""
     features = query.shape[-1]
     if scale is not None:
         query = query * scale
@@ -75,7 +75,7 @@ def scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
 
 
 def grouped_product(x: Tensor, y: Tensor) -> Tensor:
-    """Return x @ y for each head of `x`; each of y serves as many in a row as there are for it."""
+    """x @ y for each head of `x`; each of y serves as many in a row as there are for it."""
     batch, heads, rows, terms = x.shape
     shared = y.shape[1]
     product = op.reshape(x, [batch, shared, heads // shared * rows, terms]) @ y
@@ -83,7 +83,7 @@ def grouped_product(x: Tensor, y: Tensor) -> Tensor:
 
 
 def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
-    """Return the softmax over the last axis where `allowed`, and zero elsewhere.
+    """The softmax over the last axis where `allowed`, and zero elsewhere.
 
     A row in which nothing is allowed is zero, and so are its derivatives.
     """
@@ -102,7 +102,7 @@ def band(
     left: int | None,
     right: int | None,
 ) -> Tensor | None:
-    """Return where i + offset − left ≤ j ≤ i + offset + right for query i and key j.
+    """Where i + offset − left ≤ j ≤ i + offset + right for query i and key j.
 
     `offset` is a number, or an integer tensor that broadcasts against (queries, keys). A bound that
     is None is open; with two such there is no mask at all.
@@ -117,7 +117,7 @@ def band(
 
 
 def _distance(emitter: Emitter, a: Dimension, b: Dimension) -> Any:
-    """Return |a − b|: a number, or an int64 scalar where it is symbolic."""
+    """|a − b|: a number, or an int64 scalar where it is symbolic."""
     if isinstance(a, int) and isinstance(b, int):
         return abs(a - b)
     if same_dimension(a, b):
@@ -126,13 +126,13 @@ def _distance(emitter: Emitter, a: Dimension, b: Dimension) -> Any:
 
 
 def extent_tensor(emitter: Emitter, extent: Dimension) -> Tensor:
-    """Return an extent as an int64 scalar."""
+    """An extent as an int64 scalar."""
     shape = emitter.emit(relax.op.shape_to_tensor(relax.ShapeExpr([extent])))
     return op.reshape(shape, [])
 
 
 def both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    """Return where both conditions hold; one that is None holds everywhere."""
+    """Where both conditions hold; one that is None holds everywhere."""
     if first is None or second is None:
         return second if first is None else first
     return op.logical_and(first, second)

@@ -18,7 +18,7 @@ from .define import call_op, define_op
 
 
 def fold_border(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
-    """Return the adjoint of padding one axis: each border element is added to its origin.
+    """The adjoint of padding one axis: each border element is added to its origin.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def fold_border(x: Tensor, axis: int, before: int, after: int, mode: str) -> Ten
 
 
 def origin(index: Any, before: int, extent: Any, mode: str) -> Any:
-    """Return which element of an axis the element `index` of its padded form is a copy of."""
+    """Which element of an axis the element `index` of its padded form is a copy of."""
     at = index - before
     if mode == "replicate":
         return tirx.max(tirx.min(at, extent - 1), 0)
@@ -47,7 +47,7 @@ def origin(index: Any, before: int, extent: Any, mode: str) -> Any:
 
 
 def _mirror_period(extent: Any) -> Any:
-    """Return after how many elements a mirrored axis begins again: the two ends occur once."""
+    """After how many elements a mirrored axis begins again: the two ends occur once."""
     return tirx.max(2 * (extent - 1), 1)
 
 
@@ -123,7 +123,7 @@ class _Folding:
         return element
 
     def _sum(self, first: Any, count: int) -> te.Tensor:
-        """Return the sum of a part of the axis, with an extent of one."""
+        """The sum of a part of the axis, with an extent of one."""
         copy = te.reduce_axis((0, count), name="copy")
         return te.compute(
             self._at(self.x.shape, 1),
@@ -136,7 +136,7 @@ class _Folding:
         return te.reduce_axis((0, tirx.floordiv(total - 1, period) + 1), name="turn")
 
     def _guarded(self, indices: Sequence[Any], position: Any, *conditions: Any) -> Any:
-        """Return the element at a position of the axis; zero beyond it or if a condition fails."""
+        """The element at a position of the axis; zero beyond it or if a condition fails."""
         value = self._read(indices, position)
         present = tirx.all(position < self.x.shape[self.axis], *conditions)
         return tirx.if_then_else(present, value, tirx.const(0, str(value.ty)))

@@ -18,7 +18,7 @@ from .traced import Traced
 def call_te(
     function: Callable[..., Any], *args: Any, name: str | None = None, **keywords: Any
 ) -> Any:
-    """Return a call of a kernel that is made of tensor expressions, scans included.
+    """A call of a kernel that is made of tensor expressions, scans included.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def kernel_call(
     name: str,
     narrow: bool = False,
 ) -> relax.Call:
-    """Return a call of the kernel of a function applied to Relax values; the builder has it."""
+    """A call of the kernel of a function applied to Relax values; the builder has it."""
     traced = Traced(function, args, keywords, narrow)
     variable = builder.add_func(kernel_of(traced.parameters, traced.outputs), name)
     return relax.call_tir(variable, relax.Tuple(traced.arguments), traced.types())
@@ -92,7 +92,7 @@ class KernelBuilder:
         return getattr(self._builder, name)
 
     def call_te(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> relax.Call:
-        """Return a call of the kernel of a function, as BlockBuilder.call_te does."""
+        """A call of the kernel of a function, as BlockBuilder.call_te does."""
         name = keywords.pop("primfunc_name_hint", None) or _name(function)
         keywords.pop("primfunc_attrs", None)
         return kernel_call(self._builder, function, args, keywords, name)
@@ -119,7 +119,7 @@ class _Arguments:
         self._emitted: dict[int, Any] = {}
 
     def expression(self, value: Any) -> Any:
-        """Return a value with a Relax expression for each `Tensor` in it, and for each call."""
+        """A value with a Relax expression for each `Tensor` in it, and for each call."""
         if isinstance(value, Tensor):
             return value.expr
         if isinstance(value, list | tuple):

@@ -51,7 +51,7 @@ class Composition:
         self._outside: dict[int, Any] = {}
 
     def placeholder(self, value: Any) -> te.Tensor:
-        """Return a placeholder for a Relax variable or constant, which it now stands for."""
+        """A placeholder for a Relax variable or constant, which it now stands for."""
         shape = [self.inside(extent) for extent in value.ty.shape.values]
         name = value.name if isinstance(value, relax.Var) else "constant"
         self.values[value] = te.placeholder(shape, str(value.ty.dtype), name=name)
@@ -85,7 +85,7 @@ class Composition:
         )
 
     def inside(self, extent: Any) -> Any:
-        """Return an extent of the program in terms of variables of its own."""
+        """An extent of the program in terms of variables of its own."""
 
         def own(var: Any) -> Any:
             if identity(var) not in self._inside:
@@ -97,7 +97,7 @@ class Composition:
         return rename_extent(extent, self._dtype, own)
 
     def outside(self, extent: Any) -> Any:
-        """Return an extent of a tensor expression in terms of the program's variables."""
+        """An extent of a tensor expression in terms of the program's variables."""
         return rename_extent(extent, "int64", lambda var: self._outside[identity(var)])
 
     def _called(self, call: Any) -> Value:
@@ -158,7 +158,7 @@ class StageBuilder:
         return getattr(self._builder, name)
 
     def call_te(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> relax.Var:
-        """Return a variable that stands for what a function of tensor expressions gives."""
+        """A variable that stands for what a function of tensor expressions gives."""
         named = {n: self._given(v) for n, v in keywords.items() if not n.startswith("primfunc_")}
         given = list(map(self._given, args))
         result = function(*given, **named)
@@ -172,7 +172,7 @@ class StageBuilder:
         return var
 
     def emit_te(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> relax.Var:
-        """Return the same: a stage needs no binding."""
+        """The same: a stage needs no binding."""
         return self.call_te(function, *args, **keywords)
 
     def value(self, expression: Any) -> Value:
@@ -215,7 +215,7 @@ def variables_read_by(expression: Any) -> Iterator[Any]:
 
 
 def _tensors_in(given: Any) -> list[te.Tensor]:
-    """Return the tensors among what a function of tensor expressions is given."""
+    """The tensors among what a function of tensor expressions is given."""
     if isinstance(given, list | tuple):
         return [tensor for item in given for tensor in _tensors_in(item)]
     return [given] if isinstance(given, te.Tensor) else []
@@ -240,7 +240,7 @@ def _make_stepwise(outputs: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> l
 
 
 def _number(array: Any) -> te.Tensor:
-    """Return a constant of one element as a stage."""
+    """A constant of one element as a stage."""
     if array.size != 1:
         raise ArgumentError(f"a constant of shape {array.shape}; make it an argument of the op")
     value = tirx.const(array.item(), str(array.dtype))

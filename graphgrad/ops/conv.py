@@ -93,11 +93,11 @@ class Window:
         return self.padding[self.rank :]
 
     def reach(self, kernel: Sequence[Dimension]) -> list[Dimension]:
-        """Return how far a window extends past its first tap along each spatial axis."""
+        """How far a window extends past its first tap along each spatial axis."""
         return [(k - 1) * d for k, d in zip(kernel, self.dilation, strict=True)]
 
     def attributes(self) -> dict[str, Any]:
-        """Return the window as attributes of a call."""
+        """The window as attributes of a call."""
         return {
             "strides": list(self.strides),
             "padding": list(self.padding),
@@ -123,7 +123,7 @@ class Layouts:
 
     @staticmethod
     def standard(rank: int) -> Layouts:
-        """Return the layouts with the channels first."""
+        """The layouts with the channels first."""
         return Layouts("NC" + SPATIAL[rank], "OI" + SPATIAL[rank])
 
     @staticmethod
@@ -149,17 +149,17 @@ class Layouts:
         return Layouts(self.data, self.kernel.translate({ord("O"): "I", ord("I"): "O"}))
 
     def spatial(self, of_data: Sequence[Any]) -> list[Any]:
-        """Return those of the data's axes that are spatial, in the order of a window's numbers."""
+        """Those of the data's axes that are spatial, in the order of a window's numbers."""
         at = dict(zip(self.data, of_data, strict=True))
         return [at[axis] for axis in SPATIAL[len(of_data) - 2]]
 
     def attributes(self) -> dict[str, Any]:
-        """Return the layouts as attributes of a call."""
+        """The layouts as attributes of a call."""
         return {"data_layout": self.data, "kernel_layout": self.kernel}
 
 
 def conv(x: Tensor, w: Tensor, window: Window, layouts: Layouts | None = None) -> Tensor:
-    """Return the convolution of data with weights, in these layouts or with the channels first."""
+    """The convolution of data with weights, in these layouts or with the channels first."""
     layouts = layouts or Layouts.standard(window.rank)
     function = getattr(relax.op.nn, f"conv{window.rank}d")
     call = function(x.expr, w.expr, **window.attributes(), **layouts.attributes())
@@ -173,7 +173,7 @@ def conv_data_gradient(
     window: Window,
     layouts: Layouts | None = None,
 ) -> Tensor:
-    """Return x̄ of ``y = conv(x, w)`` from ct and w.
+    """x̄ of ``y = conv(x, w)`` from ct and w.
 
     Parameters
     ----------
@@ -198,7 +198,7 @@ def conv_weight_gradient(
     window: Window,
     layouts: Layouts | None = None,
 ) -> Tensor:
-    """Return w̄ of ``y = conv(x, w)`` from x and ct.
+    """w̄ of ``y = conv(x, w)`` from x and ct.
 
     Parameters
     ----------
@@ -311,7 +311,7 @@ def convolution(
 
 
 def permuted(x: te.Tensor, source: str, target: str) -> te.Tensor:
-    """Return a tensor of one layout in another."""
+    """A tensor of one layout in another."""
     if source == target:
         return x
     return te.compute(
@@ -322,7 +322,7 @@ def permuted(x: te.Tensor, source: str, target: str) -> te.Tensor:
 
 
 def padded(x: te.Tensor, source: str, target: str, window: Window) -> te.Tensor:
-    """Return data of one layout in another, with the padding of a window."""
+    """Data of one layout in another, with the padding of a window."""
     spatial = spatial_axes(source)
     before = dict(zip(spatial, window.before, strict=True))
     extents = {
@@ -341,7 +341,7 @@ def bordered(
     before: Mapping[str, Dimension],
     extents: Mapping[str, Dimension],
 ) -> te.Tensor:
-    """Return a tensor of one layout in another, inside a border of zeros.
+    """A tensor of one layout in another, inside a border of zeros.
 
     Parameters
     ----------
@@ -375,23 +375,23 @@ def bordered(
 
 
 def spatial_axes(layout: str) -> str:
-    """Return the spatial axes of a layout, in the order of a window's numbers."""
+    """The spatial axes of a layout, in the order of a window's numbers."""
     return "".join(axis for axis in "DHW" if axis in layout)
 
 
 def extents_of(x: te.Tensor, layout: str, axes: str) -> list[Dimension]:
-    """Return the extents of some axes of a tensor: ints, and expressions where symbolic."""
+    """The extents of some axes of a tensor: ints, and expressions where symbolic."""
     extents = [x.shape[layout.index(axis)] for axis in axes]
     return [int(e) if isinstance(e, tirx.IntImm) else e for e in extents]
 
 
 def long(extents: Iterable[Dimension]) -> tuple[Any, ...]:
-    """Return extents in 64 bits, as symbolic ones have: indices of one kernel have one dtype."""
+    """Extents in 64 bits, as symbolic ones have: indices of one kernel have one dtype."""
     return tuple(tirx.IntImm("int64", e) if isinstance(e, int) else e for e in extents)
 
 
 def reduction_axes(extents: Sequence[Dimension], name: str) -> list[Any]:
-    """Return a variable to sum over for each extent, and plain zeros for those of one element."""
+    """A variable to sum over for each extent, and plain zeros for those of one element."""
     zero = tirx.IntImm("int64", 0)
     return [
         zero
@@ -402,7 +402,7 @@ def reduction_axes(extents: Sequence[Dimension], name: str) -> list[Any]:
 
 
 def total(term: Any, axes: Sequence[Any]) -> Any:
-    """Return the sum of a term over variables of `reduction_axes`.
+    """The sum of a term over variables of `reduction_axes`.
 
     Without any terms it is a plain zero, as TVM would leave the memory unwritten.
     """
@@ -414,14 +414,14 @@ def total(term: Any, axes: Sequence[Any]) -> Any:
 
 
 def wide_dtype(source: str, result: str) -> str:
-    """Return the dtype to sum in: the wider of operands and result, and no half precision."""
+    """The dtype to sum in: the wider of operands and result, and no half precision."""
     if is_float(source) != is_float(result):
         return accumulator_dtype(result)
     return max(accumulator_dtype(source), accumulator_dtype(result), key=bits)
 
 
 def cast(x: te.Tensor, dtype: str) -> te.Tensor:
-    """Return a tensor in another dtype."""
+    """A tensor in another dtype."""
     if str(x.dtype) == dtype:
         return x
     return te.compute(x.shape, lambda *i: x(*i).astype(dtype), name="narrow")
@@ -558,11 +558,11 @@ class _Axis:
         return _simplify((self.extent - 1 + self.before) // self.stride + 1)
 
     def quotients(self, digit: int) -> Dimension:
-        """Return how many positions have a remainder by the stride."""
+        """How many positions have a remainder by the stride."""
         return _ceiling(self.extent - digit, self.stride)
 
     def phases(self) -> dict[int, _Phase]:
-        """Return the taps of each remainder that has any.
+        """The taps of each remainder that has any.
 
         They are the solutions r of r · dilation ≡ remainder + padding (mod stride).
         """
@@ -598,15 +598,15 @@ class _Phase:
         return self.offset - (self.count - 1) * self.axis.move
 
     def tap(self, quotient: Any, t: Any) -> Any:
-        """Return the tap that the variable of a sum stands for."""
+        """The tap that the variable of a sum stands for."""
         return self.first + (self.count - 1 - t) * self.axis.period
 
     def place(self, quotient: Any, t: Any, shift: Dimension) -> Any:
-        """Return where it takes the cotangent, behind so many zeros."""
+        """Where it takes the cotangent, behind so many zeros."""
         return quotient + t * self.axis.move + (self.lowest + shift)
 
     def condition(self, quotient: Any) -> list[Any]:
-        """Return nothing: all of these positions have these taps."""
+        """Nothing: all of these positions have these taps."""
         return []
 
 
@@ -632,22 +632,22 @@ class _AllPhases:
         return least - (self.count - 1) * axis.move
 
     def first(self, position: Any) -> Any:
-        """Return the first tap of a position."""
+        """The first tap of a position."""
         axis = self.axis
         return (position + axis.before) // axis.common * axis.inverse % axis.period
 
     def tap(self, position: Any, t: Any) -> Any:
-        """Return the tap that the variable of a sum stands for."""
+        """The tap that the variable of a sum stands for."""
         return self.first(position) + (self.count - 1 - t) * self.axis.period
 
     def place(self, position: Any, t: Any, shift: Dimension) -> Any:
-        """Return where it takes the cotangent, behind so many zeros."""
+        """Where it takes the cotangent, behind so many zeros."""
         axis = self.axis
         reached = (position + axis.before - self.first(position) * axis.dilation) // axis.stride
         return reached + t * axis.move + (shift - (self.count - 1) * axis.move)
 
     def condition(self, position: Any) -> list[Any]:
-        """Return the condition under which a position has taps, if there is one."""
+        """The condition under which a position has taps, if there is one."""
         axis = self.axis
         return [(position + axis.before) % axis.common == 0] if axis.common > 1 else []
 
@@ -679,7 +679,7 @@ class _DataGradient:
     dtype: str
 
     def by_phases(self) -> te.Tensor:
-        """Return a sum for each combination of remainders, interleaved."""
+        """A sum for each combination of remainders, interleaved."""
         phases = {axis: of_axis.phases() for axis, of_axis in self.axes.items()}
         shifts = {axis: _shift(found.values()) for axis, found in phases.items()}
         ct = self._add_border(shifts)
@@ -703,7 +703,7 @@ class _DataGradient:
         return merged(stages, whole, moduli, self.dtype, "interleaved")
 
     def at_once(self) -> te.Tensor:
-        """Return one sum whose taps are computed from the position: for many remainders.
+        """One sum whose taps are computed from the position: for many remainders.
 
         It multiplies by some zeros, where the kernel is no multiple of the stride.
         """
@@ -722,7 +722,7 @@ class _DataGradient:
         taps: Mapping[str, _Phase | _AllPhases],
         shifts: Mapping[str, Dimension],
     ) -> Callable[..., Any]:
-        """Return the function that sums one element, from its indices."""
+        """The function that sums one element, from its indices."""
         ct_layout, kernel_layout, order = self.layouts
         (group_channels,) = extents_of(w, kernel_layout, "I")
         (filters,) = extents_of(ct, ct_layout, "C")
@@ -754,7 +754,7 @@ class _DataGradient:
         return element
 
     def _add_border(self, shifts: Mapping[str, Dimension]) -> te.Tensor:
-        """Return the cotangent with zeros where a sum would read outside of it."""
+        """The cotangent with zeros where a sum would read outside of it."""
         layout = self.layouts[0]
         given = dict(zip(layout, extents_of(self.ct, layout, layout), strict=True))
         extents = {
@@ -766,7 +766,7 @@ class _DataGradient:
 
 
 def _shift(taps: Iterable[_Phase | _AllPhases]) -> Dimension:
-    """Return how many zeros are missing before a cotangent."""
+    """How many zeros are missing before a cotangent."""
     shift: Dimension = 0
     for of_axis in taps:
         needed = -of_axis.lowest
@@ -776,14 +776,14 @@ def _shift(taps: Iterable[_Phase | _AllPhases]) -> Dimension:
 
 
 def _reaches(extent: Dimension, end: Dimension) -> bool:
-    """Return whether an extent is known to be as long as needed."""
+    """Whether an extent is known to be as long as needed."""
     if isinstance(extent, int) and isinstance(end, int):
         return extent >= end
     return same_dimension(extent, end)
 
 
 def _ceiling(value: Dimension, divisor: int) -> Dimension:
-    """Return a quotient, rounded up."""
+    """A quotient, rounded up."""
     return _simplify((value + (divisor - 1)) // divisor)
 
 

@@ -17,7 +17,7 @@ KERNEL_OF_COPY = "graphgrad.copy"
 
 
 def copy_of(value: Any) -> relax.Call:
-    """Return a call that copies a Relax tensor.
+    """A call that copies a Relax tensor.
 
     Raises
     ------
@@ -32,7 +32,7 @@ def copy_of(value: Any) -> relax.Call:
 
 
 def _compute(call: relax.Call, data: te.Tensor) -> te.Tensor:
-    """Return the same elements."""
+    """The same elements."""
     return te.compute(data.shape, lambda *indices: data(*indices), name="copy")  # noqa: PLW0108
 
 

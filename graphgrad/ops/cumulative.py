@@ -15,7 +15,7 @@ from .opaque_kernel import KERNEL, Nest, extern
 
 
 def reverse_cumsum(x: Tensor, axis: int, exclusive: bool) -> Tensor:
-    """Return the sums of the elements from each one to the last along an axis.
+    """The sums of the elements from each one to the last along an axis.
 
     Parameters
     ----------
@@ -35,7 +35,7 @@ def cumulative(
     exclusive: bool,
     reverse: bool = False,
 ) -> te.Tensor:
-    """Return running sums or products along an axis; those of half precision run in float32."""
+    """Running sums or products along an axis; those of half precision run in float32."""
     dtype = str(x.dtype)
     wide = accumulator_dtype(dtype)
     source = x if wide == dtype else _cast(x, wide)
@@ -62,7 +62,7 @@ def cumulative(
 
 
 def _restate_recurrence(op: Any) -> list[te.Tensor]:
-    """Return a kernel of running sums or products as the recurrence that it is."""
+    """A kernel of running sums or products as the recurrence that it is."""
     (x,), attributes = op.inputs, op.attrs
     adds = attributes["combine"] == "add"
     return [

@@ -78,5 +78,5 @@ def define_op(
 
 
 def call_op(op: Any, arguments: Sequence[Any], **attributes: Any) -> relax.Call:
-    """Return a call of an op of ours; attributes are ints, strings, booleans and lists of them."""
+    """A call of an op of ours; attributes are ints, strings, booleans and lists of them."""
     return relax.Call(op, list(arguments), tvm.ir.make_node("ir.DictAttrs", **attributes), [])

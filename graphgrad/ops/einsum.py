@@ -19,7 +19,7 @@ _ASSUMED_SYMBOLIC_EXTENT = 256
 
 
 def einsum(equation: str, operands: Sequence[Tensor]) -> Tensor:
-    """Return the sum over products that an equation such as ``"bij,bjk->bik"`` describes.
+    """The sum over products that an equation such as ``"bij,bjk->bik"`` describes.
 
     Operands may repeat a label (a diagonal) and broadcast along axes of extent 1; ``...`` stands
     for leading axes that broadcast. Half precision adds up in float32.
@@ -61,7 +61,7 @@ def einsum(equation: str, operands: Sequence[Tensor]) -> Tensor:
 
 
 def parse(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
-    """Return the labels of each operand's axes, and those of the output.
+    """The labels of each operand's axes, and those of the output.
 
     Raises
     ------
@@ -93,7 +93,7 @@ def parse(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
 
 
 def _axes(equation: str, subscript: str, rank: int) -> Labels:
-    """Return one label per axis of an operand."""
+    """One label per axis of an operand."""
     if not re.fullmatch(r"[A-Za-z]*(\.\.\.[A-Za-z]*)?", subscript):
         raise ArgumentError(
             f"{subscript!r} in the equation {equation!r} is malformed: labels are letters, with "
@@ -111,7 +111,7 @@ def _axes(equation: str, subscript: str, rank: int) -> Labels:
 def _extents(
     equation: str, inputs: Sequence[Labels], operands: Sequence[Tensor]
 ) -> dict[str, Dimension]:
-    """Return the extent of each label, after broadcasting."""
+    """The extent of each label, after broadcasting."""
     extents: dict[str, Dimension] = {}
     for labels, t in zip(inputs, operands, strict=True):
         for label, extent in zip(labels, t.shape, strict=True):
@@ -128,7 +128,7 @@ def _extents(
 def _take_diagonals(
     x: Tensor, labels: Labels, extents: dict[str, Dimension]
 ) -> tuple[Tensor, Labels]:
-    """Return the diagonal along each label that is repeated, as an axis of its own."""
+    """The diagonal along each label that is repeated, as an axis of its own."""
     for label in dict.fromkeys(labels):
         while labels.count(label) > 1:
             first = labels.index(label)
@@ -142,7 +142,7 @@ def _take_diagonals(
 
 
 def _equal_indices(emitter: Emitter, shape: list[Dimension], first: int, second: int) -> Tensor:
-    """Return where the indices along two axes are equal, to be broadcast to `shape`."""
+    """Where the indices along two axes are equal, to be broadcast to `shape`."""
 
     def index(axis: int) -> Tensor:
         along = [d if a == axis else 1 for a, d in enumerate(shape)]
@@ -163,7 +163,7 @@ def _summed(
 def _cheapest(
     terms: Sequence[tuple[Tensor, Labels]], output: Labels, extents: dict[str, Dimension]
 ) -> tuple[tuple[Tensor, Labels], tuple[Tensor, Labels]]:
-    """Return the two operands whose product takes the fewest multiplications."""
+    """The two operands whose product takes the fewest multiplications."""
 
     def cost(pair: Sequence[tuple[Tensor, Labels]]) -> int:
         labels = {*pair[0][1], *pair[1][1]}
@@ -233,7 +233,7 @@ def _volume(extents: Sequence[Dimension]) -> Dimension:
 
 
 def _permute_to(x: Tensor, labels: Labels, order: Labels) -> Tensor:
-    """Return a tensor with its axes in an order, and extent 1 for the labels it has not."""
+    """A tensor with its axes in an order, and extent 1 for the labels it has not."""
     mine = [label for label in order if label in labels]
     x = op.permute_dims(x, [labels.index(label) for label in mine])
     extents = dict(zip(mine, x.shape, strict=True))

@@ -10,19 +10,19 @@ from ..ir.tensor import is_float
 
 
 def larger(a: Any, b: Any) -> Any:
-    """Return the larger of two elements, or NaN if one is: the stock form may drop it."""
+    """The larger of two elements, or NaN if one is: the stock form may drop it."""
     if not is_float_element(a):
         return tirx.max(a, b)
     return tirx.Select(a > b, a, tirx.Select(b >= a, b, a + b))
 
 
 def smaller(a: Any, b: Any) -> Any:
-    """Return the smaller of two elements, or NaN if one is: the stock form may drop it."""
+    """The smaller of two elements, or NaN if one is: the stock form may drop it."""
     if not is_float_element(a):
         return tirx.min(a, b)
     return tirx.Select(a < b, a, tirx.Select(b <= a, b, a + b))
 
 
 def is_float_element(value: Any) -> bool:
-    """Return whether an element of a tensor expression is a float."""
+    """Whether an element of a tensor expression is a float."""
     return is_float(str(value.ty).removeprefix("T."))

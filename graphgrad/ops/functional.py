@@ -120,22 +120,22 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
 
 
 def indices(emitter: Emitter, extent: Dimension) -> Tensor:
-    """Return 0, 1, … as an int64 vector of an extent, which may be symbolic."""
+    """0, 1, … as an int64 vector of an extent, which may be symbolic."""
     return emitter.emit(relax.op.arange(0, extent, 1, "int64"))
 
 
 def masked_product(ct: Tensor, factor: Tensor) -> Tensor:
-    """Return ct · factor, and 0 where ct is 0: what a mask excludes may be infinite or NaN."""
+    """ct · factor, and 0 where ct is 0: what a mask excludes may be infinite or NaN."""
     return where(equal(ct, 0.0), 0.0, ct * factor)
 
 
 def widen(x: Tensor) -> Tensor:
-    """Return the value in the dtype in which sums are taken: float32 for half precision."""
+    """The value in the dtype in which sums are taken: float32 for half precision."""
     return x.astype(accumulator_dtype(x.dtype))
 
 
 def same_dtype(*tensors: Tensor) -> list[Tensor]:
-    """Return float tensors in the widest of their dtypes: an op's ``out_dtype`` may be wider."""
+    """Float tensors in the widest of their dtypes: an op's ``out_dtype`` may be wider."""
     widest = max((t.dtype for t in tensors), key=bits)
     return [t.astype(widest) for t in tensors]
 
@@ -194,7 +194,7 @@ def reduce_sum(x: Tensor, axes: Sequence[int] | None = None, keepdims: bool = Fa
 
 
 def normalize_axes(axes: Sequence[int] | None, rank: int) -> list[int]:
-    """Return axes as non-negative numbers; all axes where none are given."""
+    """Axes as non-negative numbers; all axes where none are given."""
     if axes is None:
         return list(range(rank))
     return [axis % rank for axis in axes]
@@ -203,7 +203,7 @@ def normalize_axes(axes: Sequence[int] | None, rank: int) -> list[int]:
 def reduced_shape(
     shape: Sequence[Dimension], axes: Sequence[int] | None, keepdims: bool
 ) -> list[Dimension]:
-    """Return the shape that a reduction over the axes leaves."""
+    """The shape that a reduction over the axes leaves."""
     gone = set(normalize_axes(axes, len(shape)))
     if keepdims:
         return [1 if axis in gone else extent for axis, extent in enumerate(shape)]
@@ -211,7 +211,7 @@ def reduced_shape(
 
 
 def unreduce(x: Tensor, shape: Sequence[Dimension], axes: Sequence[int] | None) -> Tensor:
-    """Return a reduction's result, repeated along the axes that it summed over, in `shape`."""
+    """A reduction's result, repeated along the axes that it summed over, in `shape`."""
     return broadcast_to(reshape(x, reduced_shape(shape, axes, keepdims=True)), shape)
 
 

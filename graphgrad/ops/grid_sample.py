@@ -79,7 +79,7 @@ class _Taps:
 
 
 def grid_sample(x: Tensor, grid: Tensor, how: Sampling) -> Tensor:
-    """Return x (batch, channels, spatial axes …) at points: (batch, channels, grid axes …).
+    """x (batch, channels, spatial axes …) at points: (batch, channels, grid axes …).
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def grid_sample(x: Tensor, grid: Tensor, how: Sampling) -> Tensor:
 
 
 def sample_at(x: Tensor, places: Sequence[Tensor], how: Sampling) -> Tensor:
-    """Return x (batch, channels, spatial axes …) between elements: (batch, points, channels).
+    """x (batch, channels, spatial axes …) between elements: (batch, points, channels).
 
     Half precision is sampled, and returned, in float32.
 
@@ -139,7 +139,7 @@ def sample_at(x: Tensor, places: Sequence[Tensor], how: Sampling) -> Tensor:
 
 
 def affine_grid(theta: Tensor, size: Sequence[Dimension], align_corners: bool) -> Tensor:
-    """Return theta applied to the points of a regular grid: (batch, r, grid axes …).
+    """Theta applied to the points of a regular grid: (batch, r, grid axes …).
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def _regular(extent: int, align_corners: bool) -> np.ndarray:
 
 
 def _combined(slow: tuple[_Taps, int], fast: tuple[_Taps, int]) -> tuple[_Taps, int]:
-    """Return the taps of two axes together, in row-major order, and the elements of both."""
+    """The taps of two axes together, in row-major order, and the elements of both."""
     (a, extent_a), (b, extent_b) = slow, fast
     count = a.weight.shape[-1] * b.weight.shape[-1]
 
@@ -200,14 +200,14 @@ def _combined(slow: tuple[_Taps, int], fast: tuple[_Taps, int]) -> tuple[_Taps, 
 
 
 def _place(coordinate: Tensor, extent: int, align_corners: bool) -> Tensor:
-    """Return a coordinate from −1 to 1 in elements, counted from the center of the first."""
+    """A coordinate from −1 to 1 in elements, counted from the center of the first."""
     if align_corners:
         return (coordinate + 1.0) * ((extent - 1) / 2)
     return ((coordinate + 1.0) * float(extent) - 1.0) * 0.5
 
 
 def _taps(x: Tensor, extent: int, how: Sampling) -> _Taps:
-    """Return the elements along one axis around each point."""
+    """The elements along one axis around each point."""
     if how.method != "cubic":
         x = _padded(x, extent, how)
     low = op.round(x) if how.method == "nearest" else op.floor(x)
@@ -231,7 +231,7 @@ def _row(like: Tensor, numbers: Sequence[float]) -> Tensor:
 
 
 def _padded(x: Tensor, extent: int, how: Sampling) -> Tensor:
-    """Return the coordinate that is read in the place of one outside."""
+    """The coordinate that is read in the place of one outside."""
     if how.padding == "zeros":
         return x
     if how.padding == "reflection":

@@ -23,7 +23,7 @@ from .opaque_kernel import extern, fill
 
 
 def gather_at(x: Tensor, index: Tensor, indexing: Indexing) -> Tensor:
-    """Return x at the positions of an index; 0 where it points outside."""
+    """x at the positions of an index; 0 where it points outside."""
     if x.fill == 0.0:
         return x.emitter.full(0.0, indexing.output_shape(x.shape, index.shape), x.dtype)
     return x.emitter.emit(call_op(_GATHER, [x.expr, index.expr], **indexing.attributes()))
@@ -32,7 +32,7 @@ def gather_at(x: Tensor, index: Tensor, indexing: Indexing) -> Tensor:
 def scatter_add(
     updates: Tensor, index: Tensor, shape: Sequence[Dimension], indexing: Indexing
 ) -> Tensor:
-    """Return zeros of a shape with the updates added at the positions of an index."""
+    """Zeros of a shape with the updates added at the positions of an index."""
     if updates.fill == 0.0:
         return updates.emitter.full(0.0, shape, updates.dtype)
     arguments = [updates.expr, index.expr, relax.ShapeExpr(list(shape))]
@@ -140,7 +140,7 @@ def _combine(reduction: str, dtype: str, old: Any, new: Any) -> Any:
 
 
 def _walk(call: relax.Call, initial: te.Tensor, *rest: te.Tensor) -> list[te.Tensor]:
-    """Return the kernel of a walk: what each step found, and what is left at the end."""
+    """The kernel of a walk: what each step found, and what is left at the end."""
     indexing = Indexing.of(call.attrs)
     recurrence = call.op.same_as(_RECURRENCE)
     values, index = list(rest[: 1 + recurrence]), list(rest[1 + recurrence :])
@@ -174,7 +174,7 @@ def _walk(call: relax.Call, initial: te.Tensor, *rest: te.Tensor) -> list[te.Ten
 
 
 def _as(tensor: te.Tensor, dtype: str) -> te.Tensor:
-    """Return a tensor in a dtype: half precision is summed and multiplied in float32."""
+    """A tensor in a dtype: half precision is summed and multiplied in float32."""
     if str(tensor.dtype) == dtype:
         return tensor
     return te.compute(tensor.shape, lambda *i: tensor(*i).astype(dtype), name="cast")

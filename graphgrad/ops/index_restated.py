@@ -66,7 +66,7 @@ def _restate_walk(op: Any) -> list[te.Tensor]:
 
 
 def _visit(held: Any, parts: Sequence[Any]) -> Any:
-    """Return what a step leaves: a value, or a · held + b."""
+    """What a step leaves: a value, or a · held + b."""
     return parts[0] * held + parts[1] if len(parts) > 1 else parts[0]
 
 
@@ -77,7 +77,7 @@ def _added(
     updates: te.Tensor,
     over: Sequence[Dimension],
 ) -> te.Tensor:
-    """Return the sum of the data and of the updates at each position."""
+    """The sum of the data and of the updates at each position."""
     axes = element_axes(over, "t")
     at = [axis.var for axis in axes]
     position, inside, _ = indexing.position(data.shape, index, at)
@@ -94,7 +94,7 @@ def _places(
     available: Sequence[Dimension],
     over: Sequence[Dimension],
 ) -> te.Tensor:
-    """Return the place of each update in the flat data; behind it, of one that is left out."""
+    """The place of each update in the flat data; behind it, of one that is left out."""
 
     def place(t: Any) -> Any:
         output = unraveled(t, over)
@@ -109,7 +109,7 @@ def _places(
 def _flat(
     updates: te.Tensor, places: te.Tensor, data: te.Tensor, over: Sequence[Dimension]
 ) -> te.Tensor:
-    """Return updates in their order; zeros for those that are left out."""
+    """Updates in their order; zeros for those that are left out."""
 
     def update(t: Any) -> Any:
         inside = places(t) < element_count(data.shape)
@@ -120,7 +120,7 @@ def _flat(
 
 
 def _append_zero(data: te.Tensor) -> te.Tensor:
-    """Return flat data with a zero behind them."""
+    """Flat data with a zero behind them."""
     count = element_count(data.shape)
 
     def element(p: Any) -> Any:

@@ -61,13 +61,13 @@ class Indexing:
         )
 
     def attributes(self) -> dict[str, Any]:
-        """Return it as attributes of a call."""
+        """The index as attributes of a call."""
         return {"form": self.form, "axis": self.axis, "mode": self.mode}
 
     def output_shape(
         self, data: Sequence[Dimension], index: Sequence[Dimension]
     ) -> list[Dimension]:
-        """Return the shape of what a gather reads, and of what a scatter writes."""
+        """The shape of what a gather reads, and of what a scatter writes."""
         data, index, axis = list(data), list(index), self.axis
         if self.form == "take":
             return data[:axis] + index + data[axis + 1 :]
@@ -76,7 +76,7 @@ class Indexing:
         return index
 
     def serial_axes(self, rank: int) -> range:
-        """Return the output axes along which positions may coincide.
+        """The output axes along which positions may coincide.
 
         Along the axes before and after them an output has the index of the data: elements that
         differ there are never the same, whatever the indices are.
@@ -92,7 +92,7 @@ class Indexing:
     def position(
         self, data: Sequence[Dimension], index: te.Tensor | None, output: Indices
     ) -> tuple[list[Any], Any, bool]:
-        """Return where an output element stands in the data.
+        """Where an output element stands in the data.
 
         Parameters
         ----------
@@ -138,7 +138,7 @@ class Indexing:
     def _shared_bounds(
         self, data: Sequence[Dimension], index: te.Tensor, output: Indices
     ) -> list[Any]:
-        """Return conditions for shared axes whose extents are not known to fit the data's.
+        """Conditions for shared axes whose extents are not known to fit the data's.
 
         Only the index tensor's own axes can be at odds with the data.
         """
@@ -154,7 +154,7 @@ class Indexing:
 def within(
     indices: Indices, limits: Sequence[Dimension], extents: Sequence[Dimension]
 ) -> list[Any]:
-    """Return the conditions for indices below `extents` to be below `limits`: those in doubt."""
+    """The conditions for indices below `extents` to be below `limits`: those in doubt."""
     analyzer = tvm.sym.Analyzer()
     return [
         i < limit
@@ -164,7 +164,7 @@ def within(
 
 
 def _resolve(value: Any, extent: Dimension, mode: str) -> tuple[Any, Any]:
-    """Return an index clamped to an axis, and whether it points inside."""
+    """An index clamped to an axis, and whether it points inside."""
     i, zero = value.astype("int64"), tirx.const(0, "int64")
     if mode == "wrap":
         i = tirx.floormod(i, tirx.max(extent, 1))
@@ -206,7 +206,7 @@ def gather(indexing: Indexing, data: te.Tensor, index: te.Tensor, fill: Any) -> 
 def scatter_nest(
     indexing: Indexing, shape: Sequence[Dimension], index_rank: int, reverse: bool = False
 ) -> Nest:
-    """Return the loops over a scatter's updates, in an order that no thread can change.
+    """The loops over a scatter's updates, in an order that no thread can change.
 
     Elements that may meet at one position are visited one after the other, in row-major order (or
     its reverse); threads share the other axes alone. So results are the same in every run.

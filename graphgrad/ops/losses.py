@@ -201,7 +201,7 @@ def _spread(
     ignore_index: int,
     reduction: str,
 ) -> Tensor:
-    """Return −Σ w log p / classes over all classes: what label smoothing mixes in."""
+    """−Σ w log p / classes over all classes: what label smoothing mixes in."""
     x = log_probabilities
     terms = -op.reduce_sum(_weighted(x, _along(weight, axis, x.ndim)), [axis])
     counted = op.not_equal(labels, ignore_index)
@@ -217,7 +217,7 @@ def _spread(
 
 
 def _softplus(x: Tensor) -> Tensor:
-    """Return log(1 + eˣ) in a form that neither overflows nor has a kink."""
+    """log(1 + eˣ) in a form that neither overflows nor has a kink."""
     return op.softplus(x, beta=1.0, threshold=40.0)
 
 
@@ -226,7 +226,7 @@ def _bounded_log(x: Tensor) -> Tensor:
 
 
 def _along(weight: Tensor | None, axis: int, rank: int) -> Tensor | None:
-    """Return class weights in a shape that broadcasts along the axis of classes."""
+    """Class weights in a shape that broadcasts along the axis of classes."""
     if weight is None:
         return None
     return op.reshape(weight, [weight.shape[0] if a == axis else 1 for a in range(rank)])

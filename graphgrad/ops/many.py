@@ -147,7 +147,7 @@ def _define(reduction: _Reduction) -> Any:
 
 
 def _fields(builder: relax.BlockBuilder, tensors: Any) -> list[Any]:
-    """Return the tensors of a tuple, which may be bound to a variable."""
+    """The tensors of a tuple, which may be bound to a variable."""
     if isinstance(tensors, relax.Tuple):
         return list(tensors.fields)
     count = len(tensors.ty.fields)
@@ -155,7 +155,7 @@ def _fields(builder: relax.BlockBuilder, tensors: Any) -> list[Any]:
 
 
 def _lowered(builder: relax.BlockBuilder, reduction: _Reduction, tensors: list[Any]) -> Any:
-    """Return the call of a kernel that reads what can share one, and of one for each other."""
+    """The call of a kernel that reads what can share one, and of one for each other."""
     tensors = [tensor for tensor in tensors if not _is_empty(tensor.ty)]
     shared = [] if for_gpu() else [t for t in tensors if _may_share(t.ty)]
     alone = [t for t in tensors if not is_among(t, shared)]
@@ -173,7 +173,7 @@ def _lowered(builder: relax.BlockBuilder, reduction: _Reduction, tensors: list[A
 
 
 def _reduce_one(builder: relax.BlockBuilder, reduction: _Reduction, tensor: Any) -> Any:
-    """Return the call of a kernel that makes a partial result of one tensor."""
+    """The call of a kernel that makes a partial result of one tensor."""
 
     def reduced(x: te.Tensor) -> te.Tensor:
         is_half = str(x.dtype) in ("float16", "bfloat16")
@@ -192,7 +192,7 @@ def _reduce_one(builder: relax.BlockBuilder, reduction: _Reduction, tensor: Any)
 
 
 def _kernel(reduction: _Reduction, types: list[relax.TensorType]) -> tirx.PrimFunc:
-    """Return the kernel that makes a partial result of several tensors, one after the other.
+    """The kernel that makes a partial result of several tensors, one after the other.
 
     Each part of the elements, of a length that does not depend on the number of cores, has a
     partial result in each lane; those are combined in order, first in a part, then of all parts.
@@ -207,7 +207,7 @@ def _kernel(reduction: _Reduction, types: list[relax.TensorType]) -> tirx.PrimFu
 
 
 def _over(reduction: _Reduction, rows: Rows, result: Any) -> list[Any]:
-    """Return the statements that combine what is made of some rows with a result."""
+    """The statements that combine what is made of some rows with a result."""
     lanes = tirx.decl_buffer((_LANES,), reduction.partial, "lanes", scope="local")
     parts = tirx.decl_buffer((rows.parts,), reduction.partial, "parts")
 
@@ -238,7 +238,7 @@ def _over(reduction: _Reduction, rows: Rows, result: Any) -> list[Any]:
 
 
 def _may_share(ty: Any) -> bool:
-    """Return whether tensors of a type may be read by a kernel of several."""
+    """Whether tensors of a type may be read by a kernel of several."""
     is_static = all(isinstance(extent, tirx.IntImm) for extent in ty.shape)
     return is_static and str(ty.dtype) in _SUPPORTED_DTYPES
 

@@ -14,7 +14,7 @@ from .define import call_op, define_op
 
 
 def moments(x: Tensor, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the mean and the population variance over axes, which are kept with extent 1.
+    """The mean and the population variance over axes, which are kept with extent 1.
 
     Both are NaN where there is nothing to average.
 
@@ -70,7 +70,7 @@ def _of_float32(x: te.Tensor, axes: list[int]) -> list[te.Tensor]:
 
 
 def _first(x: te.Tensor, axes: list[int]) -> te.Tensor:
-    """Return the first element along the axes; zero where there may be none."""
+    """The first element along the axes; zero where there may be none."""
     shape = [1 if axis in axes else extent for axis, extent in enumerate(x.shape)]
     exists = all(isinstance(n, tirx.IntImm) and int(n) for n in (x.shape[axis] for axis in axes))
 
@@ -88,7 +88,7 @@ def _of_float64(x: te.Tensor, axes: list[int]) -> list[te.Tensor]:
 
 
 def mean_expression(x: te.Tensor, axes: Sequence[int], keepdims: bool) -> te.Tensor:
-    """Return the mean; NaN of no elements, for which stock code fails to build or reads garbage."""
+    """The mean; NaN of no elements, for which stock code fails to build or reads garbage."""
     dtype = str(x.dtype)
     count = math.prod(x.shape[axis] for axis in axes)
     total = topi.sum(x, list(axes), keepdims) if axes else topi.identity(x)

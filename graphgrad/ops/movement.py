@@ -23,7 +23,7 @@ def unslice(
     strides: Sequence[int],
     shape: Sequence[Dimension],
 ) -> Tensor:
-    """Return zeros of a shape with `x` in the elements ``begin + strides · k`` of the axes.
+    """Zeros of a shape with `x` in the elements ``begin + strides · k`` of the axes.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def slice_from(
     strides: Sequence[int],
     shape: Sequence[Dimension],
 ) -> Tensor:
-    """Return the elements ``begin + strides · k`` of the axes: the slice that has a given shape.
+    """The elements ``begin + strides · k`` of the axes: the slice that has a given shape.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ def slice_from(
 
 
 def untransform_layout(x: Tensor, index_map: Any, shape: Sequence[Dimension]) -> Tensor:
-    """Return the tensor of a shape whose element i is the element ``index_map(i)`` of `x`."""
+    """The tensor of a shape whose element i is the element ``index_map(i)`` of `x`."""
     arguments = [x.expr, relax.ShapeExpr(list(shape))]
     return x.emitter.emit(call_op(_UNTRANSFORM_LAYOUT, arguments, index_map=index_map))
 

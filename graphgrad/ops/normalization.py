@@ -14,7 +14,7 @@ from .moments import moments
 
 
 def mean(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """Return the mean over axes, which are kept with extent 1.
+    """The mean over axes, which are kept with extent 1.
 
     The sum is in float64: what a sum of many float32 loses is a shift of all centered values.
     """
@@ -23,7 +23,7 @@ def mean(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def standardize(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
-    """Return x − μ and (σ² + ε)^(−1/2) with the statistics over axes, which are kept in the latter.
+    """x − μ and (σ² + ε)^(−1/2) with the statistics over axes, which are kept in the latter.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def standardize(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor,
 
 
 def inverse_root_mean_square(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
-    """Return (mean x² + ε)^(−1/2) over axes, which are kept with extent 1."""
+    """(mean x² + ε)^(−1/2) over axes, which are kept with extent 1."""
     return op.rsqrt(mean(x * x, axes) + epsilon)
 
 
@@ -64,7 +64,7 @@ def in_groups(x: Tensor, axis: int, groups: int) -> Tensor:
 
 
 def group_axes(axes: Sequence[int], axis: int) -> list[int]:
-    """Return the axes that a group norm reduces, as numbered after `in_groups`."""
+    """The axes that a group norm reduces, as numbered after `in_groups`."""
     return [axis + 1, *(a if a < axis else a + 1 for a in axes)]
 
 
@@ -87,15 +87,15 @@ class ChannelGroups:
     count: int | None = None
 
     def apart(self, x: Tensor) -> Tensor:
-        """Return a tensor with its channels as two axes: groups, and members."""
+        """A tensor with its channels as two axes: groups, and members."""
         return x if self.count is None else in_groups(x, self.axis, self.count)
 
     def axes(self, positions: Sequence[int]) -> list[int]:
-        """Return the axes that statistics over some others are taken over, after `apart`."""
+        """The axes that statistics over some others are taken over, after `apart`."""
         return list(positions) if self.count is None else group_axes(positions, self.axis)
 
     def along(self, statistic: Tensor) -> Tensor:
-        """Return a statistic of each group, of extent 1 along the members, for each channel."""
+        """A statistic of each group, of extent 1 along the members, for each channel."""
         if self.count is None:
             return statistic
         before, behind = statistic.shape[: self.axis], statistic.shape[self.axis + 2 :]
@@ -103,7 +103,7 @@ class ChannelGroups:
         return op.reshape(whole, [*before, self.channels, *behind])
 
     def mean(self, x: Tensor) -> Tensor:
-        """Return the means over the members of each group, as `along` takes them."""
+        """The means over the members of each group, as `along` takes them."""
         if self.count is None:
             return x
         total = op.reduce_sum(self.apart(x), [self.axis + 1], keepdims=True)
@@ -124,7 +124,7 @@ def normalize(
     parameter_axes: Sequence[int] = (),
     center: bool = True,
 ) -> Tensor:
-    """Return γ (x − μ) (σ² + ε)^(−1/2) + β with the statistics over `axes`.
+    """γ (x − μ) (σ² + ε)^(−1/2) + β with the statistics over `axes`.
 
     Parameters
     ----------

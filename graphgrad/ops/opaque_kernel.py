@@ -42,7 +42,7 @@ def extern(
     build: Callable[[list[Any], list[Any]], Statement],
     attributes: Mapping[str, Any] | None = None,
 ) -> list[te.Tensor]:
-    """Return the outputs of a kernel; `build(inputs, outputs)` writes it, on buffers.
+    """The outputs of a kernel; `build(inputs, outputs)` writes it, on buffers.
 
     Where it is to be differentiated as a tensor expression, a restatement is registered for its
     tag, `KERNEL` and the name (`graphgrad.fallback.externs.register`); it is told by `attributes`,
@@ -81,7 +81,7 @@ class Nest:
     work: Dimension = 1
 
     def build(self, body: Callable[[list[Any]], Statement]) -> Statement:
-        """Return the loops; `body` is given the indices of a point."""
+        """The loops; `body` is given the indices of a point."""
         lead = list(self.shape[: self.serial.start])
         ordered = list(self.shape[self.serial.start : self.serial.stop])
         tail = list(self.shape[self.serial.stop :])
@@ -123,7 +123,7 @@ class Nest:
 
 
 def fill(output: Any, value: Callable[[list[Any]], Any]) -> Statement:
-    """Return loops that write every element of a buffer, each on its own."""
+    """Loops that write every element of a buffer, each on its own."""
     rank = len(output.shape)
     in_order = range(rank - 1, rank) if rank > 1 and not for_gpu() else range(0)
     nest = Nest(list(output.shape), in_order)
@@ -131,7 +131,7 @@ def fill(output: Any, value: Callable[[list[Any]], Any]) -> Statement:
 
 
 def for_gpu() -> bool:
-    """Return whether the kernel is being lowered for a GPU, which has a thread for each point."""
+    """Whether the kernel is being lowered for a GPU, which has a thread for each point."""
     target = tvm.target.Target.current(allow_none=True)
     return target is not None and str(target.kind.name) == "cuda"
 

@@ -20,7 +20,7 @@ _MAX_DOUBLINGS = 40
 
 
 def order(x: te.Tensor, axis: int, descending: bool) -> te.Tensor:
-    """Return the indices (int64) along an axis that sort x; equal elements keep their order.
+    """The indices (int64) along an axis that sort x; equal elements keep their order.
 
     NaN counts as greater than every number, so it comes last, or first where descending: what
     NumPy and PyTorch do.

@@ -21,25 +21,25 @@ from .pool_windows import Indices, Pool, inside, number_of_taps
 
 
 def avg_pool(x: Tensor, pool: Pool) -> Tensor:
-    """Return the average of each window of x."""
+    """The average of each window of x."""
     function = getattr(relax.op.nn, f"avg_pool{pool.rank}d")
     return x.emitter.emit(function(x.expr, **pool.attributes()))
 
 
 def max_pool(x: Tensor, pool: Pool) -> Tensor:
-    """Return the maximum of each window of x."""
+    """The maximum of each window of x."""
     function = getattr(relax.op.nn, f"max_pool{pool.rank}d")
     return x.emitter.emit(function(x.expr, **pool.attributes()))
 
 
 def avg_pool_gradient(ct: Tensor, shape: Sequence[Dimension], pool: Pool) -> Tensor:
-    """Return x̄ of ``y = avg_pool(x)`` from y's cotangent; `shape` is that of x."""
+    """x̄ of ``y = avg_pool(x)`` from y's cotangent; `shape` is that of x."""
     arguments = [ct.expr, relax.ShapeExpr(list(shape))]
     return ct.emitter.emit(call_op(_AVG_GRADIENT, arguments, **pool.attributes()))
 
 
 def max_pool_index(x: Tensor, y: Tensor, pool: Pool) -> Tensor:
-    """Return the tap of each first maximum: its row-major number, as `Pool.index_dtype`.
+    """The tap of each first maximum: its row-major number, as `Pool.index_dtype`.
 
     Parameters
     ----------
@@ -52,20 +52,20 @@ def max_pool_index(x: Tensor, y: Tensor, pool: Pool) -> Tensor:
 
 
 def max_pool_scatter(ct: Tensor, index: Tensor, shape: Sequence[Dimension], pool: Pool) -> Tensor:
-    """Return x̄ of ``y = max_pool(x)`` from y's cotangent; `shape` is that of x."""
+    """x̄ of ``y = max_pool(x)`` from y's cotangent; `shape` is that of x."""
     arguments = [ct.expr, index.expr, relax.ShapeExpr(list(shape))]
     return ct.emitter.emit(call_op(_MAX_SCATTER, arguments, **pool.attributes()))
 
 
 def max_pool_gather(x: Tensor, index: Tensor, pool: Pool) -> Tensor:
-    """Return the elements of x at the taps: the transpose of the scatter."""
+    """The elements of x at the taps: the transpose of the scatter."""
     return x.emitter.emit(call_op(_MAX_GATHER, [x.expr, index.expr], **pool.attributes()))
 
 
 def max_pool_position(
     index: Tensor, shape: Sequence[Dimension], pool: Pool, column_major: bool = False
 ) -> Tensor:
-    """Return where the taps stand in x, flattened over all its axes, as int64.
+    """Where the taps stand in x, flattened over all its axes, as int64.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ def max_pool_position(
 
 
 def is_nan(value: Any) -> Any:
-    """Return whether a float is NaN; TVM has no such test of bfloat16."""
+    """Whether a float is NaN; TVM has no such test of bfloat16."""
     return tirx.isnan(value.astype(accumulator_dtype(str(value.ty))))
 
 

@@ -62,7 +62,7 @@ class Pool:
         )
 
     def attributes(self) -> dict[str, Any]:
-        """Return the windows as attributes of a call."""
+        """The windows as attributes of a call."""
         return {
             "pool_size": list(self.size),
             "strides": list(self.strides),
@@ -84,28 +84,28 @@ class Pool:
         return len(self.size)
 
     def spatial(self, of_data: Sequence[Any]) -> list[Any]:
-        """Return those of the data's axes that are spatial, in the order of a window's numbers."""
+        """Those of the data's axes that are spatial, in the order of a window's numbers."""
         at = dict(zip(self.layout, of_data, strict=True))
         return [at[axis] for axis in LAYOUTS[self.rank][2:]]
 
     def indices(self, like: Sequence[Any], spatial: Sequence[Any]) -> tuple[Any, ...]:
-        """Return indices of data: those of `like`, but these along the spatial axes."""
+        """Indices of data: those of `like`, but these along the spatial axes."""
         at = dict(zip(LAYOUTS[self.rank][2:], spatial, strict=True))
         return tuple(at.get(axis, i) for axis, i in zip(self.layout, like, strict=True))
 
     def reduce_axes(self) -> list[Any]:
-        """Return one reduction axis per spatial axis: it runs over the taps of a window."""
+        """One reduction axis per spatial axis: it runs over the taps of a window."""
         return [te.reduce_axis((0, size), f"tap{axis}") for axis, size in enumerate(self.size)]
 
     def tap_number(self, taps: Indices) -> Any:
-        """Return the row-major number of a tap, as `index_dtype`."""
+        """The row-major number of a tap, as `index_dtype`."""
         number: Any = 0
         for tap, size in zip(taps, self.size, strict=True):
             number = number * size + tap
         return number.astype(self.index_dtype)
 
     def tap_of(self, number: Any) -> list[Any]:
-        """Return the tap that has a row-major number."""
+        """The tap that has a row-major number."""
         taps = []
         for size in reversed(self.size):
             taps.append(tirx.floormod(number, size))
@@ -113,14 +113,14 @@ class Pool:
         return taps[::-1]
 
     def positions(self, outputs: Indices, taps: Indices) -> list[Any]:
-        """Return the input coordinates that a tap of an output's window reads."""
+        """The input coordinates that a tap of an output's window reads."""
         return [
             output * self.strides[axis] + tap * self.dilation[axis] - self.padding[axis]
             for axis, (output, tap) in enumerate(zip(outputs, taps, strict=True))
         ]
 
     def windows_over_element(self, extents: Indices) -> list[Any]:
-        """Return one reduction axis per spatial axis: it runs over the windows with an element.
+        """One reduction axis per spatial axis: it runs over the windows with an element.
 
         `extents` are those of the outputs.
         """
@@ -130,7 +130,7 @@ class Pool:
     def reached_by(
         self, positions: Indices, windows: Indices, extents: Indices
     ) -> tuple[list[Any], list[Any], Any]:
-        """Return the output of a window over an element, the tap there, and whether both exist."""
+        """The output of a window over an element, the tap there, and whether both exist."""
         outputs, taps, exists = [], [], []
         for axis, (position, window) in enumerate(zip(positions, windows, strict=True)):
             stride, dilation = self.strides[axis], self.dilation[axis]
@@ -161,7 +161,7 @@ class Pool:
         return is_known and int(extent) < -(-reach // self.strides[axis])
 
     def count(self, outputs: Indices, extents: Indices) -> Any:
-        """Return by how many elements the average of an output's window divides; at least 1.
+        """By how many elements the average of an output's window divides; at least 1.
 
         Padding counts where `count_include_pad` says so. What ``ceil_mode`` adds beyond it never
         does.
@@ -180,12 +180,12 @@ class Pool:
 
 
 def number_of_taps(pool: Pool) -> int:
-    """Return how many elements a window has."""
+    """How many elements a window has."""
     return math.prod(pool.size)
 
 
 def inside(positions: Indices, extents: Indices) -> Any:
-    """Return whether coordinates are those of an element."""
+    """Whether coordinates are those of an element."""
     return tirx.all(
         *(
             condition

@@ -23,14 +23,14 @@ _STREAM = 0x9E3779B9
 
 
 def dropout(x: Tensor, seed: Tensor, rate: float, stream: int, order: Sequence[int] = ()) -> Tensor:
-    """Return ``x / (1 − rate)`` where the mask keeps the element, else 0; see `dropout_call`."""
+    """``x / (1 − rate)`` where the mask keeps the element, else 0; see `dropout_call`."""
     return x.emitter.emit(dropout_call(x.expr, seed.expr, rate, stream, order))
 
 
 def dropout_call(
     x: Any, seed: Any, rate: float, stream: int, order: Sequence[int] = ()
 ) -> relax.Call:
-    """Return the call of a dropout.
+    """The call of a dropout.
 
     Parameters
     ----------
@@ -49,25 +49,25 @@ def dropout_call(
 
 
 def mask_call(x: Any, seed: Any, rate: float, stream: int) -> relax.Call:
-    """Return the call that says where the same dropout keeps the elements: a boolean tensor."""
+    """The call that says where the same dropout keeps the elements: a boolean tensor."""
     return call_op(_MASK, [x, seed], rate=rate, stream=stream, order=[])
 
 
 def _let(value: Any, body: Callable[[Any], Any]) -> Any:
-    """Return a body that reads a value several times; the value is written once."""
+    """A body that reads a value several times; the value is written once."""
     name = tirx.Var("bits", "uint64")
     return tirx.Let(name, value, body(name))
 
 
 def _times(value: Any, factor: int) -> Any:
-    """Return the low 32 bits of a product; no intermediate leaves 63 bits."""
+    """The low 32 bits of a product; no intermediate leaves 63 bits."""
     low, high = factor & 0x7FFFFFFF, factor >> 31
     product = value * _bits(low) + ((value & _bits(1)) << _bits(31)) * _bits(high)
     return product & _bits(_WORD)
 
 
 def _hash(value: Any) -> Any:
-    """Return a hash of a number below 2³², below 2³²."""
+    """A hash of a number below 2³², below 2³²."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         value = _let(value, lambda v, s=shift: v ^ (v >> _bits(s)))  # type: ignore[misc]
         value = _let(value, lambda v, f=factor: _times(v, f))  # type: ignore[misc]

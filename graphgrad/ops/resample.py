@@ -45,7 +45,7 @@ class Table:
         )
 
     def transposed(self) -> Table:
-        """Return the outputs that read each input."""
+        """The outputs that read each input."""
         rows: list[dict[int, float]] = [{} for _ in range(self.extent)]
         for output, row in enumerate(self.rows):
             for position, weight in row.items():
@@ -53,7 +53,7 @@ class Table:
         return Table(rows, len(self.rows))
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return input numbers (outputs, taps) as int32, −1 for none, and float64 weights."""
+        """Input numbers (outputs, taps) as int32, −1 for none, and float64 weights."""
         taps = max([1, *map(len, self.rows)])
         index = np.full((len(self.rows), taps), _NO_INPUT, "int32")
         weight = np.zeros((len(self.rows), taps))
@@ -64,7 +64,7 @@ class Table:
 
 
 def resample(x: Tensor, table: Table, axis: int) -> Tensor:
-    """Return the weighted sums of x along one axis; half precision adds up in float32."""
+    """The weighted sums of x along one axis; half precision adds up in float32."""
     if table.is_identity:
         return x
     tables = [*table.arrays(), *table.transposed().arrays()]
@@ -72,7 +72,7 @@ def resample(x: Tensor, table: Table, axis: int) -> Tensor:
 
 
 def resample_by(x: Tensor, tables: Sequence[Tensor], axis: int) -> Tensor:
-    """Return `resample` by tables that are tensors: index, weight, and those of the transpose."""
+    """`resample` by tables that are tensors: index, weight, and those of the transpose."""
     return x.emitter.emit(call_op(_RESAMPLE, [x.expr, *(t.expr for t in tables)], axis=axis))
 
 

@@ -87,7 +87,7 @@ class Resized:
 
 
 def resize(x: Tensor, axes: Mapping[int, Resized], how: Interpolation) -> Tensor:
-    """Return x resized along axes.
+    """x resized along axes.
 
     Integers are interpolated in float32 and rounded.
 
@@ -112,7 +112,7 @@ def resize(x: Tensor, axes: Mapping[int, Resized], how: Interpolation) -> Tensor
 
 
 def _table(x: Tensor, axis: int, resized: Resized, how: Interpolation) -> tuple[Table, np.ndarray]:
-    """Return the weights along one axis, and which outputs lie outside the region."""
+    """The weights along one axis, and which outputs lie outside the region."""
     if not resized.extent:
         raise ArgumentError(
             f"cannot resize axis {axis} of a tensor of shape {x.shape}: it has no elements"
@@ -137,7 +137,7 @@ def _table(x: Tensor, axis: int, resized: Resized, how: Interpolation) -> tuple[
 
 
 def _weights(position: float, resized: Resized, how: Interpolation) -> dict[int, float]:
-    """Return the weights of the inputs around a position; a kernel value of 0 reads nothing."""
+    """The weights of the inputs around a position; a kernel value of 0 reads nothing."""
     scale = min(resized.scale, 1.0) if how.antialias else 1.0
     start = math.floor(-_SUPPORT[how.method] / scale) + 1
     taps = [math.floor(position) + tap for tap in range(start, 2 - start)]
@@ -166,7 +166,7 @@ def _kernel(distance: float, how: Interpolation) -> float:
 
 
 def _coordinates(axis: Resized, mode: str) -> np.ndarray:
-    """Return where each output lies among the inputs."""
+    """Where each output lies among the inputs."""
     outputs = np.arange(axis.size, dtype="float64")
     resized = axis.scale * axis.extent
     if math.isclose(resized, axis.size, rel_tol=1e-6):
@@ -228,7 +228,7 @@ def resize_image(x: Tensor, size: Any, attrs: Any) -> Tensor:
 
 
 def _region(attrs: Any, axis: int, rank: int) -> tuple[float, float]:
-    """Return the crop along a spatial axis; the three-dimensional op lists them in reverse."""
+    """The crop along a spatial axis; the three-dimensional op lists them in reverse."""
     roi: Sequence[float] = attrs.roi
     axis = rank - 1 - axis if rank == 3 else axis
     start, end = roi[axis], roi[axis + rank]

@@ -33,7 +33,7 @@ def scan(
     xs: Tree,
     length: int | None = None,
 ) -> tuple[Tree, Tree]:
-    """Return the last carry and the stacked results of a loop.
+    """The last carry and the stacked results of a loop.
 
     That is, ``for x in xs: carry, y = body(carry, x)``, as in `jax.lax.scan`: a loop of fixed
     length, which is one kernel, and whose gradient is a loop backwards. It does not unroll.
@@ -103,12 +103,12 @@ def _emitted(target: Emitter, step: Step, steps: Dimension) -> tuple[list[Tensor
 
 
 def _place(value: Any, values: Sequence[Any]) -> int | None:
-    """Return where a Relax value is among some."""
+    """Where a Relax value is among some."""
     return next((i for i, other in enumerate(values) if value.same_as(other)), None)
 
 
 def _part(state: Tensor, begin: Dimension, end: Dimension) -> Tensor:
-    """Return some rows."""
+    """Some rows."""
     return op.strided_slice(state, [0], [begin], [end], assume_inbound=True)
 
 
@@ -159,7 +159,7 @@ def _recurrence(
     rows: Sequence[te.Tensor],
     count: Any,
 ) -> list[te.Tensor]:
-    """Return a scan: the states at all times, from the first, and behind zeros the results.
+    """A scan: the states at all times, from the first, and behind zeros the results.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def _state(tensor: te.Tensor, count: Any) -> te.Tensor:
 
 
 def _later(tensor: te.Tensor) -> te.Tensor:
-    """Return the rows of a tensor one row later, behind zeros.
+    """The rows of a tensor one row later, behind zeros.
 
     Nobody reads the zeros, but what depends on no state is computed at all rows, and is to read
     none in front of the first.
@@ -221,7 +221,7 @@ def _target(leaves: Sequence[Any]) -> tuple[Emitter, bool]:
 
 
 def _checked_length(length: Any) -> Dimension:
-    """Return a length, an int where it is known."""
+    """A length, an int where it is known."""
     number = int(length) if isinstance(length, tirx.IntImm) else length
     if isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= 0:
         return int(number)
@@ -238,7 +238,7 @@ def _is_extent(value: Any) -> bool:
 
 
 def _length(rows: Sequence[Any], length: Dimension | None) -> Dimension:
-    """Return the number of steps."""
+    """The number of steps."""
     found = [type_shape(row.ty)[0] for row in rows] + ([] if length is None else [length])
     if not found:
         raise ArgumentError("scan needs a length where xs has no tensor")

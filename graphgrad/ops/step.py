@@ -48,7 +48,7 @@ class Step:
 def trace_step(
     target: Emitter, body: Callable[..., Any], init: Tree, xs: Tree, as_tensors: bool
 ) -> Step:
-    """Return the body of a loop as bindings.
+    """The body of a loop as bindings.
 
     What it computes from neither carry nor rows is written before the loop.
 
@@ -104,7 +104,7 @@ def leaves_of(tree: Tree) -> Iterator[Any]:
 
 
 def like(tree: Tree, leaves: Iterable[Any]) -> Tree:
-    """Return a tree of the same form with other tensors."""
+    """A tree of the same form with other tensors."""
     remaining = iter(leaves)
 
     def part(item: Tree) -> Tree:
@@ -116,7 +116,7 @@ def like(tree: Tree, leaves: Iterable[Any]) -> Tree:
 
 
 def _bound(target: Emitter, leaves: Sequence[Any]) -> list[Any]:
-    """Return tensors as Relax variables or constants; an expression that occurs again, once."""
+    """Tensors as Relax variables or constants; an expression that occurs again, once."""
     variables: dict[int, Any] = {}
     return [_variable(target, leaf, variables) for leaf in leaves]
 
@@ -158,7 +158,7 @@ def _checked(result: Any, init: Tree) -> tuple[Tree, Tree]:
 
 
 def _form(tree: Tree) -> str:
-    """Return a tree as text, with a star for each tensor."""
+    """A tree as text, with a star for each tensor."""
     if isinstance(tree, list | tuple):
         return f"({', '.join(map(_form, tree))})"
     return "None" if tree is None else "*"

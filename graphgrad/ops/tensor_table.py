@@ -72,7 +72,7 @@ class Rows:
 def kernel(
     params: Sequence[Any], statements: Sequence[Statement], attributes: Mapping[str, Any]
 ) -> tirx.PrimFunc:
-    """Return a kernel of statements, which no schedule is to touch."""
+    """A kernel of statements, which no schedule is to touch."""
     # TVM looks for a block in all that Relax calls.
     body = block("root", *statements)
     own = {"tirx.is_scheduled": True, "tirx.noalias": True}
@@ -86,7 +86,7 @@ def loop_over_rows(
     element: Body,
     around: Callable[[Any, Statement], Statement] = lambda part, inside: inside,
 ) -> list[Statement]:
-    """Return the statements that go over all elements of all rows, each once.
+    """The statements that go over all elements of all rows, each once.
 
     Parts run in parallel if there are several. Which elements make a part depends on the lengths
     alone.
@@ -131,7 +131,7 @@ class _AddressTable:
         self._stack = tvm.ir.Var("table", self._memory.ty)
 
     def prologue(self) -> list[Statement]:
-        """Return the statements that fill the table."""
+        """The statements that fill the table."""
         starts = [0, *accumulate(self._rows.lengths)]
         places = [*(tensor.data for tensor in self._tensors), *map(index, starts)]
         return [
@@ -140,7 +140,7 @@ class _AddressTable:
         ]
 
     def between(self, start: Any, stop: Any, lanes: int, element: Body) -> Statement:
-        """Return the loop over the rows, of each over its elements from `start` to before `stop`.
+        """The loop over the rows, of each over its elements from `start` to before `stop`.
 
         Most have none there. That is seen at once; to look for the others would take longer.
         """
@@ -162,11 +162,11 @@ class _AddressTable:
         return tirx.tvm_struct_get(self._stack, place, _FFI_ANY_UNION_FIELD, dtype)
 
     def _start(self, row: Any) -> Any:
-        """Return the number of a row's first element among those of all rows."""
+        """The number of a row's first element among those of all rows."""
         return self._get((row + len(self._tensors)).astype("int32"), "int64")
 
     def _buffers(self, row: Any) -> tuple[list[Statement], list[Any]]:
-        """Return the buffers of a row, and what declares them."""
+        """The buffers of a row, and what declares them."""
         statements: list[Statement] = []
         buffers = []
         for column, dtype in enumerate(self._rows.dtypes):
@@ -180,7 +180,7 @@ class _AddressTable:
 
 
 def _elements(buffers: list[Any], begin: Any, count: Any, lanes: int, element: Body) -> Statement:
-    """Return the loops over `count` elements of a row from `begin`, as many at once as asked."""
+    """The loops over `count` elements of a row from `begin`, as many at once as asked."""
     vector, lane, single = variable("vector"), variable("lane"), variable("single")
     whole = tirx.floordiv(count, index(lanes))
     done = statements_of(element(buffers, begin + vector * lanes + lane, lane))

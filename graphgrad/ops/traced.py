@@ -54,7 +54,7 @@ class Traced:
         self._add_sizes()
 
     def types(self) -> list[relax.TensorType]:
-        """Return the types of the results, in terms of the caller's variables."""
+        """The types of the results, in terms of the caller's variables."""
         return [
             relax.TensorType(list(map(self._outside, output.shape)), str(output.dtype))
             for output in self.outputs
@@ -95,7 +95,7 @@ class Traced:
         return parameter
 
     def _extent(self, extent: Any) -> Any:
-        """Return an extent in terms of variables of its own."""
+        """An extent in terms of variables of its own."""
 
         if isinstance(extent, tirx.IntImm) and self._narrow and int(extent) < 2**31:
             return tirx.IntImm("int32", int(extent))
@@ -106,7 +106,7 @@ class Traced:
         return tvm_ffi.structural_map(extent, (tvm.ir.Var, renamed))
 
     def _outside(self, extent: Any) -> Any:
-        """Return an extent of a result in terms of the caller's variables."""
+        """An extent of a result in terms of the caller's variables."""
         if isinstance(extent, tirx.IntImm):
             return int(extent)
         back = {identity(own): outer for outer, own in self._own.items()}

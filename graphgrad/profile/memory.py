@@ -75,7 +75,7 @@ class MemoryTimeline:
 def memory_timeline(
     mod: tvm.IRModule, function: str, calls: Sequence[KernelCall], *, counts_scratch: bool = True
 ) -> MemoryTimeline:
-    """Return the memory timeline of a function.
+    """The memory timeline of a function.
 
     Parameters
     ----------
@@ -169,7 +169,7 @@ def _bytes(ty: Any) -> int:
 
 
 def _sums(spans: Iterable[_Span], positions: Sequence[int]) -> list[int]:
-    """Return how many bytes are in use at each position."""
+    """How many bytes are in use at each position."""
     changes: list[tuple[float, int]] = []
     for span in spans:
         changes += [(span.first, span.bytes), (span.last + 1, -span.bytes)]

@@ -186,7 +186,7 @@ def _origin(value: Any) -> Origin:
 def _propagate_origins(
     origins: Mapping[Any, Origin], function: relax.Function
 ) -> dict[Any, Origin]:
-    """Return the origins after legalization: a call that became several is the last one of them."""
+    """The origins after legalization: a call that became several is the last one of them."""
     handed_on: dict[Any, Origin] = {}
     waiting: list[Any] = []
     for binding in bindings_of(function):

@@ -141,7 +141,7 @@ class Profile:
         return dict(found)
 
     def facts(self) -> dict[str, Any]:
-        """Return everything in plain values."""
+        """Everything in plain values."""
         return {
             **self.timing_facts(),
             **asdict(self),
@@ -161,7 +161,7 @@ class Profile:
         }
 
     def to_json(self) -> str:
-        """Return `facts` as JSON."""
+        """`facts` as JSON."""
         return json.dumps(self.facts())
 
     def __str__(self) -> str:
@@ -317,7 +317,7 @@ def _times(run: Run) -> list[float]:
 
 
 def _bytes(name: str, arguments: Sequence[Any]) -> int:
-    """Return the bytes of the tensors among arguments, each memory once."""
+    """The bytes of the tensors among arguments, each memory once."""
     if name.startswith(_BUILTIN):
         return 0
     sizes: dict[int, int] = {}
@@ -330,7 +330,7 @@ def _bytes(name: str, arguments: Sequence[Any]) -> int:
 
 
 def _is_machine(name: str, own: frozenset[str]) -> bool:
-    """Return whether a function does nothing of the program; `own` are checks of arguments."""
+    """Whether a function does nothing of the program; `own` are checks of arguments."""
     return name.startswith(_BUILTIN) or name in own
 
 

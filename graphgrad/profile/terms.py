@@ -80,7 +80,7 @@ class Terms:
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _value(self, value: Any, environment: dict[Any, Term], computed: list[Term]) -> Term:
-        """Return the term of an expression; note the terms of the calls that it makes."""
+        """The term of an expression; note the terms of the calls that it makes."""
         if isinstance(value, tvm.ir.Var):
             return environment[value] if value in environment else self._number("free", value)
         if isinstance(value, relax.Tuple):
@@ -129,7 +129,7 @@ class Terms:
 
 
 def bindings_of(function: relax.Function) -> list[Any]:
-    """Return the bindings of a function's outermost level, in order."""
+    """The bindings of a function's outermost level, in order."""
     return [binding for block in function.body.blocks for binding in block.bindings]
 
 
@@ -143,6 +143,6 @@ def calls_kernel(value: Any) -> bool:
 
 
 def variables_read(value: Any) -> list[Any]:
-    """Return the variables that an expression reads, each once."""
+    """The variables that an expression reads, each once."""
     found = nodes_in(value, tvm.ir.Var)
     return list(dict.fromkeys(v for v in found if not isinstance(v, tvm.ir.GlobalVar)))

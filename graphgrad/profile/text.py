@@ -29,7 +29,7 @@ _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def timing_text(profile: Profile) -> str:
-    """Return the time and the memory of a step as a whole, as text."""
+    """The time and the memory of a step as a whole, as text."""
     low, high = (1e3 * f(profile.step_seconds) for f in (min, max))
     parts = [
         f"a step takes {1e3 * median(profile.step_seconds):.2f} ms ({low:.2f} to {high:.2f} in "
@@ -41,7 +41,7 @@ def timing_text(profile: Profile) -> str:
 
 
 def profile_text(profile: Profile) -> str:
-    """Return a profile as text: time by class, the slowest kernels, and the memory timeline."""
+    """A profile as text: time by class, the slowest kernels, and the memory timeline."""
     parts = [_summary(profile), _classes(profile), _kernels(profile)]
     if profile.memory is not None:
         parts.append(_memory(profile))
@@ -49,7 +49,7 @@ def profile_text(profile: Profile) -> str:
 
 
 def check_figure_path(path: str | Path) -> Path:
-    """Return where a picture goes, after checking that one can be drawn there.
+    """Where a picture goes, after checking that one can be drawn there.
 
     Raises
     ------
@@ -199,7 +199,7 @@ def _live(tensor: LiveTensor, by_call: dict[int, KernelTime]) -> list[str]:
 
 
 def bar(fraction: float, width: int = _BAR_WIDTH) -> str:
-    """Return a bar of block characters, in eighths of a character.
+    """A bar of block characters, in eighths of a character.
 
     Parameters
     ----------

@@ -155,7 +155,7 @@ def _samples(cases: Sequence[Case]) -> list[Sample]:
 
 
 def _gradient_samples(of_data: bool) -> list[Sample]:
-    """Return calls of a gradient op: those that some of the convolutions would emit."""
+    """Calls of a gradient op: those that some of the convolutions would emit."""
     samples = []
     for rank, cases in CONVOLUTIONS.items():
         ordered = [case for case in cases if "kernel_layout" in case[2]]
@@ -258,7 +258,7 @@ def weight_gradient(
 
 
 def _prepared(x: Tensor, w: Tensor, ct: Tensor, out_layout: str, layouts: Layouts) -> list[Tensor]:
-    """Return data, weights and cotangent in their widest dtype, the last in the data's layout."""
+    """Data, weights and cotangent in their widest dtype, the last in the data's layout."""
     check_layout(out_layout, layouts.data)
     ct = to_layout(ct, out_layout, layouts.data)
     check_output("a convolution", layouts.spatial(ct.shape))

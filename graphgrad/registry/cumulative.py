@@ -27,7 +27,7 @@ _LINES: list[tuple[tuple[int | str, ...], dict[str, Any]]] = [
 
 
 def _line(x: Tensor, axis: int | None) -> tuple[Tensor, int]:
-    """Return the tensor and the axis, not negative, that is run along: all elements for None."""
+    """The tensor and the axis, not negative, that is run along: all elements for None."""
     if axis is None:
         return op.reshape(x, [math.prod(x.shape)]), 0
     return x, axis % x.ndim

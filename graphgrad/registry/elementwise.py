@@ -97,7 +97,7 @@ modulo_samples = [
 
 
 def _modulo(a: Tensor, b: Tensor, y: Tensor) -> tuple[float, Tensor]:
-    """Return the partial derivatives of y = a − q b, where q is an integer that b may change."""
+    """The partial derivatives of y = a − q b, where q is an integer that b may change."""
     return 1.0, -op.round((a - y) / b)
 
 
@@ -137,7 +137,7 @@ def log_add_exp(a: Tensor, b: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _choice(ct: Tensor, a: Tensor, b: Tensor, other_chosen: Tensor) -> Tensor:
-    """Return ȳ where a was chosen, ½ ȳ where it equals b, else 0; never 0 · ∞."""
+    """ȳ where a was chosen, ½ ȳ where it equals b, else 0; never 0 · ∞."""
     return op.where(op.equal(a, b), 0.5 * ct, op.where(other_chosen, 0.0, ct))
 
 
@@ -186,7 +186,7 @@ power_samples = [
 
 
 def _number(x: Tensor) -> float | None:
-    """Return the value of a scalar constant, else None."""
+    """The value of a scalar constant, else None."""
     if isinstance(x.expr, tvm.ir.GenericConst) and not x.shape:
         return float(x.expr.value.numpy())
     return None

@@ -93,7 +93,7 @@ def index_tensor(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tupl
 
 
 def _coordinates(indices: list[Tensor]) -> Tensor:
-    """Return index tensors, broadcast, as coordinates along a last axis."""
+    """Index tensors, broadcast, as coordinates along a last axis."""
     shape: list[Any] = []
     for index in indices:
         shape = broadcast_shape(shape, index.shape)
@@ -108,7 +108,7 @@ def _scatter(
     y: Tensor,
     ct: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the cotangents of a scatter's data and updates."""
+    """The cotangents of a scatter's data and updates."""
     x, index, u = inputs
     if reduction == "add":
         return ct, gather_at(ct, index, indexing)

@@ -83,7 +83,7 @@ def matmul(a: Tensor, b: Tensor, ct: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Return a stack of matrices as one matrix, with the rows of all."""
+    """A stack of matrices as one matrix, with the rows of all."""
     return x if x.ndim == 2 else op.reshape(x, [math.prod(x.shape[:-1]), x.shape[-1]])
 
 

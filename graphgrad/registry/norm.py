@@ -110,7 +110,7 @@ def _gradient_by_rows(
     epsilon: float,
     center: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x̄, γ̄ and β̄ of γ x̂ + β, where x is normalized over the axes along which γ lies."""
+    """x̄, γ̄ and β̄ of γ x̂ + β, where x is normalized over the axes along which γ lies."""
     wide, ct = op.widen(x), op.widen(ct)
     if center:
         centered, r = standardize(wide, axes, epsilon)
@@ -127,7 +127,7 @@ def _gradient_by_rows(
 def _gradient_by_channels(
     inputs: Any, cotangents: Any, attrs: Any, groups: ChannelGroups
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x̄, γ̄ and β̄ of γ x̂ + β, where γ lies along channels and x̂ is taken by groups of them.
+    """x̄, γ̄ and β̄ of γ x̂ + β, where γ lies along channels and x̂ is taken by groups of them.
 
     All sums are made of those over the positions of a channel, Σ ȳ and Σ ȳ (x − μ), out of which γ
     and r are taken. These are in float64, as are those of `mean`.

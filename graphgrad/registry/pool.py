@@ -128,7 +128,7 @@ def adaptive_avg_pool(x: Tensor, attrs: Any) -> Tensor:
 
 
 def _index_samples(position: int) -> list[Sample]:
-    """Return calls with an index of taps for each rank: windows of 2 at stride 2 over 4."""
+    """Calls with an index of taps for each rank: windows of 2 at stride 2 over 4."""
     samples = []
     for layout in ("NCW", "NCHW", "NHWC", "NCDHW"):
         rank = len(layout) - 2

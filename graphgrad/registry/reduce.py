@@ -109,7 +109,7 @@ def median(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[Tens
 
 
 def _positions(x: Tensor, axis: int) -> Tensor:
-    """Return 0, 1, 2 … along an axis of x, of extent 1 along the others."""
+    """0, 1, 2 … along an axis of x, of extent 1 along the others."""
     extent = x.shape[axis]
     positions = x.emitter.emit(relax.op.arange(0, extent, 1, "int64"))
     return op.reshape(positions, [extent if a == axis else 1 for a in range(x.ndim)])
@@ -157,7 +157,7 @@ def _products_of_others(x: Tensor) -> Tensor:
 
 
 def _products(x: Tensor, reverse: bool) -> Tensor:
-    """Return the product of the elements before each one of a row, or of those after it."""
+    """The product of the elements before each one of a row, or of those after it."""
     one = x.emitter.full(1.0, [*x.shape[:-1], 1], x.dtype)
     nothing = x.emitter.full(0.0, x.shape, x.dtype)
     line = Indexing("line", x.ndim - 1)

@@ -102,7 +102,7 @@ _SCALAR = "tirx."
 
 
 def find(op: str, hand: bool = True) -> Rule | None:
-    """Return the rule for a Relax op: the user's, else a plug-in's, else graphgrad's.
+    """The rule for a Relax op: the user's, else a plug-in's, else graphgrad's.
 
     Without `hand`, graphgrad's own only say which ops are not differentiable.
 
@@ -118,7 +118,7 @@ def find(op: str, hand: bool = True) -> Rule | None:
 
 
 def find_function(name: str) -> Rule | None:
-    """Return the rule for a packed function or PrimFunc: the user's, else a plug-in's.
+    """The rule for a packed function or PrimFunc: the user's, else a plug-in's.
 
     Raises
     ------

@@ -48,7 +48,7 @@ class TensorArgument:
     def draw(
         self, generator: np.random.Generator, sizes: Mapping[str, int], dtype: str
     ) -> np.ndarray:
-        """Return random values; `sizes` gives the symbolic dimensions their extents."""
+        """Random values; `sizes` gives the symbolic dimensions their extents."""
         shape = tuple(sizes[d] if isinstance(d, str) else d for d in self.shape)
         if self.dtype != "float":
             low, high = int(self.low), int(self.high)

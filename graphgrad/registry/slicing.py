@@ -139,7 +139,7 @@ def strided_slice(
 
 
 def _first(begin: Any, extent: Dimension, stride: int) -> Dimension:
-    """Return the index that a slice reads first, if it reads any."""
+    """The index that a slice reads first, if it reads any."""
     if isinstance(begin, tirx.IntImm | int) and isinstance(extent, int):
         return slice(int(begin), None, stride).indices(extent)[0]
     at = tirx.Select(begin < 0, begin + extent, begin)

@@ -90,11 +90,11 @@ class Coverage:
         return not self.missing
 
     def to_json(self) -> str:
-        """Return the facts as JSON: an object with ``complete``, ``rows`` and ``off_path``."""
+        """The facts as JSON: an object with ``complete``, ``rows`` and ``off_path``."""
         return json.dumps(self.facts())
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts in plain values."""
+        """The facts in plain values."""
         return {
             "complete": self.complete,
             "rows": [asdict(row) for row in self.rows],
@@ -105,7 +105,7 @@ class Coverage:
         return f"{_table([*self.rows, *self.off_path])}\n{self._summary()}"
 
     def table(self) -> str:
-        """Return the ops that need a gradient as text, a line for each."""
+        """The ops that need a gradient as text, a line for each."""
         return _table(self.rows)
 
     def _summary(self) -> str:

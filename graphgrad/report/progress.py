@@ -66,12 +66,12 @@ class ProgressLine:
 
 
 def describe(loss: float, speed: float, held_out: Mapping[str, float]) -> str:
-    """Return e.g. ``loss 0.1234, accuracy 98.61 %, 5,120 images/s``."""
+    """e.g. ``loss 0.1234, accuracy 98.61 %, 5,120 images/s``."""
     parts = [f"loss {loss:.4f}" if math.isfinite(loss) else "skipped (not finite)"]
     parts += [f"{name.replace('_', ' ')} {show(name, value)}" for name, value in held_out.items()]
     return ", ".join([*parts, f"{speed:,.0f} images/s"])
 
 
 def show(name: str, value: float) -> str:
-    """Return a held-out measure as text; accuracies are percentages."""
+    """A held-out measure as text; accuracies are percentages."""
     return f"{100 * value:.2f} %" if name == "accuracy" else f"{value:.4g}"

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] | None = None
 ) -> str:
-    """Return aligned text.
+    """Aligned text.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ def to_arrays(tensors: Mapping[str, tvm.runtime.Tensor]) -> Arrays:
 
 
 def to_array(label: str, value: Any) -> np.ndarray:
-    """Return a value as an array of numbers in native byte order, which may share its memory.
+    """A value as an array of numbers in native byte order, which may share its memory.
 
     Floats of Python, alone or in lists, become float32.
 
@@ -36,7 +36,7 @@ def to_array(label: str, value: Any) -> np.ndarray:
 
 
 def lend(label: str, value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | np.ndarray:
-    """Return a value in the memory that it has: on the device, contiguous, aligned; else an array.
+    """A value in the memory that it has: on the device, contiguous, aligned; else an array.
 
     What is lent never overlaps what a step overwrites: that memory is handed to nobody.
 
@@ -59,7 +59,7 @@ def lend(label: str, value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tens
 def copy(
     array: np.ndarray, device: tvm.runtime.Device, into: tvm.runtime.Tensor | None = None
 ) -> tvm.runtime.Tensor:
-    """Return a tensor on a device, aligned: a new one, or `into`, which is overwritten.
+    """A tensor on a device, aligned: a new one, or `into`, which is overwritten.
 
     Waits for nothing that a GPU has still to do: its driver reads ordinary memory at once, and puts
     the copy behind the rest.
@@ -82,13 +82,13 @@ class Staging:
         self._held: dict[Any, tvm.runtime.Tensor] = {}
 
     def copy(self, label: str, array: np.ndarray) -> tvm.runtime.Tensor:
-        """Return an array on the device; the next of its label, shape and dtype overwrites it."""
+        """An array on the device; the next of its label, shape and dtype overwrites it."""
         key = label, array.shape, str(array.dtype)
         self._held[key] = copy(array, self._device, self._held.get(key))
         return self._held[key]
 
     def place(self, label: str, lent: tvm.runtime.Tensor | np.ndarray) -> tvm.runtime.Tensor:
-        """Return on the device what `lend` returned: where it is, or else a copy, as by `copy`."""
+        """What `lend` returned, on the device: where it is, or else a copy, as by `copy`."""
         return self.copy(label, lent) if isinstance(lent, np.ndarray) else lent
 
     def clear(self) -> None:
@@ -111,7 +111,7 @@ def _to_array(label: str, read: Any) -> np.ndarray:
 
 
 def _read(label: str, value: Any) -> Any:
-    """Return the tensor of another library as one of TVM; anything else as it is."""
+    """The tensor of another library as one of TVM; anything else as it is."""
     if isinstance(value, np.ndarray | np.generic) or not hasattr(value, "__dlpack__"):
         return value
     try:
@@ -129,7 +129,7 @@ def _read(label: str, value: Any) -> Any:
 
 
 def _ready(tensor: Any) -> Any:
-    """Return a tensor of PyTorch, in order with what TVM does on a GPU: on the default stream.
+    """A tensor of PyTorch, in order with what TVM does on a GPU: on the default stream.
 
     PyTorch may still be writing the tensor on another stream. And it would hand the memory out
     again as soon as the tensor, or the copy that made it contiguous, is gone here, though a step

@@ -17,14 +17,14 @@ _PAIRED = ("x86_64", "AMD64")
 
 
 def processors() -> list[int]:
-    """Return the numbers of the processors that the calling thread may run on."""
+    """The numbers of the processors that the calling thread may run on."""
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Return the number of cores that the calling thread may compute on, at least 1.
+    """The number of cores that the calling thread may compute on, at least 1.
 
     On Linux those of its processors (``taskset``, cpusets), but no more than may be busy at once by
     the CPU quota of its control group, as containers have one; a part of a core counts as one.
@@ -42,13 +42,13 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def _core(root: Path, processor: int) -> str:
-    """Return the processors of a processor's core in words; itself where the system is silent."""
+    """The processors of a processor's core in words; itself where the system is silent."""
     topology = root / f"sys/devices/system/cpu/cpu{processor}/topology"
     return _text(topology / "thread_siblings_list") or str(processor)
 
 
 def _quota(root: Path) -> int:
-    """Return how many processors a process's control groups let run at once, rounded up."""
+    """How many processors a process's control groups let run at once, rounded up."""
     least = min((limit for group in _groups(root) for limit in _limits(group)), default=math.inf)
     return math.ceil(least) if math.isfinite(least) else len(processors())
 

@@ -27,7 +27,7 @@ _CUDA_COMPILE = "tvm_callback_cuda_compile"
 
 
 def folder_at(path: Any) -> Path:
-    """Return the absolute path of a folder, links followed; it need not exist.
+    """The absolute path of a folder, links followed; it need not exist.
 
     Raises
     ------
@@ -63,13 +63,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def digest_of(manifest: Mapping[str, Any]) -> str:
-    """Return the digest of everything in a manifest but the digest itself."""
+    """The digest of everything in a manifest but the digest itself."""
     facts = {key: value for key, value in manifest.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
 def kernels_file(source: str) -> str:
-    """Return the name in an export of the file with the machine code of CUDA source."""
+    """The name in an export of the file with the machine code of CUDA source."""
     return f"{KERNELS}/{hashlib.sha256(source.encode()).hexdigest()}.fatbin"
 
 

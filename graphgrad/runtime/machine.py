@@ -32,14 +32,25 @@ def check_machine(manifest: Mapping[str, Any]) -> None:
     wanted = f"{host['system']} on {host['machine']}"
     if given != wanted:
         raise MachineError(f"exported for {wanted}, but this is {given}; export again for it")
-    with contextlib.suppress(OSError):  # not every system says what its processor can do
-        known = re.findall(r"\w+", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
-        missing = sorted(set(host["flags"]) - set(known))
-        if missing:
-            raise MachineError(
-                f"exported for the processor {host['processor']}, but this one lacks "
-                f"{', '.join(missing)}; export again for a target with its mcpu"
-            )
+    flags = processor_flags()
+    missing = sorted(set(host["flags"]) - flags)
+    if flags and missing:
+        raise MachineError(
+            f"exported for the processor {host['processor']}, but this one lacks "
+            f"{', '.join(missing)}; export again on it, or for a target with its mcpu and mattr"
+        )
+
+
+def processor_flags() -> frozenset[str]:
+    """What the processor can do, in Linux's names; empty where the system does not say.
+
+    A virtual machine may hide features of the processor that its model would have.
+    """
+    try:
+        table = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return frozenset()
+    return frozenset(" ".join(re.findall(r"^(?:flags|Features)\s*:(.*)$", table, re.M)).split())
 
 
 def open_device(

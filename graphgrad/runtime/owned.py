@@ -50,16 +50,16 @@ class Description:
         )
 
     def types(self) -> Types:
-        """Return the types of everything, by group, in the order of a step."""
+        """The types of everything, by group, in the order of a step."""
         trained = {ty.name: ty for ty in self.trained}
         return {"params": self.params, "state": self.state, **dict.fromkeys(self.fills, trained)}
 
     def window_types(self) -> Types:
-        """Return the types of what a window of several micro-batches holds."""
+        """The types of what a window of several micro-batches holds."""
         return window_types(self.state, self.trained)
 
     def started(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Arrays]:
-        """Return everything by group before the first step, of parameters and statistics."""
+        """Everything by group before the first step, of parameters and statistics."""
         groups = {group: {n: arrays[n] for n in names} for group, names in self.types().items()}
         for slot, fill in self.fills.items():
             groups[slot] = {n: np.full_like(array, fill) for n, array in groups[slot].items()}
@@ -103,24 +103,24 @@ class Owned:
         return int(self._updates.numpy())
 
     def groups(self) -> list[str]:
-        """Return the names of the groups."""
+        """The names of the groups."""
         return list(self._tensors)
 
     def arrays(self, group: str) -> Arrays:
-        """Return copies of a group, as the model has them."""
+        """Copies of a group, as the model has them."""
         return self._described.storage.as_in_model(group, to_arrays(self._tensors[group]))
 
     def of_model(self) -> list[tvm.runtime.Tensor]:
-        """Return the parameters and the statistics."""
+        """The parameters and the statistics."""
         return [*self._tensors["params"].values(), *self._tensors["state"].values()]
 
     def everything(self) -> list[tvm.runtime.Tensor]:
-        """Return count, parameters, statistics and buffers, in the order that a step takes."""
+        """Count, parameters, statistics and buffers, in the order that a step takes."""
         owned = [tensor for group in self._tensors.values() for tensor in group.values()]
         return [self._updates, *owned]
 
     def replaced(self) -> list[tvm.runtime.Tensor]:
-        """Return those that `replace` replaces, in its order."""
+        """Those that `replace` replaces, in its order."""
         trained = [self._tensors["params"][ty.name] for ty in self._described.trained]
         others = [tensor for group in self._replaced_whole() for tensor in group.values()]
         return [self._updates, *trained, *others]

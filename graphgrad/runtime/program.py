@@ -40,7 +40,7 @@ class TensorType:
 
 
 def types_by_name(described: Iterable[Mapping[str, Any]]) -> dict[str, TensorType]:
-    """Return types as a manifest describes them."""
+    """Types as a manifest describes them."""
     types = (TensorType(ty["name"], ty["dtype"], tuple(ty["shape"])) for ty in described)
     return {ty.name: ty for ty in types}
 
@@ -88,7 +88,7 @@ class Program:
         self._device = device
 
     def targets(self, given: Any, staging: Staging) -> list[tvm.runtime.Tensor]:
-        """Return targets as the step takes them, checked: none, or one tensor.
+        """Targets as the step takes them, checked: none, or one tensor.
 
         Where their values are limited, as labels are, they are looked at on the host.
 
@@ -145,7 +145,7 @@ class Programs:
         self.end = programs[0].end
 
     def of(self, inputs: Any, staging: Staging) -> tuple[Program, list[tvm.runtime.Tensor]]:
-        """Return the program for the shapes of the inputs, and the inputs on the device.
+        """The program for the shapes of the inputs, and the inputs on the device.
 
         Raises
         ------
@@ -185,7 +185,7 @@ def _check_range(
 
 
 def _converted(ty: TensorType, array: np.ndarray) -> np.ndarray:
-    """Return targets in the dtype that the step takes; any integers or numbers become that.
+    """Targets in the dtype that the step takes; any integers or numbers become that.
 
     Raises
     ------

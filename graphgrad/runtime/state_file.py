@@ -159,7 +159,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
 
 
 def is_state_file(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file says that `write` made it."""
+    """Whether a file says that `write` made it."""
     try:
         with safe_open(path, framework="numpy") as file:
             return str((file.metadata() or {}).get("format", "")).startswith(_FORMATS)
@@ -168,7 +168,7 @@ def is_state_file(path: str | os.PathLike[str]) -> bool:
 
 
 def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:
-    """Return a digest of everything that a checkpoint holds."""
+    """A digest of everything that a checkpoint holds."""
     digest = hashlib.sha256(facts.encode())
     for key in sorted(arrays):
         array = arrays[key]

@@ -218,7 +218,7 @@ class ExportedStep(TakesTurns):
 
     @one_at_a_time
     def evaluate(self, inputs: Any) -> Arrays:
-        """Return the model's outputs by name, in inference form, with the current parameters.
+        """The model's outputs by name, in inference form, with the current parameters.
 
         In an open window those of its start.
 
@@ -343,7 +343,7 @@ class ExportedStep(TakesTurns):
         return self._staging.copy("learning rate", np.asarray(rate, "float64"))
 
     def _arrays(self, group: str) -> Arrays:
-        """Return copies of a group of what the step owns."""
+        """Copies of a group of what the step owns."""
         with device_errors(self._device, f"a copy of {group}"):
             return self._owned.arrays(group)
 
@@ -392,7 +392,7 @@ class ExportedStep(TakesTurns):
         return end(self._rate, *self._owned.replaced(), *window.everything())
 
     def _evaluate(self, inputs: Any) -> Arrays:
-        """Return the outputs by name."""
+        """The outputs by name."""
         program, arguments = self._programs.of(inputs, self._staging)
         outputs = program.evaluate(*arguments, *self._owned.of_model())[0]
         return to_arrays(dict(zip(self.manifest["outputs"], outputs, strict=True)))

@@ -30,14 +30,14 @@ class Storage:
         return _transposed(array, self._order(group, name))
 
     def as_in_model(self, group: str, stored: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Return the arrays by name that those of a group are stored for: the inverse of `stored`.
+        """The arrays by name that those of a group are stored for: the inverse of `stored`.
 
         What is stored as the model has it is returned itself.
         """
         return {name: self._restored(group, name, array) for name, array in stored.items()}
 
     def shape(self, group: str, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape of what is stored for an array of a shape."""
+        """The shape of what is stored for an array of a shape."""
         order = self._order(group, name)
         return shape if order is None else tuple(shape[axis] for axis in order)
 

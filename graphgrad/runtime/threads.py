@@ -70,12 +70,12 @@ def set_threads(count: int | None) -> None:
 
 
 def threads() -> int:
-    """Return how many threads kernels that the calling thread calls are to compute with."""
+    """How many threads kernels that the calling thread calls are to compute with."""
     return _chosen or _from_environment() or usable_cores()
 
 
 def pool_size() -> int:
-    """Return with how many threads the calling thread's pool computes; TVM makes one if need be."""
+    """The number of threads of the calling thread's pool; TVM makes one if need be."""
     if getattr(_of_thread, "choice", _UNTOUCHED) == _FORKED:
         return 1
     return int(tvm_ffi.get_global_func("runtime.NumThreads")())
@@ -132,7 +132,7 @@ def _is_decided() -> bool:
 
 
 def _from_environment() -> int | None:
-    """Return the number that the environment gives, read as TVM does; None if there is none."""
+    """The number that the environment gives, read as TVM does; None if there is none."""
     for name in VARIABLES:
         if name in os.environ:
             number = re.match(r"\s*[+-]?\d+", os.environ[name])
@@ -149,7 +149,7 @@ def _compute_alone() -> None:
 
 
 def _function(name: str) -> Callable[..., int] | None:
-    """Return a function of TVM's library that TVM does not register, by its name in C++."""
+    """A function of TVM's library that TVM does not register, by its name in C++."""
     return getattr(tvm.base._LOADED_LIBS["tvm_runtime"], name, None)
 
 

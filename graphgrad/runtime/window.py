@@ -19,7 +19,7 @@ Types = dict[str, dict[str, TensorType]]
 
 
 def window_types(state: Mapping[str, TensorType], trained: Sequence[TensorType]) -> Types:
-    """Return the types of what a window holds, by group, in the order that a step takes it."""
+    """The types of what a window holds, by group, in the order that a step takes it."""
     sums = {name: TensorType(name, "float64", ()) for name in ("loss", "weight")}
     return {
         "window": sums,
@@ -29,7 +29,7 @@ def window_types(state: Mapping[str, TensorType], trained: Sequence[TensorType])
 
 
 def accumulated_in(path: str | os.PathLike[str], facts: Mapping[str, Any], accumulate: int) -> int:
-    """Return how many micro-batches of an open window a state file holds.
+    """How many micro-batches of an open window a state file holds.
 
     Raises
     ------
@@ -113,7 +113,7 @@ class Window:
         return self._flags[self.accumulated > 0]
 
     def everything(self) -> list[tvm.runtime.Tensor]:
-        """Return the tensors in the order that a step takes them."""
+        """The tensors in the order that a step takes them."""
         return [tensor for members in self._tensors.values() for tensor in members.values()]
 
     def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
@@ -125,7 +125,7 @@ class Window:
         self.accumulated += 1
 
     def arrays(self) -> dict[str, Arrays]:
-        """Return copies of everything, by group and name."""
+        """Copies of everything, by group and name."""
         return {
             group: self._storage.as_in_model(group, to_arrays(tensors))
             for group, tensors in self._tensors.items()
@@ -134,7 +134,7 @@ class Window:
     def _placed(
         self, group: str, ty: TensorType, array: np.ndarray | None, device: tvm.runtime.Device
     ) -> tvm.runtime.Tensor:
-        """Return an array as it is stored; memory for one, where there is none."""
+        """An array as it is stored; memory for one, where there is none."""
         if array is not None:
             return copy(self._storage.stored(group, ty.name, array), device)
         return tvm.runtime.empty(self._storage.shape(group, ty.name, ty.shape), ty.dtype, device)

@@ -35,7 +35,7 @@ class Examples:
         return len(next(iter(self.inputs.values())))
 
     def take(self, indices: np.ndarray) -> "Examples":
-        """Return the examples at `indices`, in that order, copied."""
+        """The examples at `indices`, in that order, copied."""
         return Examples(
             {name: array[indices] for name, array in self.inputs.items()},
             None if self.targets is None else self.targets[indices],
@@ -51,7 +51,7 @@ class Dataset:
 
 
 def digits() -> Dataset:
-    """Return the 8×8 handwritten digits of the UCI repository, in their committed split.
+    """The 8×8 handwritten digits of the UCI repository, in their committed split.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def batches(examples: Examples, batch: int, *, seed: int, epoch: int) -> Iterato
 
 
 def batch_count(examples: Examples, batch: int) -> int:
-    """Return the number of full batches in an epoch, at least one, else raise `InputError`."""
+    """The number of full batches in an epoch, at least one, else raise `InputError`."""
     if len(examples) < batch:
         raise InputError(
             f"{len(examples)} training examples do not fill one batch of {batch}; "
@@ -151,7 +151,7 @@ def padded_batches(examples: Examples, batch: int) -> Iterator[tuple[Examples, i
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Return the arrays of an .npz file by name; files with pickled objects are refused.
+    """The arrays of an .npz file by name; files with pickled objects are refused.
 
     Raises
     ------

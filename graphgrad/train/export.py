@@ -108,7 +108,7 @@ def chosen_shapes(
     shapes: InputShapes | Sequence[InputShapes] | None,
     known: Iterable[Sequence[Sequence[int]]],
 ) -> list[dict[str, tuple[int, ...]]]:
-    """Return the sets of input shapes to export: those given, else those known, else static ones.
+    """The sets of input shapes to export: those given, else those known, else static ones.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def chosen_shapes(
 
 
 def _sets(shapes: Any, names: list[str]) -> list[Any]:
-    """Return one set of shapes, or several, as a list; `_checked` looks at each."""
+    """One set of shapes, or several, as a list; `_checked` looks at each."""
     sets = [shapes] if isinstance(shapes, Mapping | str) else shapes
     if not isinstance(sets, Iterable):
         raise ArgumentError(_expected(shapes, names))
@@ -151,7 +151,7 @@ def _sets(shapes: Any, names: list[str]) -> list[Any]:
 
 
 def _checked(shapes: Any, types: Mapping[str, Any], given: Any) -> dict[str, tuple[int, ...]]:
-    """Return shapes in the order of the inputs, checked: a set of all that were given."""
+    """Shapes in the order of the inputs, checked: a set of all that were given."""
     names = list(types)
     if not isinstance(shapes, Mapping) or set(shapes) != set(names):
         raise ArgumentError(_expected(given, names))
@@ -243,7 +243,7 @@ def _write_library(
 
 
 def _add_evaluation(step: tvm.IRModule, evaluation: tvm.IRModule) -> tvm.IRModule:
-    """Return the step's module with the inference function of the model added."""
+    """The step's module with the inference function of the model added."""
     functions = dict(step.functions.items())
     held = {variable.name_hint for variable in functions}
     for variable, function in evaluation.functions.items():

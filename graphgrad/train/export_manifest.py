@@ -13,42 +13,12 @@ from typing import Any
 import tvm
 
 from ..ir.tensor import type_shape
+from ..lower.cpu.features import used_features
 from ..lower.cuda.compiler import arch_of, gives_ptx
 from ..runtime.folder import FORMAT, MANIFEST, digest_of
 from .forward import Forward
 from .loss import LabelLoss, ValueLoss
 from .recipe import Recipe
-
-_CPU_FLAGS = {
-    "sse3": "pni",
-    "ssse3": "ssse3",
-    "sse4.1": "sse4_1",
-    "sse4.2": "sse4_2",
-    "popcnt": "popcnt",
-    "avx": "avx",
-    "f16c": "f16c",
-    "fma": "fma",
-    "avx2": "avx2",
-    "bmi": "bmi1",
-    "bmi2": "bmi2",
-    "lzcnt": "abm",
-    "movbe": "movbe",
-    "avx512f": "avx512f",
-    "avx512bw": "avx512bw",
-    "avx512cd": "avx512cd",
-    "avx512dq": "avx512dq",
-    "avx512vl": "avx512vl",
-    "avx512ifma": "avx512ifma",
-    "avx512vbmi": "avx512vbmi",
-    "avx512vbmi2": "avx512_vbmi2",
-    "avx512vnni": "avx512_vnni",
-    "avx512bf16": "avx512_bf16",
-    "avx512fp16": "avx512_fp16",
-    "avx512bitalg": "avx512_bitalg",
-    "avx512vpopcntdq": "avx512_vpopcntdq",
-    "avxvnni": "avx_vnni",
-}
-"""LLVM's names of what a processor can do that generated code may use, and Linux's."""
 
 
 def described(made: Recipe) -> dict[str, Any]:
@@ -102,7 +72,7 @@ def _described(name: str, dtype: Any, shape: Iterable[Any]) -> dict[str, Any]:
 
 
 def _targets(made: Recipe, forward: Forward) -> dict[str, Any] | None:
-    """Return the type of the targets, and which values they may have."""
+    """The type of the targets, and which values they may have."""
     if forward.targets is None:
         return None
     span, ignored = None, None
@@ -120,11 +90,9 @@ def _host(target: tvm.target.Target) -> dict[str, Any]:
     is_llvm = str(target.kind.name) == "llvm"
     attributes = target.attrs if is_llvm else {}
     triple = str(attributes.get("mtriple", ""))
-    features = tvm.get_global_func("target.llvm_get_cpu_features")(target) if is_llvm else []
-    named = {str(feature) for feature in features}
     return {
         "system": platform.system(),
         "machine": triple.split("-", maxsplit=1)[0] or platform.machine(),
         "processor": str(attributes.get("mcpu", "")) or "generic",
-        "flags": [linux for llvm, linux in _CPU_FLAGS.items() if llvm in named],
+        "flags": list(used_features(target).values()) if is_llvm else [],
     }

@@ -84,7 +84,7 @@ class LossFunction:
         return any(x is not None for x in (self.named, self.output, self.program))
 
     def bind(self, outputs: Sequence[Any]) -> LossFunction:
-        """Return the loss for outputs of given types: a Relax function gets concrete shapes.
+        """The loss for outputs of given types: a Relax function gets concrete shapes.
 
         Raises
         ------
@@ -116,7 +116,7 @@ class LossFunction:
             analyze(program, [param for param in program.params if has_cotangent(param.ty)])
 
     def target_type(self, outputs: Sequence[Any]) -> relax.TensorType | None:
-        """Return the type of the targets for outputs of given types, None if it takes none."""
+        """The type of the targets for outputs of given types, None if it takes none."""
         if self.named is not None:
             return self.named.target_type(outputs[0])
         if self.program is not None and len(self.program.params) > len(outputs):
@@ -124,7 +124,7 @@ class LossFunction:
         return None
 
     def prepare(self, targets: np.ndarray, outputs: Sequence[Any]) -> np.ndarray:
-        """Return targets in the dtype that the loss takes.
+        """Targets in the dtype that the loss takes.
 
         Raises
         ------
@@ -140,7 +140,7 @@ class LossFunction:
         return targets.astype(expected)
 
     def divisor(self, inputs: Sequence[Any], outputs: Sequence[Any], targets: Any) -> Any:
-        """Return how much the loss of a batch counts among others: what its mean divides by.
+        """How much the loss of a batch counts among others: what its mean divides by.
 
         Parameters
         ----------

@@ -108,7 +108,7 @@ def check_groups(optimizer: Optimizer) -> None:
 def by_parameter(
     optimizer: Optimizer, ranks: Mapping[str, int]
 ) -> dict[str, tuple[Optimizer, float]]:
-    """Return for each parameter the optimizer with its settings, and the scale of its rate.
+    """For each parameter the optimizer with its settings, and the scale of its rate.
 
     Parameters
     ----------

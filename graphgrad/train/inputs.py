@@ -24,7 +24,7 @@ Inputs = Mapping[str, Any] | Any
 
 
 def input_types(model: Model) -> dict[str, relax.TensorType]:
-    """Return the types of a model's inputs by name.
+    """The types of a model's inputs by name.
 
     Raises
     ------
@@ -47,12 +47,12 @@ def input_types(model: Model) -> dict[str, relax.TensorType]:
 
 
 def owned_types(model: Model) -> dict[str, relax.TensorType]:
-    """Return the types of a model's parameters and statistics by name, in its order."""
+    """The types of a model's parameters and statistics by name, in its order."""
     return {var.name: var.ty for var in model.mod["main"].params[len(model.inputs) :]}
 
 
 def by_name(inputs: Inputs, names: list[str]) -> dict[str, Any]:
-    """Return the inputs by name, in the model's order.
+    """The inputs by name, in the model's order.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def by_name(inputs: Inputs, names: list[str]) -> dict[str, Any]:
 def read_arrays(
     values: Mapping[str, Any], device: tvm.runtime.Device, kind: str = "input"
 ) -> dict[str, Array]:
-    """Return arrays of any origin as they can be looked at: nothing is copied to the device yet.
+    """Arrays of any origin as they can be looked at: nothing is copied to the device yet.
 
     Returns
     -------
@@ -169,12 +169,12 @@ def check_types(given: Mapping[str, Array], types: Mapping[str, Any], kind: str)
 
 
 def shapes_of(given: Mapping[str, Array]) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of tensors: what a compiled function is kept under."""
+    """The shapes of tensors: what a compiled function is kept under."""
     return tuple(tuple(map(int, tensor.shape)) for tensor in given.values())
 
 
 def check_seed(seed: Any) -> int:
-    """Return a seed of dropouts, after checking that it is a whole number from 0, below 2³¹.
+    """A seed of dropouts, after checking that it is a whole number from 0, below 2³¹.
 
     Raises
     ------
@@ -186,7 +186,7 @@ def check_seed(seed: Any) -> int:
 
 
 def check_winograd(winograd: Any) -> bool:
-    """Return the switch of winograd, after checking that it is one.
+    """The switch of winograd, after checking that it is one.
 
     Raises
     ------
@@ -198,7 +198,7 @@ def check_winograd(winograd: Any) -> bool:
 
 
 def names_in(wrt: Any) -> list[str]:
-    """Return `wrt` as a list, after checking that it is a name or a sequence of names.
+    """`wrt` as a list, after checking that it is a name or a sequence of names.
 
     Raises
     ------

@@ -50,7 +50,7 @@ class LabelLoss:
     takes_labels = True
 
     def target_type(self, output: relax.TensorType) -> relax.TensorType:
-        """Return the type of the labels that go with scores of a type.
+        """The type of the labels that go with scores of a type.
 
         Raises
         ------
@@ -71,7 +71,7 @@ class LabelLoss:
         return relax.TensorType([shape[0], *shape[2:]], "int64")
 
     def prepare(self, targets: np.ndarray, output: relax.TensorType | Shaped) -> np.ndarray:
-        """Return the labels as int64, after checking their dtype and range.
+        """The labels as int64, after checking their dtype and range.
 
         Raises
         ------
@@ -154,7 +154,7 @@ class ValueLoss:
     takes_labels = False
 
     def target_type(self, output: relax.TensorType) -> relax.TensorType:
-        """Return the type of the targets that go with outputs of a type.
+        """The type of the targets that go with outputs of a type.
 
         Raises
         ------
@@ -169,7 +169,7 @@ class ValueLoss:
         return output
 
     def prepare(self, targets: np.ndarray, output: relax.TensorType | Shaped) -> np.ndarray:
-        """Return the targets in the output's dtype.
+        """The targets in the output's dtype.
 
         Raises
         ------
@@ -206,7 +206,7 @@ def cross_entropy(
     ignore_index: int | None = None,
     label_smoothing: float = 0.0,
 ) -> Loss:
-    """Return −log softmax(logits) at the labels.
+    """−log softmax(logits) at the labels.
 
     Parameters
     ----------
@@ -231,42 +231,42 @@ def cross_entropy(
 
 
 def nll(*, weight: Sequence[float] | None = None, ignore_index: int | None = None) -> Loss:
-    """Return minus the outputs, taken as log-probabilities, at the labels; see `cross_entropy`."""
+    """Minus the outputs, taken as log-probabilities, at the labels; see `cross_entropy`."""
     return LabelLoss("nll", losses.nll, _weights("nll", weight), _ignored("nll", ignore_index))
 
 
 def mse() -> Loss:
-    """Return (output − target)²."""
+    """(output − target)²."""
     return ValueLoss("mse", losses.mse)
 
 
 def l1() -> Loss:
-    """Return |output − target|."""
+    """|output − target|."""
     return ValueLoss("l1", losses.l1)
 
 
 def smooth_l1(beta: float = 1.0) -> Loss:
-    """Return a square within `beta` of the target, a line of slope 1 beyond."""
+    """A square within `beta` of the target, a line of slope 1 beyond."""
     return ValueLoss("smooth_l1", losses.smooth_l1, (("beta", _positive("beta", beta)),))
 
 
 def huber(delta: float = 1.0) -> Loss:
-    """Return a square within `delta` of the target, a line of slope `delta` beyond."""
+    """A square within `delta` of the target, a line of slope `delta` beyond."""
     return ValueLoss("huber", losses.huber, (("delta", _positive("delta", delta)),))
 
 
 def bce() -> Loss:
-    """Return the binary cross entropy of probabilities."""
+    """The binary cross entropy of probabilities."""
     return ValueLoss("bce", losses.bce, within=(0.0, 1.0))
 
 
 def bce_with_logits() -> Loss:
-    """Return the binary cross entropy of logits, computed so that it never overflows."""
+    """The binary cross entropy of logits, computed so that it never overflows."""
     return ValueLoss("bce_with_logits", losses.bce_with_logits, within=(0.0, 1.0))
 
 
 def kl_div() -> Loss:
-    """Return the divergence of probabilities from the outputs, taken as log-probabilities.
+    """The divergence of probabilities from the outputs, taken as log-probabilities.
 
     It is divided by the size of the batch, which makes it the mean of the divergences.
     """

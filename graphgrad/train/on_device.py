@@ -82,7 +82,7 @@ class ModelOnDevice(TakesTurns):
         self._watch: Watch | None = None
 
     def _given(self, inputs: Inputs) -> Given:
-        """Return the inputs of a call, checked against the model."""
+        """The inputs of a call, checked against the model."""
         arrays = read_arrays(by_name(inputs, self._model.inputs), self._device)
         shapes = shapes_of(arrays)
         self._check(arrays, shapes)
@@ -108,13 +108,13 @@ class ModelOnDevice(TakesTurns):
         return [] if array is None else [self._staging.queue("the targets", array)]
 
     def _compile(self, mod: tvm.IRModule, name: str, task: str) -> Callable[..., Any]:
-        """Return a function of a module, compiled, whose failures are told as those of `task`."""
+        """A function of a module, compiled, whose failures are told as those of `task`."""
         return self._load(mod, name, task, is_updating=False)[0]
 
     def _compile_updating(
         self, mod: tvm.IRModule, name: str, task: str
     ) -> Callable[..., dict[int, tvm.runtime.Tensor]]:
-        """Return a function that overwrites arguments, compiled.
+        """A function that overwrites arguments, compiled.
 
         It returns results by position, without those that are arguments, overwritten; see
         `drop_arguments`.
@@ -123,7 +123,7 @@ class ModelOnDevice(TakesTurns):
         return lambda *arguments: dict(zip(kept, function(*arguments), strict=True))
 
     def _built(self, mod: tvm.IRModule, name: str, is_updating: bool) -> tuple[Any, Facts]:
-        """Return an executable, and facts about its function.
+        """An executable, and facts about its function.
 
         They are the results that it returns, the bytes that it takes, and the name of the function
         that makes its workspace, if it has one.
@@ -156,7 +156,7 @@ class ModelOnDevice(TakesTurns):
     def _load(
         self, mod: tvm.IRModule, name: str, task: str, is_updating: bool
     ) -> tuple[Callable[..., Any], list[int]]:
-        """Return a function of a module, to be called by any thread, and the results it returns."""
+        """A function of a module, to be called by any thread, and the results it returns."""
         executable, (kept, needs, workspace) = self._built(mod, name, is_updating)
         with reported(self._device, f"loading {task}"):
             machine = relax.VirtualMachine(executable, self._device)
@@ -179,7 +179,7 @@ class ModelOnDevice(TakesTurns):
 
 
 def _on_host(function: Callable[..., Any], workspace: list[Any]) -> Callable[..., Any]:
-    """Return a function of the host that computes in a workspace, with as many threads as it can.
+    """A function of the host that computes in a workspace, with as many threads as it can.
 
     Any thread may call it.
     """

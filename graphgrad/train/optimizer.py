@@ -319,7 +319,7 @@ class RMSprop(Optimizer):
 
 
 def _decayed(gradient: Tensor, parameter: Tensor, decay: float) -> Tensor:
-    """Return the gradient of the loss with ``decay / 2 · ‖p‖²`` added."""
+    """The gradient of the loss with ``decay / 2 · ‖p‖²`` added."""
     return gradient + decay * parameter if decay else gradient
 
 
@@ -328,7 +328,7 @@ def _like(scalar: Tensor, tensor: Tensor) -> Tensor:
 
 
 def _correction(beta: float, update: Tensor) -> Tensor:
-    """Return 1 − βᵗ: what a mean of t values that started at zero is short of."""
+    """1 − βᵗ: what a mean of t values that started at zero is short of."""
     return 1.0 - op.power(update.emitter.full(beta, [], update.dtype), update)
 
 

@@ -47,7 +47,7 @@ class Programs:
         return list(dict.fromkeys([*self._steps, *self._evaluations]))
 
     def step(self, shapes: Shapes, forward: Forward) -> Callable[..., tuple[Any, NewResults]]:
-        """Return a step, or a micro-batch of it, on top of the forward pass for some shapes.
+        """A step, or a micro-batch of it, on top of the forward pass for some shapes.
 
         It returns the loss, and its other results by their position behind it.
         """

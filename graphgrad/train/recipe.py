@@ -108,7 +108,7 @@ class Recipe(Objective):
         return build_micro_batch(forward, self.wrt)
 
     def end_of_window(self) -> tvm.IRModule:
-        """Return the update that follows the last micro-batch of a step."""
+        """The update that follows the last micro-batch of a step."""
         return build_end_of_window(self.model, self.wrt, self.optimizer, self.layout)
 
     def evaluation(self, shapes: Iterable[Sequence[int]]) -> tvm.IRModule:
@@ -220,7 +220,7 @@ def _check_epsilons(model: Model, optimizer: Optimizer, trained: Sequence[str]) 
 
 
 def check_accumulate(count: Any) -> int:
-    """Return a number of micro-batches, after checking that it is a whole number from 1.
+    """A number of micro-batches, after checking that it is a whole number from 1.
 
     Raises
     ------

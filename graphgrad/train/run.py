@@ -46,7 +46,7 @@ class TrainingStep(Protocol):
         """Take one step and return the loss."""
 
     def evaluate(self, inputs: Inputs) -> Mapping[str, np.ndarray]:
-        """Return the outputs of the inference form by name."""
+        """The outputs of the inference form by name."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Observer:
         """Be told that an epoch, or the last part of one, is done and recorded."""
 
     def should_stop(self) -> bool:
-        """Return whether to leave the rest of the run for later."""
+        """Whether to leave the rest of the run for later."""
         return False
 
 
@@ -305,12 +305,12 @@ class _Unread:
         self._losses.append(loss)
 
     def due(self) -> list[float]:
-        """Return and forget all losses if it is time to, else none."""
+        """And forget all losses if it is time to, else none."""
         waited = time.perf_counter() - self._since
         return self.all() if self._losses[0].is_read or waited > READ_DELAY_SECONDS else []
 
     def all(self) -> list[float]:
-        """Return and forget all losses, NaN for steps that changed nothing."""
+        """And forget all losses, NaN for steps that changed nothing."""
         losses = [float(loss) if loss.applied else math.nan for loss in self._losses]
         now = time.perf_counter()
         self._seconds += [(now - self._since) / len(losses)] * len(losses) if losses else []
@@ -327,12 +327,12 @@ def _record(losses: list[float], history: History, observer: Observer, speed: fl
 
 
 def _speed(batch: int, seconds: list[float]) -> float:
-    """Return examples per second of a typical step: the first one of a run also compiles."""
+    """Examples per second of a typical step: the first one of a run also compiles."""
     return batch / statistics.median(seconds) if seconds else math.nan
 
 
 def bound(examples: Examples) -> Inputs:
-    """Return the inputs as a step takes them: alone, or by name if there are several."""
+    """The inputs as a step takes them: alone, or by name if there are several."""
     if len(examples.inputs) == 1:
         return next(iter(examples.inputs.values()))
     return examples.inputs

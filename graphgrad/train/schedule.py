@@ -9,12 +9,12 @@ Schedule = Callable[[int], float]
 
 
 def constant(rate: float) -> Schedule:
-    """Return the schedule that gives `rate` at every step."""
+    """The schedule that gives `rate` at every step."""
     return lambda step: rate
 
 
 def step_decay(rate: float, every: int, factor: float = 0.1) -> Schedule:
-    """Return the schedule that multiplies the rate by `factor` after each `every` steps.
+    """The schedule that multiplies the rate by `factor` after each `every` steps.
 
     Raises
     ------
@@ -27,7 +27,7 @@ def step_decay(rate: float, every: int, factor: float = 0.1) -> Schedule:
 
 
 def cosine(peak: float, steps: int, lowest: float = 0.0) -> Schedule:
-    """Return half a cosine from `peak` down to `lowest`, reached at step `steps` and kept.
+    """Half a cosine from `peak` down to `lowest`, reached at step `steps` and kept.
 
     Loshchilov and Hutter, *SGDR* (2017), equation 5, without restarts.
 
@@ -42,7 +42,7 @@ def cosine(peak: float, steps: int, lowest: float = 0.0) -> Schedule:
 
 
 def warmup(schedule: Schedule, steps: int) -> Schedule:
-    """Return a linear rise over `steps` steps to the first rate of `schedule`, which then begins.
+    """A linear rise over `steps` steps to the first rate of `schedule`, which then begins.
 
     The first rate is not zero but one part in `steps`; the last step of the rise has the full rate.
 
@@ -69,7 +69,7 @@ def one_cycle(
     initial_divisor: float = 25.0,
     final_divisor: float = 1e4,
 ) -> Schedule:
-    """Return one cycle: half a cosine up to `peak`, then half a cosine down to almost nothing.
+    """One cycle: half a cosine up to `peak`, then half a cosine down to almost nothing.
 
     Smith and Topin, *Super-convergence* (2018), with the conventions of
     ``torch.optim.lr_scheduler.OneCycleLR``.
@@ -109,5 +109,5 @@ def one_cycle(
 
 
 def _between(start: float, end: float, share: float) -> float:
-    """Return the value of half a cosine from `start` to `end`."""
+    """The value of half a cosine from `start` to `end`."""
     return end + (start - end) * 0.5 * (1 + math.cos(math.pi * share))

@@ -30,7 +30,7 @@ def bind_dimensions(
 
 
 def fits(expected: Sequence[Dimension], shape: Sequence[Any], extents: Mapping[Any, int]) -> bool:
-    """Return whether a shape is the expected one, for the recorded extents."""
+    """Whether a shape is the expected one, for the recorded extents."""
     return len(expected) == len(shape) and all(
         _value(dimension, extents) == int(extent)
         for dimension, extent in zip(expected, shape, strict=True)
@@ -45,7 +45,7 @@ def shape_text(shape: Sequence[Dimension], extents: Mapping[Any, int]) -> str:
 
 
 def _value(dimension: Dimension, extents: Mapping[Any, int]) -> int | None:
-    """Return a dimension as a number, None if it depends on an extent that is not recorded."""
+    """A dimension as a number, None if it depends on an extent that is not recorded."""
     if isinstance(dimension, int):
         return dimension
     bound = (

@@ -34,7 +34,7 @@ class Staging:
         self._held: dict[Any, _Place] = {}
 
     def copy(self, name: str, array: np.ndarray) -> tvm.runtime.Tensor:
-        """Return an array on the device; it is overwritten by the next of its name and shape.
+        """An array on the device; it is overwritten by the next of its name and shape.
 
         Raises
         ------

@@ -112,16 +112,16 @@ class TrainState:
             overwrite(self.rate, np.array(rate, "float64"))
 
     def scalar(self, value: np.generic) -> tvm.runtime.Tensor:
-        """Return a number as a tensor on the device."""
+        """A number as a tensor on the device."""
         return to_tensor(value, self.device)
 
     def arrays(self, with_window: bool = False) -> dict[str, Arrays]:
-        """Return copies of everything, by group (``params``, ``state``, slot names) and name."""
+        """Copies of everything, by group (``params``, ``state``, slot names) and name."""
         window = self.window.arrays() if self.window is not None and with_window else {}
         return {**{group: self.arrays_of(group) for group in self._groups()}, **window}
 
     def arrays_of(self, group: str) -> Arrays:
-        """Return copies of a group: ``params``, ``state`` or the name of a slot."""
+        """Copies of a group: ``params``, ``state`` or the name of a slot."""
         return self._storage.as_in_model(group, as_arrays(self._groups()[group]))
 
     def restore(
@@ -143,11 +143,11 @@ class TrainState:
                 self.window.restore(groups, accumulated)
 
     def of_model(self) -> list[tvm.runtime.Tensor]:
-        """Return the parameters and the statistics, in the order of the model."""
+        """The parameters and the statistics, in the order of the model."""
         return [*self.params.values(), *self.state.values()]
 
     def everything(self) -> list[tvm.runtime.Tensor]:
-        """Return count, parameters, statistics and buffers, in the order that a step takes."""
+        """Count, parameters, statistics and buffers, in the order that a step takes."""
         buffers = (tensor for slot in self.slots.values() for tensor in slot.values())
         return [self.updates, *self.of_model(), *buffers]
 
@@ -165,7 +165,7 @@ class TrainState:
                 self._spans = None
 
     def replaced(self) -> list[tvm.runtime.Tensor]:
-        """Return those that `replace` replaces, in its order."""
+        """Those that `replace` replaces, in its order."""
         return [self.updates, *(group[name] for group, name in self._places)]
 
     def check_overlap(self, lent: Mapping[str, tvm.runtime.Tensor]) -> None:
@@ -193,7 +193,7 @@ class TrainState:
         return {"params": self.params, "state": self.state, **self.slots}
 
     def _overwritten(self) -> dict[str, tvm.runtime.Tensor]:
-        """Return the tensors that a step may overwrite, by what errors call them."""
+        """The tensors that a step may overwrite, by what errors call them."""
         return {
             **{f"parameter {name!r}": self.params[name] for name in self.trained},
             **{f"statistic {name!r}": tensor for name, tensor in self.state.items()},

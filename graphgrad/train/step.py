@@ -40,7 +40,7 @@ def train_step(
     rules: str = "auto",
     winograd: bool = True,
 ) -> TrainStep:
-    """Return a callable that trains a model, one step a call.
+    """A callable that trains a model, one step a call.
 
     Parameters
     ----------
@@ -279,7 +279,7 @@ class TrainStep(ModelOnDevice):
             self._programs, self._watch = kept, None
 
     def _no_programs(self) -> Programs:
-        """Return the functions of the step, of which none is compiled yet."""
+        """The functions of the step, of which none is compiled yet."""
         return Programs(self._recipe, self._compile, self._compile_updating)
 
     def _replaced(self, loss: tvm.runtime.Tensor, fresh: NewResults) -> StepLoss | ReadLoss:
@@ -305,7 +305,7 @@ class TrainStep(ModelOnDevice):
 
     @one_at_a_time
     def evaluate(self, inputs: Inputs) -> dict[str, np.ndarray]:
-        """Return the model's outputs by name, in inference form, with the current parameters.
+        """The model's outputs by name, in inference form, with the current parameters.
 
         In an open window those of its start.
 
@@ -405,7 +405,7 @@ class TrainStep(ModelOnDevice):
         write_export(path, self._recipe, chosen, self._facts(), self.save if weights else None)
 
     def _facts(self) -> dict[str, Any]:
-        """Return where training stands, and how it goes on."""
+        """Where training stands, and how it goes on."""
         window = {"accumulate": self.accumulate, "accumulated": self.accumulated}
         return {
             "optimizer": self._recipe.method,

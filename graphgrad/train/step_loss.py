@@ -15,7 +15,7 @@ from .tensors import read_number
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
-    """Return an operator and its reflection, of the loss as a float."""
+    """An operator and its reflection, of the loss as a float."""
 
     def forward(self: _AsFloat, other: Any) -> Any:
         return function(float(self), other)
@@ -27,7 +27,7 @@ def _binary(function: Callable[[Any, Any], Any]) -> tuple[Any, Any]:
 
 
 def _unary(function: Callable[..., Any]) -> Any:
-    """Return a method of the loss as a float."""
+    """A method of the loss as a float."""
 
     def method(self: _AsFloat, *arguments: Any) -> Any:
         return function(float(self), *arguments)
@@ -44,7 +44,7 @@ class _AsFloat:
     __float__: Callable[[], float]
 
     def item(self) -> float:
-        """Return a plain float."""
+        """A plain float."""
         return float(self)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
@@ -105,7 +105,7 @@ class ReadLoss(_AsFloat, float):
         return self
 
     def settle(self) -> ReadLoss:
-        """Return itself: there is nothing to wait for."""
+        """Itself: there is nothing to wait for."""
         return self
 
 

@@ -80,7 +80,7 @@ def read(tensor: tvm.runtime.Tensor) -> np.ndarray:
 
 
 def read_number(tensor: tvm.runtime.Tensor) -> float:
-    """Return a scalar tensor as a float, after waiting for the device.
+    """A scalar tensor as a float, after waiting for the device.
 
     Raises
     ------
@@ -94,7 +94,7 @@ def read_number(tensor: tvm.runtime.Tensor) -> float:
 
 
 def memory_of(tensor: tvm.runtime.Tensor) -> np.ndarray:
-    """Return the memory of a contiguous tensor on the host as an array, which dies with the tensor.
+    """The memory of a contiguous tensor on the host as an array, which dies with the tensor.
 
     TVM's own ways to and from numpy take as long as a small kernel.
     """

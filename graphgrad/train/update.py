@@ -149,7 +149,7 @@ class Update:
 def allow_donations(
     mod: tvm.IRModule, name: str, params: Sequence[Any], replaced: Sequence[Any], first: int
 ) -> tvm.IRModule:
-    """Return the module whose function may overwrite parameters of it by its results.
+    """The module whose function may overwrite parameters of it by its results.
 
     Parameters
     ----------

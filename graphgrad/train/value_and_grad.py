@@ -32,7 +32,7 @@ def value_and_grad(
     target: Any = "llvm",
     winograd: bool = True,
 ) -> ValueAndGrad:
-    """Return a function that computes a model's outputs and their gradients.
+    """A function that computes a model's outputs and their gradients.
 
     Parameters
     ----------
@@ -159,7 +159,7 @@ class ValueAndGrad(ModelOnDevice):
         return self._compile(mod, f"{FORWARD}_vjp", "a gradient")
 
     def _owned(self) -> list[Any]:
-        """Return the model's parameters and statistics of this moment, checked."""
+        """The model's parameters and statistics of this moment, checked."""
         model = self._model
         arrays = {**model.params, **model.state}
         types = owned_types(model)
@@ -173,7 +173,7 @@ class ValueAndGrad(ModelOnDevice):
         return isinstance(inputs, dict) and TARGETS not in self._model.inputs
 
     def _cotangents(self, forward: Forward, cotangent: Any) -> list[Any]:
-        """Return a cotangent for each float value that the forward function returns."""
+        """A cotangent for each float value that the forward function returns."""
         types = dict(zip(self._model.outputs, forward.outputs, strict=True))
         given = self._named_cotangents(types, cotangent)
         types_of_results = forward.program.result.ty.fields
@@ -236,7 +236,7 @@ def _refuse_several(cotangent: Any, outputs: Sequence[str]) -> None:
 
 
 def _zeros(name: str, ty: Any) -> np.ndarray | None:
-    """Return the cotangent of an output that was left out; None for one that has none."""
+    """The cotangent of an output that was left out; None for one that has none."""
     if not has_cotangent(ty):
         return None
     shape = type_shape(ty)

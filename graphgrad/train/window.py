@@ -79,7 +79,7 @@ class Window:
         return self._flags[self.accumulated > 0]
 
     def everything(self) -> list[tvm.runtime.Tensor]:
-        """Return the tensors in the order of `OpenWindow.all`."""
+        """The tensors in the order of `OpenWindow.all`."""
         return [tensor for members in self._groups.values() for tensor in members.values()]
 
     def replace(self, tensors: Mapping[int, tvm.runtime.Tensor]) -> None:
@@ -94,7 +94,7 @@ class Window:
         self.accumulated += 1
 
     def arrays(self) -> dict[str, Arrays]:
-        """Return copies of everything, by group and name."""
+        """Copies of everything, by group and name."""
         return {
             group: self._storage.as_in_model(group, as_arrays(tensors))
             for group, tensors in self._groups.items()

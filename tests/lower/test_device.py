@@ -7,6 +7,8 @@ import tvm
 
 from graphgrad.errors import AliasError, DeviceError, OutOfMemoryError, TargetError
 from graphgrad.lower import device as devices
+from graphgrad.lower.cpu import features
+from graphgrad.lower.cpu.features import used_features
 from graphgrad.lower.device import cuda_absence, device_of, reported
 from graphgrad.lower.target import target
 
@@ -98,6 +100,16 @@ def test_the_architecture_must_fit(machine, monkeypatch, arch, version, ptx, fit
     own = f"sm_{version.replace('.', '')}"
     with pytest.raises(DeviceError, match=f"{arch}, but cuda:0.*is a {own},.*'arch': '{own}'"):
         device_of(gpu)
+
+
+def test_a_processor_that_lacks_what_the_code_may_use(monkeypatch):
+    x86 = {"kind": "llvm", "mcpu": "znver4", "mtriple": "x86_64-linux-gnu"}
+    shown = frozenset(used_features(target(x86)).values())
+    monkeypatch.setattr(features, "processor_flags", lambda: shown)
+    assert device_of(target(x86)) == tvm.cpu()
+    monkeypatch.setattr(features, "processor_flags", lambda: shown - {"avx512_vnni"})
+    with pytest.raises(DeviceError, match="a processor with avx512vnni, which this one lacks"):
+        device_of(target(x86))
 
 
 def test_out_of_memory():

@@ -1,11 +1,14 @@
 """Targets: what is accepted, what is resolved to the host, what is refused."""
 
 import os
+import platform
 
 import pytest
 import tvm
 
 from graphgrad.errors import TargetError
+from graphgrad.lower.cpu import features
+from graphgrad.lower.cpu.features import used_features
 from graphgrad.lower.cpu.vector_unit import vector_unit
 from graphgrad.lower.target import is_generic, parse, target
 from graphgrad.runtime.cores import usable_cores
@@ -97,6 +100,20 @@ def test_cuda_targets_keep_their_architecture(spec, arch):
 def test_bad_targets_are_refused(spec, says):
     with pytest.raises(TargetError, match=says):
         target(spec)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the names are those of x86-64")
+def test_what_a_virtual_machine_hides_is_not_used(monkeypatch):
+    shown = used_features(tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3"}))
+    monkeypatch.setattr(features, "processor_flags", lambda: frozenset(shown.values()))
+    resolved = target("llvm")
+    assert used_features(resolved).items() <= shown.items()
+    assert vector_unit(resolved).bytes <= 32
+
+
+def test_a_system_that_does_not_say_what_its_processor_can_do(monkeypatch):
+    monkeypatch.setattr(features, "processor_flags", frozenset)
+    assert "mattr" not in target("llvm").attrs
 
 
 def test_parse_leaves_a_bare_llvm_generic():

@@ -34,7 +34,7 @@ def selu(node: Node) -> Tensor:
 
 
 def exponential_below_zero(x: Tensor, alpha: float, scale: float) -> Tensor:
-    """Return x where x > 0, else α (exp(scale · x) − 1)."""
+    """x where x > 0, else α (exp(scale · x) − 1)."""
     positive = op.greater(x, 0.0)
     # The exponential is kept from the positive side, where it may overflow.
     negative = op.exp(scale * op.where(positive, 0.0, x)) - 1.0
@@ -85,7 +85,7 @@ def softplus(node: Node) -> Tensor:
 
 
 def softplus_of(x: Tensor) -> Tensor:
-    """Return log(1 + exp x), without overflow."""
+    """log(1 + exp x), without overflow."""
     # Above 40 the logarithm is x to the last digit of float64.
     return op.softplus(x, beta=1.0, threshold=40.0)
 

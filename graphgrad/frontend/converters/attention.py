@@ -66,7 +66,7 @@ def _capped(logits: Tensor, cap: float) -> Tensor:
 
 
 def _precise(node: Node, logits: Tensor) -> Tensor:
-    """Return logits in the precision asked for, if that is more than they have."""
+    """Logits in the precision asked for, if that is more than they have."""
     asked = node.attribute("softmax_precision", None)
     dtype = logits.dtype if asked is None else str(helper.tensor_dtype_to_np_dtype(asked))
     return logits.astype("float64") if dtype == "float64" else logits
@@ -87,7 +87,7 @@ def _mask(node: Node, keys: Dimension) -> tuple[Tensor | None, Tensor | None]:
 
 
 def _lengthened(mask: Tensor, keys: Dimension, fill: float, opset: int) -> Tensor:
-    """Return a mask over fewer keys than there are with the others forbidden.
+    """A mask over fewer keys than there are with the others forbidden.
 
     Before opset 24 a mask over one key is one for all keys.
     """
@@ -102,7 +102,7 @@ def _lengthened(mask: Tensor, keys: Dimension, fill: float, opset: int) -> Tenso
 
 
 def _positions(node: Node, queries: Dimension, keys: Dimension) -> Tensor | None:
-    """Return where the causal order, the window and the sequences' lengths allow attention."""
+    """Where the causal order, the window and the sequences' lengths allow attention."""
     emitter = node.emitter
     lengths = _lengths(node) if node.has(6) else None
     left, right = (_bound(node, name) for name in ("left_window_size", "right_window_size"))
@@ -160,7 +160,7 @@ def _is_whole(rotated: Dimension, x: Tensor) -> bool:
 
 
 def _angles(node: Node, index: int) -> Tensor:
-    """Return cosines or sines as (batch, 1, positions, features / 2)."""
+    """Cosines or sines as (batch, 1, positions, features / 2)."""
     table = node.tensor(index)
     if node.has(3):
         table = node.emitter.emit(relax.op.take(table, node.tensor(3), axis=0))
@@ -168,7 +168,7 @@ def _angles(node: Node, index: int) -> Tensor:
 
 
 def _pairs(x: Tensor, rotated: int, interleaved: bool) -> list[Tensor]:
-    """Return the first and the second features of the pairs."""
+    """The first and the second features of the pairs."""
     if interleaved:
         return [op.strided_slice(x, [3], [k], [rotated], [2]) for k in (0, 1)]
     half = rotated // 2

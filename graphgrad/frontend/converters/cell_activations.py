@@ -46,7 +46,7 @@ _KINDS = {
 
 
 def activations_of(node: Node, defaults: Sequence[str], directions: int) -> list[list[Activation]]:
-    """Return the functions of each direction; those of gates with `clip` on their arguments.
+    """The functions of each direction; those of gates with `clip` on their arguments.
 
     As in onnxruntime, `clip` is not for the third, which an LSTM applies to its cell state.
 
@@ -81,7 +81,7 @@ def activations_of(node: Node, defaults: Sequence[str], directions: int) -> list
 
 
 def _function(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Activation:
-    """Return a function by name; it takes the next parameters if it has any."""
+    """A function by name; it takes the next parameters if it has any."""
     kind = _KINDS.get(name.lower())
     if kind is None:
         raise ModelError(f"its activation {name!r} is unknown; there are {sorted(_KINDS)}")

@@ -45,7 +45,7 @@ def conv(node: Node) -> Tensor:
 
 @converter("ConvTranspose")
 def conv_transpose(node: Node) -> Tensor:
-    """Return the gradient of a convolution's data, plus the bias.
+    """The gradient of a convolution's data, plus the bias.
 
     The Relax op states it where it can. Where the output has positions that no window reaches, or
     an output padding is not less than its stride, the gradient op of ours does, by its shape.
@@ -136,7 +136,7 @@ def _auto_pad(node: Node) -> str:
 def per_axis(
     node: Node, name: str, count: int, default: int, least: int | None = None
 ) -> list[int]:
-    """Return a list attribute: one number per axis.
+    """A list attribute: one number per axis.
 
     Raises
     ------
@@ -181,7 +181,7 @@ def check_weights(node: Node, x: Tensor, w: Tensor, channels_of_weights: int) ->
 
 
 def biased(node: Node, y: Tensor, index: int = 2) -> Tensor:
-    """Return y with a number added to each channel, if the node has an input for it."""
+    """y with a number added to each channel, if the node has an input for it."""
     if not node.has(index):
         return y
     bias: Any = node.tensor(index)

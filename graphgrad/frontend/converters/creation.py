@@ -45,7 +45,7 @@ def range_(node: Node) -> Tensor | tuple[Any, ...]:
 
 
 def _count(start: Any, limit: Any, step: Any) -> Dimension:
-    """Return ⌈(limit − start) / step⌉, or 0 where that is negative."""
+    """⌈(limit − start) / step⌉, or 0 where that is negative."""
     arithmetic = ExactArithmetic(symbols([as_ratio(v).numerator for v in (start, limit, step)]))
     span = arithmetic.binary("Sub", as_ratio(limit), as_ratio(start))
     count = arithmetic.unary("Ceil", arithmetic.binary("Div", span, as_ratio(step)))

@@ -28,7 +28,7 @@ def cum_prod(node: Node) -> Tensor:
 
 
 def _axis(node: Node) -> int:
-    """Return the axis, counted from the front."""
+    """The axis, counted from the front."""
     axis, rank = node.constant(1), node.tensor(0).ndim
     if axis is None or axis.size != 1:
         raise ModelError("its axis must be one number")

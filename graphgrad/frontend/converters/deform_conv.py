@@ -54,7 +54,7 @@ def deform_conv(node: Node) -> Tensor:
 
 
 def _points(node: Node, x: Tensor, w: Tensor, offset: Tensor) -> list[int]:
-    """Return the extents of the output.
+    """The extents of the output.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def _check(given: Tensor, wanted: list[Dimension], name: str) -> None:
 
 
 def _geometry(node: Node, rank: int) -> tuple[list[int], list[int], list[int]]:
-    """Return strides, dilations and paddings."""
+    """Strides, dilations and paddings."""
     strides, dilations = (
         per_axis(node, name, rank, 1, least=1) for name in ("strides", "dilations")
     )
@@ -98,7 +98,7 @@ def _geometry(node: Node, rank: int) -> tuple[list[int], list[int], list[int]]:
 
 
 def _regular_places(node: Node, w: Tensor, points: list[int]) -> list[Tensor]:
-    """Return where a plain convolution would read along each axis: (1, taps · points, 1)."""
+    """Where a plain convolution would read along each axis: (1, taps · points, 1)."""
     taps, rank = w.shape[2:], len(points)
     strides, dilations, pads = _geometry(node, rank)
     places = []

@@ -28,7 +28,7 @@ def clip(node: Node) -> Tensor:
 
 
 def _bound(node: Node, index: int, name: str) -> Tensor | float | None:
-    """Return a bound: an attribute before opset 11, then an input; NaN bounds nothing."""
+    """A bound: an attribute before opset 11, then an input; NaN bounds nothing."""
     if node.opset < 11:
         return node.attribute(name, None)
     known = _known(node, index)
@@ -39,7 +39,7 @@ def _bound(node: Node, index: int, name: str) -> Tensor | float | None:
 
 
 def _known(node: Node, index: int) -> np.ndarray | None:
-    """Return an input's value if it is known at import."""
+    """An input's value if it is known at import."""
     try:
         return node.constant(index)
     except ModelError:

@@ -82,7 +82,7 @@ def convert_affine_grid(node: Node) -> Tensor:
 
 
 def _upsampled(node: Node, x: Tensor, scales: np.ndarray | None) -> Any:
-    """Return x resized as before opset 11: fewer elements are picked upwards, more downwards."""
+    """x resized as before opset 11: fewer elements are picked upwards, more downwards."""
     resized = _by_scales(x, range(x.ndim), scales)
     if resized is None:
         return node.by_tvm()
@@ -118,7 +118,7 @@ def _by_scales(
 
 
 def _meant(scale: np.float32, extent: int, size: int) -> float:
-    """Return the scale without its rounding to float32: a ratio of extents, or a decimal."""
+    """The scale without its rounding to float32: a ratio of extents, or a decimal."""
     if extent and math.isclose(scale * extent, size, rel_tol=1e-6):
         return size / extent
     return float(str(scale))

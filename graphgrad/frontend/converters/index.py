@@ -109,7 +109,7 @@ def top_k(node: Node) -> tuple[Tensor, Tensor]:
 
 
 def _number(node: Node, index: int, name: str) -> int:
-    """Return an input that is one number, known at import."""
+    """An input that is one number, known at import."""
     value = node.constant(index)
     if value is None or value.size != 1:
         raise ModelError(f"its {name} must be one number")
@@ -121,12 +121,12 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def _nonzero(node: Node, index: int, rank: int) -> Tensor:
-    """Return where an input is not zero: a row for each axis, a column for each place."""
+    """Where an input is not zero: a row for each axis, a column for each place."""
     found = node.emitter.emit(relax.op.nonzero(node.tensor(index).expr))
     return _known_shape(node, found, [rank, tvm.tirx.Var("nonzero", "int64")])
 
 
 def _known_shape(node: Node, x: Tensor, shape: list[Any]) -> Tensor:
-    """Return a tensor whose shape only a run decides, with names for its extents."""
+    """A tensor whose shape only a run decides, with names for its extents."""
     ty = relax.TensorType(shape, x.dtype)
     return node.emitter.lift(node.emitter.builder.match_cast(x.expr, ty))

@@ -76,7 +76,7 @@ def _eliminated(carry: list[Tensor], _: None) -> tuple[list[Tensor], list[Tensor
 
 
 def _row_and_column(place: Tensor, size: int) -> list[Tensor]:
-    """Return the row and the column of positions in matrices of that many columns."""
+    """The row and the column of positions in matrices of that many columns."""
     return [
         place.emitter.emit(function(place.expr, relax.const(size, "int64")))
         for function in (relax.op.floor_divide, relax.op.floor_mod)
@@ -84,7 +84,7 @@ def _row_and_column(place: Tensor, size: int) -> list[Tensor]:
 
 
 def _sign(order: Tensor, dtype: str) -> Tensor:
-    """Return 1 for even permutations and −1 for odd ones, given as (n, batch): (batch,)."""
+    """1 for even permutations and −1 for odd ones, given as (n, batch): (batch,)."""
     size = order.shape[0]
     is_earlier = np.triu(np.ones((size, size), "bool"), 1)[:, :, None]
     exchanged = op.greater(op.expand_dims(order, [1]), op.expand_dims(order, [0]))

@@ -51,7 +51,7 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _repeated(node: Node, count: Dimension) -> tuple[Tensor, ...]:
-    """Return the outputs of a loop whose steps are all alike."""
+    """The outputs of a loop whose steps are all alike."""
     start = [node.tensor(index) for index in range(2, len(node.inputs))]
 
     def step(state: list[Tensor], number: Tensor) -> tuple[list[Tensor], list[Tensor]]:
@@ -65,7 +65,7 @@ def _repeated(node: Node, count: Dimension) -> tuple[Tensor, ...]:
 
 
 def _unrolled(node: Node, count: int, reason: Exception | str) -> tuple[Any, ...]:
-    """Return the outputs of a loop whose steps are written out, each knowing its number.
+    """The outputs of a loop whose steps are written out, each knowing its number.
 
     Raises
     ------
@@ -98,7 +98,7 @@ def _unrolled(node: Node, count: int, reason: Exception | str) -> tuple[Any, ...
 def _stepped(
     node: Node, number: Tensor | KnownValue, state: Sequence[Any]
 ) -> tuple[bool, list[Any], list[KnownValue | None]]:
-    """Return whether a step is followed by another, what it computes, and what of it is known.
+    """Whether a step is followed by another, what it computes, and what of it is known.
 
     Raises
     ------
@@ -115,7 +115,7 @@ def _stepped(
 
 
 def _trip_count(node: Node) -> Dimension:
-    """Return the number of steps that a Loop node takes.
+    """The number of steps that a Loop node takes.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def scan_node(node: Node) -> tuple[Tensor, ...]:
 
 
 def _batched_scan(node: Node) -> tuple[Tensor, ...]:
-    """Return the outputs of a Scan of version 8: for each element of a batch, a loop of its own."""
+    """The outputs of a Scan of version 8: for each element of a batch, a loop of its own."""
     if node.has(0):
         raise ModelError("its sequence_lens is not served: export with opset 9 or later")
     count = node.attribute("num_scan_inputs")
@@ -168,7 +168,7 @@ def _batched_scan(node: Node) -> tuple[Tensor, ...]:
 def _scanned(
     node: Node, start: Sequence[Tensor], rows: Sequence[Tensor]
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the last states of a loop over the first axis of tensors, and its results."""
+    """The last states of a loop over the first axis of tensors, and its results."""
     body = node.attribute("body")
 
     def step(state: list[Tensor], row: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
@@ -179,7 +179,7 @@ def _scanned(
 
 
 def _per_tensor(node: Node, name: str, count: int) -> list[int]:
-    """Return an attribute with a number for each of some tensors, 0 where it is left out."""
+    """An attribute with a number for each of some tensors, 0 where it is left out."""
     numbers = list(node.attribute(name, (0,) * count))
     if len(numbers) != count:
         raise ModelError(f"its {name} has {len(numbers)} numbers for {count} tensor(s)")
@@ -187,13 +187,13 @@ def _per_tensor(node: Node, name: str, count: int) -> list[int]:
 
 
 def _flip_backwards(tensors: Sequence[Tensor], backwards: Sequence[int]) -> list[Tensor]:
-    """Return tensors with those that are read or written backwards flipped."""
+    """Tensors with those that are read or written backwards flipped."""
     pairs = zip(tensors, backwards, strict=True)
     return [op.flip(tensor, 0) if turned else tensor for tensor, turned in pairs]
 
 
 def _along(x: Tensor, source: int, target: int) -> Tensor:
-    """Return a tensor with one axis moved."""
+    """A tensor with one axis moved."""
     order: list[Any] = [axis for axis in range(x.ndim) if axis != source]
     order.insert(target, source)
     return op.permute_dims(x, order)

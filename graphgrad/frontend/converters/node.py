@@ -67,7 +67,7 @@ class Node:
     inline: Callable[[Any, Sequence[Any]], tuple[list[Any], list[KnownValue | None]]] = _no_graph
 
     def attribute(self, name: str, default: Any = _REQUIRED) -> Any:
-        """Return an attribute; its default where the node does not give it.
+        """An attribute; its default where the node does not give it.
 
         Raises
         ------
@@ -84,7 +84,7 @@ class Node:
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def tensor(self, index: int) -> Tensor:
-        """Return an input as a tensor.
+        """An input as a tensor.
 
         Raises
         ------
@@ -109,7 +109,7 @@ class Node:
         return lifted
 
     def value(self, index: int) -> Any:
-        """Return an input as what `inline` takes: a KnownValue, a tensor, or a list of tensors.
+        """An input as what `inline` takes: a KnownValue, a tensor, or a list of tensors.
 
         An optional without a value is what TVM's importer has for it.
         """
@@ -119,7 +119,7 @@ class Node:
         return self.emitter.lift(value)
 
     def constant(self, index: int) -> np.ndarray | None:
-        """Return the value of an input that must be known at import; None if it is left out.
+        """The value of an input that must be known at import; None if it is left out.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class Node:
         )
 
     def dimensions(self, index: int) -> list[Dimension] | None:
-        """Return an input that is a list of extents: ints, and expressions where symbolic.
+        """An input that is a list of extents: ints, and expressions where symbolic.
 
         Raises
         ------
@@ -155,7 +155,7 @@ class Node:
         return None if constant is None else [int(d) for d in constant.reshape(-1)]
 
     def known_dimensions(self, index: int) -> list[Dimension] | None:
-        """Return an input that is a list of extents; None if it is known at run time only."""
+        """An input that is a list of extents; None if it is known at run time only."""
         known = self._known(index)
         dimensions = None if known is None else known.dimensions()
         if dimensions is not None:
@@ -166,7 +166,7 @@ class Node:
         return None
 
     def by_tvm(self) -> tuple[Any, ...]:
-        """Return the outputs as TVM's importer translates the node."""
+        """The outputs as TVM's importer translates the node."""
         return tuple(self.stock())
 
     def _known(self, index: int) -> KnownValue | None:
@@ -185,7 +185,7 @@ def converter(*op_types: str, domain: str = "") -> Callable[[Converter], Convert
 
 
 def find(domain: str, op_type: str) -> Converter | None:
-    """Return our translation of an operator, or None."""
+    """Our translation of an operator, or None."""
     return _CONVERTERS.get(("" if domain in STANDARD_DOMAINS else domain, op_type))
 
 

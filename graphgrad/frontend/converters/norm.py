@@ -149,7 +149,7 @@ def embed_layer_normalization(node: Node) -> tuple[Tensor, ...]:
 def _layer_norm(
     x: Tensor, gamma: Tensor, beta: Tensor | None, axes: Sequence[int], epsilon: float
 ) -> Tensor:
-    """Return a layer norm as one op, or with γ and β apart where they must be broadcast."""
+    """A layer norm as one op, or with γ and β apart where they must be broadcast."""
     extents = [x.shape[axis] for axis in axes]
     if same_shape(gamma.shape, extents) and (beta is None or same_shape(beta.shape, extents)):
         center = beta is not None
@@ -181,13 +181,13 @@ def _per_channel(t: Tensor, groups: int, members: int) -> Tensor:
 
 
 def _root(square: Tensor) -> Tensor:
-    """Return √square; at zero with the derivative zero, where that of the root is infinite."""
+    """√square; at zero with the derivative zero, where that of the root is infinite."""
     is_zero = op.equal(square, 0.0)
     return op.where(is_zero, 0.0, op.sqrt(op.where(is_zero, 1.0, square)))
 
 
 def _windows_sum(x: Tensor, size: int) -> Tensor:
-    """Return for each channel the sum over the window of channels around it."""
+    """For each channel the sum over the window of channels around it."""
     before = (size - 1) // 2
     widths = [0, 0, before, size - 1 - before] + [0, 0] * (x.ndim - 2)
     padded = op.pad(x, widths)
@@ -201,7 +201,7 @@ def _embedded(table: Tensor, ids: Tensor) -> Tensor:
 
 
 def _lengths(mask: Tensor) -> Tensor:
-    """Return how many leading positions of each row of a mask are one."""
+    """How many leading positions of each row of a mask are one."""
     return op.reduce_sum(mask, [1]).astype("int32")
 
 

@@ -79,7 +79,7 @@ def _epsilon(node: Node) -> float:
 
 
 def _add_weight_decay(node: Node, x: Tensor, gradient: Tensor) -> Tensor:
-    """Return the gradient with that of half the squared norm of x."""
+    """The gradient with that of half the squared norm of x."""
     return node.attribute("norm_coefficient", 0.0) * x + gradient
 
 

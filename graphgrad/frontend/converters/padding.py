@@ -34,7 +34,7 @@ def pad(node: Node) -> Tensor:
 
 
 def _widths(node: Node, rank: int) -> tuple[list[Dimension], list[Dimension]]:
-    """Return the widths of the border before and after each axis."""
+    """The widths of the border before and after each axis."""
     given = node.dimensions(1)
     pads = list(node.attribute("pads") if given is None else given)
     axes = axes_of(node, 3)

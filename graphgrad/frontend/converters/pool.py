@@ -104,7 +104,7 @@ def convert_max_unpool(node: Node) -> Tensor:
 
 
 def _norm(total: Any, x: Tensor, p: int) -> Tensor:
-    """Return total(|x|^p)^(1/p), with slope 0 where the total is 0."""
+    """total(|x|^p)^(1/p), with slope 0 where the total is 0."""
     wide = op.widen(x)
     if p == 1:
         return total(op.abs(wide)).astype(x.dtype)
@@ -116,7 +116,7 @@ def _norm(total: Any, x: Tensor, p: int) -> Tensor:
 
 
 def _windows(node: Node, x: Tensor) -> Pool:
-    """Return a node's windows, with the padding that ``auto_pad`` asks for."""
+    """A node's windows, with the padding that ``auto_pad`` asks for."""
     size = tuple(node.attribute("kernel_shape"))
     rank = len(size)
     if rank not in LAYOUTS or x.ndim != rank + 2:
@@ -142,7 +142,7 @@ def _windows(node: Node, x: Tensor) -> Pool:
 
 
 def _same(extent: Dimension, reach: int, stride: int) -> int:
-    """Return the padding with which there are ⌈extent / stride⌉ windows."""
+    """The padding with which there are ⌈extent / stride⌉ windows."""
     if stride == 1:
         return reach - 1
     if not isinstance(extent, int):
@@ -154,7 +154,7 @@ def _same(extent: Dimension, reach: int, stride: int) -> int:
 
 
 def _covering(pool: Pool, extents: Sequence[Dimension]) -> Pool:
-    """Return windows in which every tap counts: what lies beyond the input is padding."""
+    """Windows in which every tap counts: what lies beyond the input is padding."""
     after = list(pool.padding[pool.rank :])
     if pool.ceil_mode:
         for k, extent in enumerate(extents):
@@ -169,7 +169,7 @@ def _covering(pool: Pool, extents: Sequence[Dimension]) -> Pool:
 
 
 def _last_reach(pool: Pool, k: int, extent: int) -> int:
-    """Return where the last window ends that starts before the padding behind the input."""
+    """Where the last window ends that starts before the padding behind the input."""
     before, after = pool.padding[k], pool.padding[k + pool.rank]
     reach, stride = (pool.size[k] - 1) * pool.dilation[k] + 1, pool.strides[k]
     windows = -(-(extent + before + after - reach) // stride) + 1

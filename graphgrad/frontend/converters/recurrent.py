@@ -154,7 +154,7 @@ class _Layer:
         self.hidden = node.tensor(2).shape[-1]
 
     def outputs(self, cell_of: Callable[[_Weights], Cell]) -> tuple[Tensor, ...]:
-        """Return the outputs at all times, and the last states.
+        """The outputs at all times, and the last states.
 
         Parameters
         ----------
@@ -181,7 +181,7 @@ class _Layer:
     def _run(
         self, number: int, backwards: bool, cell: Cell, going_on: Tensor | None
     ) -> tuple[list[Tensor], Tensor]:
-        """Return the last states of a direction, and its outputs at all times."""
+        """The last states of a direction, and its outputs at all times."""
         rows = [self._products(number), *([] if going_on is None else [going_on])]
 
         def step(state: list[Tensor], row: list[Tensor]) -> tuple[list[Tensor], Tensor]:
@@ -197,7 +197,7 @@ class _Layer:
         return states, ys if going_on is None else op.where(going_on, ys, 0.0)
 
     def _products(self, number: int) -> Tensor:
-        """Return the input's products with its weights at all times, biases added."""
+        """The input's products with its weights at all times, biases added."""
         products = self.x @ op.transpose(self._part(1, number))
         if not self.node.has(3):
             return products
@@ -214,7 +214,7 @@ class _Layer:
         return _Weights(recurrence, bias, peepholes, self.activations[number])
 
     def _start(self, state: int, number: int) -> Tensor:
-        """Return the first value of a state, zeros where none is given."""
+        """The first value of a state, zeros where none is given."""
         index = 5 + state
         if not self.node.has(index):
             shape = [self.x.shape[1], self.hidden]
@@ -222,7 +222,7 @@ class _Layer:
         return self._part(index, number, axis=1 if self.batch_first else 0)
 
     def _going_on(self) -> Tensor | None:
-        """Return at which times sequences have not ended, of shape (time, batch, 1)."""
+        """At which times sequences have not ended, of shape (time, batch, 1)."""
         if not self.node.has(4):
             return None
         steps, batch = self.x.shape[:2]
@@ -231,18 +231,18 @@ class _Layer:
         return op.reshape(op.less(times, lengths), [steps, batch, 1])
 
     def _part(self, index: int, number: int, axis: int = 0) -> Tensor:
-        """Return one direction of an input."""
+        """One direction of an input."""
         x = self._input(index)
         part = op.strided_slice(x, [axis], [number], [number + 1], assume_inbound=True)
         return op.reshape(part, [extent for i, extent in enumerate(x.shape) if i != axis])
 
     def _input(self, index: int) -> Tensor:
-        """Return a float input in the dtype in which the layer computes."""
+        """A float input in the dtype in which the layer computes."""
         return self.node.tensor(index).astype(accumulator_dtype(self.dtype))
 
 
 def _directions(node: Node) -> list[bool]:
-    """Return for each direction whether it goes backwards in time."""
+    """For each direction whether it goes backwards in time."""
     direction = node.attribute("direction", b"forward").decode()
     known = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
     if direction not in known:

@@ -35,13 +35,13 @@ def _reduction(op_type: str) -> Callable[[Reduction], Reduction]:
 
 
 def _axes(node: Node) -> list[int]:
-    """Return the axes, an attribute at first and an input since opset 13 or 18."""
+    """The axes, an attribute at first and an input since opset 13 or 18."""
     given = node.constant(1) if node.has(1) else node.attribute("axes", ())
     return [] if given is None else [int(axis) for axis in given]
 
 
 def _in_float(function: Reduction) -> Reduction:
-    """Return the reduction of what float sums need: float64 of integers, float32 of halves."""
+    """The reduction of what float sums need: float64 of integers, float32 of halves."""
 
     def computed(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
         wide = op.widen(x) if is_float(x.dtype) else x.astype("float64")

@@ -58,7 +58,7 @@ class _Line:
 
 
 def _maximum(node: Node, x: Tensor, regions: Tensor, image: Tensor, ratio: int) -> Tensor:
-    """Return the maximum of each bin: (regions, channels, rows, columns)."""
+    """The maximum of each bin: (regions, channels, rows, columns)."""
     batch, channels, height, width = x.shape
     rows, columns = (node.attribute(f"output_{side}", 1) for side in ("height", "width"))
     count = regions.shape[0]
@@ -77,7 +77,7 @@ def _maximum(node: Node, x: Tensor, regions: Tensor, image: Tensor, ratio: int) 
 
 
 def _line(node: Node, ends: tuple[Tensor, Tensor], bins: int, ratio: int, extent: int) -> _Line:
-    """Return the elements around the points of each bin along an axis.
+    """The elements around the points of each bin along an axis.
 
     Parameters
     ----------

@@ -48,7 +48,7 @@ def split_to_sequence(node: Node) -> relax.Tuple:
 
 
 def _sizes(node: Node, extent: Dimension) -> list[int]:
-    """Return the extents of the parts of an axis.
+    """The extents of the parts of an axis.
 
     Raises
     ------

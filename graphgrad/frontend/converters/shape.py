@@ -40,7 +40,7 @@ def expand(node: Node) -> Tensor:
 
 
 def _broadcast(extent: Dimension, wanted: Dimension) -> Dimension:
-    """Return the extent that two broadcast extents have in common."""
+    """The extent that two broadcast extents have in common."""
     if _is(wanted, 1, -1) or same_dimension(extent, wanted):  # exporters write -1 for "as it is"
         return extent
     if _is(extent, 1) or not (isinstance(extent, int) or isinstance(wanted, int)):
@@ -104,7 +104,7 @@ def unsqueeze(node: Node) -> Tensor:
 
 
 def axes_of(node: Node, index: int) -> list[int] | None:
-    """Return axes given as an input or, in earlier versions, as an attribute; None if left out."""
+    """Axes given as an input or, in earlier versions, as an attribute; None if left out."""
     axes = node.dimensions(index)
     if axes is None:
         axes = node.attribute("axes", None)
@@ -112,7 +112,7 @@ def axes_of(node: Node, index: int) -> list[int] | None:
 
 
 def normalized(axes: Sequence[int], rank: int) -> list[int]:
-    """Return axes as numbers that are not negative.
+    """Axes as numbers that are not negative.
 
     Raises
     ------

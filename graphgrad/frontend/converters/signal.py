@@ -38,7 +38,7 @@ def stft(node: Node) -> Tensor:
 
 
 def _integer(node: Node, index: int, default: int) -> int:
-    """Return an input that is one number known at import; the default if it is left out."""
+    """An input that is one number known at import; the default if it is left out."""
     value = node.constant(index)
     return default if value is None else int(value.item())
 
@@ -56,7 +56,7 @@ def _known_extent(x: Tensor, axis: int) -> int:
 def _transformed(
     x: Tensor, axis: int, length: int | None, is_inverse: bool, is_onesided: bool
 ) -> Tensor:
-    """Return the transform of x along an axis, of the numbers that the last axis holds."""
+    """The transform of x along an axis, of the numbers that the last axis holds."""
     extent, parts = _known_extent(x, axis), _known_extent(x, x.ndim - 1)
     if parts not in (1, 2):
         raise ModelError(f"its last axis has {parts} numbers: 1 if they are real, 2 if complex")

@@ -55,7 +55,7 @@ def convert_slice(node: Node) -> Tensor:
 
 
 def _bounds(node: Node, index: int, name: str) -> Sequence[Dimension]:
-    """Return bounds given as an input or, in earlier versions, as an attribute."""
+    """Bounds given as an input or, in earlier versions, as an attribute."""
     bounds = node.dimensions(index)
     return node.attribute(name) if bounds is None else bounds
 
@@ -63,7 +63,7 @@ def _bounds(node: Node, index: int, name: str) -> Sequence[Dimension]:
 def _range(
     start: Dimension, end: Dimension, step: int, extent: Dimension
 ) -> tuple[Dimension, Dimension]:
-    """Return the first index of a slice and how many there are; symbolic extents are positive."""
+    """The first index of a slice and how many there are; symbolic extents are positive."""
     if all(isinstance(d, int) for d in (start, end, extent)):
         indices = range(*slice(start, end, step).indices(extent))
         return (indices.start if indices else 0), len(indices)
@@ -75,7 +75,7 @@ def _range(
 
 
 def _clipped(bound: Dimension, extent: Dimension, low: Dimension, high: Dimension) -> Any:
-    """Return a bound, counted from the end where it is negative, clipped to an axis."""
+    """A bound, counted from the end where it is negative, clipped to an axis."""
     if isinstance(bound, int):
         at = bound if bound >= 0 else extent + max(bound, -(2**31))
         at = min(at, 2**31) if isinstance(at, int) else at
@@ -85,7 +85,7 @@ def _clipped(bound: Dimension, extent: Dimension, low: Dimension, high: Dimensio
 
 
 def _simple(expression: Any) -> Dimension:
-    """Return an integer expression simplified, given that its variables are positive."""
+    """An integer expression simplified, given that its variables are positive."""
     if isinstance(expression, int):
         return expression
     analyzer = tvm.sym.Analyzer()
@@ -114,7 +114,7 @@ def split(node: Node) -> tuple[Tensor, ...]:
 
 
 def _equal_sizes(extent: Dimension, count: int) -> list[Dimension]:
-    """Return the extents of equal parts; the last has what is left."""
+    """The extents of equal parts; the last has what is left."""
     size = (
         -(-extent // count) if isinstance(extent, int) else _simple((extent + count - 1) // count)
     )

@@ -116,7 +116,7 @@ class EarlyBuilds:
             self._waiting, self._waiting_statements = {}, 0
 
     def taken(self, kernels: Kernels) -> dict[Any, Future[Built]]:
-        """Return those of some finished kernels that are built already, or are being built.
+        """Those of some finished kernels that are built already, or are being built.
 
         The building of all others ends here, or does not begin.
         """

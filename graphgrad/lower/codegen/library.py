@@ -18,7 +18,7 @@ from .thread_pool import at_once
 
 
 def is_linkable(executable: tvm.runtime.Module) -> bool:
-    """Return whether an executable has machine code, and all of it made by LLVM.
+    """Whether an executable has machine code, and all of it made by LLVM.
 
     A program without kernels has none.
     """
@@ -27,7 +27,7 @@ def is_linkable(executable: tvm.runtime.Module) -> bool:
 
 
 def linked_library(executable: tvm.runtime.Module) -> bytes:
-    """Return a shared library that ``tvm.runtime.load_module`` makes an executable of.
+    """A shared library that ``tvm.runtime.load_module`` makes an executable of.
 
     Parameters
     ----------

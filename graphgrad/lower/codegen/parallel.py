@@ -55,7 +55,7 @@ PIPELINE = "graphgrad.cpu"
 def compile_kernels(
     mod: tvm.IRModule, target: tvm.target.Target, early: TakeEarly | None = None
 ) -> Any:
-    """Return the executable of a lowered module, made by as many threads as the target has cores.
+    """The executable of a lowered module, made by as many threads as the target has cores.
 
     The code of a kernel does not depend on the number of pieces. A module stays in one piece, made
     as TVM makes it, if it is small, if kernels call each other, if it has attributes, or if the
@@ -116,7 +116,7 @@ class _PiecewiseExecutable(vm_build.VMExecutable):
         self._threads = threads
 
     def jit(self, **options: Any) -> tvm.runtime.Module:
-        """Return the module to run, as ``tvm.runtime.Executable.jit`` does."""
+        """The module to run, as ``tvm.runtime.Executable.jit`` does."""
         waiting, self._waiting = self._waiting, []
         if waiting:
             at_once(_emit, waiting, self._threads)
@@ -124,7 +124,7 @@ class _PiecewiseExecutable(vm_build.VMExecutable):
 
 
 def build(kernels: Kernels, target: tvm.target.Target) -> Built:
-    """Return the LLVM module of some kernels, optimized; its machine code is still to be emitted.
+    """The LLVM module of some kernels, optimized; its machine code is still to be emitted.
 
     Parameters
     ----------
@@ -163,19 +163,19 @@ def _emit(built: Built) -> None:
 
 
 def _count(mod: tvm.IRModule, kernels: Kernels, most: int) -> int:
-    """Return into how many pieces of the same size to divide the kernels of a module."""
+    """Into how many pieces of the same size to divide the kernels of a module."""
     sizes = [statements_in(func) for func in kernels.values() if not _is_check(func)]
     count = min(most, len(sizes), piece_count(sum(sizes)))
     return count if count > 1 and _may_be_split(mod, kernels) else 1
 
 
 def piece_count(statements: int) -> int:
-    """Return into how many pieces kernels may be divided that have so many statements in all."""
+    """Into how many pieces kernels may be divided that have so many statements in all."""
     return statements // _MIN_PIECE_STATEMENTS
 
 
 def _pieces(kernels: Kernels, target: tvm.target.Target, count: int) -> list[Piece]:
-    """Return kernels in pieces of about the same size.
+    """Kernels in pieces of about the same size.
 
     Those that check arguments are a further piece, in which LLVM makes no effort: they are long,
     run in no time, and have nothing that another order of operations could change.
@@ -197,7 +197,7 @@ def _is_check(kernel: tirx.PrimFunc) -> bool:
 
 
 def _without_optimization(target: tvm.target.Target) -> tvm.target.Target:
-    """Return a target for which LLVM emits code as it comes."""
+    """A target for which LLVM emits code as it comes."""
     return tvm.target.Target({**target.export(), "opt-level": 0})
 
 
@@ -213,6 +213,6 @@ def _may_be_split(mod: tvm.IRModule, kernels: Kernels) -> bool:
 
 
 def statements_in(func: tirx.PrimFunc) -> int:
-    """Return the number of statements of a kernel, by which its time to compile grows."""
+    """The number of statements of a kernel, by which its time to compile grows."""
     found = nodes_in(func.body, tirx.Stmt)
     return len(found)

@@ -23,7 +23,7 @@ _stack_size_lock = threading.Lock()
 def at_once(
     work: Callable[[_Item], _Result], items: Sequence[_Item], most: int | None = None
 ) -> list[_Result]:
-    """Return the results for all items, computed by a thread each; raise the first error.
+    """The results for all items, computed by a thread each; raise the first error.
 
     With a number of threads, those take the items in order.
     """

@@ -84,7 +84,7 @@ def _moved(border: Border) -> Places:
 
 
 def _stays_inside_borders(stage: Stage, block: Any, borders: Mapping[Any, Border]) -> bool:
-    """Return whether it is certain that a stage reads of copies nothing but what is copied."""
+    """Whether it is certain that a stage reads of copies nothing but what is copied."""
     analyzer = tvm.sym.Analyzer()
     for iterator in block.iter_vars:
         analyzer.bind(iterator.var, iterator.dom)

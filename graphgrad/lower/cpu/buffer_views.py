@@ -46,7 +46,7 @@ class BufferView:
     places: Places
 
     def keeps_addresses(self) -> bool:
-        """Return whether each element is where it would be if both had the same memory."""
+        """Whether each element is where it would be if both had the same memory."""
         names = [tvm.ir.Var("i", str(extent.ty.dtype)) for extent in self.own.shape]
         own = _address(self.own, names)
         whole = _address(self.whole, self.places(names))
@@ -54,7 +54,7 @@ class BufferView:
 
 
 def _address(buffer: Any, indices: Sequence[Any]) -> Any:
-    """Return how many elements an access is behind the first one."""
+    """How many elements an access is behind the first one."""
     address = indices[0]
     for index, extent in zip(indices[1:], list(buffer.shape)[1:], strict=True):
         address = address * extent + index
@@ -62,7 +62,7 @@ def _address(buffer: Any, indices: Sequence[Any]) -> Any:
 
 
 def joined(body: Any, stand_ins: Sequence[BufferView]) -> Any:
-    """Return a kernel's body, scheduled, in which all accesses are of the buffers that are meant.
+    """A kernel's body, scheduled, in which all accesses are of the buffers that are meant.
 
     Parameters
     ----------
@@ -82,7 +82,7 @@ def restated(
     moved: Mapping[Any, tuple[Any, Places]],
     name: str,
 ) -> Any:
-    """Return a loop nest that does what a block does, over other axes.
+    """A loop nest that does what a block does, over other axes.
 
     Parameters
     ----------
@@ -112,12 +112,12 @@ def restated(
 def replace_nests(
     func: tirx.PrimFunc, nests: Sequence[Any], buffers: Sequence[Any]
 ) -> tirx.PrimFunc:
-    """Return a kernel made of other nests, with other buffers of its own."""
+    """A kernel made of other nests, with other buffers of its own."""
     return func.with_body(replace_statements(func.body, nests, buffers))
 
 
 def block_of(nest: Any) -> SBlock:
-    """Return the block inside the loops of a stage."""
+    """The block inside the loops of a stage."""
     found = loop_nest(nest)
     assert found is not None
     return found[1].block
@@ -126,7 +126,7 @@ def block_of(nest: Any) -> SBlock:
 def _simplified(
     statement: Any, moved: Mapping[Any, tuple[Any, Places]], analyzer: tvm.sym.Analyzer
 ) -> Any:
-    """Return a statement with simple indices, and without branches that are never taken.
+    """A statement with simple indices, and without branches that are never taken.
 
     Its arithmetic is left as it is.
     """
@@ -190,7 +190,7 @@ def _region(region: Any, stand_in: BufferView) -> Any:
 
 
 def _buffers(store: Any) -> dict[Any, Any]:
-    """Return the buffers that a store reads and writes."""
+    """The buffers that a store reads and writes."""
     found = {store.buffer: store.buffer}
     tvm_ffi.structural_walk(store, (Load, lambda node: found.update({node.source: node.source})))
     return found

@@ -81,7 +81,7 @@ def vectorize_groups(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _may_change(stage: Stage) -> bool:
-    """Return whether it may pay to look closer at a stage."""
+    """Whether it may pay to look closer at a stage."""
     if any(axis.extent is None for axis in stage.axes) or stage.work < SMALL:
         return False
     if stage.conditional or len(stage.stores) != 1 or reuses_operands(stage):
@@ -116,7 +116,7 @@ class _Groups:
 
 
 def _groups_of(stage: Stage) -> _Groups | None:
-    """Return the axes of a reduction over positions and the members of groups; None if it is none.
+    """The axes of a reduction over positions and the members of groups; None if it is none.
 
     All that is read along the members lies in memory as the groups do, side by side.
     """
@@ -149,18 +149,18 @@ class _Copy:
     buffer: Any
 
     def is_of(self, load: Any, axes: Sequence[Axis]) -> bool:
-        """Return whether it holds what another stage reads along axes of its own."""
+        """Whether it holds what another stage reads along axes of its own."""
         if [axis.extent for axis in axes] != [axis.extent for axis in self.axes]:
             return False
         names = {axis.var: own.var for axis, own in zip(axes, self.axes, strict=True)}
         return bool(tvm_ffi.structural_equal(substitute_values(load, names), self.load))
 
     def at(self, indices: Sequence[Any]) -> Any:
-        """Return a read of it."""
+        """A read of it."""
         return tirx.BufferLoad(self.buffer, list(indices))
 
     def nest(self, block: SBlock, name: str) -> Any:
-        """Return the nest that fills it, given the block that reads the same."""
+        """The nest that fills it, given the block that reads the same."""
         store = tirx.BufferStore(self.buffer, self.load, [axis.var for axis in self.axes])
         spatial = [replace(axis, reduced=False) for axis in self.axes]
         axes, values = _rename_axes(block, spatial)
@@ -184,7 +184,7 @@ class _Writer:
         self._names = {stage.name for stage in found}
 
     def changed(self, stage: Stage, nest: Any) -> list[Any]:
-        """Return the nests that take the place of a stage's; that alone if it stays as it is."""
+        """The nests that take the place of a stage's; that alone if it stays as it is."""
         groups = _groups_of(stage)
         if groups is None:
             divides = any(_divides(load.indices) for load in stage.loads)
@@ -195,7 +195,7 @@ class _Writer:
     def _split_reduction(
         self, stage: Stage, nest: Any, groups: _Groups, sums: Accumulation
     ) -> list[Any]:
-        """Return a reduction by groups as one for each member, and one of these."""
+        """A reduction by groups as one for each member, and one of these."""
         spatial, reduced = _long_axes(stage.spatial), _long_axes(stage.reduced)
         outer = [axis for axis in spatial if axis is not groups.groups]
         positions = [axis for axis in reduced if axis is not groups.members]
@@ -220,7 +220,7 @@ class _Writer:
         return [*made, restated(block, axes, values, {}, stage.name)]
 
     def _smooth_reads(self, stage: Stage, nest: Any) -> list[Any] | None:
-        """Return a stage whose reads all go along its vector, behind what is laid out for that.
+        """A stage whose reads all go along its vector, behind what is laid out for that.
 
         Returns
         -------
@@ -259,13 +259,13 @@ class _Writer:
         return [*first, restated(changed, axes, values, {}, stage.name)]
 
     def _stage(self, nest: Any) -> Stage:
-        """Return the stage that a nest is."""
+        """The stage that a nest is."""
         body = replace_statements(self._func.body, [nest], self.buffers)
         (stage,) = stages(self._func.with_body(body)) or []
         return stage
 
     def _is_own(self, buffer: Any) -> bool:
-        """Return whether the kernel makes a buffer, whose memory may still become another."""
+        """Whether the kernel makes a buffer, whose memory may still become another."""
         return is_among(buffer, [*self._made, *self.buffers])
 
     def _name(self, wanted: str) -> str:
@@ -278,14 +278,14 @@ class _Writer:
 def _accumulation_block(
     sums: Accumulation, element: Any, into: Any, place: Sequence[Any]
 ) -> SBlock:
-    """Return a block that does nothing but accumulate elements at a place."""
+    """A block that does nothing but accumulate elements at a place."""
     value = sums.combine(tirx.BufferLoad(into, place), element)
     start = tirx.BufferStore(into, sums.start, place)
     return SBlock([], [], [], "", tirx.BufferStore(into, value, place), start)
 
 
 def _axes_used(stage: Stage, load: Any, vector: Axis) -> list[Axis]:
-    """Return the axes along which what is read differs, or may, with the vector as the last."""
+    """The axes along which what is read differs, or may, with the vector as the last."""
     others = [
         axis for axis in _long_axes(stage.axes) if axis is not vector and uses(load, axis.var)
     ]
@@ -293,7 +293,7 @@ def _axes_used(stage: Stage, load: Any, vector: Axis) -> list[Axis]:
 
 
 def _merge_digit_reads(load: Any, vector: Axis) -> Any | None:
-    """Return a read at quotient and remainder of an axis, in two dimensions, as one in the second.
+    """A read at quotient and remainder of an axis, in two dimensions, as one in the second.
 
     None if it is something else.
     """
@@ -317,7 +317,7 @@ def _is_digit(index: Any, kind: type, vector: Axis, size: int | None) -> bool:
 
 
 def _is_rough(access: Any, axis: Axis) -> bool:
-    """Return whether neighbors along an axis are no neighbors in memory, nor the same."""
+    """Whether neighbors along an axis are no neighbors in memory, nor the same."""
     return stride(access, axis.var) not in (0, 1)
 
 
@@ -331,7 +331,7 @@ def _in_place_of(load: Any, changes: Iterable[tuple[Any, Any]]) -> Any:
 
 
 def _rename_axes(block: SBlock, axes: Sequence[Axis]) -> tuple[list[Any], dict[Any, Any]]:
-    """Return axes with variables of their own, and those for a block's; all its others are 0."""
+    """Axes with variables of their own, and those for a block's; all its others are 0."""
     values = {iterator.var: iterator.dom.min for iterator in block.iter_vars}
     values.update({axis.var: tvm.ir.Var(axis.var.name, axis.var.ty) for axis in axes})
     kinds = tirx.IterVar.DataPar, tirx.IterVar.CommReduce
@@ -344,6 +344,6 @@ def _range(axis: Axis) -> Range:
 
 
 def _buffer(axes: Sequence[Axis], dtype: str, name: str) -> Any:
-    """Return a buffer with an element for each point of some axes."""
+    """A buffer with an element for each point of some axes."""
     extents = [tirx.const(volume([axis]), str(axis.var.ty.dtype)) for axis in axes]
     return tirx.decl_buffer(extents, dtype, name)

@@ -77,7 +77,7 @@ def guard_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _choice(guard: Any, condition: Any) -> Any:
-    """Return a condition that is evaluated only where its guard holds.
+    """A condition that is evaluated only where its guard holds.
 
     From left to right: TVM would join a choice that is the first value of another.
     """
@@ -143,7 +143,7 @@ class _Known:
         self._analyzer.bind(variable, meaning)
 
     def leaves_tensor(self, expression: Any, made: Sequence[Any] = ()) -> bool:
-        """Return whether an expression may read outside of a tensor where others do not.
+        """Whether an expression may read outside of a tensor where others do not.
 
         What it reads under a condition of its own is judged under that condition. Reads that have
         been made may be made again: branches would keep them from being vectorized.

@@ -48,12 +48,12 @@ def parallel_leading(sch: Schedule, loops: list[Any]) -> None:
 
 
 def extent_of(sch: Schedule, loop: Any) -> int | None:
-    """Return the number of trips of a loop, or None if it is symbolic."""
+    """The number of trips of a loop, or None if it is symbolic."""
     return static(sch.get(loop).extent)
 
 
 def fusable_suffix(stage: Stage) -> int:
-    """Return how many innermost axes all accesses walk through as if they were one."""
+    """How many innermost axes all accesses walk through as if they were one."""
     count = 1
     axes = stage.axes
     while count < len(axes) and _walk_as_one(stage, axes[-count - 1], axes[-count]):
@@ -71,7 +71,7 @@ def _walk_as_one(stage: Stage, outer: Axis, inner: Axis) -> bool:
 
 
 def _indexed(access: Any, outer: Axis, inner: Axis) -> bool:
-    """Return whether an access ignores both axes, or has them as two neighboring full indices."""
+    """Whether an access ignores both axes, or has them as two neighboring full indices."""
     indices = list(access.indices)
     touched = [i for i, e in enumerate(indices) if uses(e, outer.var) or uses(e, inner.var)]
     if not touched:
@@ -87,7 +87,7 @@ def _indexed(access: Any, outer: Axis, inner: Axis) -> bool:
 
 
 def _is_smooth(stage: Stage) -> bool:
-    """Return whether every access moves by nothing or by one element along the last axis."""
+    """Whether every access moves by nothing or by one element along the last axis."""
     last = stage.axes[-1]
     return has_uniform_conditions(stage, last) and all(
         stride(access, last.var) in (0, 1) for access in [*stage.stores, *stage.loads]
@@ -95,7 +95,7 @@ def _is_smooth(stage: Stage) -> bool:
 
 
 def has_uniform_conditions(stage: Stage, axis: Axis) -> bool:
-    """Return whether a condition is the same all along an axis, as that of a border is.
+    """Whether a condition is the same all along an axis, as that of a border is.
 
     A vector of elements is then loaded or it is not.
     """
@@ -103,7 +103,7 @@ def has_uniform_conditions(stage: Stage, axis: Axis) -> bool:
 
 
 def _conditions(stage: Stage) -> list[Any]:
-    """Return the conditions under which a stage loads."""
+    """The conditions under which a stage loads."""
     found: list[Any] = []
 
     def visit(node: Any) -> None:

@@ -25,7 +25,7 @@ _DTYPES = ("float32", "float64", "int32", "int64", "uint32", "uint64")
 
 
 def nest_of(stage: Stage, blocks: Mapping[str, Any], unit: VectorUnit) -> Any | None:
-    """Return the statement that does what a stage does; None if that is no such copy.
+    """The statement that does what a stage does; None if that is no such copy.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def nest_of(stage: Stage, blocks: Mapping[str, Any], unit: VectorUnit) -> Any | 
 
 
 def _is_permutation(block: Any) -> bool:
-    """Return whether a block copies all of a tensor, each index of which is an axis."""
+    """Whether a block copies all of a tensor, each index of which is an axis."""
     store = block.body
     if not isinstance(store, tirx.BufferStore) or not isinstance(store.value, Load):
         return False
@@ -77,7 +77,7 @@ def _axis_of(stage: Stage, index: Any) -> Axis | None:
 
 
 def _nest(stage: Stage, realize: Any, to: Axis, of: Axis, side: int) -> Any:
-    """Return the nest that copies square by square, along the rows of the source.
+    """The nest that copies square by square, along the rows of the source.
 
     Parameters
     ----------

@@ -84,7 +84,7 @@ def schedule_reduction(
 
 
 def vector_length(extent: int, lanes: int, most: int) -> int:
-    """Return how many elements of an axis to compute side by side; it divides the extent.
+    """How many elements of an axis to compute side by side; it divides the extent.
 
     Whole vectors if they fit (up to `most` of them), else the largest part of one.
     """
@@ -125,7 +125,7 @@ def _vectorize_outputs(
 
 
 def _outputs_side_by_side(stage: Stage, unit: VectorUnit) -> int:
-    """Return how many neighboring outputs to compute side by side.
+    """How many neighboring outputs to compute side by side.
 
     Whole rows, if they are few vectors, where the terms of a task fit no cache near its core: to
     walk through them for a part of each row is to read a few lines here and a few there, which
@@ -146,7 +146,7 @@ def _outputs_side_by_side(stage: Stage, unit: VectorUnit) -> int:
 
 
 def _odd_factor(number: int) -> int:
-    """Return the odd factor of a number."""
+    """The odd factor of a number."""
     return number // (number & -number) if number else 0
 
 
@@ -261,7 +261,7 @@ def _accumulate_in_registers(
 
 
 def _is_three_vectors(length: int | None) -> bool:
-    """Return whether LLVM would take a vector for part of one of four parts, at a high price."""
+    """Whether LLVM would take a vector for part of one of four parts, at a high price."""
     return length is not None and length > 3 and length % 3 == 0
 
 
@@ -272,7 +272,7 @@ def _define_empty(sch: Schedule, block: Any, stage: Stage) -> None:
 
 
 def _is_neat(stage: Stage, unit: VectorUnit) -> bool:
-    """Return whether outputs are whole vectors, whose terms are whole vectors too."""
+    """Whether outputs are whole vectors, whose terms are whole vectors too."""
     if not _outputs_are_vectors(stage, unit):
         return False
     last = stage.spatial[-1]
@@ -307,14 +307,14 @@ def _moves_smoothly(stage: Stage, axis: Axis, most: int) -> bool:
 
 
 def _term_vector(stage: Stage, unit: VectorUnit) -> int:
-    """Return how many partial results to keep; 1 if there are too few terms for a vector."""
+    """How many partial results to keep; 1 if there are too few terms for a vector."""
     length, lanes = volume(stage.reduced[-_fusable_terms(stage) :]), unit.lanes(stage.dtype)
     most = min(volume(stage.reduced) // (lanes * _MIN_TERMS_PER_LANE), _UNROLLED_VECTORS)
     return vector_length(length, lanes, most) if most else 1
 
 
 def _fused_terms(stage: Stage, unit: VectorUnit) -> int:
-    """Return how many reduced axes to walk through as one: as few as give vectors of that length.
+    """How many reduced axes to walk through as one: as few as give vectors of that length.
 
     Where TVM divides a position by the extents of three axes, it does not see that neighbors in a
     vector are neighbors in memory.
@@ -333,7 +333,7 @@ def _is_associative(stage: Stage) -> bool:
 
 
 def _chunk_count(extent: int | None) -> int:
-    """Return into how many equal parts to cut a reduction so that cores can share it."""
+    """Into how many equal parts to cut a reduction so that cores can share it."""
     if not extent:
         return 1
     return max(d for d in range(1, MIN_PARALLEL_TRIPS + 1) if extent % d == 0)

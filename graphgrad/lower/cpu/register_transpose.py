@@ -78,7 +78,7 @@ def transpose_square(
 
 
 def transposed(rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the columns of a square of numbers, whose rows are given, as vectors.
+    """The columns of a square of numbers, whose rows are given, as vectors.
 
     Parameters
     ----------
@@ -109,14 +109,14 @@ def transposed(rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _bound(vector: Any, statements: list[Any]) -> Any:
-    """Return a variable for a vector that is loaded; add what binds it."""
+    """A variable for a vector that is loaded; add what binds it."""
     variable = tirx.Var("lanes", vector.ty)
     statements.append(tirx.Bind(variable, vector))
     return variable
 
 
 def _kept(vector: Any, dtype: str, lanes: int, statements: list[Any]) -> Any:
-    """Return a load of a vector that has been stored; add what stores it.
+    """A load of a vector that has been stored; add what stores it.
 
     A buffer as small as a vector is on the stack, and LLVM makes a register of it.
     """
@@ -126,7 +126,7 @@ def _kept(vector: Any, dtype: str, lanes: int, statements: list[Any]) -> Any:
 
 
 def _exchange_lanes(vectors: list[Any], distance: int) -> list[Any]:
-    """Return vectors in which one bit of their number and of the lanes' have changed places.
+    """Vectors in which one bit of their number and of the lanes' have changed places.
 
     After this has been done for all bits, the elements of a vector have become those of a lane.
     """

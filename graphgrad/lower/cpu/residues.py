@@ -66,7 +66,7 @@ def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]
 
 
 def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...] | None:
-    """Return by what each dimension of a merging stage's result is split; None if it is another."""
+    """By what each dimension of a merging stage's result is split; None if it is another."""
     block = block_of(nest)
     if stage.reduced or not isinstance(block.body, tirx.BufferStore):
         return None
@@ -88,7 +88,7 @@ def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...]
 
 
 def _divisors(value: Any) -> dict[Any, int]:
-    """Return by what conditions in an expression divide variables to see remainders."""
+    """By what conditions in an expression divide variables to see remainders."""
     found: dict[Any, int] = {}
 
     def visit(node: Any) -> None:
@@ -106,7 +106,7 @@ def _divisors(value: Any) -> dict[Any, int]:
 
 
 def _parts(block: SBlock, moduli: tuple[int, ...]) -> list[tuple[BufferView, Any]]:
-    """Return the parts of a merging stage's result, and the map that computes each."""
+    """The parts of a merging stage's result, and the map that computes each."""
     found = []
     for digits in combinations(*(range(modulus) for modulus in moduli)):
         axes, values = [], {}
@@ -128,7 +128,7 @@ def _parts(block: SBlock, moduli: tuple[int, ...]) -> list[tuple[BufferView, Any
 
 
 def _quotients(dom: Range, modulus: int, digit: int) -> Range:
-    """Return the range of the quotients of those positions that have a remainder."""
+    """The range of the quotients of those positions that have a remainder."""
     if modulus == 1:
         return dom
     count = -(-(int(dom.extent) - digit) // modulus)

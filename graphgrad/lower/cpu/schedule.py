@@ -113,7 +113,7 @@ def _scheduled(func: tirx.PrimFunc, unit: VectorUnit, winograd: bool) -> tirx.Pr
 
 
 def _join_siblings(sch: Schedule) -> Schedule:
-    """Return a schedule of plain indices, in which reductions with the same loops are one block.
+    """A schedule of plain indices, in which reductions with the same loops are one block.
 
     Those that few results leave no rows are in parts.
     """
@@ -123,7 +123,7 @@ def _join_siblings(sch: Schedule) -> Schedule:
 
 
 def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
-    """Return a schedule in which stages that choose by remainders are taken apart.
+    """A schedule in which stages that choose by remainders are taken apart.
 
     It is the same schedule if there are none, or if TVM refuses to make another one, because of
     what inlining may leave: variables that are bound twice.
@@ -137,7 +137,7 @@ def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
 
 
 def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
-    """Return a schedule of a kernel; None if TVM refuses what inlining may leave."""
+    """A schedule of a kernel; None if TVM refuses what inlining may leave."""
     try:
         return Schedule(func)
     except tvm.error.InternalError:
@@ -147,7 +147,7 @@ def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
 def _schedule_stages(
     sch: Schedule, unit: VectorUnit, winograd: bool, stand_ins: Sequence[BufferView]
 ) -> Any:
-    """Return the root block of a kernel, with each stage scheduled or written out as a nest."""
+    """The root block of a kernel, with each stage scheduled or written out as a nest."""
     func = sch.mod["main"]
     found, blocks = stages(func) or [], blocks_of(func.body)
     internal = list(func.body.block.alloc_buffers)
@@ -190,7 +190,7 @@ def _chain(
     unit: VectorUnit,
     stand_ins: Sequence[BufferView],
 ) -> Chain | None:
-    """Return the chain of rows of a kernel, if it has one.
+    """The chain of rows of a kernel, if it has one.
 
     What reads a buffer for which others stand in reads what is stored to those, and what is stored
     to those is stored for the caller: so the first must not be, and the others are not internal.
@@ -202,7 +202,7 @@ def _chain(
 
 
 def _widen_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a function in which bindings have no bfloat16, which inlining may have put there.
+    """A function in which bindings have no bfloat16, which inlining may have put there.
 
     TVM takes the bits of what is bound for an integer.
     """
@@ -222,12 +222,12 @@ def _schedule_stage(
 
 
 def may_repeat(stage: Stage, operations: int) -> bool:
-    """Return whether a map may be computed more often than it has elements; see `inline_maps`."""
+    """Whether a map may be computed more often than it has elements; see `inline_maps`."""
     return operations <= _MAX_TRIVIAL_OPERATIONS and not stage.calls and not _divides(stage)
 
 
 def _divides(stage: Stage) -> bool:
-    """Return whether a map divides floats, which takes a vector unit ten times as long as a sum."""
+    """Whether a map divides floats, which takes a vector unit ten times as long as a sum."""
     found: list[Any] = []
     for value in stage.values:
         tvm_ffi.structural_walk(value, (tirx.Div, found.append))

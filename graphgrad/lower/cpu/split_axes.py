@@ -32,13 +32,13 @@ class _Split:
     size: int
 
     def apart(self, indices: Sequence[Any]) -> list[Any]:
-        """Return indices in the buffer of two dimensions."""
+        """Indices in the buffer of two dimensions."""
         index = indices[self.position]
         two = [tirx.floordiv(index, self.size), tirx.floormod(index, self.size)]
         return [*indices[: self.position], *two, *indices[self.position + 1 :]]
 
     def together(self, indices: Sequence[Any]) -> list[Any]:
-        """Return indices in the buffer of one."""
+        """Indices in the buffer of one."""
         quotient, remainder = indices[self.position : self.position + 2]
         one = quotient * self.size + remainder
         return [*indices[: self.position], one, *indices[self.position + 2 :]]
@@ -99,7 +99,7 @@ def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
 
 
 def _split(stage: Stage, block: SBlock) -> _Split | None:
-    """Return how to split the one axis whose quotient a stage uses; None if there is no such.
+    """How to split the one axis whose quotient a stage uses; None if there is no such.
 
     Its extent has to be a multiple of the divisor. A map has to use the remainder too, and its
     last axis stays as it is, because that is its vector.
@@ -130,7 +130,7 @@ def _split(stage: Stage, block: SBlock) -> _Split | None:
 
 
 def _follows(reader: SBlock, taken: Any, split: _Split) -> bool:
-    """Return whether a map stores what it takes at the very index that is split."""
+    """Whether a map stores what it takes at the very index that is split."""
     if reader.init is not None or not isinstance(reader.body, tirx.BufferStore):
         return False
     indices, position = list(reader.body.indices), split.position
@@ -146,7 +146,7 @@ def _follows(reader: SBlock, taken: Any, split: _Split) -> bool:
 
 
 def _is_whole(block: SBlock, position: int) -> bool:
-    """Return whether a block's axis is an index of what it stores, all along that dimension."""
+    """Whether a block's axis is an index of what it stores, all along that dimension."""
     index = block.body.indices[position]
     extent = static(block.body.buffer.shape[position])
     return any(
@@ -156,7 +156,7 @@ def _is_whole(block: SBlock, position: int) -> bool:
 
 
 def _split_nest(block: SBlock, split: _Split, moved: Mapping[Any, tuple[Any, Places]]) -> Any:
-    """Return the nest of a block in which the axis of one dimension of its result is two."""
+    """The nest of a block in which the axis of one dimension of its result is two."""
     chosen = block.body.indices[split.position]
     axes, values = [], {}
     for iterator in block.iter_vars:
@@ -178,7 +178,7 @@ def _split_nest(block: SBlock, split: _Split, moved: Mapping[Any, tuple[Any, Pla
 
 
 def _add_dimension(buffer: Any, split: _Split) -> Any:
-    """Return a buffer for the same elements, with a dimension more."""
+    """A buffer for the same elements, with a dimension more."""
     shape = list(buffer.shape)
     extent = shape[split.position]
     two = [tirx.floordiv(extent, split.size), tirx.const(split.size, str(extent.ty.dtype))]

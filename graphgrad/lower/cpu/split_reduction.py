@@ -78,7 +78,7 @@ def split_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _cut(stage: Stage) -> _Cut | None:
-    """Return the axis that is cut, and how; None if a stage is left whole."""
+    """The axis that is cut, and how; None if a stage is left whole."""
     if not stage.reduced or any(axis.extent is None for axis in stage.axes):
         return None
     if len(stage.stores) != 1 or stage.work < SMALL:
@@ -113,7 +113,7 @@ def _buffer_of_parts(accumulation: Accumulation, cut: _Cut) -> Any:
 
 
 def _parts(stage: Stage, block: SBlock, cut: _Cut, own: Any) -> Any:
-    """Return the nest that reduces each part."""
+    """The nest that reduces each part."""
     part, step = (tirx.Var(name, cut.axis.var.ty) for name in ("part", "step"))
     start = part * cut.length
     if cut.parts * cut.length != cut.axis.extent:
@@ -137,7 +137,7 @@ def _parts(stage: Stage, block: SBlock, cut: _Cut, own: Any) -> Any:
 
 
 def _combined(stage: Stage, block: SBlock, cut: _Cut, own: Any, accumulation: Accumulation) -> Any:
-    """Return the nest that reduces the parts' results."""
+    """The nest that reduces the parts' results."""
     part = tirx.Var("part", cut.axis.var.ty)
     (store,) = stage.stores
     so_far = tirx.BufferLoad(store.buffer, store.indices)

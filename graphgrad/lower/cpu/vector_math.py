@@ -127,7 +127,7 @@ def _vectorized_block(loop: tirx.For) -> Any | None:
 
 
 def _may_be_expanded(body: Any) -> bool:
-    """Return whether what functions are called with may be computed in front of the stores.
+    """Whether what functions are called with may be computed in front of the stores.
 
     What a variable is bound to within an expression is not known there.
     """
@@ -138,7 +138,7 @@ def _may_be_expanded(body: Any) -> bool:
 
 
 def _is_store_or_number(statement: Any) -> bool:
-    """Return whether a statement stores something, or gives a number a name."""
+    """Whether a statement stores something, or gives a number a name."""
     if isinstance(statement, tirx.Bind):
         return str(statement.value.ty).startswith(("float", "int"))
     return isinstance(statement, tirx.BufferStore)
@@ -150,7 +150,7 @@ def _own_loop(old: tirx.For, store: Any) -> tirx.For:
 
 
 def _calls(node: Any) -> list[Any]:
-    """Return the calls in an expression that can be written out."""
+    """The calls in an expression that can be written out."""
     found: list[Any] = []
 
     def visit(call: Any) -> None:
@@ -173,7 +173,7 @@ def _calls_under_condition(node: Any) -> bool:
 
 
 def is_expandable(call: Any) -> bool:
-    """Return whether a call can be written out, where it is in a map and under no condition."""
+    """Whether a call can be written out, where it is in a map and under no condition."""
     return _function(call) is not None
 
 
@@ -211,7 +211,7 @@ class _Values:
         """Variables, and what reads their values."""
 
     def written_out(self, statement: Any) -> list[Any]:
-        """Return the stores that compute what one does; one that names a value keeps it."""
+        """The stores that compute what one does; one that names a value keeps it."""
         self._stores, self._known = [], []
         statement = substitute_values(statement, self._named) if self._named else statement
         if isinstance(statement, tirx.Bind):
@@ -242,7 +242,7 @@ class _Values:
         return tirx.BufferLoad(buffer, [self._index])
 
     def polynomial(self, coefficients: Sequence[Any], x: Any) -> Any:
-        """Return Σ cᵢ xⁱ, by Horner's scheme."""
+        """Σ cᵢ xⁱ, by Horner's scheme."""
         *rest, total = (_float(c) if isinstance(c, float) else c for c in coefficients)
         for coefficient in reversed(rest):
             total = total * x + coefficient
@@ -250,7 +250,7 @@ class _Values:
 
 
 def _exp(keep: _Values, x: Any) -> Any:
-    """Return eˣ = 2ⁿ eʳ, with n the integer next to x / ln 2; 2ⁿ in two factors."""
+    """eˣ = 2ⁿ eʳ, with n the integer next to x / ln 2; 2ⁿ in two factors."""
     above = keep(tirx.Select(x < _float(_LEAST), _float(_LEAST), x))  # NaN stays
     power, n = _fraction_and_exponent(keep, keep(_clamp_above(_MOST, above)))
     half = keep(n >> _int(1))
@@ -258,13 +258,13 @@ def _exp(keep: _Values, x: Any) -> Any:
 
 
 def _moderate_exp(keep: _Values, x: Any) -> Any:
-    """Return eˣ of an x that is known to lie between −87 and 88, or NaN."""
+    """eˣ of an x that is known to lie between −87 and 88, or NaN."""
     power, n = _fraction_and_exponent(keep, x)
     return power * _power_of_two(n)
 
 
 def _fraction_and_exponent(keep: _Values, x: Any) -> tuple[Any, Any]:
-    """Return eʳ and the integer n, with eˣ = 2ⁿ eʳ."""
+    """eʳ and the integer n, with eˣ = 2ⁿ eʳ."""
     shifted = keep(x * _float(_LOG2_E) + _float(_SHIFT))
     whole = keep(shifted - _float(_SHIFT))
     r = keep(x - whole * _float(_LN2_HIGH))
@@ -274,7 +274,7 @@ def _fraction_and_exponent(keep: _Values, x: Any) -> tuple[Any, Any]:
 
 
 def _clamp_above(bound: float, x: Any) -> Any:
-    """Return the lesser of x and a bound; NaN stays."""
+    """The lesser of x and a bound; NaN stays."""
     return tirx.Select(x > _float(bound), _float(bound), x)
 
 
@@ -283,7 +283,7 @@ def _power_of_two(n: Any) -> Any:
 
 
 def _log(keep: _Values, x: Any) -> Any:
-    """Return ln x = n ln 2 + ln m, with √½ ≤ m < √2."""
+    """ln x = n ln 2 + ln m, with √½ ≤ m < √2."""
     is_subnormal = x < _float(_LEAST_NORMAL)
     bits = keep(tirx.reinterpret("int32", tirx.Select(is_subnormal, x * _float(2.0**23), x)))
     n = keep((bits - _int(_ROOT_HALF_BITS)) >> _int(23))
@@ -312,7 +312,7 @@ def _tanh(keep: _Values, x: Any) -> Any:
 
 
 def _erf(keep: _Values, x: Any) -> Any:
-    """Return erf x, in either range by the one polynomial whose coefficients belong there."""
+    """erf x, in either range by the one polynomial whose coefficients belong there."""
     size = keep(tirx.abs(x))
     is_small = size < _float(_SMALL_ERF)
     coefficients = [
@@ -326,7 +326,7 @@ def _erf(keep: _Values, x: Any) -> Any:
 
 
 def _copy_sign(size: Any, x: Any) -> Any:
-    """Return a number that is not negative with the sign of x."""
+    """A number that is not negative with the sign of x."""
     sign = tirx.reinterpret("int32", x) & _int(-(2**31))
     return tirx.reinterpret("float32", tirx.reinterpret("int32", size) | sign)
 

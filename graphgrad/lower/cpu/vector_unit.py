@@ -23,7 +23,7 @@ class VectorUnit:
     registers: int
 
     def lanes(self, dtype: str) -> int:
-        """Return how many elements of `dtype` a register holds, at the width it computes in.
+        """How many elements of `dtype` a register holds, at the width it computes in.
 
         Half-precision floats are widened to 32 bits by the code generator.
         """
@@ -34,7 +34,7 @@ class VectorUnit:
 
 
 def vector_unit(resolved: tvm.target.Target) -> VectorUnit:
-    """Return the vector unit of an llvm target, by the features of its processor."""
+    """The vector unit of an llvm target, by the features of its processor."""
     has = tvm.get_global_func("target.target_has_feature")
     if has("avx512f", resolved):
         return VectorUnit(bytes=64, registers=32)

@@ -37,12 +37,12 @@ def check_architecture(name: str) -> None:
 
 
 def architecture_of(compute_version: str) -> str:
-    """Return the architecture of a compute capability: ``"sm_90"`` for ``"9.0"``."""
+    """The architecture of a compute capability: ``"sm_90"`` for ``"9.0"``."""
     return "sm_" + compute_version.replace(".", "")
 
 
 def runs_on(name: str, compute_version: str, ptx: bool = True) -> bool:
-    """Return whether code for an architecture runs on a device of a compute capability.
+    """Whether code for an architecture runs on a device of a compute capability.
 
     Parameters
     ----------

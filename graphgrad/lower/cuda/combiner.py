@@ -32,7 +32,7 @@ class _UnknownCombinerError(Exception):
 def combiner(
     values: Sequence[Any], targets: Sequence[Any], initial: Sequence[Any]
 ) -> Combine | None:
-    """Return how to put two parts of a reduction together; None if it is not recognized.
+    """How to put two parts of a reduction together; None if it is not recognized.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def combiner(
 
 
 def _term(value: Any, result: Any, start: Any) -> Any:
-    """Return the term that a value takes in."""
+    """The term that a value takes in."""
     if isinstance(value, tirx.Select):
         leaves = [leaf for leaf in _leaves(value) if not _is_load(leaf, result)]
         found = [
@@ -88,7 +88,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _other(value: Any, result: Any) -> Any:
-    """Return the operand that is not the result so far."""
+    """The operand that is not the result so far."""
     if _is_load(value.a, result):
         return value.b
     if _is_load(value.b, result):

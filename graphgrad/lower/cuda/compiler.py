@@ -46,7 +46,7 @@ _INSTALL_HINT = (
 
 
 def executable_sources(executable: Any) -> list[str]:
-    """Return the CUDA source of every device module in an executable."""
+    """The CUDA source of every device module in an executable."""
     found: list[str] = []
 
     def visit(module: Any) -> None:
@@ -60,7 +60,7 @@ def executable_sources(executable: Any) -> list[str]:
 
 
 def arch_of(target: tvm.target.Target) -> str:
-    """Return the architecture of a CUDA target, such as ``"sm_90"``."""
+    """The architecture of a CUDA target, such as ``"sm_90"``."""
     return str(target.attrs["arch"])
 
 
@@ -83,7 +83,7 @@ def compiling_for(target: tvm.target.Target) -> Iterator[None]:
 
 
 def gives_ptx(arch: str) -> bool:
-    """Return whether `machine_code` adds PTX, which newer GPUs translate.
+    """Whether `machine_code` adds PTX, which newer GPUs translate.
 
     nvcc does, unless the architecture ends in a letter (``"sm_90a"``); NVRTC gives one kind of code
     alone.
@@ -93,7 +93,7 @@ def gives_ptx(arch: str) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def machine_code(source: str, arch: str) -> bytes:
-    """Return the machine code of CUDA source, as a driver takes it.
+    """The machine code of CUDA source, as a driver takes it.
 
     Parameters
     ----------
@@ -112,7 +112,7 @@ def machine_code(source: str, arch: str) -> bytes:
 
 
 def find_nvcc() -> str | None:
-    """Return the path of nvcc: on the PATH, in the toolkit named by CUDA_HOME or the usual one."""
+    """The path of nvcc: on the PATH, in the toolkit named by CUDA_HOME or the usual one."""
     homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     folders = [str(Path(home, "bin")) for home in (*homes, "/usr/local/cuda") if home]
     return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(folders))
@@ -164,7 +164,7 @@ def _by_nvrtc(source: str, arch: str) -> bytes:
 
 
 def _load_nvrtc() -> tuple[Any, list[str]]:
-    """Return the bindings of NVRTC, and the folders of the headers that generated code includes."""
+    """The bindings of NVRTC, and the folders of the headers that generated code includes."""
     try:
         from cuda.bindings import nvrtc  # noqa: PLC0415 (optional)
         from cuda.pathfinder import find_nvidia_header_directory  # noqa: PLC0415 (optional)
@@ -203,7 +203,7 @@ def _refused(compiler: str, arch: str, log: str, source: str) -> str:
 
 
 def _name_kernel(line: str, source: str) -> str:
-    """Return a line of a compiler's complaint, with the name of the kernel that it points into."""
+    """A line of a compiler's complaint, with the name of the kernel that it points into."""
     place = re.match(rf"{re.escape(_SOURCE_NAME)}\((\d+)\)", line)
     if place is None:
         return line

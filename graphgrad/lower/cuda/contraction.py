@@ -74,7 +74,7 @@ def cut_long_sums(sch: Schedule, stage: Stage) -> None:
 
 
 def tiles(group: Sequence[Any], shared: Sequence[Any]) -> tuple[list[Any], list[Any]] | None:
-    """Return a contraction's kernel, and its buffers; None if TVM's rule does not take it.
+    """A contraction's kernel, and its buffers; None if TVM's rule does not take it.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ def tiles(group: Sequence[Any], shared: Sequence[Any]) -> tuple[list[Any], list[
 
 
 def _on_one_axis(kernel: Any) -> Any | None:
-    """Return a kernel of TVM's rule with a grid of one axis; None for another statement.
+    """A kernel of TVM's rule with a grid of one axis; None for another statement.
 
     Along the second axis a grid has at most 65535 blocks, too few for many small products; and a
     grid without blocks, which a symbolic extent of 0 makes, is an error of the driver: it gets one,
@@ -122,13 +122,13 @@ def _on_one_axis(kernel: Any) -> Any | None:
 
 
 def _tag(loop: Any) -> str | None:
-    """Return which threads a loop runs over."""
+    """Which threads a loop runs over."""
     threads = loop.thread_binding if isinstance(loop, tirx.For) else None
     return None if threads is None else str(threads.thread_tag)
 
 
 def may_tile(stage: Stage) -> bool:
-    """Return whether a stage is a contraction that TVM's rule computes as it is meant."""
+    """Whether a stage is a contraction that TVM's rule computes as it is meant."""
     pair = operands(stage)
     if pair is None or any(axis.extent == 0 for axis in stage.axes):
         return False
@@ -141,7 +141,7 @@ def may_tile(stage: Stage) -> bool:
 
 
 def _sum_split(stage: Stage) -> tuple[int, int] | None:
-    """Return how many leading reduced axes to cut, as one, and into how many parts."""
+    """How many leading reduced axes to cut, as one, and into how many parts."""
     pair = operands(stage)
     if pair is None or stage.axes[0].reduced or any(not axis.extent for axis in stage.axes):
         return None
@@ -163,7 +163,7 @@ def _sum_split(stage: Stage) -> tuple[int, int] | None:
 
 
 def _kinds(stage: Stage, pair: tuple[Any, Any]) -> tuple[list[Axis], list[Axis], list[Axis]]:
-    """Return the axes of the outputs that both operands are read along, or one of them."""
+    """The axes of the outputs that both operands are read along, or one of them."""
     along = [(axis, [uses(load, axis.var) > 0 for load in pair]) for axis in stage.spatial]
     return (
         [axis for axis, (left, right) in along if left and right],
@@ -173,7 +173,7 @@ def _kinds(stage: Stage, pair: tuple[Any, Any]) -> tuple[list[Axis], list[Axis],
 
 
 def used_buffers(statements: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the buffers that statements use, and those of them that they write."""
+    """The buffers that statements use, and those of them that they write."""
     used: list[Any] = []
     written: list[Any] = []
 

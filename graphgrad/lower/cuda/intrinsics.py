@@ -30,7 +30,7 @@ _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 def widen_half(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a PrimFunc that computes in float32 what it has in half precision.
+    """A PrimFunc that computes in float32 what it has in half precision.
 
     Of float16 those are the mathematical functions: as they stand, some become functions that CUDA
     does not have (``hacos``), some its approximate ones, and the remainder of a division is
@@ -50,7 +50,7 @@ def widen_half(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def write_exact_expressions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a lowered PrimFunc whose constants and extrema mean in CUDA what they mean in TVM.
+    """A lowered PrimFunc whose constants and extrema mean in CUDA what they mean in TVM.
 
     The code generator writes float64 constants with 15 decimals, by which small ones lose their
     digits or become zero, and infinity in bfloat16 as a word that is no number. It writes extrema
@@ -98,7 +98,7 @@ def _widen_selection(node: Any) -> Any:
 
 
 def _wide(value: Any) -> Any:
-    """Return a value in float32; bfloat16 is rounded in stores alone."""
+    """A value in float32; bfloat16 is rounded in stores alone."""
     if isinstance(value, tirx.FloatImm):
         return tirx.FloatImm("float32", value.value)
     rounded = _is_bfloat16(value) and isinstance(value, tirx.Cast)
@@ -130,7 +130,7 @@ def _exact_constant(constant: Any) -> Any:
 
 
 def _extremum(node: Any, wins: Callable[[Any, Any], Any]) -> Any:
-    """Return a maximum or minimum of floats as a selection, which is what it is on a processor."""
+    """A maximum or minimum of floats as a selection, which is what it is on a processor."""
     if not str(node.ty).startswith(("float", "bfloat")):
         return node
     a, b = (tirx.Var(name, node.ty) for name in ("a", "b"))
@@ -138,7 +138,7 @@ def _extremum(node: Any, wins: Callable[[Any, Any], Any]) -> Any:
 
 
 def _share_condition(node: Any) -> Any:
-    """Return a selection of vectors whose lanes share their condition as one of whole vectors."""
+    """A selection of vectors whose lanes share their condition as one of whole vectors."""
     if not isinstance(node.condition, tirx.Broadcast):
         return node
     return tirx.if_then_else(node.condition.value, node.true_value, node.false_value)

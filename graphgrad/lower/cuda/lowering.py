@@ -108,7 +108,7 @@ def refuse_calls_of_the_host(mod: tvm.IRModule) -> None:
 
 
 def _device_functions(mod: tvm.IRModule) -> list[tuple[str, tirx.PrimFunc]]:
-    """Return the device functions of a lowered module, by name."""
+    """The device functions of a lowered module, by name."""
     _, devices = split_host_device_mods(mod)
     return [
         (name.name_hint, func)
@@ -118,7 +118,7 @@ def _device_functions(mod: tvm.IRModule) -> list[tuple[str, tirx.PrimFunc]]:
 
 
 def _host_callee(func: tirx.PrimFunc) -> str:
-    """Return the name of a function of the host that a kernel calls; empty if it calls none."""
+    """The name of a function of the host that a kernel calls; empty if it calls none."""
     found: list[str] = []
 
     def visit(call: Any) -> None:
@@ -146,7 +146,7 @@ def refuse_beyond_limits(mod: tvm.IRModule) -> None:
 
 
 def _beyond_limits(func: tirx.PrimFunc) -> str:
-    """Return which limit a kernel exceeds, in words; empty if none."""
+    """Which limit a kernel exceeds, in words; empty if none."""
     extents: dict[str, int] = {}
     shared = 0
 
@@ -198,7 +198,7 @@ def _host_work(func: tirx.PrimFunc, launched: set[str]) -> str:
 def _map_device_functions(
     mod: tvm.IRModule, change: Callable[[tirx.PrimFunc], tirx.PrimFunc]
 ) -> tvm.IRModule:
-    """Return a module with its functions for GPUs changed."""
+    """A module with its functions for GPUs changed."""
 
     def changed(_: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
         return change(func) if str(func.attrs["target"].kind.name) == "cuda" else func
@@ -207,7 +207,7 @@ def _map_device_functions(
 
 
 def _lowered(mod: tvm.IRModule, lower: tvm.transform.Pass) -> tvm.IRModule:
-    """Return a module lowered by TVM, with buffers cut to what is used of them only where needed.
+    """A module lowered by TVM, with buffers cut to what is used of them only where needed.
 
     Tiles in shared memory need it. Of a buffer between two kernels with a symbolic shape TVM would
     compute the extent from the index of a thread, where there is none.
@@ -239,7 +239,7 @@ def _lowered(mod: tvm.IRModule, lower: tvm.transform.Pass) -> tvm.IRModule:
 
 
 def _holds_tiles(func: tirx.PrimFunc) -> bool:
-    """Return whether a PrimFunc has buffers nearer to the threads than global memory."""
+    """Whether a PrimFunc has buffers nearer to the threads than global memory."""
     found = False
 
     def visit(block: SBlock) -> None:

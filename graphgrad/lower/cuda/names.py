@@ -15,7 +15,7 @@ from tvm import tirx
 
 
 def identifiers(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a PrimFunc whose variables have names that are identifiers of C++."""
+    """A PrimFunc whose variables have names that are identifiers of C++."""
     renamed: dict[Any, Any] = {}
 
     def rename(var: Any) -> Any:
@@ -28,6 +28,6 @@ def identifiers(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def identifier(name: str) -> str:
-    """Return a name with an underscore for each character that C++ does not allow."""
+    """A name with an underscore for each character that C++ does not allow."""
     plain = re.sub(r"\W", "_", name, flags=re.ASCII)
     return f"_{plain}" if plain[:1].isdigit() or not plain else plain

@@ -29,7 +29,7 @@ Launch = Callable[[Any], Any]
 
 
 def bind_parallel_loops(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
-    """Return the PrimFunc with its parallel loops bound to threads.
+    """The PrimFunc with its parallel loops bound to threads.
 
     None if some of its statements has no parallel loops around it.
     """
@@ -45,7 +45,7 @@ def bind_parallel_loops(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimF
 
 
 def launch_each(func: tirx.PrimFunc, launch: Launch) -> tirx.PrimFunc:
-    """Return the PrimFunc with each of its statements launched."""
+    """The PrimFunc with each of its statements launched."""
     root = func.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars:
         root = block("root", root)
@@ -53,12 +53,12 @@ def launch_each(func: tirx.PrimFunc, launch: Launch) -> tirx.PrimFunc:
 
 
 def launch_points(statement: Any) -> Any:
-    """Return a launch in which each point of a statement's independent loops has a thread."""
+    """A launch in which each point of a statement's independent loops has a thread."""
     return one_thread_per_point(*independent_loops(statement))
 
 
 def independent_loops(statement: Any) -> tuple[list[Any], Any]:
-    """Return the outermost loops of a statement whose points do not depend on each other.
+    """The outermost loops of a statement whose points do not depend on each other.
 
     Those are loops marked parallel and the spatial loops of a block, and what stands within them;
     none where the points take turns with memory that would be one for all of them on a GPU.
@@ -78,7 +78,7 @@ def independent_loops(statement: Any) -> tuple[list[Any], Any]:
 
 
 def _spatial_variables(realize: SBlockRealize) -> set[Any]:
-    """Return the loop variables that alone are a spatial iterator of a block."""
+    """The loop variables that alone are a spatial iterator of a block."""
     pairs = zip(realize.block.iter_vars, realize.iter_values, strict=True)
     return {
         value
@@ -88,7 +88,7 @@ def _spatial_variables(realize: SBlockRealize) -> set[Any]:
 
 
 def _allocates_global(statement: Any) -> bool:
-    """Return whether a statement allocates memory that is not a thread's own."""
+    """Whether a statement allocates memory that is not a thread's own."""
     found = False
 
     def visit(node: Any) -> None:
@@ -101,7 +101,7 @@ def _allocates_global(statement: Any) -> bool:
 
 
 def _mentions(loop: Any, var: Any) -> bool:
-    """Return whether the bounds of a loop depend on a variable."""
+    """Whether the bounds of a loop depend on a variable."""
     found = False
 
     def visit(node: Any) -> None:
@@ -114,7 +114,7 @@ def _mentions(loop: Any, var: Any) -> bool:
 
 
 def _launch_in_block(realize: SBlockRealize, launch: Launch) -> SBlockRealize:
-    """Return a block of statements with each of them launched."""
+    """A block of statements with each of them launched."""
     inside = realize.block
     statements = statements_of(inside.body)
     if any(isinstance(statement, _DECLARATIONS) for statement in statements):
@@ -128,7 +128,7 @@ def _launch_in_block(realize: SBlockRealize, launch: Launch) -> SBlockRealize:
 
 
 def _is_plain_block(statement: Any) -> bool:
-    """Return whether a statement is a block that runs once: a kernel written by hand."""
+    """Whether a statement is a block that runs once: a kernel written by hand."""
     return (
         isinstance(statement, SBlockRealize)
         and not statement.block.iter_vars

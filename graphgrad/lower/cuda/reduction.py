@@ -71,7 +71,7 @@ class Target:
     store: Any
 
     def stored(self, result: Any) -> list[Any]:
-        """Return the statements that store a result: one, or none."""
+        """The statements that store a result: one, or none."""
         if self.store is None:
             return []
 
@@ -118,7 +118,7 @@ def reduction_of(
     epilogues: Sequence[Epilogue] = (),
     unread: Sequence[Any] = (),
 ) -> Reduction:
-    """Return the reduction that a stage is, with its loops' variables in place of the block's.
+    """The reduction that a stage is, with its loops' variables in place of the block's.
 
     Of a result that has an epilogue, that is stored instead; of one in `unread`, buffers that
     nobody reads, nothing is.
@@ -156,7 +156,7 @@ def reduction_of(
 
 
 def launches(reduction: Reduction, name: str) -> tuple[list[Any], list[Any]]:
-    """Return the kernels that compute a reduction, in order, and the buffers between them."""
+    """The kernels that compute a reduction, in order, and the buffers between them."""
     parts = _parts(reduction)
     if parts is None:
         return [_one_thread_each(reduction)], []
@@ -166,7 +166,7 @@ def launches(reduction: Reduction, name: str) -> tuple[list[Any], list[Any]]:
 
 
 def _parts(reduction: Reduction) -> int | None:
-    """Return into how many parts to cut the terms of each result; None for one."""
+    """Into how many parts to cut the terms of each result; None for one."""
     extents = [static(loop.extent) for loop in reduction.reduced]
     if reduction.combine is None:
         return None
@@ -189,7 +189,7 @@ def _parts(reduction: Reduction) -> int | None:
 def _split_in_parts(
     reduction: Reduction, parts: int, name: str
 ) -> tuple[Reduction, Reduction, list[Any]]:
-    """Return the reduction of each part, that of the parts, and the buffers of the parts."""
+    """The reduction of each part, that of the parts, and the buffers of the parts."""
     assert reduction.combine is not None
     part = _terms("part", parts)
     results = [loop.extent for loop in reduction.spatial]
@@ -227,7 +227,7 @@ def _split_in_parts(
 def _parts_reduction(
     reduction: Reduction, part: Any, parts: int, targets: list[Target]
 ) -> Reduction:
-    """Return the reduction whose results are the parts.
+    """The reduction whose results are the parts.
 
     Terms are dealt out in turn, so that neighboring threads read neighbors; those of tuples in
     runs, which keeps their order: the index of the first maximum depends on it.
@@ -254,7 +254,7 @@ def _parts_reduction(
 
 
 def _one_thread_each(reduction: Reduction) -> Any:
-    """Return a kernel in which one thread computes one result, or one tuple of them."""
+    """A kernel in which one thread computes one result, or one tuple of them."""
     held = [
         tirx.decl_buffer((1,), target.result.dtype, "held", scope="local")
         for target in reduction.targets
@@ -287,7 +287,7 @@ def _one_thread_each(reduction: Reduction) -> Any:
 
 
 def _along_terms(stage: Stage) -> bool:
-    """Return whether terms that follow each other are neighbors in memory, and results are not."""
+    """Whether terms that follow each other are neighbors in memory, and results are not."""
     if not stage.spatial:
         return True
     result, term = stage.spatial[-1].var, stage.reduced[-1].var
@@ -295,7 +295,7 @@ def _along_terms(stage: Stage) -> bool:
 
 
 def _read_accumulators(value: Any, targets: Sequence[Any], accumulators: Values) -> Any:
-    """Return an expression that reads its results so far from accumulators."""
+    """An expression that reads its results so far from accumulators."""
 
     def read(load: Any) -> Any:
         for target, accumulator in zip(targets, accumulators, strict=True):
@@ -307,7 +307,7 @@ def _read_accumulators(value: Any, targets: Sequence[Any], accumulators: Values)
 
 
 def _target(store: Any, at: dict[Any, Any], epilogue: Epilogue | None) -> Target:
-    """Return where a result goes, with loops' variables in place of the blocks'."""
+    """Where a result goes, with loops' variables in place of the blocks'."""
     result = store.buffer
     if epilogue is None:
         indices = [substitute_values(index, at) for index in store.indices]

@@ -88,7 +88,7 @@ def schedule_threads(
 
 
 def _is_for_host(func: tirx.PrimFunc) -> bool:
-    """Return whether a PrimFunc says itself that it is compiled for the host."""
+    """Whether a PrimFunc says itself that it is compiled for the host."""
     own = (func.attrs or {}).get("target")
     return own is not None and str(own.kind.name) == "llvm"
 
@@ -96,7 +96,7 @@ def _is_for_host(func: tirx.PrimFunc) -> bool:
 def schedule_function(
     name: str, func: tirx.PrimFunc, target: tvm.target.Target, rules: Sequence[Rule] = RULES
 ) -> tuple[tirx.PrimFunc | None, Kernel]:
-    """Return a PrimFunc scheduled by the first rule that fits, None if none does, and how."""
+    """A PrimFunc scheduled by the first rule that fits, None if none does, and how."""
     refused: list[tuple[str, str]] = []
     for rule in rules:
         result, why = _try_rule(rule, func, target)

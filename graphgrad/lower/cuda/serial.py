@@ -9,5 +9,5 @@ from .parallel import launch_each, launch_points
 
 
 def launch_statements(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc:
-    """Return the PrimFunc with each statement launched: in one thread if nothing is parallel."""
+    """The PrimFunc with each statement launched: in one thread if nothing is parallel."""
     return launch_each(func, launch_points)

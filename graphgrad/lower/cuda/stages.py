@@ -41,7 +41,7 @@ Launches = tuple[list[Any], list[Any]]
 
 
 def tile_contractions(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
-    """Return the PrimFunc with its contractions in tiles; None if none of its stages is tiled."""
+    """The PrimFunc with its contractions in tiles; None if none of its stages is tiled."""
     found = stages(func)
     if found is None or not any(stage.reduced for stage in found):
         return None
@@ -56,7 +56,7 @@ def tile_contractions(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFun
 
 
 def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
-    """Return the PrimFunc with every stage bound to threads; None if it is not made of stages."""
+    """The PrimFunc with every stage bound to threads; None if it is not made of stages."""
     if stages(func) is None:
         return None
     sch = Schedule(func)
@@ -93,7 +93,7 @@ class _Kernel:
                 return
 
     def launched(self) -> tirx.PrimFunc:
-        """Return the function with every stage launched."""
+        """The function with every stage launched."""
         kernels: list[Any] = []
         buffers: list[Any] = []
         for position, (stage, nest) in enumerate(zip(self.stages, self.nests, strict=True)):
@@ -121,7 +121,7 @@ class _Kernel:
         return launches(reduction, stage.name)
 
     def _unread(self, stage: Stage) -> list[Any]:
-        """Return the buffers of the kernel's own that a stage writes for nobody.
+        """The buffers of the kernel's own that a stage writes for nobody.
 
         Memory between launches is allocated outside of them; what one alone uses cannot be.
         """
@@ -131,7 +131,7 @@ class _Kernel:
         return [buffer for buffer in own if not is_among(buffer, read)]
 
     def _producers(self, position: int) -> list[int]:
-        """Return the maps that only the stage at a position reads."""
+        """The maps that only the stage at a position reads."""
         return [
             i
             for i, stage in enumerate(self.stages[:position])
@@ -139,7 +139,7 @@ class _Kernel:
         ]
 
     def _consumers(self, position: int) -> list[int]:
-        """Return the map that alone reads the stage at a position, if there is one."""
+        """The map that alone reads the stage at a position, if there is one."""
         readers = self._readers(position)
         if len(readers) != 1 or readers[0] in self.replaced:
             return []
@@ -148,7 +148,7 @@ class _Kernel:
         return readers if not reader.reduced and _takes_each_once(reader, written) else []
 
     def _readers(self, position: int) -> list[int]:
-        """Return the stages that read what a stage leaves for others; none if it is a result."""
+        """The stages that read what a stage leaves for others; none if it is a result."""
         written = self.stages[position].stores[0].buffer
         if not is_among(written, self.block.alloc_buffers):
             return []
@@ -159,14 +159,14 @@ class _Kernel:
         ]
 
     def _shared(self, group: list[int]) -> list[Any]:
-        """Return the buffers that stages outside of a group use, or the caller."""
+        """The buffers that stages outside of a group use, or the caller."""
         outside = [stage for i, stage in enumerate(self.stages) if i not in group]
         used = [buffer_of(a) for stage in outside for a in (*stage.loads, *stage.stores)]
         return [*self.func.params, *used]
 
 
 def _takes_each_once(reader: Stage, buffer: Any) -> bool:
-    """Return whether each element of a map takes one of a buffer, at the indices of its own.
+    """Whether each element of a map takes one of a buffer, at the indices of its own.
 
     TVM inlines other maps too. Of one that chooses between buffers, because it interleaves or
     concatenates them, it keeps only the elements that take the buffer in question.
@@ -183,7 +183,7 @@ def _takes_each_once(reader: Stage, buffer: Any) -> bool:
 
 
 def _index_of(load: Any, axis: Axis) -> int | None:
-    """Return which index of a load is an axis, if one is."""
+    """Which index of a load is an axis, if one is."""
     found = [i for i, index in enumerate(load.indices) if index.same_as(axis.var)]
     return found[0] if len(found) == 1 else None
 

@@ -16,7 +16,7 @@ THREADS = 256
 
 
 def one_thread_per_point(loops: Sequence[Any], body: Any) -> Any:
-    """Return loops around a statement as a kernel in which each point has a thread of its own.
+    """Loops around a statement as a kernel in which each point has a thread of its own.
 
     Parameters
     ----------
@@ -54,5 +54,5 @@ def at_point(loops: Sequence[Any], number: Any) -> dict[Any, Any]:
 
 
 def divisor(extent: Any) -> Any:
-    """Return an extent to divide by: the idle thread of an empty kernel must not divide by zero."""
+    """An extent to divide by: the idle thread of an empty kernel must not divide by zero."""
     return index(extent) if static(extent) else tirx.max(index(extent), index(1))

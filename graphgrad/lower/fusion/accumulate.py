@@ -104,7 +104,7 @@ class _EarlyAccumulation:
         return right if left in self._accumulators and left.ty == binding.var.ty else None
 
     def _sum(self, gradient: Any, total: Any) -> list[Any]:
-        """Return the bindings of a gradient and of its sum with an accumulator."""
+        """The bindings of a gradient and of its sum with an accumulator."""
         call = gradient.value
         if not calls_op(call, _SCATTER_ADD) or self._uses[gradient.var] != 1:
             return [gradient, total]
@@ -157,7 +157,7 @@ class _AccumulationFusion:
         return bindings
 
     def _fuse_sum(self, bindings: list[Any], at: dict[Any, int], total: Any) -> list[Any]:
-        """Return the bindings with a sum in the kernel of its gradient, if that is possible."""
+        """The bindings with a sum in the kernel of its gradient, if that is possible."""
         arguments = list(total.value.args[1].fields)
         if not any(argument in self._accumulators for argument in arguments):
             return bindings
@@ -192,7 +192,7 @@ class _AccumulationFusion:
     def _producer(
         self, bindings: list[Any], at: dict[Any, int], defined: Any
     ) -> tuple[Any | None, int | None]:
-        """Return the call of a kernel that computes a value, and which of its results it is."""
+        """The call of a kernel that computes a value, and which of its results it is."""
         if not isinstance(defined.value, relax.TupleGetItem):
             return (defined, None) if is_kernel_call(defined.value) else (None, None)
         whole, output = defined.value.tuple_value, int(defined.value.index)
@@ -207,7 +207,7 @@ class _AccumulationFusion:
         return (producer, output) if is_kernel_call(producer.value) else (None, None)
 
     def _call(self, producer: Any, output: int | None, consumer: Any, position: int) -> Any | None:
-        """Return the call of one kernel in place of two; None if it would not be better."""
+        """The call of one kernel in place of two; None if it would not be better."""
         merged = fuse_epilogue(self._part(producer), output or 0, self._part(consumer), position)
         if merged is None:
             return None
@@ -227,7 +227,7 @@ class _AccumulationFusion:
 
 
 def _has_movable_sums(func: Any) -> bool:
-    """Return whether a function may overwrite parameters, and nothing else in it writes to them."""
+    """Whether a function may overwrite parameters, and nothing else in it writes to them."""
     return (
         isinstance(func, relax.Function)
         and func.attrs
@@ -237,7 +237,7 @@ def _has_movable_sums(func: Any) -> bool:
 
 
 def _donated_params(func: relax.Function) -> set[Any]:
-    """Return the parameters that a function may overwrite, if its attribute makes sense."""
+    """The parameters that a function may overwrite, if its attribute makes sense."""
     try:
         return {func.params[int(parameter)] for parameter, _ in func.attrs[DONATED]}
     except (IndexError, TypeError, ValueError):
@@ -245,12 +245,12 @@ def _donated_params(func: relax.Function) -> set[Any]:
 
 
 def _positions(bindings: Sequence[Any]) -> dict[Any, int]:
-    """Return where each variable is bound."""
+    """Where each variable is bound."""
     return {binding.var: position for position, binding in enumerate(bindings)}
 
 
 def _replace_all_bindings(func: relax.Function, changed: list[list[Any]]) -> relax.Function:
-    """Return a function whose blocks have other bindings."""
+    """A function whose blocks have other bindings."""
     pairs = zip(func.body.blocks, changed, strict=True)
     blocks = [replace_bindings(block, bindings) for block, bindings in pairs]
     return replace_body(func, relax.SeqExpr(blocks, func.body.body, func.body.span))

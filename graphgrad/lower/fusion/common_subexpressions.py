@@ -70,7 +70,7 @@ def _shared(bindings: list[Any], views: Container[Any]) -> list[Any]:
 
 
 def _escaping(bindings: list[Any], views: Container[Any]) -> set[Any]:
-    """Return the variables in whose memory may be a value that is used behind the block."""
+    """The variables in whose memory may be a value that is used behind the block."""
     leaving: set[Any] = set()
     for binding in reversed(bindings):
         if not isinstance(binding.var, relax.DataflowVar):
@@ -101,7 +101,7 @@ def _is_small(call: Any) -> bool:
 
 
 def _argument(expr: Any) -> Any | None:
-    """Return an argument in a form that can be compared; None if there is none."""
+    """An argument in a form that can be compared; None if there is none."""
     if isinstance(expr, tvm.ir.GenericConst):
         array = expr.value.numpy()
         return (str(array.dtype), array.tobytes()) if array.ndim == 0 else None

@@ -26,7 +26,7 @@ class Part:
 
 
 def fuse_epilogue(producer: Part, output: int, consumer: Part, position: int) -> Part | None:
-    """Return the kernel that computes a reduction and, from each of its results, a map.
+    """The kernel that computes a reduction and, from each of its results, a map.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def fuse_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
 
 
 def _bind_extents(kernel: tirx.PrimFunc, taken: Any, made: Any) -> tirx.PrimFunc:
-    """Return a kernel in which a parameter's symbolic extents are those of another buffer.
+    """A kernel in which a parameter's symbolic extents are those of another buffer.
 
     A buffer that is handed over tells nobody what its extents are; other parameters must.
     """
@@ -85,7 +85,7 @@ def _bind_extents(kernel: tirx.PrimFunc, taken: Any, made: Any) -> tirx.PrimFunc
 
 
 def _one_map(kernel: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """Return a kernel of maps as one map; None if it is something else."""
+    """A kernel of maps as one map; None if it is something else."""
     found = stages(kernel)
     if found is None or any(stage.reduced for stage in found):
         return None
@@ -96,7 +96,7 @@ def _one_map(kernel: tirx.PrimFunc) -> tirx.PrimFunc | None:
 
 
 def _hands_over(kernel: tirx.PrimFunc, buffer: Any) -> bool:
-    """Return whether a buffer is between a reduction and its epilogue, or between two maps."""
+    """Whether a buffer is between a reduction and its epilogue, or between two maps."""
     found = stages(kernel) or []
     internal = list(kernel.body.block.alloc_buffers)
     (stage,) = [s for s in found if any(store.buffer.same_as(buffer) for store in s.stores)]

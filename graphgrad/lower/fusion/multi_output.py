@@ -70,7 +70,7 @@ class _SiblingFusion:
         self._reductions: dict[Any, tuple[tirx.PrimFunc, Stage] | None] = {}
 
     def joined(self, bindings: list[Any]) -> list[Any]:
-        """Return the bindings of a block with sibling reductions computed by one call."""
+        """The bindings of a block with sibling reductions computed by one call."""
         at = {binding.var: i for i, binding in enumerate(bindings)}
         first_use: dict[Any, int] = {}
         for i, binding in enumerate(bindings):
@@ -110,7 +110,7 @@ class _SiblingFusion:
         return large if large and self._reduction(value.args[0]) is not None else []
 
     def _reduction(self, variable: Any) -> tuple[tirx.PrimFunc, Stage] | None:
-        """Return a kernel with its maps inlined, and its one reduction, which ends it."""
+        """A kernel with its maps inlined, and its one reduction, which ends it."""
         if variable not in self._reductions:
             self._reductions[variable] = self._as_reduction(self._mod[variable])
         return self._reductions[variable]
@@ -129,7 +129,7 @@ class _SiblingFusion:
     def _place(
         bindings: list[Any], at: dict[Any, int], first_use: dict[Any, int], first: int, second: int
     ) -> int | None:
-        """Return which of two calls may be moved to the other: none if one needs the other."""
+        """Which of two calls may be moved to the other: none if one needs the other."""
         if first_use.get(bindings[first].var, len(bindings)) > second:
             return second
         if all(at.get(var, -1) < first for var in variables_of(bindings[second].value)):
@@ -137,7 +137,7 @@ class _SiblingFusion:
         return None
 
     def _pair(self, one: Any, other: Any) -> list[Any] | None:
-        """Return bindings of one call in place of two; None if they do not fit together."""
+        """Bindings of one call in place of two; None if they do not fit together."""
         kernel, arguments = self._together(one.value, other.value)
         if kernel is None:
             return None
@@ -153,7 +153,7 @@ class _SiblingFusion:
         return [relax.VarBinding(both, call, one.span), *parts]
 
     def _together(self, one: Any, other: Any) -> tuple[tirx.PrimFunc | None, list[Any]]:
-        """Return the kernel of two calls, and its arguments; None if they are no siblings."""
+        """The kernel of two calls, and its arguments; None if they are no siblings."""
         found, theirs = self._reduction(one.args[0]), self._reduction(other.args[0])
         assert found is not None and theirs is not None
         whole = side_by_side(
@@ -163,7 +163,7 @@ class _SiblingFusion:
         return (whole.kernel if are_siblings(*reductions) else None), whole.arguments
 
     def _named(self, kernel: tirx.PrimFunc, *parts: Any) -> Any:
-        """Return the variable of a kernel, which is kept for calls of an equal one."""
+        """The variable of a kernel, which is kept for calls of an equal one."""
         for variable, known in self.made:
             if tvm_ffi.structural_equal(known, kernel):
                 return variable

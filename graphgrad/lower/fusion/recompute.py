@@ -103,7 +103,7 @@ class _Kernel:
         )
 
     def may_compute(self, position: int, elements: int, with_functions: bool) -> bool:
-        """Return whether an argument of so many elements may be computed where it is read.
+        """Whether an argument of so many elements may be computed where it is read.
 
         One that calls functions has to get the same bits from all readers: some may compare it with
         what others have made of it. So each must write the functions out, in a map.
@@ -139,7 +139,7 @@ def _is_cheap(stage: Stage) -> bool:
 
 
 def _functions(stage: Stage) -> list[Any]:
-    """Return the calls of functions that are arithmetic in vectors, in some dtype."""
+    """The calls of functions that are arithmetic in vectors, in some dtype."""
     found: list[Any] = []
 
     def visit(call: Any) -> None:
@@ -172,7 +172,7 @@ class _Block:
                 self._operations[binding.var] = self._operations_of(binding)
 
     def repeated(self) -> list[Any]:
-        """Return the bindings with copies, each in front of its reader."""
+        """The bindings with copies, each in front of its reader."""
         for var in reversed(self._order):
             self._recompute(var)
         result: list[Any] = []
@@ -211,7 +211,7 @@ class _Block:
         self._bindings[reader] = relax.VarBinding(reader, changed, binding.span)
 
     def _may_be_recomputed(self, binding: Any) -> bool:
-        """Return whether copies of a map may be made, for the readers that it has or for more."""
+        """Whether copies of a map may be made, for the readers that it has or for more."""
         return (
             isinstance(binding.var, relax.DataflowVar)
             and self._pays(binding, self._readers.get(binding.var, []))
@@ -219,13 +219,13 @@ class _Block:
         )
 
     def _operations_of(self, binding: Any) -> int:
-        """Return the operations of a copy, and of the copies that it asks for in its turn."""
+        """The operations of a copy, and of the copies that it asks for in its turn."""
         own = self._kernels[binding.value.args[0]].operations
         sources = dict.fromkeys(variables_of(binding.value))
         return max(own, 1) + sum(self._operations.get(source, 0) for source in sources)
 
     def _pays(self, binding: Any, readers: list[Any]) -> bool:
-        """Return whether copies of a map move fewer bytes than the map, written and read."""
+        """Whether copies of a map move fewer bytes than the map, written and read."""
         size = bytes_of(binding.var.ty)
         if size is None or not self._is_cheap_map(binding):
             return False
@@ -249,7 +249,7 @@ class _Block:
         )
 
     def _may_compute(self, reader: Any, var: Any) -> bool:
-        """Return whether stock fusion will put a map into the kernel of a reader."""
+        """Whether stock fusion will put a map into the kernel of a reader."""
         if not isinstance(reader, relax.VarBinding) or not is_kernel_call(reader.value):
             return False
         kernel = self._kernels[reader.value.args[0]]
@@ -261,7 +261,7 @@ class _Block:
         )
 
     def _completes(self, binding: Any) -> bool:
-        """Return whether a map is computed where a contraction stores its results.
+        """Whether a map is computed where a contraction stores its results.
 
         It costs nothing there, and what the contraction computes is not stored.
         """

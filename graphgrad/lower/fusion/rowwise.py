@@ -119,7 +119,7 @@ class _Rows:
         return cls(found, blocks, rows_reduced(found, blocks, unit))
 
     def goes_by(self, extents: tuple[int, ...], unit: VectorUnit) -> bool:
-        """Return whether all of its stages that take time could go by rows of these extents."""
+        """Whether all of its stages that take time could go by rows of these extents."""
         return all(
             stage.work <= _MAX_SIDE_STAGE_ELEMENTS or is_by_rows(stage, self.blocks, extents, unit)
             for stage in self.stages
@@ -127,7 +127,7 @@ class _Rows:
 
 
 def _is_large_view(kernel: tirx.PrimFunc, found: Sequence[Stage]) -> bool:
-    """Return whether a kernel gives a tensor another shape: alone, it is no work at all."""
+    """Whether a kernel gives a tensor another shape: alone, it is no work at all."""
     large = any(stage.work > _MAX_SIDE_STAGE_ELEMENTS for stage in found)
     return large and bool(relax.analysis.has_reshape_pattern(kernel))
 
@@ -156,7 +156,7 @@ class _Kernels:
         self.replaced: list[Any] = []
 
     def joint(self, one: _Call, other: _Call, needed: Callable[[Any], bool]) -> _Call | None:
-        """Return one call in the place of two; None if they are no chain of rows.
+        """One call in the place of two; None if they are no chain of rows.
 
         Parameters
         ----------
@@ -183,7 +183,7 @@ class _Kernels:
         return _Call(name, whole.arguments, results, other.span)
 
     def bindings(self, call: _Call) -> list[Any]:
-        """Return the bindings of a call that was made of several."""
+        """The bindings of a call that was made of several."""
         types = [result.ty for result in call.results]
         value = relax.call_tir(
             call.kernel, relax.Tuple(call.arguments), types if len(types) > 1 else types[0]
@@ -211,14 +211,14 @@ class _Kernels:
         return self._known[variable]
 
     def _may_share_rows(self, one: _Rows, other: _Rows) -> bool:
-        """Return whether all stages of two kernels could go by rows that one of them reduces."""
+        """Whether all stages of two kernels could go by rows that one of them reduces."""
         return any(
             one.goes_by(extents, self._unit) and other.goes_by(extents, self._unit)
             for extents in dict.fromkeys([*one.reduced, *other.reduced])
         )
 
     def _inline_all_maps(self, variable: Any) -> tirx.PrimFunc | None:
-        """Return a kernel with its maps inlined; None if TVM refuses that."""
+        """A kernel with its maps inlined; None if TVM refuses that."""
         if variable not in self._inlined:
             kernel = self._kernel(variable)
             try:
@@ -231,7 +231,7 @@ class _Kernels:
         return self._inlined[variable]
 
     def _is_chain(self, kernel: tirx.PrimFunc) -> bool:
-        """Return whether all stages of a kernel that take time are one chain."""
+        """Whether all stages of a kernel that take time are one chain."""
         kernel, _ = split_axes(vectorize_groups(kernel))
         found = stages(kernel) or []
         internal = list(kernel.body.block.alloc_buffers)
@@ -241,7 +241,7 @@ class _Kernels:
         )
 
     def _named(self, kernel: tirx.PrimFunc, *parts: Any) -> Any:
-        """Return the variable of a kernel, which is kept for calls of an equal one."""
+        """The variable of a kernel, which is kept for calls of an equal one."""
         for variable, known in self._made:
             if tvm_ffi.structural_equal(known, kernel):
                 return variable
@@ -263,7 +263,7 @@ class _Block:
         self._entries = _entries(bindings)
 
     def joined(self) -> list[Any]:
-        """Return the bindings with calls that compute by the same rows as one."""
+        """The bindings with calls that compute by the same rows as one."""
         position = 0
         while position < len(self._entries):
             position = (
@@ -290,7 +290,7 @@ class _Block:
         return position + 1
 
     def _place(self, first: int, second: int) -> int | None:
-        """Return which of two entries may be moved to the other: none if one needs the other."""
+        """Which of two entries may be moved to the other: none if one needs the other."""
         between = self._entries[first + 1 : second]
         if not any(self._entries[first].makes & entry.reads for entry in between):
             return second
@@ -299,7 +299,7 @@ class _Block:
         return None
 
     def _is_needed(self, result: Any, reader: _Entry) -> bool:
-        """Return whether a result is read by others than one entry, or outside the block."""
+        """Whether a result is read by others than one entry, or outside the block."""
         return not isinstance(result, relax.DataflowVar) or any(
             result in entry.reads for entry in self._entries if entry is not reader
         )
@@ -330,7 +330,7 @@ class _Entry:
 
 
 def _may_pay(one: _Entry, other: _Entry) -> bool:
-    """Return whether joining may pay: one call hands over to the other, or both read much."""
+    """Whether joining may pay: one call hands over to the other, or both read much."""
     shared = one.reads & other.reads
     return bool(one.makes & other.reads) or any(
         (bytes_of(v.ty) or 0) >= _MIN_SHARED_BYTES for v in shared
@@ -338,7 +338,7 @@ def _may_pay(one: _Entry, other: _Entry) -> bool:
 
 
 def _entries(bindings: Sequence[Any]) -> list[_Entry]:
-    """Return the bindings of a block as entries; items of tuples go with what makes the tuples."""
+    """The bindings of a block as entries; items of tuples go with what makes the tuples."""
     items: dict[Any, list[Any]] = {}
     uses: dict[Any, int] = {}
     for binding in bindings:
@@ -363,7 +363,7 @@ def _entries(bindings: Sequence[Any]) -> list[_Entry]:
 
 
 def _call(binding: Any, items: Sequence[Any], uses: int) -> _Call | None:
-    """Return the call that a binding is, with its results; None if it is not a kernel's."""
+    """The call that a binding is, with its results; None if it is not a kernel's."""
     if not isinstance(binding, relax.VarBinding) or not is_kernel_call(binding.value):
         return None
     value = binding.value

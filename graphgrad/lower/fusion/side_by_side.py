@@ -16,7 +16,7 @@ from .merge import Part
 def side_by_side(
     one: Part, other: Part, results: Sequence[Any] = (), kept: Sequence[bool] | None = None
 ) -> Part:
-    """Return the kernel of two kernels that are made of stages, and what it is called with.
+    """The kernel of two kernels that are made of stages, and what it is called with.
 
     Parameters
     ----------

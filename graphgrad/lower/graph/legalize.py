@@ -36,7 +36,7 @@ def legalize_ops(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _called_ops(mod: tvm.IRModule) -> list[tvm.ir.Op]:
-    """Return the ops that a module's functions call, each once."""
+    """The ops that a module's functions call, each once."""
     found: dict[str, tvm.ir.Op] = {}
 
     def visit(call: Any) -> None:
@@ -68,7 +68,7 @@ class _LoweredCall:
     positions: list[int]
 
     def again(self, arguments: Sequence[Any]) -> Any:
-        """Return the call of the kernel for other arguments of the op."""
+        """The call of the kernel for other arguments of the op."""
         handed = relax.Tuple([arguments[position] for position in self.positions])
         call = self.call
         return relax.Call(call.op, [call.args[0], handed], call.attrs, call.ty_args)
@@ -81,7 +81,7 @@ class _Known:
         self._lowered: dict[tuple[Any, ...], list[_LoweredCall]] = {}
 
     def remembering(self, lowering: Legalization | None) -> Legalization:
-        """Return a lowering that makes one kernel for all calls that differ in tensors alone."""
+        """A lowering that makes one kernel for all calls that differ in tensors alone."""
         assert lowering is not None
 
         def lower(builder: Any, call: Any) -> Any:
@@ -104,7 +104,7 @@ class _Known:
 
 
 def _description(call: Any, arguments: list[Any]) -> Any | None:
-    """Return attributes and types of a call; None if its lowering may read values of arguments."""
+    """Attributes and types of a call; None if its lowering may read values of arguments."""
     parts = [call.attrs, call.ty]
     for argument in arguments:
         if _is_tensor(argument):
@@ -121,7 +121,7 @@ def _is_tensor(argument: Any) -> bool:
 
 
 def _repetitions(arguments: list[Any]) -> tuple[int, ...]:
-    """Return for each argument the first that is the same object."""
+    """For each argument the first that is the same object."""
     return tuple(
         next(i for i, other in enumerate(arguments) if other.same_as(argument))
         for argument in arguments
@@ -129,7 +129,7 @@ def _repetitions(arguments: list[Any]) -> tuple[int, ...]:
 
 
 def _argument_positions(result: Any, arguments: list[Any]) -> list[int] | None:
-    """Return which of an op's arguments its kernel is handed.
+    """Which of an op's arguments its kernel is handed.
 
     None if the op was not lowered to the call of a kernel, or to more than that: a kernel is handed
     then what the op was not.

@@ -28,7 +28,7 @@ _COMPARISONS = (prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE)
 
 
 def lengthen_indices(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel of the same signature whose extents, loops and indices have 64 bits.
+    """A kernel of the same signature whose extents, loops and indices have 64 bits.
 
     What else is computed from its loops is computed in 32 bits as before.
 
@@ -46,7 +46,7 @@ def lengthen_indices(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _sizes(tensor: Any) -> list[Any]:
-    """Return the extents, strides and offset of a tensor; none of a scalar."""
+    """The extents, strides and offset of a tensor; none of a scalar."""
     ty = tensor.ty
     return [*ty.shape, *ty.strides, ty.elem_offset] if isinstance(ty, tirx.BufferType) else []
 
@@ -132,7 +132,7 @@ class _Rewriting:
         return SBlockRealize(self._all(node.iter_values), node.predicate, node.block)
 
     def _comparison(self, node: Any) -> Any:
-        """Return a comparison of what the loops count, in the form that TVM analyzes."""
+        """A comparison of what the loops count, in the form that TVM analyzes."""
         if not _is_int32(node.a) or not self._counts(node):
             return node
         return type(node)(self._index(node.a), self._index(node.b))
@@ -148,7 +148,7 @@ class _Rewriting:
         return [self._index(index) for index in indices]
 
     def _index(self, node: Any) -> Any:
-        """Return an expression of 32 bits in 64, without casts of loop variables."""
+        """An expression of 32 bits in 64, without casts of loop variables."""
         if not _is_int32(node):
             return node
         if isinstance(node, prim.IntImm):

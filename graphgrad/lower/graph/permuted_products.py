@@ -67,7 +67,7 @@ class _Permutations:
         self._readers = _readers(func)
 
     def function(self) -> relax.Function:
-        """Return the function with the permutations inside the products, and without the others."""
+        """The function with the permutations inside the products, and without the others."""
         bindings = (binding for block in self._func.body.blocks for binding in block.bindings)
         if not any(calls_op(binding.value, _PERMUTATION) for binding in bindings):
             return self._func
@@ -108,14 +108,14 @@ class _Permutations:
         )
 
     def _permutation_behind(self, product: Any, bindings: Sequence[Any]) -> Any | None:
-        """Return the binding that permutes a product, if nothing else reads the product."""
+        """The binding that permutes a product, if nothing else reads the product."""
         if self._readers[product.var] != 1 or not isinstance(product.var, relax.DataflowVar):
             return None
         permutations = (b for b in bindings if calls_op(b.value, _PERMUTATION))
         return next((b for b in permutations if b.value.args[0].same_as(product.var)), None)
 
     def _absorb_permutations(self, product: Any, after: Any | None) -> Any:
-        """Return the binding of a product that reads, and writes, in the order of memory."""
+        """The binding of a product that reads, and writes, in the order of memory."""
         (left, left_axes), (right, right_axes) = map(self._strip_permutation, product.value.args)
         if after is None and left_axes == sorted(left_axes) and right_axes == sorted(right_axes):
             return product
@@ -144,7 +144,7 @@ class _Permutations:
 
 
 def _drop_unread(blocks: list[Any], func: relax.Function) -> list[Any]:
-    """Return blocks without the permutations that nothing reads any more."""
+    """Blocks without the permutations that nothing reads any more."""
     read: set[Any] = set(variables_of(func.body.body))
     kept: list[Any] = []
     for block in reversed(blocks):
@@ -159,13 +159,13 @@ def _drop_unread(blocks: list[Any], func: relax.Function) -> list[Any]:
 
 
 def _axes(permutation: Any) -> list[int]:
-    """Return which axis of its argument each axis of a permutation is."""
+    """Which axis of its argument each axis of a permutation is."""
     rank = len(type_shape(permutation.ty))
     axes = permutation.attrs.axes
     return list(range(rank))[::-1] if axes is None else [int(axis) % rank for axis in axes]
 
 
 def _readers(func: relax.Function) -> Counter[Any]:
-    """Return how often each variable is read."""
+    """How often each variable is read."""
     values = [binding.value for block in func.body.blocks for binding in block.bindings]
     return Counter(var for value in [*values, func.body.body] for var in variables_of(value))

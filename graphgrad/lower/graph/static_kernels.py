@@ -40,7 +40,7 @@ def specialize_kernels(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _called_kernels(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
-    """Return the kernels that a module's functions call, each once."""
+    """The kernels that a module's functions call, each once."""
     called: dict[str, tvm.ir.GlobalVar] = {}
 
     def visit(call: Any) -> None:
@@ -54,7 +54,7 @@ def _called_kernels(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
 
 
 def _normalize_kernels(mod: tvm.IRModule, called: list[tvm.ir.GlobalVar]) -> tvm.IRModule:
-    """Return a module whose called kernels have what TVM's own have: blocks and long indices."""
+    """A module whose called kernels have what TVM's own have: blocks and long indices."""
     names = {variable.name_hint for variable in called}
 
     def changed(variable: Any, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -65,7 +65,7 @@ def _normalize_kernels(mod: tvm.IRModule, called: list[tvm.ir.GlobalVar]) -> tvm
 
 
 def _wrap_in_block(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a kernel whose body is a block; bare loops are wrapped, and fused with nothing.
+    """A kernel whose body is a block; bare loops are wrapped, and fused with nothing.
 
     TVM looks into the block of each kernel that is called, and aborts if there is none.
     """
@@ -103,7 +103,7 @@ class _Calls(relax.PyExprMutator):
 
 
 def _evaluate_extents(ty: Any) -> Any:
-    """Return a type with its extents computed: binding T to 4 in T + 1 leaves a sum, 4 + 1."""
+    """A type with its extents computed: binding T to 4 in T + 1 leaves a sum, 4 + 1."""
     simplify = tvm.sym.Analyzer().simplify
 
     def changed(shape: relax.ShapeExpr) -> relax.ShapeExpr:
@@ -127,13 +127,13 @@ def _known_extents(call: Any, kernel: tirx.PrimFunc) -> dict[int, tirx.IntImm]:
 
 
 def _shape(value: Any) -> list[Any]:
-    """Return the extents of a buffer, a tensor or a tensor's type; none for a scalar."""
+    """The extents of a buffer, a tensor or a tensor's type; none for a scalar."""
     shape = getattr(getattr(value, "ty", value), "shape", None)
     return list(getattr(shape, "values", shape) or [])
 
 
 def _bind_extents(kernel: tirx.PrimFunc, known: dict[int, tirx.IntImm]) -> tirx.PrimFunc:
-    """Return a kernel of the same signature in which some extents are numbers."""
+    """A kernel of the same signature in which some extents are numbers."""
     tensors = [param for param in kernel.params if identity(param) not in known]
     inner = tirx.PrimFunc(tensors, kernel.body, kernel.ret_type, kernel.attrs)
     replace = (tvm.ir.Var, lambda var: known.get(identity(var), var))

@@ -73,7 +73,7 @@ def refuse_host_ops(mod: tvm.IRModule) -> None:
 
 
 def _host_ops(func: relax.Function) -> list[str]:
-    """Return the ops of a function that are left to functions of TVM, named as ops."""
+    """The ops of a function that are left to functions of TVM, named as ops."""
     found: list[str] = []
 
     def visit(call: Any) -> None:

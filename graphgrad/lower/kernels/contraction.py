@@ -72,26 +72,26 @@ class Contraction:
         return (*self.spatial, *self.reduced)
 
     def extent(self, axis: Axis) -> Any:
-        """Return the extent of an axis: a number, or an expression if it is symbolic."""
+        """The extent of an axis: a number, or an expression if it is symbolic."""
         return self.extents[axis.var] if axis.extent is None else axis.extent
 
     def depends(self, factor: int, axis: Axis) -> bool:
-        """Return whether a factor depends on an axis."""
+        """Whether a factor depends on an axis."""
         return self._uses[factor][axis.var]
 
     def used_by(self, factor: int, axes: Sequence[Axis]) -> list[Axis]:
-        """Return those of `axes` that one of the factors depends on."""
+        """Those of `axes` that one of the factors depends on."""
         return [axis for axis in axes if self.depends(factor, axis)]
 
     def step(self, factor: int, axis: Axis) -> int | None:
-        """Return how far in memory (elements) a factor's read moves along an axis.
+        """How far in memory (elements) a factor's read moves along an axis.
 
         None if that is not the same everywhere.
         """
         return self._steps[factor][axis.var]
 
     def share_index(self, factor: int, axes: Sequence[Axis]) -> bool:
-        """Return whether some index of a factor's read depends on two of the axes, or more.
+        """Whether some index of a factor's read depends on two of the axes, or more.
 
         Such are the position of a filter and that of the result, whose windows overlap.
         """
@@ -101,7 +101,7 @@ class Contraction:
         )
 
     def can_be_copied(self, factor: int) -> bool:
-        """Return whether a copy of what a factor reads is as large as that, and its size known.
+        """Whether a copy of what a factor reads is as large as that, and its size known.
 
         Where windows overlap, a copy in the order of reading would repeat elements.
         """
@@ -125,13 +125,13 @@ class Contraction:
 
 
 def known(axis: Axis) -> int:
-    """Return the extent of an axis that is not symbolic."""
+    """The extent of an axis that is not symbolic."""
     assert axis.extent is not None
     return axis.extent
 
 
 def contraction_of(stage: Stage, realize: Any) -> Contraction | None:
-    """Return the contraction that a stage computes; None if it computes something else.
+    """The contraction that a stage computes; None if it computes something else.
 
     Parameters
     ----------
@@ -151,7 +151,7 @@ def contraction_of(stage: Stage, realize: Any) -> Contraction | None:
 
 
 def operands(stage: Stage) -> tuple[Any, Any] | None:
-    """Return the two reads whose products the stage sums, or None if it does something else."""
+    """The two reads whose products the stage sums, or None if it does something else."""
     if len(stage.stores) != 1 or not stage.reduced or len(stage.loads) != 2:
         return None
     term = _product(stage.values[0], stage)
@@ -162,7 +162,7 @@ def operands(stage: Stage) -> tuple[Any, Any] | None:
 
 
 def reuses_operands(stage: Stage) -> bool:
-    """Return whether a stage sums products of reads, and uses some of what it reads several times.
+    """Whether a stage sums products of reads, and uses some of what it reads several times.
 
     The sum of products of two tensors element by element does not.
     """
@@ -173,7 +173,7 @@ def reuses_operands(stage: Stage) -> bool:
 
 
 def fixed_iterators(realize: Any) -> dict[Any, Any]:
-    """Return the values of a block's iterators over one element."""
+    """The values of a block's iterators over one element."""
     block = realize.block
     return {axis.var: axis.dom.min for axis in block.iter_vars if static(axis.dom.extent) == 1}
 

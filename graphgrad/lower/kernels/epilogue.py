@@ -41,7 +41,7 @@ class Epilogue:
 
 
 def epilogues_of(stage: Stage, found: Sequence[Stage], internal: Sequence[Any]) -> list[Epilogue]:
-    """Return the epilogues of a reduction: one at most for each of its results.
+    """The epilogues of a reduction: one at most for each of its results.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def _epilogue(
 
 
 def _permutation(stage: Stage, store: Any, reader: Stage, load: Any) -> dict[Any, Axis] | None:
-    """Return which axis of the reader goes along which of the stage; None if some is not a whole.
+    """Which axis of the reader goes along which of the stage; None if some is not a whole.
 
     Axes of one element count for nothing.
     """
@@ -100,7 +100,7 @@ def _permutation(stage: Stage, store: Any, reader: Stage, load: Any) -> dict[Any
 
 
 def _place(index: Any, axes: Sequence[Axis]) -> Axis | int | None:
-    """Return the axis that an index is, or the number; None if it is an expression."""
+    """The axis that an index is, or the number; None if it is an expression."""
     analyzer = tvm.sym.Analyzer()
     zeros = {}
     for axis in axes:

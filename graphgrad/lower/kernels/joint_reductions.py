@@ -62,7 +62,7 @@ def _kernel_of(func: tirx.PrimFunc, statement: Any) -> tirx.PrimFunc:
 
 
 def _earlier_sibling(name: str, order: list[str], current: dict[str, Stage]) -> str | None:
-    """Return the reduction that another can be computed with, before what stands between them."""
+    """The reduction that another can be computed with, before what stands between them."""
     stage = current[name]
     if not may_join(stage):
         return None
@@ -81,7 +81,7 @@ def _earlier_sibling(name: str, order: list[str], current: dict[str, Stage]) -> 
 
 
 def may_join(stage: Stage) -> bool:
-    """Return whether a stage is a reduction that may share its block.
+    """Whether a stage is a reduction that may share its block.
 
     The values of such a block are bound, and TVM takes the bits of bfloat16 for an integer there.
     """
@@ -95,7 +95,7 @@ def may_join(stage: Stage) -> bool:
 
 
 def are_siblings(one: Stage, other: Stage) -> bool:
-    """Return whether two reductions have the same loops, and read a tensor together."""
+    """Whether two reductions have the same loops, and read a tensor together."""
     loops = [[(axis.extent, axis.reduced) for axis in stage.axes] for stage in (one, other)]
     known = all(extent is not None for extent, _ in loops[0])
     shared = any(is_among(buffer_of(load), map(buffer_of, other.loads)) for load in one.loads)
@@ -104,7 +104,7 @@ def are_siblings(one: Stage, other: Stage) -> bool:
 
 
 def _joint(one: Any, other: Any) -> Any:
-    """Return the loops of one reduction around the blocks of two."""
+    """The loops of one reduction around the blocks of two."""
     loops, first = _nest(one)
     _, second = _nest(other)
     pairs = zip(second.block.iter_vars, first.block.iter_vars, strict=True)
@@ -136,7 +136,7 @@ def _nest(statement: Any) -> tuple[list[Any], Any]:
 
 
 def _parts(body: Any) -> list[Any]:
-    """Return a block's statements, each value bound before it is stored."""
+    """A block's statements, each value bound before it is stored."""
     statements = statements_of(body)
     if any(isinstance(statement, tirx.Bind) for statement in statements):
         return statements

@@ -44,7 +44,7 @@ class Border:
 
 
 def terms_of(index: Any, variables: Iterable[Any]) -> Terms | None:
-    """Return an index as an affine function of some variables; None if it is no such."""
+    """An index as an affine function of some variables; None if it is no such."""
     known = list(variables)
     factors = tvm.sym.detect_linear_equation(index, known)
     numbers = [static(factor) for factor in factors]
@@ -106,7 +106,7 @@ def _is_choice(value: Any) -> bool:
 
 
 def _parts(choice: Any) -> tuple[Any, Any, Any]:
-    """Return the condition of a choice, and its two values."""
+    """The condition of a choice, and its two values."""
     if isinstance(choice, tirx.Select):
         return choice.condition, choice.true_value, choice.false_value
     condition, value, other = choice.args
@@ -118,7 +118,7 @@ def _is_zero(value: Any) -> bool:
 
 
 def _ranges(condition: Any, axes: Mapping[Any, Axis]) -> dict[Any, tuple[int, int]] | None:
-    """Return the first and the last index along each axis at which a condition holds.
+    """The first and the last index along each axis at which a condition holds.
 
     None if it is not made of bounds of single axes.
     """

@@ -8,7 +8,7 @@ from ...errors import GraphGradError
 
 
 def checked_axis(call: relax.Call) -> int:
-    """Return the attribute ``axis`` of a call on its first argument, counted from the front.
+    """The attribute ``axis`` of a call on its first argument, counted from the front.
 
     Raises
     ------

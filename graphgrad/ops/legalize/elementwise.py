@@ -41,7 +41,7 @@ def _lower(op: str, element: Element) -> None:
 
 
 def _operands(call: relax.Call) -> list[Any]:
-    """Return the arguments; a scalar constant as a number, as long as one tensor remains."""
+    """The arguments; a scalar constant as a number, as long as one tensor remains."""
     numbers = [_number(argument) for argument in call.args]
     if all(number is not None for number in numbers):
         numbers[0] = None
@@ -73,7 +73,7 @@ def _is_one(extent: Any) -> bool:
 
 
 def _not(condition: Any) -> Any:
-    """Return the negation of a condition.
+    """The negation of a condition.
 
     As ``Not`` it would be simplified into the opposite comparison, which is as false for NaN.
     """
@@ -81,12 +81,12 @@ def _not(condition: Any) -> Any:
 
 
 def _not_equal(a: Any, b: Any) -> Any:
-    """Return whether elements differ: NaN does from everything, where stock code says no."""
+    """Whether elements differ: NaN does from everything, where stock code says no."""
     return _not(a == b)
 
 
 def _floor_mod(a: Any, b: Any) -> Any:
-    """Return a − ⌊a / b⌋ b from the exact remainder; the quotient may be rounded, or be 0 · ∞."""
+    """a − ⌊a / b⌋ b from the exact remainder; the quotient may be rounded, or be 0 · ∞."""
     if not is_float_element(a):
         return tirx.floormod(a, b)
     remainder = tirx.truncmod(a, b)
@@ -96,7 +96,7 @@ def _floor_mod(a: Any, b: Any) -> Any:
 
 
 def _power(a: Any, b: Any) -> Any:
-    """Return aᵇ; stock code knows no integers."""
+    """Aᵇ; stock code knows no integers."""
     if not is_float_element(a):
         wide = _pow(a.astype("float64"), b.astype("float64"))
         return wide.astype(str(a.ty.dtype))
@@ -119,7 +119,7 @@ _ATANH_TERMS = (1.0, 1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11)
 
 
 def _accurate_near_zero(function: Element, terms: Sequence[float]) -> Element:
-    """Return the function by its Taylor series where |x| is small.
+    """The function by its Taylor series where |x| is small.
 
     The stock forms subtract two numbers near 1 there, and lose the digits of the result.
     """

@@ -172,7 +172,7 @@ def reverse_sequence(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
 
 def _fields(builder: relax.BlockBuilder, indices: Any) -> list[Any]:
-    """Return the tensors of an argument that is a tuple of them, or a single one."""
+    """The tensors of an argument that is a tuple of them, or a single one."""
     if isinstance(indices.ty, relax.TensorType):
         return [indices]
     if isinstance(indices, relax.Tuple):
@@ -181,7 +181,7 @@ def _fields(builder: relax.BlockBuilder, indices: Any) -> list[Any]:
 
 
 def _stacked(indices: list[te.Tensor]) -> te.Tensor:
-    """Return index tensors, broadcast, as coordinates along a last axis."""
+    """Index tensors, broadcast, as coordinates along a last axis."""
     shape: list[Any] = []
     for index in indices:
         extents = [int(d) if isinstance(d, tirx.IntImm) else d for d in index.shape]

@@ -48,7 +48,7 @@ def matmul(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 def matrix_product(
     a: te.Tensor, b: te.Tensor, shape: list[Any], dtype: str, order: Sequence[int] | None = None
 ) -> te.Tensor:
-    """Return the product of two stacks of matrices; a vector is a row on the left, else a column.
+    """The product of two stacks of matrices; a vector is a row on the left, else a column.
 
     The shapes of the stacks are broadcast, as NumPy's matmul does.
 
@@ -68,7 +68,7 @@ def matrix_product(
     k = te.reduce_axis((0, a.shape[-1]), name="k")
 
     def within(lead: Sequence[Any], extents: Sequence[Any]) -> list[Any]:
-        """Return indices into a stack: 0 where it is broadcast."""
+        """Indices into a stack: 0 where it is broadcast."""
         own = len(lead) - len(extents)
         pairs = zip(lead[own:], extents, shape[own:stack], strict=True)
         return [0 if _is_one(extent) and not _is_one(full) else i for i, extent, full in pairs]

@@ -113,7 +113,7 @@ def _larger(a: Any, b: Any) -> Any:
 def _window_reader(
     attrs: Any, shape: Sequence[Any], x: te.Tensor, neutral: Any
 ) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
-    """Return a function of an output's indices and a tap: the element, or `neutral` outside.
+    """A function of an output's indices and a tap: the element, or `neutral` outside.
 
     The output's shape is given. Where windows leave the input and channels are neighbors, whole
     vectors of them lie outside, and are not read. Else a padded copy is made first: its readers are

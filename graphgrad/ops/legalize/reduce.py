@@ -24,7 +24,7 @@ from .table import Legalization, legalization
 
 
 def _axes(call: relax.Call) -> list[int]:
-    """Return the reduced axes as non-negative numbers."""
+    """The reduced axes as non-negative numbers."""
     rank, given = call.args[0].ty.ndim, call.attrs.axis
     if given is None:
         return list(range(rank))
@@ -89,7 +89,7 @@ def _lower_position(
 
 
 def _position(x: te.Tensor, axes: Sequence[int], keepdims: bool, reducer: Any) -> te.Tensor:
-    """Return the position that a reducer of positions and values leaves, counted along the axes."""
+    """The position that a reducer of positions and values leaves, counted along the axes."""
     if not axes:
         return topi.full(x.shape, "int64", 0)
 
@@ -159,13 +159,13 @@ def _lower_statistic(op: str, statistic: Statistic) -> None:
 
 
 def _variance(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
-    """Return the population variance, by deviations from the mean."""
+    """The population variance, by deviations from the mean."""
     deviation = topi.subtract(x, mean_expression(x, axes, True))
     return mean_expression(topi.multiply(deviation, deviation), axes, keepdims)
 
 
 def _deviation(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
-    """Return the standard deviation: its derivative where all elements are equal is 0, not NaN."""
+    """The standard deviation: its derivative where all elements are equal is 0, not NaN."""
     variance = _variance(x, axes, keepdims)
 
     def root(*i: Any) -> Any:

@@ -122,5 +122,5 @@ def multinomial(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
 
 def _at(x: te.Tensor, places: te.Tensor, axis: int) -> te.Tensor:
-    """Return the elements at places along an axis."""
+    """The elements at places along an axis."""
     return gather(Indexing("elements", axis, "nan"), x, places, outside_value(str(x.dtype)))

@@ -13,7 +13,7 @@ LEGALIZATIONS: dict[str, Legalization] = {}
 
 
 def lowering_of(op: Any) -> Legalization | None:
-    """Return how an op (tvm.ir.Op) is lowered: by graphgrad, else by TVM; None if it is not."""
+    """How an op (tvm.ir.Op) is lowered: by graphgrad, else by TVM; None if it is not."""
     lowering: Legalization | None = LEGALIZATIONS.get(op.name) or op.get_attr("FLegalize")
     return lowering
 

@@ -105,7 +105,7 @@ class LibraryExecutable(VMExecutable):
         self._make = make
 
     def jit(self, **options: Any) -> tvm.runtime.Module:
-        """Return the module to run, as ``tvm.runtime.Executable.jit`` does."""
+        """The module to run, as ``tvm.runtime.Executable.jit`` does."""
         return self._make().jit(**options) if options else self.mod
 
     def export_library(self, file_name: str | os.PathLike[str], **options: Any) -> Any:
@@ -145,7 +145,7 @@ class KeptExecutable(VMExecutable):
         self._library: bytes | None = None
 
     def jit(self, **options: Any) -> tvm.runtime.Module:
-        """Return the module to run, as ``tvm.runtime.Executable.jit`` does."""
+        """The module to run, as ``tvm.runtime.Executable.jit`` does."""
         if not options and isinstance(self._made, LibraryExecutable):
             return self.mod
         library = None if options else self._kept()
@@ -172,7 +172,7 @@ class KeptExecutable(VMExecutable):
         return None
 
     def _kept(self) -> bytes | None:
-        """Return the library, made and kept the first time; None if it cannot be made."""
+        """The library, made and kept the first time; None if it cannot be made."""
         if self._library is None:
             self._library = _link(self._made)
             if self._library is not None:
@@ -181,13 +181,13 @@ class KeptExecutable(VMExecutable):
 
 
 def _entry(library: bytes, facts: Any) -> bytes:
-    """Return a library and facts as bytes: the length of the facts, the facts, the library."""
+    """A library and facts as bytes: the length of the facts, the facts, the library."""
     described = json.dumps(facts).encode()
     return len(described).to_bytes(_LENGTH_BYTES, "big") + described + library
 
 
 def _unpack_entry(entry: bytes) -> tuple[bytes, tvm.runtime.Module, Any] | None:
-    """Return the library in an entry, loaded, and the facts; None if it does not load here."""
+    """The library in an entry, loaded, and the facts; None if it does not load here."""
     end = _LENGTH_BYTES + int.from_bytes(entry[:_LENGTH_BYTES], "big")
     library = entry[end:]
     loaded = _load(library)
@@ -195,7 +195,7 @@ def _unpack_entry(entry: bytes) -> tuple[bytes, tvm.runtime.Module, Any] | None:
 
 
 def _link(made: VMExecutable) -> bytes | None:
-    """Return the library of an executable; None, said once, if there is nothing to link it with."""
+    """The library of an executable; None, said once, if there is nothing to link it with."""
     if cc.get_cc() is None:
         warn_once(
             "compiled programs are not kept for the next process, because there is no C compiler "
@@ -214,7 +214,7 @@ def _link(made: VMExecutable) -> bytes | None:
 
 
 def _load(library: bytes) -> tvm.runtime.Module | None:
-    """Return a library in this process; None if it does not load here.
+    """A library in this process; None if it does not load here.
 
     It is loaded from a file of its own, which nobody else can replace meanwhile: two modules of one
     file would share variables, and the one that lived longer would use those of the other.

@@ -27,7 +27,7 @@ from .sources import sources_changed, sources_digest, tvm_identity
 def program_key(
     mod: tvm.IRModule, target: tvm.target.Target, options: Mapping[str, Any]
 ) -> str | None:
-    """Return the digest of all that the compilation of a module depends on.
+    """The digest of all that the compilation of a module depends on.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ _STOCK_PRIORITY = 10
 
 
 def changed_lowerings() -> bool:
-    """Return whether an op that was there at first is not lowered as TVM or graphgrad does it."""
+    """Whether an op that was there at first is not lowered as TVM or graphgrad does it."""
     current = {key: function for key, function in _lowerings().items() if key[0] in _first_ops}
     return current.keys() != _at_first.keys() or any(
         not function.same_as(_at_first[key]) or not _is_stock(*key)
@@ -43,14 +43,14 @@ def changed_lowerings() -> bool:
 
 
 def is_lowered_by_tvm_or_graphgrad(op: tvm.ir.Op) -> bool:
-    """Return whether a Relax op has a lowering, and nobody else has registered another one."""
+    """Whether a Relax op has a lowering, and nobody else has registered another one."""
     key = (str(op.name), "FLegalize")
     first = _at_first.get(key)
     return first is not None and first.same_as(op.get_attr("FLegalize")) and _is_stock(*key)
 
 
 def foreign_ops() -> list[str]:
-    """Return the ops that neither TVM nor graphgrad has registered."""
+    """The ops that neither TVM nor graphgrad has registered."""
     return [
         name
         for name in map(str, tvm.ir.Op.list_op_names())
@@ -59,7 +59,7 @@ def foreign_ops() -> list[str]:
 
 
 def _lowerings() -> dict[tuple[str, str], Any]:
-    """Return the functions by which ops are lowered, by op and attribute."""
+    """The functions by which ops are lowered, by op and attribute."""
     return {
         (name, attribute): function
         for name in map(str, tvm.ir.Op.list_op_names())

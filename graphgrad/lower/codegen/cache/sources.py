@@ -25,13 +25,13 @@ _LOADING_SECONDS = 30
 
 
 def sources_changed() -> bool:
-    """Return whether sources of graphgrad may have been written after this process read them."""
+    """Whether sources of graphgrad may have been written after this process read them."""
     return _changed_since_loaded(_sources(_PACKAGE))
 
 
 @cache
 def sources_digest() -> str | None:
-    """Return a digest of the sources of graphgrad; None if there are none, or none to be read."""
+    """A digest of the sources of graphgrad; None if there are none, or none to be read."""
     digest = hashlib.sha256()
     paths = _sources(_PACKAGE)
     for path in paths:
@@ -68,7 +68,7 @@ def tvm_identity() -> list[Any] | None:
 
 @cache
 def _sources(package: Path) -> list[Path]:
-    """Return the modules of a package, without what editors leave beside them."""
+    """The modules of a package, without what editors leave beside them."""
     return sorted(
         path
         for path in package.rglob("*.py")
@@ -77,7 +77,7 @@ def _sources(package: Path) -> list[Path]:
 
 
 def _changed_since_loaded(paths: list[Path]) -> bool:
-    """Return whether files were written, or put in place with their old times, or are gone."""
+    """Whether files were written, or put in place with their old times, or are gone."""
     try:
         facts = [path.stat() for path in paths]
     except OSError:

@@ -55,7 +55,7 @@ class Store:
     most_bytes: int
 
     def read(self, key: str) -> bytes | None:
-        """Return the content of an entry; None if there is none, or it is damaged and dropped."""
+        """The content of an entry; None if there is none, or it is damaged and dropped."""
         if not self._is_safe():
             return None
         path = self._path(key)
@@ -97,7 +97,7 @@ class Store:
         self._make_room()
 
     def sizes(self) -> list[int]:
-        """Return the bytes of each entry."""
+        """The bytes of each entry."""
         return [size for _, size, _ in self._entries()]
 
     def clear(self) -> None:
@@ -109,7 +109,7 @@ class Store:
         return self.folder / f"{key}{_ENDING}"
 
     def _is_safe(self) -> bool:
-        """Return whether nobody else can have written to the folder; say so once if somebody can.
+        """Whether nobody else can have written to the folder; say so once if somebody can.
 
         Where a system has no owners of files, the user's folder is as safe as it can be.
         """
@@ -159,7 +159,7 @@ class Store:
 
 
 def chosen_store() -> Store | None:
-    """Return where compiled programs are kept, as the environment says; None if they are not.
+    """Where compiled programs are kept, as the environment says; None if they are not.
 
     They are not where the user has no home directory either, which is said once.
 
@@ -188,7 +188,7 @@ def warn_once(message: str) -> None:
 
 
 def _folder() -> Path | None:
-    """Return the folder that is named, or the usual one; None if there is no home for that."""
+    """The folder that is named, or the usual one; None if there is no home for that."""
     named = os.environ.get(FOLDER)
     if named:
         try:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def read_inside_border(
     contraction: Contraction, borders: Mapping[Any, Border]
 ) -> Contraction | None:
-    """Return a contraction that reads what is inside borders; None if it reads no such copy.
+    """A contraction that reads what is inside borders; None if it reads no such copy.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def read_inside_border(
 
 
 def reads_both_along(contraction: Contraction, axis: Any) -> bool:
-    """Return whether both factors are read in vectors along an axis, without crossing a border.
+    """Whether both factors are read in vectors along an axis, without crossing a border.
 
     Each element read is then used by no more results than a window has places.
     """
@@ -64,7 +64,7 @@ def reads_both_along(contraction: Contraction, axis: Any) -> bool:
 def unread(
     found: Sequence[Stage], nests: Mapping[str, Any], borders: Mapping[Any, Border]
 ) -> list[str]:
-    """Return the names of the stages that made copies which no nest and no other stage reads.
+    """The names of the stages that made copies which no nest and no other stage reads.
 
     Parameters
     ----------

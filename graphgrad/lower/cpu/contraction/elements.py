@@ -36,7 +36,7 @@ class Place:
     register: Any = None
 
     def keep(self, value: Any) -> Any:
-        """Return the store of a value in the register."""
+        """The store of a value in the register."""
         return tirx.BufferStore(self.register.source, value, self.register.indices)
 
 
@@ -61,7 +61,7 @@ class Registers:
 
 
 def registers_of(plan: Plan, dtype: str) -> Registers:
-    """Return registers for a tile of values of `dtype`."""
+    """Registers for a tile of values of `dtype`."""
     lengths = [length for _, length in plan.rows] or [1]
     first, inner = lengths[0], [*lengths[1:], plan.width]
     slice_bytes = tvm.DataType(dtype).itemsize

@@ -35,7 +35,7 @@ _Element = Callable[[Place], Any]
 
 
 def emit(contraction: Contraction, plan: Plan, result_store: ResultStore) -> Any:
-    """Return the statement that computes a contraction.
+    """The statement that computes a contraction.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class _Emitter:
         self._kind = kind
 
     def nest(self) -> tuple[Any, list[Any]]:
-        """Return the loops over all tasks, and the buffers that they need."""
+        """The loops over all tasks, and the buffers that they need."""
         plan = self._plan
         frame = Frame(self._contraction, plan)
         across = [*plan.parts, *plan.tasks]
@@ -133,7 +133,7 @@ class _Emitter:
         return block("tile", *steps, buffers=buffers)
 
     def _gathered(self) -> tuple[Any, _Element, _Element]:
-        """Return a buffer for a whole tile, and what puts registers there and gets them back.
+        """A buffer for a whole tile, and what puts registers there and gets them back.
 
         Then one statement can store all elements, from which it is seen that each is stored once.
         """
@@ -150,7 +150,7 @@ class _Emitter:
         return tile, put, got
 
     def _terms(self, frame: Frame, term: Any) -> Any:
-        """Return the loops that add all terms to a tile, and fetch what is read next."""
+        """The loops that add all terms to a tile, and fetch what is read next."""
         plan = self._plan
         term = sequence(*prefetch_later_terms(self._contraction, plan, frame), term)
         if plan.fetched is None:
@@ -189,7 +189,7 @@ class _Emitter:
         return term
 
     def _lower_bound(self, frame: Frame, distance: Any) -> Any:
-        """Return the least value of an affine function of the axes over all rows of a tile."""
+        """The least value of an affine function of the axes over all rows of a tile."""
         places = []
         for axis, length in self._plan.rows:
             factor = linear_coefficient(distance, axis.var)
@@ -252,7 +252,7 @@ class _Emitter:
         return self._store_elements(frame, total)
 
     def _stores_vectors(self) -> bool:
-        """Return whether vectors of the result are stored as such."""
+        """Whether vectors of the result are stored as such."""
         plan = self._plan
         whole = not (self._sink.once and plan.is_ragged(plan.vector))
         return whole and self._sink.step(plan.vector) == 1
@@ -291,14 +291,14 @@ class _Emitter:
         return loops([(column, plan.width), *nest], body)
 
     def _indices(self, frame: Frame, rows: Sequence[Any]) -> dict[Any, Any]:
-        """Return the indices, along all axes but that of vectors, of a row's results."""
+        """The indices, along all axes but that of vectors, of a row's results."""
         at = {axis.var: frame.start(axis) for axis in self._contraction.spatial}
         for (axis, _), row in zip(self._plan.rows, rows, strict=True):
             at[axis.var] = at[axis.var] + row
         return at
 
     def _guarded(self, frame: Frame, rows: Sequence[Any], body: Any) -> Any:
-        """Return a statement that is done only for rows that the result has."""
+        """A statement that is done only for rows that the result has."""
         for (axis, _), row in zip(self._plan.rows, rows, strict=True):
             if self._plan.is_ragged(axis):
                 extent = self._contraction.extent(axis)

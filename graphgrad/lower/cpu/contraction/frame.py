@@ -40,17 +40,17 @@ class Frame:
         }
 
     def renewed(self, loops: Iterable[Loop]) -> Frame:
-        """Return a frame with new variables for some loops, and these for the others."""
+        """A frame with new variables for some loops, and these for the others."""
         new = list(loops)
         kept = {one: var for one, var in self._variables.items() if one not in new}
         return Frame(self.contraction, self.plan, kept)
 
     def number(self, value: int) -> Any:
-        """Return a constant of the dtype of indices."""
+        """A constant of the dtype of indices."""
         return tirx.const(value, self.dtype)
 
     def around(self, loops: Sequence[Loop], body: Any, unrolled: int = 0) -> Any:
-        """Return serial loops around a statement, so many of the innermost ones unrolled."""
+        """Serial loops around a statement, so many of the innermost ones unrolled."""
         for position, one in enumerate(reversed(loops)):
             if one.trips != 1:
                 kind = ForKind.UNROLLED if position < unrolled else ForKind.SERIAL
@@ -58,7 +58,7 @@ class Frame:
         return body
 
     def in_parallel(self, loops: Sequence[Loop], body: Any, kind: ForKind) -> Any:
-        """Return one loop over the points of several around a statement.
+        """One loop over the points of several around a statement.
 
         Only the first of them is parallel if one is symbolic.
         """
@@ -66,24 +66,24 @@ class Frame:
         return fused(long, body, kind)
 
     def start(self, axis: Axis) -> Any:
-        """Return the first index of a tile along an axis."""
+        """The first index of a tile along an axis."""
         return self._start(axis, self._loops)
 
     def line(self, axis: Axis) -> Any:
-        """Return the first index along an axis in all trips of the innermost loop."""
+        """The first index along an axis in all trips of the innermost loop."""
         return self._start(axis, self._loops[:-1])
 
     def tile(self, one: Loop) -> Any:
-        """Return how many trips a loop has made."""
+        """How many trips a loop has made."""
         return self.number(0) if one.trips == 1 else self._variables[one]
 
     def tile_of(self, axis: Axis) -> Any:
-        """Return the number of the tile along an axis of the result."""
+        """The number of the tile along an axis of the result."""
         number = tirx.floordiv(self.start(axis), self.plan.length(axis))
         return tvm.sym.Analyzer().simplify(number)
 
     def read(self, rows: Sequence[Any], column: Any) -> dict[Any, Any]:
-        """Return the indices along all axes at which an element of the tile reads.
+        """The indices along all axes at which an element of the tile reads.
 
         What lies beyond the end of the result is computed from elements within: of the last row
         again, and of columns before.
@@ -100,7 +100,7 @@ class Frame:
         return at
 
     def first_column(self) -> Any:
-        """Return the first index along the vector axis at which the tile reads."""
+        """The first index along the vector axis at which the tile reads."""
         vector = self.plan.vector
         start = self.start(vector)
         if not self.plan.is_ragged(vector):
@@ -117,7 +117,7 @@ class Frame:
         return self.number(0) if total is None else total
 
     def _trips(self, one: Loop) -> Any:
-        """Return the number of trips of a loop: what is left of the axis, where that is less."""
+        """The number of trips of a loop: what is left of the axis, where that is less."""
         if one.trips is None:
             return ceil_div(self.contraction.extent(one.axis), one.step)
         along = [other for other in self._loops if other.axis is one.axis]

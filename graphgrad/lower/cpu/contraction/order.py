@@ -47,7 +47,7 @@ _MIN_PANEL_COPY_REUSE = 1100
 
 
 def plan(contraction: Contraction, unit: VectorUnit, result_store: ResultStore) -> Plan | None:
-    """Return how to compute a contraction; None if no tile pays.
+    """How to compute a contraction; None if no tile pays.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class _Planner:
         return self._plan_term_prefetch(self._plan_row_prefetch(chosen))
 
     def _plan_row_prefetch(self, chosen: Plan) -> Plan:
-        """Return a plan that fetches rows of the next tile, if they lie in lines."""
+        """A plan that fetches rows of the next tile, if they lie in lines."""
         other = 1 - self._tile.panel
         *outer, innermost = chosen.terms
         line = _CACHE_LINE_BYTES // self._itemsize
@@ -119,7 +119,7 @@ class _Planner:
         return replace(chosen, terms=(*outer, *_split_loop(innermost, line)), fetched=other)
 
     def _plan_term_prefetch(self, chosen: Plan) -> Plan:
-        """Return a plan that fetches later terms, if each part of the sum reads other lines."""
+        """A plan that fetches later terms, if each part of the sum reads other lines."""
         innermost = chosen.terms[-1].axis
         streamed = [
             factor
@@ -131,7 +131,7 @@ class _Planner:
         return replace(chosen, streamed=tuple(streamed)) if chosen.accumulates else chosen
 
     def _is_fetchable(self, factor: int, chosen: Plan) -> bool:
-        """Return whether a factor is read where it lies, and tiles use what they read of it."""
+        """Whether a factor is read where it lies, and tiles use what they read of it."""
         contraction = self._contraction
         broadcast = contraction.step(1 - self._tile.panel, chosen.vector) == 0
         copied = any(factor == one for one, _ in chosen.packed)
@@ -224,7 +224,7 @@ class _Planner:
         return tasks, [*rest, inner]
 
     def _unrolled(self, terms: Sequence[Loop]) -> int:
-        """Return how many loops of a short sum are unrolled: elements read once serve all terms."""
+        """How many loops of a short sum are unrolled: elements read once serve all terms."""
         size, count = self._tile.registers, 0
         while is_short(self._contraction, self._tile.vector) and count < len(terms):
             size *= terms[-1 - count].trips or _MAX_UNROLLED_MULTIPLY_ADDS
@@ -234,7 +234,7 @@ class _Planner:
         return count
 
     def _group(self, vectors: Loop, terms: Sequence[Loop]) -> int:
-        """Return how many panels go through the cache together.
+        """How many panels go through the cache together.
 
         All groups are equal, or the cores that share them would not have equal parts.
         """
@@ -243,7 +243,7 @@ class _Planner:
         return max(n for n in range(1, vectors.trips + 1) if vectors.trips % n == 0 and n <= most)
 
     def _is_scattered(self, tiles: Sequence[Loop], terms: Sequence[Loop]) -> bool:
-        """Return whether panels, read in place, would drive one another out of the cache.
+        """Whether panels, read in place, would drive one another out of the cache.
 
         Lines at a distance of a large power of two share a few places in it.
         """
@@ -260,7 +260,7 @@ class _Planner:
         return is_large and self._reuse(self._tile.panel) >= _MIN_PANEL_COPY_REUSE
 
     def _has_distant_rows(self, axis: Axis, terms: Sequence[Loop]) -> bool:
-        """Return whether the other factor is copied: its rows lie side by side, but far between.
+        """Whether the other factor is copied: its rows lie side by side, but far between.
 
         Then each step of the sum reads of it a part of a line, and of another page.
         """
@@ -272,16 +272,16 @@ class _Planner:
         return is_far and contraction.can_be_copied(other) and self._reuse(other) >= _MIN_COPY_REUSE
 
     def _reuse(self, factor: int) -> int:
-        """Return how many results read each element of a factor."""
+        """How many results read each element of a factor."""
         spatial = self._contraction.spatial
         return volume(a for a in spatial if not self._contraction.depends(factor, a))
 
     def _panel_bytes(self, terms: Sequence[Loop]) -> int:
-        """Return the bytes that a tile reads of the factor that is read in vectors."""
+        """The bytes that a tile reads of the factor that is read in vectors."""
         return self._width * self._itemsize * self._points(self._panel_axes, terms)
 
     def _factor_bytes(self, axes: Sequence[Axis], terms: Sequence[Loop]) -> int:
-        """Return the bytes that all tiles read of the factor that depends on `axes`."""
+        """The bytes that all tiles read of the factor that depends on `axes`."""
         results = volume(axis for axis in axes if not axis.reduced)
         return results * self._itemsize * self._points(axes, terms)
 
@@ -298,7 +298,7 @@ class _Planner:
 
 
 def _split_loop(loop: Loop, inner: int) -> tuple[Loop, Loop]:
-    """Return a loop as two, the inner one with so many trips."""
+    """A loop as two, the inner one with so many trips."""
     assert loop.trips is not None
     return (
         Loop(loop.axis, loop.step * inner, ceil_div(loop.trips, inner)),
@@ -307,7 +307,7 @@ def _split_loop(loop: Loop, inner: int) -> tuple[Loop, Loop]:
 
 
 def _split_leading(loops: Sequence[Loop], most: int) -> tuple[list[Loop], list[Loop]]:
-    """Return just enough leading loops to have work for every core, and the others."""
+    """Just enough leading loops to have work for every core, and the others."""
     trips = 1
     for position, one in enumerate(loops):
         if trips >= most:

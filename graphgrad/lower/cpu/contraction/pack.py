@@ -48,7 +48,7 @@ class Panels:
     inner: list[Axis]
 
     def at(self, indices: Mapping[Any, Any], tile: Any, place: Any) -> Any:
-        """Return the load of an element.
+        """The load of an element.
 
         Parameters
         ----------
@@ -63,7 +63,7 @@ class Panels:
 
 
 def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> Panels:
-    """Return the panels that a factor is to be copied into, its elements side by side along `axis`.
+    """The panels that a factor is to be copied into, its elements side by side along `axis`.
 
     All axes that the factor depends on have static extents.
     """
@@ -79,7 +79,7 @@ def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> 
 
 
 def filled(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) -> Any:
-    """Return the nest that fills panels; its outermost loop is of the kind given.
+    """The nest that fills panels; its outermost loop is of the kind given.
 
     Where the elements of a tile are neighbors in memory, they are copied as vectors. Where those
     along another axis are, squares are transposed in registers. Others are copied one by one.
@@ -93,7 +93,7 @@ def filled(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) 
 
 
 def _copy_nest(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKind) -> Any:
-    """Return the nest that copies elements, or vectors of them, in the order in which they lie.
+    """The nest that copies elements, or vectors of them, in the order in which they lie.
 
     A block of terms is copied for all tiles before the next one.
     """
@@ -124,7 +124,7 @@ def _copy_nest(contraction: Contraction, plan: Plan, panels: Panels, kind: ForKi
 
 
 def _squares(contraction: Contraction, plan: Plan, panels: Panels) -> tuple[Axis, int] | None:
-    """Return the axis along which the factor lies in memory, and the side of squares along it.
+    """The axis along which the factor lies in memory, and the side of squares along it.
 
     None if no square is large enough.
     """
@@ -141,7 +141,7 @@ def _squares(contraction: Contraction, plan: Plan, panels: Panels) -> tuple[Axis
 def _transpose_nest(
     contraction: Contraction, plan: Plan, panels: Panels, along: Axis, side: int, kind: ForKind
 ) -> Any:
-    """Return the nest that fills panels square by square.
+    """The nest that fills panels square by square.
 
     It goes along a few rows of memory at a time, as far as a run: of many rows, a cache would lose
     the next lines before they are used.
@@ -191,14 +191,14 @@ def _transpose_nest(
 
 
 def _variables(panels: Panels) -> dict[Any, Any]:
-    """Return new variables for the axes of panels, by variable."""
+    """New variables for the axes of panels, by variable."""
     dtype = str(panels.axis.var.ty.dtype)
     axes = (*panels.outer, *panels.inner)
     return {one.var: variable(str(one.var.name), dtype) for one in axes}
 
 
 def _blocks(contraction: Contraction, panels: Panels) -> list[tuple[Axis, int]]:
-    """Return the axes summed over, as they lie in memory, and how far a block goes along each."""
+    """The axes summed over, as they lie in memory, and how far a block goes along each."""
     steps = {one.var: abs(contraction.step(panels.factor, one) or 0) for one in panels.inner}
     found: list[tuple[Axis, int]] = []
     volume = 1
@@ -213,7 +213,7 @@ def _blocks(contraction: Contraction, panels: Panels) -> list[tuple[Axis, int]]:
 
 
 def _index(plan: Plan, axis: Axis, tile: Any, place: Any) -> Any:
-    """Return the index of an element of a tile: beyond the end, as `Frame.read` has it."""
+    """The index of an element of a tile: beyond the end, as `Frame.read` has it."""
     start = tile * plan.length(axis)
     if not plan.is_ragged(axis):
         return start + place
@@ -224,5 +224,5 @@ def _index(plan: Plan, axis: Axis, tile: Any, place: Any) -> Any:
 
 
 def _is_vector(plan: Plan, axis: Axis) -> bool:
-    """Return whether the elements of a tile along an axis are neighbors of one another."""
+    """Whether the elements of a tile along an axis are neighbors of one another."""
     return axis is plan.vector or not plan.is_ragged(axis)

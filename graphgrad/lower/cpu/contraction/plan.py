@@ -90,11 +90,11 @@ class Plan:
         return bool(self.parts or self.blocks)
 
     def length(self, axis: Axis) -> int:
-        """Return how many elements a tile has along an axis."""
+        """How many elements a tile has along an axis."""
         if axis is self.vector:
             return self.width
         return next((length for row, length in self.rows if row is axis), 1)
 
     def is_ragged(self, axis: Axis) -> bool:
-        """Return whether the last tile along an axis of the result is not a whole one."""
+        """Whether the last tile along an axis of the result is not a whole one."""
         return axis.extent is None or axis.extent % self.length(axis) != 0

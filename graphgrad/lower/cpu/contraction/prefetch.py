@@ -27,7 +27,7 @@ _PREFETCH_DISTANCE_STEPS = 32
 
 
 def next_tile_loop(contraction: Contraction, plan: Plan, factor: int) -> Loop | None:
-    """Return the loop that goes to the next tile whose rows of a factor are others.
+    """The loop that goes to the next tile whose rows of a factor are others.
 
     None if all tiles read the same.
     """

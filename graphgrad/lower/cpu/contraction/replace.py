@@ -27,7 +27,7 @@ _MIN_TERMS_HIDING_STORES = 512
 
 
 def pays(stage: Stage, epilogue: Epilogue) -> bool:
-    """Return whether an epilogue is sooner computed behind each tile than in a pass of its own.
+    """Whether an epilogue is sooner computed behind each tile than in a pass of its own.
 
     It is not where it does nothing but put sums of few terms into another order.
     """
@@ -45,7 +45,7 @@ def nest_of(
     unit: VectorUnit,
     borders: Mapping[Any, Border] | None = None,
 ) -> Any | None:
-    """Return the statement that computes a contraction, and its epilogue; None if none pays.
+    """The statement that computes a contraction, and its epilogue; None if none pays.
 
     Parameters
     ----------
@@ -76,13 +76,13 @@ def nest_of(
 
 
 def blocks_of(root: Any) -> dict[str, Any]:
-    """Return the blocks of a kernel's stages, by name."""
+    """The blocks of a kernel's stages, by name."""
     nests = [loop_nest(statement) for statement in statements_of(root.block.body)]
     return {str(nest[1].block.name_hint): nest[1] for nest in nests if nest is not None}
 
 
 def replace_stages(root: Any, nests: Mapping[str, Any], epilogues: Sequence[Epilogue]) -> Any:
-    """Return a kernel's root block with stages replaced.
+    """A kernel's root block with stages replaced.
 
     Parameters
     ----------

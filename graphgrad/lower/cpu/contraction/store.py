@@ -26,13 +26,13 @@ class ResultStore(Protocol):
     once: bool
 
     def step(self, axis: Any) -> int | None:
-        """Return how far in memory what is stored moves along an axis of the contraction.
+        """How far in memory what is stored moves along an axis of the contraction.
 
         None if that is not the same everywhere, or if something that is read moves otherwise.
         """
 
     def store(self, at: Mapping[Any, Any], value: Any) -> Any:
-        """Return the statement that stores an element.
+        """The statement that stores an element.
 
         Parameters
         ----------
@@ -52,11 +52,11 @@ class PlainStore:
         self._store = substitute_values(store, fixed_iterators(realize))
 
     def step(self, axis: Any) -> int | None:
-        """Return the step of the store."""
+        """The step of the store."""
         return stride(self._store, axis.var)
 
     def store(self, at: Mapping[Any, Any], value: Any) -> Any:
-        """Return the store of `value`."""
+        """The store of `value`."""
         indices = [substitute_values(index, at) for index in self._store.indices]
         return tirx.BufferStore(self._store.buffer, value, indices)
 
@@ -76,7 +76,7 @@ class EpilogueStore:
         self.once = any(_is_like(load.source, self._store.buffer) for load in self._others())
 
     def step(self, axis: Any) -> int | None:
-        """Return the step of the map's store; None if a read of the map jumps."""
+        """The step of the map's store; None if a read of the map jumps."""
         if axis.var not in self._along:
             return 0
         taken = self._along[axis.var].var
@@ -84,7 +84,7 @@ class EpilogueStore:
         return stride(self._store, taken) if smooth else None
 
     def store(self, at: Mapping[Any, Any], value: Any) -> Any:
-        """Return the store of what the map makes of `value`."""
+        """The store of what the map makes of `value`."""
         moved = {self._along[var].var: to for var, to in at.items() if var in self._along}
         axes = self._fixed | moved
 
@@ -96,13 +96,13 @@ class EpilogueStore:
         return tirx.BufferStore(self._store.buffer, result, indices)
 
     def _others(self) -> list[Any]:
-        """Return the map's reads of anything but the contraction's result."""
+        """The map's reads of anything but the contraction's result."""
         loads = nodes_in(self._store.value, Load)
         return [load for load in loads if not load.source.same_as(self._taken)]
 
 
 def _is_like(buffer: Any, other: Any) -> bool:
-    """Return whether two buffers have the same shape and dtype."""
+    """Whether two buffers have the same shape and dtype."""
     same = len(buffer.shape) == len(other.shape) and all(
         tvm_ffi.structural_equal(a, b) for a, b in zip(buffer.shape, other.shape, strict=True)
     )
@@ -129,5 +129,5 @@ def result_store_of(
 
 
 def _is_single_store(realize: Any) -> bool:
-    """Return whether a block does nothing but store one value."""
+    """Whether a block does nothing but store one value."""
     return isinstance(realize.block.body, tirx.BufferStore) and static(realize.predicate) == 1

@@ -102,7 +102,7 @@ class Tile:
 
 
 def best_tile(contraction: Contraction, unit: VectorUnit, result_store: ResultStore) -> Tile | None:
-    """Return the tile with which a contraction takes the least time; None if none pays."""
+    """The tile with which a contraction takes the least time; None if none pays."""
     best, least = None, math.inf
     for axis in contraction.spatial:
         step = result_store.step(axis)
@@ -118,7 +118,7 @@ def best_tile(contraction: Contraction, unit: VectorUnit, result_store: ResultSt
 
 
 def is_short(contraction: Contraction, vector: Axis) -> bool:
-    """Return whether sums have few terms, and all factors are read in vectors along an axis."""
+    """Whether sums have few terms, and all factors are read in vectors along an axis."""
     both = all(contraction.step(factor, vector) for factor in (0, 1))
     return both and volume(contraction.reduced) <= _MAX_SHORT_SUM_TERMS
 
@@ -146,7 +146,7 @@ def _tiles_along(contraction: Contraction, axis: Axis, unit: VectorUnit) -> Iter
 
 
 def _panel_factor(contraction: Contraction, axis: Axis) -> int | None:
-    """Return the factor that is read in vectors along an axis; None if none can be.
+    """The factor that is read in vectors along an axis; None if none can be.
 
     The other one is the same for all lanes, or is read in vectors as well.
     """
@@ -187,14 +187,14 @@ def _rows(axes: Sequence[Axis], most: int) -> Iterator[tuple[tuple[Axis, int], .
 
 
 def _lengths(axis: Axis, most: int) -> list[int]:
-    """Return lengths that cut an axis into tiles as equal as possible."""
+    """Lengths that cut an axis into tiles as equal as possible."""
     extent = volume([axis])
     even = {ceil_div(extent, ceil_div(extent, n)) for n in range(2, most + 1)}
     return sorted(n for n in even if 1 < n <= most)
 
 
 def _cycles(contraction: Contraction, tile: Tile, in_vectors: bool, operation: float) -> float:
-    """Return an estimate of the time of a whole contraction; infinite if copying does not pay.
+    """An estimate of the time of a whole contraction; infinite if copying does not pay.
 
     `in_vectors` says that results are stored in vectors; `operation` is the time of one vector's.
     """
@@ -227,7 +227,7 @@ def _cycles(contraction: Contraction, tile: Tile, in_vectors: bool, operation: f
 
 
 def _step_cycles(contraction: Contraction, tile: Tile) -> float:
-    """Return the cycles of one step of the innermost loop: one multiply-add per register."""
+    """The cycles of one step of the innermost loop: one multiply-add per register."""
     loads, waits = 0.0, 0.0
     short = is_short(contraction, tile.vector)
     for factor in (0, 1):
@@ -241,7 +241,7 @@ def _step_cycles(contraction: Contraction, tile: Tile) -> float:
 
 
 def _places(contraction: Contraction, factor: int, tile: Tile) -> float:
-    """Return how many elements along the rows are read in one step, on average over a short sum.
+    """How many elements along the rows are read in one step, on average over a short sum.
 
     Windows overlap: what one step has read is at hand in the next.
     """

@@ -36,7 +36,7 @@ class Touched:
     writes: frozenset[int]
 
     def clashes(self, other: Touched) -> bool:
-        """Return whether two calls may not change places."""
+        """Whether two calls may not change places."""
         return bool(self.writes & (other.reads | other.writes) or self.reads & other.writes)
 
 
@@ -85,13 +85,13 @@ class Calls:
         self._members: dict[Any, Member | None] = {}
 
     def member(self, binding: Any) -> Member | None:
-        """Return the call of a flat map that a binding is; None if it is something else."""
+        """The call of a flat map that a binding is; None if it is something else."""
         if binding.var not in self._members:
             self._members[binding.var] = self._member(binding)
         return self._members[binding.var]
 
     def position(self, member: Member) -> int:
-        """Return when a call is made: a number that grows in the order of execution."""
+        """The time of a call: a number that grows in the order of execution."""
         return self._aliases.bound[member.binding.var]
 
     def touched(self, binding: Any) -> Touched:
@@ -102,24 +102,24 @@ class Calls:
         return Touched(frozenset(reads), frozenset(writes | made))
 
     def tensor(self, number: int) -> Any:
-        """Return the Relax expression that a number was given to."""
+        """The Relax expression that a number was given to."""
         return self._tensors[number]
 
     def shape(self, number: int) -> list[int]:
-        """Return the shape of a tensor."""
+        """The shape of a tensor."""
         return [int(extent) for extent in self._tensors[number].ty.shape]
 
     def region(self, number: int) -> int:
-        """Return the class of memory of a tensor."""
+        """The class of memory of a tensor."""
         (leaf,) = leaves(self._aliases.value(self._tensors[number]))
         return self._aliases.region(leaf)
 
     def uses(self, number: int) -> int:
-        """Return how often the variable of a number is mentioned, without where it is bound."""
+        """How often the variable of a number is mentioned, without where it is bound."""
         return self._uses[self._tensors[number]] - 1
 
     def is_harmless(self, binding: Any) -> bool:
-        """Return whether flat maps may move across a binding that touches nothing of theirs."""
+        """Whether flat maps may move across a binding that touches nothing of theirs."""
         value = getattr(binding, "value", None)
         if not isinstance(value, tvm.ir.Call):
             return isinstance(value, tvm.ir.Var | relax.TupleGetItem)
@@ -165,7 +165,7 @@ class Calls:
 
 
 def _fits(kernel: FlatMap, types: list[Any]) -> bool:
-    """Return whether a kernel takes all tensors of some types but the last, and makes that one.
+    """Whether a kernel takes all tensors of some types but the last, and makes that one.
 
     A kernel that a program brings along may overwrite what it takes, with no parameter for its
     result; and Relax may know less of its arguments than the kernel does.
@@ -180,7 +180,7 @@ def _fits(kernel: FlatMap, types: list[Any]) -> bool:
 
 
 def _is_of(ty: Any, param: Any) -> bool:
-    """Return whether a type says that a tensor is as a kernel takes it."""
+    """Whether a type says that a tensor is as a kernel takes it."""
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return False
     extents = [static(extent) for extent in ty.shape]
@@ -192,7 +192,7 @@ def _is_of(ty: Any, param: Any) -> bool:
 
 
 def _elements(ty: Any) -> float:
-    """Return how many elements a result has; infinitely many if that is not known."""
+    """How many elements a result has; infinitely many if that is not known."""
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return math.inf
     extents = [static(extent) for extent in ty.shape]

@@ -81,7 +81,7 @@ class Cell:
         return self.results[0] if self.argument is None else self.argument
 
     def is_meant_by(self, number: int) -> bool:
-        """Return whether a number is that of this tensor, or was."""
+        """Whether a number is that of this tensor, or was."""
         return number == self.argument or number in self.results
 
 
@@ -114,7 +114,7 @@ class Formula:
     stores: list[tuple[int, Any]]
 
     def is_like(self, other: Formula) -> bool:
-        """Return whether both compute the same of their cells, with the same scalars."""
+        """Whether both compute the same of their cells, with the same scalars."""
         return (
             (self.dtypes, self.given, self.scalars) == (other.dtypes, other.given, other.scalars)
             and [cell for cell, _ in self.stores] == [cell for cell, _ in other.stores]
@@ -225,7 +225,7 @@ class Chain:
             cell.results.append(call.result)
 
     def _cell(self, number: int, dtype: str) -> Cell:
-        """Return the cell of an argument."""
+        """The cell of an argument."""
         for cell in self.cells:
             if cell.is_meant_by(number):
                 return cell
@@ -240,7 +240,7 @@ class Chain:
         return _number(self.scalars.index(scalar), dtype)
 
     def _named(self, buffer: Any, value: Any) -> Any:
-        """Return a variable for the value of a buffer, which may be read more than once."""
+        """A variable for the value of a buffer, which may be read more than once."""
         values = self._values if buffer.shape else self._numbers
         var = tirx.Var(f"{'value' if buffer.shape else 'number'}{len(values)}", str(buffer.dtype))
         values.append((var, value))
@@ -260,12 +260,12 @@ def _number(number: int, dtype: str) -> Any:
 
 
 def _replace_loads(value: Any, known: dict[Any, Any]) -> Any:
-    """Return an expression with what is known of each buffer in the place of its loads."""
+    """An expression with what is known of each buffer in the place of its loads."""
     return replace_nodes(value, Load, lambda load: known[load.source])
 
 
 def _read(values: Sequence[tuple[Any, Any]], ends: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Return those of some values, each computed from earlier ones, that the last ones need."""
+    """Those of some values, each computed from earlier ones, that the last ones need."""
     read = {var for end in ends for var in variables_of(end)}
     found: list[tuple[Any, Any]] = []
     for var, value in reversed(values):

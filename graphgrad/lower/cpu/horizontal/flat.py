@@ -89,7 +89,7 @@ def flat_map(kernel: tirx.PrimFunc) -> FlatMap | None:
 
 
 def _store(statement: Any) -> Any | None:
-    """Return the one store of a stage that stores each element of a buffer, and reads alike."""
+    """The one store of a stage that stores each element of a buffer, and reads alike."""
     nest = loop_nest(statement)
     if nest is None:
         return None
@@ -106,7 +106,7 @@ def _store(statement: Any) -> Any | None:
 
 
 def _walks(loops: list[Any], realize: Any) -> bool:
-    """Return whether loops give all values to a block's variables, each combination once."""
+    """Whether loops give all values to a block's variables, each combination once."""
     remaining = list(loops)
     for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
         extent = static(iterator.dom.extent)
@@ -123,7 +123,7 @@ def _walks(loops: list[Any], realize: Any) -> bool:
 
 
 def _is_at(indices: Any, variables: list[Any], shape: Any) -> bool:
-    """Return whether indices are a block's variables in order; of a scalar, whether it is one."""
+    """Whether indices are a block's variables in order; of a scalar, whether it is one."""
     if not indices:
         return all(static(extent) == 1 for extent in shape)
     return len(indices) == len(variables) == len(shape) and all(
@@ -133,7 +133,7 @@ def _is_at(indices: Any, variables: list[Any], shape: Any) -> bool:
 
 
 def _loads_alike(store: Any, variables: list[Any]) -> bool:
-    """Return whether a value is computed from loads at the store's element, and scalars alone."""
+    """Whether a value is computed from loads at the store's element, and scalars alone."""
     calls = nodes_in(store.value, tvm.ir.Call)
     is_served = _is_cheap if store.buffer.shape else _is_pure
     return (
@@ -151,7 +151,7 @@ def _loads_alike(store: Any, variables: list[Any]) -> bool:
 
 
 def _mentions(store: Any, variables: list[Any]) -> bool:
-    """Return whether a value depends on where it is, but for what it loads."""
+    """Whether a value depends on where it is, but for what it loads."""
     loads = _loads(store)
     inside = sum(is_among(index, variables) for load in loads for index in load.indices)
     return inside != sum(uses(store.value, variable) for variable in variables)
@@ -162,7 +162,7 @@ def _is_cheap(call: Any) -> bool:
 
 
 def _is_pure(call: Any) -> bool:
-    """Return whether a call computes a value and does nothing else."""
+    """Whether a call computes a value and does nothing else."""
     if not isinstance(call.op, tvm.ir.Op) or is_conditional(call):
         return False
     effect = call.op.get_attr("TCallEffectKind")

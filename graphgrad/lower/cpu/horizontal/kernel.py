@@ -18,7 +18,7 @@ _LANES = 16
 def kernel_of(
     formula: Formula, shapes: Sequence[Sequence[Sequence[int]]], scalars: Sequence[str]
 ) -> tirx.PrimFunc:
-    """Return the kernel that does what a formula says, for several rows of tensors.
+    """The kernel that does what a formula says, for several rows of tensors.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def kernel_of(
 
 
 def _once(value: Any) -> tuple[list[Any], Any]:
-    """Return the statements that keep a value for all threads, and what reads it."""
+    """The statements that keep a value for all threads, and what reads it."""
     buffer, read = registers("value", [1], str(value.ty)), tirx.Var("number", str(value.ty.dtype))
     first = [index(0)]
     kept = [tirx.AllocBuffer(buffer), store(buffer, first, value)]

@@ -103,11 +103,11 @@ class _Loop:
         self._tensors = frozenset().union(*(member.call.tensors for member in members))
 
     def clashes(self, touched: Touched) -> bool:
-        """Return whether a call may not change places with these."""
+        """Whether a call may not change places with these."""
         return touched.clashes(Touched(self._reads, self._writes))
 
     def shares(self, call: Call) -> bool:
-        """Return whether a call is on tensors of these, of the same length."""
+        """Whether a call is on tensors of these, of the same length."""
         return self.length == call.kernel.length and not self._tensors.isdisjoint(call.tensors)
 
 
@@ -136,7 +136,7 @@ class _Run:
         return taken
 
     def _passes(self, binding: Any) -> bool:
-        """Return whether the flat maps so far may as well be called behind a binding."""
+        """Whether the flat maps so far may as well be called behind a binding."""
         touched = self._calls.touched(binding)
         return self._calls.is_harmless(binding) and not any(
             loop.clashes(touched) for loop in self.loops
@@ -156,7 +156,7 @@ class _Run:
         return False
 
     def _is_sound(self, members: list[Member]) -> bool:
-        """Return whether calls can run in one loop: what shares memory is one tensor."""
+        """Whether calls can run in one loop: what shares memory is one tensor."""
         if len({member.call.kernel.length for member in members}) > 1:
             return False
         chain = Chain([member.call for member in members])
@@ -196,7 +196,7 @@ class _FlatMapFusion:
         self._replaced: list[Any] = []
 
     def module(self) -> tvm.IRModule:
-        """Return the module with the function's flat maps together."""
+        """The module with the function's flat maps together."""
         body = rebuilt(self._func.body, block=self._changed)
         if not self._replaced:
             return self._mod
@@ -204,7 +204,7 @@ class _FlatMapFusion:
         return drop_unused_kernels(self._builder.get(), self._replaced)
 
     def _changed(self, block: Any) -> list[Any]:
-        """Return a block with its flat maps together."""
+        """A block with its flat maps together."""
         kind = relax.DataflowVar if isinstance(block, relax.DataflowBlock) else relax.Var
         bindings: list[Any] = []
         run = _Run(self._calls)
@@ -218,7 +218,7 @@ class _FlatMapFusion:
         return [replace_bindings(block, bindings)]
 
     def _ended(self, run: _Run, kind: type) -> list[Any]:
-        """Return the bindings of a run, with one call in the place of several where that is so."""
+        """The bindings of a run, with one call in the place of several where that is so."""
         gone: set[Any] = set()
         calls: list[Any] = []
         for rows in _group_by_formula([self._row(loop) for loop in run.loops]):
@@ -237,7 +237,7 @@ class _FlatMapFusion:
         return _Row(loop.members, formula, cells)
 
     def _together(self, rows: Sequence[_Row], kind: type) -> list[Any]:
-        """Return the call of one kernel for rows that are alike, and what its results are."""
+        """The call of one kernel for rows that are alike, and what its results are."""
         formula, tensor = rows[0].formula, self._calls.tensor
         if not formula.stores:
             return []  # nothing reads what these rows make
@@ -267,7 +267,7 @@ class _FlatMapFusion:
 
 
 def _call(name: Any, arguments: Any, indices: list[int], types: list[Any]) -> Any:
-    """Return the call of a kernel that overwrites the arguments at some indices."""
+    """The call of a kernel that overwrites the arguments at some indices."""
     result = types if len(types) > 1 else types[0]
     if set(indices) == {-1}:
         return relax.call_tir(name, arguments, result)
@@ -275,7 +275,7 @@ def _call(name: Any, arguments: Any, indices: list[int], types: list[Any]) -> An
 
 
 def _group_by_formula(rows: list[_Row]) -> list[list[_Row]]:
-    """Return rows in groups of equal formulas, each in order."""
+    """Rows in groups of equal formulas, each in order."""
     groups: list[list[_Row]] = []
     for row in rows:
         for group in groups:

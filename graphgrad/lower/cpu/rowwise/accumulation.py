@@ -90,7 +90,7 @@ def bound_values(block: Any) -> dict[Any, Any]:
 def _combination(
     value: Any, store: Any, written: Sequence[Any]
 ) -> tuple[Callable[[Any, Any], Any], Any] | None:
-    """Return how a value combines the accumulator with an element, and that; None if it does not.
+    """How a value combines the accumulator with an element, and that; None if it does not.
 
     NaN is handed on by a choice, which names both operands several times.
     """
@@ -125,12 +125,12 @@ def _is_accumulator(value: Any, store: Any) -> bool:
 
 
 def loads_of(node: Any) -> list[Any]:
-    """Return the loads in an expression."""
+    """The loads in an expression."""
     return nodes_in(node, Load)
 
 
 def _is_start(combine: Callable[[Any, Any], Any], start: Any) -> bool:
-    """Return whether several parts may begin with a value: an identity, or one that may repeat."""
+    """Whether several parts may begin with a value: an identity, or one that may repeat."""
     if combine in _REPEATABLE:
         variables = nodes_in(start, tvm.ir.Var)
         return not variables and not loads_of(start)

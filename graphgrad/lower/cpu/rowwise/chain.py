@@ -116,7 +116,7 @@ class Chain:
         return math.prod(self.extents)
 
     def has(self, name: str) -> bool:
-        """Return whether a stage of this name is computed by the chain."""
+        """Whether a stage of this name is computed by the chain."""
         ends = [ending.stage for ending in self.endings]
         return any(stage.name == name for stage in (*(part.stage for part in self.parts), *ends))
 
@@ -124,7 +124,7 @@ class Chain:
 def chain_of(
     found: Sequence[Stage], blocks: Mapping[str, Any], internal: Sequence[Any], unit: VectorUnit
 ) -> Chain | None:
-    """Return the chain of a kernel; None if it has none, or none that pays.
+    """The chain of a kernel; None if it has none, or none that pays.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def chain_of(
 
 
 def _drop_parameters(parts: Sequence[Part | None]) -> list[Part | None]:
-    """Return the parts but maps to numbers that read none of the others' results.
+    """The parts but maps to numbers that read none of the others' results.
 
     A parameter in another shape may have, by chance, as many elements as there are rows.
     """
@@ -165,7 +165,7 @@ def _drop_parameters(parts: Sequence[Part | None]) -> list[Part | None]:
 def rows_reduced(
     found: Sequence[Stage], blocks: Mapping[str, Any], unit: VectorUnit
 ) -> list[tuple[int, ...]]:
-    """Return the extents of rows that stages reduce, each once."""
+    """The extents of rows that stages reduce, each once."""
     extents = []
     for stage in found:
         rows = tuple(_extents(_long_axes(stage.spatial)))
@@ -179,7 +179,7 @@ def rows_reduced(
 def is_by_rows(
     stage: Stage, blocks: Mapping[str, Any], extents: tuple[int, ...], unit: VectorUnit
 ) -> bool:
-    """Return whether a stage could be part of a chain over rows of given extents."""
+    """Whether a stage could be part of a chain over rows of given extents."""
     if None in _extents_known(stage):
         return False
     return _part(stage, blocks[stage.name], extents, unit) is not None
@@ -190,7 +190,7 @@ def _extents_known(stage: Stage) -> list[int | None]:
 
 
 def _rows_of(found: Sequence[Stage], unit: VectorUnit) -> list[tuple[int, ...]]:
-    """Return the extents of rows that stages may have in common, each once.
+    """The extents of rows that stages may have in common, each once.
 
     Those are the axes that a reduction leaves; or those that it takes, if rows are many and long:
     column after column, as other schedules add them up, each row would be fetched again and again.
@@ -223,7 +223,7 @@ def _long_axes(axes: Sequence[Axis]) -> list[Axis]:
 
 
 def _part(stage: Stage, realize: Any, extents: tuple[int, ...], unit: VectorUnit) -> Part | None:
-    """Return a stage as part of a chain over rows of given extents; None if it cannot be."""
+    """A stage as part of a chain over rows of given extents; None if it cannot be."""
     count = len(extents)
     spatial, reduced = _long_axes(stage.spatial), _long_axes(stage.reduced)
     block = realize.block
@@ -250,7 +250,7 @@ def _smooth_part(
     inner: Sequence[Axis],
     unit: VectorUnit,
 ) -> Part | None:
-    """Return a part whose accesses are vectors along its innermost axis; None if some are not."""
+    """A part whose accesses are vectors along its innermost axis; None if some are not."""
     accumulations = accumulations_of(stage, block) if stage.reduced else []
     if accumulations is None:
         return None
@@ -274,7 +274,7 @@ def _checked(
     extents: tuple[int, ...],
     internal: Sequence[Any],
 ) -> Chain | None:
-    """Return the chain that stages make, if it is proved to be one; None if it is not.
+    """The chain that stages make, if it is proved to be one; None if it is not.
 
     Its stages are computed where the last of them stands. Others that stand between them come
     before, and so must neither read what the chain writes nor write what it reads.
@@ -317,7 +317,7 @@ def _checked(
 def _endings(
     found: Sequence[Stage], parts: Sequence[Part], internal: Sequence[Any]
 ) -> list[Epilogue]:
-    """Return the maps that take sums over all rows, and besides read what the kernel is given."""
+    """The maps that take sums over all rows, and besides read what the kernel is given."""
     made = [store.buffer for stage in found for store in stage.stores]
     return [
         ending
@@ -333,7 +333,7 @@ def _endings(
 
 
 def _row_places(store: Any, part: Part) -> list[int] | None:
-    """Return which indices of a store are its row; None if that is not told by plain variables.
+    """Which indices of a store are its row; None if that is not told by plain variables.
 
     A sum over all rows has none, and must not be read in the chain.
     """
@@ -349,7 +349,7 @@ def _row_places(store: Any, part: Part) -> list[int] | None:
 
 
 def _reads_own_row(load: Any, part: Part, rows: Mapping[Any, list[int]]) -> bool:
-    """Return whether a load of what the chain has written is of the row that is computed."""
+    """Whether a load of what the chain has written is of the row that is computed."""
     places = next((p for buffer, p in rows.items() if buffer.same_as(load.source)), None)
     if places is None:
         return True
@@ -359,7 +359,7 @@ def _reads_own_row(load: Any, part: Part, rows: Mapping[Any, list[int]]) -> bool
 
 
 def _pays(chain: Chain, unit: VectorUnit) -> bool:
-    """Return whether rows are many, long enough for vectors and short enough for a cache."""
+    """Whether rows are many, long enough for vectors and short enough for a cache."""
     wide = [part for part in chain.parts if part.inner]
     work = sum(part.stage.work for part in wide)
     along = any(part.role is Role.ALONG for part in wide)
@@ -372,7 +372,7 @@ def _pays(chain: Chain, unit: VectorUnit) -> bool:
 
 
 def row_bytes(chain: Chain) -> int:
-    """Return the bytes of all that a chain touches for one row, each tensor once."""
+    """The bytes of all that a chain touches for one row, each tensor once."""
     sizes: dict[Any, int] = {}
     for part in chain.parts:
         for access in (*part.stage.loads, *part.stage.stores):
@@ -385,7 +385,7 @@ def row_bytes(chain: Chain) -> int:
 
 
 def insert_chain(root: Any, chain: Chain, statement: Any) -> Any:
-    """Return a kernel's root block in which a statement is where a chain's last stage was."""
+    """A kernel's root block in which a statement is where a chain's last stage was."""
     kept: list[Any] = []
     last = chain.parts[-1].stage.name
     for own in statements_of(root.block.body):

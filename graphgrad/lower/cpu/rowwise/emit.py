@@ -46,7 +46,7 @@ _Body = Callable[[list[Any], Any, Any], list[Any]]
 
 
 def emit(chain: Chain, unit: VectorUnit, rigid: Sequence[Any] = ()) -> Any:
-    """Return the statement that computes a chain's stages.
+    """The statement that computes a chain's stages.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class _Emitter:
         self._kept = {b: self._row_buffer(b) for b in chain.places if self._is_kept(b)}
 
     def nest(self) -> Any:
-        """Return the loops, and the sums of what the tasks have added up."""
+        """The loops, and the sums of what the tasks have added up."""
         # What one vectorized loop alone writes and reads, TVM would shrink to one element of it.
         vectors = [buffer for buffer in self._of_row if int(buffer.shape[0]) > 1]
         touched = map(self._first_touch, vectors)
@@ -98,14 +98,14 @@ class _Emitter:
         return tirx.const(value, self._dtype)
 
     def _is_kept(self, buffer: Any) -> bool:
-        """Return whether a row of a buffer is read from a copy; numbers always are."""
+        """Whether a row of a buffer is read from a copy; numbers always are."""
         places = self._chain.places[buffer]
         rest = [e for i, e in enumerate(buffer.shape) if i not in places]
         is_number = bool(places) and all(static(extent) == 1 for extent in rest)
         return is_number or is_among(buffer, self._chain.local)
 
     def _row_buffer(self, buffer: Any) -> Any:
-        """Return a buffer for one row of what another one holds."""
+        """A buffer for one row of what another one holds."""
         places = self._chain.places[buffer]
         length = math.prod(int(n) for i, n in enumerate(buffer.shape) if i not in places)
         size = length * bits(str(buffer.dtype)) // 8
@@ -114,7 +114,7 @@ class _Emitter:
         return kept
 
     def _first_touch(self, buffer: Any) -> Any:
-        """Return a store that makes TVM allocate all of a buffer here, not in the loops below."""
+        """A store that makes TVM allocate all of a buffer here, not in the loops below."""
         zero = tirx.const(0, str(buffer.dtype))
         return tirx.BufferStore(buffer, zero, [self._number(0)])
 
@@ -234,7 +234,7 @@ class _Emitter:
         return sequence(loop(task, self._tasks - 1, walk), stored)
 
     def _ended(self, part: Part, one: Accumulation, at: list[Any], value: Any) -> Any:
-        """Return the store of a sum over all rows, or of what a map makes of it."""
+        """The store of a sum over all rows, or of what a map makes of it."""
         values = self._values(part, at)
         ending = next(
             (e for e in self._chain.endings if e.taken.same_as(one.store.buffer)),
@@ -258,7 +258,7 @@ class _Emitter:
         )
 
     def _width(self, parts: Sequence[Part]) -> int:
-        """Return how many elements to compute side by side: some whole vectors."""
+        """How many elements to compute side by side: some whole vectors."""
         lanes = min(self._unit.lanes(part.stage.dtype) for part in parts)
         length = volume(parts[0].inner[-self._walked(parts) :])
         plain = not any(part.stage.calls for part in parts)
@@ -269,7 +269,7 @@ class _Emitter:
         return most * lanes
 
     def _walk(self, parts: Sequence[Part], width: int, body: _Body) -> Any:
-        """Return loops over the inner axes of parts around statements, in vectors of some width.
+        """Loops over the inner axes of parts around statements, in vectors of some width.
 
         Axes that are walked through as one stand still but the last, which goes on beyond its end:
         to the same addresses, without divisions.
@@ -291,7 +291,7 @@ class _Emitter:
         return loops(zip(names, trips, strict=True), sequence(*steps))
 
     def _walked(self, parts: Sequence[Part]) -> int:
-        """Return how many of the innermost axes all parts walk through as if they were one.
+        """How many of the innermost axes all parts walk through as if they were one.
 
         The result of a row stands still meanwhile.
         """
@@ -302,7 +302,7 @@ class _Emitter:
         return min(part.walked for part in parts)
 
     def _vectors(self, length: int, width: int, body: Callable[[Any, Any], Any]) -> list[Any]:
-        """Return loops over some elements in vectors: of a width, then of halves of it."""
+        """Loops over some elements in vectors: of a width, then of halves of it."""
         steps = []
         start = 0
         while start < length:
@@ -317,12 +317,12 @@ class _Emitter:
         return steps
 
     def _vector(self, width: int, body: Callable[[Any], Any]) -> Any:
-        """Return a loop over the lanes of a vector, in a block, as those of schedules are."""
+        """A loop over the lanes of a vector, in a block, as those of schedules are."""
         lane = variable("lane", self._dtype)
         return loop(lane, width, block("vector", body(lane)), ForKind.VECTORIZED)
 
     def _with(self, part: Part, at: list[Any], value: Any) -> Any:
-        """Return a value of a part's stage for a row and its inner axes' values."""
+        """A value of a part's stage for a row and its inner axes' values."""
 
         def kept(load: Any) -> Any:
             if load.source not in self._kept:
@@ -333,7 +333,7 @@ class _Emitter:
         return substitute_values(value, self._values(part, at))
 
     def _stored(self, part: Part, store: Any, value: Any, at: list[Any]) -> list[Any]:
-        """Return the stores of a result: to the buffer of a row, to memory, or to both."""
+        """The stores of a result: to the buffer of a row, to memory, or to both."""
         buffer, values = store.buffer, self._values(part, at)
         place = [substitute_values(index, values) for index in store.indices]
         if buffer not in self._kept:
@@ -345,7 +345,7 @@ class _Emitter:
         return [own, tirx.BufferStore(buffer, tirx.BufferLoad(kept, inside), place)]
 
     def _in_row(self, buffer: Any, indices: Sequence[Any]) -> list[Any]:
-        """Return indices of a buffer as that of its row, in which all other axes are one."""
+        """Indices of a buffer as that of its row, in which all other axes are one."""
         places = self._chain.places[buffer]
         position = self._number(0)
         for place, (index, extent) in enumerate(zip(indices, buffer.shape, strict=True)):

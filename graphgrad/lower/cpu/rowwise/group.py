@@ -15,7 +15,7 @@ _MAX_RESULTS = 4
 
 
 def groups(chain: Chain) -> list[list[Part]]:
-    """Return a chain's stages in groups, in order.
+    """A chain's stages in groups, in order.
 
     Those of a group have the same inner axes. Of what an earlier one of the group has made they
     read no more than the element at which they are, and nothing that is complete only at its end.
@@ -40,7 +40,7 @@ def _fits(part: Part, group: list[Part]) -> bool:
 
 
 def _reads_where_written(reader: Part, writer: Part) -> bool:
-    """Return whether a stage reads of another's results no more than the element just made."""
+    """Whether a stage reads of another's results no more than the element just made."""
     for store in writer.stage.stores:
         loads = [load for load in reader.stage.loads if buffer_of(load).same_as(store.buffer)]
         if loads and writer.role is not Role.MAP:
@@ -52,7 +52,7 @@ def _reads_where_written(reader: Part, writer: Part) -> bool:
 
 
 def _in_places(indices: Any, part: Part, like: Part) -> list[Any]:
-    """Return indices with a part's variables named as another part's."""
+    """Indices with a part's variables named as another part's."""
     names = [*part.rows, *(axis.var for axis in part.inner)]
     others = [*like.rows, *(axis.var for axis in like.inner)]
     values = dict(zip(names, others, strict=True))

@@ -30,12 +30,12 @@ class Rows:
 
     @staticmethod
     def of(name: str, products: int, tiles: int, channels: int, lanes: int) -> Rows:
-        """Return memory for that many matrices."""
+        """Memory for that many matrices."""
         stride = (-(-tiles * channels // lanes) | 1) * lanes
         return Rows(scratch(name, (products * stride,)), stride, channels)
 
     def at(self, product: Index, tile: Index, channel: Index) -> list[Index]:
-        """Return the indices of an element."""
+        """The indices of an element."""
         return [product * self.stride + tile * self.channels + channel]
 
 
@@ -59,12 +59,12 @@ class Panels:
 
     @staticmethod
     def of(name: str, products: int, rows: int, panels: int, panel: Panel) -> Panels:
-        """Return memory for that many matrices."""
+        """Memory for that many matrices."""
         stride = (rows * panels * panel.vectors | 1) * panel.lanes
         return Panels(scratch(name, (products * stride,)), stride, rows, panel)
 
     def at(self, product: Index, panel: Index, row: Index, column: Index) -> list[Index]:
-        """Return the indices of an element, of a column in a panel."""
+        """The indices of an element, of a column in a panel."""
         return [product * self.stride + (panel * self.rows + row) * self.panel.width + column]
 
 

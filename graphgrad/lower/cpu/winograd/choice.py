@@ -87,7 +87,7 @@ class Choice:
 
 
 def choose_convolution(conv: Convolution, unit: VectorUnit) -> Choice | None:
-    """Return the kernel of a convolution; None if the direct one is as good."""
+    """The kernel of a convolution; None if the direct one is as good."""
     images = conv.images
     panel = _panel(images.channels, conv.filters, unit)
     if panel is None:
@@ -110,7 +110,7 @@ def choose_convolution(conv: Convolution, unit: VectorUnit) -> Choice | None:
 
 
 def choose_weight_gradient(gradient: WeightGradient, unit: VectorUnit) -> Choice | None:
-    """Return the kernel of a weight gradient; None if the direct one is as good."""
+    """The kernel of a weight gradient; None if the direct one is as good."""
     data, cotangent = gradient.data, gradient.cotangent
     columns = cotangent.channels if gradient.data_in_rows else data.channels
     panel = _panel(data.channels, cotangent.channels, unit, columns)
@@ -132,7 +132,7 @@ def choose_weight_gradient(gradient: WeightGradient, unit: VectorUnit) -> Choice
 
 
 def _cheapest(direct: int, cost: Callable[[int], float]) -> int | None:
-    """Return the tile of the least cost; None if that is no gain, or nothing is to be computed."""
+    """The tile of the least cost; None if that is no gain, or nothing is to be computed."""
     if not direct:
         return None
     step = min(_TILE_SIDES, key=cost)
@@ -142,7 +142,7 @@ def _cheapest(direct: int, cost: Callable[[int], float]) -> int | None:
 def _panel(
     channels: int, filters: int, unit: VectorUnit, columns: int | None = None
 ) -> Panel | None:
-    """Return the tile of registers; None if the channels are too few, or no whole vectors."""
+    """The tile of registers; None if the channels are too few, or no whole vectors."""
     lanes = unit.lanes("float32")
     counts = (channels, filters)
     if any(count < _MIN_CHANNELS or count % lanes for count in counts):
@@ -177,7 +177,7 @@ def _gradient_blocks(gradient: WeightGradient, step: int, panel: Panel) -> Block
 
 
 def _blocks(images: int, down: int, most: int) -> Blocks:
-    """Return blocks of at most so many rows of tiles, of whole images if possible."""
+    """Blocks of at most so many rows of tiles, of whole images if possible."""
     if most < down or images == 1:
         return Blocks(1, _divisor(down, max(most, 1), 1))
     return Blocks(_divisor(images, most // down, 1), down)
@@ -188,6 +188,6 @@ def _tiles(rows: int, columns: int, step: int) -> int:
 
 
 def _divisor(extent: int, most: int, unit: int) -> int:
-    """Return the largest divisor of an extent that is a multiple of `unit`, at most so large."""
+    """The largest divisor of an extent that is a multiple of `unit`, at most so large."""
     candidates: Iterable[int] = range(min(most, extent), unit - 1, -1)
     return next((d for d in candidates if extent % d == 0 and d % unit == 0), unit)

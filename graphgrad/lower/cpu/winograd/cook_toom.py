@@ -54,7 +54,7 @@ class Filtering:
 
 @cache
 def filtering(results: int, taps: int) -> Filtering:
-    """Return the matrices for F(results, taps).
+    """The matrices for F(results, taps).
 
     Parameters
     ----------
@@ -76,7 +76,7 @@ def filtering(results: int, taps: int) -> Filtering:
 
 
 def _polynomial_of_roots(roots: Sequence[Fraction]) -> list[Fraction]:
-    """Return the coefficients, constant first, of the polynomial with these roots, led by one."""
+    """The coefficients, constant first, of the polynomial with these roots, led by one."""
     polynomial = [Fraction(1)]
     for root in roots:
         shifted = [Fraction(0), *polynomial]

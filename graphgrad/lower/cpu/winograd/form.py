@@ -71,12 +71,12 @@ class Sum:
         )
 
     def extents(self, indices: Sequence[Terms]) -> list[int] | None:
-        """Return the extents of indices that are whole axes, or always zero; None if any is not."""
+        """The extents of indices that are whole axes, or always zero; None if any is not."""
         found = [self._extent(index) for index in indices]
         return None if None in found else found  # type: ignore[return-value]
 
     def slide(self, index: Terms, base: Terms) -> Slide | None:
-        """Return how an index goes over the rows or columns of a window; None if it does not.
+        """How an index goes over the rows or columns of a window; None if it does not.
 
         Parameters
         ----------
@@ -116,7 +116,7 @@ class Access:
 def convolution_of(
     stage: Stage, realize: Any, borders: Mapping[Any, Border], result_store: ResultStore
 ) -> Convolution | None:
-    """Return the convolution that a stage computes, None if it computes something else.
+    """The convolution that a stage computes, None if it computes something else.
 
     y[n, i, j, k] = Σ x[n, i + r, j + s, c] · w[r, s, c, k], where r and s may fall in w or in x,
     and c and k may change places in w.
@@ -144,7 +144,7 @@ def convolution_of(
 def weight_gradient_of(
     stage: Stage, realize: Any, borders: Mapping[Any, Border], result_store: ResultStore
 ) -> WeightGradient | None:
-    """Return the weight gradient that a stage computes, None if it computes something else.
+    """The weight gradient that a stage computes, None if it computes something else.
 
     w̄[r, s, c, k] = Σ x[n, p + r, q + s, c] · ȳ[n, p, q, k], where c and k may change places in w̄.
 
@@ -234,7 +234,7 @@ def _weight_gradient(
 
 
 def _runs_backwards(index: Terms, slide: Slide) -> bool | None:
-    """Return whether the weights run backwards while a window runs forwards; None if neither."""
+    """Whether the weights run backwards while a window runs forwards; None if neither."""
     if set(index) - {slide.axis, None} or abs(index.get(slide.axis, 0)) != 1:
         return None
     falls = index[slide.axis] == -1
@@ -246,7 +246,7 @@ def _runs_backwards(index: Terms, slide: Slide) -> bool | None:
 def _images(
     buffer: Any, borders: Mapping[Any, Border], shifts: Sequence[int], count: int, channels: int
 ) -> Images | None:
-    """Return images whose window starts so far beyond the result's row and column."""
+    """Images whose window starts so far beyond the result's row and column."""
     border = borders.get(buffer)
     top, left = -shifts[0], -shifts[1]
     if border is not None:
@@ -260,7 +260,7 @@ def _images(
 
 
 def _result_writer(out: Access, result_store: ResultStore) -> Any:
-    """Return the function that stores a result, given its four indices and its value."""
+    """The function that stores a result, given its four indices and its value."""
 
     def put(*indices_and_value: Any) -> Any:
         *indices, value = indices_and_value

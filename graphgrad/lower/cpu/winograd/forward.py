@@ -89,7 +89,7 @@ class ConvolutionKernel:
         self.products = filtering.products**2
 
     def by_images(self, images: int, rows: int) -> Statement:
-        """Return the kernel in which blocks of tiles run through all stages one after the other.
+        """The kernel in which blocks of tiles run through all stages one after the other.
 
         The factors of the weights are computed first.
 
@@ -123,7 +123,7 @@ class ConvolutionKernel:
         return block("scratch", parallel(self.panels, weights), trips, buffers=[taps.buffer])
 
     def by_filters(self, depth: int) -> Statement:
-        """Return the kernel in which panels of filters run through all stages one after the other.
+        """The kernel in which panels of filters run through all stages one after the other.
 
         The factors of all tiles are computed first.
 
@@ -213,7 +213,7 @@ class ConvolutionKernel:
         return block("scratch", copies, transforms, buffers=[copy])
 
     def _row(self, body: Callable[[Index], Statement]) -> Statement:
-        """Return loops over the columns of a panel, vector by vector."""
+        """Loops over the columns of a panel, vector by vector."""
         lanes = self.panel.lanes
         return serial(
             self.panel.vectors, lambda v: vectorized(lanes, lambda lane: body(v * lanes + lane))
@@ -304,5 +304,5 @@ class ConvolutionKernel:
         )
 
     def _tile(self, part: Part, image: Index, row: Index, column: Index) -> Index:
-        """Return which tile of a part it is."""
+        """Which tile of a part it is."""
         return ((image - part.image) * part.rows + row - part.row) * self.across + column

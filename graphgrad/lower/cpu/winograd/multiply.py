@@ -122,7 +122,7 @@ class _Tile:
         return registers(name, (self.height, self.panel.vectors, self.panel.lanes))
 
     def _each(self, body: Callable[[Index, Index, Index], Statement]) -> Statement:
-        """Return straight code for every vector of the tile, given row, vector and lane."""
+        """Straight code for every vector of the tile, given row, vector and lane."""
         return unrolled(
             self.height,
             lambda i: unrolled(

@@ -97,7 +97,7 @@ def _is_float32(stage: Stage) -> bool:
 
 
 def _stores_vectors(stage: Stage, realize: Any, result_store: ResultStore) -> bool:
-    """Return whether neighbors along the last axis of the result are neighbors where stored."""
+    """Whether neighbors along the last axis of the result are neighbors where stored."""
     indices = Sum(stage, realize).accesses[2].indices
     last = indices[-1] if indices else None
     axes = [axis for axis in stage.spatial if last and axis.var in last]

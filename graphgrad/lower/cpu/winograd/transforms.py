@@ -263,7 +263,7 @@ def _applied(
 
 
 def _combined(coefficients: Sequence[Any], terms: Sequence[Any]) -> Any:
-    """Return the sum of terms with coefficients, without products by 0 and 1."""
+    """The sum of terms with coefficients, without products by 0 and 1."""
     total = None
     for coefficient, term in zip(coefficients, terms, strict=True):
         if coefficient == 0:

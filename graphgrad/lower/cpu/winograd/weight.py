@@ -77,7 +77,7 @@ class WeightGradientKernel:
         self.panels = self.columns // panel.width
 
     def at_once(self, height: int) -> Statement:
-        """Return the kernel that has the factors of all tiles before it multiplies.
+        """The kernel that has the factors of all tiles before it multiplies.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class WeightGradientKernel:
         )
 
     def by_images(self, images: int, rows: int) -> Statement:
-        """Return the kernel that adds up products block by block of tiles.
+        """The kernel that adds up products block by block of tiles.
 
         Parameters
         ----------

@@ -1,0 +1,66 @@
+"""What code for a processor may use, and what of it this machine lacks.
+
+LLVM names the host by family and model. A virtual machine may show the model of its host and
+hide what that can do: a Zen 4 without AVX-512 is common, and code for a Zen 4 ends the process
+there.
+"""
+
+from __future__ import annotations
+
+import tvm
+
+from ...runtime.machine import processor_flags
+
+_LINUX_FLAGS = {
+    "sse3": "pni",
+    "ssse3": "ssse3",
+    "sse4.1": "sse4_1",
+    "sse4.2": "sse4_2",
+    "sse4a": "sse4a",
+    "popcnt": "popcnt",
+    "avx": "avx",
+    "f16c": "f16c",
+    "fma": "fma",
+    "fma4": "fma4",
+    "xop": "xop",
+    "tbm": "tbm",
+    "avx2": "avx2",
+    "bmi": "bmi1",
+    "bmi2": "bmi2",
+    "lzcnt": "abm",
+    "movbe": "movbe",
+    "gfni": "gfni",
+    "avx512f": "avx512f",
+    "avx512bw": "avx512bw",
+    "avx512cd": "avx512cd",
+    "avx512dq": "avx512dq",
+    "avx512vl": "avx512vl",
+    "avx512ifma": "avx512ifma",
+    "avx512vbmi": "avx512vbmi",
+    "avx512vbmi2": "avx512_vbmi2",
+    "avx512vnni": "avx512_vnni",
+    "avx512bf16": "avx512_bf16",
+    "avx512fp16": "avx512_fp16",
+    "avx512bitalg": "avx512_bitalg",
+    "avx512vpopcntdq": "avx512_vpopcntdq",
+    "avxvnni": "avx_vnni",
+}
+"""LLVM's names of what a processor can do that generated code may use, and Linux's."""
+
+
+def used_features(target: tvm.target.Target) -> dict[str, str]:
+    """The features that code for an llvm target may use: LLVM's name of each, and Linux's."""
+    named = {str(name) for name in tvm.get_global_func("target.llvm_get_cpu_features")(target)}
+    return {llvm: linux for llvm, linux in _LINUX_FLAGS.items() if llvm in named}
+
+
+def missing_features(target: tvm.target.Target) -> list[str]:
+    """LLVM's names of the features that code for an llvm target may use and this machine lacks.
+
+    Returns
+    -------
+    list of str
+        Empty also where the system does not say what its processor can do.
+    """
+    flags = processor_flags()
+    return [llvm for llvm, linux in used_features(target).items() if flags and linux not in flags]
