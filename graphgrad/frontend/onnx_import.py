@@ -1,4 +1,4 @@
-"""Import of ONNX files."""
+"""Import of ONNX files: repair, input types, roles of the initializers, translation."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def from_onnx(
     """
     custom = custom_converters(custom_ops)
     proto, notes = repair(path_or_proto, custom)
-    shapes, more = spread_inputs(proto.graph, shapes)
-    notes += more
+    shapes, sequence_notes = spread_inputs(proto.graph, shapes)
+    notes += sequence_notes
     types = input_types(proto.graph, shapes)
     params, state, literals = roles(proto.graph)
     if literals:
