@@ -99,6 +99,6 @@ def _unpack_result(function: relax.Function, result: relax.Expr) -> relax.Functi
         if any(binding.var.same_as(result) for binding in block.bindings):
             blocks[position] = replace_bindings(block, [*block.bindings, *items])
             return rebuilt(function, blocks=blocks, body=relax.Tuple(fields))
-    # No block binds the tuple: the result is not a variable, or is a parameter.
+    # No block binds the tuple: the function returns an expression, not a variable.
     blocks.append(relax.BindingBlock(items))
     return rebuilt(function, blocks=blocks, body=relax.Tuple(fields))
