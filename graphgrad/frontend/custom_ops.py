@@ -88,7 +88,7 @@ def _output(node: Node, function: Callable[..., Any], value: Any) -> Tensor:
     try:
         if isinstance(value, Tensor):
             tensor = value
-        elif isinstance(value, relax.Call):  # a call has no type before it is bound
+        elif isinstance(value, relax.Call):  # may have no type before it is bound
             tensor = node.emitter.emit(value)
         elif isinstance(value, relax.Expr):
             tensor = node.emitter.lift(value)

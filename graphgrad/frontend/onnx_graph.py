@@ -76,7 +76,10 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def readers(graph: onnx.GraphProto) -> dict[str, list[Reader]]:
-    """The uses of each value that some node reads, by name; those of inner graphs too."""
+    """The uses of each value that some node reads, by name; those of inner graphs too.
+
+    The keys are the names that are read. Any other name, looked up, has an empty list.
+    """
     readers_by_name: dict[str, list[Reader]] = defaultdict(list)
     for node in all_nodes(graph):
         for index, name in enumerate(node.input):
