@@ -1,4 +1,4 @@
-"""Tensors made of extents alone; where an extent is symbolic, so is the result's."""
+"""Operators that make a tensor from its extents, which may be symbolic."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def range_(node: Node) -> Tensor | tuple[Any, ...]:
         count = _count(start, limit, step)
     except NotKnownError:
         return node.by_tvm()
+    # 0, 1, … times the step plus the start, since the count alone has to be known as an extent.
     values = node.emitter.emit(relax.op.arange(0, count, 1, "int64")).astype(dtype)
     if is_symbolic(step) or step != 1:
         values = values * node.tensor(2)
@@ -46,7 +47,9 @@ def range_(node: Node) -> Tensor | tuple[Any, ...]:
 
 def _count(start: Any, limit: Any, step: Any) -> Dimension:
     """⌈(limit − start) / step⌉, or 0 where that is negative."""
-    arithmetic = ExactArithmetic(symbols([as_ratio(v).numerator for v in (start, limit, step)]))
+    arithmetic = ExactArithmetic(
+        symbols([as_ratio(bound).numerator for bound in (start, limit, step)])
+    )
     span = arithmetic.binary("Sub", as_ratio(limit), as_ratio(start))
     count = arithmetic.unary("Ceil", arithmetic.binary("Div", span, as_ratio(step)))
     return arithmetic.binary("Max", count.numerator, 0)

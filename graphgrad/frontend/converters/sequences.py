@@ -1,4 +1,4 @@
-"""Sequences of tensors, which are tuples at import."""
+"""Operators on sequences of tensors; a sequence is a Relax tuple."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def split_to_sequence(node: Node) -> relax.Tuple:
         for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False)
     ]
     if not node.has(1) and not node.attribute("keepdims", 1):
-        parts = [op.reshape(p, [*p.shape[:axis], *p.shape[axis + 1 :]]) for p in parts]
+        parts = [op.reshape(part, [*part.shape[:axis], *part.shape[axis + 1 :]]) for part in parts]
     return relax.Tuple([part.expr for part in parts])
 
 
