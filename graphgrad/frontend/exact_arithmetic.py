@@ -1,8 +1,8 @@
 """Exact arithmetic on the elements of known values: numbers and expressions of dimensions.
 
-What the operators of an ONNX graph would compute at run time is computed at import, and must be the
-same number for every size of the symbolic dimensions. What cannot be proved to be is refused by a
-`NotKnownError`, and then computed at run time.
+What the operators of an ONNX graph would compute at run time is computed at import, as a number or
+an expression of the symbolic dimensions that is right for all of their sizes. Where there is none,
+or it cannot be proved, `NotKnownError` is raised, and the value is computed at run time.
 """
 
 from __future__ import annotations

@@ -65,6 +65,7 @@ def from_onnx(
     """
     custom = custom_converters(custom_ops)
     proto, notes = repair(path_or_proto, custom)
+    # Afterwards all inputs are tensors, and `shapes` says nothing of sequences any more.
     shapes, sequence_notes = spread_inputs(proto.graph, shapes)
     notes += sequence_notes
     types = input_types(proto.graph, shapes)

@@ -291,8 +291,8 @@ class _Importer:
                 values = [self._translated_output(value.name) for value in chosen_branch.output]
                 # Read inside the scope, which forgets at its end what the branch computed.
                 known_values = [self._known.get(value.name) for value in chosen_branch.output]
-            pairs = zip(node.output, known_values, strict=True)
-            self._known.update((name, value) for name, value in pairs if value is not None)
+            named_values = zip(node.output, known_values, strict=True)
+            self._known.update((name, value) for name, value in named_values if value is not None)
         else:
             scalar = relax.op.reshape(self._tensor(node.input[0]), [])
             sequences = [self._sequence(branches[f"{which}_branch"]) for which in ("then", "else")]

@@ -100,6 +100,7 @@ def translate(
         Of any type, where TVM's translation meets something that it does not know.
     """
     output_count = _output_count(node)
+    # TVM's importer hands its translations the name and the number of outputs among the attributes.
     node_settings = {"name": node.name, "num_outputs": output_count}
     node_attributes: dict[str, Any] = {**attributes, "tvm_custom": node_settings}
     if node.op_type == "BatchNormalization":

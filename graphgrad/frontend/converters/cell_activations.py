@@ -69,6 +69,7 @@ def activations_of(node: Node, defaults: Sequence[str], directions: int) -> list
             f"it names {len(names)} activations: {len(defaults)} for each of its {directions} "
             "direction(s) are needed"
         )
+    # The lists have entries for those activations alone that have the parameter, in their order.
     alphas, betas = (iter(node.attribute(f"activation_{p}", ())) for p in ("alpha", "beta"))
     bound = node.attribute("clip", None)
     functions = [_function(name, alphas, betas) for name in names]

@@ -31,6 +31,7 @@ def col2im(node: Node) -> Tensor:
     x = op.reshape(op.widen(columns), [batch, channels, *block, *counts])
     for axis in range(rank):
         x = _fold(x, rank + 1, dilations[axis], strides[axis], padded[axis])
+    # Negative widths crop: the padding is no part of the image.
     before, after = pads[:rank], pads[rank:]
     negative_pads = [-width for pair in zip(before, after, strict=True) for width in pair]
     x = op.pad(x, [0, 0, 0, 0, *negative_pads]) if any(negative_pads) else x
@@ -47,5 +48,6 @@ def _fold(x: Tensor, axis: int, dilation: int, stride: int, extent: Dimension) -
     for tap, tap_columns in enumerate(taps):
         blocks = op.reshape(tap_columns, [*x.shape[:2], *x.shape[3:]])
         shape = [*blocks.shape[:axis], extent, *blocks.shape[axis + 1 :]]
+        # Tap t of block b is the element t · dilation + b · stride of the padded image.
         contributions.append(unslice(blocks, [axis], [tap * dilation], [stride], shape))
     return reduce(add, contributions)

@@ -113,6 +113,7 @@ def _regular_places(node: Node, w: Tensor, points: list[int]) -> list[Tensor]:
             + np.arange(points[axis]) * strides[axis]
             - pads[axis]
         )
+        # Taps and points are axes of their own, of which this position depends on one each.
         shape = [1] * (2 * rank)
         shape[axis], shape[rank + axis] = on_axis.shape
         repeated = np.broadcast_to(on_axis.reshape(shape), [*taps, *points])

@@ -48,11 +48,7 @@ def convert_resize(node: Node) -> Any:
         resized = _cropped(resized, axes, node.constant(1))
     return resize(
         x,
-        {
-            resized_axis: resizing
-            for resized_axis, resizing in resized.items()
-            if not resizing.is_identity
-        },
+        {axis: resizing for axis, resizing in resized.items() if not resizing.is_identity},
         interpolation,
     )
 

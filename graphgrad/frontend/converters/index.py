@@ -48,6 +48,7 @@ def one_hot(node: Node) -> Tensor:
     index, values = node.tensor(0).astype("int64"), node.tensor(2)
     classes = _number(node, 1, "depth")
     axis = node.attribute("axis", -1) % (index.ndim + 1)
+    # An index that is out of range after this matches no class, and gives `off` everywhere.
     index = op.where(op.less(index, 0), index + classes, index)
     along_axis = [classes if dim == axis else 1 for dim in range(index.ndim + 1)]
     numbers = op.reshape(op.indices(node.emitter, classes), along_axis)

@@ -62,9 +62,9 @@ def _eliminated(carry: list[Tensor], _: None) -> tuple[list[Tensor], list[Tensor
     flat_index = a.emitter.emit(
         relax.op.argmax(op.reshape(magnitude, [count, size * size]), axis=1)
     )
-    numbers, flat_indices = op.indices(a.emitter, size), op.expand_dims(flat_index, [1])
+    indices, flat_indices = op.indices(a.emitter, size), op.expand_dims(flat_index, [1])
     pivot_position = _row_and_column(flat_indices, size)
-    in_row, in_column = (op.equal(number, numbers) for number in pivot_position)
+    in_row, in_column = (op.equal(number, indices) for number in pivot_position)
     row = op.reduce_sum(op.where(op.expand_dims(in_row, [2]), a, 0.0), [1])
     column = op.reduce_sum(op.where(op.expand_dims(in_column, [1]), a, 0.0), [2])
     pivot = op.reduce_sum(op.where(in_column, row, 0.0), [1], keepdims=True)

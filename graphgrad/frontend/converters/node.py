@@ -20,7 +20,7 @@ Converter = Callable[["Node"], Any]
 
 _CONVERTERS: dict[tuple[str, str], Converter] = {}
 
-_REQUIRED = object()
+_REQUIRED = object()  # a marker, since None may be the default of an attribute
 
 
 def _no_graph(graph: Any, inputs: Sequence[Any]) -> tuple[list[Any], list[KnownValue | None]]:

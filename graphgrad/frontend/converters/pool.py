@@ -139,15 +139,11 @@ def _windows(node: Node, x: Tensor) -> Pool:
         totals = [
             _same(x.shape[2 + k], (size[k] - 1) * dilation[k] + 1, strides[k]) for k in range(rank)
         ]
-        smaller_halves, larger_halves = (
-            [total // 2 for total in totals],
-            [total - total // 2 for total in totals],
+        smaller, larger = (
+            [pads // 2 for pads in totals],
+            [pads - pads // 2 for pads in totals],
         )
-        padding = (
-            (*smaller_halves, *larger_halves)
-            if auto_pad == "SAME_UPPER"
-            else (*larger_halves, *smaller_halves)
-        )
+        padding = (*smaller, *larger) if auto_pad == "SAME_UPPER" else (*larger, *smaller)
     ceil_mode = bool(node.attribute("ceil_mode", 0))
     counts_padding = bool(node.attribute("count_include_pad", 0))
     return Pool(size, strides, padding, dilation, ceil_mode, counts_padding)

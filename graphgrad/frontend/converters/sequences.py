@@ -42,6 +42,7 @@ def split_to_sequence(node: Node) -> relax.Tuple:
         slice_from(x, [axis], [start], [1], [*x.shape[:axis], size, *x.shape[axis + 1 :]])
         for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False)
     ]
+    # keepdims counts only where the sizes are left out, and all parts have an extent of 1.
     if not node.has(1) and not node.attribute("keepdims", 1):
         parts = [op.reshape(part, [*part.shape[:axis], *part.shape[axis + 1 :]]) for part in parts]
     return relax.Tuple([part.expr for part in parts])
