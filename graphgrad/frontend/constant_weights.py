@@ -104,7 +104,7 @@ def lift_constant_weights(graph: onnx.GraphProto) -> list[str]:
 
 
 def is_literal(tensor: onnx.TensorProto, places: Sequence[Reader]) -> bool:
-    """Whether a float initializer is one number that its name says is no parameter.
+    """Whether a float initializer is a single number with a name as exporters give to literals.
 
     `places` are the uses of the initializer. The one number of a layer's weights is a parameter
     whatever its name.

@@ -60,7 +60,7 @@ _ROUNDINGS: dict[str, Callable[[Any], Any]] = {
 class ExactArithmetic:
     """Operations on ints, floats and expressions of symbolic dimensions.
 
-    Every method raises `NotKnownError` where the result cannot be told exactly.
+    Every method raises `NotKnownError` where the result is not known exactly.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ LARGEST = 4096  # elements; what is larger than any shape or table of positions 
 
 
 class NotKnownError(Exception):
-    """A value cannot be told exactly at import. It never reaches the user."""
+    """A value is not known exactly at import. This error never reaches the user."""
 
 
 @dataclass(frozen=True)

@@ -109,7 +109,7 @@ class _Form:
         self._streams = {var: number for number, var in enumerate(dropping)}
 
     def function(self) -> relax.Function:
-        """Main in the form asked for."""
+        """Main in the chosen form, which returns the outputs and the new state."""
         blocks = map_bindings(self._main.body.blocks, self._rewritten)
         result = self._main.body.body
         outputs = result if isinstance(result, relax.Tuple) else relax.Tuple([result])
@@ -128,7 +128,7 @@ class _Form:
         return main.without_attr(TRAINING_DROPOUTS) if self._training_dropouts else main
 
     def refuse_hidden_calls(self, module: tvm.IRModule) -> None:
-        """Raise an error if a call that has two forms stands where it cannot be rewritten."""
+        """Raise a ModelError if a batch norm or dropout is in a branch or in another function."""
         for variable, function in module.functions.items():
             if not isinstance(function, relax.Function):
                 continue
@@ -156,6 +156,7 @@ class _Form:
         return self._training
 
     def _batch_norm_trains(self, call: relax.Call) -> bool:
+        """Whether a batch norm is in training form; if nothing was chosen, as its attribute says."""
         return bool(call.attrs.training) if self._training is None else self._training
 
     def _any_trains(self) -> bool:

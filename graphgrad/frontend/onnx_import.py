@@ -28,7 +28,7 @@ def from_onnx(
     integer and boolean initializers, which never train, become constants of the module. Weights
     of layers that Constant nodes hold become parameters too; a single float that is named as
     exporters name literals (``onnx::Mul_12``, ``/Constant_output_0``, ``val_3``) is a constant.
-    What was repaired on the way, and what stays constant, is told in ``Model.notes``.
+    ``Model.notes`` lists what was repaired on the way, and what stays constant.
 
     Parameters
     ----------

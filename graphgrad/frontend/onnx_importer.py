@@ -247,7 +247,7 @@ class _Importer:
     def _converted(
         self, node: onnx.NodeProto, converter: converters.Converter
     ) -> Sequence[relax.Expr]:
-        """Translate a node by a converter of ours or of the user's."""
+        """Translate a node by a converter, graphgrad's or the user's."""
         emitter = Emitter(self._builder)
         with emitter.at(None, next(filter(None, node.output), node.name)):
             translated = converters.Node(

@@ -79,7 +79,7 @@ def _inline_functions(proto: onnx.ModelProto, custom: Converters) -> list[str]:
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
-    """Name the nodes that have no name after their operator and place, e.g. ``Conv_3``."""
+    """Name the nodes that have no name after their operator and position, e.g. ``Conv_3``."""
     used_names = {node.name for node in all_nodes(graph)}
     for position, node in enumerate(all_nodes(graph)):
         if not node.name:

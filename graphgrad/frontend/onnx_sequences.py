@@ -21,9 +21,10 @@ Shapes = Mapping[str, Shape | Sequence[Shape]]
 def spread_inputs(
     graph: onnx.GraphProto, shapes: Shapes | None
 ) -> tuple[Mapping[str, Shape] | None, list[str]]:
-    """Replace inputs that are sequences by tensors, as many as `shapes` says.
+    """Replace each input that is a sequence by tensors; `shapes` gives their number and shapes.
 
-    A sequence ``s`` becomes the inputs ``s[0]``, ``s[1]``, …; an optional is taken as given.
+    A sequence ``s`` becomes the inputs ``s[0]``, ``s[1]``, …; an input that is an optional is taken
+    to have a value.
 
     Parameters
     ----------
@@ -35,8 +36,9 @@ def spread_inputs(
     Returns
     -------
     shapes : mapping or None
-        Those of tensors.
+        What is left of `shapes`: those of inputs that were tensors all along.
     notes : list of str
+        Notes on what was replaced.
 
     Raises
     ------

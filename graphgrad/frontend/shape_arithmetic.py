@@ -62,7 +62,7 @@ class Folding:
 
 
 def fold(folding: Folding) -> tuple[KnownValue, ...] | None:
-    """The outputs of a node, or None if they cannot be told exactly."""
+    """The outputs of a node, or None if they are not known exactly at import."""
     operator = _OPERATORS.get(folding.op_type)
     if operator is None:
         return None

@@ -175,7 +175,7 @@ def _split_statistics(graph: onnx.GraphProto) -> list[str]:
 
 
 def _is_weight(reader: Reader) -> bool:
-    """Whether a value is more than a statistic because of this reader.
+    """Whether this reader uses a value as a weight, not as a statistic.
 
     An Identity that `_split_identities` has left only hands the statistic out of the graph.
     """

@@ -120,10 +120,11 @@ def translate(
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """A node's attributes: lists as tuples, and each float as the decimal that was meant.
+    """A node's attributes: lists as tuples, and each float as the shortest equal decimal.
 
     A file stores 0.9 as the float32 nearest to it, which is 2e-8 off. The shortest decimal that
-    has the same float32 makes no difference to float32 arithmetic, and the right one in float64.
+    rounds to the same float32 makes no difference in float32 arithmetic, and in float64 it is most
+    likely the number that the author wrote.
     """
     return {
         attribute.name: _meant(onnx.helper.get_attribute_value(attribute))
@@ -201,7 +202,7 @@ def _corrected_batch_norm(attributes: dict[str, Any], opset: int) -> dict[str, A
 
 
 def _meant(value: Any) -> Any:
-    """An attribute's value with floats as the decimals that were meant; see `attributes_of`."""
+    """An attribute's value with its floats as the shortest decimals; see `attributes_of`."""
     if isinstance(value, float):
         return float(str(np.float32(value)))
     if isinstance(value, list | tuple):

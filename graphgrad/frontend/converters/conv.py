@@ -166,7 +166,7 @@ def check_weights(node: Node, x: Tensor, w: Tensor, channels_of_weights: int) ->
     Raises
     ------
     ModelError
-        Names what was given, and what is needed.
+        Names the ranks or shapes given, and what is needed.
     """
     if w.ndim != x.ndim or w.ndim not in (3, 4, 5):
         raise ModelError(

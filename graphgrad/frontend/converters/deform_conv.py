@@ -1,4 +1,4 @@
-"""Deformable convolution: each tap of the kernel reads where an input says, between the elements.
+"""Deformable convolution: an input shifts the position that each tap reads, also by fractions.
 
 Dai et al., *Deformable convolutional networks* (2017), and with a mask Zhu et al., *Deformable
 ConvNets v2* (2019).

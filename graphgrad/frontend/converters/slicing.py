@@ -119,7 +119,7 @@ def split(node: Node) -> tuple[Tensor, ...]:
 
 
 def _equal_sizes(extent: Dimension, count: int) -> list[Dimension]:
-    """The extents of equal parts; the last has what is left."""
+    """The extents of equal parts; the last one may be smaller."""
     size = (
         -(-extent // count) if isinstance(extent, int) else _simple((extent + count - 1) // count)
     )
