@@ -156,7 +156,7 @@ class _Form:
         return self._training
 
     def _batch_norm_trains(self, call: relax.Call) -> bool:
-        """Whether a batch norm is in training form; if nothing was chosen, as its attribute says."""
+        """Whether a batch norm is in training form: as chosen, else as its attribute says."""
         return bool(call.attrs.training) if self._training is None else self._training
 
     def _any_trains(self) -> bool:
