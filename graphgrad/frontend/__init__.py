@@ -1,4 +1,4 @@
-"""Models come in here, ONNX files and Relax modules, and go out as ONNX.
+"""Import of models, ONNX files and Relax modules, and export to ONNX.
 
 Start with `onnx_import` and `model`; `onnx_importer` translates node by node, with `converters`.
 """

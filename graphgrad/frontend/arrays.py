@@ -1,4 +1,4 @@
-"""Arrays of any library become numpy arrays of our own."""
+"""Conversion of arrays of any library (numpy, torch, TVM) to numpy arrays of our own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name of a dtype of numpy, of TVM's types or of TVM's tensors."""
+    """The name of a dtype, such as ``"float32"``: numpy's, of a TVM type, or of a TVM tensor."""
     if isinstance(dtype, PrimType):
         return str(dtype.dtype)
     return str(dtype)
@@ -79,10 +79,10 @@ def checked_arrays(
         )
     arrays = {name: as_array(name, given[name]) for name in expected}
     for name, array in arrays.items():
-        wanted = expected[name]
-        if array.shape != wanted.shape or array.dtype != wanted.dtype:
+        reference = expected[name]
+        if array.shape != reference.shape or array.dtype != reference.dtype:
             raise InputError(
-                f"{kind} {name!r}: expected shape {wanted.shape} and dtype {wanted.dtype}, "
+                f"{kind} {name!r}: expected shape {reference.shape} and dtype {reference.dtype}, "
                 f"given shape {array.shape} and dtype {array.dtype}"
             )
     return arrays

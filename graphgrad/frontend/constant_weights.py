@@ -1,4 +1,4 @@
-"""Which floats of a file are weights, and which are part of the computation.
+"""The decision which float constants of a file are weights, and which belong to the computation.
 
 A file says only that a tensor is a constant. What it is *for* shows in where it is read and, for
 single numbers, in its name: exporters name a parameter after its module (``head.temperature``) and
@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 from .onnx_graph import Reader, attribute, is_float, output_names, readers, remove_nodes
 
-# Inputs that hold the weights of a layer.
+# Inputs, by operator and index, that hold the weights of a layer.
 WEIGHT_SLOTS = frozenset(
     {
         ("BatchNormalization", 1),
@@ -75,24 +75,24 @@ def lift_constant_weights(graph: onnx.GraphProto) -> list[str]:
     list of str
         Notes on what was lifted, and on what stays constant.
     """
-    found = readers(graph)
+    readers_by_name = readers(graph)
     producers = {name: node for node in graph.node for name in node.output}
-    kept = output_names(graph)
+    graph_outputs = output_names(graph)
     tensors = {tensor.name: tensor for tensor in graph.initializer}
     lifted, constant = [], []
     for node in graph.node:
-        held = _held(node, producers, tensors)
-        if held is None:
+        array = _held(node, producers, tensors)
+        if array is None:
             continue
         name = node.output[0]
-        is_statistic = any(place.is_statistic for place in found.get(name, []))
+        is_statistic = any(reader.is_statistic for reader in readers_by_name.get(name, []))
         if is_statistic and node.op_type == "Constant":
             continue  # made an initializer, named after its layer, where statistics are split
-        feeds = is_statistic or _feeds_a_layer(name, held.shape, found, producers)
-        if feeds and name not in kept:
-            graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(held), name))
+        is_weight = is_statistic or _feeds_a_layer(name, array.shape, readers_by_name, producers)
+        if is_weight and name not in graph_outputs:
+            graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(array), name))
             lifted.append(name)
-        elif node.op_type == "Constant" and held.size > 1:
+        elif node.op_type == "Constant" and array.size > 1:
             constant.append(name)
     remove_nodes(graph, set(lifted))
     notes = []
@@ -104,14 +104,15 @@ def lift_constant_weights(graph: onnx.GraphProto) -> list[str]:
 
 
 def is_literal(tensor: onnx.TensorProto, places: Sequence[Reader]) -> bool:
-    """Whether a float initializer is one number that its name says is no parameter.
+    """Whether a float initializer is a single number with a name as exporters give to literals.
 
-    The one number of a layer's weights is a parameter whatever its name.
+    `places` are the uses of the initializer. The one number of a layer's weights is a parameter
+    whatever its name.
     """
     return (
         math.prod(tensor.dims) == 1
         and _LITERAL_NAME.search(tensor.name) is not None
-        and not any(_is_weight_slot(place) for place in places)
+        and not any(_is_weight_slot(reader) for reader in places)
     )
 
 
@@ -120,49 +121,68 @@ def _held(
     producers: Mapping[str, onnx.NodeProto],
     tensors: Mapping[str, onnx.TensorProto],
 ) -> np.ndarray | None:
-    """The float array, of one axis or more, that a node holds; it takes no memory."""
+    """The float array, of one axis or more, that a Constant or ConstantOfShape node gives.
+
+    None if the node gives anything else, or an array of a shape that is computed. The array of a
+    ConstantOfShape is one number broadcast, so that it takes no memory until it is lifted.
+    """
     value = attribute(node, "value", None)
     if node.op_type == "Constant":
         return numpy_helper.to_array(value) if is_float(value) and value.dims else None
     if node.op_type != "ConstantOfShape":
         return None
-    name = node.input[0]
-    source = producers.get(name)
-    shape = tensors.get(name)
-    if source is not None and source.op_type == "Constant":
-        shape = attribute(source, "value", None)
-    if shape is None or not (value is None or is_float(value)) or not math.prod(shape.dims):
+    shape_name = node.input[0]
+    shape_producer = producers.get(shape_name)
+    shape_tensor = tensors.get(shape_name)
+    if shape_producer is not None and shape_producer.op_type == "Constant":
+        shape_tensor = attribute(shape_producer, "value", None)
+    if (
+        shape_tensor is None
+        or not (value is None or is_float(value))
+        or not math.prod(shape_tensor.dims)
+    ):
         return None
     fill = np.zeros(1, "float32") if value is None else numpy_helper.to_array(value)
-    return np.broadcast_to(fill.reshape(()), tuple(numpy_helper.to_array(shape)))
+    return np.broadcast_to(fill.reshape(()), tuple(numpy_helper.to_array(shape_tensor)))
 
 
-def _is_weight_slot(place: Reader) -> bool:
-    return (place.node.op_type, place.index) in WEIGHT_SLOTS
+def _is_weight_slot(reader: Reader) -> bool:
+    """Whether a layer reads its weights here."""
+    return (reader.node.op_type, reader.index) in WEIGHT_SLOTS
 
 
 def _feeds_a_layer(
     name: str,
     shape: Sequence[int],
-    found: Mapping[str, Sequence[Reader]],
+    readers_by_name: Mapping[str, Sequence[Reader]],
     producers: Mapping[str, onnx.NodeProto],
 ) -> bool:
+    """Whether a constant is the weight of a layer, which it may reach through views."""
+    # One axis may be longer than 1: (1, C, 1, 1) scales channels just as (C,) does.
     is_vector = math.prod(shape) > 1 and max(shape) == math.prod(shape)
-    waiting = [name]
-    while waiting:
-        for place in found.get(waiting.pop(), []):
-            if _is_weight_slot(place) or (is_vector and _is_affine(place, producers)):
+    worklist = [name]
+    while worklist:
+        for reader in readers_by_name.get(worklist.pop(), []):
+            if _is_weight_slot(reader) or (is_vector and _is_affine(reader, producers)):
                 return True
-            if place.node.op_type in _VIEWS and place.index == 0:
-                waiting.append(place.node.output[0])
+            # Input 0 has the elements; others say the shape or the axes.
+            if reader.node.op_type in _VIEWS and reader.index == 0:
+                worklist.append(reader.node.output[0])
     return False
 
 
-def _is_affine(place: Reader, producers: Mapping[str, onnx.NodeProto]) -> bool:
-    """Whether a node scales or shifts the output of a layer, which it may have scaled before."""
-    if place.node.op_type not in ("Add", "Mul"):
+def _is_affine(reader: Reader, producers: Mapping[str, onnx.NodeProto]) -> bool:
+    """Whether an Add or Mul scales or shifts the output of a layer.
+
+    A Mul may stand between the two: scale and shift are often written one after the other.
+    """
+    if reader.node.op_type not in ("Add", "Mul"):
         return False
-    other = producers.get(place.node.input[1 - place.index])
-    if other is not None and other.op_type == "Mul":
-        return any(name in producers and producers[name].op_type in _LAYERS for name in other.input)
-    return other is not None and other.op_type in _LAYERS
+    # Of the two inputs, 0 and 1, the one that is not the constant.
+    other_producer = producers.get(reader.node.input[1 - reader.index])
+    if other_producer is not None and other_producer.op_type == "Mul":
+        return any(
+            name in producers and producers[name].op_type in _LAYERS
+            for name in other_producer.input
+        )
+    return other_producer is not None and other_producer.op_type in _LAYERS

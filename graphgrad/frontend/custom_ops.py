@@ -17,7 +17,7 @@ from .converters import Converter, Node
 from .onnx_graph import STANDARD_DOMAINS
 
 CustomOps = Mapping[tuple[str, str], Callable[..., Any]]
-"""Functions of (inputs, attributes), by domain and operator."""
+"""Functions of (inputs, attributes), by domain and operator name."""
 
 
 def custom_converters(custom_ops: CustomOps | None) -> dict[tuple[str, str], Converter]:
@@ -51,6 +51,8 @@ def custom_converters(custom_ops: CustomOps | None) -> dict[tuple[str, str], Con
 
 
 def _converter(function: Callable[..., Any]) -> Converter:
+    """A converter that calls a user's function, and checks what it returns."""
+
     def convert(node: Node) -> tuple[Any, ...]:
         inputs = [
             node.tensor(index) if node.has(index) else None for index in range(len(node.inputs))
@@ -75,24 +77,31 @@ def _converter(function: Callable[..., Any]) -> Converter:
 
 
 def _output(node: Node, function: Callable[..., Any], value: Any) -> Tensor:
-    lifted = None
+    """One value that a user's function returned, as a tensor.
+
+    Raises
+    ------
+    ModelError
+        It is not a tensor, nor a Relax expression of one.
+    """
+    tensor = None
     try:
         if isinstance(value, Tensor):
-            lifted = value
-        elif isinstance(value, relax.Call):
-            lifted = node.emitter.emit(value)
+            tensor = value
+        elif isinstance(value, relax.Call):  # may have no type before it is bound
+            tensor = node.emitter.emit(value)
         elif isinstance(value, relax.Expr):
-            lifted = node.emitter.lift(value)
-    except Exception as error:
+            tensor = node.emitter.lift(value)
+    except Exception as error:  # TVM checks types when an expression is bound, with any error
         raise ModelError(
             f"custom op {_place(function)} returned an expression that is not valid Relax: {error}"
         ) from error
-    if not isinstance(lifted, Tensor):
+    if not isinstance(tensor, Tensor):
         raise ModelError(
             f"custom op {_place(function)} must return a graphgrad Tensor or a Relax expression of "
             f"a tensor for each output, it returned a {type(value).__name__}"
         )
-    return lifted
+    return tensor
 
 
 def _plain(value: Any) -> Any:
@@ -107,6 +116,6 @@ def _plain(value: Any) -> Any:
 
 
 def _place(function: Callable[..., Any]) -> str:
-    """A function's name, file and line."""
+    """A function's name, file and line, for an error."""
     name = getattr(function, "__qualname__", type(function).__qualname__)
     return f"{name} ({location_of(function)})"

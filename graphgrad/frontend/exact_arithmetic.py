@@ -1,4 +1,9 @@
-"""Arithmetic on single elements of known values, exact or not at all."""
+"""Exact arithmetic on the elements of known values: numbers and expressions of dimensions.
+
+What the operators of an ONNX graph would compute at run time is computed at import, as a number or
+an expression of the symbolic dimensions that is right for all of their sizes. Where there is none,
+or it cannot be proved, `NotKnownError` is raised, and the value is computed at run time.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +58,14 @@ _ROUNDINGS: dict[str, Callable[[Any], Any]] = {
 
 
 class ExactArithmetic:
-    """Operations on ints, floats and expressions of symbolic dimensions, which are not negative.
+    """Operations on ints, floats and expressions of symbolic dimensions.
 
-    Every method raises `NotKnownError` where the result cannot be told exactly.
+    Every method raises `NotKnownError` where the result is not known exactly.
+
+    Parameters
+    ----------
+    dimensions : list of tirx.Var
+        The symbolic dimensions. None of them is negative.
     """
 
     def __init__(self, dimensions: list[Any]):
@@ -74,10 +84,12 @@ class ExactArithmetic:
         if isinstance(a, np.floating):
             if op_type not in _FLOATS:
                 raise NotKnownError
+            # `type(a)` rounds to the dtype of the operands, as the operator would.
             with np.errstate(all="ignore"):
                 return type(a)(_FLOATS[op_type](a, b))
         if op_type in ("Div", "Mod"):
             return _quotient(a, b) if op_type == "Div" else _remainder(a, b)
+        # A negative power of an integer is a fraction, which its dtype has not.
         if op_type not in _INTEGERS or (op_type == "Pow" and b < 0):
             raise NotKnownError
         return _INTEGERS[op_type](a, b)
@@ -112,6 +124,7 @@ class ExactArithmetic:
         return x if is_symbolic(x) else int(x)
 
     def _symbolic(self, op_type: str, a: Any, b: Any) -> Any:
+        """The result for two integers that may depend on symbolic dimensions."""
         if op_type in COMPARISONS:
             return self._compared(op_type, a, b)
         if op_type == "Div":
@@ -137,9 +150,10 @@ class ExactArithmetic:
             product = self._symbolic("Mul", as_int64(a.numerator), b.numerator)
             return self._reduced(product, denominator)
         if op_type == "Div":
-            factor = self._factor(left, right)
-            if factor is not None:
-                return Ratio(factor.numerator, factor.denominator)
+            constant_quotient = self._factor(left, right)
+            if constant_quotient is not None:
+                return Ratio(constant_quotient.numerator, constant_quotient.denominator)
+            # `left / right`, of numerators over the common denominator, which cancels.
             divisor = integral_number(right)
             if divisor is None or divisor <= 0:
                 raise NotKnownError
@@ -149,7 +163,10 @@ class ExactArithmetic:
         return self._reduced(self._symbolic(op_type, left, right), denominator)
 
     def _factor(self, a: Any, b: Any) -> Fraction | None:
-        """The number that a is a multiple of b by, if there is one."""
+        """The constant a / b, if a is the same multiple of b for all dimensions; else None.
+
+        It is guessed from one size of the dimensions, and then proved.
+        """
         samples = [self._sample(value) for value in (a, b)]
         if 0 in samples:
             return None
@@ -165,6 +182,7 @@ class ExactArithmetic:
         return integral_number(self._analyzer.simplify(substituted)) or 0
 
     def _reduced(self, numerator: Any, denominator: int) -> Ratio:
+        """A ratio in lowest terms, as far as that can be proved."""
         number = integral_number(numerator)
         if number is not None:
             fraction = Fraction(number, denominator)
@@ -172,25 +190,31 @@ class ExactArithmetic:
         remainder = self._analyzer.simplify(tirx.floormod(numerator, denominator))
         if integral_number(remainder) == 0:
             return Ratio(self._analyzer.simplify(tirx.floordiv(numerator, denominator)), 1)
-        if denominator > 1024:
+        if denominator > 1024:  # the limit of `as_ratio`
             raise NotKnownError
         return Ratio(numerator, denominator)
 
     def _rounded(self, op_type: str, x: Ratio) -> Ratio:
         if op_type not in ("Floor", "Ceil"):
             raise NotKnownError
-        above = x.denominator - 1 if op_type == "Ceil" else 0
-        whole = tirx.floordiv(as_int64(x.numerator) + above, x.denominator)
-        return Ratio(self._simplified(whole), 1)
+        # ⌈n / d⌉ = ⌊(n + d − 1) / d⌋
+        rounding_term = x.denominator - 1 if op_type == "Ceil" else 0
+        quotient = tirx.floordiv(as_int64(x.numerator) + rounding_term, x.denominator)
+        return Ratio(self._simplified(quotient), 1)
 
     def _truncated(self, a: Any, b: Any) -> Any:
+        """a / b, rounded towards zero as ONNX divides integers; a floor where a is not negative."""
         self._check_positive(b)
         a, b = as_int64(a), as_int64(b)
         divide = tirx.floordiv if self._analyzer.can_prove(a >= 0) else tirx.truncdiv
         return self._simplified(divide(a, b))
 
     def _check_positive(self, divisor: Any) -> None:
-        """Refuse a divisor that may be zero; a dimension that divides another is never that."""
+        """Refuse a divisor that may be negative or is zero.
+
+        A dimension that a model divides by is taken to be positive: the model itself could not run
+        with zero.
+        """
         number = integral_number(divisor)
         if number is not None and number <= 0:
             raise NotKnownError
@@ -198,36 +222,41 @@ class ExactArithmetic:
             raise NotKnownError
 
     def _compared(self, op_type: str, a: Any, b: Any) -> bool:
+        """A comparison of integers, where it has the same result for all dimensions."""
         a, b = as_int64(a), as_int64(b)
-        holds = COMPARISONS[op_type](a, b)
+        condition = COMPARISONS[op_type](a, b)
         if op_type == "Equal":  # an operand's own == asks whether two objects are the same
-            holds = tirx.EQ(a, b)
-        if self._analyzer.can_prove(holds):
+            condition = tirx.EQ(a, b)
+        if self._analyzer.can_prove(condition):
             return True
-        if self._analyzer.can_prove(tirx.Not(holds)):
+        if self._analyzer.can_prove(tirx.Not(condition)):
             return False
         raise NotKnownError
 
     def _absolute(self, x: Any) -> Any:
         if not is_symbolic(x):
             return abs(x)
+        # Denominators are positive, so the numerator has the sign.
         if self._compared("GreaterOrEqual", as_ratio(x).numerator, 0):
             return x
         return self.unary("Neg", x)
 
     def _simplified(self, expression: Any) -> Any:
-        simple = self._analyzer.simplify(as_int64(expression))
-        number = integral_number(simple)
-        return simple if number is None else number
+        """An integer expression simplified; an int if no dimension is left in it."""
+        simplified = self._analyzer.simplify(as_int64(expression))
+        number = integral_number(simplified)
+        return simplified if number is None else number
 
 
 def symbols(expressions: Iterable[Any]) -> list[Any]:
     """The variables in some expressions, each once."""
-    found: dict[Any, None] = {}
+    variables: dict[Any, None] = {}
     for expression in expressions:
         if isinstance(expression, tvm.ir.Expr):
-            tvm_ffi.structural_walk(expression, (tvm.ir.Var, lambda var: found.update({var: None})))
-    return list(found)
+            tvm_ffi.structural_walk(
+                expression, (tvm.ir.Var, lambda var: variables.update({var: None}))
+            )
+    return list(variables)
 
 
 def integral_number(value: Any) -> int | None:
@@ -244,12 +273,14 @@ def _float(x: Any, dtype: np.dtype) -> Any:
 
 
 def _quotient(a: int, b: int) -> int:
+    """a / b, rounded towards zero."""
     if b == 0:
         raise NotKnownError
     return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
 
 
 def _remainder(a: int, b: int) -> int:
+    """a modulo b, with the sign of b: ONNX's Mod without fmod, and Python's."""
     if b == 0:
         raise NotKnownError
     return a % b

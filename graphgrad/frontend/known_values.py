@@ -1,4 +1,4 @@
-"""Values that are known at import: numbers, and expressions of the inputs' dimensions."""
+"""Values that are known at import: numbers, and expressions of the inputs' symbolic dimensions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LARGEST = 4096  # elements; what is larger than any shape or table of positions 
 
 
 class NotKnownError(Exception):
-    """A value cannot be told exactly at import. It never reaches the user."""
+    """A value is not known exactly at import. This error never reaches the user."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class KnownValue:
 
     def dimensions(self) -> list[Any] | None:
         """The elements as extents, or None if one of them is no integer."""
-        flat = [integral(element) for element in self.elements.flat]
-        return None if any(element is None for element in flat) else flat
+        integers = [integral(element) for element in self.elements.flat]
+        return None if any(element is None for element in integers) else integers
 
     def shape_expression(self) -> relax.ShapeExpr | None:
         """An integer vector as a Relax shape; None for any other value."""
@@ -83,6 +83,7 @@ class KnownValue:
             return relax.const(self.array(), self.dtype)
         ratios = [as_ratio(element) for element in self.elements.flat]
         numerators = [as_int64(ratio.numerator) for ratio in ratios]
+        # Dimensions become numbers of the program by way of a shape, which is a vector of int64.
         value = relax.op.shape_to_tensor(relax.ShapeExpr(numerators))
         value = relax.op.reshape(value, list(self.elements.shape))
         denominators = [ratio.denominator for ratio in ratios]
@@ -112,7 +113,8 @@ def as_ratio(element: Any) -> Ratio:
     Raises
     ------
     NotKnownError
-        It is a float with more digits than products of dimensions in float32 keep exactly.
+        It is a float that is not finite, or has more digits than products with dimensions in
+        float32 keep exactly.
     """
     if isinstance(element, Ratio):
         return element
@@ -121,11 +123,12 @@ def as_ratio(element: Any) -> Ratio:
     if not np.isfinite(element):
         raise NotKnownError
     numerator, denominator = float(element).as_integer_ratio()
+    # float32 holds integers up to 2²⁴ exactly.
     if denominator > 1024 or abs(numerator) > 2**24:
         raise NotKnownError
     return Ratio(numerator, denominator)
 
 
 def as_int64(value: Any) -> Any:
-    """The expression of a whole number; any other value is one already."""
+    """A Python int as an int64 expression; any other value is an expression already."""
     return tirx.IntImm("int64", value) if isinstance(value, int) else value

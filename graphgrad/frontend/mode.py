@@ -1,4 +1,8 @@
-"""Training form or inference form: chosen here, when a model is used."""
+"""Training form and inference form of a model, made when the model is used.
+
+A `Model` says nothing about the two. `specialize` copies its module and writes each batch norm and
+each dropout as the chosen form has it.
+"""
 
 from __future__ import annotations
 
@@ -57,16 +61,19 @@ def specialize(model: Model, training: bool | None) -> tvm.IRModule:
     """
     if training not in (True, False, None):
         raise ArgumentError(f"training: expected True, False or None, given {training!r}")
-    # A pass that finds nothing to do returns the very module that it was given.
+    # Cloned because main is replaced below, and a pass that finds nothing to do returns the very
+    # module that it was given.
     module = relax.transform.InlinePrivateFunctions()(model.mod.clone())
     module = relax.transform.DeadCodeElimination(["main"])(module)
-    form = _Form(module["main"], list(model.state), training)
-    form.refuse_hidden_calls(module)
-    module["main"] = form.function()
-    names = equal_names(module["main"])  # the output of a dropout that drops nothing is its input
+    rewriter = _Form(module["main"], list(model.state), training)
+    rewriter.refuse_hidden_calls(module)
+    module["main"] = rewriter.function()
+    # Before bindings are merged: the output of a dropout that drops nothing is its input, and would
+    # lose its name.
+    aliases = equal_names(module["main"])
     module = relax.transform.CanonicalizeBindings()(module)
     module = relax.transform.DeadCodeElimination(["main"])(module)
-    module["main"] = record_aliases(module["main"], names)
+    module["main"] = record_aliases(module["main"], aliases)
     return module
 
 
@@ -83,6 +90,7 @@ class _Form:
         self._training = training
         self._training_dropouts = set((main.attrs or {}).get(TRAINING_DROPOUTS, ()))
         parameters = {var.name: var for var in main.params}
+        # The variable that holds each statistic so far: every update binds a new one.
         self._current: dict[str, relax.Var] = {name: parameters[name] for name in state}
         self._statistic_names = {var: name for name, var in self._current.items()}
         self._values = {
@@ -97,10 +105,11 @@ class _Form:
             for var, call in self._calls(_DROPOUT)
             if float(call.attrs.rate) > 0 and self._dropout_trains(call)
         ]
+        # Each dropout draws from a random stream of its own, as all of them share one seed.
         self._streams = {var: number for number, var in enumerate(dropping)}
 
     def function(self) -> relax.Function:
-        """Main in the form asked for."""
+        """Main in the chosen form, which returns the outputs and the new state."""
         blocks = map_bindings(self._main.body.blocks, self._rewritten)
         result = self._main.body.body
         outputs = result if isinstance(result, relax.Tuple) else relax.Tuple([result])
@@ -119,12 +128,13 @@ class _Form:
         return main.without_attr(TRAINING_DROPOUTS) if self._training_dropouts else main
 
     def refuse_hidden_calls(self, module: tvm.IRModule) -> None:
-        """Raise an error if a call that has two forms stands where it cannot be rewritten."""
+        """Raise a ModelError if a batch norm or dropout is in a branch or in another function."""
         for variable, function in module.functions.items():
             if not isinstance(function, relax.Function):
                 continue
             is_main = variable.name_hint == "main"
             for op in (_BATCH_NORM, _DROPOUT):
+                # `_calls` sees the bindings of main itself: what exceeds it is in a branch.
                 if _count(function, op) > (len(self._calls(op)) if is_main else 0):
                     where = "a branch of main" if is_main else f"function {variable.name_hint!r}"
                     raise ModelError(
@@ -133,22 +143,30 @@ class _Form:
                     )
 
     def _calls(self, op: tvm.ir.Op) -> list[tuple[relax.Var, relax.Call]]:
+        """The calls of an operator that main binds, those in branches not included."""
         return [(var, value) for var, value in self._values.items() if _is_call(value, op)]
 
     def _dropout_trains(self, call: relax.Call) -> bool:
+        """Whether a dropout is in training form.
+
+        Relax has no attribute for that: the importer lists the nodes that are, as the file says.
+        """
         if self._training is None:
             return read(call.span).node in self._training_dropouts
         return self._training
 
     def _batch_norm_trains(self, call: relax.Call) -> bool:
+        """Whether a batch norm is in training form: as chosen, else as its attribute says."""
         return bool(call.attrs.training) if self._training is None else self._training
 
     def _any_trains(self) -> bool:
+        """Whether main returns new statistics."""
         if self._training is None:
             return any(self._batch_norm_trains(call) for _, call in self._calls(_BATCH_NORM))
         return self._training
 
     def _rewritten(self, binding: relax.Binding) -> list[relax.Binding]:
+        """The bindings that take the place of one binding of main."""
         value: Any = self._values.get(binding.var)
         if _is_call(value, _DROPOUT):
             stream = self._streams.get(binding.var)
@@ -171,14 +189,21 @@ class _Form:
             if name is None:
                 continue
             old = self._current[name]
+            # Casts may stand between a statistic and the node: the state keeps its own dtype.
             args[index] = _cast(old, args[index].ty, call.span, before)
-            item = relax.Var(f"{name}.new", args[index].ty)
-            after.append(relax.VarBinding(item, relax.TupleGetItem(var, index - 2, call.span)))
-            self._current[name] = _cast(item, old.ty, call.span, after)
+            new_statistic = relax.Var(f"{name}.new", args[index].ty)
+            # Statistics are arguments 3 and 4, and results 1 and 2.
+            after.append(
+                relax.VarBinding(new_statistic, relax.TupleGetItem(var, index - 2, call.span))
+            )
+            self._current[name] = _cast(new_statistic, old.ty, call.span, after)
         return [*before, relax.VarBinding(var, _batch_norm(call, args, True)), *after]
 
     def _statistic(self, value: relax.Expr) -> str | None:
-        """The name of the statistic that a value is, seen through casts and aliases."""
+        """The name of the statistic that a value is, seen through casts and aliases.
+
+        None if it is not the model's state but, for example, a constant: nothing can update that.
+        """
         while value not in self._statistic_names:
             definition: Any = self._values.get(value)
             if _is_call(definition, _ASTYPE):
@@ -191,8 +216,9 @@ class _Form:
 
 
 def _batch_norm(call: relax.Call, args: Sequence[relax.Expr], training: bool) -> relax.Call:
+    """A batch norm with other arguments and another form, but the same type and span."""
     attrs = call.attrs
-    new = relax.op.nn.batch_norm(
+    rewritten = relax.op.nn.batch_norm(
         *args,
         axis=int(attrs.axis),
         epsilon=float(attrs.epsilon),
@@ -201,7 +227,7 @@ def _batch_norm(call: relax.Call, args: Sequence[relax.Expr], training: bool) ->
         momentum=float(attrs.momentum),
         training=training,
     )
-    return _typed(new, call.ty, call.span)
+    return _typed(rewritten, call.ty, call.span)
 
 
 def _identity(var: relax.Var, dropout: relax.Call) -> list[relax.Binding]:
@@ -218,16 +244,16 @@ def _random_dropout(
     """The bindings of a dropout that drops values: they are drawn from the seed."""
     data = dropout.args[0]
     rate = float(dropout.attrs.rate)
-    kept = relax.Var(f"{var.name}.kept", dropout.ty.fields[0])
-    drawn = relax.Var(f"{var.name}.drawn", relax.TensorType(data.ty.shape, "bool"))
+    output = relax.Var(f"{var.name}.kept", dropout.ty.fields[0])
+    bool_mask = relax.Var(f"{var.name}.drawn", relax.TensorType(data.ty.shape, "bool"))
     mask = relax.Var(f"{var.name}.mask", dropout.ty.fields[1])
 
-    cast = relax.op.astype(drawn, dtype_name(mask.ty.dtype))
+    cast = relax.op.astype(bool_mask, dtype_name(mask.ty.dtype))
     return [
-        _call_binding(kept, random.dropout_call(data, seed, rate, stream), dropout.span),
-        _call_binding(drawn, random.mask_call(data, seed, rate, stream), dropout.span),
+        _call_binding(output, random.dropout_call(data, seed, rate, stream), dropout.span),
+        _call_binding(bool_mask, random.mask_call(data, seed, rate, stream), dropout.span),
         _call_binding(mask, cast, dropout.span),
-        relax.VarBinding(var, relax.Tuple([kept, mask])),
+        relax.VarBinding(var, relax.Tuple([output, mask])),
     ]
 
 
@@ -248,6 +274,7 @@ def _call_binding(var: relax.Var, call: relax.Call, span: tvm.ir.Span | None) ->
 
 
 def _typed(call: relax.Call, ty: tvm.ir.Type, span: tvm.ir.Span | None) -> relax.Call:
+    """A call with a type and a span; a call that was just built has neither."""
     return relax.Call(call.op, call.args, call.attrs, call.ty_args, span, ty)
 
 

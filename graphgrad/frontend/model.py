@@ -77,19 +77,22 @@ class Model:
         variables = {var.name: var for var in main.params}
         params = _checked(params, variables, "parameter")
         state = _checked({} if state is None else state, variables, "statistic")
-        both = sorted(params.keys() & state.keys())
-        if both:
-            raise InputError(f"{both} are given both as parameters and as state: choose one")
+        in_both = sorted(params.keys() & state.keys())
+        if in_both:
+            raise InputError(f"{in_both} are given both as parameters and as state: choose one")
 
         self.inputs = [name for name in variables if name not in params and name not in state]
         self.params = {name: params[name] for name in variables if name in params}
         self.state = {name: state[name] for name in variables if name in state}
-        order = [*self.inputs, *self.params, *self.state]
-        main = make_outputs_literal(reorder_parameters(main, [variables[name] for name in order]))
+        ordered_names = [*self.inputs, *self.params, *self.state]
+        main = make_outputs_literal(
+            reorder_parameters(main, [variables[name] for name in ordered_names])
+        )
         module = mod.clone()
         module["main"] = main
         self.mod = relax.transform.Normalize()(module)
         self.outputs = _output_names(main, outputs)
+        # Integers and booleans have no gradient, so these parameters are frozen in any case.
         self.frozen = self._known(frozen) | {
             name for name, array in self.params.items() if array.dtype.name not in FLOAT_DTYPES
         }
@@ -108,6 +111,7 @@ class Model:
         ArgumentError
             If a name is not that of a parameter.
         """
+        # A shallow copy: module and arrays are shared, only the set of names is replaced.
         frozen = copy.copy(self)
         frozen.frozen = self.frozen | self._known(names)
         return frozen
@@ -123,11 +127,13 @@ class Model:
 
     def __repr__(self) -> str:
         count = sum(array.size for array in self.params.values())
-        inputs = ", ".join(f"{k}: {_type_text(*t)}" for k, t in self.input_types().items())
-        types = result_types(self.mod["main"].ret_ty)
+        inputs = ", ".join(
+            f"{name}: {_type_text(*input_type)}" for name, input_type in self.input_types().items()
+        )
+        result_tys = result_types(self.mod["main"].ret_ty)
         outputs = ", ".join(
-            f"{name}: {_type_text(_shape(ty), dtype_name(ty.dtype))}"
-            for name, ty in zip(self.outputs, types, strict=True)
+            f"{output_name}: {_type_text(_shape(ty), dtype_name(ty.dtype))}"
+            for output_name, ty in zip(self.outputs, result_tys, strict=True)
         )
         return (
             f"Model({inputs} -> {outputs}; {len(self.params)} parameters with {count:,} numbers, "
@@ -143,16 +149,21 @@ class Model:
 
 
 def _main(mod: tvm.IRModule) -> relax.Function:
+    """The function main of a module, after checking that a `Model` can be made of it."""
     if not isinstance(mod, tvm.IRModule):
         raise ModelError(f"expected a tvm.IRModule, given a {type(mod).__name__}")
-    names = [var.name_hint for var in mod.get_global_vars()]
-    if "main" not in names or not isinstance(mod["main"], relax.Function):
-        raise ModelError(f"the module has no Relax function 'main'; it has {sorted(names)}")
+    function_names = [var.name_hint for var in mod.get_global_vars()]
+    if "main" not in function_names or not isinstance(mod["main"], relax.Function):
+        raise ModelError(
+            f"the module has no Relax function 'main'; it has {sorted(function_names)}"
+        )
     main = mod["main"]
-    parameters = [var.name for var in main.params]
-    twice = sorted({name for name in parameters if parameters.count(name) > 1})
-    if twice:
-        raise ModelError(f"several parameters of main are named {twice}: give each its own name")
+    parameter_names = [var.name for var in main.params]
+    repeated_names = sorted({name for name in parameter_names if parameter_names.count(name) > 1})
+    if repeated_names:
+        raise ModelError(
+            f"several parameters of main are named {repeated_names}: give each its own name"
+        )
     for var in main.params:
         if not isinstance(var.ty, relax.TensorType | tvm.ir.PrimType):
             raise ModelError(
@@ -163,13 +174,15 @@ def _main(mod: tvm.IRModule) -> relax.Function:
 
 
 def _checked(
-    given: Mapping[str, Any], variables: Mapping[str, relax.Var], kind: str
+    values_by_name: Mapping[str, Any], variables: Mapping[str, relax.Var], kind: str
 ) -> dict[str, np.ndarray]:
     """Copy arrays to numpy, after checking that each fits a parameter of main."""
-    if not isinstance(given, Mapping):
-        raise InputError(f"expected a dict of {kind}s by name, given a {type(given).__name__}")
+    if not isinstance(values_by_name, Mapping):
+        raise InputError(
+            f"expected a dict of {kind}s by name, given a {type(values_by_name).__name__}"
+        )
     arrays = {}
-    for name, value in given.items():
+    for name, value in values_by_name.items():
         if name not in variables:
             raise InputError(f"main has no parameter {name!r}{_hint(name, variables)}")
         array = arrays[name] = as_array(name, value)
@@ -182,21 +195,27 @@ def _checked(
     return arrays
 
 
-def _fits(given: tuple[int, ...], expected: tuple[int | str, ...] | None) -> bool:
-    if expected is None:
+def _fits(actual_shape: tuple[int, ...], expected_shape: tuple[int | str, ...] | None) -> bool:
+    """Whether a shape is the expected one; a symbolic extent, given by its name, fits any number.
+
+    An expected shape of None has an unknown rank and fits everything.
+    """
+    if expected_shape is None:
         return True
-    return len(given) == len(expected) and all(
-        isinstance(size, str) or size == actual
-        for size, actual in zip(expected, given, strict=True)
+    return len(actual_shape) == len(expected_shape) and all(
+        isinstance(expected_size, str) or expected_size == actual_size
+        for expected_size, actual_size in zip(expected_shape, actual_shape, strict=True)
     )
 
 
-def _hint(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, known)
-    return f"; close names are {close}" if close else f"; it has {sorted(known)}"
+def _hint(name: str, valid_names: Iterable[str]) -> str:
+    """The end of an error message: the valid names like an unknown one, else all valid names."""
+    close_names = difflib.get_close_matches(name, valid_names)
+    return f"; close names are {close_names}" if close_names else f"; it has {sorted(valid_names)}"
 
 
 def _output_names(main: relax.Function, names: Iterable[str] | None) -> list[str]:
+    """A name for each result of main: those given, or the default ones."""
     count = len(result_types(main.ret_ty))
     if names is None:
         return ["output"] if count == 1 else [f"output_{index}" for index in range(count)]
@@ -207,18 +226,22 @@ def _output_names(main: relax.Function, names: Iterable[str] | None) -> list[str
 
 
 def _shape_and_dtype(var: relax.Var) -> InputType:
+    """The shape and dtype of a parameter; a number counts as a tensor without axes."""
     if isinstance(var.ty, tvm.ir.PrimType):
         return (), dtype_name(var.ty)
     return _shape(var.ty), dtype_name(var.ty.dtype)
 
 
 def _shape(ty: relax.TensorType) -> tuple[int | str, ...] | None:
+    """The extents of a tensor type; None if not even the rank is known."""
     if isinstance(ty.shape, relax.ShapeExpr):
         return tuple(_size(dim) for dim in ty.shape)
+    # TVM writes an unknown rank as -1. With a rank alone, every extent is an unnamed unknown.
     return None if ty.ndim < 0 else ("?",) * ty.ndim
 
 
 def _size(dim: tvm.ir.Expr) -> int | str:
+    """An extent as a number, or the text of its expression where it is symbolic."""
     if isinstance(dim, tvm.tirx.IntImm):
         return int(dim)
     return dimension_text(dim)

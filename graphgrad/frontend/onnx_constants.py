@@ -1,4 +1,4 @@
-"""Constants and sparse initializers become dense tensors, the one form that importers read."""
+"""Conversion of Constant nodes and sparse initializers to dense tensors, which importers read."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from onnx import numpy_helper
 from ..errors import ModelError
 from .onnx_graph import all_nodes, attribute
 
+# The dtypes that ONNX gives to the attributes of a Constant that are no tensors.
 _SCALARS_AND_LISTS = {
     "value_int": np.int64,
     "value_ints": np.int64,
@@ -67,26 +68,29 @@ def _holds_strings(node: onnx.NodeProto) -> bool:
     value = attribute(node, "value", None)
     is_string_tensor = value is not None and value.data_type == onnx.TensorProto.STRING
     return is_string_tensor or any(
-        a.name in ("value_string", "value_strings") for a in node.attribute
+        node_attribute.name in ("value_string", "value_strings")
+        for node_attribute in node.attribute
     )
 
 
 def _set_dense_value(node: onnx.NodeProto) -> bool:
-    held = node.attribute[0]
-    if held.name == "value":
+    """Give a Constant node a dense tensor; return whether it had something else."""
+    value_attribute = node.attribute[0]  # a Constant has one attribute, which is its value
+    if value_attribute.name == "value":
         return False
-    value = onnx.helper.get_attribute_value(held)
-    if held.name == "sparse_value":
+    value = onnx.helper.get_attribute_value(value_attribute)
+    if value_attribute.name == "sparse_value":
         array = dense_tensor(value)
     else:
-        array = np.array(value, dtype=_SCALARS_AND_LISTS[held.name])
+        array = np.array(value, dtype=_SCALARS_AND_LISTS[value_attribute.name])
     dense = onnx.helper.make_attribute("value", numpy_helper.from_array(array))
-    held.CopyFrom(dense)
+    value_attribute.CopyFrom(dense)
     return True
 
 
 def _add_dense(graph: onnx.GraphProto, sparse: onnx.SparseTensorProto) -> str:
-    name = sparse.values.name
+    """Add a dense copy of a sparse initializer, and return its name."""
+    name = sparse.values.name  # where ONNX keeps the name of a sparse tensor
     graph.initializer.append(numpy_helper.from_array(dense_tensor(sparse), name))
     return name
 

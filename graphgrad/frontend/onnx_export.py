@@ -1,4 +1,4 @@
-"""Write a trained model back to an ONNX file."""
+"""Export of a trained model to an ONNX file, in inference form."""
 
 from __future__ import annotations
 
@@ -67,63 +67,69 @@ def to_onnx(
         if tensor.name in arrays:
             tensor.CopyFrom(numpy_helper.from_array(arrays[tensor.name], tensor.name))
     drop_losses(proto.graph)
-    read = readers(proto.graph).keys() | output_names(proto.graph)
-    _to_inference(proto.graph, opset(proto), read)
+    # Of the whole graph: an inner graph may read what a batch norm outside of it gives.
+    read_names = readers(proto.graph).keys() | output_names(proto.graph)
+    _to_inference(proto.graph, opset(proto), read_names)
     _remove_unread_constants(proto.graph)
     if proto.ByteSize() > _MAX_FILE_BYTES:
         _write_weights(proto, path.with_name(f"{path.name}.data"))
     else:
-        check(proto)
+        check(proto)  # which takes no model of more than 2 GB
     _write(path, proto.SerializeToString())
 
 
-def _to_inference(graph: onnx.GraphProto, version: int, read: set[str]) -> None:
+def _to_inference(graph: onnx.GraphProto, version: int, read_names: set[str]) -> None:
     """Bring batch norms and dropouts of a graph, and of the graphs in it, to inference form."""
     nodes = []
     for node in graph.node:
         nodes.append(node)
         for inner in subgraphs(node):
-            _to_inference(inner, version, read)
+            _to_inference(inner, version, read_names)
         if node.op_type == "BatchNormalization":
-            nodes += _batch_norm_to_inference(node, read)
+            nodes += _batch_norm_to_inference(node, read_names)
         elif node.op_type == "Dropout" and version >= 12:
             del node.input[2:]  # training_mode, false where it is left out
-    kept = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
+    copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(copies)
 
 
 def _remove_unread_constants(graph: onnx.GraphProto) -> None:
     """Remove Constant nodes that nobody reads any more, such as a dropout's training_mode."""
-    read = readers(graph).keys() | output_names(graph)
+    read_names = readers(graph).keys() | output_names(graph)
     for position in reversed(range(len(graph.node))):
         node = graph.node[position]
-        if node.op_type == "Constant" and node.output[0] not in read:
+        if node.op_type == "Constant" and node.output[0] not in read_names:
             del graph.node[position]
 
 
-def _batch_norm_to_inference(node: onnx.NodeProto, read: set[str]) -> list[onnx.NodeProto]:
-    """Change a node in place; return nodes for the statistics that it gave to others."""
+def _batch_norm_to_inference(node: onnx.NodeProto, read_names: set[str]) -> list[onnx.NodeProto]:
+    """Bring a batch norm to inference form, in place.
+
+    Its further outputs go: the updated statistics, which in inference form are the old ones. Where
+    something reads them, the returned Identity nodes give it the old ones by the same names.
+    """
     if attribute(node, "training_mode", 0):
         _set_attribute(node, "training_mode", 0)
-    unchanged = zip(node.input[3:5], node.output[1:3], strict=False)
+    statistics = zip(node.input[3:5], node.output[1:3], strict=False)
     copies = [
         helper.make_node("Identity", [old], [new], name=f"{node.name}.{new}")
-        for old, new in unchanged
-        if new in read
+        for old, new in statistics
+        if new in read_names
     ]
     del node.output[1:]
     return copies
 
 
 def _set_attribute(node: onnx.NodeProto, name: str, value: int) -> None:
-    kept = [held for held in node.attribute if held.name != name]
+    others = [node_attribute for node_attribute in node.attribute if node_attribute.name != name]
     del node.attribute[:]
-    node.attribute.extend([*kept, helper.make_attribute(name, value)])
+    node.attribute.extend([*others, helper.make_attribute(name, value)])
 
 
 def _write_weights(proto: onnx.ModelProto, path: Path) -> None:
     """Move the weights of a model to a file of their own, which replaces one of the same name."""
+    # In the same folder, since a file can be replaced at once only within a file system.
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         convert_model_to_external_data(proto, location=path.name, size_threshold=_MAX_INLINE_BYTES)
         write_external_data_tensors(proto, folder)

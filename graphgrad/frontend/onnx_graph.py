@@ -1,4 +1,4 @@
-"""Small questions about an ONNX graph that several repairs ask."""
+"""Queries and small edits of an ONNX graph: who reads a value, inner graphs, unused names."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _FLOAT_TYPES = (
 
 STANDARD_DOMAINS = ("", "ai.onnx")
 
-# BatchNormalization reads its running mean and running variance at these places.
+# The inputs of BatchNormalization, by index, that are its running statistics.
 STATISTICS = {3: "running_mean", 4: "running_var"}
 
 
 @dataclass(frozen=True)
 class Reader:
-    """One place where a value is read: input number `index` of `node`."""
+    """One use of a value: input number `index` of `node`."""
 
     node: onnx.NodeProto
     index: int
@@ -42,7 +42,11 @@ class Reader:
 
 def opset(proto: onnx.ModelProto) -> int:
     """The version of the standard operator set that the model uses."""
-    versions = [o.version for o in proto.opset_import if o.domain in STANDARD_DOMAINS]
+    versions = [
+        operator_set.version
+        for operator_set in proto.opset_import
+        if operator_set.domain in STANDARD_DOMAINS
+    ]
     return versions[0] if versions else 1
 
 
@@ -56,11 +60,11 @@ def attribute(node: onnx.NodeProto, name: str, default: Any) -> Any:
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
     """Yield the graphs that a node holds: branches and loop bodies."""
-    for held in node.attribute:
-        if held.type == onnx.AttributeProto.GRAPH:
-            yield held.g
-        elif held.type == onnx.AttributeProto.GRAPHS:
-            yield from held.graphs
+    for node_attribute in node.attribute:
+        if node_attribute.type == onnx.AttributeProto.GRAPH:
+            yield node_attribute.g
+        elif node_attribute.type == onnx.AttributeProto.GRAPHS:
+            yield from node_attribute.graphs
 
 
 def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
@@ -72,13 +76,16 @@ def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
 
 
 def readers(graph: onnx.GraphProto) -> dict[str, list[Reader]]:
-    """Return, for each value that some node reads, every place where it is read."""
-    found: dict[str, list[Reader]] = defaultdict(list)
+    """The uses of each value that some node reads, by name; those of inner graphs too.
+
+    The keys are the names that are read. Any other name, looked up, has an empty list.
+    """
+    readers_by_name: dict[str, list[Reader]] = defaultdict(list)
     for node in all_nodes(graph):
         for index, name in enumerate(node.input):
-            if name:
-                found[name].append(Reader(node, index))
-    return found
+            if name:  # the name of an input that is left out is empty
+                readers_by_name[name].append(Reader(node, index))
+    return readers_by_name
 
 
 def output_names(graph: onnx.GraphProto) -> set[str]:
@@ -97,10 +104,10 @@ def is_float(tensor: onnx.TensorProto) -> bool:
 
 def unique_name(graph: onnx.GraphProto, wanted: str) -> str:
     """`wanted`, with a number appended if some value of the graph has that name already."""
-    taken = {name for node in all_nodes(graph) for name in (*node.input, *node.output)}
-    taken.update(value.name for value in (*graph.initializer, *graph.input, *graph.output))
+    used_names = {name for node in all_nodes(graph) for name in (*node.input, *node.output)}
+    used_names.update(value.name for value in (*graph.initializer, *graph.input, *graph.output))
     name, number = wanted, 1
-    while name in taken:
+    while name in used_names:
         name, number = f"{wanted}_{number}", number + 1
     return name
 
@@ -116,10 +123,10 @@ def remove_nodes(graph: onnx.GraphProto, outputs: Collection[str]) -> None:
     """Remove the nodes whose first output is one of `outputs`."""
     if not outputs:
         return
-    kept = [
+    remaining = [
         onnx.NodeProto.FromString(node.SerializeToString())
         for node in graph.node
         if not (node.output and node.output[0] in outputs)
     ]
     del graph.node[:]
-    graph.node.extend(kept)
+    graph.node.extend(remaining)

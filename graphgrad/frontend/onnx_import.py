@@ -1,4 +1,4 @@
-"""Import of ONNX files."""
+"""Import of ONNX files: repair, input types, roles of the initializers, translation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def from_onnx(
     integer and boolean initializers, which never train, become constants of the module. Weights
     of layers that Constant nodes hold become parameters too; a single float that is named as
     exporters name literals (``onnx::Mul_12``, ``/Constant_output_0``, ``val_3``) is a constant.
-    What was repaired on the way, and what stays constant, is told in ``Model.notes``.
+    ``Model.notes`` lists what was repaired on the way, and what stays constant.
 
     Parameters
     ----------
@@ -65,8 +65,9 @@ def from_onnx(
     """
     custom = custom_converters(custom_ops)
     proto, notes = repair(path_or_proto, custom)
-    shapes, more = spread_inputs(proto.graph, shapes)
-    notes += more
+    # Afterwards all inputs are tensors, and `shapes` says nothing of sequences any more.
+    shapes, sequence_notes = spread_inputs(proto.graph, shapes)
+    notes += sequence_notes
     types = input_types(proto.graph, shapes)
     params, state, literals = roles(proto.graph)
     if literals:

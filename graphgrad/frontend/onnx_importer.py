@@ -1,4 +1,9 @@
-"""From the nodes of a repaired ONNX graph to one Relax function."""
+"""Translation of a repaired ONNX graph, node by node, to one Relax function.
+
+What is known at import, numbers and expressions of symbolic dimensions, is computed here and emits
+nothing. Any other node is translated by a function of the user's, a converter of graphgrad's, or
+TVM's importer, in this order.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +41,8 @@ _MAX_MESSAGE_CHARACTERS = 300
 
 _HANDLED_HERE = ("Constant", "Identity", "If")
 
-_EXACT = ("bool", "int64")  # of numbers that converters find at import: lengths and conditions
+# Constants of these dtypes that converters return are lengths and conditions: known at import.
+_EXACT = ("bool", "int64")
 
 
 def is_supported(node: onnx.NodeProto, custom: Converters) -> bool:
@@ -89,6 +95,12 @@ def import_graph(
 
 
 class _Importer:
+    """The translation of one graph.
+
+    `_values` has the Relax expression of each ONNX value that is translated, `_known` the value of
+    each that is known at import; a name may be in both.
+    """
+
     def __init__(
         self,
         proto: onnx.ModelProto,
@@ -103,7 +115,7 @@ class _Importer:
         self._values: dict[str, relax.Expr] = {}
         self._known: dict[str, KnownValue] = {}
         types = dict(input_types)
-        arrays = {t.name: numpy_helper.to_array(t) for t in proto.graph.initializer}
+        arrays = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
         for name in variables:
             types[name] = relax.TensorType(arrays[name].shape, str(arrays[name].dtype))
         self._parameters = [relax.Var(name, ty) for name, ty in types.items()]
@@ -122,14 +134,14 @@ class _Importer:
         graph = self._proto.graph
         has_branches = any(node.op_type == "If" for node in all_nodes(graph))
         # A branch cannot be bound inside a dataflow block.
-        block = contextlib.nullcontext() if has_branches else self._builder.dataflow()
+        dataflow_block = contextlib.nullcontext() if has_branches else self._builder.dataflow()
         with self._builder.function("main", params=self._parameters):
-            with block:
+            with dataflow_block:
                 self._translate_nodes(graph)
-                named = list(self._outputs(graph))
-                if not named:
+                named_outputs = list(self._outputs(graph))
+                if not named_outputs:
                     raise ModelError("its outputs are sequences that hold no tensors")
-                outputs = [self._bind_output(*item, has_branches) for item in named]
+                outputs = [self._bind_output(*item, has_branches) for item in named_outputs]
             self._builder.emit_func_output(
                 outputs[0] if len(outputs) == 1 else relax.Tuple(outputs)
             )
@@ -137,12 +149,12 @@ class _Importer:
         main = self._origins.written(module["main"])
         if self._training_dropouts:
             main = main.with_attr(TRAINING_DROPOUTS, self._training_dropouts)
-        names = equal_names(main)
+        aliases = equal_names(main)
         module["main"] = main
         module = relax.transform.CanonicalizeBindings()(module)
         module = relax.transform.DeadCodeElimination()(module)
-        module["main"] = record_aliases(module["main"], names)
-        return module, [name for name, _ in named]
+        module["main"] = record_aliases(module["main"], aliases)
+        return module, [name for name, _ in named_outputs]
 
     def _outputs(self, graph: onnx.GraphProto) -> Iterator[tuple[str, relax.Expr]]:
         """Yield the tensors that the graph returns; those of a sequence have names of their own."""
@@ -160,7 +172,7 @@ class _Importer:
             span = span_of(node.name, node.op_type)
             try:
                 self._translate_node(node)
-            except Exception as error:
+            except Exception as error:  # TVM's translations raise errors of any type
                 raise _conversion_error(node, error) from error
             for name in filter(None, node.output):
                 value = self._values.get(name)
@@ -168,9 +180,10 @@ class _Importer:
                     self._origins.add(value, name, span)
 
     def _translate_node(self, node: onnx.NodeProto) -> None:
-        """Find the values of a node's outputs."""
+        """Compute or translate a node, and record the values of its outputs."""
         key = _key(node)
         converter = self._custom.get(key)
+        # A user's function is called even where the node could be computed at import.
         if converter is None and key[0] == "":
             if self._fold(node):
                 return
@@ -179,6 +192,7 @@ class _Importer:
                 return
         converter = converter or converters.find(node.domain, node.op_type)
         outputs = self._converted(node, converter) if converter else self._translated(node)
+        # A translation may give more outputs than the node lists.
         for name, value in zip(node.output, outputs, strict=False):
             if name and isinstance(value, GenericConst) and str(value.ty.dtype) in _EXACT:
                 self._add_constant(name, value.value.numpy())
@@ -186,6 +200,7 @@ class _Importer:
                 self._values[name] = self._bound(value)
 
     def _translate_here(self, node: onnx.NodeProto) -> None:
+        """Translate a node of `_HANDLED_HERE`, which need no converter."""
         if node.op_type == "Constant":
             self._add_constant(node.output[0], numpy_helper.to_array(node.attribute[0].t))
         elif node.op_type == "Identity":
@@ -197,7 +212,7 @@ class _Importer:
             self._translate_if(node)
 
     def _fold(self, node: onnx.NodeProto) -> bool:
-        """Compute a node at import if all that it needs is known; say whether it was."""
+        """Compute a node at import if all that it needs is known; return whether it was."""
         outputs: Sequence[KnownValue | None] | None
         if node.op_type in ("Shape", "Size"):
             outputs = self._known_extents(node)
@@ -216,13 +231,13 @@ class _Importer:
         return bool(known_outputs)
 
     def _known_extents(self, node: onnx.NodeProto) -> tuple[KnownValue] | None:
-        """The value of a Shape or Size node, where its input's extents are known."""
+        """The value of a Shape or Size node; None if its input's extents are not known."""
         known = self._known.get(node.input[0])
         ty = None if known is not None else self._value(node.input[0]).ty
         if known is not None:
             extents = list(known.elements.shape)
         elif isinstance(ty, relax.TensorType) and isinstance(ty.shape, relax.ShapeExpr):
-            extents = [int(d) if isinstance(d, tirx.IntImm) else d for d in ty.shape]
+            extents = [int(dim) if isinstance(dim, tirx.IntImm) else dim for dim in ty.shape]
         else:
             return None
         if node.op_type == "Shape":
@@ -232,7 +247,7 @@ class _Importer:
     def _converted(
         self, node: onnx.NodeProto, converter: converters.Converter
     ) -> Sequence[relax.Expr]:
-        """Translate a node by a converter of ours or of the user's."""
+        """Translate a node by a converter, graphgrad's or the user's."""
         emitter = Emitter(self._builder)
         with emitter.at(None, next(filter(None, node.output), node.name)):
             translated = converters.Node(
@@ -267,36 +282,37 @@ class _Importer:
         return stock_operators.translate(self._builder, node, inputs, attributes, self._opset)
 
     def _translate_if(self, node: onnx.NodeProto) -> None:
-        """Translate a branch: the one taken where that is known, else both."""
-        branches = {held.name: held.g for held in node.attribute}
+        """Translate an If node: the branch that is chosen if that is known, else both branches."""
+        branches = {attribute.name: attribute.g for attribute in node.attribute}
         condition = self._known.get(node.input[0])
         if condition is not None and condition.is_concrete:
-            taken = branches["then_branch" if condition.array().item() else "else_branch"]
-            with self._scope(taken):
-                values = [self._translated_output(value.name) for value in taken.output]
-                known = [self._known.get(value.name) for value in taken.output]
-            pairs = zip(node.output, known, strict=True)
-            self._known.update((name, value) for name, value in pairs if value is not None)
+            chosen_branch = branches["then_branch" if condition.array().item() else "else_branch"]
+            with self._scope(chosen_branch):
+                values = [self._translated_output(value.name) for value in chosen_branch.output]
+                # Read inside the scope, which forgets at its end what the branch computed.
+                known_values = [self._known.get(value.name) for value in chosen_branch.output]
+            named_values = zip(node.output, known_values, strict=True)
+            self._known.update((name, value) for name, value in named_values if value is not None)
         else:
             scalar = relax.op.reshape(self._tensor(node.input[0]), [])
             sequences = [self._sequence(branches[f"{which}_branch"]) for which in ("then", "else")]
-            chosen = self._builder.emit(relax.If(self._builder.emit(scalar), *sequences))
-            values = [chosen]
+            result = self._builder.emit(relax.If(self._builder.emit(scalar), *sequences))
+            values = [result]
             if len(node.output) > 1:
                 values = [
-                    self._builder.emit(relax.TupleGetItem(chosen, index))
+                    self._builder.emit(relax.TupleGetItem(result, index))
                     for index in range(len(node.output))
                 ]
         self._values.update(zip(node.output, values, strict=True))
 
     def _sequence(self, graph: onnx.GraphProto) -> relax.SeqExpr:
-        """A branch as bindings of its own, so that only the one taken is computed."""
+        """A branch of an If with its bindings inside, so that only the chosen branch runs."""
         begin_block(self._builder)
         try:
             with self._scope(graph):
                 outputs = [self._translated_output(value.name) for value in graph.output]
-                whole = outputs[0] if len(outputs) == 1 else relax.Tuple(outputs)
-                result = self._builder.emit(whole)
+                returned = outputs[0] if len(outputs) == 1 else relax.Tuple(outputs)
+                result = self._builder.emit(returned)
         finally:
             block = end_block(self._builder)
         return relax.SeqExpr([block], result)
@@ -304,7 +320,10 @@ class _Importer:
     def _inlined(
         self, emitter: Emitter, graph: onnx.GraphProto, inputs: Sequence[Any]
     ) -> tuple[list[Any], list[KnownValue | None]]:
-        """Translate the body of a loop here; return its outputs, and which of them are known."""
+        """Translate a loop's body at this place of the function.
+
+        Returns its outputs, and for each the value that is known at import, or None.
+        """
         names = [value.name for value in graph.input]
         with self._scope(graph, dict(zip(names, inputs, strict=True))):
             outputs = [value.name for value in graph.output]
@@ -315,9 +334,13 @@ class _Importer:
     def _scope(
         self, graph: onnx.GraphProto, inputs: Mapping[str, Any] | None = None
     ) -> Iterator[None]:
-        """Translate an inner graph; what it computes is forgotten at the end of the block."""
-        outer = dict(self._values), dict(self._known)
+        """A scope of names for an inner graph: it sees the outer values; its own are forgotten.
+
+        `inputs` are the values of the graph's inputs, by name.
+        """
+        outer_tables = dict(self._values), dict(self._known)
         for name, value in (inputs or {}).items():
+            # An outer value of the same name is hidden in both tables.
             self._known.pop(name, None)
             self._values.pop(name, None)
             if isinstance(value, KnownValue):
@@ -330,9 +353,10 @@ class _Importer:
             self._translate_nodes(graph)
             yield
         finally:
-            self._values, self._known = outer
+            self._values, self._known = outer_tables
 
     def _translated_output(self, name: str) -> relax.Expr:
+        """An output of a graph: a tensor or a sequence, never a shape."""
         value = self._tensor(name)
         if not isinstance(value, relax.Expr):
             raise ModelError(f"output {name!r} is an optional without a value, not a tensor")
@@ -341,12 +365,13 @@ class _Importer:
         return value
 
     def _add_constant(self, name: str, array: np.ndarray) -> None:
+        """Record a constant; it is known at import, too, if it is small and of a numpy dtype."""
         if array.size <= LARGEST and array.dtype.kind in "biuf":
             self._known[name] = KnownValue.of_array(array)
         self._values[name] = relax.const(array, str(array.dtype))
 
     def _value(self, name: str) -> relax.Expr:
-        """A value as a tensor or, where it is an integer vector that is known, a shape."""
+        """A value: a shape if it is a known int64 vector with symbolic elements, else a tensor."""
         if name not in self._values:
             known = self._known[name]
             shape = None if known.is_concrete else known.shape_expression()
@@ -355,7 +380,7 @@ class _Importer:
         return self._tensor(name)
 
     def _tensor(self, name: str) -> relax.Expr:
-        """A value as a tensor; that of a shape known at run time only stays a shape."""
+        """A value as a tensor; a translated value that is a shape stays one."""
         if name not in self._values:
             self._values[name] = self._known[name].tensor(self._builder)
         return self._values[name]
@@ -368,6 +393,10 @@ class _Importer:
         return value
 
     def _bind_output(self, name: str, value: relax.Expr, has_branches: bool) -> relax.Var:
+        """Bind an output of main to a variable that has its name.
+
+        Without branches the function is one dataflow block, and the variable is one of its outputs.
+        """
         if not isinstance(value.ty, relax.TensorType):
             raise ModelError(f"output {name!r} is not a tensor: it is a {type(value.ty).__name__}")
         var = self._builder.emit(value) if has_branches else self._builder.emit_output(value)
@@ -376,6 +405,7 @@ class _Importer:
 
 
 def _key(node: onnx.NodeProto) -> tuple[str, str]:
+    """Domain and name of a node's operator; the standard domain is the empty string."""
     return ("" if node.domain in STANDARD_DOMAINS else node.domain), node.op_type
 
 
@@ -395,6 +425,7 @@ def _message(cause: Exception) -> str:
     text = str(cause).strip()
     if isinstance(cause, GraphGradError):
         return text
+    # Of TVM's errors the last line has the message; the trace stands before it.
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     line = lines[-1] if lines else type(cause).__name__
     return line if len(line) <= _MAX_MESSAGE_CHARACTERS else f"{line[:_MAX_MESSAGE_CHARACTERS]} …"

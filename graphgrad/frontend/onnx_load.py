@@ -1,4 +1,4 @@
-"""Read an ONNX model and say clearly what is wrong with it."""
+"""Loading of ONNX models, with an error that names the fault where one cannot be used."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ def _read(path: Path) -> onnx.ModelProto:
 def _refuse_empty(proto: onnx.ModelProto, label: str) -> None:
     if not proto.HasField("graph"):
         raise ModelError(f"{label} has no graph: it is not an ONNX model, or is truncated")
+    # `onnx.load` has read the data of a file; a proto given in memory may not have it.
     if any(uses_external_data(tensor) for tensor in proto.graph.initializer):
         raise ModelError(
             f"{label} keeps weights in external data that are not loaded: give the path of its file"
@@ -96,14 +97,15 @@ def _refuse_versions(proto: onnx.ModelProto, label: str) -> None:
             "convert it with onnx.version_converter, or export it again"
         )
     newest = onnx.defs.onnx_opset_version()
-    for used in proto.opset_import:
-        if used.domain not in STANDARD_DOMAINS or OLDEST_OPSET <= used.version <= newest:
+    for opset in proto.opset_import:
+        # Sets of other domains may have any version: their operators are looked up by name alone.
+        if opset.domain not in STANDARD_DOMAINS or OLDEST_OPSET <= opset.version <= newest:
             continue
         hint = (
             f"install an onnx package that knows it, or export with opset {newest}"
-            if used.version > newest
+            if opset.version > newest
             else "convert it with onnx.version_converter, or export it again"
         )
         raise ModelError(
-            f"{label} uses opset {used.version}; {OLDEST_OPSET} to {newest} are served: {hint}"
+            f"{label} uses opset {opset.version}; {OLDEST_OPSET} to {newest} are served: {hint}"
         )

@@ -1,4 +1,4 @@
-"""What of a training graph inference has no use for: losses, and the labels that they read."""
+"""Removal of losses, and of the labels that they read, from a graph for inference."""
 
 from __future__ import annotations
 
@@ -20,24 +20,28 @@ def drop_losses(graph: onnx.GraphProto) -> None:
     for node in graph.node:
         if node.op_type in _LOSSES or not after_loss.isdisjoint(_read(node)):
             after_loss.update(node.output)
-    kept = [output for output in graph.output if output.name not in after_loss]
-    if not kept or len(kept) == len(graph.output):
+    remaining_outputs = [output for output in graph.output if output.name not in after_loss]
+    if not remaining_outputs or len(remaining_outputs) == len(graph.output):
         return
-    before = readers(graph).keys()
-    outputs = [onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in kept]
+    # Inputs that nothing read even before belong to the model's signature, and stay.
+    read_before = readers(graph).keys()
+    outputs = [
+        onnx.ValueInfoProto.FromString(value.SerializeToString()) for value in remaining_outputs
+    ]
     del graph.output[:]
     graph.output.extend(outputs)
     remove_unneeded_nodes(graph)
-    read = readers(graph).keys() | output_names(graph)
-    for held in (graph.input, graph.initializer):
-        for position in reversed(range(len(held))):
-            name = held[position].name
-            if name in before and name not in read:
-                del held[position]
+    still_read = readers(graph).keys() | output_names(graph)
+    for values in (graph.input, graph.initializer):
+        for position in reversed(range(len(values))):
+            name = values[position].name
+            if name in read_before and name not in still_read:
+                del values[position]
 
 
 def remove_unneeded_nodes(graph: onnx.GraphProto) -> None:
     """Remove the nodes that no output of the graph depends on."""
+    # Nodes are in topological order, so that backwards each reader comes before what it reads.
     needed = {output.name for output in graph.output}
     unneeded = set()
     for node in reversed(graph.node):
@@ -51,7 +55,8 @@ def remove_unneeded_nodes(graph: onnx.GraphProto) -> None:
 def _read(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that a node reads, itself or in the graphs that it holds."""
     yield from node.input
+    # An inner graph may return a value of the outer one that none of its nodes reads.
     for inner in subgraphs(node):
         yield from (output.name for output in inner.output)
-        for held in all_nodes(inner):
-            yield from held.input
+        for inner_node in all_nodes(inner):
+            yield from inner_node.input

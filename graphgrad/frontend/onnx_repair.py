@@ -1,4 +1,4 @@
-"""Make an ONNX model one that the importer reads rightly, and that training can address by name."""
+"""Repair of an ONNX model: the form that the importer reads, with names that training can use."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def repair(
         If the model cannot be read, is not valid ONNX, holds strings, or has operators that are
         not supported: all of those are named, with their counts and nodes.
     """
+    # Functions are written out first: only then do all nodes and all readers of weights exist.
     proto = load(path_or_proto)
     notes = _inline_functions(proto, custom)
     notes += expand_standard_functions(proto, custom)
@@ -60,22 +61,30 @@ def repair(
 
 def _inline_functions(proto: onnx.ModelProto, custom: Converters) -> list[str]:
     """Inline local functions, but for those that the user has an operator for."""
-    names = [f.name for f in proto.functions if (f.domain, f.name) not in custom]
+    names = [
+        function.name
+        for function in proto.functions
+        if (function.domain, function.name) not in custom
+    ]
     if not names:
         return []
     check(proto)  # the inliner trusts what it reads
-    kept = [(f.domain, f.name) for f in proto.functions if (f.domain, f.name) in custom]
-    proto.CopyFrom(onnx.inliner.inline_selected_functions(proto, kept, exclude=True))
+    custom_functions = [
+        (function.domain, function.name)
+        for function in proto.functions
+        if (function.domain, function.name) in custom
+    ]
+    proto.CopyFrom(onnx.inliner.inline_selected_functions(proto, custom_functions, exclude=True))
     return [f"model-local functions inlined: {', '.join(names)}"]
 
 
 def _name_nodes(graph: onnx.GraphProto) -> None:
-    """Name the nodes that have no name after their operator and place, e.g. ``Conv_3``."""
-    taken = {node.name for node in all_nodes(graph)}
+    """Name the nodes that have no name after their operator and position, e.g. ``Conv_3``."""
+    used_names = {node.name for node in all_nodes(graph)}
     for position, node in enumerate(all_nodes(graph)):
         if not node.name:
             name = f"{node.op_type}_{position}"
-            node.name = f"{name}_unnamed" if name in taken else name
+            node.name = f"{name}_unnamed" if name in used_names else name
 
 
 def _refuse_unsupported(graph: onnx.GraphProto, custom: Converters) -> None:
@@ -112,12 +121,12 @@ def _remove_repeated_inputs(proto: onnx.ModelProto) -> list[str]:
 
 
 def _remove_unread_initializers(graph: onnx.GraphProto) -> list[str]:
-    read = readers(graph).keys() | output_names(graph)
-    names = [tensor.name for tensor in graph.initializer if tensor.name not in read]
+    read_names = readers(graph).keys() | output_names(graph)
+    unread_names = [tensor.name for tensor in graph.initializer if tensor.name not in read_names]
     for position in reversed(range(len(graph.initializer))):
-        if graph.initializer[position].name not in read:
+        if graph.initializer[position].name not in read_names:
             del graph.initializer[position]
-    return [f"initializers that no node reads left out: {names}"] * bool(names)
+    return [f"initializers that no node reads left out: {unread_names}"] * bool(unread_names)
 
 
 def _remove_unread_statistics(proto: onnx.ModelProto) -> None:
@@ -126,12 +135,13 @@ def _remove_unread_statistics(proto: onnx.ModelProto) -> None:
     Before opset 14 a node has one output or, if it trains, five: those keep their places, without
     names.
     """
-    read = readers(proto.graph).keys() | output_names(proto.graph)
+    read_names = readers(proto.graph).keys() | output_names(proto.graph)
     for node in all_nodes(proto.graph):
         if node.op_type != "BatchNormalization":
             continue
-        while opset(proto) >= 14 and len(node.output) > 1 and node.output[-1] not in read:
+        # From opset 14 on, trailing outputs may be missing.
+        while opset(proto) >= 14 and len(node.output) > 1 and node.output[-1] not in read_names:
             node.output.pop()
         for index in range(1, len(node.output)):
-            if node.output[index] not in read:
+            if node.output[index] not in read_names:
                 node.output[index] = ""

@@ -1,4 +1,7 @@
-"""Sequences and optionals that a model takes, as inputs of their own for each of their tensors."""
+"""Inputs that are sequences or optionals, replaced by an input for each tensor in them.
+
+A Relax function takes tensors: how many a sequence holds must be said when it is imported.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ Shapes = Mapping[str, Shape | Sequence[Shape]]
 def spread_inputs(
     graph: onnx.GraphProto, shapes: Shapes | None
 ) -> tuple[Mapping[str, Shape] | None, list[str]]:
-    """Replace inputs that are sequences by tensors, as many as `shapes` says.
+    """Replace each input that is a sequence by tensors; `shapes` gives their number and shapes.
 
-    A sequence ``s`` becomes the inputs ``s[0]``, ``s[1]``, …; an optional is taken as given.
+    A sequence ``s`` becomes the inputs ``s[0]``, ``s[1]``, …; an input that is an optional is taken
+    to have a value.
 
     Parameters
     ----------
@@ -32,8 +36,9 @@ def spread_inputs(
     Returns
     -------
     shapes : mapping or None
-        Those of tensors.
+        What is left of `shapes`: those of inputs that were tensors all along.
     notes : list of str
+        Notes on what was replaced.
 
     Raises
     ------
@@ -43,23 +48,30 @@ def spread_inputs(
         The shapes given are not those of such tensors.
     """
     optionals = [value for value in graph.input if value.type.HasField("optional_type")]
-    for value in optionals:
-        held = onnx.TypeProto()
-        held.CopyFrom(value.type.optional_type.elem_type)
-        value.type.CopyFrom(held)
+    for value in optionals:  # an optional with a value has the type of that value
+        element_type = onnx.TypeProto()
+        element_type.CopyFrom(value.type.optional_type.elem_type)
+        value.type.CopyFrom(element_type)
     notes = [f"optional inputs taken as given: {_names(optionals)}"] * bool(optionals)
     sequences = [value for value in graph.input if value.type.HasField("sequence_type")]
     if not sequences or not (shapes is None or isinstance(shapes, Mapping)):
         return cast(Any, shapes), notes
-    rest: dict[str, Any] = dict(shapes or {})
-    given = {value.name: _given(value, rest.pop(value.name, None)) for value in sequences}
-    kept = [part for value in graph.input for part in given.get(value.name, [value])]
-    nodes = [_constructed(graph, value, given[value.name]) for value in sequences]
+    tensor_shapes: dict[str, Any] = dict(shapes or {})
+    element_inputs = {
+        value.name: _given(value, tensor_shapes.pop(value.name, None)) for value in sequences
+    }
+    inputs = [
+        graph_input
+        for value in graph.input
+        for graph_input in element_inputs.get(value.name, [value])
+    ]
+    # The sequence itself, which the other nodes read, is built from the new inputs.
+    nodes = [_constructed(graph, value, element_inputs[value.name]) for value in sequences]
     nodes += list(graph.node)
     del graph.input[:], graph.node[:]
-    graph.input.extend(kept)
+    graph.input.extend(inputs)
     graph.node.extend(nodes)
-    return rest, [*notes, f"sequences taken apart into their tensors: {_names(sequences)}"]
+    return tensor_shapes, [*notes, f"sequences taken apart into their tensors: {_names(sequences)}"]
 
 
 def element_name(sequence: str, index: int) -> str:
@@ -68,7 +80,7 @@ def element_name(sequence: str, index: int) -> str:
 
 
 def _given(value: onnx.ValueInfoProto, shapes: Any) -> list[onnx.ValueInfoProto]:
-    """An input for each tensor of a sequence.
+    """An input for each tensor of a sequence, whose shapes the user has given.
 
     The names of dimensions are not kept: tensors of a sequence may differ in them.
     """
@@ -88,15 +100,17 @@ def _given(value: onnx.ValueInfoProto, shapes: Any) -> list[onnx.ValueInfoProto]
         )
     dtype, inputs = element.tensor_type.elem_type, []
     for index, shape in enumerate(shapes):
-        part = element_name(name, index)
-        check_sizes(part, shape)
-        sizes = _in_both(part, shape, element.tensor_type)
-        inputs.append(helper.make_tensor_value_info(part, dtype, sizes))
+        tensor_name = element_name(name, index)
+        check_sizes(tensor_name, shape)
+        sizes = _in_both(tensor_name, shape, element.tensor_type)
+        inputs.append(helper.make_tensor_value_info(tensor_name, dtype, sizes))
     return inputs
 
 
 def _in_both(name: str, shape: Shape, ty: Any) -> list[int | None]:
-    """The shape of a sequence's tensors, by a given shape and the file's type together.
+    """The shape of a tensor of a sequence, from the given shape and the file's type together.
+
+    None stands for an extent that neither of them says.
 
     Raises
     ------
@@ -109,8 +123,8 @@ def _in_both(name: str, shape: Shape, ty: Any) -> list[int | None]:
     if len(dims) != len(shape) or any(
         None not in (dim, size) and dim != size for dim, size in zip(dims, shape, strict=True)
     ):
-        fixed = ["?" if dim is None else dim for dim in dims]
-        raise InputError(f"shapes: {name!r} is {fixed} by the file, given {tuple(shape)}")
+        file_shape = ["?" if dim is None else dim for dim in dims]
+        raise InputError(f"shapes: {name!r} is {file_shape} by the file, given {tuple(shape)}")
     return [dim if size is None else size for dim, size in zip(dims, shape, strict=True)]
 
 
@@ -119,14 +133,14 @@ def _constructed(
 ) -> onnx.NodeProto:
     """The node that makes a sequence of inputs."""
     operator = "SequenceConstruct" if inputs else "SequenceEmpty"
-    taken = {node.name for node in all_nodes(graph)}
+    used_names = {node.name for node in all_nodes(graph)}
     name = f"{operator}_{value.name}"
-    while name in taken:
+    while name in used_names:
         name += "_input"
     attributes = {}
     if not inputs:
         attributes["dtype"] = value.type.sequence_type.elem_type.tensor_type.elem_type
-    names = [part.name for part in inputs]
+    names = [element_input.name for element_input in inputs]
     return helper.make_node(operator, names, [value.name], name, **attributes)
 
 

@@ -46,24 +46,29 @@ def input_types(
     if unknown:
         raise InputError(f"shapes: the model has no inputs {unknown}; its inputs are {names}")
     pinned = _pinned_symbols(graph, shapes)
+    # Shared by all inputs: a name is one dimension wherever it occurs.
     symbols: dict[str, tirx.Var | int] = dict(pinned)
-    plain = {d.dim_param for v in graph.input for d in v.type.tensor_type.shape.dim}
+    dimension_names = {
+        dimension.dim_param
+        for graph_input in graph.input
+        for dimension in graph_input.type.tensor_type.shape.dim
+    }
     types = {}
     for value in graph.input:
         tensor = value.type.tensor_type
         dtype = _dtype(value)
-        given = shapes.get(value.name)
+        given_shape = shapes.get(value.name)
         if not tensor.HasField("shape"):
-            types[value.name] = _unranked(given, dtype)
+            types[value.name] = _unranked(given_shape, dtype)
             continue
         dims = []
         for axis, dim in enumerate(tensor.shape.dim):
             if dim.dim_param:
-                dims.append(_symbolic(dim.dim_param, symbols, plain))
+                dims.append(_symbolic(dim.dim_param, symbols, dimension_names))
             elif dim.HasField("dim_value"):
                 dims.append(dim.dim_value)
-            elif given is not None and given[axis] is not None:
-                dims.append(given[axis])
+            elif given_shape is not None and given_shape[axis] is not None:
+                dims.append(given_shape[axis])
             else:
                 dims.append(tirx.Var(f"{value.name}_d{axis}", "int64"))
         types[value.name] = relax.TensorType(dims, dtype)
@@ -76,24 +81,24 @@ def _pinned_symbols(graph: onnx.GraphProto, shapes: Mapping[str, Shape]) -> dict
     for value in graph.input:
         if value.name not in shapes:
             continue
-        given = shapes[value.name]
-        check_sizes(value.name, given)
+        given_shape = shapes[value.name]
+        check_sizes(value.name, given_shape)
         if not value.type.tensor_type.HasField("shape"):
             continue
         dims = value.type.tensor_type.shape.dim
-        if len(given) != len(dims):
+        if len(given_shape) != len(dims):
             raise InputError(
                 f"shapes: input {value.name!r} has {len(dims)} dimensions {_text(value)}, "
-                f"given {tuple(given)}"
+                f"given {tuple(given_shape)}"
             )
-        for dim, size in zip(dims, given, strict=True):
+        for dim, size in zip(dims, given_shape, strict=True):
             if size is None:
                 continue
-            fixed = pinned.setdefault(dim.dim_param, size) if dim.dim_param else dim.dim_value
-            if (dim.dim_param or dim.HasField("dim_value")) and fixed != size:
+            fixed_size = pinned.setdefault(dim.dim_param, size) if dim.dim_param else dim.dim_value
+            if (dim.dim_param or dim.HasField("dim_value")) and fixed_size != size:
                 raise InputError(
-                    f"shapes: input {value.name!r} is {_text(value)}, given {tuple(given)}: "
-                    f"{dim.dim_param or 'a dimension'} is {fixed} and cannot be {size} as well"
+                    f"shapes: input {value.name!r} is {_text(value)}, given {tuple(given_shape)}: "
+                    f"{dim.dim_param or 'a dimension'} is {fixed_size} and cannot be {size} as well"
                 )
     return pinned
 
@@ -108,33 +113,50 @@ def check_sizes(name: str, given: Shape) -> None:
 
 
 def _symbolic(
-    text: str, symbols: dict[str, tirx.Var | int], plain: set[str]
+    text: str, symbols: dict[str, tirx.Var | int], dimension_names: set[str]
 ) -> tirx.Var | tirx.Expr | int:
-    """The variable of a dimension's name, or an expression such as ``2*N`` of others."""
-    parts = [part for part in re.split(r"[-+*/ ]+", text) if part and not part.isdigit()]
-    if text not in symbols and parts != [text] and all(part in plain for part in parts):
-        for part in parts:
-            symbols.setdefault(part, tirx.Var(part, "int64"))
+    """The variable or pinned size of a dimension's name.
+
+    A name such as ``2*N``, whose operands are names of other dimensions, is their expression.
+    """
+    operands = [
+        operand for operand in re.split(r"[-+*/ ]+", text) if operand and not operand.isdigit()
+    ]
+    # An operand that is no dimension's own name means that the text is a name with a dash or slash.
+    if (
+        text not in symbols
+        and operands != [text]
+        and all(operand in dimension_names for operand in operands)
+    ):
+        for operand in operands:
+            symbols.setdefault(operand, tirx.Var(operand, "int64"))
         return stock.parse_shape_name(text, symbols)
     return symbols.setdefault(text, tirx.Var(text, "int64"))
 
 
-def _unranked(given: Shape | None, dtype: str) -> relax.TensorType:
-    if given is None:
+def _unranked(given_shape: Shape | None, dtype: str) -> relax.TensorType:
+    """The type of an input of which the file does not even give the rank."""
+    if given_shape is None:
         return relax.TensorType(None, dtype)
     return relax.TensorType(
-        [tirx.Var(f"d{i}", "int64") if size is None else size for i, size in enumerate(given)],
+        [
+            tirx.Var(f"d{axis}", "int64") if size is None else size
+            for axis, size in enumerate(given_shape)
+        ],
         dtype,
     )
 
 
 def _dtype(value: onnx.ValueInfoProto) -> str:
-    elem_type = value.type.tensor_type.elem_type
-    if elem_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
+    element_type = value.type.tensor_type.elem_type
+    if element_type in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING):
         raise ModelError(f"input {value.name!r} is not a tensor of numbers")
-    return str(helper.tensor_dtype_to_np_dtype(elem_type))
+    return str(helper.tensor_dtype_to_np_dtype(element_type))
 
 
 def _text(value: onnx.ValueInfoProto) -> str:
+    """The shape that the file gives an input, for an error."""
     dims = value.type.tensor_type.shape.dim
-    return str([d.dim_param or (d.dim_value if d.HasField("dim_value") else "?") for d in dims])
+    return str(
+        [dim.dim_param or (dim.dim_value if dim.HasField("dim_value") else "?") for dim in dims]
+    )

@@ -1,4 +1,4 @@
-"""Which value and which node of an ONNX graph each variable of a Relax function comes from."""
+"""The ONNX value and the ONNX node that each variable of a Relax function comes from."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Origins:
     builder : relax.BlockBuilder
         With which the function is being built.
     parameters : sequence of relax.Var
-        Of the function; they have their names, and come from no node.
+        The parameters of the function. They have their names already, and come from no node.
     """
 
     def __init__(self, builder: relax.BlockBuilder, parameters: Sequence[relax.Var]):
@@ -30,9 +30,10 @@ class Origins:
         self._named: set[str] = set()
 
     def add(self, variable: relax.Var, name: str, span: Span) -> None:
-        """Note what an ONNX value is, with all that its node bound for it, unless it is known.
+        """Record the variable of an ONNX value, and its node's span on all that was bound for it.
 
-        In a loop that is written out each step has a value of the name; the first keeps it.
+        A variable that is recorded already stays as it is. In a loop that is unrolled, each step
+        has a value of this name; the first one keeps it.
         """
         if variable not in self._spans:
             if name not in self._named:
@@ -52,38 +53,40 @@ class Origins:
         The block builder altered names. A variable that stands for no ONNX value, inside what a
         converter writes, gets another name if it has that of one: a name belongs to one variable.
         """
+        # Spans first: they are recorded by the variables that are renamed below.
         function = attach_spans(function, self._spans)
-        taken = {*self._names.values(), *(var.name for var in self._parameters)}
+        used_names = {*self._names.values(), *(var.name for var in self._parameters)}
+        # `type(var)` because a dataflow variable must stay one.
         renamed = {var: type(var)(name, var.ty) for var, name in self._names.items()}
         for block in function.body.blocks:
             for binding in block.bindings:
                 var = binding.var
-                if var not in renamed and var.name in taken:
-                    renamed[var] = type(var)(_unused(f"{var.name}.part", taken), var.ty)
+                if var not in renamed and var.name in used_names:
+                    renamed[var] = type(var)(_unused(f"{var.name}.part", used_names), var.ty)
         return structural_map(function, (relax.Var, lambda var: renamed.get(var, var)))
 
     def _claim(self, value: relax.Expr, span: Span) -> None:
         """Give a span to each binding that `value` depends on and that has none yet."""
-        waiting = [value]
-        while waiting:
-            value = waiting.pop()
+        worklist = [value]
+        while worklist:
+            value = worklist.pop()
             if isinstance(value, relax.Var):
                 if value in self._spans:
-                    continue
+                    continue  # a parameter, or bound for a value that was recorded earlier
                 self._spans[value] = span
                 value = self._builder.lookup_binding(value)
             if isinstance(value, relax.Call):
-                waiting.extend(value.args)
+                worklist.extend(value.args)
             elif isinstance(value, relax.Tuple):
-                waiting.extend(value.fields)
+                worklist.extend(value.fields)
             elif isinstance(value, relax.TupleGetItem):
-                waiting.append(value.tuple_value)
+                worklist.append(value.tuple_value)
 
 
-def _unused(wanted: str, taken: set[str]) -> str:
-    """A name that is not taken, and take it."""
-    name, number = wanted, 1
-    while name in taken:
-        name, number = f"{wanted}{number}", number + 1
-    taken.add(name)
+def _unused(base: str, used_names: set[str]) -> str:
+    """`base`, with a number if it is used already; the name is added to `used_names`."""
+    name, number = base, 1
+    while name in used_names:
+        name, number = f"{base}{number}", number + 1
+    used_names.add(name)
     return name

@@ -1,4 +1,7 @@
-"""The form in which the rest of graphgrad wants a Relax function to be."""
+"""Rebuilding of a Relax function: parameters in another order, spans, outputs as a literal tuple.
+
+Relax functions are immutable; each function here returns a new one.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,11 @@ def rebuilt(
     blocks: Sequence[relax.BindingBlock] | None = None,
     body: relax.Expr | None = None,
 ) -> relax.Function:
-    """A function with some parts replaced; a new body has a type."""
+    """A function with some parts replaced; a part that is None stays.
+
+    `body` is the expression that is returned. A new one must have a type already, which becomes the
+    function's return type.
+    """
     sequence = relax.SeqExpr(
         function.body.blocks if blocks is None else blocks,
         function.body.body if body is None else body,
@@ -47,6 +54,7 @@ def attach_spans(
 
 
 def _attach_span(binding: relax.Binding, span: Span | None) -> relax.Binding:
+    """The binding with a span on its value; the same one if the value can carry none."""
     value = getattr(binding, "value", None)
     if span is None:
         return binding
@@ -91,5 +99,6 @@ def _unpack_result(function: relax.Function, result: relax.Expr) -> relax.Functi
         if any(binding.var.same_as(result) for binding in block.bindings):
             blocks[position] = replace_bindings(block, [*block.bindings, *items])
             return rebuilt(function, blocks=blocks, body=relax.Tuple(fields))
+    # No block binds the tuple: the function returns an expression, not a variable.
     blocks.append(relax.BindingBlock(items))
     return rebuilt(function, blocks=blocks, body=relax.Tuple(fields))

@@ -1,4 +1,8 @@
-"""Operators that exporters compute shapes with, carried out at import on known values."""
+"""Operators that exporters compute shapes with, computed at import on known values.
+
+Elements are Python objects in numpy arrays of dtype object: numpy moves and broadcasts them, and
+`ExactArithmetic` computes with them one by one.
+"""
 
 from __future__ import annotations
 
@@ -37,25 +41,28 @@ class Folding:
     arithmetic: ExactArithmetic
 
     def known(self, index: int) -> KnownValue:
-        """An input that must be given."""
+        """An input that must be given; without it the node is not computed at import."""
         value = self.inputs[index] if index < len(self.inputs) else None
         if value is None:
             raise NotKnownError
         return value
 
     def integers(self, index: int, attribute: str) -> list[int] | None:
-        """Whole numbers given as an input or, in earlier versions, as an attribute."""
+        """Whole numbers given as an input or, in earlier versions, as an attribute.
+
+        None if they are left out. Symbolic ones are refused.
+        """
         if index < len(self.inputs) and self.inputs[index] is not None:
             dimensions = self.known(index).dimensions()
             if dimensions is None or not all(isinstance(d, int) for d in dimensions):
                 raise NotKnownError
             return dimensions
-        given = self.attributes.get(attribute)
-        return None if given is None else list(given)
+        attribute_value = self.attributes.get(attribute)
+        return None if attribute_value is None else list(attribute_value)
 
 
 def fold(folding: Folding) -> tuple[KnownValue, ...] | None:
-    """The outputs of a node, or None if they cannot be told exactly."""
+    """The outputs of a node, or None if they are not known exactly at import."""
     operator = _OPERATORS.get(folding.op_type)
     if operator is None:
         return None
@@ -69,8 +76,8 @@ def fold(folding: Folding) -> tuple[KnownValue, ...] | None:
 
 def shape_value(dimensions: Sequence[Any], attributes: Attributes) -> KnownValue:
     """The value of a Shape node for a tensor of these extents."""
-    chosen = slice(attributes.get("start", 0), attributes.get("end"))
-    return KnownValue.vector(list(dimensions)[chosen], "int64")
+    selected = slice(attributes.get("start", 0), attributes.get("end"))
+    return KnownValue.vector(list(dimensions)[selected], "int64")
 
 
 def size_value(dimensions: Sequence[Any], arithmetic: ExactArithmetic) -> KnownValue:
@@ -91,24 +98,27 @@ def _fits(value: KnownValue) -> bool:
 
 
 def _scalar(element: Any, dtype: str) -> KnownValue:
+    """The value of rank 0 with this element."""
     elements = np.empty((), dtype=object)
     elements[()] = element
     return KnownValue(elements, dtype)
 
 
 def _elementwise(function: Callable[..., Any], *operands: np.ndarray) -> np.ndarray:
+    """A function of elements, applied to broadcast arrays of them."""
     shape = np.broadcast_shapes(*(operand.shape for operand in operands))
     if np.prod(shape) > LARGEST:
         raise NotKnownError
     result = np.empty(shape, dtype=object)
-    spread = [np.broadcast_to(operand, shape) for operand in operands]
+    broadcast = [np.broadcast_to(operand, shape) for operand in operands]
     for index in np.ndindex(shape):
-        result[index] = function(*(operand[index] for operand in spread))
+        result[index] = function(*(operand[index] for operand in broadcast))
     return result
 
 
 def _binary(node: Folding) -> KnownValue:
     a, b = node.known(0), node.known(1)
+    # C's fmod has another sign, and operators before opset 7 broadcast along an axis.
     if node.attributes.get("fmod") or "axis" in node.attributes:
         raise NotKnownError
     elements = _elementwise(partial(node.arithmetic.binary, node.op_type), a.elements, b.elements)
@@ -163,7 +173,7 @@ def _moving(function: Callable[[Folding, np.ndarray], Any]) -> Callable[[Folding
         moved = function(node, x.elements)
         if isinstance(moved, np.ndarray):
             return KnownValue(moved, x.dtype)
-        return _scalar(moved, x.dtype)
+        return _scalar(moved, x.dtype)  # numpy gives the bare element where no axis is left
 
     return operator
 
@@ -180,6 +190,7 @@ def _constant_of_shape(node: Folding) -> KnownValue:
     shape = node.integers(0, "")
     if array.dtype.kind not in "biuf":
         raise NotKnownError
+    # In float, as the product of huge extents would overflow int64.
     if shape is None or np.prod(shape, dtype=float) > LARGEST:
         raise NotKnownError
     return KnownValue.of_array(np.full(shape, array.reshape(-1)[0], array.dtype))
@@ -215,7 +226,12 @@ def _range(node: Folding) -> KnownValue:
     return KnownValue.vector(values, bounds[0].dtype)
 
 
-def _reduced(op_type: str, start: Any) -> Callable[[Folding], KnownValue]:
+def _reduced(op_type: str, identity: Any) -> Callable[[Folding], KnownValue]:
+    """An operator that combines elements over axes.
+
+    `identity` is the result over no elements; None if there is no such result.
+    """
+
     def operator(node: Folding) -> KnownValue:
         x = node.known(0)
         axes = node.integers(1, "axes")
@@ -223,33 +239,36 @@ def _reduced(op_type: str, start: Any) -> Callable[[Folding], KnownValue]:
             axes = (
                 [] if node.attributes.get("noop_with_empty_axes") else list(range(x.elements.ndim))
             )
-        if np.dtype(x.dtype).kind == "f":  # the order of a float sum is not told
+        if np.dtype(x.dtype).kind == "f":  # a float sum depends on an order that ONNX leaves open
             raise NotKnownError
         elements = x.elements
+        # From the last axis on, so that an axis that goes does not renumber those still to come.
         for axis in sorted((a % elements.ndim for a in axes), reverse=True):
-            elements = _reduced_axis(node, op_type, start, elements, axis)
+            elements = _reduced_axis(node, op_type, identity, elements, axis)
         return KnownValue(elements, x.dtype)
 
     return operator
 
 
 def _reduced_axis(
-    node: Folding, op_type: str, start: Any, elements: np.ndarray, axis: int
+    node: Folding, op_type: str, identity: Any, elements: np.ndarray, axis: int
 ) -> np.ndarray:
     slices = list(np.moveaxis(elements, axis, 0))
-    if not slices and start is None:
+    if not slices and identity is None:
         raise NotKnownError
     function = partial(node.arithmetic.binary, op_type)
-    boxed = [_scalar(part, "").elements if np.ndim(part) == 0 else part for part in slices]
-    if boxed:
-        result = reduce(lambda a, b: _elementwise(function, a, b), boxed)
+    # Slices of a vector are bare elements: they become arrays of rank 0.
+    slice_arrays = [_scalar(item, "").elements if np.ndim(item) == 0 else item for item in slices]
+    if slice_arrays:
+        result = reduce(lambda a, b: _elementwise(function, a, b), slice_arrays)
     else:
-        result = np.full(np.delete(elements.shape, axis), start, dtype=object)
+        result = np.full(np.delete(elements.shape, axis), identity, dtype=object)
     return np.expand_dims(result, axis) if node.attributes.get("keepdims", 1) else result
 
 
 def _reshape(node: Folding, x: np.ndarray) -> np.ndarray:
     target = node.integers(1, "shape") or []
+    # Without allowzero, a 0 stands for the extent of the same axis of the input.
     if not node.attributes.get("allowzero", 0):
         target = [x.shape[i] if size == 0 else size for i, size in enumerate(target)]
     return x.reshape(target)
@@ -271,17 +290,17 @@ def _slice(node: Folding, x: np.ndarray) -> np.ndarray:
         raise NotKnownError
     axes = node.integers(3, "axes") or list(range(len(starts)))
     steps = node.integers(4, "steps") or [1] * len(starts)
-    chosen = [slice(None)] * x.ndim
+    slices = [slice(None)] * x.ndim
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-        chosen[axis] = slice(start, end, step)
-    return x[tuple(chosen)]
+        slices[axis] = slice(start, end, step)
+    return x[tuple(slices)]
 
 
 def _split(node: Folding) -> tuple[KnownValue, ...]:
     x = node.known(0)
     axis = node.attributes.get("axis", 0)
     sizes = node.integers(1, "split")
-    if sizes is None:
+    if sizes is None:  # equal parts, of which the last ones have what is left
         extent, count = x.elements.shape[axis], node.output_count
         largest = -(-extent // count)
         sizes = [min(largest, max(extent - largest * i, 0)) for i in range(count)]

@@ -1,4 +1,4 @@
-"""Initializers that an exporter merged get tensors of their own again.
+"""Splitting of initializers that an exporter merged, so that each has a tensor of its own again.
 
 An exporter in inference form keeps one tensor for all initializers of equal value. In a freshly
 initialized model that ties the scales, biases and running statistics of different batch norms,
@@ -53,6 +53,8 @@ def split_initializers(graph: onnx.GraphProto) -> list[str]:
     list of str
         Notes on what was split.
     """
+    # In this order: statistics must be initializers before they can be split, and Identity nodes
+    # hide the readers behind them.
     return [
         *_hoist_constant_statistics(graph),
         *_split_identities(graph),
@@ -67,16 +69,16 @@ def roles(graph: onnx.GraphProto) -> tuple[list[str], list[str], list[str]]:
     The rest of the initializers are integers, booleans and settings; like the literals, they are
     constants.
     """
-    found = readers(graph)
+    readers_by_name = readers(graph)
     params: list[str] = []
     state: list[str] = []
     literals: list[str] = []
     for tensor in graph.initializer:
-        places = found.get(tensor.name, [])
-        if any(place.is_statistic for place in places):
+        tensor_readers = readers_by_name.get(tensor.name, [])
+        if any(reader.is_statistic for reader in tensor_readers):
             state.append(tensor.name)
-        elif is_float(tensor) and not (places and all(map(is_setting, places))):
-            (literals if is_literal(tensor, places) else params).append(tensor.name)
+        elif is_float(tensor) and not (tensor_readers and all(map(is_setting, tensor_readers))):
+            (literals if is_literal(tensor, tensor_readers) else params).append(tensor.name)
     return params, state, literals
 
 
@@ -88,43 +90,54 @@ def is_setting(reader: Reader) -> bool:
 def _hoist_constant_statistics(graph: onnx.GraphProto) -> list[str]:
     """Make running statistics held by Constant nodes initializers: training must update them."""
     notes = []
-    found = readers(graph)
+    readers_by_name = readers(graph)
     for constant in [node for node in graph.node if node.op_type == "Constant"]:
-        for place in found.get(constant.output[0], []):
-            if place.is_statistic:
-                name = unique_name(graph, f"{place.node.name}.{STATISTICS[place.index]}")
+        for reader in readers_by_name.get(constant.output[0], []):
+            if reader.is_statistic:
+                name = unique_name(graph, f"{reader.node.name}.{STATISTICS[reader.index]}")
                 add_copy(graph, constant.attribute[0].t, name)
-                place.redirect(name)
+                reader.redirect(name)
                 notes.append(f"Constant {constant.name!r} made the running statistic {name!r}")
     return notes
 
 
 def _split_identities(graph: onnx.GraphProto) -> list[str]:
-    """Replace Identity nodes that read a float initializer by an initializer of their own."""
+    """Replace Identity nodes that read a float initializer by an initializer of their own.
+
+    An exporter writes ``b = Identity(a)`` where two parameters had equal values.
+    """
     notes = []
-    found = readers(graph)
-    kept = output_names(graph)
-    identities = {node.output[0] for node in graph.node if node.op_type == "Identity"} - kept
+    readers_by_name = readers(graph)
+    graph_outputs = output_names(graph)
+    identities = {
+        node.output[0] for node in graph.node if node.op_type == "Identity"
+    } - graph_outputs
     tensors = {tensor.name: tensor for tensor in graph.initializer if is_float(tensor)}
     removed: set[str] = set()
-    waiting = deque(tensors)
-    while waiting:
-        name = waiting.popleft()
-        places = found.get(name, [])
-        copies = [place.node.output[0] for place in places if place.node.output[0] in identities]
+    worklist = deque(tensors)
+    while worklist:
+        name = worklist.popleft()
+        tensor_readers = readers_by_name.get(name, [])
+        # Chains of Identity nodes are followed: a copy goes to the worklist as a tensor of its own.
+        copies = [
+            reader.node.output[0]
+            for reader in tensor_readers
+            if reader.node.output[0] in identities
+        ]
         removed.update(copies)
         if not copies:
             continue
-        if len(places) == 1 and name not in kept:  # the tensor is not shared, it has two names
-            found[name] = found.pop(copies[0], [])
-            for place in found[name]:
-                place.redirect(name)
-            waiting.append(name)
+        # With this one reader the tensor is not shared: it has two names, and the first one stays.
+        if len(tensor_readers) == 1 and name not in graph_outputs:
+            readers_by_name[name] = readers_by_name.pop(copies[0], [])
+            for reader in readers_by_name[name]:
+                reader.redirect(name)
+            worklist.append(name)
             continue
         for copy in copies:
             add_copy(graph, tensors[name], copy)
             tensors[copy] = graph.initializer[-1]
-        waiting.extend(copies)
+        worklist.extend(copies)
         notes.append(f"initializer {name!r} was merged with {copies}: split by name again")
     remove_nodes(graph, removed)
     return notes
@@ -132,40 +145,41 @@ def _split_identities(graph: onnx.GraphProto) -> list[str]:
 
 def _split_statistics(graph: onnx.GraphProto) -> list[str]:
     """Give the running statistics of each batch-norm layer tensors that nothing else reads."""
-    found = readers(graph)
+    readers_by_name = readers(graph)
     layers = {
-        place.node.output[0]: _layer(place.node)
-        for places in found.values()
-        for place in places
-        if place.is_statistic
+        reader.node.output[0]: _layer(reader.node)
+        for value_readers in readers_by_name.values()
+        for reader in value_readers
+        if reader.is_statistic
     }
     notes = []
     for tensor in list(graph.initializer):
         groups: dict[Hashable, list[Reader]] = {}
-        for place in found[tensor.name]:
-            if place.is_statistic:
-                key = (layers[place.node.output[0]], place.index)
-                groups.setdefault(key, []).append(place)
-        is_weight = any(_is_weight(place) for place in found[tensor.name])
+        for reader in readers_by_name[tensor.name]:
+            if reader.is_statistic:
+                key = (layers[reader.node.output[0]], reader.index)
+                groups.setdefault(key, []).append(reader)
+        # The tensor itself stays with its other readers or, without any, with the first layer.
+        is_weight = any(_is_weight(reader) for reader in readers_by_name[tensor.name])
         for group in list(groups.values())[0 if is_weight else 1 :]:
             statistic = STATISTICS[group[0].index]
             name = unique_name(graph, f"{group[0].node.name}.{statistic}")
             add_copy(graph, tensor, name)
-            for place in group:
-                place.redirect(name)
+            for reader in group:
+                reader.redirect(name)
             notes.append(
                 f"initializer {tensor.name!r} was also the {statistic} of "
-                f"{[place.node.name for place in group]}: split, that is now {name!r}"
+                f"{[reader.node.name for reader in group]}: split, that is now {name!r}"
             )
     return notes
 
 
-def _is_weight(place: Reader) -> bool:
-    """Whether a value is more than a statistic because of this reader.
+def _is_weight(reader: Reader) -> bool:
+    """Whether this reader uses a value as a weight, not as a statistic.
 
     An Identity that `_split_identities` has left only hands the statistic out of the graph.
     """
-    return not place.is_statistic and place.node.op_type != "Identity"
+    return not reader.is_statistic and reader.node.op_type != "Identity"
 
 
 def _layer(node: onnx.NodeProto) -> Hashable:
@@ -180,20 +194,20 @@ def _layer(node: onnx.NodeProto) -> Hashable:
 
 def _split_settings(graph: onnx.GraphProto) -> list[str]:
     """Give a float that is both a setting and a weight a tensor of its own for each role."""
-    found = readers(graph)
+    readers_by_name = readers(graph)
     notes = []
     for tensor in list(graph.initializer):
         if not is_float(tensor):
             continue
-        settings = [place for place in found[tensor.name] if is_setting(place)]
-        if not settings or len(settings) == len(found[tensor.name]):
+        as_setting = [reader for reader in readers_by_name[tensor.name] if is_setting(reader)]
+        if not as_setting or len(as_setting) == len(readers_by_name[tensor.name]):
             continue
         name = unique_name(graph, f"{tensor.name}.setting")
         add_copy(graph, tensor, name)
-        for place in settings:
-            place.redirect(name)
+        for reader in as_setting:
+            reader.redirect(name)
         notes.append(
             f"initializer {tensor.name!r} is a weight and a setting of "
-            f"{[place.node.name for place in settings]}: split, the setting is now {name!r}"
+            f"{[reader.node.name for reader in as_setting]}: split, the setting is now {name!r}"
         )
     return notes

@@ -1,4 +1,4 @@
-"""Operators that nothing translates, written out as the ONNX standard defines them by others."""
+"""Expansion of operators that have no translation, where ONNX defines them by other operators."""
 
 from __future__ import annotations
 
@@ -33,6 +33,8 @@ def expand_standard_functions(proto: onnx.ModelProto, custom: Converters) -> lis
         If the model breaks the ONNX standard.
     """
     expanded: set[tuple[str, str]] = set()
+    # Again and again, as a definition may use operators that are unknown in turn. Those expanded
+    # before are not tried twice, so that it ends.
     while operators := _defined(proto, custom) - expanded:
         check(proto)  # the inliner trusts what it reads
         if not _inline(proto, sorted(operators)):
@@ -43,24 +45,28 @@ def expand_standard_functions(proto: onnx.ModelProto, custom: Converters) -> lis
 
 
 def _defined(proto: onnx.ModelProto, custom: Converters) -> set[tuple[str, str]]:
-    """The unknown operators, if the standard defines all of them."""
-    versions = {_plain(used.domain): used.version for used in proto.opset_import}
-    found = set()
+    """The unknown operators, if the standard defines all of them; else the empty set."""
+    versions = {
+        _plain(operator_set.domain): operator_set.version for operator_set in proto.opset_import
+    }
+    operators = set()
     for node in all_nodes(proto.graph):
         if is_supported(node, custom):
             continue
         domain = _plain(node.domain)
         if not _has_function(node.op_type, domain, versions.get(domain, 1)):
             return set()
-        found.add((node.domain, node.op_type))
-    return found
+        operators.add((node.domain, node.op_type))
+    return operators
 
 
 def _plain(domain: str) -> str:
+    """A domain, where both names of the standard one are the empty string."""
     return "" if domain in STANDARD_DOMAINS else domain
 
 
 def _has_function(name: str, domain: str, version: int) -> bool:
+    """Whether the standard defines an operator, in a version of its domain, by others."""
     try:
         schema = onnx.defs.get_schema(name, version, domain)
     except onnx.defs.SchemaError:
@@ -71,17 +77,18 @@ def _has_function(name: str, domain: str, version: int) -> bool:
 def _inline(proto: onnx.ModelProto, operators: list[tuple[str, str]]) -> bool:
     """Replace operators by their functions; return whether that could be done."""
     # The inliner asks for the type of every input, also of one that is left out, whose name is "".
-    left_out = onnx.helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None)
-    proto.graph.value_info.append(left_out)
+    omitted_input = onnx.helper.make_tensor_value_info("", onnx.TensorProto.FLOAT, None)
+    proto.graph.value_info.append(omitted_input)
     try:
         inlined = onnx.inliner.inline_selected_functions(
             proto, operators, inline_schema_functions=True
         )
     except RuntimeError:  # the type of an input cannot be inferred
         inlined = proto
-    done = inlined is not proto
+    is_inlined = inlined is not proto
     proto.CopyFrom(inlined)
-    kept = [value for value in proto.graph.value_info if value.name]
+    # The entry made above is taken out again.
+    named_values = [value for value in proto.graph.value_info if value.name]
     del proto.graph.value_info[:]
-    proto.graph.value_info.extend(kept)
-    return done
+    proto.graph.value_info.extend(named_values)
+    return is_inlined

@@ -1,4 +1,4 @@
-"""TVM's own translations of ONNX operators, called one at a time and put right where they err."""
+"""Calls of TVM's own translations of ONNX operators, one node at a time, with corrections."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _CONTRIBUTED = {
     )
 }
 
-# Where a translation reads a shape and wants it as one; elsewhere it wants a tensor.
+# Inputs, by operator and index, that a translation takes as a Relax shape; any other is a tensor.
 SHAPE_INPUTS = frozenset({("ConstantOfShape", 0), ("Expand", 1), ("Reshape", 1), ("Resize", 3)})
 
-# What takes a shape that is known at run time only, or a tensor.
+# Operators whose translations accept inputs of shape type. For all others a shape becomes a tensor.
 _TAKES_SHAPES = frozenset(
     {
         "Cast",
@@ -52,7 +52,7 @@ _TAKES_SHAPES = frozenset(
     }
 )
 
-# Their one output is a tuple.
+# Operators whose result may be a tuple and yet is one output, a sequence.
 _SEQUENCES = frozenset(
     {
         "ConcatFromSequence",
@@ -99,32 +99,37 @@ def translate(
     Exception
         Of any type, where TVM's translation meets something that it does not know.
     """
-    count = _output_count(node)
-    custom = {"name": node.name, "num_outputs": count}
-    given: dict[str, Any] = {**attributes, "tvm_custom": custom}
+    output_count = _output_count(node)
+    # TVM's importer hands its translations the name and the number of outputs among the attributes.
+    node_settings = {"name": node.name, "num_outputs": output_count}
+    node_attributes: dict[str, Any] = {**attributes, "tvm_custom": node_settings}
     if node.op_type == "BatchNormalization":
-        given = _corrected_batch_norm(given, opset)
+        node_attributes = _corrected_batch_norm(node_attributes, opset)
     operands = stock.onnx_input()
     for value in inputs:
         operands.append(_as_tensor(builder, value) if node.op_type not in _TAKES_SHAPES else value)
     convert = _converters()[node.op_type].get_converter(opset)
     # The translations fold any parameter that they find in the last argument into a constant.
-    result = convert(builder, operands, given, [{}, {}])
+    result = convert(builder, operands, node_attributes, [{}, {}])
     if isinstance(result, relax.Expr):
         result = builder.normalize(result)
     outputs = [result] if node.op_type in _SEQUENCES else _unpacked(builder, result)
-    if len(outputs) < count:
-        raise ModelError(f"only {len(outputs)} of its {count} outputs are served")
+    if len(outputs) < output_count:
+        raise ModelError(f"only {len(outputs)} of its {output_count} outputs are served")
     return outputs
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """A node's attributes: lists as tuples, and each float as the decimal that was meant.
+    """A node's attributes: lists as tuples, and each float as the shortest equal decimal.
 
     A file stores 0.9 as the float32 nearest to it, which is 2e-8 off. The shortest decimal that
-    has the same float32 makes no difference to float32 arithmetic, and the right one in float64.
+    rounds to the same float32 makes no difference in float32 arithmetic, and in float64 it is most
+    likely the number that the author wrote.
     """
-    return {held.name: _meant(onnx.helper.get_attribute_value(held)) for held in node.attribute}
+    return {
+        attribute.name: _meant(onnx.helper.get_attribute_value(attribute))
+        for attribute in node.attribute
+    }
 
 
 def dropout_trains(inputs: Sequence[relax.Expr | None]) -> bool:
@@ -146,11 +151,12 @@ def dropout_trains(inputs: Sequence[relax.Expr | None]) -> bool:
 
 @cache
 def _converters() -> Mapping[str, Any]:
+    """TVM's translations, by name of the operator."""
     return onnx_converters()
 
 
 def _output_count(node: onnx.NodeProto) -> int:
-    """How many outputs are wanted.
+    """How many outputs of a node the translation must give.
 
     Before opset 14 a batch norm in training form has two more than three, "saved" statistics for
     a backward pass that is not ours.
@@ -163,12 +169,14 @@ def _output_count(node: onnx.NodeProto) -> int:
 
 
 def _as_tensor(builder: relax.BlockBuilder, value: relax.Expr | None) -> relax.Expr | None:
+    """A shape as a tensor; any other value, or None, as it is."""
     if value is not None and isinstance(value.ty, relax.ShapeType):
         return builder.normalize(relax.op.shape_to_tensor(value))
     return value
 
 
 def _unpacked(builder: relax.BlockBuilder, result: relax.Expr) -> list[relax.Expr]:
+    """The outputs of a node, which TVM returns as one expression."""
     if isinstance(result, relax.Tuple):
         return list(result.fields)
     if not isinstance(result.ty, relax.TupleType):
@@ -186,14 +194,15 @@ def _corrected_batch_norm(attributes: dict[str, Any], opset: int) -> dict[str, A
     """
     if not attributes.get("spatial", 1):
         raise ModelError("spatial=0 is not supported: export with opset 9 or later")
-    training = bool(attributes.get("training_mode", 0))
+    is_training = bool(attributes.get("training_mode", 0))
     if opset < 14:
-        training = attributes["tvm_custom"]["num_outputs"] > 1
+        is_training = attributes["tvm_custom"]["num_outputs"] > 1
     momentum = 1.0 - attributes.get("momentum", 0.9)
-    return {**attributes, "momentum": momentum, "training_mode": int(training)}
+    return {**attributes, "momentum": momentum, "training_mode": int(is_training)}
 
 
 def _meant(value: Any) -> Any:
+    """An attribute's value with its floats as the shortest decimals; see `attributes_of`."""
     if isinstance(value, float):
         return float(str(np.float32(value)))
     if isinstance(value, list | tuple):

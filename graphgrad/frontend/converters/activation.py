@@ -1,4 +1,4 @@
-"""Activations that TVM's importer has not, or writes so that a derivative or a dtype is wrong."""
+"""Activations that TVM's importer lacks, or writes so that a derivative or a dtype is wrong."""
 
 from __future__ import annotations
 
@@ -141,8 +141,9 @@ def _along_axis(node: Node, function: Callable[..., Tensor]) -> Tensor:
 
 
 def _hardmax(x: Tensor, axis: int) -> Tensor:
-    first = x.emitter.emit(relax.op.argmax(x.expr, axis=axis, keepdims=True))
+    """1 at the first maximum along an axis, else 0."""
+    first_maximum = x.emitter.emit(relax.op.argmax(x.expr, axis=axis, keepdims=True))
     extent = x.shape[axis]
-    numbers = x.emitter.emit(relax.op.arange(0, extent, 1, "int64"))
-    along = op.reshape(numbers, [extent if a == axis else 1 for a in range(x.ndim)])
-    return op.equal(along, first).astype(x.dtype)
+    indices = x.emitter.emit(relax.op.arange(0, extent, 1, "int64"))
+    positions = op.reshape(indices, [extent if number == axis else 1 for number in range(x.ndim)])
+    return op.equal(positions, first_maximum).astype(x.dtype)

@@ -54,7 +54,7 @@ def activations_of(node: Node, defaults: Sequence[str], directions: int) -> list
     ----------
     node : Node
     defaults : sequence of str
-        Of one direction.
+        The names of the activations of one direction, where the node names none.
     directions : int
 
     Raises
@@ -69,6 +69,7 @@ def activations_of(node: Node, defaults: Sequence[str], directions: int) -> list
             f"it names {len(names)} activations: {len(defaults)} for each of its {directions} "
             "direction(s) are needed"
         )
+    # The lists have entries for those activations alone that have the parameter, in their order.
     alphas, betas = (iter(node.attribute(f"activation_{p}", ())) for p in ("alpha", "beta"))
     bound = node.attribute("clip", None)
     functions = [_function(name, alphas, betas) for name in names]
@@ -77,11 +78,14 @@ def activations_of(node: Node, defaults: Sequence[str], directions: int) -> list
             _clipped(function, bound) if number % len(defaults) < 2 else function
             for number, function in enumerate(functions)
         ]
-    return [functions[i : i + len(defaults)] for i in range(0, len(functions), len(defaults))]
+    return [
+        functions[first : first + len(defaults)]
+        for first in range(0, len(functions), len(defaults))
+    ]
 
 
 def _function(name: str, alphas: Iterator[float], betas: Iterator[float]) -> Activation:
-    """A function by name; it takes the next parameters if it has any."""
+    """A function by name; it takes the next α and β of the node, if it has such parameters."""
     kind = _KINDS.get(name.lower())
     if kind is None:
         raise ModelError(f"its activation {name!r} is unknown; there are {sorted(_KINDS)}")

@@ -24,25 +24,30 @@ def col2im(node: Node) -> Tensor:
     dilations = node.attribute("dilations", (1,) * rank)
     pads = node.attribute("pads", (0,) * (2 * rank))
     strides = node.attribute("strides", (1,) * rank)
-    padded = [image[k] + pads[k] + pads[k + rank] for k in range(rank)]
-    reach = [dilations[k] * (block[k] - 1) + 1 for k in range(rank)]
-    counts = [(padded[k] - reach[k]) // strides[k] + 1 for k in range(rank)]
+    padded = [image[axis] + pads[axis] + pads[axis + rank] for axis in range(rank)]
+    reach = [dilations[axis] * (block[axis] - 1) + 1 for axis in range(rank)]
+    counts = [(padded[axis] - reach[axis]) // strides[axis] + 1 for axis in range(rank)]
     batch, channels = columns.shape[0], columns.shape[1] // reduce(mul, block, 1)
     x = op.reshape(op.widen(columns), [batch, channels, *block, *counts])
-    for k in range(rank):
-        x = _fold(x, rank + 1, dilations[k], strides[k], padded[k])
+    for axis in range(rank):
+        x = _fold(x, rank + 1, dilations[axis], strides[axis], padded[axis])
+    # Negative widths crop: the padding is no part of the image.
     before, after = pads[:rank], pads[rank:]
-    cut = [-width for pair in zip(before, after, strict=True) for width in pair]
-    x = op.pad(x, [0, 0, 0, 0, *cut]) if any(cut) else x
+    negative_pads = [-width for pair in zip(before, after, strict=True) for width in pair]
+    x = op.pad(x, [0, 0, 0, 0, *negative_pads]) if any(negative_pads) else x
     return x.astype(columns.dtype)
 
 
 def _fold(x: Tensor, axis: int, dilation: int, stride: int, extent: Dimension) -> Tensor:
-    """Add axis 2, the taps of a block, into the axis (counted without it) of the blocks."""
+    """Add the taps of one spatial axis to the image: axis 2 goes, and `axis` becomes `extent`.
+
+    Axis 2 counts the taps of a block. `axis`, counted without it, is the one of the blocks.
+    """
     taps = op.split(x, list(range(1, x.shape[2])), axis=2) if x.shape[2] > 1 else [x]
-    placed = []
-    for tap, part in enumerate(taps):
-        blocks = op.reshape(part, [*x.shape[:2], *x.shape[3:]])
+    contributions = []
+    for tap, tap_columns in enumerate(taps):
+        blocks = op.reshape(tap_columns, [*x.shape[:2], *x.shape[3:]])
         shape = [*blocks.shape[:axis], extent, *blocks.shape[axis + 1 :]]
-        placed.append(unslice(blocks, [axis], [tap * dilation], [stride], shape))
-    return reduce(add, placed)
+        # Tap t of block b is the element t · dilation + b · stride of the padded image.
+        contributions.append(unslice(blocks, [axis], [tap * dilation], [stride], shape))
+    return reduce(add, contributions)

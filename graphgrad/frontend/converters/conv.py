@@ -28,6 +28,8 @@ def conv(node: Node) -> Tensor:
 
     def same_pads(axis: int, stride: int, reach: int) -> int:
         extent = x.shape[2 + axis]
+        # `reach` is how far a window goes beyond its first element. With stride 1 the padding does
+        # not depend on the extent, which then may be symbolic.
         if reach == 0 or stride == 1:
             return reach
         if not isinstance(extent, int):
@@ -54,13 +56,13 @@ def conv_transpose(node: Node) -> Tensor:
     check_weights(node, x, w, channels_of_weights=0)
     rank = w.ndim - 2
     output_padding = per_axis(node, "output_padding", rank, 0)
-    given = node.attribute("output_shape", ())
+    output_shape = node.attribute("output_shape", ())
 
     def full(axis: int, stride: int, reach: int) -> Dimension:
         return (x.shape[2 + axis] - 1) * stride + reach + 1 + output_padding[axis]
 
     def cropped(axis: int, stride: int, reach: int) -> int:
-        if not given:
+        if not output_shape:  # SAME: so much that the output has extent · stride elements
             return max(reach + 1 + output_padding[axis] - stride, 0)
         extent = full(axis, stride, reach)
         if not isinstance(extent, int):
@@ -68,18 +70,19 @@ def conv_transpose(node: Node) -> Tensor:
                 f"its output_shape needs the extent of axis {2 + axis}, which is "
                 f"{x.shape[2 + axis]}: import with shapes= that give it, or export explicit pads"
             )
-        return max(extent - int(given[-rank:][axis]), 0)
+        return max(extent - int(output_shape[-rank:][axis]), 0)
 
-    window = _window(node, w, cropped, computed=bool(given))
+    window = _window(node, w, cropped, computed=bool(output_shape))
     reach = window.reach(w.shape[2:])
-    natural = [
+    natural_extents = [
         full(axis, window.strides[axis], reach[axis]) - window.before[axis] - window.after[axis]
         for axis in range(rank)
     ]
-    extents = [int(extent) for extent in given[-rank:]] if given else natural
+    extents = [int(extent) for extent in output_shape[-rank:]] if output_shape else natural_extents
     check_output("it", extents)
-    small = all(a < b for a, b in zip(output_padding, window.strides, strict=True))
-    if small and same_shape(extents, natural):
+    # Relax refuses an output padding of a stride or more, and takes no output extents.
+    is_standard = all(a < b for a, b in zip(output_padding, window.strides, strict=True))
+    if is_standard and same_shape(extents, natural_extents):
         function = getattr(relax.op.nn, f"conv{rank}d_transpose")
         call = function(x.expr, w.expr, output_padding=output_padding, **window.attributes())
         return biased(node, x.emitter.emit(call))
@@ -104,7 +107,7 @@ def _window(
         Of an axis, its stride and reach: the padding before and after it together, where the
         node asks for it to be computed.
     computed : bool
-        It does so, though its auto_pad does not say it.
+        Whether the padding is computed even if auto_pad does not ask for it.
     """
     rank = w.ndim - 2
     strides = per_axis(node, "strides", rank, 1, least=1)
@@ -112,11 +115,14 @@ def _window(
     groups = node.attribute("group", 1)
     mode = _auto_pad(node)
     if mode in _SAME or computed:
-        reach = [(k - 1) * d for k, d in zip(w.shape[2:], dilation, strict=True)]
+        reach = [
+            (size - 1) * axis_dilation
+            for size, axis_dilation in zip(w.shape[2:], dilation, strict=True)
+        ]
         totals = [total_pads(axis, strides[axis], reach[axis]) for axis in range(rank)]
         # SAME_UPPER alone has the larger half of an odd number after the data.
         smaller = [total // 2 for total in totals]
-        larger = [total - half for total, half in zip(totals, smaller, strict=True)]
+        larger = [total - smaller_half for total, smaller_half in zip(totals, smaller, strict=True)]
         pads = [*smaller, *larger] if mode == "SAME_UPPER" else [*larger, *smaller]
     elif mode == "VALID":
         pads = [0] * (2 * rank)
@@ -126,6 +132,7 @@ def _window(
 
 
 def _auto_pad(node: Node) -> str:
+    """The auto_pad of a node; the empty string means NOTSET."""
     value = node.attribute("auto_pad", b"NOTSET")
     mode = value.decode() if isinstance(value, bytes) else value
     if mode not in ("NOTSET", "VALID", "", *_SAME):
@@ -154,10 +161,12 @@ def per_axis(
 def check_weights(node: Node, x: Tensor, w: Tensor, channels_of_weights: int) -> None:
     """Refuse ranks and shapes that do not belong together.
 
+    `channels_of_weights` is the axis of `w` that counts the channels of `x`: 1, or 0 if transposed.
+
     Raises
     ------
     ModelError
-        Names what was given, and what is needed.
+        Names the ranks or shapes given, and what is needed.
     """
     if w.ndim != x.ndim or w.ndim not in (3, 4, 5):
         raise ModelError(
@@ -165,14 +174,16 @@ def check_weights(node: Node, x: Tensor, w: Tensor, channels_of_weights: int) ->
             "3 spatial axes"
         )
     kernel = node.attribute("kernel_shape", ())
-    if kernel and not same_shape([int(k) for k in kernel], w.shape[2:]):
+    if kernel and not same_shape([int(size) for size in kernel], w.shape[2:]):
         raise ModelError(f"its kernel_shape is {list(kernel)}, its weights have {w.shape[2:]}")
     groups = node.attribute("group", 1)
     per_group = groups if channels_of_weights == 1 else 1
     channels = w.shape[channels_of_weights]
-    known = [v for v in (x.shape[1], channels, w.shape[0]) if isinstance(v, int)]
+    static_extents = [
+        extent for extent in (x.shape[1], channels, w.shape[0]) if isinstance(extent, int)
+    ]
     if groups < 1 or (
-        len(known) == 3 and (x.shape[1] != channels * per_group or w.shape[0] % groups)
+        len(static_extents) == 3 and (x.shape[1] != channels * per_group or w.shape[0] % groups)
     ):
         raise ModelError(
             f"its data have {x.shape[1]} channels and its weights the shape {w.shape}, which do "
@@ -185,5 +196,5 @@ def biased(node: Node, y: Tensor, index: int = 2) -> Tensor:
     if not node.has(index):
         return y
     bias: Any = node.tensor(index)
-    ones: Sequence[int] = [1] * (y.ndim - 2)
-    return y + op.reshape(bias, [1, bias.shape[0], *ones])
+    unit_extents: Sequence[int] = [1] * (y.ndim - 2)
+    return y + op.reshape(bias, [1, bias.shape[0], *unit_extents])

@@ -1,4 +1,4 @@
-"""Tensors made of extents alone; where an extent is symbolic, so is the result's."""
+"""Operators that make a tensor from its extents, which may be symbolic."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def constant_of_shape(node: Node) -> Tensor | tuple[Any, ...]:
 def range_(node: Node) -> Tensor | tuple[Any, ...]:
     """start, start + step, … up to but not including the limit."""
     bounds = [value for value in node.known if value is not None]
-    if len(bounds) < 3:
+    if len(bounds) < 3:  # a bound is computed at run time
         return node.by_tvm()
     start, limit, step = (bound.elements.reshape(-1)[0] for bound in bounds)
     dtype = bounds[0].dtype
@@ -36,7 +36,9 @@ def range_(node: Node) -> Tensor | tuple[Any, ...]:
         count = _count(start, limit, step)
     except NotKnownError:
         return node.by_tvm()
+    # 0, 1, … times the step plus the start, since the count alone has to be known as an extent.
     values = node.emitter.emit(relax.op.arange(0, count, 1, "int64")).astype(dtype)
+    # `step != 1` of an expression would be an expression, not a truth value.
     if is_symbolic(step) or step != 1:
         values = values * node.tensor(2)
     if is_symbolic(start) or start != 0:
@@ -46,7 +48,9 @@ def range_(node: Node) -> Tensor | tuple[Any, ...]:
 
 def _count(start: Any, limit: Any, step: Any) -> Dimension:
     """⌈(limit − start) / step⌉, or 0 where that is negative."""
-    arithmetic = ExactArithmetic(symbols([as_ratio(v).numerator for v in (start, limit, step)]))
+    arithmetic = ExactArithmetic(
+        symbols([as_ratio(bound).numerator for bound in (start, limit, step)])
+    )
     span = arithmetic.binary("Sub", as_ratio(limit), as_ratio(start))
     count = arithmetic.unary("Ceil", arithmetic.binary("Div", span, as_ratio(step)))
     return arithmetic.binary("Max", count.numerator, 0)

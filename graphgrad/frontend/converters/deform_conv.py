@@ -1,4 +1,4 @@
-"""Deformable convolution: each tap of the kernel reads where an input says, between the elements.
+"""Deformable convolution: an input shifts the position that each tap reads, also by fractions.
 
 Dai et al., *Deformable convolutional networks* (2017), and with a mask Zhu et al., *Deformable
 ConvNets v2* (2019).
@@ -35,20 +35,24 @@ def deform_conv(node: Node) -> Tensor:
     points = _points(node, x, w, offset)
     (batch, channels), rank, count = x.shape[:2], len(taps), math.prod([*taps, *points])
     images = op.reshape(x, [batch * offset_groups, channels // offset_groups, *x.shape[2:]])
+    # Each group of offsets counts as an image of its own.
     shift = op.widen(offset)
     shift = op.reshape(shift, [batch * offset_groups, math.prod(taps), rank, math.prod(points)])
-    parts = op.split(shift, rank, axis=2) if rank > 1 else [shift]
-    places = [
-        op.reshape(part, [batch * offset_groups, count, 1]) + regular
-        for part, regular in zip(parts, _regular_places(node, w, points), strict=True)
+    shifts = op.split(shift, rank, axis=2) if rank > 1 else [shift]
+    positions = [
+        op.reshape(shift_on_axis, [batch * offset_groups, count, 1]) + regular_position
+        for shift_on_axis, regular_position in zip(
+            shifts, _regular_places(node, w, points), strict=True
+        )
     ]
-    values = sample_at(images, places, _SAMPLING)
+    values = sample_at(images, positions, _SAMPLING)
     if node.has(4):
         values = values * op.widen(op.reshape(node.tensor(4), [batch * offset_groups, count, 1]))
+    # From here on it is a plain convolution: the samples of a window times its weights.
     columns = op.permute_dims(values, [0, 2, 1])
-    depth = channels // groups * math.prod(taps)
-    columns = op.reshape(columns, [batch, groups, depth, math.prod(points)])
-    weights = op.reshape(op.widen(w), [1, groups, w.shape[0] // groups, depth])
+    terms = channels // groups * math.prod(taps)
+    columns = op.reshape(columns, [batch, groups, terms, math.prod(points)])
+    weights = op.reshape(op.widen(w), [1, groups, w.shape[0] // groups, terms])
     y = op.reshape(weights @ columns, [batch, w.shape[0], *points]).astype(x.dtype)
     return biased(node, y, index=3)
 
@@ -84,9 +88,10 @@ def _points(node: Node, x: Tensor, w: Tensor, offset: Tensor) -> list[int]:
     return points
 
 
-def _check(given: Tensor, wanted: list[Dimension], name: str) -> None:
-    if not same_shape(given.shape[1:], wanted[1:]):
-        raise ModelError(f"its {name} has the shape {given.shape}: {wanted} is needed")
+def _check(x: Tensor, expected_shape: list[Dimension], name: str) -> None:
+    """Refuse an input of another shape; the batch, which may be symbolic, is not compared."""
+    if not same_shape(x.shape[1:], expected_shape[1:]):
+        raise ModelError(f"its {name} has the shape {x.shape}: {expected_shape} is needed")
 
 
 def _geometry(node: Node, rank: int) -> tuple[list[int], list[int], list[int]]:
@@ -101,14 +106,19 @@ def _regular_places(node: Node, w: Tensor, points: list[int]) -> list[Tensor]:
     """Where a plain convolution would read along each axis: (1, taps · points, 1)."""
     taps, rank = w.shape[2:], len(points)
     strides, dilations, pads = _geometry(node, rank)
-    places = []
-    for k in range(rank):
-        along = (
-            np.arange(taps[k])[:, None] * dilations[k] + np.arange(points[k]) * strides[k] - pads[k]
+    positions = []
+    for axis in range(rank):
+        on_axis = (
+            np.arange(taps[axis])[:, None] * dilations[axis]
+            + np.arange(points[axis]) * strides[axis]
+            - pads[axis]
         )
+        # Taps and points are axes of their own, of which this position depends on one each.
         shape = [1] * (2 * rank)
-        shape[k], shape[rank + k] = along.shape
-        repeated = np.broadcast_to(along.reshape(shape), [*taps, *points])
-        wide = op.widen(w).dtype
-        places.append(w.emitter.lift(relax.const(repeated.reshape(1, -1, 1).astype(wide), wide)))
-    return places
+        shape[axis], shape[rank + axis] = on_axis.shape
+        repeated = np.broadcast_to(on_axis.reshape(shape), [*taps, *points])
+        dtype = op.widen(w).dtype
+        positions.append(
+            w.emitter.lift(relax.const(repeated.reshape(1, -1, 1).astype(dtype), dtype))
+        )
+    return positions

@@ -28,18 +28,18 @@ def clip(node: Node) -> Tensor:
 
 
 def _bound(node: Node, index: int, name: str) -> Tensor | float | None:
-    """A bound: an attribute before opset 11, then an input; NaN bounds nothing."""
+    """A bound: an attribute before opset 11, then an input; None if it bounds nothing, as NaN."""
     if node.opset < 11:
         return node.attribute(name, None)
-    known = _known(node, index)
-    if known is None:
+    constant = _known(node, index)
+    if constant is None:
         return op.reshape(node.tensor(index), []) if node.has(index) else None
-    value = known.reshape(-1)[0].item()
+    value = constant.reshape(-1)[0].item()
     return None if math.isnan(value) else value
 
 
 def _known(node: Node, index: int) -> np.ndarray | None:
-    """An input's value if it is known at import."""
+    """An input's value; None if it is left out, or known at run time only."""
     try:
         return node.constant(index)
     except ModelError:
@@ -48,7 +48,7 @@ def _known(node: Node, index: int) -> np.ndarray | None:
 
 @converter("IsInf")
 def isinf(node: Node) -> Tensor:
-    """Whether x is ∞ or −∞; each of them can be left out."""
+    """Whether x is ∞ or −∞; an attribute can leave each of the two out."""
     x = node.tensor(0)
     infinite = op.isinf(x)
     if not node.attribute("detect_negative", 1):
@@ -97,19 +97,19 @@ def _extremum(
         return reduce(of_two, inputs)
     # One after the other, three equal inputs would not get the same share.
     shape = reduce(broadcast_shape, [x.shape for x in inputs])
-    rows = [op.expand_dims(op.broadcast_to(x, shape), [0]) for x in inputs]
-    return of_axis(op.concat(rows, axis=0), axis=[0])
+    stacked = [op.expand_dims(op.broadcast_to(x, shape), [0]) for x in inputs]
+    return of_axis(op.concat(stacked, axis=0), axis=[0])
 
 
 @converter("Pow")
 def power(node: Node) -> Tensor:
     """xʸ in the dtype of x, computed in that of y if only y is a float."""
-    x, known = node.tensor(0), _known(node, 1)
-    number = known.item() if known is not None and known.ndim == 0 else None
-    if number == 2:
+    x, exponent = node.tensor(0), _known(node, 1)
+    scalar_exponent = exponent.item() if exponent is not None and exponent.ndim == 0 else None
+    if scalar_exponent == 2:
         return x * x
-    if is_float(x.dtype) and number is not None:
-        return op.sqrt(x) if number == 0.5 else op.power(x, number)
+    if is_float(x.dtype) and scalar_exponent is not None:
+        return op.sqrt(x) if scalar_exponent == 0.5 else op.power(x, scalar_exponent)
     y = node.tensor(1)
     if is_float(x.dtype) or not is_float(y.dtype):
         return op.power(x, y.astype(x.dtype))

@@ -1,8 +1,8 @@
 """Resizing and sampling at a grid, with every attribute that ONNX gives them.
 
-Steps along one axis each (`graphgrad.ops.resample`), where TVM's importer serves two and three
-spatial axes only, has no antialiasing, and computes in float32. Where a spatial extent is symbolic,
-its translation is kept.
+They are written as steps along one axis each (`graphgrad.ops.resample`). TVM's importer serves two
+and three spatial axes only, has no antialiasing, and computes in float32; it translates only the
+nodes with a symbolic spatial extent.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GRID_METHODS = {"bilinear": "linear", "bicubic": "cubic"}
 
 @converter("Resize")
 def convert_resize(node: Node) -> Any:
-    """The interpolated input, at the places that the coordinate transformation says."""
+    """The input interpolated at the positions that the coordinate transformation gives."""
     x = node.tensor(0)
     if node.opset < 11:
         return _upsampled(node, x, node.constant(1))
@@ -35,7 +35,7 @@ def convert_resize(node: Node) -> Any:
     )
     if resized is None:
         return node.by_tvm()
-    how = Interpolation(
+    interpolation = Interpolation(
         node.attribute("mode", b"nearest").decode(),
         node.attribute("coordinate_transformation_mode", b"half_pixel").decode(),
         node.attribute("nearest_mode", b"round_prefer_floor").decode(),
@@ -44,9 +44,13 @@ def convert_resize(node: Node) -> Any:
         bool(node.attribute("antialias", 0)),
         node.attribute("extrapolation_value", 0.0),
     )
-    if how.coordinates == "tf_crop_and_resize":
+    if interpolation.coordinates == "tf_crop_and_resize":
         resized = _cropped(resized, axes, node.constant(1))
-    return resize(x, {k: r for k, r in resized.items() if not r.is_identity}, how)
+    return resize(
+        x,
+        {axis: resizing for axis, resizing in resized.items() if not resizing.is_identity},
+        interpolation,
+    )
 
 
 @converter("Upsample")
@@ -63,12 +67,12 @@ def convert_grid_sample(node: Node) -> Any:
     if not all(isinstance(extent, int) for extent in x.shape[2:]):
         return node.by_tvm()
     method = node.attribute("mode", b"linear").decode()
-    how = Sampling(
+    sampling = Sampling(
         _GRID_METHODS.get(method, method),
         node.attribute("padding_mode", b"zeros").decode(),
         bool(node.attribute("align_corners", 0)),
     )
-    return grid_sample(x, node.tensor(1), how)
+    return grid_sample(x, node.tensor(1), sampling)
 
 
 @converter("AffineGrid")
@@ -82,28 +86,31 @@ def convert_affine_grid(node: Node) -> Tensor:
 
 
 def _upsampled(node: Node, x: Tensor, scales: np.ndarray | None) -> Any:
-    """x resized as before opset 11: fewer elements are picked upwards, more downwards."""
+    """x resized as before opset 11, by an asymmetric map of coordinates.
+
+    The nearest element is found by rounding up where an axis shrinks, and down where it grows.
+    """
     resized = _by_scales(x, range(x.ndim), scales)
     if resized is None:
         return node.by_tvm()
     mode = node.attribute("mode", b"nearest").decode()
     method = "linear" if mode == "bilinear" else mode
-    for axis, r in resized.items():
-        if not r.is_identity:
-            rounding = "ceil" if r.scale < 1 else "floor"
-            x = resize(x, {axis: r}, Interpolation(method, "asymmetric", rounding))
+    for axis, resizing in resized.items():
+        if not resizing.is_identity:
+            rounding = "ceil" if resizing.scale < 1 else "floor"
+            x = resize(x, {axis: resizing}, Interpolation(method, "asymmetric", rounding))
     return x
 
 
 def _is_given(node: Node, index: int) -> bool:
-    """Whether a list of extents is given: an empty one stands for none."""
+    """Whether an input with extents is given; an empty one counts as left out."""
     return node.has(index) and bool(node.dimensions(index))
 
 
 def _by_scales(
     x: Tensor, axes: Sequence[int], scales: np.ndarray | None
 ) -> dict[int, Resized] | None:
-    """The resized form of each axis; None where that depends on a symbolic extent."""
+    """The resizing of each axis by a factor; None if one depends on a symbolic extent."""
     if scales is None or len(scales) != len(axes):
         raise ModelError(f"it has scales {scales} for {len(axes)} axes, and no sizes")
     resized = {}
@@ -125,6 +132,7 @@ def _meant(scale: np.float32, extent: int, size: int) -> float:
 
 
 def _by_sizes(node: Node, x: Tensor, axes: Sequence[int]) -> dict[int, Resized] | None:
+    """The resizing of each axis to an extent; None if one depends on a symbolic extent."""
     sizes = node.dimensions(3) or []
     resized = {}
     for axis, size in zip(axes, sizes, strict=True):
@@ -136,22 +144,30 @@ def _by_sizes(node: Node, x: Tensor, axes: Sequence[int]) -> dict[int, Resized] 
     policy = node.attribute("keep_aspect_ratio_policy", b"stretch").decode()
     if policy == "stretch":
         return resized
+    # All axes get the scale of one of them, which has to be known.
     if len(resized) < len(axes):
         return None
-    choose = min if policy == "not_larger" else max
-    scale = choose(r.scale for r in resized.values())
+    extremum = min if policy == "not_larger" else max
+    scale = extremum(resizing.scale for resizing in resized.values())
     return {
-        axis: Resized(r.extent, int(scale * r.extent + 0.5), scale) for axis, r in resized.items()
+        axis: Resized(resizing.extent, int(scale * resizing.extent + 0.5), scale)
+        for axis, resizing in resized.items()
     }
 
 
 def _cropped(
     resized: dict[int, Resized], axes: Sequence[int], roi: np.ndarray | None
 ) -> dict[int, Resized]:
+    """The resizing of a region of interest, whose starts and ends `roi` gives."""
     if roi is None or len(roi) != 2 * len(axes):
         raise ModelError(f"tf_crop_and_resize needs a start and an end for {len(axes)} axes in roi")
     regions = dict(zip(axes, zip(roi[: len(axes)], roi[len(axes) :], strict=True), strict=True))
     return {
-        axis: Resized(r.extent, r.size, r.scale, (float(regions[axis][0]), float(regions[axis][1])))
-        for axis, r in resized.items()
+        axis: Resized(
+            resizing.extent,
+            resizing.size,
+            resizing.scale,
+            (float(regions[axis][0]), float(regions[axis][1])),
+        )
+        for axis, resizing in resized.items()
     }

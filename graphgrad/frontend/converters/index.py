@@ -18,7 +18,7 @@ _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "min": "min", "max"
 
 @converter("ArrayFeatureExtractor", domain="ai.onnx.ml")
 def array_feature_extractor(node: Node) -> Tensor:
-    """The chosen places of the last axis; a vector counts as a row."""
+    """The chosen indices of the last axis; a vector counts as a row."""
     x = node.tensor(0)
     rows = op.reshape(x, [1, *x.shape]) if x.ndim == 1 else x
     return op.take(rows, _flat(node.tensor(1)), rows.ndim - 1)
@@ -41,12 +41,16 @@ def non_zero(node: Node) -> Tensor:
 
 @converter("OneHot")
 def one_hot(node: Node) -> Tensor:
-    """off everywhere, but on where the new axis has the index; that may be negative."""
+    """The value `off` everywhere but where the new axis has the index, which gets the value `on`.
+
+    A negative index counts from the end.
+    """
     index, values = node.tensor(0).astype("int64"), node.tensor(2)
     classes = _number(node, 1, "depth")
     axis = node.attribute("axis", -1) % (index.ndim + 1)
+    # An index that is out of range after this matches no class, and gives `off` everywhere.
     index = op.where(op.less(index, 0), index + classes, index)
-    along_axis = [classes if d == axis else 1 for d in range(index.ndim + 1)]
+    along_axis = [classes if dim == axis else 1 for dim in range(index.ndim + 1)]
     numbers = op.reshape(op.indices(node.emitter, classes), along_axis)
     off, on = (op.reshape(value, []) for value in op.split(values, 2, axis=0))
     return op.where(op.equal(op.expand_dims(index, [axis]), numbers), on, off)
@@ -82,18 +86,18 @@ def _reduction(node: Node) -> str:
 
 @converter("TensorScatter")
 def tensor_scatter(node: Node) -> Tensor:
-    """A cache with the update written from an index on along an axis, for each of the batch."""
+    """A cache with the update written into it along an axis, from an index of each sequence on."""
     past, update = node.tensor(0), node.tensor(1)
     axis, mode = node.attribute("axis", -2) % past.ndim, node.attribute("mode", "linear")
     steps = op.indices(node.emitter, update.shape[axis])
-    place = op.reshape(steps, [d if k == axis else 1 for k, d in enumerate(update.shape)])
+    positions = op.reshape(steps, [d if k == axis else 1 for k, d in enumerate(update.shape)])
     if node.has(2):
         start = node.tensor(2).astype("int64")
-        place = place + op.reshape(start, [*start.shape, *[1] * (past.ndim - 1)])
+        positions = positions + op.reshape(start, [*start.shape, *[1] * (past.ndim - 1)])
     if mode in ("circular", b"circular"):
         extent = relax.op.shape_to_tensor(relax.ShapeExpr([past.shape[axis]]))
-        place = node.emitter.emit(relax.op.floor_mod(place.expr, extent))
-    return op.scatter_elements(past, op.broadcast_to(place, update.shape), update, axis)
+        positions = node.emitter.emit(relax.op.floor_mod(positions.expr, extent))
+    return op.scatter_elements(past, op.broadcast_to(positions, update.shape), update, axis)
 
 
 @converter("TopK")
@@ -121,12 +125,12 @@ def _flat(x: Tensor) -> Tensor:
 
 
 def _nonzero(node: Node, index: int, rank: int) -> Tensor:
-    """Where an input is not zero: a row for each axis, a column for each place."""
-    found = node.emitter.emit(relax.op.nonzero(node.tensor(index).expr))
-    return _known_shape(node, found, [rank, tvm.tirx.Var("nonzero", "int64")])
+    """The indices of an input's nonzero elements: a row for each axis, a column per element."""
+    indices = node.emitter.emit(relax.op.nonzero(node.tensor(index).expr))
+    return _known_shape(node, indices, [rank, tvm.tirx.Var("nonzero", "int64")])
 
 
 def _known_shape(node: Node, x: Tensor, shape: list[Any]) -> Tensor:
-    """A tensor whose shape only a run decides, with names for its extents."""
+    """A tensor whose shape depends on data, with variables for the extents that are not known."""
     ty = relax.TensorType(shape, x.dtype)
     return node.emitter.lift(node.emitter.builder.match_cast(x.expr, ty))

@@ -47,7 +47,7 @@ def det(node: Node) -> Tensor:
 
 
 def _eliminated(carry: list[Tensor], _: None) -> tuple[list[Tensor], list[Tensor]]:
-    """Take one step of the elimination; return what is left, and the pivot with its place.
+    """Take one step of the elimination; return what is left, and the pivot with its row and column.
 
     The carry is the matrices (batch, n, n), and whether each of their rows and columns (batch, n)
     is free. Those that are not hold zeros, but must not be chosen where all is zero.
@@ -55,42 +55,50 @@ def _eliminated(carry: list[Tensor], _: None) -> tuple[list[Tensor], list[Tensor
     a, *free = carry
     count, size, _ = a.shape
     free_rows, free_columns = (
-        op.expand_dims(f, [axis]) for f, axis in zip(free, (2, 1), strict=True)
+        op.expand_dims(is_free, [axis]) for is_free, axis in zip(free, (2, 1), strict=True)
     )
-    height = op.where(op.logical_and(free_rows, free_columns), op.abs(a), -1.0)
-    place = a.emitter.emit(relax.op.argmax(op.reshape(height, [count, size * size]), axis=1))
-    numbers, places = op.indices(a.emitter, size), op.expand_dims(place, [1])
-    found = _row_and_column(places, size)
-    in_row, in_column = (op.equal(number, numbers) for number in found)
+    # −1 is less than any magnitude: a row or column that was taken is never taken again.
+    magnitude = op.where(op.logical_and(free_rows, free_columns), op.abs(a), -1.0)
+    flat_index = a.emitter.emit(
+        relax.op.argmax(op.reshape(magnitude, [count, size * size]), axis=1)
+    )
+    indices, flat_indices = op.indices(a.emitter, size), op.expand_dims(flat_index, [1])
+    pivot_position = _row_and_column(flat_indices, size)
+    in_row, in_column = (op.equal(number, indices) for number in pivot_position)
     row = op.reduce_sum(op.where(op.expand_dims(in_row, [2]), a, 0.0), [1])
     column = op.reduce_sum(op.where(op.expand_dims(in_column, [1]), a, 0.0), [2])
     pivot = op.reduce_sum(op.where(in_column, row, 0.0), [1], keepdims=True)
-    is_zero = op.equal(pivot, 0.0)
+    is_zero = op.equal(pivot, 0.0)  # then all that is left is 0, and nothing is to be eliminated
     factor = op.where(is_zero, 0.0, column / op.where(is_zero, 1.0, pivot))
-    left = a - op.expand_dims(factor, [2]) * op.expand_dims(row, [1])
-    still = [
-        op.logical_and(f, op.logical_not(taken))
-        for f, taken in zip(free, (in_row, in_column), strict=True)
+    remaining = a - op.expand_dims(factor, [2]) * op.expand_dims(row, [1])
+    still_free = [
+        op.logical_and(is_free, op.logical_not(is_pivot))
+        for is_free, is_pivot in zip(free, (in_row, in_column), strict=True)
     ]
-    return [left, *still], [op.reshape(t, [count]) for t in (pivot, *found)]
+    return [remaining, *still_free], [
+        op.reshape(result, [count]) for result in (pivot, *pivot_position)
+    ]
 
 
-def _row_and_column(place: Tensor, size: int) -> list[Tensor]:
-    """The row and the column of positions in matrices of that many columns."""
+def _row_and_column(flat_index: Tensor, size: int) -> list[Tensor]:
+    """The row and the column of flattened indices into matrices of `size` columns."""
     return [
-        place.emitter.emit(function(place.expr, relax.const(size, "int64")))
+        flat_index.emitter.emit(function(flat_index.expr, relax.const(size, "int64")))
         for function in (relax.op.floor_divide, relax.op.floor_mod)
     ]
 
 
-def _sign(order: Tensor, dtype: str) -> Tensor:
+def _sign(permutation: Tensor, dtype: str) -> Tensor:
     """1 for even permutations and −1 for odd ones, given as (n, batch): (batch,)."""
-    size = order.shape[0]
+    size = permutation.shape[0]
+    # By the number of inversions: pairs in which the earlier element is the greater one.
     is_earlier = np.triu(np.ones((size, size), "bool"), 1)[:, :, None]
-    exchanged = op.greater(op.expand_dims(order, [1]), op.expand_dims(order, [0]))
-    counted = op.logical_and(exchanged, order.emitter.lift(relax.const(is_earlier, "bool")))
-    count = op.reduce_sum(counted.astype("int64"), [0, 1])
-    parity = order.emitter.emit(relax.op.floor_mod(count.expr, relax.const(2, "int64")))
+    is_greater = op.greater(op.expand_dims(permutation, [1]), op.expand_dims(permutation, [0]))
+    is_inversion = op.logical_and(
+        is_greater, permutation.emitter.lift(relax.const(is_earlier, "bool"))
+    )
+    count = op.reduce_sum(is_inversion.astype("int64"), [0, 1])
+    parity = permutation.emitter.emit(relax.op.floor_mod(count.expr, relax.const(2, "int64")))
     return 1.0 - 2.0 * parity.astype(dtype)
 
 
@@ -98,6 +106,6 @@ def _sign(order: Tensor, dtype: str) -> Tensor:
 def einsum(node: Node) -> Tensor:
     """Keep the summation as one op; TVM's importer makes it a kernel, which has no gradient."""
     equation = node.attribute("equation").decode()
-    operands = [node.tensor(i) for i in range(len(node.inputs))]
-    parse(equation, [t.ndim for t in operands])
-    return node.emitter.emit(relax.op.einsum([t.expr for t in operands], equation))
+    operands = [node.tensor(index) for index in range(len(node.inputs))]
+    parse(equation, [operand.ndim for operand in operands])
+    return node.emitter.emit(relax.op.einsum([operand.expr for operand in operands], equation))

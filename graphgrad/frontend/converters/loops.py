@@ -18,7 +18,7 @@ from .node import Node, converter
 _TRUE = KnownValue.of_array(np.array(True))
 
 _MAX_UNROLLED_STEPS = 256
-"""Steps of a loop that are written out one by one; a graph of more would take long to compile."""
+"""The most steps of a loop that are written out: a graph of more would take long to compile."""
 
 
 @converter("Loop")
@@ -31,6 +31,7 @@ def loop(node: Node) -> tuple[Any, ...]:
     count = _trip_count(node)
     reason: Exception | str = "its state is a sequence"
     if not any(map(_is_sequence, node.inputs[2:])):
+        # If the body cannot be traced once for all steps, each step is translated on its own.
         try:
             return _repeated(node, count)
         except (ModelError, ArgumentError) as error:
@@ -56,6 +57,7 @@ def _repeated(node: Node, count: Dimension) -> tuple[Tensor, ...]:
 
     def step(state: list[Tensor], number: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         goes_on, values, _ = _stepped(node, number, state)
+        # The body is translated once for all steps: it ends the loop in each of them or in none.
         if not goes_on:
             raise ModelError("its body ends it after the first step")
         return values[: len(state)], values[len(state) :]
@@ -79,8 +81,9 @@ def _unrolled(node: Node, count: int, reason: Exception | str) -> tuple[Any, ...
         goes_on, values, known = _stepped(node, step, state)
         last = values[: len(state)]
         rows.append(values[len(state) :])
+        # What is known of the state stays known in the next step, whose shapes may depend on it.
         pairs = zip(last, known, strict=False)
-        state = [value if exact is None else exact for value, exact in pairs]
+        state = [value if known_value is None else known_value for value, known_value in pairs]
         if not goes_on:
             break
     if goes_on and count > _MAX_UNROLLED_STEPS:
@@ -122,7 +125,7 @@ def _trip_count(node: Node) -> Dimension:
     ModelError
         It is not known at import.
     """
-    goes_on = node.constant(1)
+    goes_on = node.constant(1)  # the condition before the first step, which may be left out
     if goes_on is not None and not goes_on.all():
         return 0
     count = node.dimensions(0)
@@ -188,8 +191,8 @@ def _per_tensor(node: Node, name: str, count: int) -> list[int]:
 
 def _flip_backwards(tensors: Sequence[Tensor], backwards: Sequence[int]) -> list[Tensor]:
     """Tensors with those that are read or written backwards flipped."""
-    pairs = zip(tensors, backwards, strict=True)
-    return [op.flip(tensor, 0) if turned else tensor for tensor, turned in pairs]
+    flagged = zip(tensors, backwards, strict=True)
+    return [op.flip(tensor, 0) if is_backwards else tensor for tensor, is_backwards in flagged]
 
 
 def _along(x: Tensor, source: int, target: int) -> Tensor:

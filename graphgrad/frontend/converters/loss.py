@@ -27,6 +27,7 @@ def softmax_cross_entropy(node: Node) -> tuple[Tensor, Tensor]:
 
 
 def _of_log_probabilities(node: Node, log_probabilities: Tensor) -> Tensor:
+    """The loss of a node; NaN where a label is out of range."""
     labels = node.tensor(1)
     ignored = node.attribute("ignore_index", _NONE_IGNORED)
     loss = losses.nll(
@@ -38,13 +39,14 @@ def _of_log_probabilities(node: Node, log_probabilities: Tensor) -> Tensor:
     )
     # A label out of range would count as ignored. A loss that is not finite is seen: its training
     # step changes nothing.
-    good = _in_range(log_probabilities, labels, ignored)
+    is_valid = _in_range(log_probabilities, labels, ignored)
     if loss.ndim < labels.ndim:
-        good = op.greater(op.minimum_of(good.astype("int32")), 0)
-    return op.where(good, loss, math.nan)
+        is_valid = op.greater(op.minimum_of(is_valid.astype("int32")), 0)
+    return op.where(is_valid, loss, math.nan)
 
 
 def _in_range(log_probabilities: Tensor, labels: Tensor, ignored: int) -> Tensor:
+    """Whether each label is that of a class, or is ignored."""
     classes = log_probabilities.shape[1]
     inside = op.greater_equal(labels, 0)
     if isinstance(classes, int):

@@ -1,4 +1,4 @@
-"""What a converter is handed, and how one is registered and found."""
+"""The view of an ONNX node that a converter gets, and the registry of converters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Converter = Callable[["Node"], Any]
 
 _CONVERTERS: dict[tuple[str, str], Converter] = {}
 
-_REQUIRED = object()
+_REQUIRED = object()  # a marker, since None may be the default of an attribute
 
 
 def _no_graph(graph: Any, inputs: Sequence[Any]) -> tuple[list[Any], list[KnownValue | None]]:
@@ -67,7 +67,7 @@ class Node:
     inline: Callable[[Any, Sequence[Any]], tuple[list[Any], list[KnownValue | None]]] = _no_graph
 
     def attribute(self, name: str, default: Any = _REQUIRED) -> Any:
-        """An attribute; its default where the node does not give it.
+        """An attribute, or its default where the node does not give it.
 
         Raises
         ------
@@ -94,28 +94,29 @@ class Node:
         if not self.has(index):
             raise ModelError(f"its input {index} is missing")
         value = self.inputs[index]
-        known = self._known(index)
-        if known is not None and not known.is_concrete:
-            return self.emitter.lift(known.tensor(self.emitter.builder))
+        known_value = self._known(index)
+        # The input itself may be a shape; its tensor is computed from the symbolic dimensions.
+        if known_value is not None and not known_value.is_concrete:
+            return self.emitter.lift(known_value.tensor(self.emitter.builder))
         if isinstance(value.ty, relax.ShapeType):
             return self.emitter.emit(relax.op.shape_to_tensor(value))
         if isinstance(value.ty, tvm.ir.PrimType):
             shape = relax.ShapeExpr([value])
             vector = self.emitter.emit(relax.op.shape_to_tensor(shape))
             return self.emitter.emit(relax.op.reshape(vector.expr, []))
-        lifted = self.emitter.lift(value)
-        if not isinstance(lifted, Tensor):
+        tensor = self.emitter.lift(value)
+        if not isinstance(tensor, Tensor):
             raise ModelError(f"its input {index} is no tensor, it is a {type(value.ty).__name__}")
-        return lifted
+        return tensor
 
     def value(self, index: int) -> Any:
-        """An input as what `inline` takes: a KnownValue, a tensor, or a list of tensors.
+        """An input in the form that `inline` takes: a KnownValue, a tensor, or a list of tensors.
 
         An optional without a value is what TVM's importer has for it.
         """
-        known, value = self._known(index), self.inputs[index]
-        if known is not None or not isinstance(value, relax.Expr):
-            return value if known is None else known
+        known_value, value = self._known(index), self.inputs[index]
+        if known_value is not None or not isinstance(value, relax.Expr):
+            return value if known_value is None else known_value
         return self.emitter.lift(value)
 
     def constant(self, index: int) -> np.ndarray | None:
@@ -129,13 +130,13 @@ class Node:
         if not self.has(index):
             return None
         value = self.inputs[index]
-        known = self._known(index)
-        if known is not None and known.is_concrete:
-            return known.array()
+        known_value = self._known(index)
+        if known_value is not None and known_value.is_concrete:
+            return known_value.array()
         if isinstance(value, tvm.ir.GenericConst):
             return value.value.numpy()
-        if isinstance(value, relax.ShapeExpr) and all(_is_int(d) for d in value):
-            return np.array([int(d) for d in value], dtype="int64")
+        if isinstance(value, relax.ShapeExpr) and all(_is_int(dim) for dim in value):
+            return np.array([int(dim) for dim in value], dtype="int64")
         raise ModelError(
             f"its input {index} is computed by the model or given at run time: make it a constant"
         )
@@ -143,26 +144,28 @@ class Node:
     def dimensions(self, index: int) -> list[Dimension] | None:
         """An input that is a list of extents: ints, and expressions where symbolic.
 
+        None if the input is left out.
+
         Raises
         ------
         ModelError
             Its value is known at run time only.
         """
-        known = self.known_dimensions(index)
-        if known is not None:
-            return known
+        extents = self.known_dimensions(index)
+        if extents is not None:
+            return extents
         constant = self.constant(index)
-        return None if constant is None else [int(d) for d in constant.reshape(-1)]
+        return None if constant is None else [int(dim) for dim in constant.reshape(-1)]
 
     def known_dimensions(self, index: int) -> list[Dimension] | None:
-        """An input that is a list of extents; None if it is known at run time only."""
-        known = self._known(index)
-        dimensions = None if known is None else known.dimensions()
+        """An input that is a list of extents; None if left out, or known at run time only."""
+        known_value = self._known(index)
+        dimensions = None if known_value is None else known_value.dimensions()
         if dimensions is not None:
             return dimensions
         value = self.inputs[index] if self.has(index) else None
         if isinstance(value, relax.ShapeExpr):
-            return [int(d) if _is_int(d) else d for d in value]
+            return [int(dim) if _is_int(dim) else dim for dim in value]
         return None
 
     def by_tvm(self) -> tuple[Any, ...]:
@@ -185,7 +188,7 @@ def converter(*op_types: str, domain: str = "") -> Callable[[Converter], Convert
 
 
 def find(domain: str, op_type: str) -> Converter | None:
-    """Our translation of an operator, or None."""
+    """The converter of an operator; None if TVM's importer has to translate it."""
     return _CONVERTERS.get(("" if domain in STANDARD_DOMAINS else domain, op_type))
 
 

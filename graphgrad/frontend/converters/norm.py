@@ -28,8 +28,8 @@ def layer_normalization(node: Node) -> tuple[Tensor, ...]:
     y = _layer_norm(x, node.tensor(1), beta, axes, epsilon)
     if node.output_count == 1:
         return (y,)
-    stash = _dtype(node.attribute("stash_type", TensorProto.FLOAT))
-    return y, *(t.astype(stash) for t in _statistics(x, axes, epsilon))
+    stash_dtype = _dtype(node.attribute("stash_type", TensorProto.FLOAT))
+    return y, *(statistic.astype(stash_dtype) for statistic in _statistics(x, axes, epsilon))
 
 
 @converter("RMSNormalization")
@@ -51,19 +51,22 @@ def skip_layer_normalization(node: Node) -> tuple[Tensor, ...]:
     if node.output_count == 1:
         return (y,)
     statistics = _statistics(total, [total.ndim - 1], epsilon)
-    return y, *(t.astype("float32") for t in statistics), total
+    return y, *(statistic.astype("float32") for statistic in statistics), total
 
 
 @converter("GroupNormalization")
 def group_normalization(node: Node) -> Tensor:
     """Group norm; until opset 21 γ and β have one value per group, then one per channel."""
-    x, gamma, beta = (node.tensor(i) for i in range(3))
+    x, gamma, beta = (node.tensor(index) for index in range(3))
     groups = int(node.attribute("num_groups"))
     channels = x.shape[1]
     if isinstance(channels, int) and (groups < 1 or channels % groups):
         raise ModelError(f"its {channels} channels do not divide into {groups} groups")
     if node.opset < 21:
-        gamma, beta = (_per_channel(t, groups, channels // groups) for t in (gamma, beta))
+        gamma, beta = (
+            _per_channel(scale_or_shift, groups, channels // groups)
+            for scale_or_shift in (gamma, beta)
+        )
     # The op takes no bfloat16, and its statistics are float32 for half precision in any case.
     y = relax.op.nn.group_norm(
         op.widen(x),
@@ -129,7 +132,10 @@ def local_response_normalization(node: Node) -> Tensor:
 
 @converter("EmbedLayerNormalization", domain=_MICROSOFT)
 def embed_layer_normalization(node: Node) -> tuple[Tensor, ...]:
-    """Layer norm of the sum of word, position and segment embeddings; also lengths and the sum."""
+    """Layer norm of the sum of word, position and segment embeddings; also lengths and the sum.
+
+    The lengths are those of the mask; 0 without one.
+    """
     ids = node.tensor(0)
     total = _embedded(node.tensor(2), ids)
     if node.has(8):
@@ -162,6 +168,7 @@ def _layer_norm(
 
 
 def _rms_norm(x: Tensor, gamma: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
+    """An RMS norm as one op, or with γ apart where it must be broadcast."""
     if same_shape(gamma.shape, [x.shape[axis] for axis in axes]):
         return x.emitter.emit(relax.op.nn.rms_norm(x, gamma, list(axes), epsilon))
     y = normalize(op.widen(x), axes, epsilon, center=False) * op.widen(gamma)
@@ -169,14 +176,15 @@ def _rms_norm(x: Tensor, gamma: Tensor, axes: Sequence[int], epsilon: float) -> 
 
 
 def _statistics(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
+    """The mean and the inverse standard deviation, in the dtype in which they are computed."""
     wide = op.widen(x)
     average, variance = moments(wide, axes)
     return average, op.rsqrt(variance + epsilon)
 
 
-def _per_channel(t: Tensor, groups: int, members: int) -> Tensor:
-    """Repeat a value per group for each member of the group."""
-    repeated = op.broadcast_to(op.reshape(t, [groups, 1]), [groups, members])
+def _per_channel(x: Tensor, groups: int, members: int) -> Tensor:
+    """A vector of one value per group as one of a value per channel."""
+    repeated = op.broadcast_to(op.reshape(x, [groups, 1]), [groups, members])
     return op.reshape(repeated, [groups * members])
 
 
@@ -188,11 +196,13 @@ def _root(square: Tensor) -> Tensor:
 
 def _windows_sum(x: Tensor, size: int) -> Tensor:
     """For each channel the sum over the window of channels around it."""
-    before = (size - 1) // 2
+    before = (size - 1) // 2  # a window of even size has one channel more behind
     widths = [0, 0, before, size - 1 - before] + [0, 0] * (x.ndim - 2)
     padded = op.pad(x, widths)
     channels = x.shape[1]
-    shifted = [op.strided_slice(padded, [1], [k], [k + channels]) for k in range(size)]
+    shifted = [
+        op.strided_slice(padded, [1], [offset], [offset + channels]) for offset in range(size)
+    ]
     return sum(shifted[1:], start=shifted[0])
 
 
@@ -205,5 +215,5 @@ def _lengths(mask: Tensor) -> Tensor:
     return op.reduce_sum(mask, [1]).astype("int32")
 
 
-def _dtype(elem_type: int) -> str:
-    return str(helper.tensor_dtype_to_np_dtype(elem_type))
+def _dtype(element_type: int) -> str:
+    return str(helper.tensor_dtype_to_np_dtype(element_type))

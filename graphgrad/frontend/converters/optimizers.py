@@ -1,4 +1,8 @@
-"""Steps of optimizers, as the preview operators of the standard have them."""
+"""Steps of optimizers: the operators of ONNX's preview training domain.
+
+Inputs are the rate r, the number of steps before this one and, for each optimized tensor x, its
+gradient g and the state of the optimizer.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,7 @@ def adam(node: Node) -> tuple[Tensor, ...]:
     """x − r v / (√h + ε), where v and h are decaying means of the gradients and their squares."""
     alpha, beta = node.attribute("alpha", 0.9), node.attribute("beta", 0.999)
     rate, count = _rate_and_count(node)
+    # The standard corrects the bias of the means from the second step on; at step 0 this is 0 / 0.
     unbiased = rate * op.sqrt(1.0 - _power(beta, count)) / (1.0 - _power(alpha, count))
     rate = op.where(op.greater(count, 0.0), unbiased, rate)
 
@@ -41,8 +46,8 @@ def adam(node: Node) -> tuple[Tensor, ...]:
         gradient = _add_weight_decay(node, x, gradient)
         mean = alpha * mean + (1.0 - alpha) * gradient
         squares = beta * squares + (1.0 - beta) * gradient * gradient
-        moved = x - rate * mean / (op.sqrt(squares) + _epsilon(node))
-        return (1.0 - node.attribute("norm_coefficient_post", 0.0)) * moved, mean, squares
+        updated = x - rate * mean / (op.sqrt(squares) + _epsilon(node))
+        return (1.0 - node.attribute("norm_coefficient_post", 0.0)) * updated, mean, squares
 
     return _stepped(node, step, 4)
 
@@ -52,12 +57,13 @@ def momentum(node: Node) -> tuple[Tensor, ...]:
     """x − r v, where v sums decaying gradients; with Nesterov's form, x − r (g + α v)."""
     alpha, is_nesterov = node.attribute("alpha"), node.attribute("mode") == b"nesterov"
     rate, count = _rate_and_count(node)
-    later = op.greater(count, 0.0).astype(rate.dtype)
-    weight = 1.0 + (node.attribute("beta") - 1.0) * later
+    is_later_step = op.greater(count, 0.0).astype(rate.dtype)
+    # The standard's β, the weight of a gradient in the velocity, is 1 in the first step.
+    gradient_weight = 1.0 + (node.attribute("beta") - 1.0) * is_later_step
 
     def step(x: Tensor, gradient: Tensor, velocity: Tensor) -> tuple[Tensor, ...]:
         gradient = _add_weight_decay(node, x, gradient)
-        velocity = alpha * velocity + weight * gradient
+        velocity = alpha * velocity + gradient_weight * gradient
         direction = gradient + alpha * velocity if is_nesterov else velocity
         return x - rate * direction, velocity
 
@@ -70,8 +76,8 @@ def _rate_and_count(node: Node) -> tuple[Tensor, Tensor]:
 
 
 def _power(base: float, exponent: Tensor) -> Tensor:
-    lifted = exponent.emitter.lift(relax.const(base, exponent.dtype))
-    return op.power(lifted, exponent)
+    base_tensor = exponent.emitter.lift(relax.const(base, exponent.dtype))
+    return op.power(base_tensor, exponent)
 
 
 def _epsilon(node: Node) -> float:
@@ -87,7 +93,8 @@ def _stepped(node: Node, step: Callable[..., tuple[Tensor, ...]], width: int) ->
     """Apply a step to every optimized tensor; all first results come first, then all second."""
     tensors = [node.tensor(index) for index in range(2, len(node.inputs))]
     count = len(tensors) // width
-    results = [step(*tensors[first::count]) for first in range(count)]
+    # Inputs are all tensors, then all gradients, then each state of all.
+    results = [step(*tensors[number::count]) for number in range(count)]
     return tuple(_flattened(zip(*results, strict=True)))
 
 

@@ -1,4 +1,4 @@
-"""Padding, which TVM's importer writes as a kernel that no rule can see."""
+"""Padding; TVM's importer writes it as a kernel, of which no gradient rule knows what it does."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ def pad(node: Node) -> Tensor:
     value = _value(node)
     if isinstance(value, float):
         return _constant(x, before, after, value)
+    # A computed value cannot be an attribute of the pad: ones, padded by zeros, say where it goes.
     inside = _constant(x.emitter.full(1.0, x.shape, x.dtype), before, after, 0.0)
     return op.where(op.not_equal(inside, 0.0), _constant(x, before, after, 0.0), value)
 
 
 def _widths(node: Node, rank: int) -> tuple[list[Dimension], list[Dimension]]:
     """The widths of the border before and after each axis."""
-    given = node.dimensions(1)
-    pads = list(node.attribute("pads") if given is None else given)
+    widths = node.dimensions(1)
+    pads = list(node.attribute("pads") if widths is None else widths)
     axes = axes_of(node, 3)
     axes = list(range(rank)) if axes is None else normalized(axes, rank)
     if len(pads) != 2 * len(axes):
@@ -62,12 +63,17 @@ def _value(node: Node) -> float | Tensor:
 def _constant(
     x: Tensor, before: Sequence[Dimension], after: Sequence[Dimension], value: float
 ) -> Tensor:
+    """x with a border of a number, cut where a width is negative."""
     if all(isinstance(width, int) for width in [*before, *after]):
         return op.pad(x, _pairs(before, after), pad_value=value)
     if value != 0.0:
         raise ModelError("its pads depend on symbolic extents and its value is not 0")
+    # Symbolic widths: the elements are written into zeros, whose shape is an expression.
     axes = list(range(x.ndim))
-    shape = [b + extent + a for b, extent, a in zip(before, x.shape, after, strict=True)]
+    shape = [
+        width_before + extent + width_after
+        for width_before, extent, width_after in zip(before, x.shape, after, strict=True)
+    ]
     return unslice(x, axes, before, [1] * x.ndim, shape)
 
 
@@ -75,14 +81,18 @@ def _copied(x: Tensor, before: Sequence[Any], after: Sequence[Any], mode: str) -
     """Cut what negative widths cut, and repeat the elements that are left."""
     if not all(isinstance(width, int) for width in [*before, *after]):
         raise ModelError("its pads depend on symbolic extents: give the model's input shapes")
-    low = [max(-width, 0) for width in before]
-    high = [max(-width, 0) for width in after]
-    if any(low) or any(high):
-        shape = [extent - a - b for extent, a, b in zip(x.shape, low, high, strict=True)]
-        x = slice_from(x, list(range(x.ndim)), low, [1] * x.ndim, shape)
+    cut_before = [max(-width, 0) for width in before]
+    cut_after = [max(-width, 0) for width in after]
+    if any(cut_before) or any(cut_after):
+        shape = [
+            extent - first_cut - last_cut
+            for extent, first_cut, last_cut in zip(x.shape, cut_before, cut_after, strict=True)
+        ]
+        x = slice_from(x, list(range(x.ndim)), cut_before, [1] * x.ndim, shape)
     borders = _pairs([max(width, 0) for width in before], [max(width, 0) for width in after])
     return op.pad(x, borders, pad_mode=mode)
 
 
 def _pairs(before: Sequence[Any], after: Sequence[Any]) -> list[Any]:
+    """Widths in the order of Relax: before and after the first axis, then the second, …"""
     return [width for pair in zip(before, after, strict=True) for width in pair]

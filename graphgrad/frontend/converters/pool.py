@@ -20,7 +20,7 @@ from .node import Node, converter
 
 @converter("MaxPool")
 def convert_max_pool(node: Node) -> Any:
-    """The maximum of each window, and where it stands in the flattened input."""
+    """The maximum of each window, and its position in the flattened input."""
     x = node.tensor(0)
     pool = _windows(node, x)
     y = max_pool(x, pool)
@@ -33,7 +33,7 @@ def convert_max_pool(node: Node) -> Any:
 
 @converter("AveragePool")
 def convert_average_pool(node: Node) -> Tensor:
-    """The mean of each window; padding counts with ``count_include_pad``."""
+    """The mean of each window; its divisor counts the padding if ``count_include_pad`` is set."""
     x = node.tensor(0)
     return avg_pool(x, _windows(node, x))
 
@@ -42,6 +42,7 @@ def convert_average_pool(node: Node) -> Tensor:
 def convert_lp_pool(node: Node) -> Tensor:
     """(Σ |x|^p)^(1/p) over each window."""
     x = node.tensor(0)
+    # Every tap must count: the sum is the mean times the number of taps.
     pool = _covering(_windows(node, x), x.shape[2:])
     return _norm(
         lambda powers: avg_pool(powers, pool) * float(math.prod(pool.size)),
@@ -86,20 +87,23 @@ def convert_global_lp_pool(node: Node) -> Tensor:
 
 @converter("MaxUnpool")
 def convert_max_unpool(node: Node) -> Tensor:
-    """Zeros, with the elements of x where the indices of a max pooling say."""
-    x, index = node.tensor(0), node.tensor(1)
-    inferred = _unpooled(node, x)
-    shape = node.dimensions(2) or inferred
+    """Zeros, with the elements of x at the positions that a max pooling gave as its indices."""
+    x, indices = node.tensor(0), node.tensor(1)
+    inferred_shape = _unpooled(node, x)
+    shape = node.dimensions(2) or inferred_shape
     count = math.prod(x.shape)
-    zeros = x.emitter.full(0.0, [math.prod(inferred)], x.dtype)
-    positions = op.reshape(index, [count])
+    zeros = x.emitter.full(0.0, [math.prod(inferred_shape)], x.dtype)
+    positions = op.reshape(indices, [count])
     flat = op.scatter_elements(zeros, positions, op.reshape(x, [count]), axis=0)
-    y = op.reshape(flat, inferred)
-    for axis, (extent, wanted) in enumerate(zip(inferred, shape, strict=True)):
-        if not same_dimension(extent, wanted):
+    y = op.reshape(flat, inferred_shape)
+    for axis, (extent, requested) in enumerate(zip(inferred_shape, shape, strict=True)):
+        if not same_dimension(extent, requested):
             # The indices count in the smaller shape; a larger one continues it with zeros.
-            more = [wanted - extent if k == axis else e for k, e in enumerate(y.shape)]
-            y = op.concat([y, x.emitter.full(0.0, more, x.dtype)], axis=axis)
+            border_shape = [
+                requested - extent if number == axis else size
+                for number, size in enumerate(y.shape)
+            ]
+            y = op.concat([y, x.emitter.full(0.0, border_shape, x.dtype)], axis=axis)
     return y
 
 
@@ -109,6 +113,7 @@ def _norm(total: Any, x: Tensor, p: int) -> Tensor:
     if p == 1:
         return total(op.abs(wide)).astype(x.dtype)
     powers = total(wide * wide if p == 2 else op.power(op.abs(wide), float(p)))
+    # The root has an infinite slope at 0, so it never sees 0: 0 · ∞ in its gradient would be NaN.
     positive = op.greater(powers, 0.0)
     safe = op.where(positive, powers, 1.0)
     root = op.sqrt(safe) if p == 2 else op.power(safe, 1.0 / p)
@@ -134,11 +139,14 @@ def _windows(node: Node, x: Tensor) -> Pool:
         totals = [
             _same(x.shape[2 + k], (size[k] - 1) * dilation[k] + 1, strides[k]) for k in range(rank)
         ]
-        less, more = [t // 2 for t in totals], [t - t // 2 for t in totals]
-        padding = (*less, *more) if auto_pad == "SAME_UPPER" else (*more, *less)
+        smaller, larger = (
+            [pads // 2 for pads in totals],
+            [pads - pads // 2 for pads in totals],
+        )
+        padding = (*smaller, *larger) if auto_pad == "SAME_UPPER" else (*larger, *smaller)
     ceil_mode = bool(node.attribute("ceil_mode", 0))
-    include = bool(node.attribute("count_include_pad", 0))
-    return Pool(size, strides, padding, dilation, ceil_mode, include)
+    counts_padding = bool(node.attribute("count_include_pad", 0))
+    return Pool(size, strides, padding, dilation, ceil_mode, counts_padding)
 
 
 def _same(extent: Dimension, reach: int, stride: int) -> int:
@@ -150,11 +158,12 @@ def _same(extent: Dimension, reach: int, stride: int) -> int:
             f"auto_pad with a stride of {stride} needs a spatial extent that is a number, given "
             f"{extent}: give its shape"
         )
+    # The last of the windows starts at (count − 1) · stride and ends `reach` behind that.
     return max((-(-extent // stride) - 1) * stride + reach - extent, 0)
 
 
 def _covering(pool: Pool, extents: Sequence[Dimension]) -> Pool:
-    """Windows in which every tap counts: what lies beyond the input is padding."""
+    """The same windows with explicit padding only, in which every tap counts."""
     after = list(pool.padding[pool.rank :])
     if pool.ceil_mode:
         for k, extent in enumerate(extents):
@@ -169,7 +178,10 @@ def _covering(pool: Pool, extents: Sequence[Dimension]) -> Pool:
 
 
 def _last_reach(pool: Pool, k: int, extent: int) -> int:
-    """Where the last window ends that starts before the padding behind the input."""
+    """The end of the last window with ``ceil_mode``, counted from the start of the padded input.
+
+    A window that would start in the padding behind the input is left out.
+    """
     before, after = pool.padding[k], pool.padding[k + pool.rank]
     reach, stride = (pool.size[k] - 1) * pool.dilation[k] + 1, pool.strides[k]
     windows = -(-(extent + before + after - reach) // stride) + 1
@@ -179,6 +191,7 @@ def _last_reach(pool: Pool, k: int, extent: int) -> int:
 
 
 def _unpooled(node: Node, x: Tensor) -> list[Dimension]:
+    """The shape of which a max pooling with the node's attributes makes the shape of x."""
     size = node.attribute("kernel_shape")
     rank = len(size)
     strides, pads = node.attribute("strides", [1] * rank), node.attribute("pads", [0] * 2 * rank)

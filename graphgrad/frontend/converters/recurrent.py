@@ -2,7 +2,7 @@
 
 The products of the input with its weights are one matmul for all times, before the loop; a step
 adds those of the state. Sequences that end before the longest keep their state and give zeros
-behind their end.
+behind their end. Names in formulas are those of the ONNX standard; H′ and C′ are the states before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class _Weights:
     ----------
     recurrence : Tensor of shape (hidden, gates · hidden)
     bias : Tensor of shape (gates · hidden,) or None
-        Of the products with the state, where it cannot be added to those of the input.
+        The bias of the products with the state; None where it is added to those of the input.
     peepholes : list of Tensor of shape (hidden,), or None
     activations : list of callable
     """
@@ -66,29 +66,31 @@ def gru(node: Node) -> tuple[Tensor, ...]:
 
 
 def _gru_resetting_product(weights: _Weights) -> Cell:
+    """The cell whose reset gate scales the product of the state with its weights."""
     f, g = weights.activations
 
     def cell(state: list[Tensor], x: Tensor) -> list[Tensor]:
-        (before,) = state
+        (previous,) = state
         xz, xr, xh = op.split(x, 3, -1)
-        hz, hr, hh = op.split(weights.products(before), 3, -1)
+        hz, hr, hh = op.split(weights.products(previous), 3, -1)
         z, r = f(xz + hz), f(xr + hr)
-        return [(1.0 - z) * g(xh + r * hh) + z * before]
+        return [(1.0 - z) * g(xh + r * hh) + z * previous]
 
     return cell
 
 
 def _gru_resetting_state(weights: _Weights) -> Cell:
+    """The cell whose reset gate scales the state, before it is multiplied by its weights."""
     f, g = weights.activations
     of_z, of_r, of_h = op.split(weights.recurrence, 3, -1)
     of_gates = op.concat([of_z, of_r], -1)
 
     def cell(state: list[Tensor], x: Tensor) -> list[Tensor]:
-        (before,) = state
+        (previous,) = state
         xz, xr, xh = op.split(x, 3, -1)
-        hz, hr = op.split(before @ of_gates, 2, -1)
+        hz, hr = op.split(previous @ of_gates, 2, -1)
         z, r = f(xz + hz), f(xr + hr)
-        return [(1.0 - z) * g(xh + (r * before) @ of_h) + z * before]
+        return [(1.0 - z) * g(xh + (r * previous) @ of_h) + z * previous]
 
     return cell
 
@@ -103,15 +105,17 @@ def lstm(node: Node) -> tuple[Tensor, ...]:
         peepholes = weights.peepholes
 
         def cell(state: list[Tensor], x: Tensor) -> list[Tensor]:
-            before, memory = state
-            i, o, forget, c = op.split(x + weights.products(before), 4, -1)
+            previous, cell_state = state
+            i, o, forget, c = op.split(x + weights.products(previous), 4, -1)
+            # Gates are in the order i, o, f, c; peepholes in the order i, o, f. The output gate
+            # alone sees the new cell state.
             if peepholes is not None:
-                i, forget = i + peepholes[0] * memory, forget + peepholes[2] * memory
+                i, forget = i + peepholes[0] * cell_state, forget + peepholes[2] * cell_state
             i = f(i)
-            memory = (1.0 - i if couples else f(forget)) * memory + i * g(c)
+            cell_state = (1.0 - i if couples else f(forget)) * cell_state + i * g(c)
             if peepholes is not None:
-                o = o + peepholes[1] * memory
-            return [f(o) * h(memory), memory]
+                o = o + peepholes[1] * cell_state
+            return [f(o) * h(cell_state), cell_state]
 
         return cell
 
@@ -119,17 +123,21 @@ def lstm(node: Node) -> tuple[Tensor, ...]:
 
 
 class _Layer:
-    """A recurrent node: its inputs in the form of loops over time.
+    """A recurrent node, as one loop over time for each direction.
+
+    Its inputs are, by index: 0 the data, 1 and 2 the weights of the data and of the state, 3 the
+    biases of both, 4 the lengths of the sequences, 5 and 6 the first states, 7 the peepholes.
 
     Parameters
     ----------
     node : Node
     activations : sequence of str
-        The defaults of one direction.
+        The names of the default activations of one direction.
     gates, states : int
         How many of them a cell has.
     biases_apart : bool
-        The bias of the products with the state is not added to that of the input's.
+        Whether the bias of the products with the state stays apart from that of the input's,
+        because the cell does something to these products alone.
     """
 
     def __init__(
@@ -161,16 +169,16 @@ class _Layer:
         cell_of : callable
             Makes the cell of a direction.
         """
-        going_on = self._going_on()
+        is_active = self._going_on()
         runs = [
-            self._run(number, backwards, cell_of(self._weights(number)), going_on)
-            for number, backwards in enumerate(self.backwards)
+            self._run(direction, backwards, cell_of(self._weights(direction)), is_active)
+            for direction, backwards in enumerate(self.backwards)
         ]
         steps, batch = self.x.shape[:2]
         ys = [op.reshape(ys, [steps, 1, batch, self.hidden]) for _, ys in runs]
         last = [
-            _joined([op.reshape(states[i], [1, batch, self.hidden]) for states, _ in runs], 0)
-            for i in range(self.states)
+            _joined([op.reshape(states[index], [1, batch, self.hidden]) for states, _ in runs], 0)
+            for index in range(self.states)
         ]
         y = _joined(ys, 1)
         if self.batch_first:
@@ -179,50 +187,53 @@ class _Layer:
         return tuple(tensor.astype(self.dtype) for tensor in (y, *last))
 
     def _run(
-        self, number: int, backwards: bool, cell: Cell, going_on: Tensor | None
+        self, direction: int, backwards: bool, cell: Cell, is_active: Tensor | None
     ) -> tuple[list[Tensor], Tensor]:
         """The last states of a direction, and its outputs at all times."""
-        rows = [self._products(number), *([] if going_on is None else [going_on])]
+        rows = [self._products(direction), *([] if is_active is None else [is_active])]
 
         def step(state: list[Tensor], row: list[Tensor]) -> tuple[list[Tensor], Tensor]:
-            after = cell(state, row[0])
-            if going_on is not None:
-                after = [op.where(row[1], *pair) for pair in zip(after, state, strict=True)]
-            return after, after[0]
+            new_state = cell(state, row[0])
+            if is_active is not None:
+                new_state = [op.where(row[1], *pair) for pair in zip(new_state, state, strict=True)]
+            return new_state, new_state[0]
 
+        # Flipped as a whole: a shorter sequence then begins with its padding, where it is not
+        # active and keeps the first state.
         if backwards:
             rows = [op.flip(row, 0) for row in rows]
-        states, ys = scan(step, [self._start(i, number) for i in range(self.states)], rows)
+        states, ys = scan(step, [self._start(i, direction) for i in range(self.states)], rows)
         ys = op.flip(ys, 0) if backwards else ys
-        return states, ys if going_on is None else op.where(going_on, ys, 0.0)
+        return states, ys if is_active is None else op.where(is_active, ys, 0.0)
 
-    def _products(self, number: int) -> Tensor:
+    def _products(self, direction: int) -> Tensor:
         """The input's products with its weights at all times, biases added."""
-        products = self.x @ op.transpose(self._part(1, number))
+        products = self.x @ op.transpose(self._part(1, direction))
         if not self.node.has(3):
             return products
-        of_input, of_state = op.split(self._part(3, number), 2, 0)
+        of_input, of_state = op.split(self._part(3, direction), 2, 0)
         return products + (of_input if self.biases_apart else of_input + of_state)
 
-    def _weights(self, number: int) -> _Weights:
+    def _weights(self, direction: int) -> _Weights:
+        """What the steps of one direction compute with."""
         bias = peepholes = None
         if self.biases_apart and self.node.has(3):
-            _, bias = op.split(self._part(3, number), 2, 0)
+            _, bias = op.split(self._part(3, direction), 2, 0)
         if self.node.has(7):
-            peepholes = op.split(self._part(7, number), 3, 0)
-        recurrence = op.transpose(self._part(2, number))
-        return _Weights(recurrence, bias, peepholes, self.activations[number])
+            peepholes = op.split(self._part(7, direction), 3, 0)
+        recurrence = op.transpose(self._part(2, direction))
+        return _Weights(recurrence, bias, peepholes, self.activations[direction])
 
-    def _start(self, state: int, number: int) -> Tensor:
+    def _start(self, state: int, direction: int) -> Tensor:
         """The first value of a state, zeros where none is given."""
         index = 5 + state
         if not self.node.has(index):
             shape = [self.x.shape[1], self.hidden]
             return self.x.emitter.full(0.0, shape, self.x.dtype)
-        return self._part(index, number, axis=1 if self.batch_first else 0)
+        return self._part(index, direction, axis=1 if self.batch_first else 0)
 
     def _going_on(self) -> Tensor | None:
-        """At which times sequences have not ended, of shape (time, batch, 1)."""
+        """Whether each sequence goes on at each time: (time, batch, 1); None if all are as long."""
         if not self.node.has(4):
             return None
         steps, batch = self.x.shape[:2]
@@ -230,11 +241,15 @@ class _Layer:
         lengths = self.node.tensor(4).astype("int64")
         return op.reshape(op.less(times, lengths), [steps, batch, 1])
 
-    def _part(self, index: int, number: int, axis: int = 0) -> Tensor:
-        """One direction of an input."""
+    def _part(self, index: int, direction: int, axis: int = 0) -> Tensor:
+        """The part of an input that belongs to one direction, without the axis of directions."""
         x = self._input(index)
-        part = op.strided_slice(x, [axis], [number], [number + 1], assume_inbound=True)
-        return op.reshape(part, [extent for i, extent in enumerate(x.shape) if i != axis])
+        direction_slice = op.strided_slice(
+            x, [axis], [direction], [direction + 1], assume_inbound=True
+        )
+        return op.reshape(
+            direction_slice, [extent for number, extent in enumerate(x.shape) if number != axis]
+        )
 
     def _input(self, index: int) -> Tensor:
         """A float input in the dtype in which the layer computes."""
@@ -244,10 +259,12 @@ class _Layer:
 def _directions(node: Node) -> list[bool]:
     """For each direction whether it goes backwards in time."""
     direction = node.attribute("direction", b"forward").decode()
-    known = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
-    if direction not in known:
-        raise ModelError(f"its direction {direction!r} is unknown; there are {sorted(known)}")
-    return known[direction]
+    backwards_by_name = {"forward": [False], "reverse": [True], "bidirectional": [False, True]}
+    if direction not in backwards_by_name:
+        raise ModelError(
+            f"its direction {direction!r} is unknown; there are {sorted(backwards_by_name)}"
+        )
+    return backwards_by_name[direction]
 
 
 def _joined(tensors: Sequence[Tensor], axis: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Reductions: of any opset, with the axes as an attribute or as an input."""
+"""Reductions of any opset, with the axes as an attribute or as an input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Reduction = Callable[[Tensor, "list[int] | None", bool], Tensor]
 
 
 _ELEMENTWISE_PARTS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceSumSquare")
-"""Reductions of a single element that are not that element."""
+"""Reductions whose result for a single element is not that element."""
 
 
 def _reduction(op_type: str) -> Callable[[Reduction], Reduction]:
@@ -35,13 +35,13 @@ def _reduction(op_type: str) -> Callable[[Reduction], Reduction]:
 
 
 def _axes(node: Node) -> list[int]:
-    """The axes, an attribute at first and an input since opset 13 or 18."""
-    given = node.constant(1) if node.has(1) else node.attribute("axes", ())
-    return [] if given is None else [int(axis) for axis in given]
+    """The axes, an attribute at first and an input since opset 13 or 18; empty if left out."""
+    axes = node.constant(1) if node.has(1) else node.attribute("axes", ())
+    return [] if axes is None else [int(axis) for axis in axes]
 
 
 def _in_float(function: Reduction) -> Reduction:
-    """The reduction of what float sums need: float64 of integers, float32 of halves."""
+    """The reduction, computed in float64 for integers and in float32 for half precision."""
 
     def computed(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
         wide = op.widen(x) if is_float(x.dtype) else x.astype("float64")
@@ -61,8 +61,9 @@ def l1(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
 def l2(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
     """√ Σ x², with slope 0 at 0."""
     total = op.reduce_sum(x * x, axes, keepdims)
-    absent = op.equal(total, 0.0)
-    return op.where(absent, 0.0, op.sqrt(op.where(absent, 1.0, total)))
+    # The root is taken of 1 there: its infinite slope would make the gradient NaN.
+    is_zero = op.equal(total, 0.0)
+    return op.where(is_zero, 0.0, op.sqrt(op.where(is_zero, 1.0, total)))
 
 
 @_reduction("ReduceLogSum")
@@ -77,7 +78,7 @@ def log_sum(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
 def log_sum_exp(x: Tensor, axes: list[int] | None, keepdims: bool) -> Tensor:
     """Log Σ exp x, with the largest x taken out of the sum."""
     largest = op.maximum_of(x, axis=axes, keepdims=True)
-    largest = op.where(op.isfinite(largest), largest, 0.0)
+    largest = op.where(op.isfinite(largest), largest, 0.0)  # ∞ − ∞ would be NaN
     total = op.log(op.reduce_sum(op.exp(x - largest), axes, keepdims=True)) + largest
     return op.reshape(total, op.reduced_shape(x.shape, axes, keepdims))
 

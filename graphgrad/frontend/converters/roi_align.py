@@ -16,7 +16,7 @@ from .node import Node, converter
 
 @converter("RoiAlign")
 def roi_align(node: Node) -> Any:
-    """The mean or the maximum of the points of each of a region's bins.
+    """The mean or the maximum over the sample points of each bin of each region.
 
     The maximum is that of the terms of the linear interpolations, weight · element, as the
     standard's reference and onnxruntime have it. Equal terms share its gradient equally.
@@ -43,14 +43,14 @@ def roi_align(node: Node) -> Any:
 
 @dataclass(frozen=True)
 class _Line:
-    """The elements around the points along one axis of each region: (regions, 2 · points).
+    """The two elements around each sample point along one axis: (regions, 2 · points).
 
     Attributes
     ----------
     position : Tensor
-        int64.
+        The elements' indices along the axis, int64.
     weight : Tensor
-        0 for points outside.
+        Their weights in the linear interpolation; 0 for points outside of the image.
     """
 
     position: Tensor
@@ -66,8 +66,9 @@ def _maximum(node: Node, x: Tensor, regions: Tensor, image: Tensor, ratio: int) 
     down = _line(node, (top, bottom), rows, ratio, height)
     across = _line(node, (left, right), columns, ratio, width)
     elements = op.reshape(op.permute_dims(x, [0, 2, 3, 1]), [batch * height * width, channels])
-    first = op.reshape(image.astype("int64") * (height * width), [count, 1, 1])
-    position = first + op.expand_dims(down.position, [2]) * width
+    # One index for image, row and column: the images are flattened to rows of channels.
+    image_start = op.reshape(image.astype("int64") * (height * width), [count, 1, 1])
+    position = image_start + op.expand_dims(down.position, [2]) * width
     position = position + op.expand_dims(across.position, [1])
     weight = op.expand_dims(down.weight, [2]) * op.expand_dims(across.weight, [1])
     terms = op.widen(op.take(elements, position, axis=0)) * op.expand_dims(weight, [3])
@@ -87,24 +88,28 @@ def _line(node: Node, ends: tuple[Tensor, Tensor], bins: int, ratio: int, extent
     bins, ratio : int
         How many bins a region has, and how many points each of those.
     extent : int
-        Of the image.
+        The extent of the image along the axis.
     """
     mode = node.attribute("coordinate_transformation_mode", b"half_pixel").decode()
     is_shifted = node.opset >= 16 and mode == "half_pixel"  # before it there was no shift
     scale = node.attribute("spatial_scale", 1.0)
-    start, end = (side * scale - (0.5 if is_shifted else 0.0) for side in ends)
+    start, end = (corner * scale - (0.5 if is_shifted else 0.0) for corner in ends)
+    # Without the shift, ONNX gives each region an extent of at least one element.
     size = end - start if is_shifted else op.maximum(end - start, 1.0)
     steps = op.indices(node.emitter, bins * ratio).astype(size.dtype)
-    at = start + size * ((op.expand_dims(steps, [0]) + 0.5) / float(bins * ratio))
-    inside = op.logical_and(op.greater_equal(at, -1.0), op.less_equal(at, float(extent)))
-    at = op.where(inside, op.clip(at, 0.0, float(extent - 1)), 0.0)
-    low = op.floor(at)
-    beyond = at - low
-    pair = [low, op.minimum(low + 1.0, float(extent - 1))]
-    weights = [op.where(inside, weight, 0.0) for weight in (1.0 - beyond, beyond)]
-    shape = [low.shape[0], 2 * bins * ratio]
+    coordinate = start + size * ((op.expand_dims(steps, [0]) + 0.5) / float(bins * ratio))
+    # Up to one element outside a point reads the border; from there on it counts as 0.
+    inside = op.logical_and(
+        op.greater_equal(coordinate, -1.0), op.less_equal(coordinate, float(extent))
+    )
+    coordinate = op.where(inside, op.clip(coordinate, 0.0, float(extent - 1)), 0.0)
+    lower = op.floor(coordinate)
+    fraction = coordinate - lower
+    neighbors = [lower, op.minimum(lower + 1.0, float(extent - 1))]
+    weights = [op.where(inside, weight, 0.0) for weight in (1.0 - fraction, fraction)]
+    shape = [lower.shape[0], 2 * bins * ratio]
     position, weight = (
-        op.reshape(op.concat([op.expand_dims(t, [2]) for t in both], axis=2), shape)
-        for both in (pair, weights)
+        op.reshape(op.concat([op.expand_dims(tensor, [2]) for tensor in tensors], axis=2), shape)
+        for tensors in (neighbors, weights)
     )
     return _Line(position.astype("int64"), weight)

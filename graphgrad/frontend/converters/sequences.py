@@ -1,4 +1,4 @@
-"""Sequences of tensors, which are tuples at import."""
+"""Operators on sequences of tensors; a sequence is a Relax tuple."""
 
 from __future__ import annotations
 
@@ -42,8 +42,9 @@ def split_to_sequence(node: Node) -> relax.Tuple:
         slice_from(x, [axis], [start], [1], [*x.shape[:axis], size, *x.shape[axis + 1 :]])
         for start, size in zip(accumulate(sizes, initial=0), sizes, strict=False)
     ]
+    # keepdims counts only where the sizes are left out, and all parts have an extent of 1.
     if not node.has(1) and not node.attribute("keepdims", 1):
-        parts = [op.reshape(p, [*p.shape[:axis], *p.shape[axis + 1 :]]) for p in parts]
+        parts = [op.reshape(part, [*part.shape[:axis], *part.shape[axis + 1 :]]) for part in parts]
     return relax.Tuple([part.expr for part in parts])
 
 

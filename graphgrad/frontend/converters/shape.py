@@ -19,13 +19,13 @@ def depth_to_space(node: Node) -> Tensor:
     """Channels become blocks of pixels: DCR has the block first, CRD the channel."""
     x, size = node.tensor(0), node.attribute("blocksize")
     batch, channels, height, width = x.shape
-    rest = channels // size**2
+    depth = channels // size**2
     if node.attribute("mode", b"DCR") == b"CRD":
-        split, order = [rest, size, size], [0, 1, 4, 2, 5, 3]
+        split, order = [depth, size, size], [0, 1, 4, 2, 5, 3]
     else:
-        split, order = [size, size, rest], [0, 3, 4, 1, 5, 2]
+        split, order = [size, size, depth], [0, 3, 4, 1, 5, 2]
     blocks = op.reshape(x, [batch, *split, height, width])
-    shape = [batch, rest, height * size, width * size]
+    shape = [batch, depth, height * size, width * size]
     return op.reshape(op.permute_dims(blocks, order), shape)
 
 
@@ -35,22 +35,29 @@ def expand(node: Node) -> Tensor:
     x, target = node.tensor(0), node.dimensions(1) or []
     rank = max(x.ndim, len(target))
     extents = [1] * (rank - x.ndim) + x.shape
-    wanted = [1] * (rank - len(target)) + target
-    return op.broadcast_to(x, [_broadcast(*pair) for pair in zip(extents, wanted, strict=True)])
+    target_extents = [1] * (rank - len(target)) + target
+    return op.broadcast_to(
+        x, [_broadcast(*pair) for pair in zip(extents, target_extents, strict=True)]
+    )
 
 
-def _broadcast(extent: Dimension, wanted: Dimension) -> Dimension:
-    """The extent that two broadcast extents have in common."""
-    if _is(wanted, 1, -1) or same_dimension(extent, wanted):  # exporters write -1 for "as it is"
+def _broadcast(extent: Dimension, target: Dimension) -> Dimension:
+    """The extent of a result that broadcasts `extent` to `target`.
+
+    Where one is a number and the other symbolic, the number is the result: the other one must be
+    equal to it, or 1, for the model to run.
+    """
+    if _is(target, 1, -1) or same_dimension(extent, target):  # exporters write -1 for "as it is"
         return extent
-    if _is(extent, 1) or not (isinstance(extent, int) or isinstance(wanted, int)):
-        return wanted
-    if isinstance(extent, int) and isinstance(wanted, int):
-        raise ModelError(f"an extent of {extent} cannot be expanded to {wanted}")
-    return extent if isinstance(extent, int) else wanted
+    if _is(extent, 1) or not (isinstance(extent, int) or isinstance(target, int)):
+        return target
+    if isinstance(extent, int) and isinstance(target, int):
+        raise ModelError(f"an extent of {extent} cannot be expanded to {target}")
+    return extent if isinstance(extent, int) else target
 
 
 def _is(extent: Dimension, *numbers: int) -> bool:
+    """Whether an extent is one of some numbers; a symbolic one is none."""
     return isinstance(extent, int) and extent in numbers
 
 
@@ -71,12 +78,14 @@ def squeeze(node: Node) -> Tensor:
     x, axes = node.tensor(0), axes_of(node, 1)
     if axes is None:
         axes = [axis for axis, extent in enumerate(x.shape) if _is(extent, 1)]
-    gone = normalized(axes, x.ndim)
-    for axis in gone:
+    squeezed_axes = normalized(axes, x.ndim)
+    for axis in squeezed_axes:
         if not _is(x.shape[axis], 1):
             extent = dimension_text(x.shape[axis])
             raise ModelError(f"axis {axis} has an extent of {extent}: only 1 can be squeezed")
-    return op.reshape(x, [extent for axis, extent in enumerate(x.shape) if axis not in gone])
+    return op.reshape(
+        x, [extent for axis, extent in enumerate(x.shape) if axis not in squeezed_axes]
+    )
 
 
 @converter("Tile")
@@ -85,22 +94,23 @@ def tile(node: Node) -> Tensor:
     x, repeats = node.tensor(0), node.dimensions(1) or []
     if len(repeats) != x.ndim:
         raise ModelError(f"it gives {len(repeats)} repeats for a tensor of {x.ndim} axes")
-    if all(isinstance(count, int) for count in repeats):
+    if all(isinstance(repeat, int) for repeat in repeats):
         return op.tile(x, repeats)
+    # Symbolic: a new axis in front of each one is broadcast and merged with it.
     pairs = list(zip(repeats, x.shape, strict=True))
-    apart = op.reshape(x, [d for extent in x.shape for d in (1, extent)])
-    copies = op.broadcast_to(apart, [d for pair in pairs for d in pair])
-    return op.reshape(copies, [count * extent for count, extent in pairs])
+    separated = op.reshape(x, [size for extent in x.shape for size in (1, extent)])
+    copies = op.broadcast_to(separated, [size for pair in pairs for size in pair])
+    return op.reshape(copies, [repeat * extent for repeat, extent in pairs])
 
 
 @converter("Unsqueeze")
 def unsqueeze(node: Node) -> Tensor:
     """x with new axes of extent 1."""
     x, axes = node.tensor(0), axes_of(node, 1) or []
-    new = normalized(axes, x.ndim + len(axes))
+    new_axes = normalized(axes, x.ndim + len(axes))
     extents = iter(x.shape)
-    rank = x.ndim + len(new)
-    return op.reshape(x, [1 if axis in new else next(extents) for axis in range(rank)])
+    rank = x.ndim + len(new_axes)
+    return op.reshape(x, [1 if axis in new_axes else next(extents) for axis in range(rank)])
 
 
 def axes_of(node: Node, index: int) -> list[int] | None:
@@ -119,7 +129,7 @@ def normalized(axes: Sequence[int], rank: int) -> list[int]:
     ModelError
         The tensor has no such axis, or one is given twice.
     """
-    positive = [axis + rank if axis < 0 else axis for axis in axes]
-    if len(set(positive)) < len(axes) or not all(0 <= axis < rank for axis in positive):
+    from_front = [axis + rank if axis < 0 else axis for axis in axes]
+    if len(set(from_front)) < len(axes) or not all(0 <= axis < rank for axis in from_front):
         raise ModelError(f"its axes {list(axes)} are not different axes of {rank}")
-    return positive
+    return from_front

@@ -1,4 +1,7 @@
-"""Fourier transforms, as products with the matrix of the transform."""
+"""Fourier transforms, as products with the matrix of the transform.
+
+A complex number is two real ones, its *parts*, on the last axis.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ def dft(node: Node) -> Tensor:
 def stft(node: Node) -> Tensor:
     """The Fourier transforms of windows of a signal, which may overlap."""
     x = node.tensor(0)
-    extent, step = _known_extent(x, 1), _integer(node, 1, 1)
+    signal_length, hop = _known_extent(x, 1), _integer(node, 1, 1)
     window = node.tensor(2) if node.has(2) else None
-    default = extent if window is None else _known_extent(window, 0)
-    length = _integer(node, 3, default)
-    starts = np.arange(0, extent - length + 1, step)
-    places = relax.const(starts[:, None] + np.arange(length), "int64")
-    frames = node.emitter.emit(relax.op.take(x, places, axis=1))
+    default_length = signal_length if window is None else _known_extent(window, 0)
+    length = _integer(node, 3, default_length)
+    starts = np.arange(0, signal_length - length + 1, hop)
+    positions = relax.const(starts[:, None] + np.arange(length), "int64")
+    frames = node.emitter.emit(relax.op.take(x, positions, axis=1))
     if window is not None:
         frames = frames * op.reshape(window, [length, 1])
     return _transformed(frames, 2, length, False, bool(node.attribute("onesided", 1)))
@@ -63,13 +66,16 @@ def _transformed(
     if is_onesided and parts != (2 if is_inverse else 1):
         raise ModelError("a onesided transform goes from real numbers to complex ones, or back")
     matrix = _matrix(extent, parts, length, is_inverse, is_onesided)
-    others = [a for a in range(x.ndim - 1) if a != axis]
-    order = [*others, axis, x.ndim - 1]
-    rows = op.reshape(op.permute_dims(op.widen(x), order), [*_extents(x, others), extent * parts])
+    other_axes = [number for number in range(x.ndim - 1) if number != axis]
+    # The axis and the parts come last, so that they are one axis of a product with a matrix.
+    order = [*other_axes, axis, x.ndim - 1]
+    rows = op.reshape(
+        op.permute_dims(op.widen(x), order), [*_extents(x, other_axes), extent * parts]
+    )
     factor = x.emitter.lift(relax.const(matrix.reshape(extent * parts, -1), "float64"))
     product = rows @ factor.astype(rows.dtype)
-    y = op.reshape(product, [*_extents(x, others), *matrix.shape[1:]])
-    return op.permute_dims(y, [int(a) for a in np.argsort(order)]).astype(x.dtype)
+    y = op.reshape(product, [*_extents(x, other_axes), *matrix.shape[1:]])
+    return op.permute_dims(y, [int(number) for number in np.argsort(order)]).astype(x.dtype)
 
 
 def _extents(x: Tensor, axes: list[int]) -> list[Dimension]:
@@ -79,12 +85,15 @@ def _extents(x: Tensor, axes: list[int]) -> list[Dimension]:
 def _matrix(
     extent: int, parts: int, length: int | None, is_inverse: bool, is_onesided: bool
 ) -> np.ndarray:
-    """The transform of each unit vector: (vectors, frequencies, parts)."""
+    """The matrix of a transform: (extent · parts, frequencies, parts).
+
+    A transform is linear, so its rows are the transforms of the unit vectors.
+    """
     vectors = np.eye(extent * parts).reshape(-1, extent, parts)
-    numbers = vectors[..., 0] + (1j * vectors[..., 1] if parts == 2 else 0)
+    signals = vectors[..., 0] + (1j * vectors[..., 1] if parts == 2 else 0)
     if is_inverse and is_onesided:
-        return np.fft.irfft(numbers, length)[..., None]
-    transformed = (np.fft.ifft if is_inverse else np.fft.fft)(numbers, length)
+        return np.fft.irfft(signals, length)[..., None]
+    transformed = (np.fft.ifft if is_inverse else np.fft.fft)(signals, length)
     if is_onesided:
         transformed = transformed[:, : transformed.shape[1] // 2 + 1]
     return np.stack([transformed.real, transformed.imag], axis=-1)

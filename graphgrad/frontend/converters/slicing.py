@@ -24,14 +24,15 @@ from .shape import axes_of, normalized
 @converter("CenterCropPad")
 def center_crop_pad(node: Node) -> Tensor:
     """The middle of x, or x in the middle of zeros, so that axes have given extents."""
-    x, wanted = node.tensor(0), node.dimensions(1) or []
+    x, target_extents = node.tensor(0), node.dimensions(1) or []
     axes = axes_of(node, 2)
     axes = list(range(x.ndim)) if axes is None else normalized(axes, x.ndim)
     widths = [0] * (2 * x.ndim)
-    for axis, extent in zip(axes, wanted, strict=True):
+    for axis, extent in zip(axes, target_extents, strict=True):
         if not (isinstance(extent, int) and isinstance(x.shape[axis], int)):
             raise ModelError(f"axis {axis} has a symbolic extent: give its shape")
         surplus = x.shape[axis] - extent
+        # Half of what is cut or added goes before, rounded down; a negative width cuts.
         before = surplus // 2 if surplus > 0 else -(-surplus // 2)
         widths[2 * axis : 2 * axis + 2] = [-before, before - surplus]
     return op.pad(x, widths)
@@ -64,24 +65,28 @@ def _range(
     start: Dimension, end: Dimension, step: int, extent: Dimension
 ) -> tuple[Dimension, Dimension]:
     """The first index of a slice and how many there are; symbolic extents are positive."""
-    if all(isinstance(d, int) for d in (start, end, extent)):
+    if all(isinstance(dim, int) for dim in (start, end, extent)):
         indices = range(*slice(start, end, step).indices(extent))
         return (indices.start if indices else 0), len(indices)
+    # A slice backwards may end before the first element, at −1, and starts at the last one at most.
     low, high = (0, extent) if step > 0 else (-1, extent - 1)
     first, last = _clipped(start, extent, low, high), _clipped(end, extent, low, high)
     distance = last - first if step > 0 else first - last
+    # ⌈distance / |step|⌉
     count = tirx.floordiv(_simple(tirx.max(distance, 0)) + abs(step) - 1, abs(step))
     return _simple(first), _simple(count)
 
 
 def _clipped(bound: Dimension, extent: Dimension, low: Dimension, high: Dimension) -> Any:
-    """A bound, counted from the end where it is negative, clipped to an axis."""
+    """A bound as an index between `low` and `high`; a negative one counts from the end."""
+    # Exporters write the largest int64 for "to the end": cut to what no extent exceeds, so that
+    # sums with extents do not overflow.
     if isinstance(bound, int):
-        at = bound if bound >= 0 else extent + max(bound, -(2**31))
-        at = min(at, 2**31) if isinstance(at, int) else at
+        position = bound if bound >= 0 else extent + max(bound, -(2**31))
+        position = min(position, 2**31) if isinstance(position, int) else position
     else:
-        at = tirx.Select(bound < 0, bound + extent, bound)
-    return _simple(tirx.max(tirx.min(at, high), low))
+        position = tirx.Select(bound < 0, bound + extent, bound)
+    return _simple(tirx.max(tirx.min(position, high), low))
 
 
 def _simple(expression: Any) -> Dimension:
@@ -92,8 +97,8 @@ def _simple(expression: Any) -> Dimension:
     positive = tvm.ir.Range(1, 2**31)
     for var in tirx.analysis.undefined_vars(expression):
         analyzer.bind(var, positive)
-    simple = analyzer.simplify(expression)
-    return int(simple) if isinstance(simple, tirx.IntImm) else simple
+    simplified = analyzer.simplify(expression)
+    return int(simplified) if isinstance(simplified, tirx.IntImm) else simplified
 
 
 @converter("Split")
@@ -114,7 +119,7 @@ def split(node: Node) -> tuple[Tensor, ...]:
 
 
 def _equal_sizes(extent: Dimension, count: int) -> list[Dimension]:
-    """The extents of equal parts; the last has what is left."""
+    """The extents of equal parts; the last one may be smaller."""
     size = (
         -(-extent // count) if isinstance(extent, int) else _simple((extent + count - 1) // count)
     )
