@@ -89,8 +89,8 @@ class ExactArithmetic:
                 return type(a)(_FLOATS[op_type](a, b))
         if op_type in ("Div", "Mod"):
             return _quotient(a, b) if op_type == "Div" else _remainder(a, b)
-        # A negative power of an integer is a fraction, which its dtype has not.
-        if op_type not in _INTEGERS or (op_type == "Pow" and b < 0):
+        # A negative or broken power of an integer is no integer, and its dtype has no other.
+        if op_type not in _INTEGERS or isinstance(b, np.floating) or (op_type == "Pow" and b < 0):
             raise NotKnownError
         return _INTEGERS[op_type](a, b)
 

@@ -120,13 +120,14 @@ def add_copy(graph: onnx.GraphProto, tensor: onnx.TensorProto, name: str) -> Non
 
 
 def remove_nodes(graph: onnx.GraphProto, outputs: Collection[str]) -> None:
-    """Remove the nodes whose first output is one of `outputs`."""
-    if not outputs:
+    """Remove the nodes that make one of `outputs`; an empty name is no output."""
+    names = set(filter(None, outputs))
+    if not names:
         return
     remaining = [
         onnx.NodeProto.FromString(node.SerializeToString())
         for node in graph.node
-        if not (node.output and node.output[0] in outputs)
+        if names.isdisjoint(node.output)
     ]
     del graph.node[:]
     graph.node.extend(remaining)

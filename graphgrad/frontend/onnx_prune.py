@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import onnx
 
-from .onnx_graph import all_nodes, output_names, readers, remove_nodes, subgraphs
+from .onnx_graph import output_names, readers, remove_nodes, subgraphs
 
 _LOSSES = frozenset({"NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"})
 
@@ -19,7 +19,7 @@ def drop_losses(graph: onnx.GraphProto) -> None:
     after_loss: set[str] = set()
     for node in graph.node:
         if node.op_type in _LOSSES or not after_loss.isdisjoint(_read(node)):
-            after_loss.update(node.output)
+            after_loss.update(filter(None, node.output))  # an empty name is no output
     remaining_outputs = [output for output in graph.output if output.name not in after_loss]
     if not remaining_outputs or len(remaining_outputs) == len(graph.output):
         return
@@ -43,10 +43,10 @@ def remove_unneeded_nodes(graph: onnx.GraphProto) -> None:
     """Remove the nodes that no output of the graph depends on."""
     # Nodes are in topological order, so that backwards each reader comes before what it reads.
     needed = {output.name for output in graph.output}
-    unneeded = set()
+    unneeded: set[str] = set()
     for node in reversed(graph.node):
         if needed.isdisjoint(node.output):
-            unneeded.add(node.output[0])
+            unneeded.update(node.output)
         else:
             needed.update(_read(node))
     remove_nodes(graph, unneeded)
@@ -54,9 +54,8 @@ def remove_unneeded_nodes(graph: onnx.GraphProto) -> None:
 
 def _read(node: onnx.NodeProto) -> Iterator[str]:
     """Yield the names that a node reads, itself or in the graphs that it holds."""
-    yield from node.input
-    # An inner graph may return a value of the outer one that none of its nodes reads.
+    yield from filter(None, node.input)  # the name of an input that is left out is empty
     for inner in subgraphs(node):
-        yield from (output.name for output in inner.output)
-        for inner_node in all_nodes(inner):
-            yield from inner_node.input
+        # An inner graph may return a value of the outer one that none of its nodes reads.
+        yield from output_names(inner)
+        yield from readers(inner)

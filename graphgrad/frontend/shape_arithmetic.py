@@ -235,15 +235,13 @@ def _reduced(op_type: str, identity: Any) -> Callable[[Folding], KnownValue]:
     def operator(node: Folding) -> KnownValue:
         x = node.known(0)
         axes = node.integers(1, "axes")
-        if axes is None:
-            axes = (
-                [] if node.attributes.get("noop_with_empty_axes") else list(range(x.elements.ndim))
-            )
+        if not axes and not node.attributes.get("noop_with_empty_axes"):
+            axes = list(range(x.elements.ndim))
         if np.dtype(x.dtype).kind == "f":  # a float sum depends on an order that ONNX leaves open
             raise NotKnownError
         elements = x.elements
         # From the last axis on, so that an axis that goes does not renumber those still to come.
-        for axis in sorted((a % elements.ndim for a in axes), reverse=True):
+        for axis in sorted((a % elements.ndim for a in axes or ()), reverse=True):
             elements = _reduced_axis(node, op_type, identity, elements, axis)
         return KnownValue(elements, x.dtype)
 

@@ -100,6 +100,7 @@ CASES = [
     ("ReduceProd", [WHOLE], {"keepdims": 0}),
     ("ReduceSum", [WHOLE, np.array([-1])], {}),
     ("ReduceSum", [WHOLE], {"noop_with_empty_axes": 1}),
+    ("ReduceSum", [WHOLE, np.array([], dtype="int64")], {}),
     ("ReduceMax", [WHOLE, np.array([0])], {"keepdims": 0}),
     ("ReduceMin", [WHOLE], {}),
 ]
@@ -116,6 +117,22 @@ def test_constants_are_computed_as_onnxruntime_does(op_type, arrays, attributes)
     ):
         assert ours.dtype == expected.dtype
         np.testing.assert_array_equal(ours, expected)
+
+
+def test_a_broken_power_of_an_integer_loses_its_fraction():
+    runtime = peer("onnxruntime")
+    nodes = [
+        *constants({"two": np.array([2]), "half": np.array([0.5], "float32"), "ten": np.array(10)}),
+        helper.make_node("Pow", ["two", "half"], ["root"]),
+        helper.make_node("Mul", ["root", "ten"], ["factor"]),
+        helper.make_node("Cast", ["factor"], ["float_factor"], to=FLOAT),
+        helper.make_node("Mul", ["x", "float_factor"], ["y"]),
+    ]
+    proto = model_of(nodes, {"x": [2]}, {"y": [2]}, opset=18)
+    x = np.array([1.0, -2.0], dtype="float32")
+    model = from_onnx(proto)
+    ours = run_model(model, model.mod, x)
+    np.testing.assert_array_equal(ours, run_onnx(runtime, proto, {"x": x})[0])
 
 
 @pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceProd", "Squeeze", "Unsqueeze", "Split"])
