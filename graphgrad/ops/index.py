@@ -98,7 +98,8 @@ def scatter(
 ) -> te.Tensor:
     """Combine updates with data at the positions of an index.
 
-    Where `data` is None, they are zeros of `shape`. Of several updates of one position, "update" leaves the last in row-major order.
+    Where `data` is None, they are zeros of `shape`. Of several updates of one position, "update"
+    leaves the last in row-major order.
     """
     dtype = str(updates.dtype)
     accumulator = accumulator_dtype(dtype)

@@ -38,7 +38,7 @@ def standardize(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor,
 
 
 def inverse_root_mean_square(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
-    """The inverse root (mean x² + ε)^(−1/2), with the mean over axes, which are kept as extent 1."""
+    """The inverse root (mean x² + ε)^(−1/2) of a mean over axes, which are kept with extent 1."""
     return op.rsqrt(mean(x * x, axes) + epsilon)
 
 
