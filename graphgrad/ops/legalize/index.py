@@ -184,7 +184,7 @@ def _fields(builder: relax.BlockBuilder, indices: Any) -> list[Any]:
 
 
 def _stacked(indices: list[te.Tensor]) -> te.Tensor:
-    """The coordinates of `Indexing("nd", …)`: index tensors, broadcast and stacked along a last axis."""
+    """The coordinates that the form "nd" takes: index tensors, stacked along a new last axis."""
     shape: list[Any] = []
     for index in indices:
         extents = [int(d) if isinstance(d, tirx.IntImm) else d for d in index.shape]

@@ -20,7 +20,7 @@ from .table import Legalization, legalization
 
 
 def _from_tensors(state: Callable[..., Tensor]) -> Legalization:
-    """Make a lowering of a function that states the op: of the inputs as tensors, and attributes."""
+    """Make a lowering of a function that states the op, given inputs as `Tensor`s and attributes."""
 
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         emitter = Emitter(builder)
@@ -50,7 +50,7 @@ def batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         if attrs.training:
             batch = moments(x, [a for a in range(x.ndim) if a != axis])
             mean, variance = (op.reshape(statistic, gamma.shape) for statistic in batch)
-            # The momentum is the share of the batch, as in PyTorch; ONNX's is that of the old value.
+            # Relax's momentum is the share of the batch; ONNX's is that of the old statistic.
             old_share, new_share = 1.0 - float(attrs.momentum), float(attrs.momentum)
             running = [
                 old_share * old + new_share * new
