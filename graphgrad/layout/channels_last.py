@@ -82,8 +82,8 @@ class _Rewriting:
         self._bindings = Bindings((var.name for var in program.variables()), self._keep)
         self._params: list[Any] = []
         self._values: dict[Any, Any] = {}
-        """For each variable of the old program a `Value`, `Parts` for a tuple that a call returns, a
-        list for a tuple that the program builds, or the new expression of anything else."""
+        """For each variable of the old program a `Value`; `Parts` for a tuple that a call returns;
+        a list for a tuple that the program builds; or the new expression of anything else."""
         for param in program.params:
             self._values[param] = self._param(param, storage.get(param.name))
 
@@ -128,7 +128,7 @@ class _Rewriting:
         """An element of a tuple that the program itself has built, bound only if kept."""
         if var.name not in self._keep:
             return parts[value.index]
-        # A kept element must be read off the tuple, or it would be only another name of its source.
+        # A kept element needs a binding of its name: it is read off a tuple that is bound for it.
         name = self._bindings.other_name(value.tuple_value.name)
         whole = relax.Var(name, value.tuple_value.ty)
         self._bindings.keep(whole, as_in_model(parts))
@@ -147,7 +147,7 @@ class _Rewriting:
         return None if isinstance(result, Value) and var.name in self._keep else result
 
     def _bound(self, var: Any, expr: Any, order: Order | list[Order]) -> Any:
-        """Bind the expression that computes a variable in an order; return its entry in `_values`."""
+        """Bind the expression of a variable, stored in an order; return its entry in `_values`."""
         if isinstance(order, list):
             return Parts(self._bindings, self._bindings.add(expr, var.name), var, order)
         is_kept = var.name in self._keep and order != orders.own(len(order))

@@ -116,7 +116,7 @@ def _groups(
     """The groups of axes that a reshape merges and splits, those of extent 1 left out.
 
     Each pair has axes of the old shape, and those of the new shape with as many elements. None
-    where symbolic extents leave it open which axes belong together.
+    where the groups cannot be told, as of symbolic extents.
     """
     before, after = wide(own(len(shape)), shape), wide(own(len(new_shape)), new_shape)
     groups: list[tuple[list[int], list[int]]] = []

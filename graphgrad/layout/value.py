@@ -149,9 +149,10 @@ class Value:
     def relabeled(self, name: str, axes: Sequence[int]) -> Value:
         """The tensor with its axes permuted by the model: the same memory.
 
-        If the tensor was preferred in the model's own order, the permutation stays where the model
-        has it: the result is preferred in its own order, which takes a conversion. It is not where
-        the memory is channels last already, as a convolution wants it.
+        The result is preferred in the order that describes this memory if that is channels last, as
+        a convolution wants it, or if the tensor itself was preferred in another order than the
+        model's. Otherwise it is preferred in the model's order: the permutation is then done here,
+        where the model has it.
         """
         shape = [self.shape[axis] for axis in axes]
         stored = {
@@ -184,7 +185,7 @@ class Value:
         return Value(self._bindings, self.name, shape, expr)
 
     def unsqueezed_movement(self, order: Order) -> int:
-        """The number of elements that move where the tensor is unsqueezed to the axes of an order."""
+        """The number of elements that move where `unsqueezed` is converted to an order."""
         shape = self._unsqueezed_shape(len(order))
         if self._constant() is not None or orders.is_same_memory(
             orders.own(len(order)), order, shape
@@ -193,7 +194,7 @@ class Value:
         return _size(shape)
 
     def movement(self, order: Order) -> int:
-        """The number of elements that a conversion to an order moves; symbolic extents count as 1."""
+        """The number of elements that a conversion to an order moves, as `_size` counts them."""
         if self._free(order) is not None or self._constant() is not None:
             return 0
         return _size(self.shape)

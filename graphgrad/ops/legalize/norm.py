@@ -20,7 +20,7 @@ from .table import Legalization, legalization
 
 
 def _from_tensors(state: Callable[..., Tensor]) -> Legalization:
-    """Make a lowering of a function that states the op, given inputs as `Tensor`s and attributes."""
+    """Make a lowering of a function that states the op, given its inputs and its attributes."""
 
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         emitter = Emitter(builder)

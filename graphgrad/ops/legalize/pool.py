@@ -166,8 +166,8 @@ def _pad(x: te.Tensor, covered: dict[int, Any], padding: Sequence[int], neutral:
 def _stays_inside(pool: Pool, covered: Sequence[Any], extents: Sequence[Any]) -> bool:
     """Whether it is certain that no window reaches beyond the input.
 
-    Without padding only ``ceil_mode`` adds such windows; with it, static extents may still show that
-    there are none.
+    Without padding only ``ceil_mode`` adds such windows; with it, static extents may still show
+    that there are none.
     """
     if any(pool.padding):
         return False
