@@ -38,9 +38,8 @@ def channels_last(
         The orders of those parameters that the caller passes in another order than the model's, see
         `choice.storage_of`. All others, and all results, have the shapes that they had.
     keep : collection of str
-        Names of values that the caller will look up, such as those to differentiate with respect
-        to. They keep their shapes, and all that depends on them is computed from the variable of
-        that name.
+        Names of values that the caller will look up. They keep their shapes, and all that depends
+        on them is computed from the variables of these names.
 
     Returns
     -------
@@ -130,9 +129,9 @@ class _Rewriting:
             return parts[value.index]
         # A kept element needs a binding of its name: it is read off a tuple that is bound for it.
         name = self._bindings.other_name(value.tuple_value.name)
-        whole = relax.Var(name, value.tuple_value.ty)
-        self._bindings.keep(whole, as_in_model(parts))
-        self._bindings.keep(var, relax.TupleGetItem(whole, value.index, value.span))
+        tuple_var = relax.Var(name, value.tuple_value.ty)
+        self._bindings.keep(tuple_var, as_in_model(parts))
+        self._bindings.keep(var, relax.TupleGetItem(tuple_var, value.index, value.span))
         return self._held(var, var, None)
 
     def _apply_layout_rule(self, var: Any, value: Any) -> LaidOut | Value | None:

@@ -744,8 +744,8 @@ class _DataGradient:
         # position has a tap; `merged` then makes zeros.
         if max(moduli) == 1 and stages:
             return next(iter(stages.values()))
-        whole = long(self.extents[axis] for axis in order)
-        return merged(stages, whole, moduli, self.dtype, "interleaved")
+        shape_of_all = long(self.extents[axis] for axis in order)
+        return merged(stages, shape_of_all, moduli, self.dtype, "interleaved")
 
     def at_once(self) -> te.Tensor:
         """The gradient as one sum whose taps are computed from the position: for many remainders.

@@ -46,9 +46,9 @@ def cumulative(
 
         def step(i: list[Any]) -> Statement:
             # With `reverse` the nest visits the axis last to first: the element before is behind.
-            here, before = i[axis], i[axis] + (1 if reverse else -1)
+            position, before = i[axis], i[axis] + (1 if reverse else -1)
             previous = (*i[:axis], before, *i[axis + 1 :])
-            first = here == (extent - 1 if reverse else 0)
+            first = position == (extent - 1 if reverse else 0)
             new = values[previous if exclusive else tuple(i)]
             total = out[previous] + new if combine == "add" else out[previous] * new
             identity = tirx.const(0 if combine == "add" else 1, accumulator)

@@ -157,14 +157,18 @@ def _walk(call: relax.Call, initial: te.Tensor, *operands: te.Tensor) -> list[te
         steps, (old_values, held) = ins[len(index) + 1 :], outs
 
         def step(output: Indices) -> Statement:
-            here = tuple(output)
+            output_index = tuple(output)
             position, inside, _ = indexing.position(
                 initial.shape, index_buffers[0] if index_buffers else None, output
             )
             old = held[tuple(position)]
-            new = steps[0][here] * old + steps[1][here] if recurrence else steps[0][here]
-            visit = sequence(store(old_values, here, old), store(held, position, new))
-            skip = store(old_values, here, tirx.const(0, accumulator))
+            new = (
+                steps[0][output_index] * old + steps[1][output_index]
+                if recurrence
+                else steps[0][output_index]
+            )
+            visit = sequence(store(old_values, output_index, old), store(held, position, new))
+            skip = store(old_values, output_index, tirx.const(0, accumulator))
             return tirx.IfThenElse(inside, visit, skip)
 
         loop_shape, index_rank = (

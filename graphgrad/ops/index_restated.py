@@ -100,14 +100,14 @@ def _places(
 ) -> te.Tensor:
     """The target of each update in the flat data; the element behind it for one left out."""
 
-    def place(t: Any) -> Any:
+    def target(t: Any) -> Any:
         output = unraveled(t, loop_shape)
         position, inside, _ = indexing.position(shape, index, output)
         inside = tirx.all(inside, *within(output, available, loop_shape))
         behind = element_count(shape).astype("int64")
         return tirx.if_then_else(inside, raveled(position, shape).astype("int64"), behind)
 
-    return map_stage((element_count(loop_shape),), place, name="places")
+    return map_stage((element_count(loop_shape),), target, name="places")
 
 
 def _flat(

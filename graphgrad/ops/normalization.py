@@ -102,8 +102,8 @@ class ChannelGroups:
         if self.count is None:
             return statistic
         before, behind = statistic.shape[: self.axis], statistic.shape[self.axis + 2 :]
-        whole = op.broadcast_to(statistic, [*before, self.count, self._members, *behind])
-        return op.reshape(whole, [*before, self.channels, *behind])
+        repeated = op.broadcast_to(statistic, [*before, self.count, self._members, *behind])
+        return op.reshape(repeated, [*before, self.channels, *behind])
 
     def mean(self, x: Tensor) -> Tensor:
         """The means over the members of each group, in the shape that `along` takes."""

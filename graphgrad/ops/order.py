@@ -79,8 +79,8 @@ class _MergeSort:
 
     def copy_back(self, line: Indices, i: Any) -> Statement:
         """The copy of one element from the spare buffer, where runs have been merged."""
-        here = self.at(line, i)
-        return store(self.indices, here, self.spare[tuple(here)])
+        position = self.at(line, i)
+        return store(self.indices, position, self.spare[tuple(position)])
 
     def merge(self, line: Indices, start: Any, width: Any) -> Statement:
         """Merge two neighboring runs; of equal elements, the one on the left goes first."""
@@ -99,12 +99,12 @@ class _MergeSort:
                 right < stop, self.in_order(line, a, b), tirx.const(True, "bool")
             )
             from_left = tirx.if_then_else(left < middle, keeps_order, tirx.const(False, "bool"))
-            here = self.at(line, start + i)
+            position = self.at(line, start + i)
             take_left = sequence(
-                store(self.spare, here, a),
+                store(self.spare, position, a),
                 store(left_taken, [zero], left_taken[zero] + 1),
             )
-            return tirx.IfThenElse(from_left, take_left, store(self.spare, here, b))
+            return tirx.IfThenElse(from_left, take_left, store(self.spare, position, b))
 
         return sequence(
             tirx.AllocBuffer(left_taken),

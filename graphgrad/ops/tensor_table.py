@@ -148,12 +148,14 @@ class _AddressTable:
         longer.
         """
         row, begin, count = variable("row"), variable("begin"), variable("count")
-        here, following = self._start(row), self._start(row + 1)
+        row_start, next_row_start = self._start(row), self._start(row + 1)
         declared, buffers = self._buffers(row)
         body = sequence(
             # The first index in the row and the number of elements, which is 0 for other rows.
-            tirx.Bind(begin, tirx.max(start - here, index(0))),
-            tirx.Bind(count, tirx.max(tirx.min(stop, following) - here - begin, index(0))),
+            tirx.Bind(begin, tirx.max(start - row_start, index(0))),
+            tirx.Bind(
+                count, tirx.max(tirx.min(stop, next_row_start) - row_start - begin, index(0))
+            ),
             *declared,
             _elements(buffers, begin, count, lanes, element),
         )
