@@ -36,7 +36,10 @@ def along_axis(site: Site, x: relax.Expr, order: Order) -> LaidOut:
 @layout_rule(*_OPTIONAL_AXIS_OPS)
 @following
 def along_given_axis(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
-    """As `along_axis`; without an axis the op numbers all elements, in the model's order."""
+    """The op runs along the axis where it is stored.
+
+    Without an axis it goes over all elements in the model's order, so it stays as it is.
+    """
     if site.attributes.axis is None:
         return None
     return site.passed([x], order, axis=stored_axis(order, site.attributes.axis))

@@ -116,7 +116,7 @@ def _emitters(values: Any) -> list[Any]:
 
 
 class _Arguments:
-    """What a function of tensor expressions is called with, in terms of a builder's variables."""
+    """The arguments of a function of tensor expressions, in terms of a builder's variables."""
 
     def __init__(self, builder: relax.BlockBuilder):
         self._builder = builder

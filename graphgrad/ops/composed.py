@@ -138,7 +138,7 @@ class Composition:
 
 
 class StageBuilder:
-    """What a lowering is given for a BlockBuilder: its kernels become stages.
+    """The builder that a legalization is given for a BlockBuilder: its kernels become stages.
 
     Parameters
     ----------

@@ -668,7 +668,7 @@ class _AllPhases:
     def lowest(self) -> Dimension:
         """A lower bound of the positions of the cotangent that any position reads."""
         axis = self.axis
-        # Position 0 reads the least, if its first tap is the last that a first one may be.
+        # That of position 0, if its first tap were the greatest possible one, period − 1.
         least = (axis.before - (axis.period - 1) * axis.dilation) // axis.stride
         return least - (self.count - 1) * axis.move
 

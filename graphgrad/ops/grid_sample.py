@@ -48,7 +48,7 @@ cubic kernel is that of Keys (1981)."""
 
 @dataclass(frozen=True)
 class Sampling:
-    """How values between and beyond the elements are found.
+    """The method by which values between and beyond the elements are computed.
 
     Attributes
     ----------

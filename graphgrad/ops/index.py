@@ -146,7 +146,7 @@ def _walk(call: relax.Call, initial: te.Tensor, *operands: te.Tensor) -> list[te
     """The values that each update of a walk found, and those that the walk leaves."""
     indexing = Indexing.of(call.attrs)
     recurrence = call.op.same_as(_RECURRENCE)
-    # A recurrence has factors and terms, a swap only values; an index follows, but of a line.
+    # A recurrence has factors and terms, a swap values; an index follows, except for a line.
     values, index = list(operands[: 1 + recurrence]), list(operands[1 + recurrence :])
     dtype = str(initial.dtype)
     accumulator = accumulator_dtype(dtype)

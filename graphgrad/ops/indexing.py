@@ -118,20 +118,21 @@ class Indexing:
         assert index is not None
         rank = len(index.shape)
         if self.form == "nd":
-            lead, rest = list(output[: rank - 1]), list(output[rank - 1 :])
+            lead, trailing = list(output[: rank - 1]), list(output[rank - 1 :])
             coordinates = [index[(*lead, k)] for k in range(int(index.shape[-1]))]
             batch = lead[:axis]
         elif self.form == "take":
-            batch, rest = list(output[:axis]), list(output[axis + rank :])
+            batch, trailing = list(output[:axis]), list(output[axis + rank :])
             coordinates = [index[tuple(output[axis : axis + rank])]]
         else:
-            batch, rest = list(output[:axis]), list(output[axis + 1 :])
+            batch, trailing = list(output[:axis]), list(output[axis + 1 :])
             coordinates = [index[tuple(output)]]
         extents = data[axis : axis + len(coordinates)]
         resolved = [_resolve(c, e, self.mode) for c, e in zip(coordinates, extents, strict=True)]
-        position = [*batch, *(clamped for clamped, _ in resolved), *rest]
+        position = [*batch, *(clamped for clamped, _ in resolved), *trailing]
         shared = self._shared_bounds(data, index, output)
         inside = tirx.all(_true(), *(condition for _, condition in resolved), *shared)
+        # Clamped to an axis without elements, an index is still outside.
         safe = not shared and all(_static(extent) not in (None, 0) for extent in extents)
         return position, inside, safe
 

@@ -117,8 +117,8 @@ def _window_reader(
     """The function that reads the element at a tap of an output's window, or `neutral` outside.
 
     It takes the indices of the output, whose shape is `shape`, and the tap. Where windows leave the
-    input and the channels are last in memory, a whole vector of channels lies outside at once, so a
-    guard around the read is cheap. With other layouts a padded copy is made, which needs no guard.
+    input and the channels are last in memory, a whole vector of channels lies outside at once, and
+    is not read. With other layouts a padded copy is made first, whose readers need no guard.
     """
     pool = Pool.of(attrs)
     layout, out_layout = str(attrs.layout), str(attrs.out_layout)
