@@ -1,5 +1,5 @@
-"""Layout: which axis is the innermost one, chosen on a function before it is differentiated.
+"""Layout: the order of tensors' axes in memory, chosen for a function before it is differentiated.
 
-Start with `channels_last`, the pass; `rule` says what a layout rule is, and `choice` decides by
-target.
+Start with `channels_last`, the pass; `rule` defines layout rules, which carry a layout through an
+op, and `choice` decides by target whether the pass runs.
 """

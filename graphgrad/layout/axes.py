@@ -1,4 +1,8 @@
-"""How layout goes through ops along axes: reductions, normalizations, splits, slices."""
+"""Layout rules of ops along axes: reductions, normalizations, splits, slices.
+
+Their axes are those of the model. Where the operand is stored in another order, the op is called
+with the positions of the same axes in that order.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +28,18 @@ _REDUCTIONS = [f"relax.{name}" for name in ("max", "mean", "min", "prod", "std",
 @layout_rule(*_ALONG_ONE_AXIS)
 @following
 def along_axis(site: Site, x: relax.Expr, order: Order) -> LaidOut:
-    """The op runs along the axis where it is stored; its further operands are its own."""
-    rest = map(as_in_model, site.operands[1:])
-    return site.passed([x, *rest], order, axis=stored_axis(order, site.attributes.axis))
+    """The op runs along the axis where it is stored; further operands are as in the model."""
+    further = map(as_in_model, site.operands[1:])
+    return site.passed([x, *further], order, axis=stored_axis(order, site.attributes.axis))
 
 
 @layout_rule(*_OPTIONAL_AXIS_OPS)
 @following
 def along_given_axis(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
-    """As `along_axis`; without an axis the op numbers all elements, in the model's order."""
+    """The op runs along the axis where it is stored.
+
+    Without an axis it goes over all elements in the model's order, so it stays as it is.
+    """
     if site.attributes.axis is None:
         return None
     return site.passed([x], order, axis=stored_axis(order, site.attributes.axis))
@@ -54,8 +61,8 @@ def reduction(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """The axes are reduced where they are stored."""
     axes = site.attributes.axis
     reduced = list(range(len(order))) if axes is None else [axis % len(order) for axis in axes]
-    left = order if site.attributes.keepdims else orders.without(order, reduced)
-    return site.passed([x], left, axis=stored_axes(order, reduced))
+    remaining = order if site.attributes.keepdims else orders.without(order, reduced)
+    return site.passed([x], remaining, axis=stored_axes(order, reduced))
 
 
 @layout_rule("relax.argmax", "relax.argmin")
@@ -65,26 +72,26 @@ def position(site: Site, x: relax.Expr, order: Order) -> LaidOut | None:
     axis = site.attributes.axis
     if axis is None:
         return None
-    left = order if site.attributes.keepdims else orders.without(order, [axis % len(order)])
-    return site.passed([x], left, axis=stored_axis(order, axis))
+    remaining = order if site.attributes.keepdims else orders.without(order, [axis % len(order)])
+    return site.passed([x], remaining, axis=stored_axis(order, axis))
 
 
 @layout_rule("relax.nn.batch_norm")
 @following
 def batch_norm(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """Scale, shift and statistics lie along the channels; the new statistics are vectors."""
-    rest = map(as_in_model, site.operands[1:])
+    parameters = map(as_in_model, site.operands[1:])
     axis = stored_axis(order, site.attributes.axis)
-    return site.passed([x, *rest], [order, orders.own(1), orders.own(1)], axis=axis)
+    return site.passed([x, *parameters], [order, orders.own(1), orders.own(1)], axis=axis)
 
 
 @layout_rule("relax.nn.group_norm", "relax.nn.instance_norm")
 @following
 def group_norm(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """Scale and shift lie along the channels."""
-    rest = map(as_in_model, site.operands[1:])
+    parameters = map(as_in_model, site.operands[1:])
     return site.passed(
-        [x, *rest],
+        [x, *parameters],
         order,
         channel_axis=stored_axis(order, site.attributes.channel_axis),
         axes=stored_axes(order, site.attributes.axes),
@@ -95,13 +102,16 @@ def group_norm(site: Site, x: relax.Expr, order: Order) -> LaidOut:
 @following
 def layer_norm(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """Scale and shift have the extents of the axes, in the order in which they are named."""
-    rest = map(as_in_model, site.operands[1:])
-    return site.passed([x, *rest], order, axes=stored_axes(order, site.attributes.axes))
+    parameters = map(as_in_model, site.operands[1:])
+    return site.passed([x, *parameters], order, axes=stored_axes(order, site.attributes.axes))
 
 
 @layout_rule("relax.nn.nll_loss")
 def nll_loss(site: Site) -> LaidOut | None:
-    """Reduced to a scalar, the loss of images is that of their positions, one by one."""
+    """The loss of channels-last images, reduced to a scalar, is that of a matrix of their pixels.
+
+    So the pixels become rows, and the classes need not be moved back to axis 1.
+    """
     x, targets, *weights = site.operands
     order = orders.channels_last(x.rank)
     if x.rank < 3 or x.preferred != order or site.attributes.reduction == "none":
@@ -119,9 +129,10 @@ def nll_loss(site: Site) -> LaidOut | None:
 @following
 def dropout(site: Site, x: relax.Expr, order: Order) -> LaidOut:
     """The mask is that of the model's tensor, in whatever order its elements are stored."""
-    numbered = site.attributes.order or orders.own(len(order))
-    by_number = [numbered[axis] for axis in order]
-    return site.passed([x, site.operands[1].plain], order, order=by_number)
+    # The op's `order` says which axis of the model's tensor each stored axis is.
+    model_order = site.attributes.order or orders.own(len(order))
+    stored_order = [model_order[axis] for axis in order]
+    return site.passed([x, site.operands[1].plain], order, order=stored_order)
 
 
 @layout_rule("relax.take")

@@ -1,9 +1,10 @@
 """Making a program channels-last: a pass over its bindings, before it is differentiated.
 
-Every tensor is followed with the order in which it is stored (`value.Value`). A convolution asks
-for its data and weights channels last; what comes after computes in the order in which its
-operands come (`rule.LAYOUT_RULES`); an op without a rule gets them as the model has them. So
-tensors are converted where the orders meet, once each, and nowhere else.
+For every tensor the pass knows the orders in which it is stored (`value.Value`). A convolution asks
+for its data and weights channels last. The ops behind it compute in the order in which their
+operands come, each by its rule in `rule.LAYOUT_RULES`. An op without a rule gets its operands as
+the model has them. So a tensor is converted only where two orders meet, and at most once to each
+order.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from .value import Bindings, Parts, Value
 def channels_last(
     program: Program, storage: Mapping[str, Order] | None = None, keep: Collection[str] = ()
 ) -> Program:
-    """A program that computes the same with the channels innermost.
+    """The program that computes the same with the channels innermost.
 
     Parameters
     ----------
     program : Program
         Not changed.
     storage : mapping of str to Order, optional
-        Parameters that are passed in an order of ours, see `choice.storage_of`; all others, and
-        all results, have the shapes that they had.
+        The orders of those parameters that the caller passes in another order than the model's, see
+        `choice.storage_of`. All others, and all results, have the shapes that they had.
     keep : collection of str
-        Names of values that somebody will ask for: they keep their shapes, and all that depends on
-        them is computed from what has their names.
+        Names of values that the caller will look up. They keep their shapes, and all that depends
+        on them is computed from the variables of these names.
 
     Returns
     -------
@@ -57,7 +58,7 @@ def channels_last(
 def is_convertible(program: Program) -> bool:
     """Whether a program has a convolution to convert, and overwrites no memory.
 
-    A tensor that is overwritten must be one tensor, in one order.
+    A tensor that is overwritten must exist once, in one order: a conversion would be a copy.
     """
     return not may_write(program.body()) and any(
         windows.order_of_weights(value) is not None for _, value in program.bindings
@@ -80,14 +81,15 @@ class _Rewriting:
         self._bindings = Bindings((var.name for var in program.variables()), self._keep)
         self._params: list[Any] = []
         self._values: dict[Any, Any] = {}
-        """What each variable of the program is: a `Value`, `Parts`, a list of what is in a tuple,
-        or the expression of anything else."""
+        """For each variable of the old program a `Value`; `Parts` for a tuple that a call returns;
+        a list for a tuple that the program builds; or the new expression of anything else."""
         for param in program.params:
             self._values[param] = self._param(param, storage.get(param.name))
 
     def program(self) -> Program:
         """The new program."""
         for var, value in self._program.bindings:
+            # Conversions that this binding causes are attributed to its ONNX node.
             self._bindings.span = getattr(value, "span", None)
             self._values[var] = self._rewritten(var, value)
         result = as_in_model(self._operand(self._program.result))
@@ -96,7 +98,7 @@ class _Rewriting:
         )
 
     def _param(self, param: Any, order: Order | None) -> Any:
-        """Add a parameter to the new program, stored in an order; return what it is."""
+        """Add a parameter to the new program, stored in an order; return its entry in `_values`."""
         if order is None:
             stored = param
         else:
@@ -107,7 +109,7 @@ class _Rewriting:
         return self._held(param, stored, order)
 
     def _rewritten(self, var: Any, value: Any) -> Any:
-        """Write the binding of a variable anew; return what the variable is."""
+        """Rewrite the binding of a variable; return the variable's entry in `_values`."""
         if isinstance(value, relax.Var | relax.Tuple):
             return self._operand(value)
         if isinstance(value, relax.TupleGetItem):
@@ -122,13 +124,14 @@ class _Rewriting:
         return self._keep_binding(var, value) if result is None else result
 
     def _element(self, var: Any, value: Any, parts: list[Any]) -> Any:
-        """An element of a tuple that the program itself has made, bound only if kept."""
+        """An element of a tuple that the program itself has built, bound only if kept."""
         if var.name not in self._keep:
             return parts[value.index]
+        # A kept element needs a binding of its name: it is read off a tuple that is bound for it.
         name = self._bindings.other_name(value.tuple_value.name)
-        whole = relax.Var(name, value.tuple_value.ty)
-        self._bindings.keep(whole, as_in_model(parts))
-        self._bindings.keep(var, relax.TupleGetItem(whole, value.index, value.span))
+        tuple_var = relax.Var(name, value.tuple_value.ty)
+        self._bindings.keep(tuple_var, as_in_model(parts))
+        self._bindings.keep(var, relax.TupleGetItem(tuple_var, value.index, value.span))
         return self._held(var, var, None)
 
     def _apply_layout_rule(self, var: Any, value: Any) -> LaidOut | Value | None:
@@ -143,13 +146,15 @@ class _Rewriting:
         return None if isinstance(result, Value) and var.name in self._keep else result
 
     def _bound(self, var: Any, expr: Any, order: Order | list[Order]) -> Any:
-        """Bind what computes a variable in an order of ours; return what the variable is."""
+        """Bind the expression of a variable, stored in an order; return its entry in `_values`."""
         if isinstance(order, list):
             return Parts(self._bindings, self._bindings.add(expr, var.name), var, order)
         is_kept = var.name in self._keep and order != orders.own(len(order))
+        # The name of a kept value is for its conversion to the model's order, of which all that
+        # depends on it is computed.
         name = self._bindings.other_name(var.name) if is_kept else var.name
-        held = self._held(var, self._bindings.add(expr, name), order)
-        return self._held(var, held.plain, None) if is_kept else held
+        computed = self._held(var, self._bindings.add(expr, name), order)
+        return self._held(var, computed.plain, None) if is_kept else computed
 
     def _keep_binding(self, var: Any, value: Any) -> Any:
         """Bind a value as it was, of operands as the model has them."""
@@ -172,7 +177,7 @@ class _Rewriting:
         return expr
 
     def _held(self, var: Any, expr: Any, order: Order | None) -> Any:
-        """The variable of the old program, stored as an expression of the new one."""
+        """The entry in `_values` of a variable whose value the new program has as `expr`."""
         if not isinstance(var.ty, relax.TensorType) or not _is_known(var.ty):
             return expr
         return Value(self._bindings, var.name, type_shape(var.ty), expr, order)

@@ -1,4 +1,4 @@
-"""Which layout a model is computed and stored in: chosen here, by target, and seen by no user."""
+"""The choice of the layout in which a model is computed and stored: by target, seen by no user."""
 
 from __future__ import annotations
 
@@ -59,32 +59,33 @@ def layout_for(target: tvm.target.Target) -> Layout:
 
 
 def choose_storage(layout: Layout, program: Program) -> Layout:
-    """A layout in which parameters are stored as a program's convolutions want them."""
+    """The layout with parameters stored as a program's convolutions read them."""
     return replace(layout, storage=storage_of(program)) if layout.converts else layout
 
 
 def storage_of(program: Program) -> dict[str, Order]:
     """The order of each parameter that a program reads only as weights of convolutions.
 
-    All others are used otherwise too, or not at all: they are stored as the model has them, and
-    converted where a convolution reads them.
+    Other parameters are left out. They are used otherwise too, or not at all, so they are stored as
+    the model has them, and converted where a convolution reads them.
     """
     if not is_convertible(program):
         return {}
-    wanted: dict[Any, set[Order | None]] = {param: set() for param in program.params}
+    # The orders in which each variable is read; None stands for a use other than as weights.
+    orders_of_uses: dict[Any, set[Order | None]] = {param: set() for param in program.params}
     for _, value in program.bindings:
         order = order_of_weights(value)
-        others = value if order is None else relax.Tuple([value.args[0], *value.args[2:]])
-        for var in variables_in(others):
-            wanted.setdefault(var, set()).add(None)
+        other_operands = value if order is None else relax.Tuple([value.args[0], *value.args[2:]])
+        for var in variables_in(other_operands):
+            orders_of_uses.setdefault(var, set()).add(None)
         if order is not None:
-            wanted.setdefault(value.args[1], set()).add(order)
+            orders_of_uses.setdefault(value.args[1], set()).add(order)
     for var in variables_in(program.result):
-        wanted.setdefault(var, set()).add(None)
+        orders_of_uses.setdefault(var, set()).add(None)
     return {
         param.name: order
         for param in program.params
-        if len(wanted[param]) == 1
-        for order in wanted[param]
+        if len(orders_of_uses[param]) == 1
+        for order in orders_of_uses[param]
         if order is not None
     }

@@ -1,4 +1,4 @@
-"""How layout goes through elementwise ops and those that join tensors."""
+"""Layout rules of elementwise ops and of those that join tensors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def elementwise(site: Site) -> LaidOut | None:
 
 @layout_rule("relax.broadcast_to")
 def broadcast_to(site: Site) -> LaidOut | None:
-    """Broadcast what is stored to the stored shape."""
+    """Broadcast the operand, in the order in which it is stored, to the shape in that order."""
     x = site.operands[0]
     order = cheapest_order([x], len(site.shape))
     if order is None:
@@ -61,20 +61,20 @@ def concat(site: Site) -> LaidOut | None:
     order = _order_of_all(parts, len(site.shape))
     if order is None:
         return None
-    joined = relax.Tuple([part.in_order(order) for part in parts])
-    return site.passed([joined], order, axis=stored_axis(order, site.attributes.axis or 0))
+    stored_parts = relax.Tuple([part.in_order(order) for part in parts])
+    return site.passed([stored_parts], order, axis=stored_axis(order, site.attributes.axis or 0))
 
 
 @layout_rule("relax.stack")
 def stack(site: Site) -> LaidOut | None:
-    """Put the new axis outermost."""
+    """Put the new axis outermost in memory, wherever the model has it."""
     [parts] = site.operands
     order = _order_of_all(parts, len(site.shape) - 1)
     if order is None:
         return None
-    joined = relax.Tuple([part.in_order(order) for part in parts])
+    stored_parts = relax.Tuple([part.in_order(order) for part in parts])
     axis = (site.attributes.axis or 0) % len(site.shape)
-    return site.passed([joined], orders.insert_axis(order, axis), axis=0)
+    return site.passed([stored_parts], orders.insert_axis(order, axis), axis=0)
 
 
 @layout_rule("relax.nn.prelu")
@@ -99,9 +99,10 @@ def cheapest_order(tensors: Sequence[Value], rank: int) -> Order | None:
     Order or None
         None for the model's own.
     """
-    wanted = dict.fromkeys(x.preferred for x in tensors if x.rank == rank)
-    # The model's own order last: where all are as good, a convolution may follow.
-    candidates = sorted(wanted, key=lambda order: order == orders.own(rank))
+    preferred_orders = dict.fromkeys(x.preferred for x in tensors if x.rank == rank)
+    # The model's own order last, so that `min` takes it only if it is strictly cheaper: where all
+    # are as good, a convolution may follow, which wants another one.
+    candidates = sorted(preferred_orders, key=lambda order: order == orders.own(rank))
     if not candidates:
         return None
     best = min(candidates, key=lambda order: sum(_movement(x, order) for x in tensors))
@@ -114,7 +115,7 @@ def _order_of_all(parts: Any, rank: int) -> Order | None:
 
 
 def _movement(x: Value, order: Order) -> int:
-    """How many elements move where an operand is broadcast in an order."""
+    """The number of elements that move where an operand is broadcast in an order."""
     return x.movement(order) if x.rank == len(order) else x.unsqueezed_movement(order)
 
 

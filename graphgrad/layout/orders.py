@@ -56,13 +56,13 @@ def relabeled(order: Order, axes: Sequence[int]) -> Order:
 
 def without(order: Order, axes: Sequence[int]) -> Order:
     """The order after the model drops some axes."""
-    left = [axis for axis in range(len(order)) if axis not in axes]
-    return tuple(left.index(axis) for axis in order if axis in left)
+    remaining = [axis for axis in range(len(order)) if axis not in axes]
+    return tuple(remaining.index(axis) for axis in order if axis in remaining)
 
 
 def insert_axis(order: Order, axis: int) -> Order:
     """The order after the model inserts an axis, which is stored outermost."""
-    return (axis, *(held + (held >= axis) for held in order))
+    return (axis, *(model_axis + (model_axis >= axis) for model_axis in order))
 
 
 def wide(order: Order, shape: Sequence[Dimension]) -> list[int]:
@@ -71,7 +71,7 @@ def wide(order: Order, shape: Sequence[Dimension]) -> list[int]:
 
 
 def is_same_memory(source: Order, target: Order, shape: Sequence[Dimension]) -> bool:
-    """Whether two orders of a shape differ in axes of extent 1 alone: no element moves."""
+    """Whether two orders of a shape differ only in axes of extent 1, so that no element moves."""
     return wide(source, shape) == wide(target, shape)
 
 
@@ -92,43 +92,50 @@ def through_reshape(
     groups = _groups(shape, new_shape)
     if groups is None:
         return None
+    # The groups in the order of memory: each must begin where the one before it ended.
     by_first = {before[0]: (before, after) for before, after in groups}
     stored = wide(order, shape)
-    wanted: list[int] = []
+    new_stored: list[int] = []
     while stored:
         before, after = by_first.get(stored[0], ([], []))
         if not before or stored[: len(before)] != before:
             return None
-        wanted += after
+        new_stored += after
         stored = stored[len(before) :]
     rank = len(new_shape)
+    # Where axes of extent 1 lie is free: a usual order is preferred.
     for candidate in (own(rank), channels_last(rank)):
-        if wide(candidate, new_shape) == wanted:
+        if wide(candidate, new_shape) == new_stored:
             return candidate
-    return (*wanted, *(axis for axis in range(rank) if axis not in wanted))
+    return (*new_stored, *(axis for axis in range(rank) if axis not in new_stored))
 
 
 def _groups(
     shape: Sequence[Dimension], new_shape: Sequence[Dimension]
 ) -> list[tuple[list[int], list[int]]] | None:
-    """The groups of axes that a reshape merges and splits, those of extent 1 left out."""
+    """The groups of axes that a reshape merges and splits, those of extent 1 left out.
+
+    Each pair has axes of the old shape, and those of the new shape with as many elements. None
+    where the groups cannot be told, as of symbolic extents.
+    """
     before, after = wide(own(len(shape)), shape), wide(own(len(new_shape)), new_shape)
     groups: list[tuple[list[int], list[int]]] = []
     while before and after:
         left, right = [before.pop(0)], [after.pop(0)]
         if not same_dimension(shape[left[0]], new_shape[right[0]]):
             size, new_size = shape[left[0]], new_shape[right[0]]
+            # The side with fewer elements takes its next axis, until both have equally many.
             while isinstance(size, int) and isinstance(new_size, int) and size != new_size:
-                axes, rest, known = (
+                axes, remaining, side_shape = (
                     (left, before, shape) if size < new_size else (right, after, new_shape)
                 )
-                if not rest or not isinstance(known[rest[0]], int):
+                if not remaining or not isinstance(side_shape[remaining[0]], int):
                     return None
-                axes.append(rest.pop(0))
+                axes.append(remaining.pop(0))
                 if axes is left:
-                    size *= known[axes[-1]]
+                    size *= side_shape[axes[-1]]
                 else:
-                    new_size *= known[axes[-1]]
+                    new_size *= side_shape[axes[-1]]
             if not isinstance(size, int) or not isinstance(new_size, int):
                 return None
         groups.append((left, right))

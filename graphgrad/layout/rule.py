@@ -1,9 +1,9 @@
-"""How layout goes through an op: what the files of families have in common.
+"""Layout rules: their form, their table, and what the files of op families have in common.
 
-A *rule* is a function of a `Site`, a call in the old program whose operands may be stored in
-orders of ours. It returns the call that computes the same from what is stored, or None: then the
-call stays as it is, and its operands are converted to the model's own order. So an op without a
-rule is always right.
+A *layout rule* carries a layout through an op. It is a function of a `Site`, a call in the old
+program whose operands may be stored in other orders than the model's. It returns the call that
+computes the same from the stored tensors, or None: then the call stays as it is, and its operands
+are converted to the model's own order. So an op without a rule is always right.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .value import Parts, Value
 
 @dataclass(frozen=True)
 class LaidOut:
-    """A call that takes the place of an old one.
+    """A call that takes the place of an old one, with the order of its result.
 
     Attributes
     ----------
     call : relax.Call
     orders : Order or list of Order
-        In which its result is stored; of each element, if that is a tuple.
+        The order in which its result is stored; if that is a tuple, a list of its elements' orders.
     """
 
     call: relax.Call
@@ -44,10 +44,10 @@ class Site:
     ----------
     call : relax.Call
     operands : list
-        For each argument a `Value`, a list or `Parts` for a tuple of tensors, or the expression of
-        what is no tensor.
+        For each argument a `Value`, a list or `Parts` for a tuple of tensors, or the expression
+        itself if it is no tensor.
     name : str
-        Of what the call is bound to.
+        The name of the variable that the call is bound to.
     """
 
     call: relax.Call
@@ -67,7 +67,10 @@ class Site:
     def passed(
         self, arguments: Sequence[Any], orders: Order | list[Order], **changes: Any
     ) -> LaidOut:
-        """The same call of other arguments, with some attributes changed."""
+        """The same call of other arguments, with some attributes changed.
+
+        `orders` is the order in which its result is stored, or those of the result's elements.
+        """
         attributes = _changed(self.call.attrs, changes)
         call = relax.Call(
             self.call.op, list(arguments), attributes, self.call.ty_args, self.call.span
@@ -76,13 +79,14 @@ class Site:
 
 
 LayoutRule = Callable[[Site], LaidOut | Value | None]
+"""Returns a new call; a `Value` where the result needs none; or None for the model's order."""
 
 LAYOUT_RULES: dict[str, LayoutRule] = {}
-"""By the name of the op."""
+"""The rules by the names of ops."""
 
 
 def layout_rule(*names: str) -> Callable[[LayoutRule], LayoutRule]:
-    """Register how layout goes through some ops."""
+    """Register the layout rule of some ops."""
 
     def register(function: LayoutRule) -> LayoutRule:
         for name in names:
@@ -93,9 +97,10 @@ def layout_rule(*names: str) -> Callable[[LayoutRule], LayoutRule]:
 
 
 def following(rule: Callable[[Site, Any, Order], LaidOut | None]) -> LayoutRule:
-    """Make a rule that computes in the order of the first operand, unless that is the model's.
+    """Make a layout rule of one that computes in the order of the first operand.
 
-    The rule is given the operand as it is stored, and the order.
+    It is given that operand as it is stored, and the order. Where the order is the model's own, the
+    result is None.
     """
 
     def function(site: Site) -> LaidOut | None:
@@ -118,12 +123,12 @@ def as_in_model(operand: Any) -> Any:
 
 
 def stored_axis(order: Order, axis: int) -> int:
-    """Where an axis of the model, which may be negative, is stored."""
+    """The position in memory of an axis of the model, which may be negative."""
     return order.index(axis % len(order))
 
 
 def stored_axes(order: Order, axes: Sequence[int]) -> list[int]:
-    """Where axes of the model are stored, one by one."""
+    """The positions in memory of axes of the model, in their order."""
     return [stored_axis(order, axis) for axis in axes]
 
 

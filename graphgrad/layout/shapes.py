@@ -1,4 +1,4 @@
-"""How layout goes through reshapes and permutations: where possible, nothing moves."""
+"""Layout rules of reshapes and permutations: where possible, no element moves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RESHAPE = tvm.ir.Op.get("relax.reshape")
 
 @layout_rule("relax.permute_dims")
 def permute_dims(site: Site) -> Value | None:
-    """The model sees other axes; the memory stays as it is."""
+    """The same memory with other axes: no call is written."""
     x = site.operands[0]
     axes = site.attributes.axes
     axes = range(x.rank)[::-1] if axes is None else [axis % x.rank for axis in axes]
@@ -23,9 +23,10 @@ def permute_dims(site: Site) -> Value | None:
 
 @layout_rule("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.nn.batch_flatten")
 def reshape(site: Site) -> LaidOut | None:
-    """The model merges and splits axes; the memory stays, where they are adjacent in it too.
+    """Reshape in memory too, where the axes that the model merges are adjacent there as well.
 
-    Where they are not, as of shuffled channels, elements move so that the result is channels last.
+    Where they are not, as when channels are shuffled, elements move first, such that the result is
+    channels last.
     """
     x = site.operands[0]
     if x.is_plain:
@@ -34,6 +35,7 @@ def reshape(site: Site) -> LaidOut | None:
     new_order = orders.through_reshape(order, x.shape, site.shape)
     if new_order is None and len(site.shape) > 2:
         new_order = orders.channels_last(len(site.shape))
+        # Backwards: the order of the operand from which the reshape gives that result.
         order = orders.through_reshape(new_order, site.shape, x.shape)
     if new_order is None or order is None:
         return None

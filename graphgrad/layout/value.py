@@ -23,16 +23,17 @@ class Bindings:
     Parameters
     ----------
     reserved : iterable of str
-        The names of the old program. Each of them goes to the binding that takes the place of the
-        old one, if there is any, and to no other.
+        The names of the old program. Each of them is given to the binding that takes the place of
+        the old one, if there is any, and to no other.
     kept : collection of str
-        Those of values that nothing may be computed without: see `channels_last`.
+        Names of values that must not be bypassed by reading what they were made of; see `keep` of
+        `channels_last`.
 
     Attributes
     ----------
     bound : list of (relax.Var, relax expression or relax.MatchCast)
     span : Span or None
-        Where conversions come from: the old binding that is being rewritten.
+        The span of the old binding that is being rewritten, which conversions are given.
     """
 
     def __init__(self, reserved: Iterable[str], kept: Collection[str] = ()):
@@ -44,11 +45,11 @@ class Bindings:
         self._definitions: dict[Any, Any] = {}
 
     def take(self, name: str) -> None:
-        """Give a name to what is no binding."""
+        """Mark a name as in use, such as that of a parameter."""
         self._taken.add(name)
 
     def keep(self, var: Any, value: Any) -> None:
-        """Add a binding as it stands, but for the type of its value."""
+        """Add a binding of a given variable; its value is normalized, so that it has a type."""
         if not isinstance(value, relax.MatchCast):
             value = self._builder.normalize(value)
         self.take(var.name)
@@ -63,12 +64,12 @@ class Bindings:
         return var
 
     def convert(self, value: Any, name: str) -> Any:
-        """Bind a call by which a value of some name is stored in another order."""
+        """Bind a call that converts the value of a name to another order."""
         located = relax.Call(value.op, value.args, value.attrs, value.ty_args, self.span)
         return self.add(located, self.other_name(name) if name in self._taken else name)
 
     def other_name(self, name: str) -> str:
-        """A name, made of another one, that nothing has."""
+        """A name that nothing has, made of another one."""
         number, free = 1, f"{name}.permuted"
         while free in self._taken or free in self._reserved:
             number += 1
@@ -76,7 +77,8 @@ class Bindings:
         return free
 
     def source_of_reshape(self, expr: Any) -> Any:
-        """The value that a value was reshaped from; itself, where it was not or is kept."""
+        """The operand of a reshape, given its variable; any other or a kept value is returned."""
+        # A reshape of a reshape is one reshape.
         if not isinstance(expr, relax.Var) or expr.name in self._kept:
             return expr
         value = self._definitions.get(expr)
@@ -84,7 +86,7 @@ class Bindings:
 
 
 class Value:
-    """A tensor of the model; it is converted to an order when something asks for it, once.
+    """A tensor of the model, converted to other orders on demand, once to each.
 
     Parameters
     ----------
@@ -104,7 +106,7 @@ class Value:
     Attributes
     ----------
     preferred : Order
-        In which ops had best compute with it.
+        The order in which ops had best compute with it.
     """
 
     def __init__(
@@ -130,7 +132,7 @@ class Value:
 
     @property
     def is_plain(self) -> bool:
-        """Whether it had best be used in the model's own order."""
+        """Whether it is preferred in the model's own order."""
         return self.preferred == orders.own(self.rank)
 
     @property
@@ -147,11 +149,15 @@ class Value:
     def relabeled(self, name: str, axes: Sequence[int]) -> Value:
         """The tensor with its axes permuted by the model: the same memory.
 
-        What a convolution wants is left to it. Otherwise the permutation stays where the model has
-        it, unless the tensor came in an order of ours.
+        The result is preferred in the order that describes this memory if that is channels last, as
+        a convolution wants it, or if the tensor itself was preferred in another order than the
+        model's. Otherwise it is preferred in the model's order: the permutation is then done here,
+        where the model has it.
         """
         shape = [self.shape[axis] for axis in axes]
-        stored = {orders.relabeled(held, axes): expr for held, expr in self._stored.items()}
+        stored = {
+            orders.relabeled(order_held, axes): expr for order_held, expr in self._stored.items()
+        }
         preferred = orders.relabeled(self.preferred, axes)
         if self.is_plain and preferred != orders.channels_last(self.rank):
             preferred = orders.own(self.rank)
@@ -161,7 +167,7 @@ class Value:
         return value
 
     def reshaped(self, order: Order, shape: Sequence[Dimension]) -> Any:
-        """The expression of what is stored in an order, in a shape with as many elements."""
+        """The expression of the tensor, stored in an order, in a shape with as many elements."""
         call = relax.Call(_RESHAPE, [self.in_order(order), relax.ShapeExpr(list(shape))])
         return self._bindings.convert(call, self.name)
 
@@ -179,7 +185,7 @@ class Value:
         return Value(self._bindings, self.name, shape, expr)
 
     def unsqueezed_movement(self, order: Order) -> int:
-        """`movement` to an order of more axes than it has."""
+        """The number of elements that move where `unsqueezed` is converted to an order."""
         shape = self._unsqueezed_shape(len(order))
         if self._constant() is not None or orders.is_same_memory(
             orders.own(len(order)), order, shape
@@ -188,7 +194,7 @@ class Value:
         return _size(shape)
 
     def movement(self, order: Order) -> int:
-        """How many elements a conversion to an order moves, as far as extents are known."""
+        """The number of elements that a conversion to an order moves, as `_size` counts them."""
         if self._free(order) is not None or self._constant() is not None:
             return 0
         return _size(self.shape)
@@ -197,18 +203,20 @@ class Value:
         return [1] * (rank - self.rank) + self.shape
 
     def _free(self, order: Order) -> Order | None:
-        """An order that it is stored in from which no element has to move."""
-        same = (o for o in self._stored if orders.is_same_memory(o, order, self.shape))
+        """An order in which it is stored and from which no element has to move; None if none is."""
+        same = (held for held in self._stored if orders.is_same_memory(held, order, self.shape))
         return order if order in self._stored else next(same, None)
 
     def _constant(self) -> Any:
+        """The constant that the tensor is in the model's order; None if it is none."""
         expr = self._stored.get(orders.own(self.rank))
         return expr if isinstance(expr, tvm.ir.GenericConst) else None
 
     def _converted(self, order: Order) -> Any:
+        """The expression of the tensor in an order in which it is not stored yet."""
         constant, near = self._constant(), self._free(order)
         if constant is not None:
-            # Once, here: what is left to the function is computed at every call.
+            # Permuted here, at compile time: the function would do it at every call.
             array = np.ascontiguousarray(np.transpose(constant.value.numpy(), order))
             return relax.const(array, str(constant.ty.dtype))
         if near is not None:
@@ -261,5 +269,5 @@ class Parts:
 
 
 def _size(shape: Sequence[Dimension]) -> int:
-    """The number of elements, as far as extents are known."""
+    """The number of elements, with symbolic extents taken for 1."""
     return math.prod(extent for extent in shape if isinstance(extent, int))

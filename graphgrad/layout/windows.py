@@ -1,4 +1,7 @@
-"""How layout goes through convolutions, pooling and resizing: channels last."""
+"""Layout rules of convolutions, pooling and resizing, which compute channels last.
+
+Convolutions ask for that order; pooling and resizing keep it where their data come so.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from .rule import LaidOut, Site, layout_rule
 _CONVOLUTIONS = [f"relax.nn.conv{rank}d" for rank in (1, 2, 3)]
 _TRANSPOSED = [f"{name}_transpose" for name in _CONVOLUTIONS]
 _DATA_GRADIENT = "graphgrad.conv_data_gradient"
-"""What a transposed convolution is imported as where Relax's cannot state it."""
+"""The op that a transposed convolution is imported as where Relax's cannot state it."""
 
 _POOLING = [
     f"relax.nn.{kind}_pool{rank}d" for kind in ("adaptive_avg", "avg", "max") for rank in (1, 2, 3)
@@ -23,10 +26,10 @@ _POOLING = [
 
 
 def order_of_weights(value: Any) -> Order | None:
-    """The order in which a convolution that is served wants its weights.
+    """The order in which a convolution reads its weights, its second argument, after conversion.
 
-    Its weights are its second argument. None for any other value, and for a convolution in another
-    layout than the standard one: who wrote that has chosen.
+    None for any value but a convolution, and for a convolution in another layout than the standard
+    one, which is not converted: its author has chosen a layout.
     """
     name = getattr(value.op, "name", "") if isinstance(value, relax.Call) else ""
     if name not in (*_CONVOLUTIONS, *_TRANSPOSED, _DATA_GRADIENT):
@@ -35,16 +38,19 @@ def order_of_weights(value: Any) -> Order | None:
     standard = Layouts.standard(rank - 2)
     if name in _TRANSPOSED:
         standard = standard.transposed
-    given = Attributes(value.attrs)
-    out_layout = standard.data if name == _DATA_GRADIENT else given.out_layout
-    if Layouts(given.data_layout, given.kernel_layout) != standard or out_layout != standard.data:
+    attributes = Attributes(value.attrs)
+    out_layout = standard.data if name == _DATA_GRADIENT else attributes.out_layout
+    if (
+        Layouts(attributes.data_layout, attributes.kernel_layout) != standard
+        or out_layout != standard.data
+    ):
         return None
     return orders.filters_last(rank)
 
 
 @layout_rule(*_CONVOLUTIONS, *_TRANSPOSED)
 def convolution(site: Site) -> LaidOut | None:
-    """NHWC data and HWIO weights.
+    """The convolution of NHWC data with HWIO weights.
 
     Those of a transposed convolution become HWOI: the same memory as those of the convolution
     whose data gradient it is.
@@ -62,7 +68,7 @@ def convolution(site: Site) -> LaidOut | None:
 
 @layout_rule(_DATA_GRADIENT)
 def data_gradient(site: Site) -> LaidOut | None:
-    """NHWC and HWIO; the shape that it is given is that of what is stored."""
+    """The data gradient of NHWC data and HWIO weights, for a shape in the stored order."""
     layouts = _layouts(site)
     if layouts is None:
         return None
@@ -72,7 +78,7 @@ def data_gradient(site: Site) -> LaidOut | None:
 
 
 def _layouts(site: Site) -> dict[str, str] | None:
-    """The layouts of a convolution, channels last; None if it is not served."""
+    """The layouts of a convolution, channels last; None if it is not converted."""
     filters = order_of_weights(site.call)
     if filters is None:
         return None
@@ -91,7 +97,7 @@ def _operands(site: Site) -> list[Any]:
 
 @layout_rule(*_POOLING)
 def pooling(site: Site) -> LaidOut | None:
-    """NHWC, where the data come so."""
+    """The pooling in NHWC, where the data come in that order."""
     x, attributes = site.operands[0], site.attributes
     standard = Layouts.standard(x.rank - 2).data
     if x.is_plain or (attributes.layout, attributes.out_layout) != (standard, standard):
@@ -103,7 +109,7 @@ def pooling(site: Site) -> LaidOut | None:
 
 @layout_rule("relax.image.resize2d", "relax.image.resize3d")
 def resizing(site: Site) -> LaidOut | None:
-    """NHWC, where the data come so."""
+    """The resizing in NHWC, where the data come in that order."""
     x = site.operands[0]
     standard = Layouts.standard(x.rank - 2).data
     if x.is_plain or site.attributes.layout != standard:

@@ -1,4 +1,4 @@
-"""Scaled dot-product attention in terms of the vocabulary.
+"""Scaled dot-product attention, written with the functions of `functional`.
 
 Vaswani et al., *Attention is all you need* (2017), section 3.2.1. Tensors are laid out as batch,
 heads, positions, features. Half precision is multiplied and added in float32.
@@ -49,6 +49,7 @@ def attend(
     q, k, v = (op.permute_dims(op.widen(t), [0, 2, 1, 3]) for t in (query, key, value))
     queries, keys = q.shape[2], k.shape[2]
     offset = _distance(q.emitter, queries, keys) if causal_mask == "BottomRight" else 0
+    # Both masks end at the query's own key; only a window has a first key as well.
     right = 0 if causal_mask or window_size else None
     left = window_size - 1 if window_size else None
     allowed = band(q.emitter, queries, keys, offset, left, right)
@@ -62,7 +63,7 @@ def attend(
 
 
 def scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
-    """q · k for each query and key, scaled: by 1/√d where no scale is given."""
+    """The products q · k of all queries and keys, times `scale`, or 1/√d where that is None."""
     features = query.shape[-1]
     if scale is not None:
         query = query * scale
@@ -75,10 +76,14 @@ def scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
 
 
 def grouped_product(x: Tensor, y: Tensor) -> Tensor:
-    """x @ y for each head of `x`; each of y serves as many in a row as there are for it."""
+    """The product x @ y for each head of `x`, whose heads share those of `y` in groups.
+
+    Head h of x is multiplied by head h // (heads of x / heads of y) of y (grouped-query attention).
+    """
     batch, heads, rows, terms = x.shape
-    shared = y.shape[1]
-    product = op.reshape(x, [batch, shared, heads // shared * rows, terms]) @ y
+    shared_heads = y.shape[1]
+    # The heads of a group lie one after the other: together they are the rows of one product.
+    product = op.reshape(x, [batch, shared_heads, heads // shared_heads * rows, terms]) @ y
     return op.reshape(product, [batch, heads, rows, y.shape[3]])
 
 
@@ -89,6 +94,7 @@ def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
     """
     if allowed is None:
         return op.softmax(logits, axis=-1)
+    # Finite: a row of −∞ alone would be NaN, and so would be its gradient, even behind the mask.
     lowest = float(np.finfo(logits.dtype).min)
     weights = op.softmax(op.where(allowed, logits, lowest), axis=-1)
     return op.where(allowed, weights, 0.0)
@@ -102,10 +108,10 @@ def band(
     left: int | None,
     right: int | None,
 ) -> Tensor | None:
-    """Where i + offset − left ≤ j ≤ i + offset + right for query i and key j.
+    """The mask that lets query i attend key j if i + offset − left ≤ j ≤ i + offset + right.
 
     `offset` is a number, or an integer tensor that broadcasts against (queries, keys). A bound that
-    is None is open; with two such there is no mask at all.
+    is None is open. None is returned where both are: every query attends every key.
     """
     if left is None and right is None:
         return None
@@ -117,7 +123,7 @@ def band(
 
 
 def _distance(emitter: Emitter, a: Dimension, b: Dimension) -> Any:
-    """|a − b|: a number, or an int64 scalar where it is symbolic."""
+    """The distance |a − b|: a number, or an int64 scalar where it is symbolic."""
     if isinstance(a, int) and isinstance(b, int):
         return abs(a - b)
     if same_dimension(a, b):
@@ -132,7 +138,7 @@ def extent_tensor(emitter: Emitter, extent: Dimension) -> Tensor:
 
 
 def both(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    """Where both conditions hold; one that is None holds everywhere."""
+    """The conjunction of two masks, of which None is true everywhere."""
     if first is None or second is None:
         return second if first is None else first
     return op.logical_and(first, second)

@@ -1,8 +1,9 @@
 """Padding by copies of the tensor's own elements, and its adjoint.
 
-`origin` says which element a border element is a copy of; `fold_border` adds each border element
-to the element that it was copied from, one axis at a time and with work in proportion to the
-elements. A border may be longer than the axis: mirrors and repetitions then go on.
+`origin` is the index of the element that a border element is a copy of. `fold_border` is the
+adjoint of padding: it adds each border element to the element that it was copied from, one axis at
+a time, with work in proportion to the number of elements. A border may be longer than the axis:
+mirrors and repetitions then go on.
 """
 
 from __future__ import annotations
@@ -35,19 +36,24 @@ def fold_border(x: Tensor, axis: int, before: int, after: int, mode: str) -> Ten
 
 
 def origin(index: Any, before: int, extent: Any, mode: str) -> Any:
-    """Which element of an axis the element `index` of its padded form is a copy of."""
-    at = index - before
+    """The index of the element that the element `index` of a padded axis is a copy of.
+
+    `extent` is that of the axis without its border, and `before` the length of the border in front.
+    """
+    position = index - before
     if mode == "replicate":
-        return tirx.max(tirx.min(at, extent - 1), 0)
+        return tirx.max(tirx.min(position, extent - 1), 0)
     if mode == "circular":
-        return tirx.floormod(at, tirx.max(extent, 1))
+        # An empty axis must not divide by zero.
+        return tirx.floormod(position, tirx.max(extent, 1))
     period = _mirror_period(extent)
-    phase = tirx.floormod(at, period)
+    phase = tirx.floormod(position, period)
     return tirx.if_then_else(phase < extent, phase, period - phase)
 
 
 def _mirror_period(extent: Any) -> Any:
-    """After how many elements a mirrored axis begins again: the two ends occur once."""
+    """The number of elements after which a mirrored axis begins again: the two ends occur once."""
+    # At least 1: an axis of one element would have the period 0.
     return tirx.max(2 * (extent - 1), 1)
 
 
@@ -83,32 +89,39 @@ class _Folding:
     extent: Any
 
     def wrapped(self) -> Any:
-        """An element occurs once in each turn of the axis."""
-        turn = self._turns(self.extent)
+        """The fold of a circular border: an element occurs once in each repetition of the axis."""
+        repetition = self._turns(self.extent)
 
         def element(indices: Sequence[Any]) -> Any:
             position = tirx.floormod(self.before + indices[self.axis], self.extent)
-            return te.sum(self._guarded(indices, position + turn * self.extent), axis=turn)
+            return te.sum(
+                self._guarded(indices, position + repetition * self.extent), axis=repetition
+            )
 
         return element
 
     def mirrored(self) -> Any:
-        """An element occurs on the way forth and, unless it is an end, on the way back."""
+        """The fold of a mirrored border, in periods of one way forth and one back.
+
+        An element occurs on the way forth and, unless it is an end of the axis, on the way back.
+        """
         period = _mirror_period(self.extent)
-        turn = self._turns(period)
+        repetition = self._turns(period)
 
         def element(indices: Sequence[Any]) -> Any:
             j = indices[self.axis]
-            forth = tirx.floormod(self.before + j, period) + turn * period
-            back = tirx.floormod(self.before - j, period) + turn * period
+            forth = tirx.floormod(self.before + j, period) + repetition * period
+            back = tirx.floormod(self.before - j, period) + repetition * period
+            # The two ends have no second copy: the way back begins and ends beside them.
             inside = tirx.all(j > 0, j < self.extent - 1)
             copies = self._guarded(indices, forth) + self._guarded(indices, back, inside)
-            return te.sum(copies, axis=turn)
+            return te.sum(copies, axis=repetition)
 
         return element
 
     def replicated(self) -> Any:
-        """An end occurs once more for each element of the border next to it."""
+        """The fold of a replicated border: each end is added the whole border next to it."""
+        # Each border is summed in a stage of its own: te.sum cannot stand inside an expression.
         borders = [(0, 0, self.before), (self.extent - 1, self.before + self.extent, self.after)]
         sums = [(end, self._sum(first, count)) for end, first, count in borders if count]
 
@@ -123,7 +136,7 @@ class _Folding:
         return element
 
     def _sum(self, first: Any, count: int) -> te.Tensor:
-        """The sum of a part of the axis, with an extent of one."""
+        """The sum of `count` elements of the axis from `first`, kept as an axis of extent 1."""
         copy = te.reduce_axis((0, count), name="copy")
         return te.compute(
             self._at(self.x.shape, 1),
@@ -132,6 +145,7 @@ class _Folding:
         )
 
     def _turns(self, period: Any) -> Any:
+        """The reduction axis over the periods that the padded axis touches, the last in part."""
         total = self.x.shape[self.axis]
         return te.reduce_axis((0, tirx.floordiv(total - 1, period) + 1), name="turn")
 

@@ -60,8 +60,9 @@ def call_te(
             "call_te writes into a BlockBuilder: call it inside `with builder.function(...)`"
         )
     arguments = _Arguments(builder)
-    given, named = arguments.expression(args), arguments.expression(keywords)
-    result = kernel_call(builder, function, given, named, name or _name(function), True)
+    positional, named = arguments.expression(args), arguments.expression(keywords)
+    # With 32-bit extents (`narrow`), because the function may build a te.scan.
+    result = kernel_call(builder, function, positional, named, name or _name(function), True)
     return emitters[0].emit(result) if emitters else result
 
 
@@ -73,7 +74,10 @@ def kernel_call(
     name: str,
     narrow: bool = False,
 ) -> relax.Call:
-    """A call of the kernel of a function applied to Relax values; the builder has it."""
+    """The call of the kernel of a function applied to Relax values; the builder gets the kernel.
+
+    With `narrow`, static extents are int32 inside of the kernel, which te.scan asks for.
+    """
     traced = Traced(function, args, keywords, narrow)
     variable = builder.add_func(kernel_of(traced.parameters, traced.outputs), name)
     return relax.call_tir(variable, relax.Tuple(traced.arguments), traced.types())
@@ -98,12 +102,12 @@ class KernelBuilder:
         return kernel_call(self._builder, function, args, keywords, name)
 
     def emit_te(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> relax.Var:
-        """Emit such a call."""
+        """Emit a call of the kernel of a function, and return its variable."""
         return self._builder.emit(self.call_te(function, *args, **keywords))
 
 
 def _emitters(values: Any) -> list[Any]:
-    """The emitter of the `Tensor`s among some values."""
+    """The emitters of the `Tensor`s among some values; none if there is no `Tensor`."""
     if isinstance(values, Tensor):
         return [values.emitter]
     if isinstance(values, dict):
@@ -112,14 +116,14 @@ def _emitters(values: Any) -> list[Any]:
 
 
 class _Arguments:
-    """What a function of tensor expressions is called with, in terms of a builder's variables."""
+    """The arguments of a function of tensor expressions, in terms of a builder's variables."""
 
     def __init__(self, builder: relax.BlockBuilder):
         self._builder = builder
         self._emitted: dict[int, Any] = {}
 
     def expression(self, value: Any) -> Any:
-        """A value with a Relax expression for each `Tensor` in it, and for each call."""
+        """A value in which Relax expressions stand for `Tensor`s, and variables for calls."""
         if isinstance(value, Tensor):
             return value.expr
         if isinstance(value, list | tuple):
@@ -127,6 +131,7 @@ class _Arguments:
             return tuple(items) if isinstance(value, tuple) else items
         if isinstance(value, dict):
             return {name: self.expression(item) for name, item in value.items()}
+        # NumPy's arrays have this method, and so do PyTorch's and TVM's.
         if hasattr(value, "__dlpack__"):
             raise ArgumentError(
                 f"call_te was given an array, of type {type(value).__name__}, shape "
@@ -138,7 +143,7 @@ class _Arguments:
         return self._variable(value) if is_call and not tvm.ir.is_prim_expr(value) else value
 
     def _variable(self, value: Any) -> Any:
-        """The variable of an expression, which is emitted once."""
+        """The variable of an expression, which is emitted once however often it is given."""
         if identity(value) not in self._emitted:
             self._emitted[identity(value)] = self._builder.emit(value)
         return self._emitted[identity(value)]

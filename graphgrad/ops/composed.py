@@ -1,7 +1,8 @@
-"""Bindings of Relax as one graph of tensor expressions.
+"""Bindings of Relax as one graph of tensor expressions, such as the body of a loop.
 
-Each op is lowered as it always is, by a builder that composes expressions in the place of kernels:
-what else would be a kernel is here a stage that reads those of other ops.
+Each op is lowered by its usual legalization, but the builder that the legalization writes into is a
+`StageBuilder`: instead of adding a kernel for each op to the module, it hands out the kernel's
+tensor expressions, so that stages of one op read the stages of others.
 """
 
 from __future__ import annotations
@@ -85,22 +86,23 @@ class Composition:
         )
 
     def inside(self, extent: Any) -> Any:
-        """An extent of the program in terms of variables of its own."""
+        """An extent of the program in terms of the composition's own variables."""
 
-        def own(var: Any) -> Any:
+        def inner_variable(var: Any) -> Any:
             if identity(var) not in self._inside:
-                new = tirx.Var(var.name, self._dtype)
-                self._inside[identity(var)] = new
-                self._outside[identity(new)] = var
+                inner = tirx.Var(var.name, self._dtype)
+                self._inside[identity(var)] = inner
+                self._outside[identity(inner)] = var
             return self._inside[identity(var)]
 
-        return rename_extent(extent, self._dtype, own)
+        return rename_extent(extent, self._dtype, inner_variable)
 
     def outside(self, extent: Any) -> Any:
         """An extent of a tensor expression in terms of the program's variables."""
         return rename_extent(extent, "int64", lambda var: self._outside[identity(var)])
 
     def _called(self, call: Any) -> Value:
+        """The value of a call of an op, by its legalization or the kernel that it calls."""
         name = str(call.op.name)
         legalize = lowering_of(call.op)
         if name != "relax.call_tir" and legalize is None:
@@ -120,22 +122,23 @@ class Composition:
         """The tensor expressions of the kernel that is called."""
         func = self._module[call.args[0]]
         result = call.ty_args[0]
-        several = isinstance(result, relax.TupleType)
+        has_several_results = isinstance(result, relax.TupleType)
         if any(isinstance(extent, tvm.ir.Var) for p in func.params for extent in p.shape):
             raise ArgumentError("a kernel of symbolic extents; give the loop static shapes")
-        program = expressions_of(func, len(result.fields) if several else 1)
-        given = {
+        program = expressions_of(func, len(result.fields) if has_several_results else 1)
+        value_of_parameter = {
             tensor_key(parameter): self.value(argument)
             for parameter, argument in zip(program.parameters, call.args[1].fields, strict=False)
             if parameter is not None
         }
-        outputs = rewritten(program.outputs, lambda op: None, given)
-        outputs = _make_stepwise(outputs, list(given.values()))
-        return outputs if several else outputs[0]
+        # No stage is rewritten: only the placeholders are replaced by what the call reads.
+        outputs = rewritten(program.outputs, lambda op: None, value_of_parameter)
+        outputs = _make_stepwise(outputs, list(value_of_parameter.values()))
+        return outputs if has_several_results else outputs[0]
 
 
 class StageBuilder:
-    """What a lowering is given for a BlockBuilder: its kernels become stages.
+    """The builder that a legalization is given for a BlockBuilder: its kernels become stages.
 
     Parameters
     ----------
@@ -158,11 +161,12 @@ class StageBuilder:
         return getattr(self._builder, name)
 
     def call_te(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> relax.Var:
-        """A variable that stands for what a function of tensor expressions gives."""
+        """A variable that stands for the tensor expressions that a function returns."""
+        # Names and attributes of PrimFuncs are for kernels, and no argument of the function.
         named = {n: self._given(v) for n, v in keywords.items() if not n.startswith("primfunc_")}
-        given = list(map(self._given, args))
-        result = function(*given, **named)
-        tensors = _make_stepwise(listed(result), _tensors_in([given, *named.values()]))
+        positional = list(map(self._given, args))
+        result = function(*positional, **named)
+        tensors = _make_stepwise(listed(result), _tensors_in([positional, *named.values()]))
         if isinstance(result, te.Tensor):
             var, value = relax.Var("stage", self._type(result)), tensors[0]
         else:
@@ -172,19 +176,20 @@ class StageBuilder:
         return var
 
     def emit_te(self, function: Callable[..., Any], *args: Any, **keywords: Any) -> relax.Var:
-        """The same: a stage needs no binding."""
+        """The variable of `call_te`: a stage needs no binding of its own."""
         return self.call_te(function, *args, **keywords)
 
     def value(self, expression: Any) -> Value:
-        """The value of an expression that the lowering gave."""
+        """The value of an expression that a legalization has written with this builder."""
         expression = self._builder.normalize(expression)
-        for part in variables_read_by(expression):
-            if isinstance(part, relax.Var) and part not in self._composition.values:
-                self._composition.values[part] = self.value(self._builder.lookup_binding(part))
+        # A legalization may emit ops, which are bindings of the builder: these are composed first.
+        for leaf in variables_read_by(expression):
+            if isinstance(leaf, relax.Var) and leaf not in self._composition.values:
+                self._composition.values[leaf] = self.value(self._builder.lookup_binding(leaf))
         return self._composition.value(expression)
 
     def _given(self, argument: Any) -> Any:
-        """The argument of a function of tensor expressions."""
+        """An argument as a function of tensor expressions takes it: tensors for Relax values."""
         if isinstance(argument, list | tuple | tvm_ffi.Array):
             values = [self._given(item) for item in argument]
             return tuple(values) if isinstance(argument, tuple) else values
@@ -208,26 +213,26 @@ def variables_read_by(expression: Any) -> Iterator[Any]:
         yield from variables_read_by(expression.tuple_value)
     elif isinstance(expression, relax.Tuple | relax.Call):
         is_tuple = isinstance(expression, relax.Tuple)
-        for part in expression.fields if is_tuple else expression.args:
-            yield from variables_read_by(part)
+        for operand in expression.fields if is_tuple else expression.args:
+            yield from variables_read_by(operand)
     elif isinstance(expression, relax.If):
         yield from relax.analysis.free_vars(relax.SeqExpr([], expression))
 
 
-def _tensors_in(given: Any) -> list[te.Tensor]:
-    """The tensors among what a function of tensor expressions is given."""
-    if isinstance(given, list | tuple):
-        return [tensor for item in given for tensor in _tensors_in(item)]
-    return [given] if isinstance(given, te.Tensor) else []
+def _tensors_in(arguments: Any) -> list[te.Tensor]:
+    """The tensors among the arguments of a function of tensor expressions."""
+    if isinstance(arguments, list | tuple):
+        return [tensor for item in arguments for tensor in _tensors_in(item)]
+    return [arguments] if isinstance(arguments, te.Tensor) else []
 
 
 def _make_stepwise(outputs: Sequence[te.Tensor], read: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """One op as stages that a loop can compute for one of its steps.
+    """The outputs of one op by stages that a loop can compute for a single step.
 
     Raises
     ------
     ArgumentError
-        There are none: a stage computes all elements at once, as a sort does.
+        There are no such stages: one computes all elements at once, as a sort does.
     """
     tensors = by_other_stages(outputs, read)
     for stage in operations(*tensors, above=read):

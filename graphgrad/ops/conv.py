@@ -93,7 +93,7 @@ class Window:
         return self.padding[self.rank :]
 
     def reach(self, kernel: Sequence[Dimension]) -> list[Dimension]:
-        """How far a window extends past its first tap along each spatial axis."""
+        """The distance from a window's first tap to its last along each spatial axis."""
         return [(k - 1) * d for k, d in zip(kernel, self.dilation, strict=True)]
 
     def attributes(self) -> dict[str, Any]:
@@ -149,9 +149,12 @@ class Layouts:
         return Layouts(self.data, self.kernel.translate({ord("O"): "I", ord("I"): "O"}))
 
     def spatial(self, of_data: Sequence[Any]) -> list[Any]:
-        """Those of the data's axes that are spatial, in the order of a window's numbers."""
-        at = dict(zip(self.data, of_data, strict=True))
-        return [at[axis] for axis in SPATIAL[len(of_data) - 2]]
+        """The entries of the spatial axes among one entry for each axis of the data.
+
+        They come in the order of a window's numbers, whatever the layout is.
+        """
+        entry_of_axis = dict(zip(self.data, of_data, strict=True))
+        return [entry_of_axis[axis] for axis in SPATIAL[len(of_data) - 2]]
 
     def attributes(self) -> dict[str, Any]:
         """The layouts as attributes of a call."""
@@ -159,7 +162,7 @@ class Layouts:
 
 
 def conv(x: Tensor, w: Tensor, window: Window, layouts: Layouts | None = None) -> Tensor:
-    """The convolution of data with weights, in these layouts or with the channels first."""
+    """The convolution of data with weights, in the given layouts or with the channels first."""
     layouts = layouts or Layouts.standard(window.rank)
     function = getattr(relax.op.nn, f"conv{window.rank}d")
     call = function(x.expr, w.expr, **window.attributes(), **layouts.attributes())
@@ -173,7 +176,7 @@ def conv_data_gradient(
     window: Window,
     layouts: Layouts | None = None,
 ) -> Tensor:
-    """x̄ of ``y = conv(x, w)`` from ct and w.
+    """The cotangent x̄ of the data of ``y = conv(x, w)``.
 
     Parameters
     ----------
@@ -198,7 +201,7 @@ def conv_weight_gradient(
     window: Window,
     layouts: Layouts | None = None,
 ) -> Tensor:
-    """w̄ of ``y = conv(x, w)`` from x and ct.
+    """The cotangent w̄ of the weights of ``y = conv(x, w)``.
 
     Parameters
     ----------
@@ -272,7 +275,7 @@ def convolution(
     layouts: tuple[str, str, str],
     dtype: str,
 ) -> te.Tensor:
-    """y[n,k,p…] = Σ x[n,c,p·stride + r·dilation − padding,…] · w[k,c,r…].
+    """The sum y[n,k,p…] = Σ x[n,c,p·stride + r·dilation − padding,…] · w[k,c,r…].
 
     Parameters
     ----------
@@ -288,24 +291,29 @@ def convolution(
     data_layout, kernel_layout, out_layout = layouts
     spatial = spatial_axes(data_layout)
     x = padded(x, data_layout, data_layout, window)
-    channels, *kernel = extents_of(w, kernel_layout, "I" + spatial)
+    group_channels, *kernel = extents_of(w, kernel_layout, "I" + spatial)
     group_filters = shape[out_layout.index("C")] // window.groups
-    wide = wide_dtype(str(x.dtype), dtype)
+    accumulator = wide_dtype(str(x.dtype), dtype)
     taps = dict(zip(spatial, reduction_axes(kernel, "r"), strict=True))
-    (c,) = reduction_axes([channels], "c")
+    (input_channel,) = reduction_axes([group_channels], "c")
     # The channels are summed in the place that they have in the data.
-    order = [c if axis == "C" else taps[axis] for axis in data_layout if axis != "N"]
+    order = [input_channel if axis == "C" else taps[axis] for axis in data_layout if axis != "N"]
 
     def product(*indices: Any) -> Any:
-        at = dict(zip(out_layout, indices, strict=True))
-        k = at["C"]
-        channel = c if window.groups == 1 else k // group_filters * channels + c
-        read = {"N": at["N"], "C": channel}
+        index_of = dict(zip(out_layout, indices, strict=True))
+        k = index_of["C"]
+        # A filter reads the channels of its own group only.
+        channel = (
+            input_channel
+            if window.groups == 1
+            else k // group_filters * group_channels + input_channel
+        )
+        data_index = {"N": index_of["N"], "C": channel}
         for axis, stride, dilation in zip(spatial, window.strides, window.dilation, strict=True):
-            read[axis] = at[axis] * stride + taps[axis] * dilation
-        data = x(*[read[axis] for axis in data_layout])
-        weight = w(*[{"O": k, "I": c, **taps}[axis] for axis in kernel_layout])
-        return total(data.astype(wide) * weight.astype(wide), order)
+            data_index[axis] = index_of[axis] * stride + taps[axis] * dilation
+        data = x(*[data_index[axis] for axis in data_layout])
+        weight = w(*[{"O": k, "I": input_channel, **taps}[axis] for axis in kernel_layout])
+        return total(data.astype(accumulator) * weight.astype(accumulator), order)
 
     return cast(te.compute(long(shape), product, name="convolution"), dtype)
 
@@ -353,25 +361,33 @@ def bordered(
     extents : mapping
         From an axis to its extent in the result; what is beyond it is left out.
     """
-    given = dict(zip(source, extents_of(x, source, source), strict=True))
+    extent_of = dict(zip(source, extents_of(x, source, source), strict=True))
     first = {axis: before.get(axis, 0) for axis in source}
-    wanted = {axis: extents.get(axis, given[axis]) for axis in source}
+    result_extent_of = {axis: extents.get(axis, extent_of[axis]) for axis in source}
+    # The axes that get a border or lose elements: only these need a guard.
     changed = [
         axis
         for axis in source
-        if not (same_dimension(first[axis], 0) and same_dimension(wanted[axis], given[axis]))
+        if not (
+            same_dimension(first[axis], 0)
+            and same_dimension(result_extent_of[axis], extent_of[axis])
+        )
     ]
     if not changed:
         return permuted(x, source, target)
 
     def element(*indices: Any) -> Any:
-        at = dict(zip(target, indices, strict=True))
-        read = {axis: at[axis] - first[axis] for axis in source}
-        inside = [tirx.all(read[axis] >= 0, read[axis] < given[axis]) for axis in changed]
-        value = x(*[read[axis] for axis in source])
+        index_of = dict(zip(target, indices, strict=True))
+        source_index = {axis: index_of[axis] - first[axis] for axis in source}
+        inside = [
+            tirx.all(source_index[axis] >= 0, source_index[axis] < extent_of[axis])
+            for axis in changed
+        ]
+        value = x(*[source_index[axis] for axis in source])
+        # No Select, which would read outside of the tensor.
         return tirx.if_then_else(tirx.all(*inside), value, tirx.const(0, str(x.dtype)))
 
-    return te.compute(long([wanted[axis] for axis in target]), element, name="padded")
+    return te.compute(long([result_extent_of[axis] for axis in target]), element, name="padded")
 
 
 def spatial_axes(layout: str) -> str:
@@ -386,12 +402,12 @@ def extents_of(x: te.Tensor, layout: str, axes: str) -> list[Dimension]:
 
 
 def long(extents: Iterable[Dimension]) -> tuple[Any, ...]:
-    """Extents in 64 bits, as symbolic ones have: indices of one kernel have one dtype."""
+    """Extents as int64, the dtype of symbolic ones: all indices of a kernel have one dtype."""
     return tuple(tirx.IntImm("int64", e) if isinstance(e, int) else e for e in extents)
 
 
 def reduction_axes(extents: Sequence[Dimension], name: str) -> list[Any]:
-    """A variable to sum over for each extent, and plain zeros for those of one element."""
+    """A reduction axis for each extent, and a plain zero as index for an extent of 1."""
     zero = tirx.IntImm("int64", 0)
     return [
         zero
@@ -402,9 +418,9 @@ def reduction_axes(extents: Sequence[Dimension], name: str) -> list[Any]:
 
 
 def total(term: Any, axes: Sequence[Any]) -> Any:
-    """The sum of a term over variables of `reduction_axes`.
+    """The sum of a term over axes of `reduction_axes`, of which the plain zeros are ignored.
 
-    Without any terms it is a plain zero, as TVM would leave the memory unwritten.
+    A sum over an empty axis is a plain zero: TVM would leave its memory unwritten.
     """
     summed = [axis for axis in axes if isinstance(axis, tirx.IterVar)]
     extents = [axis.dom.extent for axis in summed]
@@ -414,7 +430,8 @@ def total(term: Any, axes: Sequence[Any]) -> Any:
 
 
 def wide_dtype(source: str, result: str) -> str:
-    """The dtype to sum in: the wider of operands and result, and no half precision."""
+    """The dtype to sum in: the wider of operands and result, and at least float32 for floats."""
+    # Between an integer and a float width says nothing: the result's dtype decides.
     if is_float(source) != is_float(result):
         return accumulator_dtype(result)
     return max(accumulator_dtype(source), accumulator_dtype(result), key=bits)
@@ -431,7 +448,10 @@ _MIN_VECTOR_CHANNELS = 8
 """Input channels from which the weight gradient's innermost loop runs over them."""
 
 _MAX_PHASES = 16
-"""Sums that a data gradient is split into at most: each is a loop nest of its own to compile."""
+"""The residue classes that a data gradient is split into at most: each is a loop nest to compile.
+
+With more of them, one sum computes the taps of every position (`_DataGradient.at_once`).
+"""
 
 
 def data_gradient(
@@ -442,7 +462,7 @@ def data_gradient(
     layouts: tuple[str, str, str],
     dtype: str,
 ) -> te.Tensor:
-    """x̄[n,c,h…] = Σ ȳ[n,k,p…] · w[k,c,r…] over h = p·stride + r·dilation − padding.
+    """The sum x̄[n,c,h…] = Σ ȳ[n,k,p…] · w[k,c,r…] over h = p·stride + r·dilation − padding.
 
     Parameters
     ----------
@@ -459,26 +479,34 @@ def data_gradient(
     extents = dict(zip(layouts[2], shape, strict=True))
     kernel = extents_of(w, layouts[1], spatial)
     axes = {
-        axis: _Axis(extents[axis], *of_axis)
-        for axis, *of_axis in zip(
+        axis: _Axis(extents[axis], *numbers)
+        for axis, *numbers in zip(
             spatial, kernel, window.strides, window.dilation, window.before, strict=True
         )
     }
-    wide = wide_dtype(str(ct.dtype), dtype)
-    gradient = _DataGradient(ct, w, extents, axes, window.groups, layouts, wide)
-    fixed = all(axis.stride == 1 or isinstance(axis.kernel, int) for axis in axes.values())
-    few = prod(window.strides) <= _MAX_PHASES
-    return cast(gradient.by_phases() if fixed and few else gradient.at_once(), dtype)
+    accumulator = wide_dtype(str(ct.dtype), dtype)
+    gradient = _DataGradient(ct, w, extents, axes, window.groups, layouts, accumulator)
+    # Which remainders have taps at all must be known, and with a stride that takes the kernel's
+    # extent: a class that turned out to be empty would be a sum that TVM leaves unwritten.
+    classes_are_static = all(
+        axis.stride == 1 or isinstance(axis.kernel, int) for axis in axes.values()
+    )
+    classes_are_few = prod(window.strides) <= _MAX_PHASES
+    return cast(
+        gradient.by_phases() if classes_are_static and classes_are_few else gradient.at_once(),
+        dtype,
+    )
 
 
 def weight_gradient(
     x: te.Tensor, ct: te.Tensor, shape: Sequence[Dimension], window: Window, layouts: Layouts
 ) -> te.Tensor:
-    """w̄[k,c,r…] = Σ ȳ[n,k,p…] · x[n,c,p·stride + r·dilation − padding,…].
+    """The sum w̄[k,c,r…] = Σ ȳ[n,k,p…] · x[n,c,p·stride + r·dilation − padding,…].
 
-    Summed in a form whose innermost axis is long: the input channels, or the filters where a group
-    has few channels. Data with the channels last, and weights that end in one of the two, are in
-    that form already. Otherwise the data are copied, and the small result is transposed.
+    It is computed in an order of axes whose innermost one is long: the input channels, or the
+    filters where a group has few channels. Data with the channels last, and weights that end in one
+    of the two, have such an order already. Otherwise the data are copied with the channels last,
+    and the small result is transposed.
 
     Parameters
     ----------
@@ -489,33 +517,34 @@ def weight_gradient(
     layouts : Layouts
     """
     spatial = spatial_axes(layouts.data)
-    last = "N" + spatial + "C"
+    channels_last = "N" + spatial + "C"
     extents = dict(zip(layouts.kernel, shape, strict=True))
     group_channels, group_filters = extents["I"], extents["O"] // window.groups
     batch, *out_extents = extents_of(ct, layouts.data, "N" + spatial)
     dtype = str(ct.dtype)
-    wide = accumulator_dtype(dtype)
+    accumulator = accumulator_dtype(dtype)
     order = layouts.kernel
-    if layouts.data != last or order[-1] not in "OI":
-        worthy = isinstance(group_channels, int) and group_channels >= _MIN_VECTOR_CHANNELS
-        order = spatial + ("OI" if worthy else "IO")
-    x = padded(x, layouts.data, last, window)
-    ct_layout = last if order[-1] == "O" else layouts.data
+    if layouts.data != channels_last or order[-1] not in "OI":
+        fills_vector = isinstance(group_channels, int) and group_channels >= _MIN_VECTOR_CHANNELS
+        order = spatial + ("OI" if fills_vector else "IO")
+    x = padded(x, layouts.data, channels_last, window)
+    # If the filters are innermost, the cotangent is the factor that is read along the vector.
+    ct_layout = channels_last if order[-1] == "O" else layouts.data
     ct = permuted(ct, layouts.data, ct_layout)
     n, *positions = reduction_axes([batch, *out_extents], "p")
     position = dict(zip(spatial, positions, strict=True))
 
     def product(*indices: Any) -> Any:
-        at = dict(zip(order, indices, strict=True))
-        k, c = at["O"], at["I"]
+        index_of = dict(zip(order, indices, strict=True))
+        k, c = index_of["O"], index_of["I"]
         channel = c if window.groups == 1 else k // group_filters * group_channels + c
-        read = [
-            position[axis] * stride + at[axis] * dilation
+        window_index = [
+            position[axis] * stride + index_of[axis] * dilation
             for axis, stride, dilation in zip(spatial, window.strides, window.dilation, strict=True)
         ]
-        data = x(n, *read, channel)
+        data = x(n, *window_index, channel)
         cotangent = ct(*[{"N": n, "C": k, **position}[axis] for axis in ct_layout])
-        return total(cotangent.astype(wide) * data.astype(wide), [n, *positions])
+        return total(cotangent.astype(accumulator) * data.astype(accumulator), [n, *positions])
 
     shape = long(extents[axis] for axis in order)
     gradient = te.compute(shape, product, name="weight_gradient")
@@ -524,7 +553,13 @@ def weight_gradient(
 
 @dataclass(frozen=True)
 class _Axis:
-    """One spatial axis: the extents of data and kernel, and what the window says of it."""
+    """One spatial axis of a data gradient: extents of data and kernel, and the window's numbers.
+
+    Data position h reads the cotangent at p through tap r where
+    h + before = p · stride + r · dilation. So the taps of h solve
+    r · dilation ≡ h + before (mod stride): none unless `common` divides h + before, and otherwise
+    every `period`-th tap.
+    """
 
     extent: Dimension
     kernel: Dimension
@@ -534,39 +569,42 @@ class _Axis:
 
     @property
     def common(self) -> int:
-        """The common divisor of stride and dilation: other positions have no taps."""
+        """The greatest common divisor of stride and dilation.
+
+        Positions h have no taps unless it divides h + before.
+        """
         return gcd(self.stride, self.dilation)
 
     @property
     def period(self) -> int:
-        """How far two taps that reach the same position are apart at least."""
+        """The least distance of two taps that reach the same position."""
         return self.stride // self.common
 
     @property
     def inverse(self) -> int:
-        """What the dilation is to be multiplied by for 1, modulo the period."""
+        """The inverse of dilation / common modulo the period, which exists: they are coprime."""
         return pow(self.dilation // self.common, -1, self.period)
 
     @property
     def move(self) -> int:
-        """How far apart two such taps take the cotangent."""
+        """The distance at which two taps that are a period apart read the cotangent."""
         return self.dilation // self.common
 
     @property
     def end(self) -> Dimension:
-        """One more than the last position of the cotangent that any of the data takes."""
+        """One more than the last position of the cotangent that any position of the data reads."""
         return _simplify((self.extent - 1 + self.before) // self.stride + 1)
 
     def quotients(self, digit: int) -> Dimension:
-        """How many positions have a remainder by the stride."""
+        """The number of positions whose remainder by the stride is `digit`."""
         return _ceiling(self.extent - digit, self.stride)
 
     def phases(self) -> dict[int, _Phase]:
-        """The taps of each remainder that has any.
+        """The taps of each remainder by the stride; remainders without any are left out.
 
         They are the solutions r of r · dilation ≡ remainder + padding (mod stride).
         """
-        found = {}
+        phase_of_digit = {}
         for digit in range(self.stride):
             target = digit + self.before
             first = target // self.common * self.inverse % self.period
@@ -574,17 +612,18 @@ class _Axis:
             empty = same_dimension(count, 0) or same_dimension(self.quotients(digit), 0)
             if target % self.common == 0 and not empty:
                 offset = (target - first * self.dilation) // self.stride
-                found[digit] = _Phase(self, count, first, offset)
-        return found
+                # Exact, because first · dilation ≡ target modulo the stride.
+                phase_of_digit[digit] = _Phase(self, count, first, offset)
+        return phase_of_digit
 
 
 @dataclass(frozen=True)
 class _Phase:
-    """The taps that reach the positions of one remainder along an axis.
+    """The taps that reach the positions of one residue class along an axis.
 
-    The tap `first` + u · period, with u < count, takes the cotangent at the quotient of the
-    position by the stride, + `offset` − u · move. Sums run backwards over u, so that they read it
-    forwards, as convolutions read their data.
+    For the position quotient · stride + digit, the tap `first` + u · period, with u < count, reads
+    the cotangent at quotient + `offset` − u · move. Sums run over t = count − 1 − u, so that they
+    read the cotangent forwards, as convolutions read their data.
     """
 
     axis: _Axis
@@ -594,27 +633,28 @@ class _Phase:
 
     @property
     def lowest(self) -> Dimension:
-        """Where the quotient 0 takes the cotangent first."""
+        """The least position of the cotangent that the quotient 0 reads."""
         return self.offset - (self.count - 1) * self.axis.move
 
     def tap(self, quotient: Any, t: Any) -> Any:
-        """The tap that the variable of a sum stands for."""
+        """The tap of the term `t` of a sum."""
         return self.first + (self.count - 1 - t) * self.axis.period
 
     def place(self, quotient: Any, t: Any, shift: Dimension) -> Any:
-        """Where it takes the cotangent, behind so many zeros."""
+        """The index at which the term `t` reads the cotangent behind `shift` zeros."""
         return quotient + t * self.axis.move + (self.lowest + shift)
 
     def condition(self, quotient: Any) -> list[Any]:
-        """Nothing: all of these positions have these taps."""
+        """The conditions for a position to have these taps: none, as all of the class do."""
         return []
 
 
 @dataclass(frozen=True)
 class _AllPhases:
-    """The taps of all positions along an axis, found by arithmetic for each position.
+    """The taps of all positions along an axis, computed from each position.
 
-    The kernel ends in zeros up to a multiple of the period, so that all have as many.
+    The kernel is padded with zeros to a multiple of the period, so that all positions have equally
+    many taps.
     """
 
     axis: _Axis
@@ -626,8 +666,9 @@ class _AllPhases:
 
     @property
     def lowest(self) -> Dimension:
-        """A bound of where any position takes the cotangent."""
+        """A lower bound of the positions of the cotangent that any position reads."""
         axis = self.axis
+        # That of position 0, if its first tap were the greatest possible one, period − 1.
         least = (axis.before - (axis.period - 1) * axis.dilation) // axis.stride
         return least - (self.count - 1) * axis.move
 
@@ -637,17 +678,17 @@ class _AllPhases:
         return (position + axis.before) // axis.common * axis.inverse % axis.period
 
     def tap(self, position: Any, t: Any) -> Any:
-        """The tap that the variable of a sum stands for."""
+        """The tap of the term `t` of a position's sum."""
         return self.first(position) + (self.count - 1 - t) * self.axis.period
 
     def place(self, position: Any, t: Any, shift: Dimension) -> Any:
-        """Where it takes the cotangent, behind so many zeros."""
+        """The index at which the term `t` reads the cotangent behind `shift` zeros."""
         axis = self.axis
         reached = (position + axis.before - self.first(position) * axis.dilation) // axis.stride
         return reached + t * axis.move + (shift - (self.count - 1) * axis.move)
 
     def condition(self, position: Any) -> list[Any]:
-        """The condition under which a position has taps, if there is one."""
+        """The conditions for a position to have taps; none where all positions have."""
         axis = self.axis
         return [(position + axis.before) % axis.common == 0] if axis.common > 1 else []
 
@@ -679,17 +720,19 @@ class _DataGradient:
     dtype: str
 
     def by_phases(self) -> te.Tensor:
-        """A sum for each combination of remainders, interleaved."""
-        phases = {axis: of_axis.phases() for axis, of_axis in self.axes.items()}
-        shifts = {axis: _shift(found.values()) for axis, found in phases.items()}
+        """The gradient as a sum for each combination of remainders, interleaved by a last stage."""
+        phases = {letter: axis.phases() for letter, axis in self.axes.items()}
+        shifts = {letter: _shift(of_digit.values()) for letter, of_digit in phases.items()}
         ct = self._add_border(shifts)
         order = self.layouts[2]
         moduli = [self.axes[axis].stride if axis in self.axes else 1 for axis in order]
         stages = {}
         for digits in combinations(*(phases.get(axis, (0,)) for axis in order)):
-            of_axis = dict(zip(order, digits, strict=True))
-            taps = {axis: found[of_axis[axis]] for axis, found in phases.items()}
-            quotients = {axis: a.quotients(of_axis[axis]) for axis, a in self.axes.items()}
+            digit_of = dict(zip(order, digits, strict=True))
+            taps = {letter: of_digit[digit_of[letter]] for letter, of_digit in phases.items()}
+            quotients = {
+                letter: axis.quotients(digit_of[letter]) for letter, axis in self.axes.items()
+            }
             name, attributes = "data_gradient", None
             if max(moduli) > 1:
                 name = f"{name}_{label(digits)}"
@@ -697,19 +740,21 @@ class _DataGradient:
             shape = long(quotients.get(axis, self.extents[axis]) for axis in order)
             element = self._element(ct, self.w, taps, shifts)
             stages[digits] = te.compute(shape, element, name=name, attrs=attributes)
+        # Without strides there is one class, which is the gradient itself. `stages` is empty if no
+        # position has a tap; `merged` then makes zeros.
         if max(moduli) == 1 and stages:
             return next(iter(stages.values()))
-        whole = long(self.extents[axis] for axis in order)
-        return merged(stages, whole, moduli, self.dtype, "interleaved")
+        shape_of_all = long(self.extents[axis] for axis in order)
+        return merged(stages, shape_of_all, moduli, self.dtype, "interleaved")
 
     def at_once(self) -> te.Tensor:
-        """One sum whose taps are computed from the position: for many remainders.
+        """The gradient as one sum whose taps are computed from the position: for many remainders.
 
         It multiplies by some zeros, where the kernel is no multiple of the stride.
         """
-        taps = {axis: _AllPhases(of_axis) for axis, of_axis in self.axes.items()}
-        shifts = {axis: _shift([of_axis]) for axis, of_axis in taps.items()}
-        kernel = {axis: of_axis.count * of_axis.axis.period for axis, of_axis in taps.items()}
+        taps = {letter: _AllPhases(axis) for letter, axis in self.axes.items()}
+        shifts = {letter: _shift([of_axis]) for letter, of_axis in taps.items()}
+        kernel = {letter: of_axis.count * of_axis.axis.period for letter, of_axis in taps.items()}
         w = bordered(self.w, self.layouts[1], self.layouts[1], {}, kernel)
         element = self._element(self._add_border(shifts), w, taps, shifts)
         shape = long(self.extents[axis] for axis in self.layouts[2])
@@ -729,61 +774,62 @@ class _DataGradient:
         group_filters = filters // self.groups
         (k,) = reduction_axes([group_filters], "k")
         variables = reduction_axes([taps[axis].count for axis in taps], "r")
-        t = dict(zip(taps, variables, strict=True))
-        summed = [k if axis == "C" else t[axis] for axis in ct_layout if axis != "N"]
+        term_of = dict(zip(taps, variables, strict=True))
+        summed = [k if axis == "C" else term_of[axis] for axis in ct_layout if axis != "N"]
 
         def element(*indices: Any) -> Any:
-            at = dict(zip(order, indices, strict=True))
-            channel, k_of_all = at["C"], k
+            index_of = dict(zip(order, indices, strict=True))
+            channel, k_of_all = index_of["C"], k
             if self.groups > 1:
                 k_of_all = channel // group_channels * group_filters + k
                 channel = channel % group_channels
-            read = {"N": at["N"], "C": k_of_all}
-            weight = {"O": k_of_all, "I": channel}
+            ct_index = {"N": index_of["N"], "C": k_of_all}
+            weight_index = {"O": k_of_all, "I": channel}
             conditions = []
-            for axis, of_axis in taps.items():
-                read[axis] = of_axis.place(at[axis], t[axis], shifts[axis])
-                weight[axis] = of_axis.tap(at[axis], t[axis])
-                conditions += of_axis.condition(at[axis])
-            left = ct(*[read[axis] for axis in ct_layout])
+            for axis, axis_taps in taps.items():
+                ct_index[axis] = axis_taps.place(index_of[axis], term_of[axis], shifts[axis])
+                weight_index[axis] = axis_taps.tap(index_of[axis], term_of[axis])
+                conditions += axis_taps.condition(index_of[axis])
+            left = ct(*[ct_index[axis] for axis in ct_layout])
             if conditions:
                 left = tirx.if_then_else(tirx.all(*conditions), left, tirx.const(0, ct.dtype))
-            right = w(*[weight[axis] for axis in kernel_layout])
+            right = w(*[weight_index[axis] for axis in kernel_layout])
             return total(left.astype(self.dtype) * right.astype(self.dtype), summed)
 
         return element
 
     def _add_border(self, shifts: Mapping[str, Dimension]) -> te.Tensor:
         """The cotangent with zeros where a sum would read outside of it."""
+        # Along an axis with nothing missing at either end the cotangent stays as it is.
         layout = self.layouts[0]
-        given = dict(zip(layout, extents_of(self.ct, layout, layout), strict=True))
+        extent_of = dict(zip(layout, extents_of(self.ct, layout, layout), strict=True))
         extents = {
             axis: of_axis.end + shifts[axis]
             for axis, of_axis in self.axes.items()
-            if not (same_dimension(shifts[axis], 0) and _reaches(given[axis], of_axis.end))
+            if not (same_dimension(shifts[axis], 0) and _reaches(extent_of[axis], of_axis.end))
         }
         return bordered(self.ct, layout, layout, shifts, extents)
 
 
 def _shift(taps: Iterable[_Phase | _AllPhases]) -> Dimension:
-    """How many zeros are missing before a cotangent."""
+    """The number of zeros that a cotangent needs in front, for any of these taps to read it."""
     shift: Dimension = 0
-    for of_axis in taps:
-        needed = -of_axis.lowest
-        both = isinstance(shift, int) and isinstance(needed, int)
-        shift = max(shift, needed) if both else tirx.max(shift, needed)
+    for axis_taps in taps:
+        needed = -axis_taps.lowest
+        are_static = isinstance(shift, int) and isinstance(needed, int)
+        shift = max(shift, needed) if are_static else tirx.max(shift, needed)
     return shift
 
 
 def _reaches(extent: Dimension, end: Dimension) -> bool:
-    """Whether an extent is known to be as long as needed."""
+    """Whether an extent is provably at least `end`."""
     if isinstance(extent, int) and isinstance(end, int):
         return extent >= end
     return same_dimension(extent, end)
 
 
 def _ceiling(value: Dimension, divisor: int) -> Dimension:
-    """A quotient, rounded up."""
+    """The quotient of a value and a positive divisor, rounded up."""
     return _simplify((value + (divisor - 1)) // divisor)
 
 

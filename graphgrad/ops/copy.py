@@ -22,17 +22,17 @@ def copy_of(value: Any) -> relax.Call:
     Raises
     ------
     ArgumentError
-        The value is known not to be a tensor.
+        The value has a type, and it is not that of a tensor.
     """
     expr = value.asobject() if hasattr(value, "asobject") else value
-    known = getattr(expr, "ty", None)
-    if isinstance(known, relax.TupleType | relax.ShapeType | relax.FuncType):
-        raise ArgumentError(f"graphgrad.copy takes a tensor, given a value of type {known}")
+    ty = getattr(expr, "ty", None)
+    if isinstance(ty, relax.TupleType | relax.ShapeType | relax.FuncType):
+        raise ArgumentError(f"graphgrad.copy takes a tensor, given a value of type {ty}")
     return call_op(_COPY, [expr])
 
 
 def _compute(call: relax.Call, data: te.Tensor) -> te.Tensor:
-    """The same elements."""
+    """The elements of the argument, in new memory."""
     return te.compute(data.shape, lambda *indices: data(*indices), name="copy")  # noqa: PLW0108
 
 

@@ -37,32 +37,34 @@ def cumulative(
 ) -> te.Tensor:
     """Running sums or products along an axis; those of half precision run in float32."""
     dtype = str(x.dtype)
-    wide = accumulator_dtype(dtype)
-    source = x if wide == dtype else _cast(x, wide)
+    accumulator = accumulator_dtype(dtype)
+    source = x if accumulator == dtype else _cast(x, accumulator)
     extent = x.shape[axis]
 
     def build(ins: list[Any], outs: list[Any]) -> Statement:
         (values,), (out,) = ins, outs
 
         def step(i: list[Any]) -> Statement:
-            here, before = i[axis], i[axis] + (1 if reverse else -1)
+            # With `reverse` the nest visits the axis last to first: the element before is behind.
+            position, before = i[axis], i[axis] + (1 if reverse else -1)
             previous = (*i[:axis], before, *i[axis + 1 :])
-            first = here == (extent - 1 if reverse else 0)
+            first = position == (extent - 1 if reverse else 0)
             new = values[previous if exclusive else tuple(i)]
             total = out[previous] + new if combine == "add" else out[previous] * new
-            identity = tirx.const(0 if combine == "add" else 1, wide)
+            identity = tirx.const(0 if combine == "add" else 1, accumulator)
             start = identity if exclusive else values[tuple(i)]
+            # No Select, which would read before the first element.
             return store(out, i, tirx.if_then_else(first, start, total))
 
         return Nest(list(x.shape), range(axis, axis + 1), reverse).build(step)
 
     attributes = {"axis": axis, "combine": combine, "exclusive": exclusive, "reverse": reverse}
-    (result,) = extern("cumulative", [x.shape], [wide], [source], build, attributes)
-    return result if wide == dtype else _cast(result, dtype)
+    (result,) = extern("cumulative", [x.shape], [accumulator], [source], build, attributes)
+    return result if accumulator == dtype else _cast(result, dtype)
 
 
 def _restate_recurrence(op: Any) -> list[te.Tensor]:
-    """A kernel of running sums or products as the recurrence that it is."""
+    """The tensor expressions of a kernel of running sums or products, to be differentiated."""
     (x,), attributes = op.inputs, op.attrs
     adds = attributes["combine"] == "add"
     return [
@@ -86,7 +88,7 @@ def _cast(x: te.Tensor, dtype: str) -> te.Tensor:
 
 
 def _reverse_cumsum_expression(call: relax.Call, x: te.Tensor) -> te.Tensor:
-    """y[i] = Σ of x[j] for j ≥ i, or j > i where exclusive."""
+    """The sums y[i] = Σ x[j] over j ≥ i, or over j > i where exclusive."""
     return cumulative(x, int(call.attrs["axis"]), "add", bool(call.attrs["exclusive"]), True)
 
 

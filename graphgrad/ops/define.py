@@ -17,7 +17,7 @@ from ..tvm_fixes.hooks import register_op
 PREFIX = "graphgrad."
 
 OPAQUE = {"op_pattern": 8}
-"""Attributes of a PrimFunc that is not to be fused with its neighbors.
+"""Attributes of a PrimFunc that is not to be fused with its neighbors: 8 is TVM's ``kOpaque``.
 
 TVM takes a scan for an elementwise map by the look of its loops, and fails to fuse it.
 """
@@ -45,7 +45,7 @@ def define_op(
     compute : callable
         ``compute(call, *tensors)`` builds the tensor expression from the call's tensor arguments.
     opaque : bool
-        It is a kernel written by hand, which is not to be fused with its neighbors.
+        Whether its kernel is written by hand, and so not to be fused with its neighbors.
     attributes : mapping, optional
         Further attributes of its kernel.
 
@@ -61,14 +61,15 @@ def define_op(
         op.add_argument(argument, "Expr", argument)
 
     def legalize(builder: relax.BlockBuilder, call: relax.Call) -> Any:
+        # Shapes among the arguments are no tensors: `compute` reads them from the call.
         tensors = [a for a in call.args if isinstance(a.ty, relax.TensorType)]
 
         def expression(*placeholders: Any) -> Any:
             return compute(call, *placeholders)
 
-        of_kernel = {**(OPAQUE if opaque else {}), **(attributes or {})} or None
+        kernel_attributes = {**(OPAQUE if opaque else {}), **(attributes or {})} or None
         return builder.call_te(
-            expression, *tensors, primfunc_name_hint=name, primfunc_attrs=of_kernel
+            expression, *tensors, primfunc_name_hint=name, primfunc_attrs=kernel_attributes
         )
 
     tvm.ir.register_op_attr(full_name, "FInferType", lambda call, _: infer_type(call))

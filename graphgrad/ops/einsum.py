@@ -15,7 +15,7 @@ Labels = list[str]
 """A label for each axis: a letter, or ``.k`` for the k-th axis from the right in the ellipsis."""
 
 _ASSUMED_SYMBOLIC_EXTENT = 256
-"""The extent that a symbolic dimension is taken for when products are put in order."""
+"""The extent that a symbolic dimension is taken for when the costs of products are compared."""
 
 
 def einsum(equation: str, operands: Sequence[Tensor]) -> Tensor:
@@ -47,13 +47,14 @@ def einsum(equation: str, operands: Sequence[Tensor]) -> Tensor:
         for t, labels in zip(operands, inputs, strict=True)
     ]
     terms = [
-        _summed(t, labels, [other for j, (_, other) in enumerate(terms) if j != i], output)
+        _summed(t, labels, [labels_j for j, (_, labels_j) in enumerate(terms) if j != i], output)
         for i, (t, labels) in enumerate(terms)
     ]
+    # Greedy: the cheapest pair is multiplied first, until one operand is left.
     while len(terms) > 1:
         first, second = _cheapest(terms, output, extents)
-        others = [term for term in terms if term is not first and term is not second]
-        terms = [*others, _product(first, second, [labels for _, labels in others], output)]
+        remaining = [term for term in terms if term is not first and term is not second]
+        terms = [*remaining, _product(first, second, [labels for _, labels in remaining], output)]
     (result, labels) = terms[0]
     result = op.permute_dims(result, [labels.index(label) for label in output])
     result = op.broadcast_to(result, [extents[label] for label in output])
@@ -75,15 +76,16 @@ def parse(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
             f"the equation {equation!r} has {len(subscripts)} operand(s), {len(ranks)} are given"
         )
     inputs = [_axes(equation, s, rank) for s, rank in zip(subscripts, ranks, strict=True)]
-    everything = list(itertools.chain(*inputs))
-    ellipsis = sorted({x for x in everything if x[0] == "."}, key=lambda x: -int(x[1:]))
+    all_labels = list(itertools.chain(*inputs))
+    ellipsis = sorted({x for x in all_labels if x[0] == "."}, key=lambda x: -int(x[1:]))
     if arrow:
+        # The output's ellipsis stands for all axes that any operand's ellipsis stands for.
         named = _axes(equation, right, len(right.replace("...", "")) + len(ellipsis))
         output = [x for x in named if x[0] != "." or x in ellipsis]
     else:
-        letters = sorted(x for x in everything if x[0] != "." and everything.count(x) == 1)
+        letters = sorted(x for x in all_labels if x[0] != "." and all_labels.count(x) == 1)
         output = [*ellipsis, *letters]
-    unknown = [label for label in output if label not in everything]
+    unknown = [label for label in output if label not in all_labels]
     if unknown or len(set(output)) != len(output):
         raise ArgumentError(
             f"the output of the equation {equation!r} must name each label once, and only labels "
@@ -133,6 +135,7 @@ def _take_diagonals(
         while labels.count(label) > 1:
             first = labels.index(label)
             second = labels.index(label, first + 1)
+            # Along a repeated label one axis may have extent 1, which broadcasts to the other's.
             full = [extents[v] if v == label else d for v, d in zip(labels, x.shape, strict=True)]
             chosen = op.where(
                 _equal_indices(x.emitter, full, first, second), op.broadcast_to(x, full), 0.0
@@ -142,7 +145,7 @@ def _take_diagonals(
 
 
 def _equal_indices(emitter: Emitter, shape: list[Dimension], first: int, second: int) -> Tensor:
-    """Where the indices along two axes are equal, to be broadcast to `shape`."""
+    """The mask of equal indices along two axes, of a shape that broadcasts to `shape`."""
 
     def index(axis: int) -> Tensor:
         along = [d if a == axis else 1 for a, d in enumerate(shape)]
@@ -155,9 +158,9 @@ def _summed(
     x: Tensor, labels: Labels, others: Sequence[Labels], output: Labels
 ) -> tuple[Tensor, Labels]:
     """Sum over the labels that neither another operand nor the output has."""
-    kept = [*output, *itertools.chain(*others)]
-    gone = [axis for axis, label in enumerate(labels) if label not in kept]
-    return op.reduce_sum(x, gone), [label for label in labels if label in kept]
+    needed = [*output, *itertools.chain(*others)]
+    summed_axes = [axis for axis, label in enumerate(labels) if label not in needed]
+    return op.reduce_sum(x, summed_axes), [label for label in labels if label in needed]
 
 
 def _cheapest(
@@ -184,14 +187,14 @@ def _product(
 ) -> tuple[Tensor, Labels]:
     """Multiply two operands, and sum over the labels that nothing else has.
 
-    Axes are those of both operands that stay (batch), those of one (rows, columns), and those that
-    are summed over.
+    The labels of a matrix product are the common ones that remain (batch), those of one operand
+    (rows, columns), and the common ones that are summed over (contracted).
     """
     (a, a_labels), (b, b_labels) = first, second
-    kept = {*output, *itertools.chain(*others)}
+    needed = {*output, *itertools.chain(*others)}
     shared = [label for label in a_labels if label in b_labels]
-    batch = [label for label in shared if label in kept]
-    contracted = [label for label in shared if label not in kept]
+    batch = [label for label in shared if label in needed]
+    contracted = [label for label in shared if label not in needed]
     rows = [label for label in a_labels if label not in shared]
     columns = [label for label in b_labels if label not in shared]
     a, b = (
@@ -203,16 +206,23 @@ def _product(
         return _permute_to(a, a_labels, labels) * _permute_to(b, b_labels, labels), labels
     a = op.permute_dims(a, [a_labels.index(label) for label in batch + rows + contracted])
     b = op.permute_dims(b, [b_labels.index(label) for label in batch + contracted + columns])
-    n, rank, terms = len(batch), len(batch) + len(rows), len(batch) + len(contracted)
+    # Where the batch ends, the rows of `a`, and the contracted axes of `b`.
+    batch_end, rows_end, contracted_end = (
+        len(batch),
+        len(batch) + len(rows),
+        len(batch) + len(contracted),
+    )
     if not rows and not columns:
-        return op.reduce_sum(a * b, list(range(n, terms))), batch
-    lead_a, lead_b = a.shape[:n], b.shape[:n]
-    row_extents, column_extents = a.shape[n:rank], b.shape[terms:]
-    depth = _volume(a.shape[rank:])
+        return op.reduce_sum(a * b, list(range(batch_end, contracted_end))), batch
+    lead_a, lead_b = a.shape[:batch_end], b.shape[:batch_end]
+    row_extents, column_extents = a.shape[batch_end:rows_end], b.shape[contracted_end:]
+    depth = _volume(a.shape[rows_end:])
     a = op.reshape(a, [*lead_a, _volume(row_extents), depth])
     b = op.reshape(b, [*lead_b, depth, _volume(column_extents)])
     y = a @ b
-    return op.reshape(y, [*y.shape[:n], *row_extents, *column_extents]), batch + rows + columns
+    return op.reshape(
+        y, [*y.shape[:batch_end], *row_extents, *column_extents]
+    ), batch + rows + columns
 
 
 def _sum_broadcast_labels(
@@ -233,8 +243,8 @@ def _volume(extents: Sequence[Dimension]) -> Dimension:
 
 
 def _permute_to(x: Tensor, labels: Labels, order: Labels) -> Tensor:
-    """A tensor with its axes in an order, and extent 1 for the labels it has not."""
-    mine = [label for label in order if label in labels]
-    x = op.permute_dims(x, [labels.index(label) for label in mine])
-    extents = dict(zip(mine, x.shape, strict=True))
+    """The tensor with its axes in the order of labels, and extent 1 for labels that it lacks."""
+    present = [label for label in order if label in labels]
+    x = op.permute_dims(x, [labels.index(label) for label in present])
+    extents = dict(zip(present, x.shape, strict=True))
     return op.reshape(x, [extents.get(label, 1) for label in order])

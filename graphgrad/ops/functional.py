@@ -1,4 +1,4 @@
-"""The vocabulary of gradient rules: functions of `Tensor`, named as in ``relax.op``.
+"""The functions of `Tensor` that gradient rules are written in, named as in ``relax.op``.
 
 Each function emits one binding and returns a `Tensor`. Sums and counts of half-precision values
 are taken in float32 here, once, so that few rules have to think of it.
@@ -120,12 +120,15 @@ def where(condition: Tensor, x: Any, y: Any) -> Tensor:
 
 
 def indices(emitter: Emitter, extent: Dimension) -> Tensor:
-    """0, 1, … as an int64 vector of an extent, which may be symbolic."""
+    """The int64 vector 0, 1, … of an extent, which may be symbolic."""
     return emitter.emit(relax.op.arange(0, extent, 1, "int64"))
 
 
 def masked_product(ct: Tensor, factor: Tensor) -> Tensor:
-    """ct · factor, and 0 where ct is 0: what a mask excludes may be infinite or NaN."""
+    """The product ct · factor, and 0 where ct is 0.
+
+    Where a mask has made the cotangent zero, the factor may be infinite or NaN.
+    """
     return where(equal(ct, 0.0), 0.0, ct * factor)
 
 
@@ -161,6 +164,7 @@ def reshape(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
     """Give the tensor another shape with as many elements."""
     if same_shape(x.shape, shape):
         return x
+    # A constant tensor stays one, so that what reads it can be simplified.
     if x.fill is not None:
         return x.emitter.full(x.fill, shape, x.dtype)
     # `relax.op.reshape` would read 0 as the extent that the tensor has there.
@@ -169,7 +173,7 @@ def reshape(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
 
 
 def broadcast_to(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
-    """Repeat the tensor to a larger shape by the broadcasting rules."""
+    """The tensor, repeated to a larger shape by the broadcasting rules."""
     if same_shape(x.shape, shape):
         return x
     if x.fill is not None:
@@ -184,6 +188,7 @@ def concat(tensors: Sequence[Tensor], axis: int) -> Tensor:
 
 def reduce_sum(x: Tensor, axes: Sequence[int] | None = None, keepdims: bool = False) -> Tensor:
     """Sum over axes (all of them where none are given); half precision adds up in float32."""
+    # An empty list of axes, unlike None, sums over nothing.
     if axes is not None and not axes:
         return x
     if x.fill == 0.0:
@@ -204,10 +209,10 @@ def reduced_shape(
     shape: Sequence[Dimension], axes: Sequence[int] | None, keepdims: bool
 ) -> list[Dimension]:
     """The shape that a reduction over the axes leaves."""
-    gone = set(normalize_axes(axes, len(shape)))
+    reduced = set(normalize_axes(axes, len(shape)))
     if keepdims:
-        return [1 if axis in gone else extent for axis, extent in enumerate(shape)]
-    return [extent for axis, extent in enumerate(shape) if axis not in gone]
+        return [1 if axis in reduced else extent for axis, extent in enumerate(shape)]
+    return [extent for axis, extent in enumerate(shape) if axis not in reduced]
 
 
 def unreduce(x: Tensor, shape: Sequence[Dimension], axes: Sequence[int] | None) -> Tensor:
@@ -216,7 +221,7 @@ def unreduce(x: Tensor, shape: Sequence[Dimension], axes: Sequence[int] | None) 
 
 
 def sum_to(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
-    """Sum over the axes along which `shape` was broadcast to ``x.shape``: broadcasting's vjp.
+    """Sum over the axes along which `shape` was broadcast to ``x.shape``: the vjp of broadcasting.
 
     Raises
     ------
@@ -225,27 +230,27 @@ def sum_to(x: Tensor, shape: Sequence[Dimension]) -> Tensor:
     """
     if same_shape(x.shape, shape):
         return x
-    lead = x.ndim - len(shape)
-    if lead < 0:
+    new_axes = x.ndim - len(shape)
+    if new_axes < 0:
         raise ValueError(f"{list(shape)} does not broadcast to {x.shape}")
-    axes = list(range(lead))
+    axes = list(range(new_axes))
     for axis, extent in enumerate(shape):
-        if same_dimension(x.shape[lead + axis], extent):
+        if same_dimension(x.shape[new_axes + axis], extent):
             continue
         if not (isinstance(extent, int) and extent == 1):
             raise ValueError(f"{list(shape)} does not broadcast to {x.shape}")
-        axes.append(lead + axis)
+        axes.append(new_axes + axis)
     return reshape(reduce_sum(x, axes, keepdims=False), shape)
 
 
 def divide_by_count(x: Tensor, extents: Sequence[Dimension]) -> Tensor:
     """Divide by the product of extents, which may be symbolic."""
-    known = math.prod(extent for extent in extents if isinstance(extent, int))
+    static_count = math.prod(extent for extent in extents if isinstance(extent, int))
     quotient = widen(x)  # float16 ends at 65504, a common count
     for extent in extents:
         if not isinstance(extent, int):
             size = x.emitter.emit(relax.op.shape_to_tensor(relax.ShapeExpr([extent])))
             quotient = quotient / reshape(size, []).astype(quotient.dtype)
-    if known != 1:
-        quotient = quotient / float(known)
+    if static_count != 1:
+        quotient = quotient / float(static_count)
     return quotient.astype(x.dtype)

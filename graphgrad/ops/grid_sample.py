@@ -24,6 +24,7 @@ from .index import gather_at
 from .indexing import Indexing
 
 _CUBIC = -0.75
+"""The free coefficient of the cubic kernel, as PyTorch and ONNX have it."""
 
 _TAPS: dict[str, tuple[list[float], list[list[float]]]] = {
     "nearest": ([0.0], [[1.0]]),
@@ -38,14 +39,16 @@ _TAPS: dict[str, tuple[list[float], list[list[float]]]] = {
         ],
     ),
 }
-"""The elements that a point reads along an axis, counted from the one at or below it, and their
-weights: coefficients of 1, t, t², t³, where t is the distance to that one. The cubic kernel is that
-of Keys (1981)."""
+"""For each method the elements that a point reads along an axis, and their weights.
+
+Elements are numbered from the one at or below the point. A weight is a polynomial in t, the
+distance of the point from that element: row k has the coefficients of tᵏ, one for each element. The
+cubic kernel is that of Keys (1981)."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How values between and beyond the elements are found.
+    """The method by which values between and beyond the elements are computed.
 
     Attributes
     ----------
@@ -62,7 +65,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class _Taps:
-    """The elements around each point: (batch, points, taps) each.
+    """The elements around each point, as tensors of shape (batch, points, taps).
 
     Attributes
     ----------
@@ -79,7 +82,7 @@ class _Taps:
 
 
 def grid_sample(x: Tensor, grid: Tensor, how: Sampling) -> Tensor:
-    """x (batch, channels, spatial axes …) at points: (batch, channels, grid axes …).
+    """The values of x (batch, channels, spatial axes …) at points: (batch, channels, grid axes …).
 
     Parameters
     ----------
@@ -99,17 +102,18 @@ def grid_sample(x: Tensor, grid: Tensor, how: Sampling) -> Tensor:
     points = math.prod(grid.shape[1:-1])
     rows = op.reshape(op.widen(grid), [batch, points, len(extents)]).astype(op.widen(x).dtype)
     coordinates = op.split(rows, len(extents), axis=-1) if len(extents) > 1 else [rows]
-    places = [
+    # The grid has the coordinate of the last spatial axis first.
+    positions = [
         _place(coordinate, extent, how.align_corners)
         for coordinate, extent in zip(reversed(coordinates), extents, strict=True)
     ]
-    sampled = op.reshape(sample_at(x, places, how), [batch, *grid.shape[1:-1], channels])
+    sampled = op.reshape(sample_at(x, positions, how), [batch, *grid.shape[1:-1], channels])
     last = sampled.ndim - 1
     return op.permute_dims(sampled, [0, last, *range(1, last)]).astype(x.dtype)
 
 
 def sample_at(x: Tensor, places: Sequence[Tensor], how: Sampling) -> Tensor:
-    """x (batch, channels, spatial axes …) between elements: (batch, points, channels).
+    """The values of x (batch, channels, spatial axes …) at points: (batch, points, channels).
 
     Half precision is sampled, and returned, in float32.
 
@@ -129,8 +133,10 @@ def sample_at(x: Tensor, places: Sequence[Tensor], how: Sampling) -> Tensor:
     extents = _static(x.shape[2:])
     elements = op.reshape(op.widen(x), [*x.shape[:2], math.prod(extents)])
     elements = op.permute_dims(elements, [0, 2, 1])
-    axes = [_taps(place, extent, how) for place, extent in zip(places, extents, strict=True)]
-    taps = functools.reduce(_combined, zip(axes, extents, strict=True))[0]
+    taps_of_axes = [
+        _taps(place, extent, how) for place, extent in zip(places, extents, strict=True)
+    ]
+    taps = functools.reduce(_combined, zip(taps_of_axes, extents, strict=True))[0]
     index, weight, inside = (
         op.expand_dims(t, [-1]) for t in (taps.position, taps.weight, taps.inside)
     )
@@ -139,7 +145,7 @@ def sample_at(x: Tensor, places: Sequence[Tensor], how: Sampling) -> Tensor:
 
 
 def affine_grid(theta: Tensor, size: Sequence[Dimension], align_corners: bool) -> Tensor:
-    """Theta applied to the points of a regular grid: (batch, r, grid axes …).
+    """The affine maps `theta` of the points of a regular grid: (batch, r, grid axes …).
 
     Parameters
     ----------
@@ -176,6 +182,7 @@ def _static(extents: Sequence[Any]) -> list[int]:
 
 
 def _regular(extent: int, align_corners: bool) -> np.ndarray:
+    """The coordinates from −1 to 1 of the elements along an axis."""
     steps = np.arange(extent, dtype="float64")
     if align_corners:
         return 2 * steps / (extent - 1) - 1 if extent > 1 else 0 * steps
@@ -183,13 +190,13 @@ def _regular(extent: int, align_corners: bool) -> np.ndarray:
 
 
 def _combined(slow: tuple[_Taps, int], fast: tuple[_Taps, int]) -> tuple[_Taps, int]:
-    """The taps of two axes together, in row-major order, and the elements of both."""
+    """The taps of two axes together, in row-major order, and the number of elements of both."""
     (a, extent_a), (b, extent_b) = slow, fast
     count = a.weight.shape[-1] * b.weight.shape[-1]
 
     def pairs(combine: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
-        both = combine(op.expand_dims(x, [-1]), op.expand_dims(y, [-2]))
-        return op.reshape(both, [*both.shape[:2], count])
+        combined = combine(op.expand_dims(x, [-1]), op.expand_dims(y, [-2]))
+        return op.reshape(combined, [*combined.shape[:2], count])
 
     taps = _Taps(
         pairs(lambda x, y: x * extent_b + y, a.position, b.position),
@@ -200,7 +207,7 @@ def _combined(slow: tuple[_Taps, int], fast: tuple[_Taps, int]) -> tuple[_Taps, 
 
 
 def _place(coordinate: Tensor, extent: int, align_corners: bool) -> Tensor:
-    """A coordinate from −1 to 1 in elements, counted from the center of the first."""
+    """The position of a coordinate from −1 to 1, in elements from the center of the first."""
     if align_corners:
         return (coordinate + 1.0) * ((extent - 1) / 2)
     return ((coordinate + 1.0) * float(extent) - 1.0) * 0.5
@@ -208,10 +215,12 @@ def _place(coordinate: Tensor, extent: int, align_corners: bool) -> Tensor:
 
 def _taps(x: Tensor, extent: int, how: Sampling) -> _Taps:
     """The elements along one axis around each point."""
+    # As PyTorch has it: the point itself is moved inside, but of a cubic kernel each of its taps.
     if how.method != "cubic":
         x = _padded(x, extent, how)
     low = op.round(x) if how.method == "nearest" else op.floor(x)
     offsets, coefficients = _TAPS[how.method]
+    # Horner's scheme, from the highest power of t = x − low.
     weight = _row(x, coefficients[-1])
     for row in reversed(coefficients[:-1]):
         weight = weight * (x - low) + _row(x, row)
@@ -227,11 +236,12 @@ def _taps(x: Tensor, extent: int, how: Sampling) -> _Taps:
 
 
 def _row(like: Tensor, numbers: Sequence[float]) -> Tensor:
+    """A constant of shape (1, 1, taps)."""
     return like.emitter.lift(relax.const(np.array([[numbers]]), like.dtype))
 
 
 def _padded(x: Tensor, extent: int, how: Sampling) -> Tensor:
-    """The coordinate that is read in the place of one outside."""
+    """The position that is read for `x`: another one only where `x` is outside of the image."""
     if how.padding == "zeros":
         return x
     if how.padding == "reflection":
@@ -245,6 +255,7 @@ def _reflected(x: Tensor, extent: int, align_corners: bool) -> Tensor:
     """Fold the line onto the image, at the centers or at the edges of the outer elements."""
     low = 0.0 if align_corners else -0.5
     span = float(extent - 1) if align_corners else float(extent)
+    # One element, whose center is both ends: it is read everywhere.
     if not span:
         return x.emitter.full(0.0, x.shape, x.dtype)
     distance = op.abs(x - low)
@@ -255,7 +266,7 @@ def _reflected(x: Tensor, extent: int, align_corners: bool) -> Tensor:
 
 
 def sample_image(x: Tensor, grid: Tensor, attrs: Any) -> Tensor:
-    """The result of ``relax.image.grid_sample``; its grid has the coordinates as axis 1."""
+    """The result of ``relax.image.grid_sample``, whose grid has its coordinates along axis 1."""
     rank = x.ndim - 2
     points_first = op.permute_dims(grid, [0, *range(2, rank + 2), 1])
     method = {"bilinear": "linear", "bicubic": "cubic"}.get(attrs.method, attrs.method)

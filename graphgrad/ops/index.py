@@ -1,10 +1,10 @@
 """Gathers and scatters as ops of our own: families that are closed under differentiation.
 
 ``scatter_add`` and ``gather`` are each other's transposes. ``scatter_swap`` and
-``scatter_recurrence`` visit the updates of a position one after the other, and tell each what it
-found there; the transpose of either is the same walk backwards. So the derivatives of "the last
-update wins" and of products hold with repeated indices and with zeros, to every order, in work that
-is linear in the number of updates.
+``scatter_recurrence`` are *walks*: they visit the updates of each position one after the other, and
+return for every update the value that it found there. The transpose of either is the same walk
+backwards. So the derivatives of "the last update wins" and of products hold with repeated indices
+and with zeros, to every order, in work that is linear in the number of updates.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .opaque_kernel import extern, fill
 
 
 def gather_at(x: Tensor, index: Tensor, indexing: Indexing) -> Tensor:
-    """x at the positions of an index; 0 where it points outside."""
+    """The elements of x at the positions of an index; 0 where it points outside."""
     if x.fill == 0.0:
         return x.emitter.full(0.0, indexing.output_shape(x.shape, index.shape), x.dtype)
     return x.emitter.emit(call_op(_GATHER, [x.expr, index.expr], **indexing.attributes()))
@@ -42,7 +42,7 @@ def scatter_add(
 def scatter_swap(
     initial: Tensor, values: Tensor, index: Tensor, indexing: Indexing, reverse: bool
 ) -> list[Tensor]:
-    """Write each value at its position in turn; return what each replaced, and what is left.
+    """Write each value at its position in turn; return what each replaced, and the last values.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def scatter_recurrence(
     indexing: Indexing,
     reverse: bool,
 ) -> list[Tensor]:
-    """Replace h at each position in turn by a·h + b; return each h found, and what is left.
+    """Replace h at each position in turn by a·h + b; return each h before, and the last ones.
 
     Parameters
     ----------
@@ -96,37 +96,40 @@ def scatter(
     reduction: str,
     shape: Sequence[Dimension] | None = None,
 ) -> te.Tensor:
-    """Combine updates with data at the positions of an index; None stands for zeros of `shape`.
+    """Combine updates with data at the positions of an index.
 
-    Of several updates of one position, "update" leaves the last in row-major order.
+    Where `data` is None, they are zeros of `shape`. Of several updates of one position, "update"
+    leaves the last in row-major order.
     """
     dtype = str(updates.dtype)
-    wide = accumulator_dtype(dtype)
+    accumulator = accumulator_dtype(dtype)
     shape = list(data.shape) if data is not None else list(shape or [])
-    over = indexing.output_shape(shape, index.shape)
-    inputs = [index, _as(updates, wide)] + ([] if data is None else [_as(data, wide)])
+    loop_shape = indexing.output_shape(shape, index.shape)
+    inputs = [index, _as(updates, accumulator)] + ([] if data is None else [_as(data, accumulator)])
 
     def build(ins: list[Any], outs: list[Any]) -> Statement:
         (out,) = outs
 
         def initial(i: Indices) -> Any:
-            return tirx.const(0, wide) if data is None else ins[2][tuple(i)]
+            return tirx.const(0, accumulator) if data is None else ins[2][tuple(i)]
 
         def step(output: Indices) -> Statement:
             position, inside, _ = indexing.position(shape, ins[0], output)
-            inside = tirx.all(inside, *within(output, updates.shape, over))
-            combined = _combine(reduction, wide, out[tuple(position)], ins[1][tuple(output)])
+            # The updates may be smaller than the index says: what they lack is left out.
+            inside = tirx.all(inside, *within(output, updates.shape, loop_shape))
+            combined = _combine(reduction, accumulator, out[tuple(position)], ins[1][tuple(output)])
             return tirx.IfThenElse(inside, store(out, position, combined), None)
 
-        nest = scatter_nest(indexing, over, len(index.shape))
+        nest = scatter_nest(indexing, loop_shape, len(index.shape))
         return sequence(fill(out, initial), nest.build(step))
 
     attributes = {**indexing.attributes(), "reduction": reduction}
-    (result,) = extern(f"scatter_{reduction}", [shape], [wide], inputs, build, attributes)
+    (result,) = extern(f"scatter_{reduction}", [shape], [accumulator], inputs, build, attributes)
     return _as(result, dtype)
 
 
 def _combine(reduction: str, dtype: str, old: Any, new: Any) -> Any:
+    """The value that an update leaves at a position that held `old`."""
     if reduction == "update":
         return new
     if reduction == "add":
@@ -139,37 +142,45 @@ def _combine(reduction: str, dtype: str, old: Any, new: Any) -> Any:
     return tirx.Select(better, new, old)
 
 
-def _walk(call: relax.Call, initial: te.Tensor, *rest: te.Tensor) -> list[te.Tensor]:
-    """The kernel of a walk: what each step found, and what is left at the end."""
+def _walk(call: relax.Call, initial: te.Tensor, *operands: te.Tensor) -> list[te.Tensor]:
+    """The values that each update of a walk found, and those that the walk leaves."""
     indexing = Indexing.of(call.attrs)
     recurrence = call.op.same_as(_RECURRENCE)
-    values, index = list(rest[: 1 + recurrence]), list(rest[1 + recurrence :])
+    # A recurrence has factors and terms, a swap values; an index follows, except for a line.
+    values, index = list(operands[: 1 + recurrence]), list(operands[1 + recurrence :])
     dtype = str(initial.dtype)
-    wide = accumulator_dtype(dtype)
-    inputs = [*index, *(_as(tensor, wide) for tensor in [initial, *values])]
+    accumulator = accumulator_dtype(dtype)
+    inputs = [*index, *(_as(tensor, accumulator) for tensor in [initial, *values])]
 
     def build(ins: list[Any], outs: list[Any]) -> Statement:
-        *given, start = ins[: len(index) + 1]
-        steps, (found, left) = ins[len(index) + 1 :], outs
+        *index_buffers, start = ins[: len(index) + 1]
+        steps, (old_values, held) = ins[len(index) + 1 :], outs
 
         def step(output: Indices) -> Statement:
-            here = tuple(output)
+            output_index = tuple(output)
             position, inside, _ = indexing.position(
-                initial.shape, given[0] if given else None, output
+                initial.shape, index_buffers[0] if index_buffers else None, output
             )
-            old = left[tuple(position)]
-            new = steps[0][here] * old + steps[1][here] if recurrence else steps[0][here]
-            visit = sequence(store(found, here, old), store(left, position, new))
-            skip = store(found, here, tirx.const(0, wide))
+            old = held[tuple(position)]
+            new = (
+                steps[0][output_index] * old + steps[1][output_index]
+                if recurrence
+                else steps[0][output_index]
+            )
+            visit = sequence(store(old_values, output_index, old), store(held, position, new))
+            skip = store(old_values, output_index, tirx.const(0, accumulator))
             return tirx.IfThenElse(inside, visit, skip)
 
-        over, rank = list(values[0].shape), len(given[0].shape) if given else 0
-        nest = scatter_nest(indexing, over, rank, bool(call.attrs["reverse"]))
-        return sequence(fill(left, lambda i: start[tuple(i)]), nest.build(step))
+        loop_shape, index_rank = (
+            list(values[0].shape),
+            len(index_buffers[0].shape) if index_buffers else 0,
+        )
+        nest = scatter_nest(indexing, loop_shape, index_rank, bool(call.attrs["reverse"]))
+        return sequence(fill(held, lambda i: start[tuple(i)]), nest.build(step))
 
     shapes = [list(values[0].shape), list(initial.shape)]
     attributes = {**indexing.attributes(), "reverse": bool(call.attrs["reverse"])}
-    results = extern("walk", shapes, [wide, wide], inputs, build, attributes)
+    results = extern("walk", shapes, [accumulator, accumulator], inputs, build, attributes)
     return [_as(result, dtype) for result in results]
 
 
@@ -181,12 +192,12 @@ def _as(tensor: te.Tensor, dtype: str) -> te.Tensor:
 
 
 def _gather_expression(call: relax.Call, x: te.Tensor, index: te.Tensor) -> te.Tensor:
-    """y[o] = x at the position of o."""
+    """The gather y[o] = x[position(o)], and 0 where the index points outside."""
     return gather(Indexing.of(call.attrs), x, index, tirx.const(0, str(x.dtype)))
 
 
 def _scatter_add_expression(call: relax.Call, updates: te.Tensor, index: te.Tensor) -> te.Tensor:
-    """x[p] = Σ of the updates whose position is p."""
+    """The scatter x[p] = Σ of the updates whose position is p."""
     shape = type_shape(call.ty)
     return scatter(Indexing.of(call.attrs), None, index, updates, "add", shape)
 
@@ -203,8 +214,8 @@ def _infer_scatter_add(call: relax.Call) -> relax.TensorType:
 
 def _infer_walk(call: relax.Call) -> relax.TupleType:
     initial, values = call.args[0].ty, call.args[1].ty
-    found = relax.TensorType(values.shape, initial.dtype)
-    return relax.TupleType([found, relax.TensorType(initial.shape, initial.dtype)])
+    old_values = relax.TensorType(values.shape, initial.dtype)
+    return relax.TupleType([old_values, relax.TensorType(initial.shape, initial.dtype)])
 
 
 _GATHER = define_op("gather", ["data", "index"], _infer_gather, _gather_expression)

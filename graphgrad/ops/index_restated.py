@@ -1,7 +1,8 @@
 """Scatters as tensor expressions: what the kernels of `index` compute, to be differentiated.
 
-Updates are numbered in the order of the loops, and each is given its place in the flat data. Those
-whose index points outside get a place of their own, behind the data, and leave zeros there.
+Updates are numbered in the order of the loops, and each is given its target: its row-major position
+in the flattened data. All whose index points outside have as target one further element behind the
+data, which holds a zero and is cut off in the end.
 """
 
 from __future__ import annotations
@@ -25,48 +26,51 @@ _REDUCTIONS = ("update", "add", "mul", "min", "max")
 
 
 def _restate_scatter(op: Any) -> list[te.Tensor]:
-    """y = x, then y[position(t)] = f(y[position(t)], updates[t]) for each t"""
+    """y = x, then y[position(t)] = f(y[position(t)], updates[t]) for each t."""
     indexing, reduction = Indexing.of(op.attrs), str(op.attrs["reduction"])
-    index, updates, *given = op.inputs
+    index, updates, *initial = op.inputs
     shape = list(op.output(0).shape)
-    data = given[0] if given else _zeros(shape, str(updates.dtype))
-    over = indexing.output_shape(shape, index.shape)
-    if _is_empty([*shape, *over]):
+    data = initial[0] if initial else _zeros(shape, str(updates.dtype))
+    loop_shape = indexing.output_shape(shape, index.shape)
+    if _is_empty([*shape, *loop_shape]):
         return [data]
     if reduction == "add":
-        return [_added(indexing, data, index, updates, over)]
-    places = _places(indexing, shape, index, updates.shape, over)
-    writes = Writes(_append_zero(data), places, _flat(updates, places, data, over))
+        return [_added(indexing, data, index, updates, loop_shape)]
+    targets = _places(indexing, shape, index, updates.shape, loop_shape)
+    writes = Writes(_append_zero(data), targets, _flat(updates, targets, data, loop_shape))
     return [_in_shape(written(writes, reduction), shape)]
 
 
 def _restate_walk(op: Any) -> list[te.Tensor]:
-    """found[t] = y[position(t)], then y[position(t)] = a[t] · y[position(t)] + b[t], for each t"""
+    """old[t] = y[position(t)], then y[position(t)] = a[t] · y[position(t)] + b[t], for each t."""
     indexing, reverse = Indexing.of(op.attrs), bool(op.attrs["reverse"])
     inputs = list(op.inputs)
     index = None if indexing.form == "line" else inputs.pop(0)
     data, *steps = inputs
-    over, shape = list(steps[0].shape), list(data.shape)
-    if _is_empty([*shape, *over]):
-        return [_zeros(over, str(data.dtype)), data]
-    places = _places(indexing, shape, index, over, over)
-    parts = [_flat(step, places, data, over) for step in steps]
+    loop_shape, shape = list(steps[0].shape), list(data.shape)
+    if _is_empty([*shape, *loop_shape]):
+        return [_zeros(loop_shape, str(data.dtype)), data]
+    targets = _places(indexing, shape, index, loop_shape, loop_shape)
+    flat_steps = [_flat(step, targets, data, loop_shape) for step in steps]
     if reverse:
-        places, *parts = (_reversed(tensor) for tensor in (places, *parts))
-    visits = visited(_append_zero(data), places, parts, _visit)
-    found = _reversed(visits.found) if reverse else visits.found
-    outside = element_count(shape)
-    in_order = _reversed(places) if reverse else places
+        targets, *flat_steps = (_reversed(tensor) for tensor in (targets, *flat_steps))
+    visits = visited(_append_zero(data), targets, flat_steps, _visit)
+    old_values = _reversed(visits.found) if reverse else visits.found
+    behind = element_count(shape)
+    in_order = _reversed(targets) if reverse else targets
 
-    def element(*at: Any) -> Any:
-        t = raveled(at, over)
-        return tirx.if_then_else(in_order(t) < outside, found(t), tirx.const(0.0, str(data.dtype)))
+    def element(*indices: Any) -> Any:
+        # The kernel stores 0 for an update that is left out.
+        t = raveled(indices, loop_shape)
+        return tirx.if_then_else(
+            in_order(t) < behind, old_values(t), tirx.const(0.0, str(data.dtype))
+        )
 
-    return [map_stage(over, element, name="found_inside"), _in_shape(visits.left, shape)]
+    return [map_stage(loop_shape, element, name="found_inside"), _in_shape(visits.left, shape)]
 
 
 def _visit(held: Any, parts: Sequence[Any]) -> Any:
-    """What a step leaves: a value, or a · held + b."""
+    """The value that an update leaves at its position: the update itself, or a · held + b."""
     return parts[0] * held + parts[1] if len(parts) > 1 else parts[0]
 
 
@@ -75,14 +79,14 @@ def _added(
     data: te.Tensor,
     index: te.Tensor,
     updates: te.Tensor,
-    over: Sequence[Dimension],
+    loop_shape: Sequence[Dimension],
 ) -> te.Tensor:
     """The sum of the data and of the updates at each position."""
-    axes = element_axes(over, "t")
-    at = [axis.var for axis in axes]
-    position, inside, _ = indexing.position(data.shape, index, at)
-    guards = [inside, *within(at, updates.shape, over)]
-    scatter = Scatter(axes, position, updates(*at), guards)
+    axes = element_axes(loop_shape, "t")
+    indices = [axis.var for axis in axes]
+    position, inside, _ = indexing.position(data.shape, index, indices)
+    guards = [inside, *within(indices, updates.shape, loop_shape)]
+    scatter = Scatter(axes, position, updates(*indices), guards)
     total = scatter_add(data.shape, str(updates.dtype), [scatter], "added")
     return map_stage(data.shape, lambda *i: data(*i) + total(*i), name="scattered")
 
@@ -92,35 +96,35 @@ def _places(
     shape: Sequence[Dimension],
     index: te.Tensor | None,
     available: Sequence[Dimension],
-    over: Sequence[Dimension],
+    loop_shape: Sequence[Dimension],
 ) -> te.Tensor:
-    """The place of each update in the flat data; behind it, of one that is left out."""
+    """The target of each update in the flat data; the element behind it for one left out."""
 
-    def place(t: Any) -> Any:
-        output = unraveled(t, over)
+    def target(t: Any) -> Any:
+        output = unraveled(t, loop_shape)
         position, inside, _ = indexing.position(shape, index, output)
-        inside = tirx.all(inside, *within(output, available, over))
+        inside = tirx.all(inside, *within(output, available, loop_shape))
         behind = element_count(shape).astype("int64")
         return tirx.if_then_else(inside, raveled(position, shape).astype("int64"), behind)
 
-    return map_stage((element_count(over),), place, name="places")
+    return map_stage((element_count(loop_shape),), target, name="places")
 
 
 def _flat(
-    updates: te.Tensor, places: te.Tensor, data: te.Tensor, over: Sequence[Dimension]
+    updates: te.Tensor, targets: te.Tensor, data: te.Tensor, loop_shape: Sequence[Dimension]
 ) -> te.Tensor:
-    """Updates in their order; zeros for those that are left out."""
+    """The updates in their order, flat; zeros for those that are left out."""
 
     def update(t: Any) -> Any:
-        inside = places(t) < element_count(data.shape)
+        inside = targets(t) < element_count(data.shape)
         zero = tirx.const(0.0, str(updates.dtype))
-        return tirx.if_then_else(inside, updates(*unraveled(t, over)), zero)
+        return tirx.if_then_else(inside, updates(*unraveled(t, loop_shape)), zero)
 
-    return map_stage(places.shape, update, name="updates")
+    return map_stage(targets.shape, update, name="updates")
 
 
 def _append_zero(data: te.Tensor) -> te.Tensor:
-    """Flat data with a zero behind them."""
+    """The flat data with a zero behind them, the target of all updates that are left out."""
     count = element_count(data.shape)
 
     def element(p: Any) -> Any:
@@ -131,7 +135,7 @@ def _append_zero(data: te.Tensor) -> te.Tensor:
 
 
 def _in_shape(flat: te.Tensor, shape: Sequence[Dimension]) -> te.Tensor:
-    return map_stage(shape, lambda *at: flat(raveled(at, shape)), name="in_shape")
+    return map_stage(shape, lambda *indices: flat(raveled(indices, shape)), name="in_shape")
 
 
 def _reversed(tensor: te.Tensor) -> te.Tensor:
@@ -148,7 +152,7 @@ def _is_empty(extents: Sequence[Dimension]) -> bool:
 
 
 def register_kernels() -> None:
-    """Say what the kernels of scatters compute."""
+    """Register the tensor expressions of the kernels of scatters and walks."""
     for reduction in _REDUCTIONS:
         register(f"{KERNEL}scatter_{reduction}", _restate_scatter)
     register(f"{KERNEL}walk", _restate_walk)

@@ -1,4 +1,4 @@
-"""Which element of a tensor an index points at: the one thing that gathers and scatters share.
+"""The element of a tensor that an index points at, which gathers and scatters have in common.
 
 A gather reads ``y[o] = x[position(o)]``; a scatter goes through the same ``o`` and writes to
 ``position(o)``. There are four forms of the position, with ``I`` the index tensor:
@@ -37,7 +37,7 @@ Form = Literal["take", "elements", "nd", "line"]
 
 @dataclass(frozen=True)
 class Indexing:
-    """How positions are made of indices.
+    """The way in which positions are made of indices.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Indexing:
 
     @staticmethod
     def of(attributes: Any) -> Indexing:
-        """Read it from the attributes of a call of one of our ops."""
+        """Read the indexing from the attributes of a call of one of our ops."""
         return Indexing(
             str(attributes["form"]),  # type: ignore[arg-type]
             int(attributes["axis"]),
@@ -61,7 +61,7 @@ class Indexing:
         )
 
     def attributes(self) -> dict[str, Any]:
-        """The index as attributes of a call."""
+        """The indexing as attributes of a call."""
         return {"form": self.form, "axis": self.axis, "mode": self.mode}
 
     def output_shape(
@@ -92,7 +92,7 @@ class Indexing:
     def position(
         self, data: Sequence[Dimension], index: te.Tensor | None, output: Indices
     ) -> tuple[list[Any], Any, bool]:
-        """Where an output element stands in the data.
+        """The position in the data of an output element.
 
         Parameters
         ----------
@@ -109,7 +109,7 @@ class Indexing:
         inside : expression
             Whether the indices point inside.
         safe : bool
-            Whether the position may be read even where it is not inside.
+            Whether the position, clamped as it is, may be read even where it is not inside.
         """
         axis = self.axis
         if self.form == "line":
@@ -118,20 +118,21 @@ class Indexing:
         assert index is not None
         rank = len(index.shape)
         if self.form == "nd":
-            lead, rest = list(output[: rank - 1]), list(output[rank - 1 :])
+            lead, trailing = list(output[: rank - 1]), list(output[rank - 1 :])
             coordinates = [index[(*lead, k)] for k in range(int(index.shape[-1]))]
             batch = lead[:axis]
         elif self.form == "take":
-            batch, rest = list(output[:axis]), list(output[axis + rank :])
+            batch, trailing = list(output[:axis]), list(output[axis + rank :])
             coordinates = [index[tuple(output[axis : axis + rank])]]
         else:
-            batch, rest = list(output[:axis]), list(output[axis + 1 :])
+            batch, trailing = list(output[:axis]), list(output[axis + 1 :])
             coordinates = [index[tuple(output)]]
         extents = data[axis : axis + len(coordinates)]
         resolved = [_resolve(c, e, self.mode) for c, e in zip(coordinates, extents, strict=True)]
-        position = [*batch, *(clamped for clamped, _ in resolved), *rest]
+        position = [*batch, *(clamped for clamped, _ in resolved), *trailing]
         shared = self._shared_bounds(data, index, output)
         inside = tirx.all(_true(), *(condition for _, condition in resolved), *shared)
+        # Clamped to an axis without elements, an index is still outside.
         safe = not shared and all(_static(extent) not in (None, 0) for extent in extents)
         return position, inside, safe
 
@@ -145,16 +146,19 @@ class Indexing:
         if self.form == "take":
             return []
         rank = len(index.shape)
-        own = range(self.axis) if self.form == "nd" else [d for d in range(rank) if d != self.axis]
+        axes = range(self.axis) if self.form == "nd" else [d for d in range(rank) if d != self.axis]
         return within(
-            [output[d] for d in own], [data[d] for d in own], [index.shape[d] for d in own]
+            [output[d] for d in axes], [data[d] for d in axes], [index.shape[d] for d in axes]
         )
 
 
 def within(
     indices: Indices, limits: Sequence[Dimension], extents: Sequence[Dimension]
 ) -> list[Any]:
-    """The conditions for indices below `extents` to be below `limits`: those in doubt."""
+    """The conditions for indices below `extents` to be below `limits`, less those that are proved.
+
+    None of them is needed where the list is empty.
+    """
     analyzer = tvm.sym.Analyzer()
     return [
         i < limit
@@ -170,7 +174,7 @@ def _resolve(value: Any, extent: Dimension, mode: str) -> tuple[Any, Any]:
         i = tirx.floormod(i, tirx.max(extent, 1))
     elif mode == "clip":
         i = tirx.max(tirx.min(i, extent - 1), zero)
-    elif mode == "fast":
+    elif mode == "fast":  # in "nan", a negative index stays negative, and so is outside
         i = tirx.Select(i < 0, i + extent, i)
     clamped = i if mode in ("wrap", "clip") else tirx.max(tirx.min(i, extent - 1), zero)
     return clamped, tirx.all(i >= 0, i < extent)
@@ -185,15 +189,16 @@ def _true() -> Any:
 
 
 def outside_value(dtype: str) -> Any:
-    """The value that an index outside of the tensor reads: NaN, or 0 where there is none."""
+    """The value that an index outside of the tensor reads: NaN, or 0 in a dtype without NaN."""
     return tirx.const(math.nan if is_float(dtype) else 0, dtype)
 
 
 def gather(indexing: Indexing, data: te.Tensor, index: te.Tensor, fill: Any) -> te.Tensor:
-    """y[o] = x[position(o)], and `fill` where the index points outside."""
+    """The gather y[o] = x[position(o)], and `fill` where the index points outside."""
 
     def element(*output: Any) -> Any:
         position, inside, safe = indexing.position(data.shape, index, output)
+        # A Select reads even where it is not inside, but can be vectorized.
         choose = tirx.Select if safe else tirx.if_then_else
         return choose(inside, data(*position), fill)
 

@@ -120,6 +120,7 @@ def kl_div(
     if log_target:
         terms = op.exp(target) * (target - x)
     else:
+        # The inner choice keeps log 0 out of the gradient too, which would be NaN behind a mask.
         absent = op.equal(target, 0.0)
         terms = op.where(absent, 0.0, target * (op.log(op.where(absent, 1.0, target)) - x))
     if reduction == "batchmean":
@@ -211,13 +212,15 @@ def _spread(
     total = op.reduce_sum(loss)
     if reduction == "sum":
         return total
-    one = x.emitter.full(1.0, x.shape, x.dtype)
-    # The divisor of the mean is that of `nll`: the weights of the labels that count.
-    return total / -nll(one, labels, weight=weight, ignore_index=ignore_index, reduction="sum")
+    ones = x.emitter.full(1.0, x.shape, x.dtype)
+    # The divisor of the mean is that of `nll`: the weights of the labels that count. The loss of
+    # log probabilities that are all 1 is its negative.
+    return total / -nll(ones, labels, weight=weight, ignore_index=ignore_index, reduction="sum")
 
 
 def _softplus(x: Tensor) -> Tensor:
-    """log(1 + eˣ) in a form that neither overflows nor has a kink."""
+    """The function log(1 + eˣ) in a form that neither overflows nor has a kink."""
+    # Above 40 it is x: e⁻⁴⁰ is lost in rounding, in float64 too.
     return op.softplus(x, beta=1.0, threshold=40.0)
 
 
@@ -237,11 +240,13 @@ def _weighted(terms: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def _difference(x: Tensor, target: Tensor) -> Tensor:
+    """The difference x − t of a pair that fits."""
     _check_pair(x, target)
     return x - target
 
 
 def _reduce(terms: Tensor, reduction: str) -> Tensor:
+    """The terms of a loss, reduced as asked; half precision adds up in float32."""
     _check_reduction(reduction)
     if reduction == "none":
         return terms

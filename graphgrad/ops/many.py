@@ -1,8 +1,8 @@
-"""One number from all elements of many tensors: whether they are finite, and their squared norm.
+"""Reductions of all elements of many tensors to one number: finiteness, and the squared norm.
 
-A tensor of its own kernel, and an expression that joins a number for each, would take longer to
-compile than the rest of a training step's end. On processors these are single kernels, which read
-each tensor once.
+A kernel for each tensor, and an expression that joins their results, would take longer to compile
+than the rest of a training step's end. On processors one kernel reduces up to `_MAX_TENSORS`
+tensors, and reads each of them once.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .opaque_kernel import for_gpu
 from .tensor_table import Rows, kernel, loop_over_rows
 
 _MAX_TENSORS = 64
-"""Of a kernel: LLVM takes more time for each the more there are."""
+"""Tensors of one kernel at most: LLVM takes more time for each the more there are."""
 
 _LANES = 32
 """Partial results side by side: enough registers to hide the latency of an addition."""
 
 _SUPPORTED_DTYPES = ("float32", "float64")
-"""Dtypes of tensors that share a kernel; others are widened by what makes a kernel of each."""
+"""Dtypes of tensors that share a kernel; others have one each, in which they are widened."""
 
 
 @dataclass(frozen=True)
 class _Reduction:
-    """What is made of elements, and how two results become one.
+    """A reduction: the map of each element, and the combination of two results.
 
     Attributes
     ----------
@@ -60,11 +60,12 @@ class _Reduction:
 
 
 def _is_finite(x: Any) -> Any:
-    # False also of NaN, which is less than nothing.
+    # False of NaN too: no comparison with NaN holds.
     return (tirx.abs(x) < tirx.infinity(str(x.ty.dtype))).astype("int32")
 
 
 def _squared(x: Any) -> Any:
+    # Squares of large float32 would overflow, and a sum of many elements lose digits.
     wide = x.astype("float64")
     return wide * wide
 
@@ -155,7 +156,7 @@ def _fields(builder: relax.BlockBuilder, tensors: Any) -> list[Any]:
 
 
 def _lowered(builder: relax.BlockBuilder, reduction: _Reduction, tensors: list[Any]) -> Any:
-    """The call of a kernel that reads what can share one, and of one for each other."""
+    """The call that joins the results of a shared kernel and of a kernel for each other tensor."""
     tensors = [tensor for tensor in tensors if not _is_empty(tensor.ty)]
     shared = [] if for_gpu() else [t for t in tensors if _may_share(t.ty)]
     alone = [t for t in tensors if not is_among(t, shared)]
@@ -173,7 +174,7 @@ def _lowered(builder: relax.BlockBuilder, reduction: _Reduction, tensors: list[A
 
 
 def _reduce_one(builder: relax.BlockBuilder, reduction: _Reduction, tensor: Any) -> Any:
-    """The call of a kernel that makes a partial result of one tensor."""
+    """The call of a kernel that reduces one tensor to a partial result."""
 
     def reduced(x: te.Tensor) -> te.Tensor:
         is_half = str(x.dtype) in ("float16", "bfloat16")
@@ -192,22 +193,24 @@ def _reduce_one(builder: relax.BlockBuilder, reduction: _Reduction, tensor: Any)
 
 
 def _kernel(reduction: _Reduction, types: list[relax.TensorType]) -> tirx.PrimFunc:
-    """The kernel that makes a partial result of several tensors, one after the other.
+    """The kernel that reduces several tensors to one partial result.
 
-    Each part of the elements, of a length that does not depend on the number of cores, has a
-    partial result in each lane; those are combined in order, first in a part, then of all parts.
+    Elements are cut into parts, whose length does not depend on the number of cores. A part has a
+    partial result in each lane. These are combined in order, first those of a part, then all parts,
+    so that the result is the same in every run.
     """
     tensors = [tirx.decl_buffer(list(ty.shape), str(ty.dtype), "tensor") for ty in types]
     result = tirx.decl_buffer((), reduction.partial, "result")
     statements: list[Any] = [store(result, [], reduction.identity)]
     for dtype in dict.fromkeys(str(ty.dtype) for ty in types):
+        # A column of rows has one dtype.
         rows = Rows([[tensor] for tensor in tensors if str(tensor.dtype) == dtype])
         statements += _over(reduction, rows, result)
     return kernel([*tensors, result], statements, OPAQUE)
 
 
 def _over(reduction: _Reduction, rows: Rows, result: Any) -> list[Any]:
-    """The statements that combine what is made of some rows with a result."""
+    """The statements that reduce rows of one dtype, and combine that with `result`."""
     lanes = tirx.decl_buffer((_LANES,), reduction.partial, "lanes", scope="local")
     parts = tirx.decl_buffer((rows.parts,), reduction.partial, "parts")
 
@@ -219,11 +222,11 @@ def _over(reduction: _Reduction, rows: Rows, result: Any) -> list[Any]:
         return combined(lanes, [lane], reduction.map(load(buffers[0], [index])))
 
     def around(part: Any, inside: Any) -> Any:
-        first, lane = variable("lane"), variable("lane")
-        clear = store(lanes, [first], reduction.identity)
+        cleared_lane, lane = variable("lane"), variable("lane")
+        clear = store(lanes, [cleared_lane], reduction.identity)
         return sequence(
             tirx.AllocBuffer(lanes),
-            loop(first, _LANES, clear, tirx.ForKind.VECTORIZED),
+            loop(cleared_lane, _LANES, clear, tirx.ForKind.VECTORIZED),
             inside,
             store(parts, [part], reduction.identity),
             loop(lane, _LANES, combined(parts, [part], load(lanes, [lane]))),
@@ -238,7 +241,7 @@ def _over(reduction: _Reduction, rows: Rows, result: Any) -> list[Any]:
 
 
 def _may_share(ty: Any) -> bool:
-    """Whether tensors of a type may be read by a kernel of several."""
+    """Whether tensors of a type may share a kernel with others."""
     is_static = all(isinstance(extent, tirx.IntImm) for extent in ty.shape)
     return is_static and str(ty.dtype) in _SUPPORTED_DTYPES
 

@@ -1,4 +1,4 @@
-"""Mean and variance of one pass over a tensor."""
+"""Mean and variance of a tensor as one op, which takes one pass over float32."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def _expression(call: relax.Call, x: te.Tensor) -> list[te.Tensor]:
 
 
 def _of_float32(x: te.Tensor, axes: list[int]) -> list[te.Tensor]:
-    """Take Σ (x − s) and Σ (x − s)² in float64, in one pass; s is the first element of each sum.
+    """Mean and variance from Σ (x − s) and Σ (x − s)² in float64; s is the first element of a sum.
 
-    The squares are exact but for one rounding. What (mean of squares) − (square of mean) loses is
-    2⁻⁵³ ((μ − s) / σ)². Chan, Golub and LeVeque, *Algorithms for computing the sample variance*
-    (1983), section 3.
+    Both sums take one pass. The squares are exact but for one rounding. What (mean of squares) −
+    (square of mean) loses is 2⁻⁵³ ((μ − s) / σ)². Chan, Golub and LeVeque, *Algorithms for
+    computing the sample variance* (1983), section 3.
     """
     first = _first(x, axes)
 
     def from_first() -> te.Tensor:
-        # One for each reader, so that each computes it by itself.
+        # A stage of its own for each reader, so that each computes it by itself.
         return topi.subtract(topi.cast(x, "float64"), first)
 
     mean = mean_expression(from_first(), axes, True)
@@ -60,7 +60,7 @@ def _of_float32(x: te.Tensor, axes: list[int]) -> list[te.Tensor]:
 
     def variance(*index: Any) -> Any:
         value = square(*index) - mean(*index) * mean(*index)
-        # Not a maximum: it may drop a NaN.
+        # Rounding may make it negative. Not a maximum with 0, which may drop a NaN.
         return tirx.Select(value < 0, tirx.const(0, "float64"), value).astype("float32")
 
     return [
@@ -81,24 +81,24 @@ def _first(x: te.Tensor, axes: list[int]) -> te.Tensor:
 
 
 def _of_float64(x: te.Tensor, axes: list[int]) -> list[te.Tensor]:
-    """Take the mean first: no dtype is wide enough for the squares."""
+    """Mean and variance in two passes, the mean first: no dtype is wide enough for the squares."""
     mean = mean_expression(x, axes, True)
     centered = topi.subtract(x, mean)
     return [mean, mean_expression(topi.multiply(centered, centered), axes, True)]
 
 
 def mean_expression(x: te.Tensor, axes: Sequence[int], keepdims: bool) -> te.Tensor:
-    """The mean; NaN of no elements, for which stock code fails to build or reads garbage."""
+    """The mean over axes; NaN of no elements, where TVM's fails to build or reads garbage."""
     dtype = str(x.dtype)
     count = math.prod(x.shape[axis] for axis in axes)
     total = topi.sum(x, list(axes), keepdims) if axes else topi.identity(x)
     nan = tirx.const(float("nan"), dtype)
-    known = isinstance(count, int | tirx.IntImm)
-    if known and int(count) == 0:
+    is_static = isinstance(count, int | tirx.IntImm)
+    if is_static and int(count) == 0:
         return te.compute(total.shape, lambda *_: nan, name="mean")
 
     def element(*index: Any) -> Any:
-        if known:
+        if is_static:
             return total(*index) / tirx.const(int(count), dtype)
         # Of an empty sum the memory is not written: it must not be read.
         return tirx.if_then_else(count == 0, nan, total(*index) / count.astype(dtype))

@@ -68,16 +68,18 @@ def slice_from(
         return x.emitter.full(x.fill or 0.0, shape, x.dtype)
     counts = [shape[axis] for axis in axes]
     # Stock TVM gets the extent of a symbolic slice with a negative stride wrong: flip instead.
-    low = [
+    lowest = [
         first if stride > 0 else first + stride * (count - 1)
         for first, stride, count in zip(begin, strides, counts, strict=True)
     ]
     steps = [abs(stride) for stride in strides]
-    end = [a + step * (n - 1) + 1 for a, step, n in zip(low, steps, counts, strict=True)]
-    part = op.strided_slice(x, list(axes), low, end, steps, assume_inbound=True)
+    end = [
+        low + step * (count - 1) + 1 for low, step, count in zip(lowest, steps, counts, strict=True)
+    ]
+    sliced = op.strided_slice(x, list(axes), lowest, end, steps, assume_inbound=True)
     for axis, stride in zip(axes, strides, strict=True):
-        part = op.flip(part, axis=axis) if stride < 0 else part
-    return op.reshape(part, shape)
+        sliced = op.flip(sliced, axis=axis) if stride < 0 else sliced
+    return op.reshape(sliced, shape)
 
 
 def untransform_layout(x: Tensor, index_map: Any, shape: Sequence[Dimension]) -> Tensor:
@@ -91,7 +93,7 @@ def _infer_unslice(call: relax.Call) -> relax.TensorType:
 
 
 def _compute_unslice(call: relax.Call, x: te.Tensor) -> te.Tensor:
-    """Zeros with a tensor in a strided slice of them."""
+    """The zeros of a shape, with a tensor in a strided slice of them."""
     begin, shape = call.args[1].values, call.args[2].values
     axes = [int(axis) for axis in call.attrs.axes]
     strides = [int(stride) for stride in call.attrs.strides]
@@ -103,7 +105,7 @@ def _compute_unslice(call: relax.Call, x: te.Tensor) -> te.Tensor:
             step = abs(stride)
             distance = indices[axis] - first if stride > 0 else first - indices[axis]
             conditions += [distance >= 0, tirx.floordiv(distance, step) < x.shape[axis]]
-            if step > 1:
+            if step > 1:  # what lies between the elements of the slice stays zero
                 conditions.append(tirx.floormod(distance, step) == 0)
             source[axis] = tirx.floordiv(distance, step)
         return tirx.if_then_else(tirx.all(*conditions), x(*source), zero)
@@ -116,7 +118,7 @@ def _infer_untransform_layout(call: relax.Call) -> relax.TensorType:
 
 
 def _compute_untransform_layout(call: relax.Call, x: te.Tensor) -> te.Tensor:
-    """A tensor read at the images of its indices under an index map."""
+    """The tensor whose element i is the element ``index_map(i)`` of another."""
     index_map = call.attrs.index_map
     return te.compute(
         call.args[1].values, lambda *i: x(*index_map.map_indices(list(i))), name="layout"

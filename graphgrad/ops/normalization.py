@@ -1,6 +1,6 @@
-"""Normalization in terms of the vocabulary: what rules, lowerings and converters share.
+"""Normalization by the functions of `functional`: what rules, lowerings and converters share.
 
-Everything is taken in float32 for half precision, and means are summed in float64.
+Half precision is computed in float32, and means are summed in float64.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def mean(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 def standardize(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor, Tensor]:
-    """x − μ and (σ² + ε)^(−1/2) with the statistics over axes, which are kept in the latter.
+    """The pair x − μ and (σ² + ε)^(−1/2), with statistics over axes that the latter keeps.
 
     Parameters
     ----------
@@ -38,12 +38,15 @@ def standardize(x: Tensor, axes: Sequence[int], epsilon: float) -> tuple[Tensor,
 
 
 def inverse_root_mean_square(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
-    """(mean x² + ε)^(−1/2) over axes, which are kept with extent 1."""
+    """The inverse root (mean x² + ε)^(−1/2) of a mean over axes, which are kept with extent 1."""
     return op.rsqrt(mean(x * x, axes) + epsilon)
 
 
 def spread(parameter: Tensor, axes: Sequence[int], rank: int) -> Tensor:
-    """Lay a parameter whose axes are `axes` of a tensor of some rank along that tensor."""
+    """The parameter in a shape that broadcasts against a tensor of a rank.
+
+    Its axes are the axes `axes` of that tensor, in that order.
+    """
     order = sorted(range(len(axes)), key=lambda position: axes[position])
     ordered = op.permute_dims(parameter, order)
     extents = dict(zip(sorted(axes), ordered.shape, strict=True))
@@ -53,12 +56,12 @@ def spread(parameter: Tensor, axes: Sequence[int], rank: int) -> Tensor:
 def collect(x: Tensor, axes: Sequence[int]) -> Tensor:
     """Sum over all axes but `axes`, and put those in that order: the transpose of `spread`."""
     total = op.reduce_sum(x, [axis for axis in range(x.ndim) if axis not in axes])
-    kept = sorted(axes)
-    return op.permute_dims(total, [kept.index(axis) for axis in axes])
+    sorted_axes = sorted(axes)
+    return op.permute_dims(total, [sorted_axes.index(axis) for axis in axes])
 
 
 def in_groups(x: Tensor, axis: int, groups: int) -> Tensor:
-    """Split an axis in two: the groups, and the members of each."""
+    """The tensor with an axis split in two: the groups, and the members of each."""
     members = x.shape[axis] // groups
     return op.reshape(x, [*x.shape[:axis], groups, members, *x.shape[axis + 1 :]])
 
@@ -91,19 +94,19 @@ class ChannelGroups:
         return x if self.count is None else in_groups(x, self.axis, self.count)
 
     def axes(self, positions: Sequence[int]) -> list[int]:
-        """The axes that statistics over some others are taken over, after `apart`."""
+        """The axes, as numbered after `apart`, that statistics over `positions` are taken over."""
         return list(positions) if self.count is None else group_axes(positions, self.axis)
 
     def along(self, statistic: Tensor) -> Tensor:
-        """A statistic of each group, of extent 1 along the members, for each channel."""
+        """The statistic of each channel's group, from one that has extent 1 along the members."""
         if self.count is None:
             return statistic
         before, behind = statistic.shape[: self.axis], statistic.shape[self.axis + 2 :]
-        whole = op.broadcast_to(statistic, [*before, self.count, self._members, *behind])
-        return op.reshape(whole, [*before, self.channels, *behind])
+        repeated = op.broadcast_to(statistic, [*before, self.count, self._members, *behind])
+        return op.reshape(repeated, [*before, self.channels, *behind])
 
     def mean(self, x: Tensor) -> Tensor:
-        """The means over the members of each group, as `along` takes them."""
+        """The means over the members of each group, in the shape that `along` takes."""
         if self.count is None:
             return x
         total = op.reduce_sum(self.apart(x), [self.axis + 1], keepdims=True)
@@ -124,7 +127,7 @@ def normalize(
     parameter_axes: Sequence[int] = (),
     center: bool = True,
 ) -> Tensor:
-    """γ (x − μ) (σ² + ε)^(−1/2) + β with the statistics over `axes`.
+    """The normalized tensor γ (x − μ) (σ² + ε)^(−1/2) + β, with statistics over `axes`.
 
     Parameters
     ----------

@@ -42,11 +42,11 @@ def extern(
     build: Callable[[list[Any], list[Any]], Statement],
     attributes: Mapping[str, Any] | None = None,
 ) -> list[te.Tensor]:
-    """The outputs of a kernel; `build(inputs, outputs)` writes it, on buffers.
+    """The outputs of an extern stage whose loops `build(inputs, outputs)` writes, on buffers.
 
-    Where it is to be differentiated as a tensor expression, a restatement is registered for its
-    tag, `KERNEL` and the name (`graphgrad.fallback.externs.register`); it is told by `attributes`,
-    numbers and strings, what the kernel does.
+    Where it is to be differentiated, a restatement as tensor expressions is registered for the
+    stage's tag, which is `KERNEL` and the name (`graphgrad.fallback.externs.register`). The
+    restatement reads from `attributes`, numbers and strings, what the kernel computes.
     """
     outputs = te.extern(
         [tuple(shape) for shape in shapes],
@@ -81,39 +81,45 @@ class Nest:
     work: Dimension = 1
 
     def build(self, body: Callable[[list[Any]], Statement]) -> Statement:
-        """The loops; `body` is given the indices of a point."""
+        """The loops around a body, which is given the indices of a point.
+
+        The outermost loop is parallel, over as many of the shared axes as it takes. What is left of
+        them is inside of the serial loops, so that neighboring elements are visited together.
+        """
         lead = list(self.shape[: self.serial.start])
         ordered = list(self.shape[self.serial.start : self.serial.stop])
         tail = list(self.shape[self.serial.stop :])
-        others = [*lead, *tail]
+        free = [*lead, *tail]
 
-        def at(place: list[Any], i: list[Any]) -> Statement:
-            return body([*place[: len(lead)], *self._ordered(i), *place[len(lead) :]])
+        def at(free_indices: list[Any], i: list[Any]) -> Statement:
+            return body([*free_indices[: len(lead)], *self._ordered(i), *free_indices[len(lead) :]])
 
-        def inside(before: list[Any], rest: list[Dimension]) -> Statement:
-            return nested(ordered, lambda i: nested(rest, lambda after: at([*before, *after], i)))
+        def inside(outer: list[Any], inner_extents: list[Dimension]) -> Statement:
+            return nested(
+                ordered, lambda i: nested(inner_extents, lambda inner: at([*outer, *inner], i))
+            )
 
         def chunk(trip: Any) -> Statement:
-            *before, number = unravel(trip, shared)
+            *outer, number = unravel(trip, shared)
             start = number * _CHUNK
             length = tirx.min(index(tail[0]) - start, index(_CHUNK))
-            return nested(ordered, lambda i: serial(length, lambda t: at([*before, start + t], i)))
+            return nested(ordered, lambda i: serial(length, lambda t: at([*outer, start + t], i)))
 
         is_small = _volume([*self.shape, self.work]) < _SMALL
         if for_gpu():
-            count = len(others)  # a thread takes a point
-        elif is_small or not others:
-            return nested(lead, lambda before: inside(before, tail))
+            count = len(free)  # a thread takes a point
+        elif is_small or not free:
+            return nested(lead, lambda outer: inside(outer, tail))
         elif not tail or _volume(lead) >= _ENOUGH:
             count = len(lead)
         elif len(tail) > 1:
             count = len(lead) + 1
-        else:  # neighboring elements of the last axis
+        else:  # one axis is left: threads take chunks of neighboring elements of it
             shared = [*lead, tirx.ceildiv(index(tail[0]), index(_CHUNK))]
             return parallel(_product(shared), chunk)
-        shared, rest = others[:count], others[count:]
+        shared, inner_extents = free[:count], free[count:]
         each = parallel if shared else serial
-        return each(_product(shared), lambda trip: inside(unravel(trip, shared), rest))
+        return each(_product(shared), lambda trip: inside(unravel(trip, shared), inner_extents))
 
     def _ordered(self, indices: list[Any]) -> list[Any]:
         if not self.reverse:
@@ -123,7 +129,8 @@ class Nest:
 
 
 def fill(output: Any, value: Callable[[list[Any]], Any]) -> Statement:
-    """Loops that write every element of a buffer, each on its own."""
+    """The loops that write every element of a buffer, each independently of the others."""
+    # The last axis is the serial one, so that a processor's thread writes neighbors.
     rank = len(output.shape)
     in_order = range(rank - 1, rank) if rank > 1 and not for_gpu() else range(0)
     nest = Nest(list(output.shape), in_order)
@@ -141,6 +148,7 @@ def _product(extents: Sequence[Dimension]) -> Any:
 
 
 def _volume(extents: Sequence[Dimension]) -> int:
+    """The product of extents, of which symbolic ones are taken for `_LONG`."""
     return math.prod(
         int(extent) if isinstance(extent, int | tirx.IntImm) else _LONG for extent in extents
     )

@@ -16,7 +16,7 @@ from ..ir.tensor import is_float
 from .opaque_kernel import Nest, extern, fill
 
 _MAX_DOUBLINGS = 40
-"""Doublings of a run that an axis of symbolic extent is allowed: lines of 10¹² elements."""
+"""Doublings of a run's length along an axis of symbolic extent: enough for 2⁴⁰ ≈ 10¹² elements."""
 
 
 def order(x: te.Tensor, axis: int, descending: bool) -> te.Tensor:
@@ -30,13 +30,16 @@ def order(x: te.Tensor, axis: int, descending: bool) -> te.Tensor:
         (values,), (indices, spare) = ins, outs
         return _MergeSort(values, indices, spare, axis, descending).build()
 
-    found, _ = extern("order", [x.shape, x.shape], ["int64", "int64"], [x], build)
-    return found
+    sorted_indices, _ = extern("order", [x.shape, x.shape], ["int64", "int64"], [x], build)
+    return sorted_indices
 
 
 @dataclass(frozen=True)
 class _MergeSort:
-    """Bottom up: runs of length 1, 2, 4, … of `indices` are merged by way of `spare`."""
+    """A merge sort from below: sorted runs of length 1, 2, 4, … of `indices` are merged in pairs.
+
+    Pairs are merged into `spare` and copied back. A *line* is the indices along all other axes.
+    """
 
     values: Any
     indices: Any
@@ -46,59 +49,66 @@ class _MergeSort:
 
     @property
     def extent(self) -> Any:
+        """The number of elements of a line."""
         return self.values.shape[self.axis]
 
     def build(self) -> Statement:
+        """The loops that sort all lines, which are independent of each other."""
         lines = [e for d, e in enumerate(self.values.shape) if d != self.axis]
         nest = Nest(lines, range(len(lines), len(lines)), work=self.extent)
         return sequence(fill(self.indices, lambda i: i[self.axis]), nest.build(self.sort))
 
     def at(self, line: Indices, i: Any) -> list[Any]:
+        """The indices of the element `i` of a line."""
         return [*line[: self.axis], i, *line[self.axis :]]
 
     def sort(self, line: Indices) -> Statement:
-        known = isinstance(self.extent, tirx.IntImm)
-        doublings = max(int(self.extent) - 1, 0).bit_length() if known else _MAX_DOUBLINGS
+        """The loops that sort one line."""
+        is_static = isinstance(self.extent, tirx.IntImm)
+        doublings = max(int(self.extent) - 1, 0).bit_length() if is_static else _MAX_DOUBLINGS
 
         def double(doubling: Any) -> Statement:
             width = tirx.shift_left(tirx.const(1, "int64"), doubling)
             pairs = tirx.floordiv(self.extent + 2 * width - 1, 2 * width)
             merge = serial(pairs, lambda pair: self.merge(line, pair * 2 * width, width))
             back = serial(self.extent, lambda i: self.copy_back(line, i))
+            # A symbolic extent may be sorted after fewer doublings.
             return tirx.IfThenElse(width < self.extent, sequence(merge, back), None)
 
         return serial(doublings, double)
 
     def copy_back(self, line: Indices, i: Any) -> Statement:
-        here = self.at(line, i)
-        return store(self.indices, here, self.spare[tuple(here)])
+        """The copy of one element from the spare buffer, where runs have been merged."""
+        position = self.at(line, i)
+        return store(self.indices, position, self.spare[tuple(position)])
 
     def merge(self, line: Indices, start: Any, width: Any) -> Statement:
         """Merge two neighboring runs; of equal elements, the one on the left goes first."""
         middle = tirx.min(start + width, self.extent)
         stop = tirx.min(start + 2 * width, self.extent)
-        taken = tirx.decl_buffer((1,), "int64", "taken", scope="local")
+        left_taken = tirx.decl_buffer((1,), "int64", "taken", scope="local")
         zero = tirx.const(0, "int64")
 
         def step(i: Any) -> Statement:
-            left = start + taken[zero]
-            right = middle + i - taken[zero]
+            # i elements are merged: those not from the left run are from the right one.
+            left = start + left_taken[zero]
+            right = middle + i - left_taken[zero]
             a, b = (self.indices[tuple(self.at(line, side))] for side in (left, right))
             # Conditionals, not conjunctions: what lies beyond the end of a run is never read.
             keeps_order = tirx.if_then_else(
                 right < stop, self.in_order(line, a, b), tirx.const(True, "bool")
             )
             from_left = tirx.if_then_else(left < middle, keeps_order, tirx.const(False, "bool"))
-            here = self.at(line, start + i)
+            position = self.at(line, start + i)
             take_left = sequence(
-                store(self.spare, here, a),
-                store(taken, [zero], taken[zero] + 1),
+                store(self.spare, position, a),
+                store(left_taken, [zero], left_taken[zero] + 1),
             )
-            return tirx.IfThenElse(from_left, take_left, store(self.spare, here, b))
+            return tirx.IfThenElse(from_left, take_left, store(self.spare, position, b))
 
         return sequence(
-            tirx.AllocBuffer(taken),
-            store(taken, [zero], zero),
+            tirx.AllocBuffer(left_taken),
+            store(left_taken, [zero], zero),
             serial(stop - start, step),
         )
 

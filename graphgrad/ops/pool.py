@@ -1,9 +1,10 @@
 """Poolings, and the ops of their gradients, over one, two or three spatial axes.
 
-The gradient of max pooling finds the tap of each window's first maximum by comparing x with y, in
-the backward pass (`max_pool_index`). From there on only integers are compared: `max_pool_scatter`
-sends cotangents to these taps, and `max_pool_gather` is its transpose. TVM's own max-pool gradient
-reads uninitialized memory where windows do not cover the input; these do not.
+A *tap* is an element of a window, numbered in row-major order. The gradient of max pooling finds
+the tap of each window's first maximum by comparing x with y, in the backward pass
+(`max_pool_index`). From there on only integers are compared: `max_pool_scatter` sends cotangents to
+these taps, and `max_pool_gather` is its transpose. TVM's own max-pool gradient reads uninitialized
+memory where windows do not cover the input; these do not.
 
 Data are in the layout of the pooling, `Pool.layout`.
 """
@@ -33,13 +34,13 @@ def max_pool(x: Tensor, pool: Pool) -> Tensor:
 
 
 def avg_pool_gradient(ct: Tensor, shape: Sequence[Dimension], pool: Pool) -> Tensor:
-    """x̄ of ``y = avg_pool(x)`` from y's cotangent; `shape` is that of x."""
+    """The cotangent x̄ of ``y = avg_pool(x)`` from that of y; `shape` is that of x."""
     arguments = [ct.expr, relax.ShapeExpr(list(shape))]
     return ct.emitter.emit(call_op(_AVG_GRADIENT, arguments, **pool.attributes()))
 
 
 def max_pool_index(x: Tensor, y: Tensor, pool: Pool) -> Tensor:
-    """The tap of each first maximum: its row-major number, as `Pool.index_dtype`.
+    """The number of the tap at which each window's first maximum is, as `Pool.index_dtype`.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ def max_pool_index(x: Tensor, y: Tensor, pool: Pool) -> Tensor:
 
 
 def max_pool_scatter(ct: Tensor, index: Tensor, shape: Sequence[Dimension], pool: Pool) -> Tensor:
-    """x̄ of ``y = max_pool(x)`` from y's cotangent; `shape` is that of x."""
+    """The cotangent x̄ of ``y = max_pool(x)`` from that of y; `shape` is that of x."""
     arguments = [ct.expr, index.expr, relax.ShapeExpr(list(shape))]
     return ct.emitter.emit(call_op(_MAX_SCATTER, arguments, **pool.attributes()))
 
@@ -65,7 +66,7 @@ def max_pool_gather(x: Tensor, index: Tensor, pool: Pool) -> Tensor:
 def max_pool_position(
     index: Tensor, shape: Sequence[Dimension], pool: Pool, column_major: bool = False
 ) -> Tensor:
-    """Where the taps stand in x, flattened over all its axes, as int64.
+    """The positions of the taps in x, flattened over all its axes, as int64.
 
     Parameters
     ----------
@@ -109,59 +110,62 @@ def _sum_over_windows(
     outputs: te.Tensor,
     condition: Callable[[Indices, Any], Any],
 ) -> te.Tensor:
-    """x̄ = Σ of the outputs over the windows that read the element, on a condition.
+    """The sum, for each element of x, of the outputs whose windows read it, on a condition.
 
-    `condition(indices, tap)` is that on an output and the number of its tap.
+    `condition(indices, tap)` says of an output and the number of the tap that reads the element
+    whether the output counts.
     """
     extents = pool.spatial(outputs.shape)
     over = pool.windows_over_element(extents)
     dtype = str(outputs.dtype)
-    wide = accumulator_dtype(dtype)
+    accumulator = accumulator_dtype(dtype)
     zero = tirx.const(0, dtype)
 
-    def element(*where: Any) -> Any:
-        windows, taps, reads = pool.reached_by(pool.spatial(where), over, extents)
-        indices = pool.indices(where, windows)
+    def element(*element_index: Any) -> Any:
+        windows, taps, reads = pool.reached_by(pool.spatial(element_index), over, extents)
+        indices = pool.indices(element_index, windows)
         # A selection, not a choice: what decides here differs along a vector, where to read does
         # not.
         chosen = tirx.Select(condition(indices, pool.tap_number(taps)), outputs(*indices), zero)
-        return te.sum(tirx.if_then_else(reads, chosen, zero).astype(wide), axis=over)
+        return te.sum(tirx.if_then_else(reads, chosen, zero).astype(accumulator), axis=over)
 
     total = te.compute(tuple(shape), element, name="sum_over_windows")
-    if wide == dtype:
+    if accumulator == dtype:
         return total
     return te.compute(total.shape, lambda *i: total(*i).astype(dtype), name="narrow")
 
 
 def avg_gradient_expression(call: relax.Call, ct: te.Tensor) -> te.Tensor:
-    """x̄ = Σ ȳ / count over the windows that contain the element."""
+    """The cotangent x̄ = Σ ȳ / count over the windows that contain the element."""
     pool = Pool.of(call.attrs)
     shape = type_shape(call.ty)
     dtype = str(ct.dtype)
 
-    def scaled(*where: Any) -> Any:
-        return ct(*where) / pool.count(pool.spatial(where), pool.spatial(shape)).astype(dtype)
+    def scaled(*output_index: Any) -> Any:
+        return ct(*output_index) / pool.count(
+            pool.spatial(output_index), pool.spatial(shape)
+        ).astype(dtype)
 
     share = te.compute(ct.shape, scaled, name="share_of_window")
     return _sum_over_windows(pool, shape, share, lambda *_: tirx.const(True, "bool"))
 
 
 def max_index_expression(call: relax.Call, x: te.Tensor, y: te.Tensor) -> te.Tensor:
-    """The smallest tap at which the window's maximum stands."""
+    """The smallest tap at which the window's maximum is."""
     pool = Pool.of(call.attrs)
     taps = pool.reduce_axes()
     number = pool.tap_number(taps)
     none = tirx.const(number_of_taps(pool), pool.index_dtype)
 
-    def element(*where: Any) -> Any:
-        positions = pool.positions(pool.spatial(where), taps)
-        value = x(*pool.indices(where, positions))
-        found = value == y(*where)
+    def element(*output_index: Any) -> Any:
+        positions = pool.positions(pool.spatial(output_index), taps)
+        value = x(*pool.indices(output_index, positions))
+        is_maximum = value == y(*output_index)
         if is_float(str(x.dtype)):
-            found = tirx.any(found, is_nan(value))
+            is_maximum = tirx.any(is_maximum, is_nan(value))
         # The read stays guarded by `inside`; only then is it compared.
         tap = tirx.if_then_else(
-            inside(positions, pool.spatial(x.shape)), tirx.Select(found, number, none), none
+            inside(positions, pool.spatial(x.shape)), tirx.Select(is_maximum, number, none), none
         )
         return te.min(tap, axis=taps)
 
@@ -169,7 +173,7 @@ def max_index_expression(call: relax.Call, x: te.Tensor, y: te.Tensor) -> te.Ten
 
 
 def max_scatter_expression(call: relax.Call, ct: te.Tensor, index: te.Tensor) -> te.Tensor:
-    """x̄ = Σ ȳ over the windows whose maximum stands at the element."""
+    """The cotangent x̄ = Σ ȳ over the windows whose maximum is at the element."""
     return _sum_over_windows(
         Pool.of(call.attrs),
         type_shape(call.ty),
@@ -179,14 +183,14 @@ def max_scatter_expression(call: relax.Call, ct: te.Tensor, index: te.Tensor) ->
 
 
 def _max_gather_expression(call: relax.Call, x: te.Tensor, index: te.Tensor) -> te.Tensor:
-    """y = x at the tap that the index names; 0 where it names none."""
+    """The element y of x at the tap that the index names; 0 where it names none."""
     pool = Pool.of(call.attrs)
 
-    def element(*where: Any) -> Any:
-        number = index(*where).astype("int64")
-        positions = pool.positions(pool.spatial(where), pool.tap_of(number))
+    def element(*output_index: Any) -> Any:
+        number = index(*output_index).astype("int64")
+        positions = pool.positions(pool.spatial(output_index), pool.tap_of(number))
         reads = tirx.all(number < number_of_taps(pool), inside(positions, pool.spatial(x.shape)))
-        value = x(*pool.indices(where, positions))
+        value = x(*pool.indices(output_index, positions))
         return tirx.if_then_else(reads, value, tirx.const(0, str(x.dtype)))
 
     return te.compute(index.shape, element, name="gather_maximum")
@@ -195,6 +199,7 @@ def _max_gather_expression(call: relax.Call, x: te.Tensor, index: te.Tensor) -> 
 def _max_position_expression(call: relax.Call, index: te.Tensor) -> te.Tensor:
     """The flat position in x of the tap that the index names."""
     pool = Pool.of(call.attrs)
+    # The dtype is of no account: only the shape is read, as ints where it is static.
     _, channels, *extents = type_shape(relax.TensorType(call.args[1], "int32"))
     axes = list(range(pool.rank))
     if call.attrs["column_major"]:

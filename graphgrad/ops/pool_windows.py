@@ -1,4 +1,7 @@
-"""The windows of a pooling, and where their elements stand."""
+"""The windows of a pooling: from outputs and taps to positions of the input, and back.
+
+A *tap* is an element of a window, by its index along each spatial axis.
+"""
 
 from __future__ import annotations
 
@@ -84,14 +87,17 @@ class Pool:
         return len(self.size)
 
     def spatial(self, of_data: Sequence[Any]) -> list[Any]:
-        """Those of the data's axes that are spatial, in the order of a window's numbers."""
-        at = dict(zip(self.layout, of_data, strict=True))
-        return [at[axis] for axis in LAYOUTS[self.rank][2:]]
+        """The entries of the spatial axes among one entry for each axis of the data.
+
+        They come in the order of a window's numbers, whatever the layout is.
+        """
+        entry_of_axis = dict(zip(self.layout, of_data, strict=True))
+        return [entry_of_axis[axis] for axis in LAYOUTS[self.rank][2:]]
 
     def indices(self, like: Sequence[Any], spatial: Sequence[Any]) -> tuple[Any, ...]:
-        """Indices of data: those of `like`, but these along the spatial axes."""
-        at = dict(zip(LAYOUTS[self.rank][2:], spatial, strict=True))
-        return tuple(at.get(axis, i) for axis, i in zip(self.layout, like, strict=True))
+        """The indices `like` of data, with the indices `spatial` along the spatial axes."""
+        index_of_axis = dict(zip(LAYOUTS[self.rank][2:], spatial, strict=True))
+        return tuple(index_of_axis.get(axis, i) for axis, i in zip(self.layout, like, strict=True))
 
     def reduce_axes(self) -> list[Any]:
         """One reduction axis per spatial axis: it runs over the taps of a window."""
@@ -120,7 +126,7 @@ class Pool:
         ]
 
     def windows_over_element(self, extents: Indices) -> list[Any]:
-        """One reduction axis per spatial axis: it runs over the windows with an element.
+        """One reduction axis per spatial axis, over the windows that an element can be in.
 
         `extents` are those of the outputs.
         """
@@ -149,19 +155,23 @@ class Pool:
         return outputs, taps, tirx.all(*exists)
 
     def _most_windows(self, axis: int, extent: Any) -> int:
+        """The greatest number of windows over one element along an axis of `extent` outputs."""
         if self._runs_over_all(axis, extent):
             return max(int(extent), 1)
-        reach = (self.size[axis] - 1) * self.dilation[axis] + 1
-        return -(-reach // self.strides[axis])
+        span = (self.size[axis] - 1) * self.dilation[axis] + 1
+        return -(-span // self.strides[axis])
 
     def _runs_over_all(self, axis: int, extent: Any) -> bool:
-        """Whether there are fewer windows than could lie over an element: global pooling."""
-        reach = (self.size[axis] - 1) * self.dilation[axis] + 1
+        """Whether the loop over windows visits all of them along an axis.
+
+        It does where there are fewer of them than could lie over an element, as in global pooling.
+        """
+        span = (self.size[axis] - 1) * self.dilation[axis] + 1
         is_known = isinstance(extent, int | tirx.IntImm)
-        return is_known and int(extent) < -(-reach // self.strides[axis])
+        return is_known and int(extent) < -(-span // self.strides[axis])
 
     def count(self, outputs: Indices, extents: Indices) -> Any:
-        """By how many elements the average of an output's window divides; at least 1.
+        """The number of elements that the average of an output's window divides by; at least 1.
 
         Padding counts where `count_include_pad` says so. What ``ceil_mode`` adds beyond it never
         does.
@@ -172,6 +182,7 @@ class Pool:
             after = self.padding[axis + self.rank] if self.count_include_pad else 0
             dilation = self.dilation[axis]
             start = output * self.strides[axis] - self.padding[axis]
+            # The first and the last tap whose position start + tap · dilation counts.
             first = tirx.max(tirx.floordiv(dilation - 1 - before - start, dilation), 0)
             end = extent + after
             last = tirx.min(tirx.floordiv(end - 1 - start, dilation), self.size[axis] - 1)
@@ -180,12 +191,12 @@ class Pool:
 
 
 def number_of_taps(pool: Pool) -> int:
-    """How many elements a window has."""
+    """The number of elements of a window."""
     return math.prod(pool.size)
 
 
 def inside(positions: Indices, extents: Indices) -> Any:
-    """Whether coordinates are those of an element."""
+    """The condition that coordinates are those of an element."""
     return tirx.all(
         *(
             condition

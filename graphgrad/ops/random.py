@@ -54,20 +54,21 @@ def mask_call(x: Any, seed: Any, rate: float, stream: int) -> relax.Call:
 
 
 def _let(value: Any, body: Callable[[Any], Any]) -> Any:
-    """A body that reads a value several times; the value is written once."""
+    """The expression `body(value)`, in which a value that is read several times occurs once."""
     name = tirx.Var("bits", "uint64")
     return tirx.Let(name, value, body(name))
 
 
 def _times(value: Any, factor: int) -> Any:
-    """The low 32 bits of a product; no intermediate leaves 63 bits."""
+    """The low 32 bits of the product of a 32-bit value and a factor; no step exceeds 63 bits."""
+    # value · factor = value · low + value · 2³¹ · high, and of the last only bit 31 is below 2³².
     low, high = factor & 0x7FFFFFFF, factor >> 31
     product = value * _bits(low) + ((value & _bits(1)) << _bits(31)) * _bits(high)
     return product & _bits(_WORD)
 
 
 def _hash(value: Any) -> Any:
-    """A hash of a number below 2³², below 2³²."""
+    """The hash, below 2³², of a number below 2³²: lowbias32, whose constants these are."""
     for shift, factor in ((16, 0x7FEB352D), (15, 0x846CA68B)):
         value = _let(value, lambda v, s=shift: v ^ (v >> _bits(s)))  # type: ignore[misc]
         value = _let(value, lambda v, f=factor: _times(v, f))  # type: ignore[misc]
@@ -75,6 +76,7 @@ def _hash(value: Any) -> Any:
 
 
 def _bits(value: int) -> Any:
+    """A constant of the hash."""
     # Unsigned, so that TVM does not take it for an index, in which it replaces each name by its
     # value: the expression would double with every step of the hash.
     return tirx.const(value, "uint64")
@@ -83,8 +85,8 @@ def _bits(value: int) -> Any:
 def _key(call: relax.Call, seed: te.Tensor) -> te.Tensor:
     """The start of the mask's hash, a scalar: a hash of the seed and the stream."""
     stream = _bits(int(call.attrs["stream"]) * _STREAM & _WORD)
-    whole = seed().astype("uint64")
-    word, upper = whole & _bits(_WORD), (whole >> _bits(32)) & _bits(_WORD)
+    seed_bits = seed().astype("uint64")
+    word, upper = seed_bits & _bits(_WORD), (seed_bits >> _bits(32)) & _bits(_WORD)
     return te.compute((), lambda: _hash(_hash(word ^ stream) ^ upper), name="dropout_key")
 
 
@@ -92,6 +94,7 @@ def _kept(call: relax.Call, x: te.Tensor, key: te.Tensor, index: Any) -> Any:
     """Whether an element is kept: its hash, as a fraction of 2³², is at least the rate."""
     position = _bits(0)
     order = [int(axis) for axis in call.attrs.get("order", ())] or list(range(len(index)))
+    # The row-major position in the tensor whose axes are in the original order.
     for axis in range(len(index)):
         i, extent = index[order.index(axis)], x.shape[order.index(axis)]
         position = position * extent.astype("uint64") + i.astype("uint64")
@@ -101,10 +104,11 @@ def _kept(call: relax.Call, x: te.Tensor, key: te.Tensor, index: Any) -> Any:
 
 
 def _dropout_expression(call: relax.Call, x: te.Tensor, seed: te.Tensor) -> te.Tensor:
-    """Y = x / (1 − rate) where the mask keeps the element, else 0."""
+    """The result of dropout: x / (1 − rate) where the mask keeps the element, else 0."""
     rate = float(call.attrs["rate"])
     dtype = str(x.dtype)
     zero = tirx.const(0, dtype)
+    # At the rate 1 nothing is kept, and any finite scale will do.
     scale = tirx.const(1.0 / (1.0 - rate) if rate < 1 else 0.0, dtype)
     key = _key(call, seed)
 
@@ -115,7 +119,7 @@ def _dropout_expression(call: relax.Call, x: te.Tensor, seed: te.Tensor) -> te.T
 
 
 def _mask_expression(call: relax.Call, x: te.Tensor, seed: te.Tensor) -> te.Tensor:
-    """Where the mask keeps the element."""
+    """The mask of a dropout: true where it keeps the element."""
     key = _key(call, seed)
     return te.compute(x.shape, lambda *i: _kept(call, x, key, i), name="dropout_mask")
 

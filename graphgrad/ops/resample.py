@@ -20,6 +20,7 @@ from . import functional as op
 from .define import call_op, define_op
 
 _NO_INPUT = -1
+"""The number that fills a row of a table whose output reads fewer inputs than others."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Table:
         )
 
     def transposed(self) -> Table:
-        """The outputs that read each input."""
+        """The table of the transpose: the outputs that read each input, with the same weights."""
         rows: list[dict[int, float]] = [{} for _ in range(self.extent)]
         for output, row in enumerate(self.rows):
             for position, weight in row.items():
@@ -53,7 +54,8 @@ class Table:
         return Table(rows, len(self.rows))
 
     def arrays(self) -> tuple[np.ndarray, np.ndarray]:
-        """Input numbers (outputs, taps) as int32, −1 for none, and float64 weights."""
+        """Two arrays (outputs, taps): numbers of inputs as int32, −1 for none, and weights."""
+        # At least one, so that no sum is empty.
         taps = max([1, *map(len, self.rows)])
         index = np.full((len(self.rows), taps), _NO_INPUT, "int32")
         weight = np.zeros((len(self.rows), taps))
@@ -93,10 +95,11 @@ def adaptive_pool_image(x: Tensor, attrs: Any) -> Tensor:
     axes = [layout.index(name) for name in "DHW" if name in layout]
     sizes = dict(zip(axes, map(int, attrs.output_size or ()), strict=False))
     pooled = op.widen(x)
-    whole = [axis for axis, size in sizes.items() if size == 1]
-    if whole:
-        total = op.reduce_sum(pooled, whole, keepdims=True)
-        pooled = op.divide_by_count(total, [x.shape[axis] for axis in whole])
+    # One output is a plain mean, which needs no table and may have a symbolic extent.
+    averaged = [axis for axis, size in sizes.items() if size == 1]
+    if averaged:
+        total = op.reduce_sum(pooled, averaged, keepdims=True)
+        pooled = op.divide_by_count(total, [x.shape[axis] for axis in averaged])
     for axis, size in sizes.items():
         if size != 1:
             pooled = resample(pooled, _parts(x, axis, size), axis)
@@ -105,6 +108,7 @@ def adaptive_pool_image(x: Tensor, attrs: Any) -> Tensor:
 
 
 def _parts(x: Tensor, axis: int, size: int) -> Table:
+    """The table of adaptive average pooling of an axis to `size` outputs."""
     extent = x.shape[axis]
     if not isinstance(extent, int):
         raise ArgumentError(
@@ -132,24 +136,25 @@ def _infer_type(call: relax.Call) -> relax.TensorType:
 def _expression(
     call: relax.Call, x: te.Tensor, index: te.Tensor, weight: te.Tensor, *_: te.Tensor
 ) -> te.Tensor:
-    """y[…, o, …] = Σ over the taps t of weight[o, t] · x[…, index[o, t], …]."""
+    """The sums y[…, o, …] = Σ weight[o, t] · x[…, index[o, t], …] over the taps t."""
     axis = int(call.attrs["axis"])
     dtype = str(x.dtype)
-    wide = accumulator_dtype(dtype)
+    accumulator = accumulator_dtype(dtype)
     shape = [weight.shape[0] if k == axis else extent for k, extent in enumerate(x.shape)]
 
     def term(indices: Sequence[Any], tap: Any) -> Any:
         output = indices[axis]
         position = index[output, tap]
-        where = [position.astype("int64") if k == axis else i for k, i in enumerate(indices)]
-        product = x(*where).astype(wide) * weight[output, tap].astype(wide)
-        return tirx.if_then_else(position >= 0, product, tirx.const(0, wide))
+        input_index = [position.astype("int64") if k == axis else i for k, i in enumerate(indices)]
+        product = x(*input_index).astype(accumulator) * weight[output, tap].astype(accumulator)
+        # No Select, which would read at the position −1.
+        return tirx.if_then_else(position >= 0, product, tirx.const(0, accumulator))
 
     if int(weight.shape[1]) == 1:
         return te.compute(shape, lambda *i: term(i, 0).astype(dtype), name="resample")
     tap = te.reduce_axis((0, weight.shape[1]), "tap")
     total = te.compute(shape, lambda *i: te.sum(term(i, tap), axis=tap), name="resample")
-    if wide == dtype:
+    if accumulator == dtype:
         return total
     return te.compute(shape, lambda *i: total(*i).astype(dtype), name="narrow")
 

@@ -22,6 +22,7 @@ from . import functional as op
 from .resample import Table, resample
 
 _SUPPORT = {"linear": 1, "cubic": 2}
+"""How far a kernel reaches to either side, in inputs."""
 
 ROUNDINGS: dict[str, Callable[[Any], Any]] = {
     "round": np.rint,
@@ -34,7 +35,7 @@ ROUNDINGS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(frozen=True)
 class Interpolation:
-    """How values between the inputs are found.
+    """The method by which values between the inputs are computed.
 
     Attributes
     ----------
@@ -63,7 +64,7 @@ class Interpolation:
 
 @dataclass(frozen=True)
 class Resized:
-    """What becomes of one axis.
+    """The resizing of one axis.
 
     Attributes
     ----------
@@ -87,7 +88,7 @@ class Resized:
 
 
 def resize(x: Tensor, axes: Mapping[int, Resized], how: Interpolation) -> Tensor:
-    """x resized along axes.
+    """The tensor resized along axes.
 
     Integers are interpolated in float32 and rounded.
 
@@ -97,8 +98,8 @@ def resize(x: Tensor, axes: Mapping[int, Resized], how: Interpolation) -> Tensor
         An axis has no elements.
     """
     tables = {axis: _table(x, axis, resized, how) for axis, resized in axes.items()}
-    picks = how.method == "nearest"
-    y = op.widen(x) if is_float(x.dtype) or picks else x.astype("float32")
+    copies_elements = how.method == "nearest"
+    y = op.widen(x) if is_float(x.dtype) or copies_elements else x.astype("float32")
     outside = np.zeros([1] * x.ndim, dtype=bool)
     for axis, (table, beyond) in tables.items():
         y = resample(y, table, axis)
@@ -106,7 +107,7 @@ def resize(x: Tensor, axes: Mapping[int, Resized], how: Interpolation) -> Tensor
     if how.extrapolation and outside.any():
         filled = np.where(outside, how.extrapolation, 0.0)
         y = y + y.emitter.lift(relax.const(filled, y.dtype))
-    if is_float(x.dtype) or picks:
+    if is_float(x.dtype) or copies_elements:
         return y.astype(x.dtype)
     return y.emitter.emit(relax.op.round(y.expr)).astype(x.dtype)
 
@@ -117,17 +118,17 @@ def _table(x: Tensor, axis: int, resized: Resized, how: Interpolation) -> tuple[
         raise ArgumentError(
             f"cannot resize axis {axis} of a tensor of shape {x.shape}: it has no elements"
         )
-    where = _coordinates(resized, how.coordinates)
+    positions = _coordinates(resized, how.coordinates)
     # In float32 as the runtimes have it: a coordinate that is an integer or half of one up to
     # rounding counts as that.
-    snapped = where.astype("float32").astype("float64")
+    snapped = positions.astype("float32").astype("float64")
     beyond = np.zeros(resized.size, dtype=bool)
     if how.coordinates == "tf_crop_and_resize":
         beyond = (snapped < 0) | (snapped > resized.extent - 1)
     rows: list[dict[int, float]] = []
-    for position, snap, is_beyond in zip(where, snapped, beyond, strict=True):
+    for position, snap, is_beyond in zip(positions, snapped, beyond, strict=True):
         if is_beyond:
-            rows.append({})
+            rows.append({})  # reads nothing: `resize` adds the extrapolated value
         elif how.method == "nearest":
             nearest = int(ROUNDINGS[how.rounding](snap))
             rows.append({min(max(nearest, 0), resized.extent - 1): 1.0})
@@ -137,7 +138,8 @@ def _table(x: Tensor, axis: int, resized: Resized, how: Interpolation) -> tuple[
 
 
 def _weights(position: float, resized: Resized, how: Interpolation) -> dict[int, float]:
-    """The weights of the inputs around a position; a kernel value of 0 reads nothing."""
+    """The weights of the inputs around a position, less those that are 0."""
+    # With antialiasing and fewer outputs the kernel is stretched, so that it reaches more inputs.
     scale = min(resized.scale, 1.0) if how.antialias else 1.0
     start = math.floor(-_SUPPORT[how.method] / scale) + 1
     taps = [math.floor(position) + tap for tap in range(start, 2 - start)]
@@ -157,6 +159,7 @@ def _weights(position: float, resized: Resized, how: Interpolation) -> dict[int,
 
 
 def _kernel(distance: float, how: Interpolation) -> float:
+    """The weight of an input at a distance from the position, before any normalization."""
     d, a = abs(distance), how.cubic_coefficient
     if how.method == "linear":
         return max(1.0 - d, 0.0)
@@ -166,8 +169,16 @@ def _kernel(distance: float, how: Interpolation) -> float:
 
 
 def _coordinates(axis: Resized, mode: str) -> np.ndarray:
-    """Where each output lies among the inputs."""
+    """The position of each output among the inputs, by ONNX's formula for the mode.
+
+    Raises
+    ------
+    ArgumentError
+        There is no such mode.
+    """
     outputs = np.arange(axis.size, dtype="float64")
+    # The scaled extent before it is rounded down to `size`; `size` itself, where only the rounding
+    # of the scale keeps them apart.
     resized = axis.scale * axis.extent
     if math.isclose(resized, axis.size, rel_tol=1e-6):
         resized = axis.size
@@ -236,6 +247,7 @@ def _region(attrs: Any, axis: int, rank: int) -> tuple[float, float]:
 
 
 def _number(extent: Any) -> int | None:
+    """An extent as an int; None if it is symbolic."""
     try:
         return int(extent)
     except TypeError:

@@ -74,10 +74,10 @@ def scan(
     """
     if not callable(body):
         raise ArgumentError(f"scan was given {body!r} for a body; it takes body(carry, x)")
-    given = None if length is None else _checked_length(length)
+    given_length = None if length is None else _checked_length(length)
     target, as_tensors = _target([*leaves_of(init), *leaves_of(xs)])
     step = trace_step(target, body, init, xs, as_tensors)
-    steps = _length(step.rows, given)
+    steps = _length(step.rows, given_length)
     if isinstance(steps, int) and steps == 0:
         last = [target.lift(first) for first in step.start]
         ys = [target.full(0.0, [0, *type_shape(r.ty)], str(r.ty.dtype)) for r in step.results]
@@ -89,64 +89,66 @@ def scan(
 
 def _emitted(target: Emitter, step: Step, steps: Dimension) -> tuple[list[Tensor], list[Tensor]]:
     """Emit a loop; return the last carry and the results of all steps."""
-    places = [_place(result, step.following) for result in step.results]
-    own = [result for result, at in zip(step.results, places, strict=True) if at is None]
-    states = _states(target, step, steps, own)
+    # A result that is the new carry itself needs no memory of its own: the states have it.
+    carry_indices = [_place(result, step.following) for result in step.results]
+    separate = [result for result, i in zip(step.results, carry_indices, strict=True) if i is None]
+    states = _states(target, step, steps, separate)
     count = len(step.start)
     last = [_part(state, steps, steps + 1) for state in states[:count]]
     last = [
         op.reshape(row, type_shape(first.ty)) for row, first in zip(last, step.start, strict=True)
     ]
-    apart = iter(states[count:])
-    ys = [states[at] if at is not None else next(apart) for at in places]
+    separate_states = iter(states[count:])
+    ys = [states[i] if i is not None else next(separate_states) for i in carry_indices]
+    # Row 0 is before the first step: the first carry, or zeros.
     return last, [_part(state, 1, steps + 1) for state in ys]
 
 
 def _place(value: Any, values: Sequence[Any]) -> int | None:
-    """Where a Relax value is among some."""
+    """The index of a Relax value in a sequence of them; None if it is not there."""
     return next((i for i, other in enumerate(values) if value.same_as(other)), None)
 
 
 def _part(state: Tensor, begin: Dimension, end: Dimension) -> Tensor:
-    """Some rows."""
+    """The rows of a state from `begin` to before `end`."""
     return op.strided_slice(state, [0], [begin], [end], assume_inbound=True)
 
 
-def _states(target: Emitter, step: Step, steps: Dimension, own: Sequence[Any]) -> list[Tensor]:
-    """Emit the kernel of a loop: the carry before each step and behind the last, and its results.
+def _states(target: Emitter, step: Step, steps: Dimension, separate: Sequence[Any]) -> list[Tensor]:
+    """Emit the kernel of a loop: the states of its carry, and of the results that are no carry.
 
-    All have a row for each step behind a first one.
+    All have a first row, the carry before the loop or zeros, and one for each step behind it.
     """
-    if not step.start and not own:
+    if not step.start and not separate:
         return []
     local = {*step.carry, *step.x, *(var for var, _ in step.bindings)}
-    parts = [
-        *(part for _, value in step.bindings for part in variables_read_by(value)),
+    operands = [
+        *(operand for _, value in step.bindings for operand in variables_read_by(value)),
         *step.following,
     ]
-    outside = dict.fromkeys(part for part in [*parts, *own] if part not in local)
+    outside = dict.fromkeys(operand for operand in [*operands, *separate] if operand not in local)
     # A constant of one element is a number in the kernel.
-    read = [part for part in outside if isinstance(part, relax.Var) or type_shape(part.ty)]
+    read = [value for value in outside if isinstance(value, relax.Var) or type_shape(value.ty)]
     # What te.scan makes for its dimensions are int32 variables, whatever the extents are.
     composition = Composition(target.builder.get(), "int32")
-    start, rows, _ = given = [
+    start, rows, _ = placeholders = [
         [composition.placeholder(value) for value in values]
         for values in (step.start, step.rows, read)
     ]
 
     def values(carry: Sequence[te.Tensor], x: Sequence[te.Tensor]) -> list[te.Tensor]:
-        here = zip([*step.carry, *step.x], [*carry, *x], strict=True)
-        composition.values.update(here)
+        values_of_step = zip([*step.carry, *step.x], [*carry, *x], strict=True)
+        composition.values.update(values_of_step)
         for var, value in step.bindings:
             composition.bind(var, value)
-        return [composition.value(value) for value in [*step.following, *own]]
+        return [composition.value(value) for value in [*step.following, *separate]]
 
     states = _recurrence(values, start, rows, composition.inside(steps))
     types = [
         relax.TensorType([composition.outside(e) for e in state.shape], str(state.dtype))
         for state in states
     ]
-    kernel = kernel_of([placeholder for some in given for placeholder in some], states)
+    kernel = kernel_of([placeholder for group in placeholders for placeholder in group], states)
     variable = target.builder.add_func(kernel, "scan")
     arguments = relax.Tuple([*step.start, *step.rows, *read])
     result = target.emit(relax.call_tir(variable, arguments, types))
@@ -159,7 +161,7 @@ def _recurrence(
     rows: Sequence[te.Tensor],
     count: Any,
 ) -> list[te.Tensor]:
-    """A scan: the states at all times, from the first, and behind zeros the results.
+    """The states of a scan at all times, from the first carry; of results, from a row of zeros.
 
     Parameters
     ----------
@@ -171,10 +173,12 @@ def _recurrence(
     count : Expr
         The number of steps.
     """
+    # The step is traced for one time t, and stacked for the times 1 to `count`, which write the
+    # rows of that number. The row of `xs` for time t is t − 1.
     time = Axis(te.var("t"), tirx.const(1), count)
     carries = [_state(first, count) for first in start]
-    here = [row_of(tensor, time.var - 1) for tensor in [*carries, *rows]]
-    values = list(step(here[: len(start)], here[len(start) :]))
+    rows_of_step = [row_of(tensor, time.var - 1) for tensor in [*carries, *rows]]
+    values = list(step(rows_of_step[: len(start)], rows_of_step[len(start) :]))
     stages = [s for s in operations(*values) if not isinstance(s, te.PlaceholderOp)]
     stacked = Stacking(time).tensors(values, stages)
     results = values[len(start) :]
@@ -186,6 +190,7 @@ def _recurrence(
 
 
 def _state(tensor: te.Tensor, count: Any) -> te.Tensor:
+    """The placeholder that te.scan takes for a state, with a row before the first step."""
     return te.placeholder((count + 1, *tensor.shape), str(tensor.dtype), name="state")
 
 
@@ -197,8 +202,8 @@ def _later(tensor: te.Tensor) -> te.Tensor:
     """
     zero = tirx.const(0, str(tensor.dtype))
 
-    def body(t: Any, *at: Any) -> Any:
-        return tirx.if_then_else(t > 0, tensor(t - 1, *at), zero)
+    def body(t: Any, *indices: Any) -> Any:
+        return tirx.if_then_else(t > 0, tensor(t - 1, *indices), zero)
 
     return map_stage((tensor.shape[0] + 1, *tensor.shape[1:]), body, name="next")
 
@@ -221,7 +226,7 @@ def _target(leaves: Sequence[Any]) -> tuple[Emitter, bool]:
 
 
 def _checked_length(length: Any) -> Dimension:
-    """A length, an int where it is known."""
+    """A length of a loop, checked: an int where it is static."""
     number = int(length) if isinstance(length, tirx.IntImm) else length
     if isinstance(number, Integral) and not isinstance(number, bool) and int(number) >= 0:
         return int(number)
@@ -238,12 +243,12 @@ def _is_extent(value: Any) -> bool:
 
 
 def _length(rows: Sequence[Any], length: Dimension | None) -> Dimension:
-    """The number of steps."""
-    found = [type_shape(row.ty)[0] for row in rows] + ([] if length is None else [length])
-    if not found:
+    """The number of steps, on which all rows and a given length have to agree."""
+    lengths = [type_shape(row.ty)[0] for row in rows] + ([] if length is None else [length])
+    if not lengths:
         raise ArgumentError("scan needs a length where xs has no tensor")
-    for other in found[1:]:
-        if not same_dimension(found[0], other):
-            texts = ", ".join(map(dimension_text, found))
+    for length_of_row in lengths[1:]:
+        if not same_dimension(lengths[0], length_of_row):
+            texts = ", ".join(map(dimension_text, lengths))
             raise ArgumentError(f"xs and length disagree about how many steps there are: {texts}")
-    return found[0]
+    return lengths[0]

@@ -1,4 +1,4 @@
-"""One step of a loop, traced: what its body computes from the carry and one row of each tensor."""
+"""One step of a loop as bindings, traced by calling its body once with variables of one step."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ Tree = Any
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a loop, and what the loop starts from.
+    """One step of a loop, and the values that the loop starts from.
 
     Attributes
     ----------
     start, rows : list of relax expression
-        The first carry, and what has a row for each step.
+        The first carry, and the tensors that have a row for each step.
     carry, x : list of relax.Var
-        The carry before the step, and its rows.
+        The carry before the step, and the step's rows.
     bindings : list of (Var, expression)
-        What it computes from these.
+        The bindings of the body that depend on these.
     following, results : list of relax expression
-        The carry behind the step, and what it adds to the results.
+        The carry behind the step, and the rows that it adds to the results.
     y : tree
-        The results as the body gave them.
+        The results in the form in which the body returned them.
     """
 
     start: list[Any]
@@ -71,22 +71,24 @@ def trace_step(
     start, rows = (_bound(target, list(leaves_of(tree))) for tree in (init, xs))
     carry = [relax.Var(f"carry{i}", leaf.ty) for i, leaf in enumerate(start)]
     x = [relax.Var(f"x{i}", _row_type(leaf.ty)) for i, leaf in enumerate(rows)]
-    given = [
+    body_arguments = [
         like(tree, [target.lift(var) if as_tensors else var for var in variables])
         for tree, variables in ((init, carry), (xs, x))
     ]
     begin_block(builder, dataflow=builder.current_block_is_dataflow())
     try:
-        after, y = _checked(body(*given), init)
+        after, y = _checked(body(*body_arguments), init)
         bound = _bound(target, [*leaves_of(after), *leaves_of(y)])
     finally:
         block = end_block(builder)
     following, results = bound[: len(carry)], bound[len(carry) :]
     _check_types(carry, following)
+    # The block is not part of the function: what is the same in all steps is emitted before the
+    # loop, everything else becomes the step.
     changing = {*carry, *x}
     bindings = []
     for binding in block.bindings:
-        if any(part in changing for part in variables_read_by(binding.value)):
+        if any(operand in changing for operand in variables_read_by(binding.value)):
             changing.add(binding.var)
             bindings.append((binding.var, _value(binding)))
         else:
@@ -97,8 +99,8 @@ def trace_step(
 def leaves_of(tree: Tree) -> Iterator[Any]:
     """Yield the tensors of a tree."""
     if isinstance(tree, list | tuple):
-        for part in tree:
-            yield from leaves_of(part)
+        for subtree in tree:
+            yield from leaves_of(subtree)
     elif tree is not None:
         yield tree
 
@@ -107,21 +109,28 @@ def like(tree: Tree, leaves: Iterable[Any]) -> Tree:
     """A tree of the same form with other tensors."""
     remaining = iter(leaves)
 
-    def part(item: Tree) -> Tree:
+    def with_leaves(item: Tree) -> Tree:
         if isinstance(item, list | tuple):
-            return type(item)([part(inner) for inner in item])
+            return type(item)([with_leaves(inner) for inner in item])
         return None if item is None else next(remaining)
 
-    return part(tree)
+    return with_leaves(tree)
 
 
 def _bound(target: Emitter, leaves: Sequence[Any]) -> list[Any]:
-    """Tensors as Relax variables or constants; an expression that occurs again, once."""
+    """Tensors as Relax variables or constants; an expression that occurs twice is emitted once."""
     variables: dict[int, Any] = {}
     return [_variable(target, leaf, variables) for leaf in leaves]
 
 
 def _variable(target: Emitter, leaf: Any, variables: dict[int, Any]) -> Any:
+    """The variable or constant of a tensor; `variables` has those of expressions, by identity.
+
+    Raises
+    ------
+    ArgumentError
+        It is no tensor, or one of unknown shape.
+    """
     value = leaf.expr if isinstance(leaf, Tensor) else leaf
     if isinstance(value, relax.Call | relax.TupleGetItem):
         if identity(value) not in variables:
@@ -138,6 +147,7 @@ def _variable(target: Emitter, leaf: Any, variables: dict[int, Any]) -> Any:
 
 
 def _row_type(ty: relax.TensorType) -> relax.TensorType:
+    """The type of a row along the first axis."""
     shape = type_shape(ty)
     if not shape:
         raise ArgumentError("xs has a tensor of rank 0; each has a row for each step")
@@ -145,7 +155,7 @@ def _row_type(ty: relax.TensorType) -> relax.TensorType:
 
 
 def _checked(result: Any, init: Tree) -> tuple[Tree, Tree]:
-    """The carry and the results of a body, checked: the carry is like the first one."""
+    """The carry and the results that a body returned, if the carry has the form of the first."""
     if not isinstance(result, tuple | list) or len(result) != 2:
         raise ArgumentError(f"the body of scan returned {result!r}; it returns (carry, y)")
     carry, y = result
@@ -176,6 +186,7 @@ def _check_types(before: Sequence[Any], after: Sequence[Any]) -> None:
 
 
 def _value(binding: Any) -> Any:
+    """The expression that a binding computes."""
     if isinstance(binding, relax.MatchCast):
         raise ArgumentError(
             "the body of scan has a match_cast, which is checked at run time; cast before the loop"

@@ -30,9 +30,9 @@ _FFI_ANY_UNION_FIELD = 15
 """The field of an argument on TVM's stack that holds its bits (``kTVMFFIAnyUnionValue``)."""
 
 Body = Callable[[list[Any], Any, Any], Statement]
-"""Given the buffers of a row, an index in them and a lane, what is done to the elements there. Of a
-sequence, each statement is done in all lanes before the next one; a buffer that it allocates is for
-all lanes."""
+"""A function from the buffers of a row, an index in them and a lane to the statement for the
+elements there. If that is a sequence, each of its statements is executed in all lanes before the
+next one; a buffer that it allocates is common to all lanes."""
 
 
 @dataclass(frozen=True)
@@ -49,23 +49,23 @@ class Rows:
     buffers: list[list[Any]]
 
     def __post_init__(self) -> None:
-        # Nothing checks indices where the kernel runs.
+        # Asserted here, because nothing checks indices when the kernel runs.
         for row, length in zip(self.buffers, self.lengths, strict=True):
             assert all(_elements_of(buffer) == length for buffer in row)
 
     @cached_property
     def dtypes(self) -> list[str]:
-        """Of the columns."""
+        """The dtypes of the columns."""
         return [str(buffer.dtype) for buffer in self.buffers[0]]
 
     @cached_property
     def lengths(self) -> list[int]:
-        """Elements of each tensor of the rows."""
+        """The number of elements of each row's tensors."""
         return [_elements_of(row[0]) for row in self.buffers]
 
     @property
     def parts(self) -> int:
-        """How many parts the elements of all rows are cut into."""
+        """The number of parts that the elements of all rows are cut into."""
         return -(-sum(self.lengths) // PART)
 
 
@@ -75,9 +75,9 @@ def kernel(
     """A kernel of statements, which no schedule is to touch."""
     # TVM looks for a block in all that Relax calls.
     body = block("root", *statements)
-    own = {"tirx.is_scheduled": True, "tirx.noalias": True}
-    every = tvm.ir.make_node("ir.DictAttrs", **own, **attributes)
-    return tirx.PrimFunc(list(params), body, attrs=every)
+    common = {"tirx.is_scheduled": True, "tirx.noalias": True}
+    all_attributes = tvm.ir.make_node("ir.DictAttrs", **common, **attributes)
+    return tirx.PrimFunc(list(params), body, attrs=all_attributes)
 
 
 def loop_over_rows(
@@ -117,85 +117,96 @@ def loop_over_rows(
 
 
 class _AddressTable:
-    """The addresses of all tensors, and where among all elements the rows start.
+    """The table of the addresses of all tensors, and of the first element of each row.
 
-    Both are on the stack, where code generation puts nothing else of changing length.
+    It has an address for each tensor, row by row, then the number that each row's first element has
+    among those of all rows, and last the number of all elements. It is an array of TVM's arguments
+    on the stack, where code generation puts nothing else of changing length.
     """
 
     def __init__(self, rows: Rows):
         self._rows = rows
         self._columns = len(rows.dtypes)
         self._tensors = [tensor for row in rows.buffers for tensor in row]
-        places = len(self._tensors) + len(rows.lengths) + 1
-        self._memory = tirx.tvm_stack_alloca("tvm_ffi_any", places)
+        size = len(self._tensors) + len(rows.lengths) + 1
+        self._memory = tirx.tvm_stack_alloca("tvm_ffi_any", size)
         self._stack = tvm.ir.Var("table", self._memory.ty)
 
     def prologue(self) -> list[Statement]:
         """The statements that fill the table."""
         starts = [0, *accumulate(self._rows.lengths)]
-        places = [*(tensor.data for tensor in self._tensors), *map(index, starts)]
+        entries = [*(tensor.data for tensor in self._tensors), *map(index, starts)]
         return [
             tirx.Bind(self._stack, self._memory),
-            *(self._put(place, value) for place, value in enumerate(places)),
+            *(self._put(number, entry) for number, entry in enumerate(entries)),
         ]
 
     def between(self, start: Any, stop: Any, lanes: int, element: Body) -> Statement:
-        """The loop over the rows, of each over its elements from `start` to before `stop`.
+        """The loop over the rows, and over those elements of each that `start` ≤ number < `stop`.
 
-        Most have none there. That is seen at once; to look for the others would take longer.
+        Most rows have none there. The loop sees that at once; a search for the others would take
+        longer.
         """
         row, begin, count = variable("row"), variable("begin"), variable("count")
-        here, following = self._start(row), self._start(row + 1)
+        row_start, next_row_start = self._start(row), self._start(row + 1)
         declared, buffers = self._buffers(row)
         body = sequence(
-            tirx.Bind(begin, tirx.max(start - here, index(0))),
-            tirx.Bind(count, tirx.max(tirx.min(stop, following) - here - begin, index(0))),
+            # The first index in the row and the number of elements, which is 0 for other rows.
+            tirx.Bind(begin, tirx.max(start - row_start, index(0))),
+            tirx.Bind(
+                count, tirx.max(tirx.min(stop, next_row_start) - row_start - begin, index(0))
+            ),
             *declared,
             _elements(buffers, begin, count, lanes, element),
         )
         return loop(row, len(self._rows.lengths), body)
 
-    def _put(self, place: Any, value: Any) -> Statement:
-        return tirx.Evaluate(tirx.tvm_struct_set(self._stack, place, _FFI_ANY_UNION_FIELD, value))
+    def _put(self, entry: Any, value: Any) -> Statement:
+        return tirx.Evaluate(tirx.tvm_struct_set(self._stack, entry, _FFI_ANY_UNION_FIELD, value))
 
-    def _get(self, place: Any, dtype: str = "handle") -> Any:
-        return tirx.tvm_struct_get(self._stack, place, _FFI_ANY_UNION_FIELD, dtype)
+    def _get(self, entry: Any, dtype: str = "handle") -> Any:
+        return tirx.tvm_struct_get(self._stack, entry, _FFI_ANY_UNION_FIELD, dtype)
 
     def _start(self, row: Any) -> Any:
         """The number of a row's first element among those of all rows."""
         return self._get((row + len(self._tensors)).astype("int32"), "int64")
 
     def _buffers(self, row: Any) -> tuple[list[Statement], list[Any]]:
-        """The buffers of a row, and what declares them."""
+        """The statements that declare the buffers of a row, and these buffers."""
         statements: list[Statement] = []
         buffers = []
         for column, dtype in enumerate(self._rows.dtypes):
+            # The row is a variable: the buffer is as long as the longest, and `count` bounds it.
             buffer = tirx.decl_buffer((max(self._rows.lengths),), dtype, f"column{column}")
             pointer = PointerType(PrimType(dtype), "global")
-            place = (row * self._columns + column).astype("int32")
-            address = tirx.call_intrin(pointer, "tirx.reinterpret", self._get(place))
+            entry = (row * self._columns + column).astype("int32")
+            address = tirx.call_intrin(pointer, "tirx.reinterpret", self._get(entry))
             statements.append(tirx.DeclBuffer(buffer, data=address))
             buffers.append(buffer)
         return statements, buffers
 
 
 def _elements(buffers: list[Any], begin: Any, count: Any, lanes: int, element: Body) -> Statement:
-    """The loops over `count` elements of a row from `begin`, as many at once as asked."""
+    """The loops over `count` elements of a row from `begin`: in vectors, then one by one."""
     vector, lane, single = variable("vector"), variable("lane"), variable("single")
-    whole = tirx.floordiv(count, index(lanes))
-    done = statements_of(element(buffers, begin + vector * lanes + lane, lane))
+    vectors = tirx.floordiv(count, index(lanes))
+    statements = statements_of(element(buffers, begin + vector * lanes + lane, lane))
     # TVM would get a buffer wrong that nothing but one vectorized loop accesses.
-    at_once = sequence(*(_in_lanes(statement, lane, lanes) for statement in done))
-    one_by_one = element(buffers, begin + whole * lanes + single, index(0))
-    return sequence(loop(vector, whole, at_once), loop(single, count - whole * lanes, one_by_one))
+    at_once = sequence(*(_in_lanes(statement, lane, lanes) for statement in statements))
+    one_by_one = element(buffers, begin + vectors * lanes + single, index(0))
+    return sequence(
+        loop(vector, vectors, at_once), loop(single, count - vectors * lanes, one_by_one)
+    )
 
 
 def _in_lanes(statement: Statement, lane: Any, lanes: int) -> Statement:
-    """One statement in all lanes."""
+    """The loop of one statement over all lanes; an allocation, common to them, as it is."""
     if isinstance(statement, tirx.AllocBuffer):
         return statement
-    own = variable(lane.name)
-    return loop(own, lanes, substitute_values(statement, {lane: own}), tirx.ForKind.VECTORIZED)
+    own_lane = variable(lane.name)
+    return loop(
+        own_lane, lanes, substitute_values(statement, {lane: own_lane}), tirx.ForKind.VECTORIZED
+    )
 
 
 def _elements_of(buffer: Any) -> int:

@@ -1,4 +1,4 @@
-"""A function of tensor expressions applied to Relax values: what it computes, and of what."""
+"""A function of tensor expressions, traced: called once with placeholders for Relax values."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from ..tvm_fixes.hooks import identity
 class Traced:
     """The tensor expressions that a function gives for Relax values.
 
-    Symbolic extents are variables of its own, so that no kernel shares any with its callers.
+    Symbolic extents are replaced by variables of its own, so that no kernel shares any with its
+    callers.
 
     Attributes
     ----------
     parameters : list of Tensor or Var
-        What the expressions are made of: placeholders, and scalars behind them.
+        The parameters of a kernel: placeholders, and scalars behind them.
     arguments : list
         The Relax values that these stand for.
     outputs : list of Tensor
 
-    With `narrow`, extents that are numbers are of int32, as te.placeholder makes them of Python's:
-    te.scan takes no others.
+    With `narrow`, static extents are int32, as te.placeholder makes them of Python's ints: te.scan
+    takes no others.
     """
 
     def __init__(
@@ -42,10 +43,10 @@ class Traced:
         self.parameters: list[Any] = []
         self.arguments: list[Any] = []
         self._own: dict[Any, Any] = {}
-        given = self._given(args)
-        results = function(*given, **{name: self._given(v) for name, v in keywords.items()})
-        several = isinstance(results, list | tuple | tvm_ffi.Array)
-        self.outputs = list(results) if several else [results]
+        positional = self._given(args)
+        results = function(*positional, **{name: self._given(v) for name, v in keywords.items()})
+        returned_sequence = isinstance(results, list | tuple | tvm_ffi.Array)
+        self.outputs = list(results) if returned_sequence else [results]
         if not self.outputs or not all(isinstance(output, te.Tensor) for output in self.outputs):
             raise ArgumentError(
                 f"{function} returned {type(results).__name__}; call_te takes a function that "
@@ -61,7 +62,7 @@ class Traced:
         ]
 
     def _given(self, argument: Any) -> Any:
-        """The tensor expression, or the constant, that stands for an argument."""
+        """The placeholder, extent or plain value that the function is given for an argument."""
         if isinstance(argument, list | tuple | tvm_ffi.Array):
             values = [self._given(item) for item in argument]
             return tuple(values) if isinstance(argument, tuple) else values
@@ -76,6 +77,7 @@ class Traced:
         return self._placeholder(argument) if isinstance(argument, relax.Expr) else argument
 
     def _placeholder(self, argument: relax.Expr) -> te.Tensor:
+        """A new parameter for a Relax tensor."""
         ty = argument.ty
         if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
             raise ArgumentError(
@@ -89,13 +91,14 @@ class Traced:
         return placeholder
 
     def _scalar(self, argument: Any) -> Any:
+        """A new parameter for a scalar variable."""
         parameter = tirx.Var(argument.name, str(argument.ty))
         self.parameters.append(parameter)
         self.arguments.append(argument)
         return parameter
 
     def _extent(self, extent: Any) -> Any:
-        """An extent in terms of variables of its own."""
+        """An extent of the caller's in terms of variables of this object."""
 
         if isinstance(extent, tirx.IntImm) and self._narrow and int(extent) < 2**31:
             return tirx.IntImm("int32", int(extent))
@@ -109,26 +112,30 @@ class Traced:
         """An extent of a result in terms of the caller's variables."""
         if isinstance(extent, tirx.IntImm):
             return int(extent)
-        back = {identity(own): outer for outer, own in self._own.items()}
+        outer_of = {identity(inner): outer for outer, inner in self._own.items()}
         return tvm_ffi.structural_map(
-            extent, (tvm.ir.Var, lambda var: back.get(identity(var), var))
+            extent, (tvm.ir.Var, lambda var: outer_of.get(identity(var), var))
         )
 
     def _add_sizes(self) -> None:
-        """Take as scalars those extents in use that no placeholder's shape tells."""
-        known = [p for p in self.parameters if isinstance(p, tvm.ir.Var)]
+        """Add a scalar parameter for each variable in use that no parameter defines.
+
+        A placeholder defines those variables that are extents of it, but not those of an extent
+        such as n + 1.
+        """
+        defined = [p for p in self.parameters if isinstance(p, tvm.ir.Var)]
         for parameter in self.parameters:
             if isinstance(parameter, te.Tensor):
-                known += [extent for extent in parameter.shape if isinstance(extent, tvm.ir.Var)]
-        told = {identity(var) for var in known}
+                defined += [extent for extent in parameter.shape if isinstance(extent, tvm.ir.Var)]
+        defined_ids = {identity(var) for var in defined}
         for var in free_variables(*self.outputs):
-            if identity(var) not in told:
+            if identity(var) not in defined_ids:
                 self.parameters.append(var)
                 self.arguments.append(self._outside(var))
 
 
 def _refused(argument: relax.Expr) -> str:
-    """An argument that no te.Tensor can stand for, and what to give in its place."""
+    """The message on an argument that no te.Tensor can stand for: what to give in its place."""
     ty = argument.ty
     if isinstance(argument, te.Tensor):
         return f"{argument}, a te.Tensor; give the Relax value that it is to stand for"

@@ -38,6 +38,7 @@ class Attributes:
 
 
 def _plain(value: Any) -> Any:
+    """A value of TVM's as one of Python's; a dtype as text."""
     if isinstance(value, (tvm.tirx.IntImm, tvm.tirx.FloatImm)):
         return value.value
     if isinstance(value, (tvm_ffi.Array, list, tuple)):

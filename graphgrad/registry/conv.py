@@ -163,8 +163,9 @@ def _gradient_samples(of_data: bool) -> list[Sample]:
             window, layouts = _window(rank, attributes), _layouts(rank, attributes)
             ct = _output_shape(x, w, window, layouts)
             arguments = (ct, w, static(x)) if of_data else (x, ct, static(w))
-            given = layouts.attributes() if "kernel_layout" in attributes else {}
-            samples.append(sample(*arguments, **window.attributes(), **given))
+            layout_attributes = layouts.attributes() if "kernel_layout" in attributes else {}
+            samples.append(sample(*arguments, **window.attributes(), **layout_attributes))
+    # A cotangent with fewer positions than the window has on these data.
     missing_end = Window((2,), (0, 0), (3,), 1).attributes()
     ct, x, w = (1, 2, 2), (1, 3, 11), (2, 3, 3)
     arguments = (ct, w, static(x)) if of_data else (x, ct, static(w))
@@ -198,6 +199,7 @@ def _layouts(rank: int, attributes: dict[str, Any]) -> Layouts:
 def _output_shape(
     x: Sequence[int], w: Sequence[int], window: Window, layouts: Layouts
 ) -> tuple[int, ...]:
+    """The shape of a convolution's output, in the layout of its data."""
     kernel = dict(zip(layouts.kernel, w, strict=True))
     extents = dict(zip(layouts.data, x, strict=True))
     extents["C"] = kernel.pop("O")

@@ -195,9 +195,11 @@ def _number(x: Tensor) -> float | None:
 @elementwise("relax.power", samples=power_samples, singular=True)
 def power(a: Tensor, b: Tensor, y: Tensor) -> tuple[Any, Tensor | None]:
     """ā = ȳ · b a^(b−1),  b̄ = ȳ · y log a; b̄ = 0 where a = 0 and b ≥ 0"""
-    known = _number(b)
-    if known is not None:
-        return known * op.power(a, known - 1.0) if known else 0.0, None
+    constant_exponent = _number(b)
+    if constant_exponent is not None:
+        return constant_exponent * op.power(
+            a, constant_exponent - 1.0
+        ) if constant_exponent else 0.0, None
     at_zero = op.equal(a, 0.0)
     # At 0⁰ the factors of ā would be 0 · ∞. Only there, so that the mixed derivative stays right.
     exponent = op.where(op.logical_and(at_zero, op.equal(b, 0.0)), 1.0, b)

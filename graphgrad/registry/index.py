@@ -97,8 +97,8 @@ def _coordinates(indices: list[Tensor]) -> Tensor:
     shape: list[Any] = []
     for index in indices:
         shape = broadcast_shape(shape, index.shape)
-    wide = [op.broadcast_to(index.astype("int64"), shape) for index in indices]
-    return op.concat([op.expand_dims(index, [-1]) for index in wide], axis=-1)
+    broadcast = [op.broadcast_to(index.astype("int64"), shape) for index in indices]
+    return op.concat([op.expand_dims(index, [-1]) for index in broadcast], axis=-1)
 
 
 def _scatter(
@@ -114,12 +114,14 @@ def _scatter(
         return ct, gather_at(ct, index, indexing)
     zeros = ct.emitter.full(0.0, u.shape, u.dtype)
     if reduction == "update":
+        # Backwards, the last update of a position meets ȳ first; all before it find its zero.
         u_bar, x_bar = scatter_swap(ct, zeros, index, indexing, reverse=True)
         return x_bar, u_bar
     if reduction == "mul":
         before, _ = scatter_recurrence(x, u, zeros, index, indexing, reverse=False)
         after, x_bar = scatter_recurrence(ct, u, zeros, index, indexing, reverse=True)
         return x_bar, after * before
+    # "min" and "max": the data and the updates that equal the result share its cotangent.
     x_hit = op.equal(x, y)
     u_hit = op.equal(u, gather_at(y, index, indexing))
     hits = scatter_add(op.widen(u_hit.astype(u.dtype)), index, x.shape, indexing)

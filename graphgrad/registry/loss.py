@@ -41,31 +41,35 @@ def nll_loss(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> tuple[An
 
     For the mean, y = Σ yᵢ / W with W = Σ w[tᵢ]; so w̄ also has −ȳ y / W for each target that counts.
     """
-    (predictions, targets, *rest), (y,), (ct,) = inputs, outputs, cotangents
+    (predictions, targets, *weights), (y,), (ct,) = inputs, outputs, cotangents
     p, y, ct = op.widen(predictions), op.widen(y), op.widen(ct)
     classes_axis = min(1, p.ndim - 1)
     along_classes = [1] * p.ndim
     along_classes[classes_axis] = p.shape[classes_axis]
-    others = [axis for axis in range(p.ndim) if axis != classes_axis]
+    other_axes = [axis for axis in range(p.ndim) if axis != classes_axis]
 
     def per_target(t: Tensor) -> Tensor:
         return op.expand_dims(t, [classes_axis]) if t.ndim == targets.ndim else t
 
-    number = relax.op.arange(0, along_classes[classes_axis], 1, targets.dtype)
-    classes = op.reshape(p.emitter.emit(number), along_classes)
+    class_numbers = relax.op.arange(0, along_classes[classes_axis], 1, targets.dtype)
+    classes = op.reshape(p.emitter.emit(class_numbers), along_classes)
     # A choice, not a product: an infinite p elsewhere, or W = 0, must not make a NaN of it.
     at_target = op.logical_and(
         op.equal(per_target(targets), classes),
         op.not_equal(per_target(targets), attrs.ignore_index),
     )
-    w = op.reshape(op.widen(rest[0]), along_classes) if rest else p.emitter.full(1.0, [], p.dtype)
+    w = (
+        op.reshape(op.widen(weights[0]), along_classes)
+        if weights
+        else p.emitter.full(1.0, [], p.dtype)
+    )
 
     mean = attrs.reduction == "mean"
     if mean:
         ct = ct / op.reduce_sum(op.where(at_target, w, 0.0))
     ct = per_target(ct) if attrs.reduction == "none" else ct
     p_bar = op.where(at_target, -(w * ct), 0.0)
-    if not rest:
+    if not weights:
         return p_bar, None
     slope = p + y if mean else p
-    return p_bar, None, op.reduce_sum(op.where(at_target, -(slope * ct), 0.0), others)
+    return p_bar, None, op.reduce_sum(op.where(at_target, -(slope * ct), 0.0), other_axes)

@@ -158,10 +158,10 @@ def _products_of_others(x: Tensor) -> Tensor:
 
 def _products(x: Tensor, reverse: bool) -> Tensor:
     """The product of the elements before each one of a row, or of those after it."""
-    one = x.emitter.full(1.0, [*x.shape[:-1], 1], x.dtype)
-    nothing = x.emitter.full(0.0, x.shape, x.dtype)
+    ones = x.emitter.full(1.0, [*x.shape[:-1], 1], x.dtype)
+    zeros = x.emitter.full(0.0, x.shape, x.dtype)
     line = Indexing("line", x.ndim - 1)
-    return scatter_recurrence(one, x, nothing, None, line, reverse=reverse)[0]
+    return scatter_recurrence(ones, x, zeros, None, line, reverse=reverse)[0]
 
 
 @register_gradient("relax.std", samples=axis_samples)

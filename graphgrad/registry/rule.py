@@ -43,7 +43,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Rule:
-    """How one op is differentiated.
+    """The gradient rule of one op.
 
     Attributes
     ----------
@@ -113,8 +113,8 @@ def find(op: str, hand: bool = True) -> Rule | None:
     """
     PLUGINS.load()
     rule = _first(_RULES, op)
-    given = rule is None or hand or rule.origin == "user" or rule.kind == "nondifferentiable"
-    return rule if given else None
+    applies = rule is None or hand or rule.origin == "user" or rule.kind == "nondifferentiable"
+    return rule if applies else None
 
 
 def find_function(name: str) -> Rule | None:
@@ -130,6 +130,7 @@ def find_function(name: str) -> Rule | None:
 
 
 def _first(tables: dict[str, dict[str, Rule]], name: str) -> Rule | None:
+    """The rule of a name in the last table that has one, as users' rules come last; or None."""
     return next((rules[name] for rules in reversed(tables.values()) if name in rules), None)
 
 
@@ -155,27 +156,36 @@ def unregister(op: str) -> None:
 
 
 def _origin(module: str) -> Origin:
+    """The origin of a rule that is registered by a module of this name."""
     return "hand" if module.startswith("graphgrad.registry.") else "user"
 
 
 def _add(rule: Rule) -> None:
+    """Enter a rule into its table, unless another one of the same origin is there already."""
     if _is_op(rule.op):
         tables = _RULES
     else:
         _check_function(rule)
         tables = _FUNCTION_RULES
     rules = tables["plug-in" if is_loading() else rule.origin]
-    known = rules.get(rule.op)
-    if known is not None and known.location != rule.location:
+    earlier = rules.get(rule.op)
+    # The same rule again, as of a module that is reloaded, takes its own place.
+    if earlier is not None and earlier.location != rule.location:
         raise RuleError(
-            f"{rule.location}: {rule.op} has a rule already, at {known.location}; take it back "
+            f"{rule.location}: {rule.op} has a rule already, at {earlier.location}; take it back "
             f"with graphgrad.registry.unregister({rule.op!r}) first"
         )
     rules[rule.op] = rule
 
 
 def _check_function(rule: Rule) -> None:
-    """Raise unless a name that is no op's may be that of a packed function or a PrimFunc."""
+    """Check that a name that is no op's may be that of a packed function or a PrimFunc.
+
+    Raises
+    ------
+    RuleError
+        It looks like a misspelled op, is that of a scalar intrinsic, or the rule has samples.
+    """
     if rule.origin == "hand" or _is_meant_as_op(rule.op):
         names = [name for name in tvm.ir.Op.list_op_names() if not name.startswith(_SCALAR)]
         close = difflib.get_close_matches(rule.op, names, n=3) or ["relax.nn.gelu"]
@@ -200,6 +210,7 @@ def _is_op(name: str) -> bool:
 
 
 def _is_meant_as_op(name: str) -> bool:
+    """Whether a name that is no op's is probably one with a mistake in it."""
     if tvm.get_global_func(name, allow_missing=True) is not None:
         return False
     is_part = "." in name and _is_op(f"relax.{name}")

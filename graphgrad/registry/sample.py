@@ -86,6 +86,7 @@ class Sample:
 
 
 def _describe(argument: Any) -> str:
+    """An argument or attribute as short text."""
     if isinstance(argument, TensorArgument):
         kind = "" if argument.dtype == "float" else argument.dtype
         return kind + str(argument.shape)
@@ -132,6 +133,7 @@ def sample(*arguments: Any, second_order: bool = True, **attributes: Any) -> Sam
 
 
 def _argument(value: Any) -> Any:
+    """An argument with its shapes read as random tensors."""
     if isinstance(value, tuple) and all(isinstance(item, (int, str)) for item in value):
         return TensorArgument(value)
     if isinstance(value, list) and value and isinstance(value[0], (tuple, TensorArgument)):

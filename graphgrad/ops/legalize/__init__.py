@@ -1,4 +1,6 @@
-"""Lowerings of ours in the place of stock ones: where those are wrong or refuse a dtype.
+"""Lowerings of Relax ops in the place of TVM's: where those are wrong or refuse a dtype.
+
+TVM's own lowering of an op is called the *stock* one here.
 
 One file per op family. Start with `table`, by which they are found.
 """

@@ -31,6 +31,7 @@ def prelu(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     axis = int(call.attrs.axis) % call.args[0].ty.ndim
 
     def expression(x: te.Tensor, alpha: te.Tensor) -> te.Tensor:
+        # One slope for all channels.
         shared = isinstance(alpha.shape[0], tirx.IntImm) and int(alpha.shape[0]) == 1
         zero = tirx.const(0, str(x.dtype))
 

@@ -46,6 +46,7 @@ def _call_te(
     layouts: Layouts,
     expression: Callable[[te.Tensor, te.Tensor], te.Tensor],
 ) -> Any:
+    """The call of a convolution's kernel, once its outputs are known to exist."""
     extents = dict(zip(_out_layout(call, layouts), type_shape(call.ty), strict=True))
     check_output(call.op.name, [extents[axis] for axis in SPATIAL[len(extents) - 2]])
     name = call.op.name.rsplit(".", 1)[-1]
@@ -53,6 +54,7 @@ def _call_te(
 
 
 def _out_layout(call: relax.Call, layouts: Layouts) -> str:
+    """The layout of the result, which permutes the axes of the data's."""
     layout = str(call.attrs.out_layout)
     check_layout(layout, layouts.data)
     return layout

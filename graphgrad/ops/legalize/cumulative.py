@@ -14,7 +14,10 @@ from .table import Legalization, legalization
 
 def _cumulative(combine: Literal["add", "mul"]) -> Legalization:
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-        """Lower a cumulative op; the stock one adds up half precision as it is, to 2048 ones."""
+        """Lower a cumulative op.
+
+        The stock one adds up half precision as it is: a sum of ones in float16 ends at 2048.
+        """
         axis = None if call.attrs.axis is None else checked_axis(call)
 
         def expression(x: te.Tensor) -> te.Tensor:

@@ -24,15 +24,16 @@ def _lower(op: str, element: Element) -> None:
     """Lower an op of tensors that broadcast, element by element."""
 
     def expression(*operands: Any) -> te.Tensor:
+        # Some operands may be numbers, of scalar constants.
         tensors = [operand for operand in operands if isinstance(operand, te.Tensor)]
         shape: Sequence[Any] = tensors[0].shape
         for tensor in tensors[1:]:
             shape = _broadcast_shape(shape, tensor.shape)
 
-        def at(*index: Any) -> Any:
+        def element_at(*index: Any) -> Any:
             return element(*(_read(operand, index) for operand in operands))
 
-        return te.compute(shape, at, name=element.__name__.strip("_"))
+        return te.compute(shape, element_at, name=element.__name__.strip("_"))
 
     @legalization(op)
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
@@ -41,7 +42,10 @@ def _lower(op: str, element: Element) -> None:
 
 
 def _operands(call: relax.Call) -> list[Any]:
-    """The arguments; a scalar constant as a number, as long as one tensor remains."""
+    """The arguments, with numbers in the place of scalar constants.
+
+    One of them stays a tensor, even if all are scalar constants.
+    """
     numbers = [_number(argument) for argument in call.args]
     if all(number is not None for number in numbers):
         numbers[0] = None
@@ -50,6 +54,7 @@ def _operands(call: relax.Call) -> list[Any]:
 
 
 def _number(argument: Any) -> Any:
+    """The number of a scalar constant; None for any other argument."""
     if not isinstance(argument, tvm.ir.GenericConst) or argument.ty.ndim != 0:
         return None
     return tirx.const(argument.value.numpy().item(), str(argument.ty.dtype))
@@ -62,10 +67,13 @@ def _broadcast_shape(a: Sequence[Any], b: Sequence[Any]) -> list[Any]:
 
 
 def _read(operand: Any, index: Sequence[Any]) -> Any:
+    """The element of an operand that broadcasting puts at an index of the result."""
     if not isinstance(operand, te.Tensor):
         return operand
-    own = index[len(index) - len(operand.shape) :]
-    return operand(*(0 if _is_one(d) else i for d, i in zip(operand.shape, own, strict=True)))
+    operand_index = index[len(index) - len(operand.shape) :]
+    return operand(
+        *(0 if _is_one(d) else i for d, i in zip(operand.shape, operand_index, strict=True))
+    )
 
 
 def _is_one(extent: Any) -> bool:
@@ -81,12 +89,15 @@ def _not(condition: Any) -> Any:
 
 
 def _not_equal(a: Any, b: Any) -> Any:
-    """Whether elements differ: NaN does from everything, where stock code says no."""
+    """Whether elements differ: NaN differs from everything, itself too; stock code says no."""
     return _not(a == b)
 
 
 def _floor_mod(a: Any, b: Any) -> Any:
-    """a − ⌊a / b⌋ b from the exact remainder; the quotient may be rounded, or be 0 · ∞."""
+    """The remainder a − ⌊a / b⌋ b, made of the exact remainder that has the sign of a.
+
+    By the formula the quotient would be rounded, and for an infinite b the product be 0 · ∞.
+    """
     if not is_float_element(a):
         return tirx.floormod(a, b)
     remainder = tirx.truncmod(a, b)
@@ -96,10 +107,10 @@ def _floor_mod(a: Any, b: Any) -> Any:
 
 
 def _power(a: Any, b: Any) -> Any:
-    """Aᵇ; stock code knows no integers."""
+    """The power aᵇ; stock code knows no integers."""
     if not is_float_element(a):
-        wide = _pow(a.astype("float64"), b.astype("float64"))
-        return wide.astype(str(a.ty.dtype))
+        power = _pow(a.astype("float64"), b.astype("float64"))
+        return power.astype(str(a.ty.dtype))
     if isinstance(b, tirx.FloatImm) and b.value in (2.0, 3.0):
         return a * a if b.value == 2.0 else a * a * a
     return _pow(a, b)
@@ -126,6 +137,7 @@ def _accurate_near_zero(function: Element, terms: Sequence[float]) -> Element:
 
     def computed(x: Any) -> Any:
         dtype = str(x.ty.dtype)
+        # Below it the omitted terms are less than 1e-8 of the result, in float64 than 1e-15.
         bound = tirx.const(0.05 if dtype == "float64" else 0.25, dtype)
         square = x * x
         series = tirx.const(terms[-1], dtype)
@@ -154,11 +166,11 @@ def clip(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     if not str(x.ty.dtype).startswith(("float", "bfloat")):
         return builder.call_te(topi.clip, x, low, high, primfunc_name_hint="tir_clip")
     dtype = str(x.ty.dtype)
-    least, most = (tirx.const(float(bound.value), dtype) for bound in (low, high))
+    lower, upper = (tirx.const(float(bound.value), dtype) for bound in (low, high))
 
     def element(value: Any) -> Any:
-        raised = tirx.Select(value < least, least, value)
-        return tirx.Select(raised > most, most, raised)
+        raised = tirx.Select(value < lower, lower, value)
+        return tirx.Select(raised > upper, upper, raised)
 
     def expression(x: te.Tensor) -> te.Tensor:
         return te.compute(x.shape, lambda *i: element(x(*i)), name="clip")

@@ -1,4 +1,4 @@
-"""Lowerings of resampling, in steps of ours that are lowered in turn.
+"""Lowerings of resampling to other ops of graphgrad's, which are lowered in turn.
 
 The stock ones compute float64 in float32, divide by zero for one output with aligned corners, and
 place the points of a grid with aligned corners 5e-8 short of the corner. Symbolic spatial extents
@@ -30,7 +30,7 @@ def _register_lowering(op: str, function: Callable[..., Tensor]) -> None:
         emitter = Emitter(builder)
         try:
             return function(*map(emitter.lift, call.args), call.attrs).expr
-        except ArgumentError:
+        except ArgumentError:  # a symbolic extent, or a blocked layout
             return stock(builder, call)
 
 

@@ -1,6 +1,7 @@
 """Lowerings of gathers and scatters: stock ones read and write outside of tensors, and race.
 
-`graphgrad.ops.indexing` says what an index that points outside does, and where threads may meet.
+`graphgrad.ops.indexing` defines what becomes of an index that points outside, and along which axes
+elements may meet at one position.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def take(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
 @legalization("relax.grad.take_backward")
 def take_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    """Lower the sum of what was taken at each place, with indices read as in `take`."""
+    """Lower the sum of the updates of each position, with indices read as in `take`."""
     updates, data, index = call.args
     axis = 0 if call.attrs.axis is None else int(call.attrs.axis) % len(data.ty.shape)
     indexing = Indexing("take", axis)
@@ -90,13 +91,14 @@ def scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     def expression(data: te.Tensor, index: te.Tensor, updates: te.Tensor) -> te.Tensor:
         dtype = str(data.dtype)
         total = scatter(indexing, data, index, updates, "add")
-        one = te.compute(updates.shape, lambda *_: tirx.const(1, "int32"), name="one")
-        count = scatter(indexing, None, index, one, "add", data.shape)
+        ones = te.compute(updates.shape, lambda *_: tirx.const(1, "int32"), name="one")
+        count = scatter(indexing, None, index, ones, "add", data.shape)
 
         def mean(*i: Any) -> Any:
-            number = (count(*i) + 1).astype(dtype)
+            # The data's element is one of those that are averaged.
+            divisor = (count(*i) + 1).astype(dtype)
             divide = tirx.div if dtype.startswith(("float", "bfloat")) else tirx.floordiv
-            return divide(total(*i), number)
+            return divide(total(*i), divisor)
 
         return te.compute(data.shape, mean, name="mean")
 
@@ -163,8 +165,9 @@ def reverse_sequence(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     def expression(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
         def element(*i: Any) -> Any:
             length = tirx.min(lengths[i[batch]].astype("int64"), x.shape[along])
-            at = tirx.Select(i[along] < length, length - 1 - i[along], i[along])
-            return x(*i[:along], at, *i[along + 1 :])
+            # Behind its length a sequence stays as it is.
+            source = tirx.Select(i[along] < length, length - 1 - i[along], i[along])
+            return x(*i[:along], source, *i[along + 1 :])
 
         return te.compute(x.shape, element, name="reverse_sequence")
 
@@ -181,17 +184,17 @@ def _fields(builder: relax.BlockBuilder, indices: Any) -> list[Any]:
 
 
 def _stacked(indices: list[te.Tensor]) -> te.Tensor:
-    """Index tensors, broadcast, as coordinates along a last axis."""
+    """The coordinates that the form "nd" takes: index tensors, stacked along a new last axis."""
     shape: list[Any] = []
     for index in indices:
         extents = [int(d) if isinstance(d, tirx.IntImm) else d for d in index.shape]
         shape = broadcast_shape(shape, extents)
-    wide = [topi.broadcast_to(index, shape) for index in indices]
+    broadcast = [topi.broadcast_to(index, shape) for index in indices]
 
     def coordinate(*i: Any) -> Any:
-        chosen = wide[-1](*i[:-1]).astype("int64")
-        for k in reversed(range(len(wide) - 1)):
-            chosen = tirx.Select(i[-1] == k, wide[k](*i[:-1]).astype("int64"), chosen)
+        chosen = broadcast[-1](*i[:-1]).astype("int64")
+        for k in reversed(range(len(broadcast) - 1)):
+            chosen = tirx.Select(i[-1] == k, broadcast[k](*i[:-1]).astype("int64"), chosen)
         return chosen
 
-    return te.compute([*shape, len(wide)], coordinate, name="coordinates")
+    return te.compute([*shape, len(broadcast)], coordinate, name="coordinates")

@@ -61,29 +61,34 @@ def matrix_product(
     dtype : str
         In which it is computed.
     order : sequence of int, optional
-        Which axis of the product each axis of the result is; by default they are those.
+        For each axis of the result, the axis of the product that it is; by default the same one.
     """
     rows, columns = len(a.shape) > 1, len(b.shape) > 1
     stack = len(shape) - rows - columns
     k = te.reduce_axis((0, a.shape[-1]), name="k")
 
-    def within(lead: Sequence[Any], extents: Sequence[Any]) -> list[Any]:
-        """Indices into a stack: 0 where it is broadcast."""
-        own = len(lead) - len(extents)
-        pairs = zip(lead[own:], extents, shape[own:stack], strict=True)
+    def within(stack_indices: Sequence[Any], extents: Sequence[Any]) -> list[Any]:
+        """The indices into a factor's stack, which may have fewer axes: 0 where it is broadcast."""
+        missing = len(stack_indices) - len(extents)
+        pairs = zip(stack_indices[missing:], extents, shape[missing:stack], strict=True)
         return [0 if _is_one(extent) and not _is_one(full) else i for i, extent, full in pairs]
 
     def element(*indices: Any) -> Any:
-        lead, rest = indices[:stack], indices[stack:]
-        left = a(*within(lead, a.shape[:-2]), *rest[:rows], k)
-        right = b(*within(lead, b.shape[:-2]), k, *rest[len(rest) - columns :])
+        stack_indices, matrix_indices = indices[:stack], indices[stack:]
+        left = a(*within(stack_indices, a.shape[:-2]), *matrix_indices[:rows], k)
+        right = b(
+            *within(stack_indices, b.shape[:-2]),
+            k,
+            *matrix_indices[len(matrix_indices) - columns :],
+        )
         return te.sum(left.astype(dtype) * right.astype(dtype), axis=k)
 
     if order is None:
         return te.compute(shape, element, name="matmul")
-    places = [order.index(axis) for axis in range(len(order))]
+    # For each axis of the product, the axis of the result.
+    inverse = [order.index(axis) for axis in range(len(order))]
     permuted = [shape[axis] for axis in order]
-    return te.compute(permuted, lambda *i: element(*(i[p] for p in places)), name="matmul")
+    return te.compute(permuted, lambda *i: element(*(i[axis] for axis in inverse)), name="matmul")
 
 
 def _is_one(extent: Any) -> bool:

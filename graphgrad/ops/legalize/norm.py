@@ -20,7 +20,7 @@ from .table import Legalization, legalization
 
 
 def _from_tensors(state: Callable[..., Tensor]) -> Legalization:
-    """Make a lowering of a function of the inputs as tensors and of the attributes."""
+    """Make a lowering of a function that states the op, given its inputs and its attributes."""
 
     def lower(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         emitter = Emitter(builder)
@@ -50,9 +50,11 @@ def batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         if attrs.training:
             batch = moments(x, [a for a in range(x.ndim) if a != axis])
             mean, variance = (op.reshape(statistic, gamma.shape) for statistic in batch)
-            keep, take = 1.0 - float(attrs.momentum), float(attrs.momentum)
+            # Relax's momentum is the share of the batch; ONNX's is that of the old statistic.
+            old_share, new_share = 1.0 - float(attrs.momentum), float(attrs.momentum)
             running = [
-                keep * old + take * new for old, new in zip(running, (mean, variance), strict=True)
+                old_share * old + new_share * new
+                for old, new in zip(running, (mean, variance), strict=True)
             ]
         else:
             mean, variance = running
@@ -66,7 +68,7 @@ def batch_norm(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 @legalization("relax.nn.group_norm")
 @_from_tensors
 def group_norm(x: Tensor, gamma: Tensor, beta: Tensor, attrs: Any) -> Tensor:
-    """Lower group norm: each group of channels, together with the axes, has its statistics."""
+    """Lower group norm: a group of channels has statistics in common, taken over the axes too."""
     axis = int(attrs.channel_axis) % x.ndim
     groups = int(attrs.num_groups)
     y = normalization.normalize(

@@ -28,6 +28,7 @@ def max_pool(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
 
 def _maxima(attrs: Any, shape: Sequence[Any], x: te.Tensor) -> te.Tensor:
+    """The maxima of the windows, in the output's layout and shape."""
     pool = Pool.of(attrs)
     dtype = str(x.dtype)
     maximum = te.comm_reducer(_larger, lambda _: _lowest(dtype), name="maximum")
@@ -40,14 +41,14 @@ def avg_pool(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     """Lower an average pooling: half precision adds up in float32."""
     pool = Pool.of(call.attrs)
     dtype = str(call.ty.dtype)
-    wide = accumulator_dtype(dtype)
+    accumulator = accumulator_dtype(dtype)
 
     def expression(x: te.Tensor) -> te.Tensor:
         taps = pool.reduce_axes()
         read = _window_reader(call.attrs, type_shape(call.ty), x, tirx.const(0, dtype))
         total = te.compute(
             type_shape(call.ty),
-            lambda *i: te.sum(read(i, taps).astype(wide), axis=taps),
+            lambda *i: te.sum(read(i, taps).astype(accumulator), axis=taps),
             name="window_sum",
         )
         extents = [x.shape[axis] for axis in _spatial_axes(call.attrs.layout)]
@@ -55,7 +56,7 @@ def avg_pool(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         def average(*indices: Any) -> Any:
             outputs = [indices[axis] for axis in _spatial_axes(call.attrs.out_layout)]
             count = pool.count(outputs, extents)
-            return (total(*indices) / count.astype(wide)).astype(dtype)
+            return (total(*indices) / count.astype(accumulator)).astype(dtype)
 
         return te.compute(total.shape, average, name="avg_pool")
 
@@ -88,14 +89,14 @@ def avg_pool_backward(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
 
 def _to_layout(output: te.Tensor, attrs: Any) -> te.Tensor:
-    """The result of pooling, in the layout of its argument."""
+    """The result of a pooling, or its cotangent, in the layout of the pooling's argument."""
     layout, out_layout = str(attrs.layout), str(attrs.out_layout)
     if layout == out_layout:
         return output
     shape = [output.shape[out_layout.index(name)] for name in layout]
 
-    def element(*where: Any) -> Any:
-        return output(*(where[layout.index(name)] for name in out_layout))
+    def element(*indices: Any) -> Any:
+        return output(*(indices[layout.index(name)] for name in out_layout))
 
     return te.compute(shape, element, name="in_layout")
 
@@ -113,18 +114,19 @@ def _larger(a: Any, b: Any) -> Any:
 def _window_reader(
     attrs: Any, shape: Sequence[Any], x: te.Tensor, neutral: Any
 ) -> Callable[[Sequence[Any], Sequence[Any]], Any]:
-    """A function of an output's indices and a tap: the element, or `neutral` outside.
+    """The function that reads the element at a tap of an output's window, or `neutral` outside.
 
-    The output's shape is given. Where windows leave the input and channels are neighbors, whole
-    vectors of them lie outside, and are not read. Else a padded copy is made first: its readers are
-    then regular.
+    It takes the indices of the output, whose shape is `shape`, and the tap. Where windows leave the
+    input and the channels are last in memory, a whole vector of channels lies outside at once, and
+    is not read. With other layouts a padded copy is made first, whose readers need no guard.
     """
     pool = Pool.of(attrs)
     layout, out_layout = str(attrs.layout), str(attrs.out_layout)
     axes = _spatial_axes(layout)
-    outputs_of = _spatial_axes(out_layout)
+    output_axes = _spatial_axes(out_layout)
+    # How far the windows of all outputs reach along each spatial axis, padding included.
     covered = [
-        (shape[outputs_of[k]] - 1) * pool.strides[k] + (pool.size[k] - 1) * pool.dilation[k] + 1
+        (shape[output_axes[k]] - 1) * pool.strides[k] + (pool.size[k] - 1) * pool.dilation[k] + 1
         for k in range(pool.rank)
     ]
     extents = [x.shape[axis] for axis in axes]
@@ -136,14 +138,14 @@ def _window_reader(
         before = (0,) * pool.rank
 
     def read(indices: Sequence[Any], taps: Sequence[Any]) -> Any:
-        where = [indices[out_layout.index(name)] for name in layout]
+        input_index = [indices[out_layout.index(name)] for name in layout]
         for k, axis in enumerate(axes):
-            start = indices[outputs_of[k]] * pool.strides[k] - before[k]
-            where[axis] = start + taps[k] * pool.dilation[k]
+            start = indices[output_axes[k]] * pool.strides[k] - before[k]
+            input_index[axis] = start + taps[k] * pool.dilation[k]
         if stays_inside or is_copied:
-            return source(*where)
+            return source(*input_index)
         return tirx.if_then_else(
-            inside([where[axis] for axis in axes], extents), source(*where), neutral
+            inside([input_index[axis] for axis in axes], extents), source(*input_index), neutral
         )
 
     return read
@@ -153,23 +155,27 @@ def _pad(x: te.Tensor, covered: dict[int, Any], padding: Sequence[int], neutral:
     before = dict(zip(covered, padding, strict=False))
 
     def element(*indices: Any) -> Any:
-        where = [i - before.get(axis, 0) for axis, i in enumerate(indices)]
-        reads = inside([where[axis] for axis in covered], [x.shape[axis] for axis in covered])
-        return tirx.if_then_else(reads, x(*where), neutral)
+        input_index = [i - before.get(axis, 0) for axis, i in enumerate(indices)]
+        reads = inside([input_index[axis] for axis in covered], [x.shape[axis] for axis in covered])
+        return tirx.if_then_else(reads, x(*input_index), neutral)
 
     extents = [covered.get(axis, extent) for axis, extent in enumerate(x.shape)]
     return te.compute(extents, element, name="padded")
 
 
 def _stays_inside(pool: Pool, covered: Sequence[Any], extents: Sequence[Any]) -> bool:
-    """Whether no window reaches beyond the input: known without looking where extents are not."""
+    """Whether it is certain that no window reaches beyond the input.
+
+    Without padding only ``ceil_mode`` adds such windows; with it, static extents may still show
+    that there are none.
+    """
     if any(pool.padding):
         return False
-    known = [
+    fits = [
         isinstance(needed, int) and isinstance(extent, int | tirx.IntImm) and needed <= int(extent)
         for needed, extent in zip(covered, extents, strict=True)
     ]
-    return all(known) or not pool.ceil_mode
+    return all(fits) or not pool.ceil_mode
 
 
 def _spatial_axes(layout: str) -> list[int]:

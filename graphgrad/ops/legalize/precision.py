@@ -18,18 +18,20 @@ def lower_half_in_float32(*ops: str) -> None:
     Other dtypes are lowered as the op has been lowered so far, by us or by TVM.
     """
     for op in ops:
-        known = lowering_of(tvm.ir.Op.get(op))
-        assert known is not None, f"nothing lowers {op}"
-        legalization(op)(_in_float32(known))
+        lowering = lowering_of(tvm.ir.Op.get(op))
+        assert lowering is not None, f"nothing lowers {op}"
+        legalization(op)(_in_float32(lowering))
 
 
 def _in_float32(lower: Legalization) -> Legalization:
+    """The lowering that casts operands of half precision to float32, and the result back."""
+
     def lower_wide(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         if not any(_is_half(argument) for argument in call.args):
             return lower(builder, call)
         arguments = [_wide(builder, a) if _is_half(a) else a for a in call.args]
-        wide = builder.normalize(relax.Call(call.op, arguments, call.attrs, call.ty_args))
-        result = builder.emit(lower(builder, wide))
+        wide_call = builder.normalize(relax.Call(call.op, arguments, call.attrs, call.ty_args))
+        result = builder.emit(lower(builder, wide_call))
         return builder.call_te(topi.cast, result, str(call.ty.dtype), primfunc_name_hint="narrow")
 
     return lower_wide
@@ -40,6 +42,7 @@ def _is_half(value: Any) -> bool:
 
 
 def _wide(builder: relax.BlockBuilder, value: Any) -> Any:
+    """An operand in float32; a constant stays a constant."""
     if isinstance(value, tvm.ir.GenericConst):
         return relax.const(value.value.numpy().astype("float32"), "float32")
     return builder.emit(builder.call_te(topi.cast, value, "float32", primfunc_name_hint="widen"))

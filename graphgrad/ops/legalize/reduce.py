@@ -25,16 +25,19 @@ from .table import Legalization, legalization
 
 def _axes(call: relax.Call) -> list[int]:
     """The reduced axes as non-negative numbers."""
-    rank, given = call.args[0].ty.ndim, call.attrs.axis
-    if given is None:
+    rank, axes = call.args[0].ty.ndim, call.attrs.axis
+    if axes is None:
         return list(range(rank))
-    return [int(axis) % rank for axis in ([given] if isinstance(given, int) else given)]
+    return [int(axis) % rank for axis in ([axes] if isinstance(axes, int) else axes)]
 
 
 def _lower_extremum(
     op: str, choose: Callable[[Any, Any], Any], start: Callable[[str], Any]
 ) -> None:
-    """Lower a maximum or minimum in which NaN wins; that of nothing is ∓∞."""
+    """Lower a maximum or minimum in which NaN wins.
+
+    `start` makes the result for no elements from a dtype: −∞ for a maximum, ∞ for a minimum.
+    """
     hint = op.removeprefix("relax.")
     reducer = te.comm_reducer(choose, lambda ty: start(str(ty)), name=hint)
 
@@ -65,12 +68,14 @@ def _lower_position(
             wins = tirx.any(wins, tirx.all(tirx.isnan(a), tirx.Not(tirx.isnan(b))))
             loses = tirx.any(loses, tirx.isnan(b))
             ties = tirx.any(ties, tirx.all(tirx.isnan(a), tirx.isnan(b)))
-        # The value waits for no position: the next element is soon compared with it.
+        # The value is selected without the positions, so that the next comparison, which reads it,
+        # need not wait for theirs.
         first = tirx.any(wins, tirx.all(ties, i < j))
         return tirx.Select(first, i, j), tirx.Select(loses, b, a)
 
     hint = op.removeprefix("relax.")
-    # Any position comes before that of the start, which equals an infinite element.
+    # The start's value may equal an infinite element. Its position is the greatest, so that the
+    # element wins the tie.
     reducer = te.comm_reducer(
         choose, lambda index, ty: (tirx.max_value(str(index)), start(str(ty))), name=hint
     )
@@ -89,7 +94,8 @@ def _lower_position(
 
 
 def _position(x: te.Tensor, axes: Sequence[int], keepdims: bool, reducer: Any) -> te.Tensor:
-    """The position that a reducer of positions and values leaves, counted along the axes."""
+    """The row-major position along the axes that a reducer of positions and values chooses."""
+    # Over no axes each element is the only one of its reduction.
     if not axes:
         return topi.full(x.shape, "int64", 0)
 
@@ -110,22 +116,25 @@ def _reduced(
     reducer: Any,
     term: Callable[[Any, dict[int, Any]], Any] = lambda value, _: value,
 ) -> Any:
-    """The reduction of the terms, each of an element and the axes that it is along.
+    """The reduction of a tensor over axes, of the terms that `term` makes of its elements.
 
-    Tensors if the reducer is one of tuples.
+    `term` is given an element, and the reduction axis of each axis by number. The result is one
+    tensor, or several if the reducer is one of tuples.
     """
     along = {axis: te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in axes}
-    kept = [axis for axis in range(len(x.shape)) if axis not in along]
+    kept_axes = [axis for axis in range(len(x.shape)) if axis not in along]
 
     def element(*index: Any) -> Any:
-        own = dict(zip(range(len(x.shape)) if keepdims else kept, index, strict=True)) | along
-        value = x(*(own[axis] for axis in range(len(x.shape))))
+        index_of_axis = (
+            dict(zip(range(len(x.shape)) if keepdims else kept_axes, index, strict=True)) | along
+        )
+        value = x(*(index_of_axis[axis] for axis in range(len(x.shape))))
         return reducer(term(value, along), axis=list(along.values()))
 
     shape = [
         1 if axis in along else extent
         for axis, extent in enumerate(x.shape)
-        if keepdims or axis in kept
+        if keepdims or axis in kept_axes
     ]
     return te.compute(shape, element, name="reduced")
 
@@ -146,7 +155,7 @@ Statistic = Callable[[te.Tensor, list[int], bool], te.Tensor]
 
 
 def _lower_statistic(op: str, statistic: Statistic) -> None:
-    """Lower a mean of floats or what is made of means; integers are left to TVM."""
+    """Lower a mean of floats, or a statistic made of means; integers are left to TVM."""
     stock: Legalization = tvm.ir.Op.get(op).get_attr("FLegalize")
 
     @legalization(op)
@@ -177,20 +186,24 @@ def _deviation(x: te.Tensor, axes: list[int], keepdims: bool) -> te.Tensor:
 
 @legalization("relax.median")
 def median(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    """Lower a median: the lower one of two, and along one axis its index, too.
+    """Lower a median: the lower one of two middle elements; along a single axis also its index.
 
     The stock one reads past the end of the result over several axes, and sorts by a function of the
     host that no GPU has.
     """
     axes = _axes(call)
-    kept = [axis for axis in range(call.args[0].ty.ndim) if axis not in axes]
+    kept_axes = [axis for axis in range(call.args[0].ty.ndim) if axis not in axes]
     results = result_types(call.ty)
 
     def expression(x: te.Tensor) -> list[te.Tensor]:
         count = math.prod(x.shape[axis] for axis in axes)
-        rows = topi.reshape(topi.transpose(x, kept + axes), [*(x.shape[a] for a in kept), count])
-        found = order(rows, len(kept), descending=False)
-        index = te.compute(rows.shape[:-1], lambda *i: found(*i, (count - 1) // 2), name="index")
+        rows = topi.reshape(
+            topi.transpose(x, kept_axes + axes), [*(x.shape[a] for a in kept_axes), count]
+        )
+        sorted_indices = order(rows, len(kept_axes), descending=False)
+        index = te.compute(
+            rows.shape[:-1], lambda *i: sorted_indices(*i, (count - 1) // 2), name="index"
+        )
         value = te.compute(rows.shape[:-1], lambda *i: rows(*i, index(*i)), name="value")
         pairs = zip((value, index), results, strict=False)
         return [topi.reshape(tensor, list(ty.shape)) for tensor, ty in pairs]

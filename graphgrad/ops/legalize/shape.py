@@ -21,15 +21,16 @@ def collapse_sum_like(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
 @legalization("relax.expand_dims")
 def expand_dims(builder: relax.BlockBuilder, call: relax.Call) -> Any:
-    """Lower new axes of extent 1; the stock form asks the builder for types, so it can be no other
-    object with a builder's methods.
+    """Lower new axes of extent 1.
+
+    The stock form asks the builder for types, so it cannot be given a builder of ours.
     """
     rank = len(call.ty.shape.values)
-    new = {int(axis) % rank for axis in call.attrs.axis}
+    new_axes = {int(axis) % rank for axis in call.attrs.axis}
 
     def expression(x: te.Tensor, shape: list[Any]) -> te.Tensor:
         def element(*indices: Any) -> Any:
-            return x(*(index for axis, index in enumerate(indices) if axis not in new))
+            return x(*(index for axis, index in enumerate(indices) if axis not in new_axes))
 
         return te.compute(shape, element, name="expand_dims")
 
@@ -97,6 +98,7 @@ def repeat(builder: relax.BlockBuilder, call: relax.Call) -> Any:
         axis = int(axis) % len(x.shape)
 
         def element(*indices: Any) -> Any:
+            # With a count of zero the result is empty, but its expression must not divide by zero.
             source = tirx.floordiv(indices[axis], max(repeats, 1))
             return x(*indices[:axis], source, *indices[axis + 1 :])
 

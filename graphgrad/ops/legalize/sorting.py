@@ -21,8 +21,8 @@ def argsort(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     axis, dtype = checked_axis(call), str(call.attrs.dtype)
 
     def expression(x: te.Tensor) -> te.Tensor:
-        found = order(x, axis, bool(call.attrs.descending))
-        return te.compute(x.shape, lambda *i: found(*i).astype(dtype), name="argsort")
+        sorted_indices = order(x, axis, bool(call.attrs.descending))
+        return te.compute(x.shape, lambda *i: sorted_indices(*i).astype(dtype), name="argsort")
 
     return builder.call_te(
         expression, call.args[0], primfunc_name_hint="argsort", primfunc_attrs=OPAQUE
@@ -49,22 +49,22 @@ def topk(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     The stock one refuses symbolic shapes. Where there are fewer than k elements, NaN (0 in
     integers) and the index −1 stand for the others.
     """
-    axis, wanted, dtype = checked_axis(call), str(call.attrs.ret_type), str(call.attrs.dtype)
+    axis, returned, dtype = checked_axis(call), str(call.attrs.ret_type), str(call.attrs.dtype)
     result = call.ty.fields[0] if isinstance(call.ty, relax.TupleType) else call.ty
     count = result.shape[axis]
 
     def expression(x: te.Tensor) -> te.Tensor | list[te.Tensor]:
-        found = order(x, axis, bool(call.attrs.largest))
+        sorted_indices = order(x, axis, bool(call.attrs.largest))
         shape = [count if d == axis else extent for d, extent in enumerate(x.shape)]
 
-        def place(*i: Any) -> Any:
+        def position(*i: Any) -> Any:
             inside = tirx.all(True, *within([i[axis]], [x.shape[axis]], [count]))
-            return tirx.if_then_else(inside, found(*i), tirx.const(-1, "int64"))
+            return tirx.if_then_else(inside, sorted_indices(*i), tirx.const(-1, "int64"))
 
-        places = te.compute(shape, place, name="places")
-        values = _at(x, places, axis)
-        indices = te.compute(shape, lambda *i: places(*i).astype(dtype), name="indices")
-        return {"values": values, "indices": indices, "both": [values, indices]}[wanted]
+        positions = te.compute(shape, position, name="places")
+        values = _at(x, positions, axis)
+        indices = te.compute(shape, lambda *i: positions(*i).astype(dtype), name="indices")
+        return {"values": values, "indices": indices, "both": [values, indices]}[returned]
 
     return builder.call_te(
         expression, call.args[0], primfunc_name_hint="topk", primfunc_attrs=OPAQUE
@@ -77,12 +77,12 @@ def bucketize(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     dtype = "int32" if call.attrs.out_int32 else "int64"
 
     def expression(x: te.Tensor, boundaries: te.Tensor) -> te.Tensor:
-        found = topi.searchsorted(boundaries, x, bool(call.attrs.right), dtype)
+        bucket = topi.searchsorted(boundaries, x, bool(call.attrs.right), dtype)
         if not is_float(str(x.dtype)):
-            return found
+            return bucket
         last = boundaries.shape[0].astype(dtype)
         return te.compute(
-            x.shape, lambda *i: tirx.Select(tirx.isnan(x(*i)), last, found(*i)), name="bucketize"
+            x.shape, lambda *i: tirx.Select(tirx.isnan(x(*i)), last, bucket(*i)), name="bucketize"
         )
 
     return builder.call_te(
@@ -100,15 +100,16 @@ def multinomial(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
     def expression(p: te.Tensor, uniform: te.Tensor, rows: te.Tensor) -> te.Tensor:
         total = cumulative(p, 1, "add", exclusive=False)
-        wide = "float64" if "float64" in (str(p.dtype), str(uniform.dtype)) else "float32"
+        wider = "float64" if "float64" in (str(p.dtype), str(uniform.dtype)) else "float32"
         k = te.reduce_axis((0, p.shape[1]), "k")
 
         def passed(n: Any, _: Any) -> Any:
             row = tirx.max(tirx.min(rows[n, 0].astype("int64"), p.shape[0] - 1), 0)
-            is_below = total[row, k].astype(wide) <= uniform[n, 0].astype(wide)
+            is_below = total[row, k].astype(wider) <= uniform[n, 0].astype(wider)
             return te.sum(is_below.astype("int64"), axis=k)
 
         count = te.compute(uniform.shape, passed, name="passed")
+        # Rounding may leave the total below the number: the last class serves.
         last = p.shape[1] - 1
         return te.compute(
             uniform.shape,
@@ -121,6 +122,6 @@ def multinomial(builder: relax.BlockBuilder, call: relax.Call) -> Any:
     )
 
 
-def _at(x: te.Tensor, places: te.Tensor, axis: int) -> te.Tensor:
-    """The elements at places along an axis."""
-    return gather(Indexing("elements", axis, "nan"), x, places, outside_value(str(x.dtype)))
+def _at(x: te.Tensor, positions: te.Tensor, axis: int) -> te.Tensor:
+    """The elements at positions along an axis; NaN, or 0 in integers, at a negative one."""
+    return gather(Indexing("elements", axis, "nan"), x, positions, outside_value(str(x.dtype)))

@@ -1,4 +1,4 @@
-"""Which ops are lowered by graphgrad in the place of TVM."""
+"""The table of the ops that graphgrad lowers in the place of TVM."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ Legalization = Callable[[Any, Any], Any]
 """``f(builder, call)`` returns an expression of lower ops or a call of a PrimFunc."""
 
 LEGALIZATIONS: dict[str, Legalization] = {}
-"""By op name, as ``relax.transform.LegalizeOps`` takes them."""
+"""The lowerings by the names of ops, as ``relax.transform.LegalizeOps`` takes them."""
 
 
 def lowering_of(op: Any) -> Legalization | None:
-    """How an op (tvm.ir.Op) is lowered: by graphgrad, else by TVM; None if it is not."""
+    """The lowering of an op (tvm.ir.Op): graphgrad's, else TVM's; None if neither has one."""
     lowering: Legalization | None = LEGALIZATIONS.get(op.name) or op.get_attr("FLegalize")
     return lowering
 
