@@ -105,7 +105,9 @@ def scatter(
     accumulator = accumulator_dtype(dtype)
     shape = list(data.shape) if data is not None else list(shape or [])
     loop_shape = indexing.output_shape(shape, index.shape)
-    inputs = [index, _as(updates, accumulator)] + ([] if data is None else [_as(data, accumulator)])
+    inputs = [index, as_dtype(updates, accumulator)] + (
+        [] if data is None else [as_dtype(data, accumulator)]
+    )
 
     def build(ins: list[Any], outs: list[Any]) -> Statement:
         (out,) = outs
@@ -125,7 +127,7 @@ def scatter(
 
     attributes = {**indexing.attributes(), "reduction": reduction}
     (result,) = extern(f"scatter_{reduction}", [shape], [accumulator], inputs, build, attributes)
-    return _as(result, dtype)
+    return as_dtype(result, dtype)
 
 
 def _combine(reduction: str, dtype: str, old: Any, new: Any) -> Any:
@@ -150,7 +152,7 @@ def _walk(call: relax.Call, initial: te.Tensor, *operands: te.Tensor) -> list[te
     values, index = list(operands[: 1 + recurrence]), list(operands[1 + recurrence :])
     dtype = str(initial.dtype)
     accumulator = accumulator_dtype(dtype)
-    inputs = [*index, *(_as(tensor, accumulator) for tensor in [initial, *values])]
+    inputs = [*index, *(as_dtype(tensor, accumulator) for tensor in [initial, *values])]
 
     def build(ins: list[Any], outs: list[Any]) -> Statement:
         *index_buffers, start = ins[: len(index) + 1]
@@ -181,10 +183,10 @@ def _walk(call: relax.Call, initial: te.Tensor, *operands: te.Tensor) -> list[te
     shapes = [list(values[0].shape), list(initial.shape)]
     attributes = {**indexing.attributes(), "reverse": bool(call.attrs["reverse"])}
     results = extern("walk", shapes, [accumulator, accumulator], inputs, build, attributes)
-    return [_as(result, dtype) for result in results]
+    return [as_dtype(result, dtype) for result in results]
 
 
-def _as(tensor: te.Tensor, dtype: str) -> te.Tensor:
+def as_dtype(tensor: te.Tensor, dtype: str) -> te.Tensor:
     """A tensor in a dtype: half precision is summed and multiplied in float32."""
     if str(tensor.dtype) == dtype:
         return tensor

@@ -10,9 +10,9 @@ from typing import Any
 
 from tvm import relax, te, tirx, topi
 
-from ...ir.tensor import broadcast_shape
+from ...ir.tensor import accumulator_dtype, broadcast_shape
 from ..define import OPAQUE
-from ..index import scatter
+from ..index import as_dtype, scatter
 from ..indexing import Indexing, gather, outside_value
 from .axis import checked_axis
 from .table import legalization
@@ -90,15 +90,18 @@ def scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> Any:
 
     def expression(data: te.Tensor, index: te.Tensor, updates: te.Tensor) -> te.Tensor:
         dtype = str(data.dtype)
-        total = scatter(indexing, data, index, updates, "add")
+        # Rounded once, at the end: in half precision a sum may overflow where its mean does not.
+        wide = accumulator_dtype(dtype)
+        terms = [as_dtype(tensor, wide) for tensor in (data, updates)]
+        total = scatter(indexing, terms[0], index, terms[1], "add")
         ones = te.compute(updates.shape, lambda *_: tirx.const(1, "int32"), name="one")
         count = scatter(indexing, None, index, ones, "add", data.shape)
 
         def mean(*i: Any) -> Any:
             # The data's element is one of those that are averaged.
-            divisor = (count(*i) + 1).astype(dtype)
+            divisor = (count(*i) + 1).astype(wide)
             divide = tirx.div if dtype.startswith(("float", "bfloat")) else tirx.floordiv
-            return divide(total(*i), divisor)
+            return divide(total(*i), divisor).astype(dtype)
 
         return te.compute(data.shape, mean, name="mean")
 

@@ -156,6 +156,16 @@ def test_mean_of_repeated_indices():
     assert computed(build, whole[0], index, -whole[1]).tolist() == [-3, 5]  # ⌊−7 / 3⌋, as in torch
 
 
+def test_mean_of_half_precision_is_rounded_once():
+    """The sum is beyond the greatest number of float16, 65,504."""
+
+    def build(x, i, u):
+        return op.scatter_elements(x, i, u, axis=0, reduction="mean")
+
+    half = np.array([60000.0, 60000.0], dtype="float16")
+    assert computed(build, half[:1], integers(0, 0), half).tolist() == [60000]
+
+
 @pytest.mark.parametrize("reduction", ["min", "max"])
 def test_nan_stays_nan(reduction):
     x, index = np.array([1.0, NAN, 2.0]), integers(0, 1, 2, 2)
