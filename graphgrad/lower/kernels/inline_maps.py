@@ -66,8 +66,8 @@ def inline_maps(sch: Schedule, may_repeat: MayRepeat, most_readers: int = 1) -> 
 def _may_inline(
     stage: Stage, reader: Stage, sizes: dict[str, int], may_repeat: MayRepeat, readers: int
 ) -> bool:
-    # A contraction reads its operands many times, and they must stay plain reads. A map without
-    # loads, such as a constant, is none of its tensors.
+    # A contraction reads its operands many times, and they must stay plain reads. Only a map
+    # without loads, such as a constant, may go into it.
     if stage.loads and reuses_operands(reader):
         return False
     if _is_zero_divisor(stage, reader):
