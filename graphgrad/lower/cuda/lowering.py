@@ -164,14 +164,14 @@ def _beyond_limits(func: tirx.PrimFunc) -> str:
             shared += elements * -(-buffer.dtype.bits * buffer.dtype.lanes // 8)  # rounded up
 
     tvm_ffi.structural_walk(func.body, [(tirx.AttrStmt, launch), (tirx.AllocBuffer, allocate)])
-    threads = math.prod(n for tag, n in extents.items() if tag.startswith("threadIdx"))
+    threads = math.prod(count for tag, count in extents.items() if tag.startswith("threadIdx"))
     if threads > _MAX_BLOCK_THREADS:
         return f"{threads} threads in a block, of at most {_MAX_BLOCK_THREADS}"
     if shared > _MAX_SHARED_BYTES:
         return f"{shared} bytes of shared memory, of at most {_MAX_SHARED_BYTES}"
-    for tag, most in _MAX_GRID.items():
-        if extents.get(tag, 1) > most:
-            return f"{extents[tag]} blocks along {tag}, of at most {most}"
+    for tag, limit in _MAX_GRID.items():
+        if extents.get(tag, 1) > limit:
+            return f"{extents[tag]} blocks along {tag}, of at most {limit}"
     return ""
 
 
