@@ -38,6 +38,7 @@ def _rows(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
 
 
 def _row(step: Step, phase: Phase, number: str) -> dict[str, Any]:
+    """What one pass declares, under the names that ``--json`` prints."""
     declared = step.own
     return {
         "number": number,
@@ -59,6 +60,7 @@ def _row(step: Step, phase: Phase, number: str) -> dict[str, Any]:
 
 
 def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the table: a heading for each phase, a few lines for each pass."""
     width = max(len(row["name"]) for row in rows)
     phase = None
     for row in rows:

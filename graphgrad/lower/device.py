@@ -97,7 +97,7 @@ def reported(
     """
     try:
         yield
-    except GraphGradError:
+    except GraphGradError:  # a RuntimeError too, but one that says what is wrong already
         raise
     except RuntimeError as error:
         text = str(error)

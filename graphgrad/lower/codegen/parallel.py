@@ -143,7 +143,8 @@ def build(kernels: Kernels, target: tvm.target.Target) -> Built:
 def _compile_pieces(
     mod: tvm.IRModule, target: tvm.target.Target, pieces: list[Piece], early: list[Future[Built]]
 ) -> _PiecewiseExecutable:
-    context = tvm.transform.PassContext.current()  # of this thread; others have contexts of theirs
+    """The executable of a module whose kernels are built in pieces, or in early builds."""
+    context = tvm.transform.PassContext.current()  # threads have contexts of their own
 
     def built_piece(piece: Piece) -> Built:
         with context:

@@ -118,6 +118,10 @@ class _Rewriting:
         self.terms = [(i, terms[i]) for i in order]
 
     def apply(self, value: Any, left: list[Any], right: list[Any]) -> Any:
+        """An expression with results of the left part for results so far, of the right for terms.
+
+        An operand that is neither, such as a constant, is refused by `_operands`.
+        """
         for i, term in self.terms:
             if tvm_ffi.structural_equal(term, value):
                 return right[i]
@@ -129,6 +133,7 @@ class _Rewriting:
 
 
 def _operands(value: Any) -> list[Any]:
+    """The operands of an expression; raises for one that combines nothing."""
     if isinstance(value, tirx.Select):
         return [value.condition, value.true_value, value.false_value]
     if isinstance(value, BinaryOpExpr | CmpExpr | tirx.And | tirx.Or):
@@ -151,6 +156,7 @@ def _is_load(value: Any, buffer: Any) -> bool:
 
 
 def _mentions(value: Any, buffers: Sequence[Any]) -> bool:
+    """Whether an expression reads any of some buffers."""
     is_found = False
 
     def visit(load: Any) -> None:

@@ -120,6 +120,7 @@ def find_nvcc() -> str | None:
 
 
 def _by_nvcc(nvcc: str, source: str, arch: str) -> bytes:
+    """The machine code of CUDA source by nvcc, with PTX where `gives_ptx` says so."""
     # Machine code for the architecture, and PTX for later ones. An architecture with a letter is
     # for particular GPUs alone, and PTX of it would run on no others.
     virtual = arch.replace("sm_", "compute_")
@@ -148,6 +149,7 @@ def _by_nvcc(nvcc: str, source: str, arch: str) -> bytes:
 
 
 def _by_nvrtc(source: str, arch: str) -> bytes:
+    """The machine code of CUDA source by NVRTC, without PTX."""
     nvrtc, headers = _load_nvrtc()
     options = [f"--gpu-architecture={arch}", *_OPTIONS, *(f"--include-path={h}" for h in headers)]
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), _SOURCE_NAME.encode(), 0, [], [])

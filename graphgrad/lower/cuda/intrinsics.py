@@ -70,6 +70,7 @@ def write_exact_expressions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _widen_call(call: Any) -> Any:
+    """A call in float32, if its function must not be computed in half precision."""
     name = str(getattr(call.op, "name", ""))
     if _is_half(call) and name in _MATHEMATICS:
         wide = [_wide(argument) for argument in call.args]
@@ -123,6 +124,7 @@ def _is_bfloat16(value: Any) -> bool:
 
 
 def _exact_constant(constant: Any) -> Any:
+    """A constant in a form that the code generator writes exactly."""
     value, dtype = float(constant.value), str(constant.ty.dtype)
     if dtype == "bfloat16" and not math.isfinite(value):
         return tirx.Cast(dtype, tirx.FloatImm("float32", value))

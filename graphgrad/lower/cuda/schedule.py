@@ -140,6 +140,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _no_rule_message(failed: list[Kernel]) -> str:
+    """The error message for kernels that no rule takes."""
     details = "; ".join(
         f"{kernel.name} ({', '.join(f'{rule}: {why}' for rule, why in kernel.refused)})"
         for kernel in failed[:_MAX_REPORTED_KERNELS]

@@ -34,6 +34,7 @@ def sort_on_device(mod: tvm.IRModule) -> tvm.IRModule:
         if program is None or not any(map(_sorts, operations(*program.outputs))):
             return func
         outputs = rewritten(program.outputs, _on_device)
+        # The last parameters of the program are its results.
         kernel = kernel_of(program.parameters[: -len(outputs)], outputs)
         symbol = func.attrs.get("global_symbol")
         return kernel.with_attr("global_symbol", symbol) if symbol else kernel
@@ -69,7 +70,8 @@ def _argsort(op: Any) -> list[te.Tensor]:
 def _topk(op: Any) -> list[te.Tensor]:
     *_, axis, ret_type, is_ascend = ordering.arguments_of(op)
     order_tensor, shape = _order(op, axis, is_ascend), op.output(0).shape
-    leading = map_stage(shape, order_tensor, name="places")
+    leading = map_stage(shape, order_tensor, name="places")  # the first k along the axis
+    # Indices are the last output, if they are asked for at all.
     dtype = str(op.output(op.num_outputs - 1).dtype)
     indices = map_stage(shape, lambda *at: leading(*at).astype(dtype), name="indices")
     values = ordering.taken(op.inputs[0], leading, axis)

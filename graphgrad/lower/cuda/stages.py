@@ -108,6 +108,7 @@ class _Kernel:
         return self.func.with_body(block(self.block.name_hint, *kernels, buffers=between))
 
     def _launches(self, stage: Stage, nest: Any) -> Launches:
+        """The launches of a map, or those of a reduction and its epilogues."""
         nest_parts = loop_nest(nest)
         assert nest_parts is not None
         loops, realize = nest_parts
@@ -129,7 +130,7 @@ class _Kernel:
         Memory between launches is allocated outside of them; a buffer that a single launch uses
         cannot be.
         """
-        read = [buffer_of(load) for other in self.stages for load in other.loads]
+        read = [buffer_of(load) for reader in self.stages for load in reader.loads]
         written = [store.buffer for store in stage.stores]
         internal = [buffer for buffer in written if is_among(buffer, self.block.alloc_buffers)]
         return [buffer for buffer in internal if not is_among(buffer, read)]

@@ -41,6 +41,7 @@ def one_thread_per_point(loops: Sequence[Any], body: Any) -> Any:
     blocks = tirx.max(ceil_div(points, threads), one)
     block, thread = variable("block"), variable("thread")
     point = block * threads + thread
+    # The last block may have more threads than there are points left.
     if not count or count % threads:
         body = tirx.IfThenElse(point < points, body, None)
     body = substitute_values(body, at_point(loops, point))

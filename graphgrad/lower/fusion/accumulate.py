@@ -79,6 +79,7 @@ class _EarlyAccumulation:
         )
 
     def _reorder_bindings(self, bindings: Sequence[Any]) -> list[Any]:
+        """The bindings of a block, each gradient followed by its sum with an accumulator."""
         bound = {binding.var for binding in bindings}
         # Only the first sum of a gradient moves behind it, and only inside one block.
         sum_of_gradient: dict[Any, Any] = {}
@@ -92,9 +93,8 @@ class _EarlyAccumulation:
             if binding.var in moved:
                 continue
             order.append(binding)
-            while (
-                total := sum_of_gradient.get(order[-1].var)
-            ) is not None:  # a sum may be a gradient
+            # A loop, because a sum may be the gradient of a further sum.
+            while (total := sum_of_gradient.get(order[-1].var)) is not None:
                 order[-1:] = self._sum(order[-1], total)
         return order
 
@@ -138,7 +138,7 @@ class _EarlyAccumulation:
 
 
 class _AccumulationFusion:
-    """One function, its reductions and their sums with accumulators on the way into one kernel."""
+    """One function, in which reductions and their sums with accumulators become one kernel."""
 
     def __init__(self, mod: tvm.IRModule, name: Any, func: relax.Function):
         self._name, self._func = name, func

@@ -127,6 +127,7 @@ class _SiblingFusion:
         return self._reductions[variable]
 
     def _as_reduction(self, func: Any) -> tuple[tirx.PrimFunc, Stage] | None:
+        """A kernel in the form that `_reduction` describes; None if it has another one."""
         kernel_stages = stages(func) if isinstance(func, tirx.PrimFunc) else None
         if not kernel_stages or sum(bool(stage.reduced) for stage in kernel_stages) != 1:
             return None

@@ -92,6 +92,7 @@ class _Kernel:
 
     @classmethod
     def of(cls, func: tirx.PrimFunc) -> _Kernel:
+        """The description of a kernel, from its stages and the kind that TVM has noted."""
         # 8 is TVM's kOpaque: a kernel without a kind is fused with nothing.
         kind = int(func.attrs["op_pattern"]) if func.attrs and "op_pattern" in func.attrs else 8
         kernel_stages = stages(func) or []

@@ -51,6 +51,7 @@ def _name_tuples(bindings: list[Any]) -> list[Any]:
             new_value = tuples.get(item, item)
             if isinstance(new_value, relax.Tuple):
                 new_binding = relax.VarBinding(binding.var, new_value, binding.span)
+        # An inner tuple that was named just now may be taken apart further.
         if isinstance(new_value, relax.Tuple):
             tuples[new_binding.var] = new_value
         changed.append(new_binding)
@@ -74,6 +75,7 @@ def _drop_items(bindings: list[Any]) -> list[Any]:
             and new_binding.value.tuple_value in tuples
         ):
             item = tuples[new_binding.value.tuple_value][int(new_binding.value.index)]
+            # Only a variable can take another's place; and a result of the block stays bound.
             if isinstance(item, tvm.ir.Var) and isinstance(binding.var, relax.DataflowVar):
                 replacements[binding.var] = item
                 remaining.pop()

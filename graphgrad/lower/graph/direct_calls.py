@@ -29,12 +29,13 @@ def resolve_closures(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _rewrite_closure_calls(func: relax.Function) -> relax.Function:
+    """A function in which calls of closures that it makes are direct calls."""
     closures: dict[Any, Any] = {}
 
     def binding(old: Any) -> list[Any]:
         value = old.value
         if isinstance(value, tvm.ir.Var) and value in closures:
-            closures[old.var] = closures[value]
+            closures[old.var] = closures[value]  # a second name of the closure
         if not isinstance(value, tvm.ir.Call):
             return [old]
         if value.op == _MAKE_CLOSURE:

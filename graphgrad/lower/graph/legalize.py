@@ -113,7 +113,7 @@ def _description(call: Any, arguments: list[Any]) -> Any | None:
             parts.append(argument.ty)
         elif isinstance(argument, relax.ShapeExpr):
             parts.append(argument)
-        else:
+        else:  # such as a constant, whose value the lowering may read
             return None
     return tvm_ffi.convert(parts)
 

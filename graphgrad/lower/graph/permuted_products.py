@@ -84,6 +84,7 @@ class _Permutations:
         return replace_body(self._func, body)
 
     def _changed(self, bindings: Sequence[Any]) -> Iterator[Any]:
+        """Yield the bindings of a block, with permutations put into the products next to them."""
         # A variable of another dataflow block is not visible here, so each block has its own.
         self._bound = {binding.var: binding.value for binding in bindings}
         absorbed: set[Any] = set()
@@ -102,6 +103,7 @@ class _Permutations:
             yield self._absorb_permutations(binding, permutation)
 
     def _is_product(self, value: Any) -> bool:
+        """Whether a value is a product of non-empty matrices whose dtype is also that of its sums."""
         if not calls_op(value, _MATMUL):
             return False
         dtype = str(value.ty.dtype)

@@ -149,6 +149,7 @@ def contraction_of(stage: Stage, realize: Any) -> Contraction | None:
     if operands(stage) is None or not _starts_at_zero(realize.block):
         return None
     block = realize.block
+    # Iterators of one element become constants, so that no read mentions them.
     store = substitute_values(statements_of(block.body)[0], fixed_iterators(realize))
     term = _product(store.value, stage)
     extents = {v.var: v.dom.extent for v in block.iter_vars if static(v.dom.extent) is None}

@@ -61,6 +61,7 @@ def epilogues_of(stage: Stage, found: Sequence[Stage], internal: Sequence[Any]) 
 def _epilogue(
     stage: Stage, store: Any, kernel_stages: Sequence[Stage], internal: Sequence[Any]
 ) -> Epilogue | None:
+    """The epilogue of one result of a reduction; None if it has none."""
     written = store.buffer
     readers = [
         s for s in kernel_stages if any(buffer_of(load).same_as(written) for load in s.loads)
@@ -77,6 +78,7 @@ def _epilogue(
         is_among(buffer_of(load), [*internal, *stored_buffers]) for load in other_loads
     ):
         return None
+    # Each element of the map may read only one element of the result, though several times.
     if not all(tvm_ffi.structural_equal(load, loads[0]) for load in loads):
         return None
     along = _permutation(stage, store, reader, loads[0])

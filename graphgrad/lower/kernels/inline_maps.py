@@ -66,6 +66,7 @@ def inline_maps(sch: Schedule, may_repeat: MayRepeat, most_readers: int = 1) -> 
 def _may_inline(
     stage: Stage, reader: Stage, sizes: dict[str, int], may_repeat: MayRepeat, readers: int
 ) -> bool:
+    """Whether a map may be inlined into one of its readers; `readers` is how many it has."""
     # A contraction reads its operands many times, and they must stay plain reads. Only a map
     # without loads, such as a constant, may go into it.
     if stage.loads and reuses_operands(reader):

@@ -77,17 +77,18 @@ def border_of(stage: Stage, realize: Any) -> Border | None:
     if not isinstance(value, Load) or not _is_zero(outside_value):
         return None
     axes = {axis.var: axis for axis in stage.axes}
-    inside = _ranges(condition, axes)
+    valid_ranges = _ranges(condition, axes)
     (store,) = stage.stores
     written = [terms_of(substitute_values(index, fixed), axes) for index in store.indices]
     read = [terms_of(index, axes) for index in value.indices]
     shape = [static(extent) for extent in buffer_of(value).shape]
-    if inside is None or len(read) != len(written):
+    if valid_ranges is None or len(read) != len(written):
         return None
     before = []
     for written_terms, read_terms, extent in zip(written, read, shape, strict=True):
         if written_terms is None or read_terms is None or extent is None:
             return None
+        # Where the copy is written at i, the tensor is read at i - zeros, along the same axis.
         zeros = written_terms.get(None, 0) - read_terms.get(None, 0)
         variables = {
             variable: factor for variable, factor in written_terms.items() if variable is not None
@@ -104,14 +105,14 @@ def border_of(stage: Stage, realize: Any) -> Border | None:
             length = axes[axis_variable].extent
             if axis_factor != 1 or length is None or len(variables) != 1:
                 return None
-            low, high = inside.pop(axis_variable, (0, length - 1))
+            low, high = valid_ranges.pop(axis_variable, (0, length - 1))
             is_exact = (low, high) == (max(zeros, 0), min(extent + zeros, length) - 1)
         # The condition must leave out what is outside of the tensor, and nothing inside of it.
         if not is_exact:
             return None
         before.append(zeros)
     # A bound that is left is one of an axis that no index of the read depends on.
-    return None if inside else Border(stage.name, buffer_of(value), tuple(before))
+    return None if valid_ranges else Border(stage.name, buffer_of(value), tuple(before))
 
 
 def _is_choice(value: Any) -> bool:
@@ -148,6 +149,7 @@ def _ranges(condition: Any, axes: Mapping[Any, Axis]) -> dict[Any, tuple[int, in
         length = axes[variable].extent
         if abs(factor) != 1 or length is None:
             return None
+        # The comparison is variable + start >= 0, or start - variable >= 0.
         low, high = ranges.get(variable, (0, length - 1))
         ranges[variable] = (max(low, -start), high) if factor == 1 else (low, min(high, start))
     return ranges

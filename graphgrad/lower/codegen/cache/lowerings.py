@@ -87,6 +87,7 @@ def _is_stock(op: str, attribute: str) -> bool:
     return False
 
 
+# The state when this module is imported: what differs from it later was registered by others.
 _at_first = _lowerings()
 
 _first_ops = frozenset(map(str, tvm.ir.Op.list_op_names()))

@@ -85,5 +85,6 @@ def _changed_since_loaded(paths: list[Path]) -> bool:
         stats = [path.stat() for path in paths]
     except OSError:
         return True
+    # A file that changed while modules were being read may not be what was read.
     latest = max((max(file_stat.st_mtime, file_stat.st_ctime) for file_stat in stats), default=0.0)
     return latest > _LOAD_TIME - _LOADING_SECONDS
