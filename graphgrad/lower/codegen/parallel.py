@@ -156,9 +156,8 @@ def _compile_pieces(
     built = [*at_once(built_piece, pieces), *(future.result() for future in early)]
     (first_module, _), *further_modules = built
     for module, _ in further_modules:
-        first_module.import_module(
-            module
-        )  # where the machine looks for kernels, and what is exported
+        # The virtual machine looks for kernels in imported modules, and an export includes them.
+        first_module.import_module(module)
     # The linker of `vm_build._vmlink`, which takes one module of kernels only as it builds it.
     linked = vm_build._ffi_api.VMLink(builder, target, first_module, [], {})
     return _PiecewiseExecutable(linked, built, len(pieces))

@@ -12,7 +12,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 _STACK_BYTES = 64 << 20
-"""Stack of a thread: TVM and LLVM descend into expressions, and some systems give threads little.
+"""Stack of a thread: TVM and LLVM recurse into expressions, and some systems give threads little.
 
 Only what is used of it takes memory.
 """

@@ -59,7 +59,7 @@ def check(func: tirx.PrimFunc, target: tvm.target.Target) -> None:
         Some of it would run on the host, or a block takes too many threads or too much memory.
     """
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
-    # The pipeline raises by itself; what it makes is not needed here.
+    # The checks are in the pipeline, which raises; its result is not needed here.
     host = tvm.target.Target("llvm")
     mod = tirx.transform.BindTarget(target.with_host(host))(mod)
     tir_passes(PIPELINE)[0](mod)

@@ -3,8 +3,8 @@
 A gradient rule states again what it needs of the forward pass, such as a batch's statistics. What
 is small beside the tensors that it is computed from is better kept than computed again. What is
 large is not, because it would take memory from its first use to its last. An exception are views,
-that is tensors in another shape: they take no memory of their own. Equal views become one, so that
-the calls that read them read the same variable and can be found to be equal in their turn.
+that is, tensors in another shape: they take no memory of their own. Equal views become one, so that
+calls that read them read the same variable, and can then be found to be equal themselves.
 
 Two results that both leave their block stay two: what writes to one of them must not be seen in the
 other.

@@ -1,7 +1,7 @@
 """Maps with several readers, computed in each of them.
 
 Stock fusion leaves a map that is read twice in memory. Where it is made of few operations, its
-readers can as well read what it is made from: that moves fewer bytes, and needs no memory. So it
+readers can as well read the map's own sources: that moves fewer bytes, and needs no memory. So it
 gets a copy for each reader, and stock fusion puts each copy into the kernel of its reader.
 """
 

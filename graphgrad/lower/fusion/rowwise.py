@@ -1,8 +1,9 @@
 """Rowwise fusion: kernels that compute row by row from the same rows become one kernel.
 
 The statistics of a norm and the map that normalizes by them, or the sums and the map of its
-gradient, read the same tensors. One kernel of all of them does so once: what it computes of a row
-it computes while the row is in the cache; see `lower/cpu/rowwise`.
+gradient, read the same tensors. One kernel of all of them reads these once, and does everything
+with a row while the row is in the cache; see `lower/cpu/rowwise`. Such a sequence of stages, each
+of which reads of earlier ones its own row alone, is a chain of rows.
 """
 
 from __future__ import annotations
@@ -173,6 +174,7 @@ class _Kernels:
         is_needed : function
             Whether anything but the two reads a result of the first.
         """
+        # The cheap test first: it compares rows, before any kernel is made.
         first_rows, second_rows = self._rows(first.kernel), self._rows(second.kernel)
         if (
             first_rows is None
@@ -188,6 +190,7 @@ class _Kernels:
             or not stages(second_kernel)
         ):
             return None
+        # Results that only the second call reads become buffers inside the kernel.
         is_kept = [is_needed(result) for result in first.results]
         whole = side_by_side(
             Part(first_kernel, first.arguments),
@@ -380,6 +383,7 @@ def _may_pay(earlier: _Entry, later: _Entry) -> bool:
 
 def _entries(bindings: Sequence[Any]) -> list[_Entry]:
     """The bindings of a block as entries; items of tuples go with what makes the tuples."""
+    # Items of a tuple move up to the call that makes it.
     items: dict[Any, list[Any]] = {}
     uses: dict[Any, int] = {}
     for binding in bindings:

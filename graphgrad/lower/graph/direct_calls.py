@@ -42,7 +42,7 @@ def _rewrite_closure_calls(func: relax.Function) -> relax.Function:
             closures[old.var] = value
         if value.op not in _INVOKE_CLOSURE or value.args[0] not in closures:
             return [old]
-        # The lifted function takes what was captured behind its own arguments.
+        # The lifted function has the captured values as its last parameters.
         lifted, captured = closures[value.args[0]].args
         call = relax.Call(lifted, [*value.args[1].fields, *captured.fields], span=value.span)
         set_type(call, value.ty)

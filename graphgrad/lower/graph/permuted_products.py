@@ -103,7 +103,7 @@ class _Permutations:
             yield self._absorb_permutations(binding, permutation)
 
     def _is_product(self, value: Any) -> bool:
-        """Whether a value is a product of non-empty matrices whose dtype is also that of its sums."""
+        """Whether a value is a product of non-empty matrices, of one dtype, in which it adds up."""
         if not calls_op(value, _MATMUL):
             return False
         dtype = str(value.ty.dtype)
