@@ -27,52 +27,54 @@ def main(given: Sequence[str] | None = None) -> None:
 
 
 def _rows(pipeline: Pipeline) -> Iterator[dict[str, Any]]:
-    """Yield what is declared of each pass, those that a pass runs itself behind it."""
+    """Yield what each pass declares; passes that a pass runs itself come directly behind it."""
     phase = pipeline.start
     for step in pipeline.steps:
         yield _row(step, phase, f"{step.number}")
-        inner = [row for each in step.own.runs for row in _rows(each)]
+        inner = [row for inner_pipeline in step.own.runs for row in _rows(inner_pipeline)]
         for number, row in enumerate(inner, 1):
             yield {**row, "number": f"{step.number}.{number}"}
         phase = step.own.to or phase
 
 
 def _row(step: Step, phase: Phase, number: str) -> dict[str, Any]:
-    own = step.own
+    """What one pass declares, under the names that ``--json`` prints."""
+    declared = step.own
     return {
         "number": number,
         "phase": phase.name,
-        "leads_to": own.to.name if own.to else None,
-        "name": own.name,
-        "module": own.module,
-        "over": own.over,
-        "targets": own.targets,
+        "leads_to": declared.to.name if declared.to else None,
+        "name": declared.name,
+        "module": declared.module,
+        "over": declared.over,
+        "targets": declared.targets,
         "if": step.condition,
-        "takes": [parameter.name for parameter in own.takes],
-        "provides": own.provides,
-        "requires": dict(own.requires),
-        "after": dict(own.after),
-        "before": dict(own.before),
-        "because": own.because,
-        "summary": own.summary,
+        "takes": [parameter.name for parameter in declared.takes],
+        "provides": declared.provides,
+        "requires": dict(declared.requires),
+        "after": dict(declared.after),
+        "before": dict(declared.before),
+        "because": declared.because,
+        "summary": declared.summary,
     }
 
 
 def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the lines of the table: a heading for each phase, a few lines for each pass."""
     width = max(len(row["name"]) for row in rows)
     phase = None
     for row in rows:
         if row["phase"] != phase:
             phase = row["phase"]
             yield f"{phase}: {Phase[phase].value}"
-        place = row["module"].removeprefix("graphgrad.")
+        module = row["module"].removeprefix("graphgrad.")
         notes = [
             f"if {row['if']}" if row["if"] else "",
             "each kernel" if row["over"] == "kernel" else "",
             f"{row['targets'][0]} only" if len(row["targets"]) == 1 else "",
         ]
-        told = ", ".join(filter(None, notes))
-        yield f"  {row['number']:>4}  {row['name']:{width}}  {place}{told and f' ({told})'}"
+        noted = ", ".join(filter(None, notes))
+        yield f"  {row['number']:>4}  {row['name']:{width}}  {module}{noted and f' ({noted})'}"
         yield f"{_INDENT}{row['summary']}"
         for relation in ("requires", "after", "before"):
             for name, reason in row[relation].items():

@@ -1,4 +1,4 @@
-"""The device that a target's code runs on: whether it is there, and what it says when it fails."""
+"""The device that a target's code runs on: whether it exists, and errors for its failures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LIBRARIES = {
     "libcudart.so.13": "it comes with CUDA 13, or with `pip install nvidia-cuda-runtime`, and must "
     "be where the loader looks, such as in LD_LIBRARY_PATH",
 }
-"""What TVM's CUDA runtime is linked to, and where to get it."""
+"""The libraries that TVM's CUDA runtime is linked to, and where to get each."""
 
 
 def device_of(target: tvm.target.Target) -> tvm.runtime.Device:
@@ -76,17 +76,17 @@ def cuda_architecture() -> str:
 def reported(
     device: tvm.runtime.Device, task: str, needs: int = 0, remedy: str = "use a smaller batch"
 ) -> Iterator[None]:
-    """Turn what a CUDA device or its driver raises inside into errors of ours.
+    """Turn errors of a CUDA device or its driver, in the ``with`` block, into errors of ours.
 
     Parameters
     ----------
     device : Device
     task : str
-        What was being done, as errors say it: "a training step".
+        The task in the block, as errors name it: "a training step".
     needs : int
-        Bytes that it takes on the device beside what is there; zero if that is not known.
+        Bytes that it takes on the device beyond what is allocated; zero if that is not known.
     remedy : str
-        What to do where memory is short.
+        Advice for the case that memory is short.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def reported(
     """
     try:
         yield
-    except GraphGradError:
+    except GraphGradError:  # a RuntimeError too, but one that says what is wrong already
         raise
     except RuntimeError as error:
         text = str(error)
@@ -117,20 +117,22 @@ def describe(device: tvm.runtime.Device) -> str:
 
 
 def _cuda_device(arch: str) -> tvm.runtime.Device:
+    """The first CUDA device, if code for an architecture runs on it; else an error."""
     absence = cuda_absence()
     if absence:
         raise DeviceError(f"cannot run code for the GPU {arch} here: {absence}")
     device = tvm.cuda()
     if not runs_on(arch, device.compute_version, gives_ptx(arch)):
-        own = architecture_of(device.compute_version)
+        gpu = architecture_of(device.compute_version)
         raise DeviceError(
-            f"the code is for the GPU {arch}, but {describe(device)} is a {own}, which cannot run "
-            f"it; choose the target {{'kind': 'cuda', 'arch': {own!r}}}"
+            f"the code is for the GPU {arch}, but {describe(device)} is a {gpu}, which cannot run "
+            f"it; choose the target {{'kind': 'cuda', 'arch': {gpu!r}}}"
         )
     return device
 
 
 def _missing_library() -> str:
+    """Which library of TVM's CUDA runtime does not load, in words; empty if all do."""
     for name, remedy in _LIBRARIES.items():
         try:
             ctypes.CDLL(name)
@@ -140,12 +142,12 @@ def _missing_library() -> str:
 
 
 def _out_of_memory(device: tvm.runtime.Device, task: str, needs: int, remedy: str) -> str:
-    # What the pool keeps for later counts as taken, though nobody uses it.
+    # Memory that the pool keeps for later use would count as taken.
     clear_memory_pool()
     free, total = device.available_global_memory, device.total_global_memory
-    wanted = f"needs {size_text(needs)} more" if needs else "asked for more"
+    request = f"needs {size_text(needs)} more" if needs else "asked for more"
     return (
-        f"out of memory: {task} {wanted} on {describe(device)}, of whose {size_text(total)} "
+        f"out of memory: {task} {request} on {describe(device)}, of whose {size_text(total)} "
         f"{size_text(free)} are free. Nothing has changed; {remedy}, or free what else is on the "
         "device"
     )
@@ -157,6 +159,6 @@ def size_text(count: int) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The driver's message in an error: a failed launch shows all its source besides."""
+    """The driver's message in an error, which for a failed launch holds the kernel's source too."""
     lines = str(error).splitlines()
     return next((line.strip() for line in lines if "CUDA" in line), str(error))

@@ -121,21 +121,21 @@ PASSES: list[Entry] = [
     refuse_unlowered,
     refuse_host_ops,
 ]
-"""What makes a program instructions of the virtual machine, for all targets, in order.
+"""The passes that turn a program into instructions of the virtual machine, in order.
 
-A pass says itself which targets it is for, and why it is where it is: ``python -m graphgrad.lower``
-prints that.
+The list is for all targets. Each pass declares which targets it is for, and why it is at its
+position: ``python -m graphgrad.lower`` prints that.
 """
 
 
 @dataclass(frozen=True)
 class Lowering:
-    """What passes may ask for, by the names of their parameters.
+    """The arguments of passes: a pass gets the attributes that its parameters are named after.
 
     Attributes
     ----------
     target, kernels, winograd, overlap, early
-        As of `lower`.
+        As in `lower`.
     scheduled : dict
         Kernels that are scheduled already; the pass `schedule_loops` fills it, as schedules fill
         `kernels`.
@@ -160,7 +160,7 @@ class Lowering:
 
     @property
     def unit(self) -> VectorUnit:
-        """The vector registers of a processor."""
+        """The vector registers of the target's processor."""
         return vector_unit(self.target)
 
 
@@ -227,10 +227,11 @@ def compile(
     options = {"winograd": winograd, "overlap": overlap}
     executable, _ = compiled_once(mod, resolved, options, make)
     if str(resolved.kind.name) == "llvm":
-        prepare_threads()  # of the thread that is likely to call it
-    # Where no CUDA runtime is loaded TVM keeps the source alone, and nobody has compiled it yet.
+        prepare_threads()  # the thread that compiles is likely to be the one that runs the program
+    # Where no CUDA runtime is loaded, TVM keeps only the source, which is not compiled yet.
     for source in executable_sources(executable):
-        machine_code(source, arch_of(resolved))  # raises here what an export would; kept for it
+        # So errors of the source are raised here. An export finds the code in a cache.
+        machine_code(source, arch_of(resolved))
     return executable
 
 
@@ -248,13 +249,13 @@ def lower(
     ----------
     mod : IRModule
     target : Target
-        Resolved.
+        A target that is resolved, as `graphgrad.target` does it.
     kernels : list, optional
-        Receives, for CUDA, what became of each kernel.
+        Receives, for CUDA, a record of how each kernel was scheduled.
     winograd, overlap
-        As of `compile`.
+        As in `compile`.
     early : EarlyBuilds, optional
-        Where large kernels are built while others are lowered; to be handed to `generate` then.
+        Builds large kernels while others are lowered; to be handed to `generate` then.
 
     Raises
     ------
@@ -275,9 +276,11 @@ def generate(mod: tvm.IRModule, target: tvm.target.Target, early: EarlyBuilds | 
     """
     if str(target.kind.name) != "cuda":
         return compile_kernels(mod, target, early.taken if early is not None else None)
-    nothing = tvm.transform.Sequential([])
+    no_passes = tvm.transform.Sequential([])
     with compiling_for(target):
-        return tvm.compile(mod, target, relax_pipeline=nothing, tir_pipeline=cuda_lowering.PIPELINE)
+        return tvm.compile(
+            mod, target, relax_pipeline=no_passes, tir_pipeline=cuda_lowering.PIPELINE
+        )
 
 
 def pipeline(
@@ -293,7 +296,7 @@ def pipeline(
     target : str, dict or Target
         Taken as it is; ``graphgrad.target("llvm")`` is this host.
     winograd, overlap
-        As of `compile`.
+        As in `compile`.
 
     Raises
     ------

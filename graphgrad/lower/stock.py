@@ -1,4 +1,4 @@
-"""Passes of TVM, and why they are where they are."""
+"""The passes of TVM that lowering uses, each with its phase and the reasons for its position."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from tvm.relax import transform
 from ..ir.passes import Pass, Phase
 
 
-def _stock(function: object, phase: Phase, **place: object) -> Pass:
-    return Pass(function, (phase,), over="stock", **place)  # type: ignore[arg-type]
+def _stock(function: object, phase: Phase, **declared: object) -> Pass:
+    return Pass(function, (phase,), over="stock", **declared)  # type: ignore[arg-type]
 
 
 LAMBDA_LIFT = _stock(

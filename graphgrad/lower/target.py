@@ -1,7 +1,8 @@
 """Targets: what code is generated for.
 
-A bare ``"llvm"`` means, to TVM, a generic processor of the architecture: no wide vectors and no
-fused multiply-add, several times slower than the machine could do. Here it means this host.
+To TVM a bare ``"llvm"`` means a generic processor of the architecture, without wide vectors and
+fused multiply-add, and code for it is several times slower than it need be. Here it means this
+host.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _ACCEPTED = (
 
 
 _OPT_LEVEL = 1
-"""LLVM's effort. The schedules leave it little to do: with more, ResNet-18 compiles for a third
-longer and its step takes as long."""
+"""LLVM's optimization level. The schedules leave it little to do: at a higher one ResNet-18
+compiles for a third longer, and its step takes as long."""
 
 
 def target(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Target:
@@ -61,9 +62,9 @@ def parse(spec: str | Mapping[str, Any] | tvm.target.Target) -> tvm.target.Targe
     """
     if not isinstance(spec, str | Mapping | tvm.target.Target):
         raise TargetError(f"a target cannot be a {type(spec).__name__}; {_ACCEPTED}")
-    named = _resolve_gpu(spec)
+    completed = _resolve_gpu(spec)
     try:
-        parsed = tvm.target.Target(dict(named) if isinstance(named, Mapping) else named)
+        parsed = tvm.target.Target(dict(completed) if isinstance(completed, Mapping) else completed)
     except (ValueError, TypeError, RuntimeError) as error:
         raise TargetError(f"cannot read the target {spec!r}: {error}; {_ACCEPTED}") from error
     kind = str(parsed.kind.name)
@@ -94,8 +95,8 @@ def _resolve_gpu(
 ) -> str | Mapping[str, Any] | tvm.target.Target:
     """A CUDA target with an architecture: that of this machine's GPU if it names none.
 
-    TVM would take one so old that no compiler of today serves it; and of a name that is none, it
-    says only that it cannot parse it.
+    Other targets are returned as they are. TVM's default architecture is so old that no present
+    compiler supports it; and of a wrong name, TVM says only that it cannot parse it.
 
     Raises
     ------
@@ -122,21 +123,28 @@ def _resolve_gpu(
 
 
 def _resolve_host(parsed: tvm.target.Target) -> tvm.target.Target:
+    """An llvm target with this host's processor, cores and optimization where it names none.
+
+    A target of another architecture is returned as it is.
+    """
     config = {name: value for name, value in parsed.export().items() if name != "tag"}
     triple = str(config.get("mtriple", ""))
     processor = str(config.get("mcpu", ""))
     if _is_foreign(triple):
         return parsed
-    host = str(tvm.get_global_func("target.llvm_get_system_cpu")())
+    host_processor = str(tvm.get_global_func("target.llvm_get_system_cpu")())
     if not processor and "mattr" not in config:
-        config["mcpu"] = host
+        config["mcpu"] = host_processor
+        # A virtual machine may hide features that the processor's name implies.
         missing = missing_features(tvm.target.Target(config))
         if missing:
             config["mattr"] = [f"-{feature}" for feature in missing]
     elif processor and not tvm.get_global_func("target.llvm_is_valid_cpu")(
         processor, triple or _system_triple()
     ):
-        raise TargetError(f"the processor mcpu={processor!r} is unknown; this host is {host!r}")
+        raise TargetError(
+            f"the processor mcpu={processor!r} is unknown; this host is {host_processor!r}"
+        )
     config.setdefault("num-cores", threads())
     config.setdefault("opt-level", _OPT_LEVEL)
     return tvm.target.Target(config)
@@ -147,6 +155,7 @@ def _system_triple() -> str:
 
 
 def _is_foreign(triple: str) -> bool:
+    """Whether an LLVM triple, such as ``aarch64-linux-gnu``, is of another architecture."""
     return bool(triple) and _architecture(triple) != _architecture(_system_triple())
 
 

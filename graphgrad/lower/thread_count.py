@@ -1,4 +1,7 @@
-"""How many threads compute: what `graphgrad.runtime.threads` does, with errors of our own."""
+"""The number of threads that kernels compute with.
+
+`graphgrad.runtime.threads` does the work; here its errors become those of the compiler.
+"""
 
 from __future__ import annotations
 

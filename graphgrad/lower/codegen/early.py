@@ -1,8 +1,8 @@
 """Large kernels built while the rest of their program is still lowered.
 
-Python lowers a program in one thread, and other cores wait. So a kernel that has its schedule is
-built at once, as what it is likely to be in the end. It counts only if that is what it has become,
-to the last attribute: what passes that follow make of it is not relied on.
+Python lowers a program in one thread, and other cores are idle. So a kernel that has its schedule
+is built at once, in the form that it is likely to have in the end. The build is used only if the
+finished kernel is structurally equal to that form, attributes included; otherwise it is discarded.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _MIN_KERNEL_STATEMENTS = 40
 """Statements of a kernel that is built early: smaller ones are often changed by later passes."""
 
 _TOGETHER = 250
-"""Statements that are worth an LLVM module, which takes some ten milliseconds by itself."""
+"""Statements that are worth an LLVM module, which by itself costs some ten milliseconds."""
 
 
 class _EarlyBuild(NamedTuple):
-    """Kernels by name, as they are likely to be in the end, and the module of them."""
+    """Kernels by name, as they are likely to be in the end, and the LLVM module of them."""
 
     kernels: dict[str, tirx.PrimFunc]
     built: Future[Built]
@@ -46,20 +46,20 @@ class _EarlyBuild(NamedTuple):
     },
 )
 def build_early(kernel: tirx.PrimFunc, kernel_name: str, early: EarlyBuilds | None) -> None:
-    """Begin to build a kernel while others are lowered, as what passes will make of it.
+    """Begin to build a kernel while others are lowered, in the form that it will have in the end.
 
-    Every pass over kernels of processors stands before this one, or is applied here, as
-    `vectorize_math` is: what changes a kernel later makes its early build useless.
+    Every pass over kernels of processors runs before this one, or is applied here, as
+    `vectorize_math` is: a pass that changes a kernel later makes its early build useless.
     """
     if early is not None:
         early.offer(kernel_name, vectorize_math(kernel))
 
 
 class EarlyBuilds:
-    """The kernels of one program, to be used in a ``with`` block around lowering and generation.
+    """Early builds of one program's kernels: a ``with`` block around lowering and generation.
 
-    They are as many as threads get done, one for each core but that of the caller. There are none
-    if the current pass context has instruments, which see the passes of one thread alone.
+    They run in one thread for each core but the caller's. There are none if the current pass
+    context has instruments, which see the passes of one thread alone.
 
     Parameters
     ----------
@@ -75,9 +75,9 @@ class EarlyBuilds:
         self._waiting_statements = 0
         self._early: list[_EarlyBuild] = []
         is_host = str(target.kind.name) == "llvm"
-        spare = int(target.attrs.get("num-cores", 1)) - 1 if is_host else 0
-        has_threads = spare > 0 and not self._context.instruments
-        self._threads = ThreadPoolExecutor(spare) if has_threads else None
+        spare_cores = int(target.attrs.get("num-cores", 1)) - 1 if is_host else 0
+        has_threads = spare_cores > 0 and not self._context.instruments
+        self._threads = ThreadPoolExecutor(spare_cores) if has_threads else None
 
     def __enter__(self) -> EarlyBuilds:
         return self
@@ -92,14 +92,14 @@ class EarlyBuilds:
             self._threads.shutdown(cancel_futures=True)
 
     def offer(self, name: str, kernel: tirx.PrimFunc) -> None:
-        """Build a kernel some time, if it and all that were offered are worth it.
+        """Have a kernel built, as soon as enough large kernels have been offered for a module.
 
         Parameters
         ----------
         name : str
-            By which it is called, and will be exported.
+            The name by which it is called, and will be exported.
         kernel : PrimFunc
-            Scheduled.
+            The scheduled kernel.
         """
         if self._threads is None:
             return
@@ -108,7 +108,7 @@ class EarlyBuilds:
         if statements >= _MIN_KERNEL_STATEMENTS:
             self._waiting[name] = kernel.with_attrs({"global_symbol": name, CHECKED: True})
             self._waiting_statements += statements
-        # The module must be so large that it will not stay in one piece.
+        # A small program stays in one LLVM module, which makes no use of early builds.
         if self._waiting_statements >= _TOGETHER and piece_count(self._statements) > 1:
             with stack_for_llvm():
                 built = self._threads.submit(self._build, self._waiting)
@@ -118,20 +118,26 @@ class EarlyBuilds:
     def taken(self, kernels: Kernels) -> dict[Any, Future[Built]]:
         """Those of some finished kernels that are built already, or are being built.
 
-        The building of all others ends here, or does not begin.
+        Builds that have not begun are canceled.
         """
-        named = {variable.name_hint: variable for variable in kernels}
-        found: dict[Any, Future[Built]] = {}
-        for early in self._early:
-            # One that is not what it was taken for spoils its module, which exports it.
+        variable_of_name = {variable.name_hint: variable for variable in kernels}
+        usable: dict[Any, Future[Built]] = {}
+        for early_build in self._early:
+            # One kernel that came out otherwise makes its module useless, which would export it.
             is_right = all(
-                name in named and tvm_ffi.structural_equal(kernel, kernels[named[name]])
-                for name, kernel in early.kernels.items()
+                name in variable_of_name
+                and tvm_ffi.structural_equal(kernel, kernels[variable_of_name[name]])
+                for name, kernel in early_build.kernels.items()
             )
-            if not early.built.cancel() and is_right:
-                found.update({named[name]: early.built for name in early.kernels})
-        return found
+            # Every build is canceled, useful or not; this fails for one that has begun.
+            if not early_build.built.cancel() and is_right:
+                usable.update(
+                    {variable_of_name[name]: early_build.built for name in early_build.kernels}
+                )
+        return usable
 
     def _build(self, kernels: dict[str, tirx.PrimFunc]) -> Built:
         with self._context:
-            return build({tvm.ir.GlobalVar(n): f for n, f in kernels.items()}, self._target)
+            return build(
+                {tvm.ir.GlobalVar(name): kernel for name, kernel in kernels.items()}, self._target
+            )

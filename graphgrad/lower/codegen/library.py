@@ -1,7 +1,7 @@
 """Shared libraries of executables: machine code emitted by several threads, then linked.
 
-TVM's own export emits one module after the other. What puts a library together besides is private
-to TVM, and used here alone, in the order of ``tvm.runtime.Module.export_library`` of 0.27.
+TVM's own export emits one module after the other. The other steps of it are private functions of
+TVM, which only this file calls, in the order of ``tvm.runtime.Module.export_library`` of 0.27.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def is_linkable(executable: tvm.runtime.Module) -> bool:
 
 
 def linked_library(executable: tvm.runtime.Module) -> bytes:
-    """A shared library that ``tvm.runtime.load_module`` makes an executable of.
+    """A shared library of an executable, which ``tvm.runtime.load_module`` loads.
 
     Parameters
     ----------
     executable : Module
-        Of the virtual machine, for this host; one that `is_linkable`.
+        An executable of the virtual machine, for this host; one that `is_linkable`.
 
     Raises
     ------
@@ -43,7 +43,7 @@ def linked_library(executable: tvm.runtime.Module) -> bytes:
     target = modules[0].get_function("_get_target_string")()
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        # What is no machine code, as data: instructions and constants.
+        # Instructions and constants become a module of data.
         modules.append(_ffi_api.ModulePackImportsToLLVM(executable, False, target, ""))
         objects = [str(folder / f"{index}.o") for index in range(len(modules))]
         pairs = list(zip(modules, objects, strict=True))

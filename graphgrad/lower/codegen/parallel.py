@@ -1,12 +1,13 @@
 """Machine code for processors: the kernels of a large module, compiled in several pieces at once.
 
-TVM makes one LLVM module of all kernels, which one thread optimizes; and one thread turns it into
-machine code, later, when it is loaded. Nearly all of the time until a training step first runs is
-spent in those two. Kernels do not call each other, so they are dealt to as many LLVM modules as the
-target has cores, each with a thread of its own; TVM leaves Python's lock alone meanwhile.
+TVM makes one LLVM module of all kernels, which one thread optimizes, and which one thread turns
+into machine code later, when it is loaded. Nearly all of the time until a training step first runs
+is spent in those two. Kernels do not call each other, so they are divided among as many LLVM
+modules as the target has cores, each with a thread of its own; TVM does not hold Python's lock
+meanwhile.
 
-The pieces are joined by functions of ``tvm.relax.vm_build`` that are private to TVM, and used here
-alone. Their order is that of ``tvm.relax.build`` of 0.27.
+The modules are joined by functions of ``tvm.relax.vm_build`` that are private to TVM, and that only
+this file calls. Their order is that of ``tvm.relax.build`` of 0.27.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ TakeEarly: TypeAlias = Callable[[Kernels], dict[Any, "Future[Built]"]]
 """Returns those of some kernels that are built already, or are being built; see `EarlyBuilds`."""
 
 _MIN_PIECE_STATEMENTS = 500
-"""Statements that are worth a module and a thread: they compile in about a second."""
+"""Statements from which on an LLVM module and a thread pay: these compile in about a second."""
 
 _KERNEL_OVERHEAD_STATEMENTS = 25
-"""Statements that take as long to compile as what comes with every kernel: reading arguments."""
+"""The fixed cost of a kernel, in statements: the code that reads its arguments."""
 
 
 class Piece(NamedTuple):
-    """Kernels that become one LLVM module, and the target that says how."""
+    """Kernels that become one LLVM module, and the target that they are compiled for."""
 
     kernels: Kernels
     target: tvm.target.Target
@@ -80,17 +81,20 @@ def compile_kernels(
         Whatever TVM raises about a kernel: that of the first piece that fails.
     """
     kernels = {v: f for v, f in mod.functions.items() if isinstance(f, tirx.PrimFunc)}
-    count = _count(mod, kernels, int(target.attrs.get("num-cores", 1)))
-    if count < 2:
-        nothing = tvm.transform.Sequential([])
-        return tvm.compile(mod, target, relax_pipeline=nothing, tir_pipeline=PIPELINE)
-    taken = early(kernels) if early is not None else {}
-    rest = {variable: kernel for variable, kernel in kernels.items() if variable not in taken}
-    built = list(dict.fromkeys(taken.values()))  # one may be the module of several kernels
-    return _compile_pieces(mod, target, _pieces(rest, target, count), built)
+    piece_limit = _count(mod, kernels, int(target.attrs.get("num-cores", 1)))
+    if piece_limit < 2:
+        no_passes = tvm.transform.Sequential([])
+        return tvm.compile(mod, target, relax_pipeline=no_passes, tir_pipeline=PIPELINE)
+    early_builds = early(kernels) if early is not None else {}
+    remaining = {
+        variable: kernel for variable, kernel in kernels.items() if variable not in early_builds
+    }
+    built = list(dict.fromkeys(early_builds.values()))  # one may be the module of several kernels
+    return _compile_pieces(mod, target, _pieces(remaining, target, piece_limit), built)
 
 
 def _tir_pipeline() -> tuple[Any, Any, Any]:
+    """TVM's lowering of PrimFuncs, and after it the removal of checks that are not needed."""
     lowering, for_host, for_device = tir_passes("s_tir")
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.skip_checks")
@@ -104,10 +108,10 @@ register_tir_pipeline(PIPELINE, _tir_pipeline)
 
 
 class _PiecewiseExecutable(vm_build.VMExecutable):
-    """An executable whose LLVM modules become machine code at once, when it is first loaded.
+    """An executable whose LLVM modules become machine code in parallel, when it is first loaded.
 
-    One that is only exported, maybe for another processor, is not loaded. Each module comes with
-    the name of one of its kernels.
+    Not before, because one that is only exported, maybe for another processor, is never loaded.
+    Each module comes with the name of one of its kernels.
     """
 
     def __init__(self, linked: tvm.runtime.Module, built: list[Built], threads: int):
@@ -129,7 +133,7 @@ def build(kernels: Kernels, target: tvm.target.Target) -> Built:
     Parameters
     ----------
     kernels : dict of GlobalVar to PrimFunc
-        With the names by which they are exported.
+        They have the names by which they are exported, as attributes.
     target : Target
     """
     symbols = [str(func.attrs["global_symbol"]) for func in kernels.values()]
@@ -139,56 +143,61 @@ def build(kernels: Kernels, target: tvm.target.Target) -> Built:
 def _compile_pieces(
     mod: tvm.IRModule, target: tvm.target.Target, pieces: list[Piece], early: list[Future[Built]]
 ) -> _PiecewiseExecutable:
-    context = tvm.transform.PassContext.current()  # of this thread; others have contexts of theirs
+    """The executable of a module whose kernels are built in pieces, or in early builds."""
+    context = tvm.transform.PassContext.current()  # threads have contexts of their own
 
     def built_piece(piece: Piece) -> Built:
         with context:
             return build(piece.kernels, piece.target)
 
+    # The instructions of the virtual machine. Kernels are linked to them below.
     builder = relax.ExecBuilder()
     vm_build._vmcodegen(builder, mod)
-    built = [*at_once(built_piece, pieces), *(one.result() for one in early)]
-    (first, _), *others = built
-    for other, _ in others:
-        first.import_module(other)  # where the machine looks for kernels, and what is exported
+    built = [*at_once(built_piece, pieces), *(future.result() for future in early)]
+    (first_module, _), *further_modules = built
+    for module, _ in further_modules:
+        # The virtual machine looks for kernels in imported modules, and an export includes them.
+        first_module.import_module(module)
     # The linker of `vm_build._vmlink`, which takes one module of kernels only as it builds it.
-    linked = vm_build._ffi_api.VMLink(builder, target, first, [], {})
+    linked = vm_build._ffi_api.VMLink(builder, target, first_module, [], {})
     return _PiecewiseExecutable(linked, built, len(pieces))
 
 
 def _emit(built: Built) -> None:
-    """Have LLVM emit the machine code of a module: it does when it is first asked for a kernel."""
+    """Have LLVM emit the machine code of a module, which it does when first asked for a kernel."""
     module, kernel = built
     module.get_function(kernel)
 
 
-def _count(mod: tvm.IRModule, kernels: Kernels, most: int) -> int:
-    """Into how many pieces of the same size to divide the kernels of a module."""
+def _count(mod: tvm.IRModule, kernels: Kernels, most_pieces: int) -> int:
+    """The number of pieces of about the same size to divide the kernels of a module into."""
     sizes = [statements_in(func) for func in kernels.values() if not _is_check(func)]
-    count = min(most, len(sizes), piece_count(sum(sizes)))
+    count = min(most_pieces, len(sizes), piece_count(sum(sizes)))
     return count if count > 1 and _may_be_split(mod, kernels) else 1
 
 
 def piece_count(statements: int) -> int:
-    """Into how many pieces kernels may be divided that have so many statements in all."""
+    """The largest number of pieces that kernels with so many statements in all are worth."""
     return statements // _MIN_PIECE_STATEMENTS
 
 
 def _pieces(kernels: Kernels, target: tvm.target.Target, count: int) -> list[Piece]:
     """Kernels in pieces of about the same size.
 
-    Those that check arguments are a further piece, in which LLVM makes no effort: they are long,
-    run in no time, and have nothing that another order of operations could change.
+    Kernels that check arguments are a further piece, compiled without optimization: they are long,
+    take no time to run, and have no floating-point results that it could change.
     """
     checks = {v: f for v, f in kernels.items() if _is_check(f)}
     sizes = {v: statements_in(f) for v, f in kernels.items() if v not in checks}
-    dealt: list[Kernels] = [{} for _ in range(min(count, len(sizes)))]
-    loads = [0] * len(dealt)
+    groups: list[Kernels] = [{} for _ in range(min(count, len(sizes)))]
+    loads = [0] * len(groups)
+    # The largest kernel first, each to the group with the least so far; names break ties, so that
+    # the division is always the same.
     for variable in sorted(sizes, key=lambda v: (-sizes[v], v.name_hint)):
         lightest = loads.index(min(loads))
-        dealt[lightest][variable] = kernels[variable]
+        groups[lightest][variable] = kernels[variable]
         loads[lightest] += sizes[variable] + _KERNEL_OVERHEAD_STATEMENTS
-    pieces = [Piece(each, target) for each in dealt]
+    pieces = [Piece(group, target) for group in groups]
     return [*pieces, Piece(checks, _without_optimization(target))] if checks else pieces
 
 
@@ -197,11 +206,12 @@ def _is_check(kernel: tirx.PrimFunc) -> bool:
 
 
 def _without_optimization(target: tvm.target.Target) -> tvm.target.Target:
-    """A target for which LLVM emits code as it comes."""
+    """A target for which LLVM does not optimize."""
     return tvm.target.Target({**target.export(), "opt-level": 0})
 
 
 def _may_be_split(mod: tvm.IRModule, kernels: Kernels) -> bool:
+    """Whether the kernels of a module may be compiled in pieces, as `compile_kernels` has it."""
     if tvm.transform.PassContext.current().instruments or (mod.attrs and dict(mod.attrs)):
         return False
     if len(kernels) == len(mod.functions):
@@ -213,6 +223,6 @@ def _may_be_split(mod: tvm.IRModule, kernels: Kernels) -> bool:
 
 
 def statements_in(func: tirx.PrimFunc) -> int:
-    """The number of statements of a kernel, by which its time to compile grows."""
-    found = nodes_in(func.body, tirx.Stmt)
-    return len(found)
+    """The number of statements of a kernel, which its time to compile grows with."""
+    statements = nodes_in(func.body, tirx.Stmt)
+    return len(statements)

@@ -1,4 +1,4 @@
-"""Threads that TVM and LLVM can work in."""
+"""Pools of threads whose stacks are large enough for TVM and LLVM."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 _STACK_BYTES = 64 << 20
-"""Stack of a thread: TVM and LLVM descend into expressions, and some systems give threads little.
+"""Stack of a thread: TVM and LLVM recurse into expressions, and some systems give threads little.
 
 Only what is used of it takes memory.
 """
@@ -25,12 +25,12 @@ def at_once(
 ) -> list[_Result]:
     """The results for all items, computed by a thread each; raise the first error.
 
-    With a number of threads, those take the items in order.
+    With `most`, there are no more threads than that, which take the items in order.
     """
     if not items:
         return []
     with ThreadPoolExecutor(min(len(items), most or len(items))) as threads:
-        with stack_for_llvm():
+        with stack_for_llvm():  # threads are started by `submit`
             pending = [threads.submit(work, item) for item in items]
         return [task.result() for task in pending]
 

@@ -1,4 +1,4 @@
-"""Architectures of NVIDIA GPUs: which names there are, and what runs on what."""
+"""Architectures of NVIDIA GPUs: which names there are, and which code runs on which device."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import re
 from ...errors import TargetError
 
 _KNOWN = (75, 80, 86, 87, 88, 89, 90, 100, 101, 103, 110, 120, 121)
-"""Ten times the compute capability, from the first that CUDA 13 serves. Those above the last are
-left for the compiler to judge."""
+"""Ten times each compute capability, from the first that CUDA 13 supports. Those above the last
+are accepted, and the compiler decides."""
 
 _DEFAULT = "sm_50"
-"""What a Target of TVM has that was made without an architecture."""
+"""The architecture that TVM gives a Target which was made without one."""
 
 _NAME = re.compile(r"sm_([1-9]\d?)(\d)([af]?)")
 """Major and minor version. An ``a`` is for that version alone, an ``f`` for its family: the same
@@ -28,10 +28,10 @@ def check_architecture(name: str) -> None:
     match = _NAME.fullmatch(name)
     number = int(match[1] + match[2]) if match else 0
     if not match or (number not in _KNOWN and number < _KNOWN[-1]):
-        known = ", ".join(f"sm_{known}" for known in _KNOWN)
+        names = ", ".join(f"sm_{names}" for names in _KNOWN)
         origin = ", which TVM takes where none is given," if name == _DEFAULT else ""
         raise TargetError(
-            f"the GPU architecture {name!r}{origin} is not served; those that are: {known}. Give "
+            f"the GPU architecture {name!r}{origin} is not served; those that are: {names}. Give "
             'one, such as {"kind": "cuda", "arch": "sm_90"}'
         )
 

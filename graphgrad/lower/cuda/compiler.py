@@ -31,7 +31,8 @@ _LOCK = threading.RLock()
 """Held while the callback is ours: it is global, and knows no target."""
 
 _OPTIONS = ("-std=c++17", "--ftz=false", "--prec-div=true", "--prec-sqrt=true")
-"""Mathematics as IEEE 754 has it, said aloud so that no default decides; nvcc's and NVRTC's."""
+"""Options of both nvcc and NVRTC. Arithmetic is as IEEE 754 has it, stated so that no default
+decides."""
 
 _SOURCE_NAME = "kernels.cu"
 """What a compiler calls the source in its messages."""
@@ -47,16 +48,16 @@ _INSTALL_HINT = (
 
 def executable_sources(executable: Any) -> list[str]:
     """The CUDA source of every device module in an executable."""
-    found: list[str] = []
+    sources: list[str] = []
 
     def visit(module: Any) -> None:
         if str(module.kind) == "cuda":
-            found.append(str(module.inspect_source("cuda")))
+            sources.append(str(module.inspect_source("cuda")))
         for imported in module.imports:
             visit(imported)
 
     visit(executable.mod)
-    return found
+    return sources
 
 
 def arch_of(target: tvm.target.Target) -> str:
@@ -66,7 +67,7 @@ def arch_of(target: tvm.target.Target) -> str:
 
 @contextlib.contextmanager
 def compiling_for(target: tvm.target.Target) -> Iterator[None]:
-    """While inside, TVM's runtime gets its machine code from `machine_code`, for `target`."""
+    """Have TVM's runtime get its machine code from `machine_code`, for `target`, while inside."""
     arch = arch_of(target)
     with _LOCK:
         stock = tvm_ffi.get_global_func(_CALLBACK, allow_missing=True)
@@ -119,6 +120,9 @@ def find_nvcc() -> str | None:
 
 
 def _by_nvcc(nvcc: str, source: str, arch: str) -> bytes:
+    """The machine code of CUDA source by nvcc, with PTX where `gives_ptx` says so."""
+    # Machine code for the architecture, and PTX for later ones. An architecture with a letter is
+    # for particular GPUs alone, and PTX of it would run on no others.
     virtual = arch.replace("sm_", "compute_")
     code = arch if arch[-1].isalpha() else f"[{arch},{virtual}]"
     command = [
@@ -128,21 +132,24 @@ def _by_nvcc(nvcc: str, source: str, arch: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, _SOURCE_NAME).write_text(source, "utf-8")
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+            result = subprocess.run(
+                command, capture_output=True, text=True, check=False, cwd=folder
+            )
         except OSError as error:
             raise LoweringError(f"{nvcc} does not run: {error}; {_INSTALL_HINT}") from error
-        if done.returncode == 0:
+        if result.returncode == 0:
             return Path(folder, "kernels.fatbin").read_bytes()
-    said = done.stderr or done.stdout
-    if "Unsupported gpu architecture" in said:
-        listed = subprocess.run(
+    messages = result.stderr or result.stdout
+    if "Unsupported gpu architecture" in messages:
+        architectures = subprocess.run(
             [nvcc, "--list-gpu-code"], capture_output=True, text=True, check=False
         )
-        raise LoweringError(_unsupported_message(nvcc, arch, listed.stdout.split()))
-    raise LoweringError(_refused(nvcc, arch, said, source))
+        raise LoweringError(_unsupported_message(nvcc, arch, architectures.stdout.split()))
+    raise LoweringError(_refused(nvcc, arch, messages, source))
 
 
 def _by_nvrtc(source: str, arch: str) -> bytes:
+    """The machine code of CUDA source by NVRTC, without PTX."""
     nvrtc, headers = _load_nvrtc()
     options = [f"--gpu-architecture={arch}", *_OPTIONS, *(f"--include-path={h}" for h in headers)]
     _, program = nvrtc.nvrtcCreateProgram(source.encode(), _SOURCE_NAME.encode(), 0, [], [])
@@ -154,13 +161,13 @@ def _by_nvrtc(source: str, arch: str) -> bytes:
         log = _fetch(nvrtc.nvrtcGetProgramLogSize, nvrtc.nvrtcGetProgramLog, program)
     finally:
         nvrtc.nvrtcDestroyProgram(program)
-    said = log.decode("utf-8", "replace").rstrip("\0")
-    if "--gpu-architecture" in said:
+    messages = log.decode("utf-8", "replace").rstrip("\0")
+    if "--gpu-architecture" in messages:
         _, served = nvrtc.nvrtcGetSupportedArchs()
         raise LoweringError(
             _unsupported_message("NVRTC", arch, [f"sm_{number}" for number in served])
         )
-    raise LoweringError(_refused("NVRTC", arch, said, source))
+    raise LoweringError(_refused("NVRTC", arch, messages, source))
 
 
 def _load_nvrtc() -> tuple[Any, list[str]]:
@@ -170,13 +177,13 @@ def _load_nvrtc() -> tuple[Any, list[str]]:
         from cuda.pathfinder import find_nvidia_header_directory  # noqa: PLC0415 (optional)
 
         nvrtc.nvrtcVersion()  # loads the library
-        found = [find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
+        folders = [find_nvidia_header_directory(name) for name in ("cudart", "cccl")]
     except (ImportError, RuntimeError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise LoweringError(f"no CUDA compiler ({reason}): {_INSTALL_HINT}") from error
-    if not all(found):
+    if not all(folders):
         raise LoweringError(f"NVRTC is here, but not the headers of CUDA: {_INSTALL_HINT}")
-    return nvrtc, [str(folder) for folder in found]
+    return nvrtc, [str(folder) for folder in folders]
 
 
 def _fetch(size_of: Any, read: Any, program: Any) -> bytes:
@@ -196,17 +203,17 @@ def _unsupported_message(compiler: str, arch: str, served: list[str]) -> str:
 
 def _refused(compiler: str, arch: str, log: str, source: str) -> str:
     errors = [line for line in log.splitlines() if "error" in line or "fatal" in line]
-    said = [
+    reported = [
         _name_kernel(line, source) for line in (errors or log.splitlines())[:_MAX_REPORTED_LINES]
     ]
-    return "\n".join([f"{compiler} refuses the kernels for {arch}:", *said])
+    return "\n".join([f"{compiler} refuses the kernels for {arch}:", *reported])
 
 
 def _name_kernel(line: str, source: str) -> str:
     """A line of a compiler's complaint, with the name of the kernel that it points into."""
-    place = re.match(rf"{re.escape(_SOURCE_NAME)}\((\d+)\)", line)
-    if place is None:
+    position = re.match(rf"{re.escape(_SOURCE_NAME)}\((\d+)\)", line)
+    if position is None:
         return line
-    before = "\n".join(source.splitlines()[: int(place[1])])
+    before = "\n".join(source.splitlines()[: int(position[1])])
     kernels = re.findall(r"__global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(", before)
     return f"{line} [in {kernels[-1]}]" if kernels else line

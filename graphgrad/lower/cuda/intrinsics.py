@@ -1,4 +1,4 @@
-"""Expressions that TVM's CUDA code generator refuses, or writes down less exactly than they are.
+"""Expressions that TVM's CUDA code generator refuses or makes inexact, rewritten.
 
 `widen_half` runs before lowering, `write_exact_expressions` on the finished device functions.
 """
@@ -30,12 +30,12 @@ _COMPARISONS = (tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE)
 
 
 def widen_half(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A PrimFunc that computes in float32 what it has in half precision.
+    """A PrimFunc that computes in float32 what must not be computed in half precision.
 
-    Of float16 those are the mathematical functions: as they stand, some become functions that CUDA
-    does not have (``hacos``), some its approximate ones, and the remainder of a division is
-    refused. Of bfloat16 it is everything up to the next store, as on a processor; TVM leaves it to
-    GPUs that have such arithmetic, which rounds after every operation.
+    In float16 that is mathematical functions and remainders: TVM turns some into functions that
+    CUDA does not have (``hacos``), some into approximate ones, and refuses the remainder. In
+    bfloat16 it is everything up to the next store, as on a processor; TVM would leave it to the
+    GPU's arithmetic, which rounds after every operation.
     """
     body = tvm_ffi.structural_map(
         func.body,
@@ -52,8 +52,8 @@ def widen_half(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def write_exact_expressions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """A lowered PrimFunc whose constants and extrema mean in CUDA what they mean in TVM.
 
-    The code generator writes float64 constants with 15 decimals, by which small ones lose their
-    digits or become zero, and infinity in bfloat16 as a word that is no number. It writes extrema
+    The code generator writes float64 constants with 15 decimals, so that small ones lose digits or
+    become zero, and infinity in bfloat16 as a word that is no number. It writes extrema
     as CUDA's `max` and `min`, which ignore NaN. And it keeps the condition of a selection of
     vectors in a variable of the type of what is selected, which nvcc refuses.
     """
@@ -70,6 +70,7 @@ def write_exact_expressions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _widen_call(call: Any) -> Any:
+    """A call in float32, if its function must not be computed in half precision."""
     name = str(getattr(call.op, "name", ""))
     if _is_half(call) and name in _MATHEMATICS:
         wide = [_wide(argument) for argument in call.args]
@@ -98,7 +99,10 @@ def _widen_selection(node: Any) -> Any:
 
 
 def _wide(value: Any) -> Any:
-    """A value in float32; bfloat16 is rounded in stores alone."""
+    """A value in float32.
+
+    A bfloat16 that was just rounded from float32 is taken unrounded: only stores round.
+    """
     if isinstance(value, tirx.FloatImm):
         return tirx.FloatImm("float32", value.value)
     rounded = _is_bfloat16(value) and isinstance(value, tirx.Cast)
@@ -120,17 +124,19 @@ def _is_bfloat16(value: Any) -> bool:
 
 
 def _exact_constant(constant: Any) -> Any:
+    """A constant in a form that the code generator writes exactly."""
     value, dtype = float(constant.value), str(constant.ty.dtype)
     if dtype == "bfloat16" and not math.isfinite(value):
         return tirx.Cast(dtype, tirx.FloatImm("float32", value))
     if dtype != "float64" or not math.isfinite(value) or float(f"{value:.15f}") == value:
         return constant
+    # 15 decimals are not the constant, so it is written as its 64 bits.
     (bits,) = struct.unpack("q", struct.pack("d", value))
     return tirx.call_pure_extern(dtype, "__longlong_as_double", tirx.const(bits, "int64"))
 
 
 def _extremum(node: Any, wins: Callable[[Any, Any], Any]) -> Any:
-    """A maximum or minimum of floats as a selection, which is what it is on a processor."""
+    """A maximum or minimum of floats as a selection, which treats NaN as on a processor."""
     if not str(node.ty).startswith(("float", "bfloat")):
         return node
     a, b = (tirx.Var(name, node.ty) for name in ("a", "b"))

@@ -1,7 +1,7 @@
 """From a scheduled PrimFunc to device code, and the proof that nothing is left on the host.
 
-TVM turns loops that no rule has bound to threads into host code without a word: they would
-then read device memory from the host.
+TVM silently turns loops that no rule has bound to threads into host code, which would then read
+device memory from the host.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ _COMPACTION_PASS = "s_tir.CompactBufferAllocation"
 """TVM's pass that cuts buffers to what is used of them."""
 
 _HOST_CALLS = frozenset({"__tvm_set_device"})
+"""Functions that a host function calls to launch kernels, and that compute nothing."""
 
 _PACKED_CALLS = frozenset(
     f"tirx.tvm_call_{kind}" for kind in ("packed", "cpacked", "packed_lowered", "cpacked_lowered")
@@ -43,7 +44,7 @@ _MAX_BLOCK_THREADS = 1024
 """Threads of a block."""
 
 _MAX_SHARED_BYTES = 48 * 1024
-"""Memory that a block's threads may share, as far as it is declared in the source."""
+"""Shared memory that a block may declare in its source; more must be asked for at run time."""
 
 _MAX_GRID = {"blockIdx.x": 2**31 - 1, "blockIdx.y": 65535, "blockIdx.z": 65535}
 """Blocks along the axes of a grid."""
@@ -58,6 +59,7 @@ def check(func: tirx.PrimFunc, target: tvm.target.Target) -> None:
         Some of it would run on the host, or a block takes too many threads or too much memory.
     """
     mod = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+    # The checks are in the pipeline, which raises; its result is not needed here.
     host = tvm.target.Target("llvm")
     mod = tirx.transform.BindTarget(target.with_host(host))(mod)
     tir_passes(PIPELINE)[0](mod)
@@ -119,14 +121,14 @@ def _device_functions(mod: tvm.IRModule) -> list[tuple[str, tirx.PrimFunc]]:
 
 def _host_callee(func: tirx.PrimFunc) -> str:
     """The name of a function of the host that a kernel calls; empty if it calls none."""
-    found: list[str] = []
+    callees: list[str] = []
 
     def visit(call: Any) -> None:
         if str(getattr(call.op, "name", "")) in _PACKED_CALLS:
-            found.append(str(getattr(call.args[0], "value", call.args[0])))
+            callees.append(str(getattr(call.args[0], "value", call.args[0])))
 
     tvm_ffi.structural_walk(func.body, (tvm.ir.Call, visit))
-    return found[0] if found else ""
+    return callees[0] if callees else ""
 
 
 def refuse_beyond_limits(mod: tvm.IRModule) -> None:
@@ -146,7 +148,7 @@ def refuse_beyond_limits(mod: tvm.IRModule) -> None:
 
 
 def _beyond_limits(func: tirx.PrimFunc) -> str:
-    """Which limit a kernel exceeds, in words; empty if none."""
+    """The limit that a kernel exceeds, in words; empty if none."""
     extents: dict[str, int] = {}
     shared = 0
 
@@ -159,40 +161,41 @@ def _beyond_limits(func: tirx.PrimFunc) -> str:
         buffer = node.buffer
         if buffer.scope() == "shared":
             elements = math.prod(static(extent) or 1 for extent in buffer.shape)
-            shared += elements * -(-buffer.dtype.bits * buffer.dtype.lanes // 8)
+            shared += elements * -(-buffer.dtype.bits * buffer.dtype.lanes // 8)  # rounded up
 
     tvm_ffi.structural_walk(func.body, [(tirx.AttrStmt, launch), (tirx.AllocBuffer, allocate)])
-    threads = math.prod(n for tag, n in extents.items() if tag.startswith("threadIdx"))
+    threads = math.prod(count for tag, count in extents.items() if tag.startswith("threadIdx"))
     if threads > _MAX_BLOCK_THREADS:
         return f"{threads} threads in a block, of at most {_MAX_BLOCK_THREADS}"
     if shared > _MAX_SHARED_BYTES:
         return f"{shared} bytes of shared memory, of at most {_MAX_SHARED_BYTES}"
-    for tag, most in _MAX_GRID.items():
-        if extents.get(tag, 1) > most:
-            return f"{extents[tag]} blocks along {tag}, of at most {most}"
+    for tag, limit in _MAX_GRID.items():
+        if extents.get(tag, 1) > limit:
+            return f"{extents[tag]} blocks along {tag}, of at most {limit}"
     return ""
 
 
 def _host_work(func: tirx.PrimFunc, launched: set[str]) -> str:
     """The work of a host function beyond launching kernels, in words; empty if nothing."""
-    found: list[str] = []
+    work: list[str] = []
 
     def call(node: Any) -> None:
+        # Calls by name have the name as their first argument.
         callee = node.args[0] if node.args else None
         if isinstance(callee, tvm.ir.StringImm) and "call" in str(getattr(node.op, "name", "")):
             name = str(callee.value)
             if name not in launched and name not in _HOST_CALLS:
-                found.append(f"it calls {name}")
+                work.append(f"it calls {name}")
 
     tvm_ffi.structural_walk(
         func.body,
         [
-            (tirx.BufferStore, lambda _: found.append("it stores to memory")),
-            (tirx.While, lambda _: found.append("it loops")),
+            (tirx.BufferStore, lambda _: work.append("it stores to memory")),
+            (tirx.While, lambda _: work.append("it loops")),
             (tvm.ir.Call, call),
         ],
     )
-    return found[0] if found else ""
+    return work[0] if work else ""
 
 
 def _map_device_functions(
@@ -209,15 +212,16 @@ def _map_device_functions(
 def _lowered(mod: tvm.IRModule, lower: tvm.transform.Pass) -> tvm.IRModule:
     """A module lowered by TVM, with buffers cut to what is used of them only where needed.
 
-    Tiles in shared memory need it. Of a buffer between two kernels with a symbolic shape TVM would
-    compute the extent from the index of a thread, where there is none.
+    Kernels with tiles in shared memory need that. In others it does harm: for a buffer of symbolic
+    shape between two launches, TVM would compute the extent from the index of a thread, outside of
+    any launch. So the two sorts of kernels are lowered apart.
     """
     tiled = {
         name: func
         for name, func in mod.functions.items()
         if isinstance(func, tirx.PrimFunc) and _holds_tiles(func)
     }
-    others = {name: func for name, func in mod.functions.items() if name not in tiled}
+    without_tiles = {name: func for name, func in mod.functions.items() if name not in tiled}
     current = tvm.transform.PassContext.current()
     without_cutting = tvm.transform.PassContext(
         opt_level=current.opt_level,
@@ -228,50 +232,53 @@ def _lowered(mod: tvm.IRModule, lower: tvm.transform.Pass) -> tvm.IRModule:
     )
     lowered = lower(tvm.IRModule(tiled, attrs=mod.attrs))
     with without_cutting:
-        rest = lower(tvm.IRModule(others, attrs=mod.attrs))
-    names = [{name.name_hint for name in part.functions} for part in (lowered, rest)]
-    if common := names[0] & names[1]:
+        lowered_without_tiles = lower(tvm.IRModule(without_tiles, attrs=mod.attrs))
+    names_of_parts = [
+        {name.name_hint for name in part.functions} for part in (lowered, lowered_without_tiles)
+    ]
+    if common := names_of_parts[0] & names_of_parts[1]:
         raise LoweringError(
             f"two kernels have the name {', '.join(sorted(common))}; rename the PrimFuncs"
         )
-    lowered.update(rest)
+    lowered.update(lowered_without_tiles)
     return lowered
 
 
 def _holds_tiles(func: tirx.PrimFunc) -> bool:
-    """Whether a PrimFunc has buffers nearer to the threads than global memory."""
-    found = False
+    """Whether a PrimFunc has buffers in shared memory or in registers."""
+    is_found = False
 
     def visit(block: SBlock) -> None:
-        nonlocal found
-        found = found or any(buffer.scope() != "global" for buffer in block.alloc_buffers)
+        nonlocal is_found
+        is_found = is_found or any(buffer.scope() != "global" for buffer in block.alloc_buffers)
 
     tvm_ffi.structural_walk(func.body, (SBlock, visit))
-    return found
+    return is_found
 
 
 def _pipeline() -> tuple[Any, Any, Any]:
+    """The lowering of a module and the last passes over host and device code, as TVM takes them."""
     lower, finalize_host, finalize_device = tir_passes("s_tir")
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.lower_cuda")
     def lower_and_check(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        meant = frozenset(
+        host_functions = frozenset(
             name.name_hint
             for name, func in mod.functions.items()
             if str(func.attrs["target"].kind.name) != "cuda"
         )
         lowered = _lowered(_map_device_functions(mod, widen_half), lower)
-        refuse_host_code(lowered, meant)
+        refuse_host_code(lowered, host_functions)
         refuse_calls_of_the_host(lowered)
         refuse_beyond_limits(lowered)
         return _map_device_functions(lowered, identifiers)
 
     @tvm.transform.module_pass(opt_level=0, name="graphgrad.write_exact_expressions")
-    def spell(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
+    def write_exact(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
         return _map_device_functions(mod, write_exact_expressions)
 
     def finalize() -> tvm.transform.Pass:
-        return tvm.transform.Sequential([finalize_device(), spell])
+        return tvm.transform.Sequential([finalize_device(), write_exact])
 
     return lower_and_check, finalize_host, finalize
 

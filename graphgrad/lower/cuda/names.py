@@ -1,7 +1,8 @@
-"""Names that CUDA source can hold.
+"""Variable names that are valid in CUDA source.
 
 The names of ONNX values, such as ``/0/Conv_output_0`` or ``0.weight``, reach the kernels. TVM
-replaces dots, and that after it has made names unique: ``a.b`` and ``a_b`` become one.
+replaces dots only, and only after it has made names unique, so that ``a.b`` and ``a_b`` collide.
+Names that are identifiers from the start are made unique by TVM and stay so.
 """
 
 from __future__ import annotations

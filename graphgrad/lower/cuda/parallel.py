@@ -1,7 +1,7 @@
 """Kernels written by hand: the points of their parallel loops become the threads of the GPU.
 
-Such a kernel is a sequence of statements. Each becomes a launch of its own, so that it sees all
-that those before it have written.
+Such a kernel is a sequence of statements. Each becomes a GPU kernel of its own, a launch, so that
+it sees all that those before it have written.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ Launch = Callable[[Any], Any]
 def bind_parallel_loops(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
     """The PrimFunc with its parallel loops bound to threads.
 
-    None if some of its statements has no parallel loops around it.
+    None if any of its statements has no parallel loops around it.
     """
-    alone = False
+    is_serial = False
 
     def launch(statement: Any) -> Any:
-        nonlocal alone
-        alone = alone or not independent_loops(statement)[0]
+        nonlocal is_serial
+        is_serial = is_serial or not independent_loops(statement)[0]
         return launch_points(statement)
 
     launched = launch_each(func, launch)
-    return None if alone else launched
+    return None if is_serial else launched
 
 
 def launch_each(func: tirx.PrimFunc, launch: Launch) -> tirx.PrimFunc:
@@ -58,23 +58,25 @@ def launch_points(statement: Any) -> Any:
 
 
 def independent_loops(statement: Any) -> tuple[list[Any], Any]:
-    """The outermost loops of a statement whose points do not depend on each other.
+    """The outermost loops of a statement whose points do not depend on each other, and their body.
 
-    Those are loops marked parallel and the spatial loops of a block, and what stands within them;
-    none where the points take turns with memory that would be one for all of them on a GPU.
+    Those are loops marked parallel and the spatial loops of a block. There are none if the
+    statement allocates global memory: points that run in turn can reuse it, but on a GPU all
+    threads would share it at the same time.
     """
     loops: list[Any] = []
-    whole = statement
+    outermost = statement
     nest = loop_nest(statement)
     spatial = set() if nest is None else _spatial_variables(nest[1])
     while isinstance(statement, tirx.For) and (
         int(statement.kind) == tirx.ForKind.PARALLEL or statement.loop_var in spatial
     ):
+        # Points are numbered over all loops together, so that bounds must not depend on others.
         if any(_mentions(statement, loop.loop_var) for loop in loops):
             break
         loops.append(statement)
         statement = statement.body
-    return ([], whole) if _allocates_global(statement) else (loops, statement)
+    return ([], outermost) if _allocates_global(statement) else (loops, statement)
 
 
 def _spatial_variables(realize: SBlockRealize) -> set[Any]:
@@ -89,41 +91,42 @@ def _spatial_variables(realize: SBlockRealize) -> set[Any]:
 
 def _allocates_global(statement: Any) -> bool:
     """Whether a statement allocates memory that is not a thread's own."""
-    found = False
+    is_found = False
 
     def visit(node: Any) -> None:
-        nonlocal found
+        nonlocal is_found
         buffers = node.alloc_buffers if isinstance(node, SBlock) else [node.buffer]
-        found = found or any(buffer.scope() == "global" for buffer in buffers)
+        is_found = is_found or any(buffer.scope() == "global" for buffer in buffers)
 
     tvm_ffi.structural_walk(statement, ((SBlock, tirx.AllocBuffer), visit))
-    return found
+    return is_found
 
 
 def _mentions(loop: Any, var: Any) -> bool:
     """Whether the bounds of a loop depend on a variable."""
-    found = False
+    is_found = False
 
     def visit(node: Any) -> None:
-        nonlocal found
-        found = found or node.same_as(var)
+        nonlocal is_found
+        is_found = is_found or node.same_as(var)
 
     for bound in (loop.min, loop.extent):
         tvm_ffi.structural_walk(bound, (tvm.ir.Var, visit))
-    return found
+    return is_found
 
 
 def _launch_in_block(realize: SBlockRealize, launch: Launch) -> SBlockRealize:
     """A block of statements with each of them launched."""
-    inside = realize.block
-    statements = statements_of(inside.body)
+    inner_block = realize.block
+    statements = statements_of(inner_block.body)
+    # A declaration reaches the statements behind it, so that they cannot be launched apart.
     if any(isinstance(statement, _DECLARATIONS) for statement in statements):
-        launched = launch(inside.body)
+        launched = launch(inner_block.body)
     else:
-        done = [
+        launches = [
             _launch_in_block(s, launch) if _is_plain_block(s) else launch(s) for s in statements
         ]
-        launched = sequence(*done)
+        launched = sequence(*launches)
     return replace_realized(realize, body=launched)
 
 

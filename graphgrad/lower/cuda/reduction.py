@@ -1,4 +1,4 @@
-"""Reductions on a GPU: each result, and each part of a long one, by a thread of its own.
+"""Reductions on a GPU: each result, or each part of a long one, is computed by one thread.
 
 Where there are few results with many terms, threads reduce parts of the terms first, and further
 launches reduce the parts. Threads never wait for each other, and which terms make a part depends on
@@ -37,7 +37,7 @@ _MAX_TERMS_PER_THREAD = 1024
 """Terms that one thread adds up at most."""
 
 _MAX_SINGLE_THREAD_TERMS = 128
-"""Terms up to which a result takes one thread, however few results there are."""
+"""Terms up to which one thread computes a result, however few results there are."""
 
 _MIN_BUSY_THREADS = 1 << 17
 """Threads that keep a large GPU busy."""
@@ -46,25 +46,26 @@ _MIN_TERMS_PER_PART = 32
 """Terms that a part must have to be worth its thread."""
 
 _UNKNOWN_PARTS = 1024
-"""Parts of a reduction of unknown length, where there are few results."""
+"""Parts, at most, of a reduction of unknown length."""
 
 _MIN_WARP_PARTS = 32
-"""Parts at least, if neighboring terms are neighbors in memory: a warp reads them together."""
+"""Parts at least, if neighboring terms are neighbors in memory: the 32 threads of a warp read them
+together."""
 
 Values = list[Any]
 
 
 @dataclass(frozen=True)
 class Target:
-    """Where a result goes.
+    """How a finished result is stored.
 
     Attributes
     ----------
     result : Buffer
-        That of the reduction.
+        The buffer of the reduction's result.
     store : BufferStore or None
-        What is stored, of the result as it is read from that buffer; where there is an epilogue,
-        into another one. None for a result that nobody reads.
+        The store of the finished result, whose value reads `result`. With an epilogue it computes
+        the map, and stores to the map's buffer. None for a result that nothing reads.
     """
 
     result: Any
@@ -84,20 +85,21 @@ class Target:
 
 @dataclass(frozen=True)
 class Reduction:
-    """What is reduced, apart from any loop nest.
+    """A reduction as expressions, independent of the loop nest that computes it.
 
     Attributes
     ----------
     spatial, reduced : list of For
-        The loops over results and over terms; their bodies do not count.
+        The loops over results and over terms; only their variables and ranges are used.
     targets : list of Target
-        More than one for a reduction of tuples.
+        One for each result; more than one for a reduction of tuples.
     initial : list of Expr
-        What each result is before the first term.
+        The results before the first term.
     update : function
-        Of the results so far; returns them with the term at the reduced loops' variables.
+        Takes the results so far; returns them with the term at the reduced loops' variables.
     combine : function or None
-        Of results of two parts, the earlier first; None if they cannot be reduced in parts.
+        Takes the results of two parts, the earlier first, and returns those of both; None if the
+        reduction cannot be done in parts.
     along_terms : bool
         Whether neighboring terms are neighbors in memory, rather than neighboring results.
     """
@@ -118,35 +120,43 @@ def reduction_of(
     epilogues: Sequence[Epilogue] = (),
     unread: Sequence[Any] = (),
 ) -> Reduction:
-    """The reduction that a stage is, with its loops' variables in place of the block's.
+    """The reduction of a stage, with its loops' variables in place of the block's.
 
-    Of a result that has an epilogue, that is stored instead; of one in `unread`, buffers that
-    nobody reads, nothing is.
+    A result that has an epilogue is not stored, but the map of it. `unread` are buffers that
+    nothing reads: these results are not stored at all.
     """
-    at = {axis.var: loop.loop_var for axis, loop in zip(stage.axes, loops, strict=True)}
+    index_values = {axis.var: loop.loop_var for axis, loop in zip(stage.axes, loops, strict=True)}
+    # Iterators of one element may have no loop: they are 0.
     for iterator in block.iter_vars:
-        at.setdefault(iterator.var, tirx.const(0, "int64"))
-    bound = {s.var: s.value for s in statements_of(block.body) if isinstance(s, tirx.Bind)}
-    values = [substitute_values(store.value, bound) for store in stage.stores]
-    behind = {epilogue.taken: epilogue for epilogue in epilogues}
+        index_values.setdefault(iterator.var, tirx.const(0, "int64"))
+    bound_values = {
+        statement.var: statement.value
+        for statement in statements_of(block.body)
+        if isinstance(statement, tirx.Bind)
+    }
+    values = [substitute_values(store.value, bound_values) for store in stage.stores]
+    epilogue_of_buffer = {epilogue.taken: epilogue for epilogue in epilogues}
     targets = [
         Target(store.buffer, None)
         if any(store.buffer.same_as(buffer) for buffer in unread)
-        else _target(store, at, behind.get(store.buffer))
+        else _target(store, index_values, epilogue_of_buffer.get(store.buffer))
         for store in stage.stores
     ]
-    starts = {store.buffer: store.value for store in statements_of(block.init)}
-    initial = [substitute_values(starts[store.buffer], at) for store in stage.stores]
+    start_values = {store.buffer: store.value for store in statements_of(block.init)}
+    initial = [
+        substitute_values(start_values[store.buffer], index_values) for store in stage.stores
+    ]
 
     def update(accumulators: Values) -> Values:
         return [
-            substitute_values(_read_accumulators(v, stage.stores, accumulators), at) for v in values
+            substitute_values(_read_accumulators(value, stage.stores, accumulators), index_values)
+            for value in values
         ]
 
-    kinds = list(zip(stage.axes, loops, strict=True))
+    axes_and_loops = list(zip(stage.axes, loops, strict=True))
     return Reduction(
-        [loop for axis, loop in kinds if not axis.reduced],
-        [loop for axis, loop in kinds if axis.reduced],
+        [loop for axis, loop in axes_and_loops if not axis.reduced],
+        [loop for axis, loop in axes_and_loops if axis.reduced],
         targets,
         initial,
         update,
@@ -161,26 +171,28 @@ def launches(reduction: Reduction, name: str) -> tuple[list[Any], list[Any]]:
     if parts is None:
         return [_one_thread_each(reduction)], []
     first, second, buffers = _split_in_parts(reduction, parts, name)
-    rest, more = launches(second, name)
-    return [_one_thread_each(first), *rest], [*buffers, *more]
+    # The reduction of the parts may be long itself, and is then cut once more.
+    further_kernels, further_buffers = launches(second, name)
+    return [_one_thread_each(first), *further_kernels], [*buffers, *further_buffers]
 
 
 def _parts(reduction: Reduction) -> int | None:
-    """Into how many parts to cut the terms of each result; None for one."""
+    """Into how many parts to cut the terms of each result; None if they stay together."""
     extents = [static(loop.extent) for loop in reduction.reduced]
     if reduction.combine is None:
         return None
     results = _volume(reduction.spatial)
-    wanted = math.ceil(_MIN_BUSY_THREADS / max(results, 1))
+    wished_parts = math.ceil(_MIN_BUSY_THREADS / max(results, 1))
     if None in extents:
-        return min(max(wanted, _MIN_WARP_PARTS), _UNKNOWN_PARTS)
+        return min(max(wished_parts, _MIN_WARP_PARTS), _UNKNOWN_PARTS)
     terms = math.prod(extents)  # type: ignore[arg-type]
     if terms <= _MAX_SINGLE_THREAD_TERMS:
         return None
     if reduction.along_terms:
-        wanted = max(wanted, _MIN_WARP_PARTS)
-    wanted = min(wanted, max(terms // _MIN_TERMS_PER_PART, 1))
-    parts = max(wanted, math.ceil(terms / _MAX_TERMS_PER_THREAD))
+        wished_parts = max(wished_parts, _MIN_WARP_PARTS)
+    wished_parts = min(wished_parts, max(terms // _MIN_TERMS_PER_PART, 1))
+    # Accuracy goes first: the bound on the terms of a thread holds whatever the parts are worth.
+    parts = max(wished_parts, math.ceil(terms / _MAX_TERMS_PER_THREAD))
     if parts == 1:
         return None
     return math.ceil(terms / math.ceil(terms / parts))  # so that no part is empty
@@ -189,25 +201,29 @@ def _parts(reduction: Reduction) -> int | None:
 def _split_in_parts(
     reduction: Reduction, parts: int, name: str
 ) -> tuple[Reduction, Reduction, list[Any]]:
-    """The reduction of each part, that of the parts, and the buffers of the parts."""
+    """The reduction that computes the parts, the one that combines them, and the parts' buffers.
+
+    The axis of the parts is last where neighboring terms are neighbors in memory, else first, so
+    that neighboring threads read neighboring elements.
+    """
     assert reduction.combine is not None
     part = _terms("part", parts)
     results = [loop.extent for loop in reduction.spatial]
-    last = reduction.along_terms
-    shape = [*results, parts] if last else [parts, *results]
+    is_last_axis = reduction.along_terms
+    shape = [*results, parts] if is_last_axis else [parts, *results]
     indices = [loop.loop_var for loop in reduction.spatial]
-    place = [*indices, part.loop_var] if last else [part.loop_var, *indices]
+    part_indices = [*indices, part.loop_var] if is_last_axis else [part.loop_var, *indices]
     buffers = [
         tirx.decl_buffer(shape, target.result.dtype, f"{name}_parts")
         for target in reduction.targets
     ]
-    loads = [tirx.BufferLoad(buffer, place) for buffer in buffers]
+    loads = [tirx.BufferLoad(buffer, part_indices) for buffer in buffers]
     first = _parts_reduction(
         reduction,
         part,
         parts,
         [
-            Target(buffer, tirx.BufferStore(buffer, load, place))
+            Target(buffer, tirx.BufferStore(buffer, load, part_indices))
             for buffer, load in zip(buffers, loads, strict=True)
         ],
     )
@@ -219,7 +235,7 @@ def _split_in_parts(
         reduction.initial,
         lambda accumulators: combine(accumulators, loads),
         combine,
-        last,
+        is_last_axis,
     )
     return first, second, buffers
 
@@ -229,25 +245,29 @@ def _parts_reduction(
 ) -> Reduction:
     """The reduction whose results are the parts.
 
-    Terms are dealt out in turn, so that neighboring threads read neighbors; those of tuples in
-    runs, which keeps their order: the index of the first maximum depends on it.
+    Part p of n gets the terms p, p + n, p + 2n ..., so that neighboring threads read neighboring
+    terms. Parts of tuples get runs of terms, which keeps their order: the index of the first
+    maximum depends on it.
     """
     terms = math.prod(loop.extent for loop in reduction.reduced)
-    each = tirx.floordiv(terms + (parts - 1), parts)
-    step = _terms("term", _simplified(each))
+    terms_per_part = tirx.floordiv(terms + (parts - 1), parts)
+    step = _terms("term", _simplified(terms_per_part))
     in_runs = len(targets) > 1
     term = (
-        part.loop_var * each + step.loop_var if in_runs else step.loop_var * parts + part.loop_var
+        part.loop_var * terms_per_part + step.loop_var
+        if in_runs
+        else step.loop_var * parts + part.loop_var
     )
-    at = at_point(reduction.reduced, term)
-    exact = static(terms) is not None and int(terms) % parts == 0
+    loop_values = at_point(reduction.reduced, term)
+    is_even = static(terms) is not None and int(terms) % parts == 0
 
     def update(accumulators: Values) -> Values:
-        values = [substitute_values(value, at) for value in reduction.update(accumulators)]
-        if exact:
+        values = [substitute_values(value, loop_values) for value in reduction.update(accumulators)]
+        # The last terms of some parts may lie beyond the end: these leave the accumulators alone.
+        if is_even:
             return values
         pairs = zip(values, accumulators, strict=True)
-        return [tirx.if_then_else(term < terms, value, kept) for value, kept in pairs]
+        return [tirx.if_then_else(term < terms, value, accumulator) for value, accumulator in pairs]
 
     spatial = [*reduction.spatial, part] if reduction.along_terms else [part, *reduction.spatial]
     return Reduction(spatial, [step], targets, reduction.initial, update, None, False)
@@ -255,31 +275,35 @@ def _parts_reduction(
 
 def _one_thread_each(reduction: Reduction) -> Any:
     """A kernel in which one thread computes one result, or one tuple of them."""
-    held = [
+    accumulators = [
         tirx.decl_buffer((1,), target.result.dtype, "held", scope="local")
         for target in reduction.targets
     ]
     zero = [tirx.const(0, "int32")]
-    values = reduction.update([tirx.BufferLoad(buffer, zero) for buffer in held])
-    fresh = [tirx.Var("next", value.ty) for value in values]
+    values = reduction.update([tirx.BufferLoad(buffer, zero) for buffer in accumulators])
+    next_values = [tirx.Var("next", value.ty) for value in values]
+    # All results are computed before any is stored: in a tuple, one reads another's accumulator.
     body = sequence(
-        *(tirx.Bind(var, value) for var, value in zip(fresh, values, strict=True)),
-        *(tirx.BufferStore(buffer, var, zero) for buffer, var in zip(held, fresh, strict=True)),
+        *(tirx.Bind(var, value) for var, value in zip(next_values, values, strict=True)),
+        *(
+            tirx.BufferStore(buffer, var, zero)
+            for buffer, var in zip(accumulators, next_values, strict=True)
+        ),
     )
-    for one in reversed(reduction.reduced):
-        body = loop(one.loop_var, one.extent, body, start=one.min)
+    for term_loop in reversed(reduction.reduced):
+        body = loop(term_loop.loop_var, term_loop.extent, body, start=term_loop.min)
     return one_thread_per_point(
         reduction.spatial,
         sequence(
-            *(tirx.AllocBuffer(buffer) for buffer in held),
+            *(tirx.AllocBuffer(buffer) for buffer in accumulators),
             *(
                 tirx.BufferStore(b, value, zero)
-                for b, value in zip(held, reduction.initial, strict=True)
+                for b, value in zip(accumulators, reduction.initial, strict=True)
             ),
             body,
             *(
                 statement
-                for target, buffer in zip(reduction.targets, held, strict=True)
+                for target, buffer in zip(reduction.targets, accumulators, strict=True)
                 for statement in target.stored(tirx.BufferLoad(buffer, zero))
             ),
         ),
@@ -287,15 +311,17 @@ def _one_thread_each(reduction: Reduction) -> Any:
 
 
 def _along_terms(stage: Stage) -> bool:
-    """Whether terms that follow each other are neighbors in memory, and results are not."""
+    """Whether consecutive terms are neighbors in memory, and consecutive results are not."""
     if not stage.spatial:
         return True
-    result, term = stage.spatial[-1].var, stage.reduced[-1].var
-    return any(stride(load, term) == 1 and stride(load, result) != 1 for load in stage.loads)
+    result_var, term_var = stage.spatial[-1].var, stage.reduced[-1].var
+    return any(
+        stride(load, term_var) == 1 and stride(load, result_var) != 1 for load in stage.loads
+    )
 
 
 def _read_accumulators(value: Any, targets: Sequence[Any], accumulators: Values) -> Any:
-    """An expression that reads its results so far from accumulators."""
+    """An expression that reads the results so far from accumulators, not from the targets."""
 
     def read(load: Any) -> Any:
         for target, accumulator in zip(targets, accumulators, strict=True):
@@ -306,22 +332,27 @@ def _read_accumulators(value: Any, targets: Sequence[Any], accumulators: Values)
     return tvm_ffi.structural_map(value, (Load, read))
 
 
-def _target(store: Any, at: dict[Any, Any], epilogue: Epilogue | None) -> Target:
-    """Where a result goes, with loops' variables in place of the blocks'."""
+def _target(store: Any, index_values: dict[Any, Any], epilogue: Epilogue | None) -> Target:
+    """How a result is stored, with loops' variables in place of the blocks'."""
     result = store.buffer
     if epilogue is None:
-        indices = [substitute_values(index, at) for index in store.indices]
+        indices = [substitute_values(index, index_values) for index in store.indices]
         return Target(result, tirx.BufferStore(result, tirx.BufferLoad(result, indices), indices))
-    there = {axis.var: tirx.const(0, str(axis.var.ty.dtype)) for axis in epilogue.stage.axes}
-    there |= {taken.var: at[var] for var, taken in epilogue.along.items()}
-    (behind,) = epilogue.stage.stores
-    indices = [substitute_values(index, there) for index in behind.indices]
-    value = substitute_values(behind.value, there)
-    return Target(result, tirx.BufferStore(behind.buffer, value, indices))
+    # Axes of the map that run along none of the reduction's have one element, at 0.
+    map_index_values = {
+        axis.var: tirx.const(0, str(axis.var.ty.dtype)) for axis in epilogue.stage.axes
+    }
+    map_index_values |= {
+        map_axis.var: index_values[var] for var, map_axis in epilogue.along.items()
+    }
+    (map_store,) = epilogue.stage.stores
+    indices = [substitute_values(index, map_index_values) for index in map_store.indices]
+    value = substitute_values(map_store.value, map_index_values)
+    return Target(result, tirx.BufferStore(map_store.buffer, value, indices))
 
 
 def _terms(name: str, extent: Any) -> Any:
-    """A loop over terms, of which nothing but its range is used."""
+    """A loop over terms, whose variable and range alone are used; its body is empty."""
     return loop(variable(name), index(extent), tirx.Evaluate(0))
 
 

@@ -22,7 +22,7 @@ class Rule:
     name : str
         As the compile report prints it.
     apply : function
-        Of a PrimFunc and a target; returns the PrimFunc with its loops bound to threads, or None
+        Takes a PrimFunc and a target; returns the PrimFunc with its loops bound to threads, or None
         if its structure is not what the rule is for.
     """
 

@@ -1,4 +1,7 @@
-"""Schedules for GPUs: each PrimFunc takes the first rule whose result is proved to run there."""
+"""Schedules for GPUs: each PrimFunc takes the first rule whose result is proved to run there.
+
+The proof is `lowering.check`: the scheduled kernel becomes device code and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from .lowering import SCHEDULED, check
 from .rules import RULES, Rule
 
 _MAX_REPORTED_KERNELS = 3
-"""Kernels of which an error says what each rule said; the others are only named."""
+"""Kernels of which an error reports why each rule refused them; further ones are only named."""
 
 
 @dataclass
@@ -61,25 +64,27 @@ def schedule_threads(
     LoweringError
         No rule takes some kernels; the error lists all of them.
     """
-    known: dict[int, list[tuple[tirx.PrimFunc, tirx.PrimFunc, Kernel]]] = {}
+    scheduled_by_hash: dict[int, list[tuple[tirx.PrimFunc, tirx.PrimFunc, Kernel]]] = {}
     failed = []
 
     def scheduled(name: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
         if _is_for_host(func):
             return func
-        same = known.setdefault(tvm_ffi.structural_hash(func), [])
-        found = next((e for e in same if tvm_ffi.structural_equal(e[0], func)), None)
-        if found is None:
+        same_hash = scheduled_by_hash.setdefault(tvm_ffi.structural_hash(func), [])
+        known_result = next(
+            (entry for entry in same_hash if tvm_ffi.structural_equal(entry[0], func)), None
+        )
+        if known_result is None:
             result, record = schedule_function(name.name_hint, func, target, rules)
             if result is None:
                 failed.append(record)
                 return func
-            found = (func, result, record)
-            same.append(found)
+            known_result = (func, result, record)
+            same_hash.append(known_result)
         if kernels is not None:
-            kernels.append(Kernel(name.name_hint, found[2].rule, found[2].refused))
+            kernels.append(Kernel(name.name_hint, known_result[2].rule, known_result[2].refused))
         # One that is equal has other variables, but the same attributes.
-        return found[1].with_attr(SCHEDULED, True)
+        return known_result[1].with_attr(SCHEDULED, True)
 
     changed = map_kernels(mod, scheduled)
     if failed:
@@ -88,15 +93,18 @@ def schedule_threads(
 
 
 def _is_for_host(func: tirx.PrimFunc) -> bool:
-    """Whether a PrimFunc says itself that it is compiled for the host."""
-    own = (func.attrs or {}).get("target")
-    return own is not None and str(own.kind.name) == "llvm"
+    """Whether a PrimFunc has a target of its own, and that is the host."""
+    kernel_target = (func.attrs or {}).get("target")
+    return kernel_target is not None and str(kernel_target.kind.name) == "llvm"
 
 
 def schedule_function(
     name: str, func: tirx.PrimFunc, target: tvm.target.Target, rules: Sequence[Rule] = RULES
 ) -> tuple[tirx.PrimFunc | None, Kernel]:
-    """A PrimFunc scheduled by the first rule that fits, None if none does, and how."""
+    """A PrimFunc scheduled by the first rule that fits, and the record of how it was found.
+
+    The PrimFunc is None if no rule fits.
+    """
     refused: list[tuple[str, str]] = []
     for rule in rules:
         result, why = _try_rule(rule, func, target)
@@ -109,12 +117,10 @@ def schedule_function(
 def _try_rule(
     rule: Rule, func: tirx.PrimFunc, target: tvm.target.Target
 ) -> tuple[tirx.PrimFunc | None, str]:
-    """The PrimFunc as a rule schedules it, or None and why the rule does not take it.
-
-    A mistake in a rule of ours must not pass for a kernel that does not fit it.
-    """
+    """The PrimFunc as a rule schedules it, or None and why the rule does not take it."""
     try:
         result = rule.apply(func, target)
+    # A programming error in a rule of ours must not pass for a kernel that does not fit it.
     except (ArithmeticError, AttributeError, ImportError, LookupError, NameError, TypeError):
         raise
     except Exception as error:
@@ -134,6 +140,7 @@ def _first_line(error: Exception) -> str:
 
 
 def _no_rule_message(failed: list[Kernel]) -> str:
+    """The error message for kernels that no rule takes."""
     details = "; ".join(
         f"{kernel.name} ({', '.join(f'{rule}: {why}' for rule, why in kernel.refused)})"
         for kernel in failed[:_MAX_REPORTED_KERNELS]

@@ -1,4 +1,4 @@
-"""The last resort: statements without parallel loops run in one thread, as the host would do."""
+"""The last rule: statements without parallel loops run in a single thread, as on the host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TVM's sorting of tensor expressions, which is a function of the host, by kernels of our own."""
+"""Sorting on the device: kernels in the place of topi's sorts, which are functions of the host."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ...ops.order import order
     before={"specialize_kernels": "tensor expressions are kept for kernels as they were made"},
 )
 def sort_on_device(mod: tvm.IRModule) -> tvm.IRModule:
-    """Have kernels of tensor expressions sort by themselves.
+    """Replace topi's sorts in kernels made from tensor expressions by sorts on the device.
 
     Elements come in the same order, equal ones included; NaN, of which TVM's order is undefined,
     counts as greater than every number.
@@ -34,6 +34,7 @@ def sort_on_device(mod: tvm.IRModule) -> tvm.IRModule:
         if program is None or not any(map(_sorts, operations(*program.outputs))):
             return func
         outputs = rewritten(program.outputs, _on_device)
+        # The last parameters of the program are its results.
         kernel = kernel_of(program.parameters[: -len(outputs)], outputs)
         symbol = func.attrs.get("global_symbol")
         return kernel.with_attr("global_symbol", symbol) if symbol else kernel
@@ -46,7 +47,7 @@ def _sorts(op: Any) -> bool:
 
 
 def _on_device(op: Any) -> list[te.Tensor] | None:
-    """The stage in place of another; None for one that is not topi's sorting."""
+    """The stages in place of one of topi's sorts; None for any other stage."""
     if not _sorts(op) or len(op.inputs) != 1:
         return None
     recognized, sorted_on_device = _SORTING[str(op.tag)]
@@ -60,18 +61,21 @@ def _sort(op: Any) -> list[te.Tensor]:
 
 def _argsort(op: Any) -> list[te.Tensor]:
     *_, axis, is_ascend = ordering.arguments_of(op)
-    places, dtype = _order(op, axis, is_ascend), str(op.output(0).dtype)
-    return [map_stage(places.shape, lambda *at: places(*at).astype(dtype), name="argsort")]
+    order_tensor, dtype = _order(op, axis, is_ascend), str(op.output(0).dtype)
+    return [
+        map_stage(order_tensor.shape, lambda *at: order_tensor(*at).astype(dtype), name="argsort")
+    ]
 
 
 def _topk(op: Any) -> list[te.Tensor]:
-    *_, axis, wanted, is_ascend = ordering.arguments_of(op)
-    found, shape = _order(op, axis, is_ascend), op.output(0).shape
-    places = map_stage(shape, found, name="places")
+    *_, axis, ret_type, is_ascend = ordering.arguments_of(op)
+    order_tensor, shape = _order(op, axis, is_ascend), op.output(0).shape
+    leading = map_stage(shape, order_tensor, name="places")  # the first k along the axis
+    # Indices are the last output, if they are asked for at all.
     dtype = str(op.output(op.num_outputs - 1).dtype)
-    indices = map_stage(shape, lambda *at: places(*at).astype(dtype), name="indices")
-    values = ordering.taken(op.inputs[0], places, axis)
-    return {"values": [values], "indices": [indices], "both": [values, indices]}[wanted]
+    indices = map_stage(shape, lambda *at: leading(*at).astype(dtype), name="indices")
+    values = ordering.taken(op.inputs[0], leading, axis)
+    return {"values": [values], "indices": [indices], "both": [values, indices]}[ret_type]
 
 
 def _order(op: Any, axis: int, is_ascend: bool) -> te.Tensor:
@@ -84,4 +88,4 @@ _SORTING: dict[str, tuple[Callable[[Any], Any], Callable[[Any], list[te.Tensor]]
     "sort_cpu": (ordering.sort, _sort),
     "topk_cpu": (ordering.topk, _topk),
 }
-"""By the tags of topi's stages: what recognizes them, and what takes their place."""
+"""By the tag of topi's stage: the function that recognizes it, and the one that replaces it."""

@@ -1,8 +1,8 @@
 """Schedules for GPUs by the structure of a kernel's stages, never by the name of an operator.
 
-Each stage is launched on its own, so that it sees all that those before it have written; what they
-leave for each other lies in memory of the device. Only a tiled contraction takes the maps around it
-into its launch, and a reduction that which takes each of its results once.
+Each stage is launched as a GPU kernel of its own, so that it sees all that those before it have
+written; the buffers between them lie in memory of the device. Only a tiled contraction takes the
+maps around it into its launch, and another reduction its epilogue.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from .reduction import launches, reduction_of
 from .threads import one_thread_per_point
 
 _MAX_CHEAP_OPERATIONS = 16
-"""Operations that are sooner repeated for every reader than stored, launched and read again."""
+"""Operations up to which repeating a map for every reader is cheaper than a launch of its own."""
 
 _MAX_READERS = 4
 """Stages into which one map may be copied."""
 
 Launches = tuple[list[Any], list[Any]]
-"""Kernels in order, and the buffers that they leave values in for each other."""
+"""Device kernels in order, and the buffers through which they hand values to each other."""
 
 
 def tile_contractions(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.PrimFunc | None:
     """The PrimFunc with its contractions in tiles; None if none of its stages is tiled."""
-    found = stages(func)
-    if found is None or not any(stage.reduced for stage in found):
+    kernel_stages = stages(func)
+    if kernel_stages is None or not any(stage.reduced for stage in kernel_stages):
         return None
     sch = Schedule(func)
     for stage in inline_maps(sch, _may_repeat, _MAX_READERS):
@@ -65,13 +65,14 @@ def one_thread_per_element(func: tirx.PrimFunc, _: tvm.target.Target) -> tirx.Pr
 
 
 class _Kernel:
-    """A function made of stages, on its way to launches.
+    """A function made of stages, which are turned into launches one by one.
 
     Attributes
     ----------
     stages : list of Stage
     replaced : dict
-        Launches that take the place of the stage at a position.
+        From the position of a stage to the launches that take its place; none if the stage is
+        computed in the launch of another one.
     """
 
     def __init__(self, func: tirx.PrimFunc):
@@ -85,11 +86,11 @@ class _Kernel:
         """Put the contraction at a position in tiles, with as many maps around it as possible."""
         before, after = self._producers(position), self._consumers(position)
         for group in ([*before, position, *after], [*before, position], [position]):
-            found = tiles([self.nests[i] for i in group], self._shared(group))
-            if found is not None:
+            tiled = tiles([self.nests[i] for i in group], self._shared(group))
+            if tiled is not None:
                 # Where the last of them stood, all that any of them reads has been written.
                 self.replaced.update({i: ([], []) for i in group})
-                self.replaced[max(group)] = found
+                self.replaced[max(group)] = tiled
                 return
 
     def launched(self) -> tirx.PrimFunc:
@@ -97,18 +98,20 @@ class _Kernel:
         kernels: list[Any] = []
         buffers: list[Any] = []
         for position, (stage, nest) in enumerate(zip(self.stages, self.nests, strict=True)):
-            statements, more = self.replaced.get(position) or self._launches(stage, nest)
+            # A stage in another's launch has a pair of empty lists here, which counts as true.
+            statements, stage_buffers = self.replaced.get(position) or self._launches(stage, nest)
             kernels.extend(statements)
-            buffers.extend(more)
-        own = [b for b in self.block.alloc_buffers if not is_among(b, buffers)]
+            buffers.extend(stage_buffers)
+        unassigned = [b for b in self.block.alloc_buffers if not is_among(b, buffers)]
         used, _ = used_buffers(kernels)
-        between = [b for b in (*own, *buffers) if is_among(b, used)]
+        between = [b for b in (*unassigned, *buffers) if is_among(b, used)]
         return self.func.with_body(block(self.block.name_hint, *kernels, buffers=between))
 
     def _launches(self, stage: Stage, nest: Any) -> Launches:
-        found = loop_nest(nest)
-        assert found is not None
-        loops, realize = found
+        """The launches of a map, or those of a reduction and its epilogues."""
+        nest_parts = loop_nest(nest)
+        assert nest_parts is not None
+        loops, realize = nest_parts
         if not stage.reduced:
             return [one_thread_per_point(loops, realize)], []
         epilogues = [
@@ -116,19 +119,21 @@ class _Kernel:
             for epilogue in epilogues_of(stage, self.stages, list(self.block.alloc_buffers))
             if self.stages.index(epilogue.stage) not in self.replaced
         ]
-        self.replaced.update({self.stages.index(e.stage): ([], []) for e in epilogues})
+        # Epilogues come later in the order of stages, so that `launched` will skip them.
+        self.replaced.update({self.stages.index(fused.stage): ([], []) for fused in epilogues})
         reduction = reduction_of(stage, loops, realize.block, epilogues, self._unread(stage))
         return launches(reduction, stage.name)
 
     def _unread(self, stage: Stage) -> list[Any]:
-        """The buffers of the kernel's own that a stage writes for nobody.
+        """The internal buffers that a stage writes and nothing reads.
 
-        Memory between launches is allocated outside of them; what one alone uses cannot be.
+        Memory between launches is allocated outside of them; a buffer that a single launch uses
+        cannot be.
         """
-        read = [buffer_of(load) for other in self.stages for load in other.loads]
+        read = [buffer_of(load) for reader in self.stages for load in reader.loads]
         written = [store.buffer for store in stage.stores]
-        own = [buffer for buffer in written if is_among(buffer, self.block.alloc_buffers)]
-        return [buffer for buffer in own if not is_among(buffer, read)]
+        internal = [buffer for buffer in written if is_among(buffer, self.block.alloc_buffers)]
+        return [buffer for buffer in internal if not is_among(buffer, read)]
 
     def _producers(self, position: int) -> list[int]:
         """The maps that only the stage at a position reads."""
@@ -139,7 +144,7 @@ class _Kernel:
         ]
 
     def _consumers(self, position: int) -> list[int]:
-        """The map that alone reads the stage at a position, if there is one."""
+        """The map that is the only reader of the stage at a position; empty if there is none."""
         readers = self._readers(position)
         if len(readers) != 1 or readers[0] in self.replaced:
             return []
@@ -148,7 +153,7 @@ class _Kernel:
         return readers if not reader.reduced and _takes_each_once(reader, written) else []
 
     def _readers(self, position: int) -> list[int]:
-        """The stages that read what a stage leaves for others; none if it is a result."""
+        """The positions of the stages that read a stage's output; empty if it is a result."""
         written = self.stages[position].stores[0].buffer
         if not is_among(written, self.block.alloc_buffers):
             return []
@@ -159,33 +164,34 @@ class _Kernel:
         ]
 
     def _shared(self, group: list[int]) -> list[Any]:
-        """The buffers that stages outside of a group use, or the caller."""
+        """The buffers that stages outside of a group use, or the caller of the kernel."""
         outside = [stage for i, stage in enumerate(self.stages) if i not in group]
         used = [buffer_of(a) for stage in outside for a in (*stage.loads, *stage.stores)]
         return [*self.func.params, *used]
 
 
 def _takes_each_once(reader: Stage, buffer: Any) -> bool:
-    """Whether each element of a map takes one of a buffer, at the indices of its own.
+    """Whether each element of a map reads one element of a buffer, each index a plain axis.
 
-    TVM inlines other maps too. Of one that chooses between buffers, because it interleaves or
-    concatenates them, it keeps only the elements that take the buffer in question.
+    TVM inlines other maps too, and some wrongly: of one that chooses between buffers, because it
+    interleaves or concatenates them, it keeps only the elements that read the buffer in question.
     """
-    long = [axis for axis in reader.axes if axis.extent != 1]
+    long_axes = [axis for axis in reader.axes if axis.extent != 1]
     loads = [load for load in reader.loads if buffer_of(load).same_as(buffer)]
-    if not all(_index_of(load, axis) is not None for load in loads for axis in long):
+    if not all(_index_of(load, axis) is not None for load in loads for axis in long_axes):
         return False
+    # A conditional map must read the buffer along its whole extent, not a part of a concatenation.
     return not reader.conditional or all(
         axis.extent is not None and static(buffer.shape[_index_of(load, axis)]) == axis.extent
         for load in loads
-        for axis in long
+        for axis in long_axes
     )
 
 
 def _index_of(load: Any, axis: Axis) -> int | None:
-    """Which index of a load is an axis, if one is."""
-    found = [i for i, index in enumerate(load.indices) if index.same_as(axis.var)]
-    return found[0] if len(found) == 1 else None
+    """Which index of a load is an axis; None if not exactly one is."""
+    positions = [i for i, index in enumerate(load.indices) if index.same_as(axis.var)]
+    return positions[0] if len(positions) == 1 else None
 
 
 def _may_repeat(_: Stage, operations: int) -> bool:

@@ -1,4 +1,7 @@
-"""Statements on the threads of a GPU: one thread for each point of some loops, or one in all."""
+"""Launches: statements on the threads of a GPU, one thread for each point of some loops.
+
+A statement without such loops runs in one thread.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,11 @@ from ...ir.kernel_structure import static, substitute_values
 from ...ir.loops import bound, ceil_div, index, unravel, variable
 
 THREADS = 256
-"""Threads of a block: a multiple of the warp, and enough of them to hide the wait for memory."""
+"""Threads of a block: a multiple of a warp's 32, and enough to hide the latency of memory."""
 
 
 def one_thread_per_point(loops: Sequence[Any], body: Any) -> Any:
-    """Loops around a statement as a kernel in which each point has a thread of its own.
+    """A device kernel in which each point of some loops around a statement has its own thread.
 
     Parameters
     ----------
@@ -33,10 +36,12 @@ def one_thread_per_point(loops: Sequence[Any], body: Any) -> Any:
     points = tvm.sym.Analyzer().simplify(points)
     count = static(points)
     threads = THREADS if count is None else max(1, min(THREADS, count))
-    # A grid without blocks is an error of the driver; the condition below keeps its thread idle.
+    # A grid without blocks, for loops without points, is an error of the driver. So it has one,
+    # whose threads the condition below keeps idle.
     blocks = tirx.max(ceil_div(points, threads), one)
     block, thread = variable("block"), variable("thread")
     point = block * threads + thread
+    # The last block may have more threads than there are points left.
     if not count or count % threads:
         body = tirx.IfThenElse(point < points, body, None)
     body = substitute_values(body, at_point(loops, point))
@@ -45,7 +50,7 @@ def one_thread_per_point(loops: Sequence[Any], body: Any) -> Any:
 
 
 def at_point(loops: Sequence[Any], number: Any) -> dict[Any, Any]:
-    """What the variables of nested loops are at the point of a number."""
+    """The values of nested loops' variables at a point, numbered in the order of the loops."""
     indices = unravel(number, [divisor(loop.extent) for loop in loops])
     return {
         loop.loop_var: (at + index(loop.min)).astype(str(loop.loop_var.ty.dtype))
@@ -54,5 +59,5 @@ def at_point(loops: Sequence[Any], number: Any) -> dict[Any, Any]:
 
 
 def divisor(extent: Any) -> Any:
-    """An extent to divide by: the idle thread of an empty kernel must not divide by zero."""
+    """An extent to divide by, at least 1: idle threads of an empty kernel divide by it too."""
     return index(extent) if static(extent) else tirx.max(index(extent), index(1))

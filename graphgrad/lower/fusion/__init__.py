@@ -1,14 +1,16 @@
-"""What stock fusion does not do: fewer passes over large tensors.
+"""Fusions that TVM's own ("stock") fusion does not do, for fewer passes over large tensors.
 
 Stock fusion puts maps into the kernel of their only reader. Around it, here,
 
-- `tuples`: items of tuples are named by what they are, before fusion;
+- `tuples`: a reader of a tuple's item reads the item itself, before fusion;
 - `common_subexpressions`: small results that two kernels compute alike are computed once, before;
 - `recompute`: a map with several readers is computed in each of them, before fusion;
 - `multi_output`: reductions that read the same tensor share a kernel, after fusion;
-- `rowwise`: kernels that compute by the same rows of tensors become one, after that.
+- `rowwise`: kernels that compute by the same rows of tensors become one, after that;
+- `accumulate`: the addition to a gradient's accumulator goes into the gradient's kernel, last.
 
-Where stock fusion fails, `fusable` leaves it out.
+`merge` and `side_by_side` make one kernel of two for them. Where stock fusion fails, `fusable`
+leaves it out.
 """
 
 from .common_subexpressions import share_results

@@ -1,8 +1,8 @@
 """Accumulated gradients: the addition goes into the kernel that computes the gradient.
 
-The program says ``accumulator + gradient`` behind everything else. Here the sum follows its
-gradient at once; a gradient that is scattered into zeros is scattered into the accumulator; and a
-reduction, which stock fusion keeps apart from what follows it, shares a kernel with the addition.
+The program states ``accumulator + gradient`` after everything else. Here the sum is moved directly
+behind its gradient; a gradient that is scattered into zeros is scattered into the accumulator; and
+a reduction, which stock fusion keeps apart from what follows it, shares a kernel with the addition.
 Matrix products and convolutions need nothing here: stock fusion takes the addition into them.
 """
 
@@ -34,7 +34,7 @@ _SCATTER_ADD = "graphgrad.scatter_add"
     Phase.GRAPH, because="once they share a kernel, all that a gradient is computed from is kept"
 )
 def accumulate_early(mod: tvm.IRModule) -> tvm.IRModule:
-    """Add to accumulators as soon as their gradients are there.
+    """Add to accumulators as soon as their gradients are computed.
 
     Otherwise a gradient would be kept until the last one is computed.
     """
@@ -56,7 +56,8 @@ def accumulate_early(mod: tvm.IRModule) -> tvm.IRModule:
 def fuse_accumulation(mod: tvm.IRModule) -> tvm.IRModule:
     """Compute reductions and add them to accumulators in one kernel.
 
-    Only where a schedule hands over the results one by one: nothing of the gradient's size is left.
+    Only where a schedule hands each result, or a tile of them, to the addition as soon as it is
+    complete: then no buffer of the gradient's size is left.
     """
     for name, func in list(mod.functions.items()):
         if _has_movable_sums(func):
@@ -78,19 +79,22 @@ class _EarlyAccumulation:
         )
 
     def _reorder_bindings(self, bindings: Sequence[Any]) -> list[Any]:
+        """The bindings of a block, each gradient followed by its sum with an accumulator."""
         bound = {binding.var for binding in bindings}
-        following: dict[Any, Any] = {}
+        # Only the first sum of a gradient moves behind it, and only inside one block.
+        sum_of_gradient: dict[Any, Any] = {}
         for binding in bindings:
             gradient = self._gradient(binding)
-            if gradient in bound and gradient not in following:
-                following[gradient] = binding
-        moved = {binding.var for binding in following.values()}
+            if gradient in bound and gradient not in sum_of_gradient:
+                sum_of_gradient[gradient] = binding
+        moved = {binding.var for binding in sum_of_gradient.values()}
         order: list[Any] = []
         for binding in bindings:
             if binding.var in moved:
                 continue
             order.append(binding)
-            while (total := following.get(order[-1].var)) is not None:  # a sum may be a gradient
+            # A loop, because a sum may be the gradient of a further sum.
+            while (total := sum_of_gradient.get(order[-1].var)) is not None:
                 order[-1:] = self._sum(order[-1], total)
         return order
 
@@ -99,12 +103,17 @@ class _EarlyAccumulation:
         if not calls_op(binding.value, "relax.add"):
             return None
         left, right = binding.value.args
+        # The accumulator is always the first operand, and as large as the sum: one that is
+        # broadcast cannot be overwritten with it.
         if left.same_as(right) or not isinstance(right, tvm.ir.Var):
             return None
         return right if left in self._accumulators and left.ty == binding.var.ty else None
 
     def _sum(self, gradient: Any, total: Any) -> list[Any]:
-        """The bindings of a gradient and of its sum with an accumulator."""
+        """The bindings of a gradient and of its sum with an accumulator.
+
+        It is one binding if the gradient can be scattered into the accumulator itself.
+        """
         call = gradient.value
         if not calls_op(call, _SCATTER_ADD) or self._uses[gradient.var] != 1:
             return [gradient, total]
@@ -123,13 +132,13 @@ class _EarlyAccumulation:
             index,
             updates,
             primfunc_name_hint="scatter_add",
-            primfunc_attrs=OPAQUE,
+            primfunc_attrs=OPAQUE,  # loops of a scatter are fused with nothing
         )
         return [relax.VarBinding(total.var, value, total.span)]
 
 
 class _AccumulationFusion:
-    """One function, its reductions and their sums with accumulators on the way into one kernel."""
+    """One function, in which reductions and their sums with accumulators become one kernel."""
 
     def __init__(self, mod: tvm.IRModule, name: Any, func: relax.Function):
         self._name, self._func = name, func
@@ -148,70 +157,86 @@ class _AccumulationFusion:
         return drop_unused_kernels(self._builder.get(), self._replaced)
 
     def _fused(self, bindings: list[Any]) -> list[Any]:
-        at = _positions(bindings)
+        positions = _positions(bindings)
         for total in list(bindings):
             if is_kernel_call(total.value) and isinstance(total.value.ty, relax.TensorType):
-                changed = self._fuse_sum(bindings, at, total)
+                changed = self._fuse_sum(bindings, positions, total)
                 if changed is not bindings:
-                    bindings, at = changed, _positions(changed)
+                    bindings, positions = changed, _positions(changed)
         return bindings
 
-    def _fuse_sum(self, bindings: list[Any], at: dict[Any, int], total: Any) -> list[Any]:
+    def _fuse_sum(self, bindings: list[Any], positions: dict[Any, int], total: Any) -> list[Any]:
         """The bindings with a sum in the kernel of its gradient, if that is possible."""
         arguments = list(total.value.args[1].fields)
         if not any(argument in self._accumulators for argument in arguments):
             return bindings
         for position, gradient in enumerate(arguments):
-            if gradient not in at or self._uses[gradient] != 1:
+            if gradient not in positions or self._uses[gradient] != 1:
                 continue
-            defined = bindings[at[gradient]]
-            producer, output = self._producer(bindings, at, defined)
+            gradient_binding = bindings[positions[gradient]]
+            producer, output = self._producer(bindings, positions, gradient_binding)
             if producer is None:
                 continue
-            others = [a for a in arguments if not a.same_as(gradient)]
+            other_arguments = [a for a in arguments if not a.same_as(gradient)]
             # A kernel of one result moves down to the sum. One of several stays, as others read the
             # rest of its results: so all that the sum reads must be there by then.
             if output is not None and (
                 gradient.ty != total.var.ty
-                or any(at.get(other, -1) > at[producer.var] for other in others)
+                or any(
+                    positions.get(needed, -1) > positions[producer.var]
+                    for needed in other_arguments
+                )
             ):
                 continue
             call = self._call(producer.value, output, total.value, position)
             if call is None:
                 continue
             if output is None:
-                new = {producer.var: None, total.var: relax.VarBinding(total.var, call, total.span)}
+                replacements = {
+                    producer.var: None,
+                    total.var: relax.VarBinding(total.var, call, total.span),
+                }
             else:
-                result = relax.VarBinding(total.var, defined.value, total.span)
-                whole = relax.VarBinding(producer.var, call, producer.span)
-                new = {producer.var: whole, gradient: result, total.var: None}
-            changed = [new.get(binding.var, binding) for binding in bindings]
+                sum_binding = relax.VarBinding(total.var, gradient_binding.value, total.span)
+                fused_binding = relax.VarBinding(producer.var, call, producer.span)
+                replacements = {producer.var: fused_binding, gradient: sum_binding, total.var: None}
+            changed = [replacements.get(binding.var, binding) for binding in bindings]
             return [binding for binding in changed if binding is not None]
         return bindings
 
     def _producer(
-        self, bindings: list[Any], at: dict[Any, int], defined: Any
+        self, bindings: list[Any], positions: dict[Any, int], binding: Any
     ) -> tuple[Any | None, int | None]:
-        """The call of a kernel that computes a value, and which of its results it is."""
-        if not isinstance(defined.value, relax.TupleGetItem):
-            return (defined, None) if is_kernel_call(defined.value) else (None, None)
-        whole, output = defined.value.tuple_value, int(defined.value.index)
-        parts = [
-            int(b.value.index)
-            for b in bindings
-            if isinstance(b.value, relax.TupleGetItem) and b.value.tuple_value.same_as(whole)
+        """The binding of the kernel call that computes a value, and which of its results it is.
+
+        The index is None if the kernel has one result; both are None if there is no such call, or
+        if anything but items is read of its results.
+        """
+        if not isinstance(binding.value, relax.TupleGetItem):
+            return (binding, None) if is_kernel_call(binding.value) else (None, None)
+        results, output = binding.value.tuple_value, int(binding.value.index)
+        read_indices = [
+            int(item.value.index)
+            for item in bindings
+            if isinstance(item.value, relax.TupleGetItem)
+            and item.value.tuple_value.same_as(results)
         ]
-        if whole not in at or len(parts) != self._uses[whole] or parts.count(output) != 1:
+        if (
+            results not in positions
+            or len(read_indices) != self._uses[results]
+            or read_indices.count(output) != 1
+        ):
             return None, None
-        producer = bindings[at[whole]]
+        producer = bindings[positions[results]]
         return (producer, output) if is_kernel_call(producer.value) else (None, None)
 
     def _call(self, producer: Any, output: int | None, consumer: Any, position: int) -> Any | None:
-        """The call of one kernel in place of two; None if it would not be better."""
+        """The call of one kernel in place of two; None if they cannot share one."""
         merged = fuse_epilogue(self._part(producer), output or 0, self._part(consumer), position)
         if merged is None:
             return None
         kernel = merged.kernel
+        # Equal layers make equal kernels: these share one function.
         name = next((v for k, v in self._made if tvm_ffi.structural_equal(k, kernel)), None)
         if name is None:
             hint = f"{producer.args[0].name_hint}_{consumer.args[0].name_hint}"
@@ -237,15 +262,15 @@ def _has_movable_sums(func: Any) -> bool:
 
 
 def _donated_params(func: relax.Function) -> set[Any]:
-    """The parameters that a function may overwrite, if its attribute makes sense."""
+    """The parameters that a function may overwrite; none if the attribute is malformed."""
     try:
         return {func.params[int(parameter)] for parameter, _ in func.attrs[DONATED]}
     except (IndexError, TypeError, ValueError):
-        return set()  # donation refuses it, and says why
+        return set()  # a later pass, donation, refuses the attribute and says why
 
 
 def _positions(bindings: Sequence[Any]) -> dict[Any, int]:
-    """Where each variable is bound."""
+    """The position of each variable's binding."""
     return {binding.var: position for position, binding in enumerate(bindings)}
 
 

@@ -1,9 +1,10 @@
 """Results of equal kernel calls, computed once where they are small.
 
-A gradient rule states what it needs of the forward pass again, such as a batch's statistics. What
+A gradient rule states again what it needs of the forward pass, such as a batch's statistics. What
 is small beside the tensors that it is computed from is better kept than computed again. What is
-large is not: it would be kept in memory from one place to the other. Unless it is a tensor in
-another shape, which takes no memory: two of these are one, so that what is read of them is alike.
+large is not, because it would take memory from its first use to its last. An exception are views,
+that is, tensors in another shape: they take no memory of their own. Equal views become one, so that
+calls that read them read the same variable, and can then be found to be equal themselves.
 
 Two results that both leave their block stay two: what writes to one of them must not be seen in the
 other.
@@ -50,39 +51,54 @@ def share_results(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _shared(bindings: list[Any], views: Container[Any]) -> list[Any]:
-    leaving = _escaping(bindings, views)
-    known: dict[Any, Any] = {}
-    names: dict[Any, Any] = {}
-    kept = []
+    """The bindings of a block without those that compute an earlier result again.
+
+    `views` are the kernels that only give a tensor another shape.
+    """
+    escaping = _escaping(bindings, views)
+    first_with_key: dict[Any, Any] = {}
+    replacements: dict[Any, Any] = {}
+    remaining = []
     for binding in bindings:
-        new = renamed(binding, names) if names else binding
-        key = _key(new, views)
-        same = known.setdefault(key, new.var) if key is not None else new.var
-        both_leave = {same, new.var} <= leaving and not isinstance(new.value, relax.TupleGetItem)
+        renamed_binding = renamed(binding, replacements) if replacements else binding
+        key = _key(renamed_binding, views)
+        representative = (
+            first_with_key.setdefault(key, renamed_binding.var)
+            if key is not None
+            else renamed_binding.var
+        )
+        # Items of one tuple share its memory anyway, so nothing is gained by keeping them apart.
+        both_escape = {representative, renamed_binding.var} <= escaping and not isinstance(
+            renamed_binding.value, relax.TupleGetItem
+        )
         is_inner = isinstance(binding.var, relax.DataflowVar)
-        if same.same_as(new.var) or not is_inner or both_leave:
-            kept.append(new)
+        if representative.same_as(renamed_binding.var) or not is_inner or both_escape:
+            remaining.append(renamed_binding)
         else:
-            names[binding.var] = same
-            if new.var in leaving:
-                leaving.add(same)
-    return kept
+            replacements[binding.var] = representative
+            # From here on the representative is what leaves the block: a third equal result that
+            # leaves it too must not be replaced by it.
+            if renamed_binding.var in escaping:
+                escaping.add(representative)
+    return remaining
 
 
 def _escaping(bindings: list[Any], views: Container[Any]) -> set[Any]:
-    """The variables in whose memory may be a value that is used behind the block."""
-    leaving: set[Any] = set()
+    """The variables in whose memory a value may lie that is used after the block."""
+    escaping: set[Any] = set()
     for binding in reversed(bindings):
         if not isinstance(binding.var, relax.DataflowVar):
-            leaving.add(binding.var)
+            escaping.add(binding.var)
         value = binding.value
-        if binding.var in leaving and not (is_kernel_call(value) and value.args[0] not in views):
-            leaving.update(variables_of(value))
-    return leaving
+        # A kernel writes to memory of its own. A view, a tuple or an item of one may lie in that of
+        # its operands.
+        if binding.var in escaping and not (is_kernel_call(value) and value.args[0] not in views):
+            escaping.update(variables_of(value))
+    return escaping
 
 
 def _key(binding: Any, views: Container[Any]) -> Any | None:
-    """The key of a binding whose result is worth keeping, by which bindings are compared."""
+    """The key by which equal bindings are found; None if the result is not worth keeping."""
     if not isinstance(binding, relax.VarBinding):
         return None
     value = binding.value
@@ -101,7 +117,7 @@ def _is_small(call: Any) -> bool:
 
 
 def _argument(expr: Any) -> Any | None:
-    """An argument in a form that can be compared; None if there is none."""
+    """An argument in a form that can be compared and hashed; None if it has no such form."""
     if isinstance(expr, tvm.ir.GenericConst):
         array = expr.value.numpy()
         return (str(array.dtype), array.tobytes()) if array.ndim == 0 else None

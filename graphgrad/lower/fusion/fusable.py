@@ -1,4 +1,4 @@
-"""Whether TVM's fusion serves a module."""
+"""The decision whether TVM's fusion may run on a module."""
 
 from __future__ import annotations
 
@@ -15,10 +15,16 @@ from ...memory.effect_order import is_fusion_dropping
 def decide_fusion(mod: tvm.IRModule) -> tuple[tvm.IRModule, bool]:
     """Leave TVM's fusion out of a module on which it aborts, or which it leaves wrong.
 
-    It does where a function takes a tuple of tuples, where a dataflow block takes a tuple out of a
-    tuple, or holds a cast (there it overlooks that the cast reads its source), and where it would
-    drop a call that overwrites.
+    It aborts or goes wrong where a function takes a tuple of tuples, where a dataflow block takes
+    a tuple out of a tuple, or holds a cast (there it overlooks that the cast reads its source), and
+    where it would drop a call that overwrites.
+
+    Returns
+    -------
+    tuple of IRModule and bool
+        The module, unchanged, and whether fusion may run.
     """
+    # Functions inside functions count too: lifted out, they can be looked at one by one.
     lifted = relax.transform.LambdaLift()(mod)
     functions = [f for f in lifted.functions.values() if isinstance(f, relax.Function)]
     fails = any(_takes_nested_tuple(f) or _is_unfit_for_fusion(f) for f in functions)

@@ -1,4 +1,4 @@
-"""Two kernels as one: a reduction, and the map that alone takes one of its results."""
+"""Two kernels as one: a reduction, and the map that is the only reader of one of its results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ..kernels.inline_maps import inline_maps
 
 @dataclass(frozen=True)
 class Part:
-    """A kernel and what it is called with: its parameters are these, then its results."""
+    """A kernel with the arguments of a call: its parameters are these arguments, then results."""
 
     kernel: tirx.PrimFunc
     arguments: list[Any]
@@ -32,73 +32,82 @@ def fuse_epilogue(producer: Part, output: int, consumer: Part, position: int) ->
     ----------
     producer : Part
     output : int
-        Which of its results the consumer takes; nothing else does.
+        Which of its results the consumer reads; nothing else does.
     consumer : Part
-        Of one result.
+        A kernel of one result.
     position : int
-        As which argument it takes it.
+        Which argument of the consumer that result is.
 
     Returns
     -------
     Part or None
-        The consumer's result takes the place of what it took, of which no more than a tile is ever
-        kept; None where that cannot be.
+        The consumer's result takes the place of the one that it reads, of which no more than a tile
+        exists at a time; None where that cannot be.
     """
     first, second = producer.kernel, _one_map(consumer.kernel)
-    found = stages(first)
-    if second is None or found is None:
+    producer_stages = stages(first)
+    if second is None or producer_stages is None:
         return None
     params = list(first.params[: len(producer.arguments)])
     results = list(first.params[len(producer.arguments) :])
     second = _bind_extents(second, second.params[position], results[output])
     arguments = list(producer.arguments)
-    between = tirx.decl_buffer(results[output].shape, results[output].dtype, "gradient")
-    values = {results[output]: between, second.params[position]: between}
+    handed_over = tirx.decl_buffer(results[output].shape, results[output].dtype, "gradient")
+    replaced_buffers = {results[output]: handed_over, second.params[position]: handed_over}
     results[output] = second.params[-1]
     for i, argument in enumerate(consumer.arguments):
-        same = [p for p, a in zip(params, arguments, strict=True) if a.same_as(argument)]
+        shared_params = [p for p, a in zip(params, arguments, strict=True) if a.same_as(argument)]
         if i == position:
             continue
-        if same:  # no two parameters may be one buffer
-            values[second.params[i]] = same[0]
+        if shared_params:  # no two parameters may be one buffer
+            replaced_buffers[second.params[i]] = shared_params[0]
         else:
             params.append(second.params[i])
             arguments.append(argument)
-    map_nest = rename_blocks(second.body.block.body, {stage.name for stage in found})
+    map_nest = rename_blocks(second.body.block.body, {stage.name for stage in producer_stages})
     root = first.body.block
-    own = [*root.alloc_buffers, between]
+    internal = [*root.alloc_buffers, handed_over]
     whole = substitute_values(
-        block("root", *statements_of(root.body), map_nest, buffers=own), values
+        block("root", *statements_of(root.body), map_nest, buffers=internal), replaced_buffers
     )
     kernel = tirx.PrimFunc([*params, *results], whole, attrs=first.attrs)
-    return Part(kernel, arguments) if _hands_over(kernel, between) else None
+    # Whether a schedule will take the map as an epilogue shows only in the whole kernel.
+    return Part(kernel, arguments) if _hands_over(kernel, handed_over) else None
 
 
-def _bind_extents(kernel: tirx.PrimFunc, taken: Any, made: Any) -> tirx.PrimFunc:
-    """A kernel in which a parameter's symbolic extents are those of another buffer.
+def _bind_extents(kernel: tirx.PrimFunc, consumed: Any, produced: Any) -> tirx.PrimFunc:
+    """A kernel in which the extents of a parameter, `consumed`, are named as in `produced`.
 
-    A buffer that is handed over tells nobody what its extents are; other parameters must.
+    A symbolic extent gets its value from a parameter's shape at a call. This parameter becomes an
+    internal buffer, so its extents must be those that other parameters give.
     """
-    pairs = zip(taken.shape, made.shape, strict=True)
-    names = {extent: name for extent, name in pairs if isinstance(extent, tvm.ir.Var)}
-    return tvm_ffi.structural_map(kernel, (tvm.ir.Var, lambda var: names.get(var, var)))
+    pairs = zip(consumed.shape, produced.shape, strict=True)
+    produced_extents = {
+        extent: produced_extent
+        for extent, produced_extent in pairs
+        if isinstance(extent, tvm.ir.Var)
+    }
+    return tvm_ffi.structural_map(kernel, (tvm.ir.Var, lambda var: produced_extents.get(var, var)))
 
 
 def _one_map(kernel: tirx.PrimFunc) -> tirx.PrimFunc | None:
-    """A kernel of maps as one map; None if it is something else."""
-    found = stages(kernel)
-    if found is None or any(stage.reduced for stage in found):
+    """A kernel of maps as one map; None if it has other stages, or they cannot be inlined."""
+    kernel_stages = stages(kernel)
+    if kernel_stages is None or any(stage.reduced for stage in kernel_stages):
         return None
     sch = Schedule(kernel)
-    rest = inline_maps(sch, lambda *_: True)
+    inlined_stages = inline_maps(sch, lambda *_: True)
     # One kernel may be merged with several: each time its variables are others.
-    return renew_defs(kernel.with_body(sch.mod["main"].body)) if len(rest) == 1 else None
+    return renew_defs(kernel.with_body(sch.mod["main"].body)) if len(inlined_stages) == 1 else None
 
 
 def _hands_over(kernel: tirx.PrimFunc, buffer: Any) -> bool:
-    """Whether a buffer is between a reduction and its epilogue, or between two maps."""
-    found = stages(kernel) or []
+    """Whether a buffer lies between a reduction and its epilogue, or between two maps.
+
+    Then a schedule need not hold all of it: elements go from the one to the other.
+    """
+    kernel_stages = stages(kernel) or []
     internal = list(kernel.body.block.alloc_buffers)
-    (stage,) = [s for s in found if any(store.buffer.same_as(buffer) for store in s.stores)]
-    epilogues = epilogues_of(stage, found, internal)
+    (stage,) = [s for s in kernel_stages if any(store.buffer.same_as(buffer) for store in s.stores)]
+    epilogues = epilogues_of(stage, kernel_stages, internal)
     return not stage.reduced or any(epilogue.taken.same_as(buffer) for epilogue in epilogues)

@@ -1,7 +1,7 @@
-"""Kernels that are sibling reductions, as one kernel: what they both read is read once.
+"""Multi-output fusion: sibling reductions become one kernel, and what they share is read once.
 
-`kernels/joint_reductions.py` says which reductions are siblings, and makes one block of those that
-one kernel has.
+Siblings are reductions over the same loops with a common input. `kernels/joint_reductions.py`
+says which reductions are siblings, and makes one block of those that are in one kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .merge import Part
 from .side_by_side import side_by_side
 
 _MIN_SHARED_BYTES = 1 << 16
-"""Bytes of a tensor that is worth reading once less."""
+"""Bytes of a tensor from which on it is worth reading it one time less."""
 
 
 @compiler_pass(
@@ -53,14 +53,14 @@ def fuse_siblings(mod: tvm.IRModule, may_repeat: Any) -> tvm.IRModule:
 
 
 class _SiblingFusion:
-    """Pairs of kernel calls on the way into one call.
+    """Pairs of calls of sibling reductions, each replaced by one call.
 
     Attributes
     ----------
     made : list of (GlobalVar, PrimFunc)
         New kernels.
     replaced : list of GlobalVar
-        Kernels that fewer calls call.
+        Kernels of replaced calls: they may be unused now.
     """
 
     def __init__(self, builder: relax.BlockBuilder, mod: tvm.IRModule, may_repeat: Any):
@@ -71,33 +71,41 @@ class _SiblingFusion:
 
     def joined(self, bindings: list[Any]) -> list[Any]:
         """The bindings of a block with sibling reductions computed by one call."""
-        at = {binding.var: i for i, binding in enumerate(bindings)}
+        bound_at = {binding.var: i for i, binding in enumerate(bindings)}
         first_use: dict[Any, int] = {}
         for i, binding in enumerate(bindings):
             for var in variables_of(binding.value):
                 first_use.setdefault(var, i)
-        waiting: dict[Any, int] = {}
+        # For each large tensor a reduction that reads it, for which a sibling may follow.
+        last_reader: dict[Any, int] = {}
         replaced: dict[int, list[Any]] = {}
         for i, binding in enumerate(bindings):
             large = self._large_arguments(binding)
-            first = next((waiting[a] for a in large if a in waiting), None)
-            place = None if first is None else self._place(bindings, at, first_use, first, i)
-            pair = None if first is None or place is None else self._pair(bindings[first], binding)
-            if first is None or place is None or pair is None:
-                waiting.update(dict.fromkeys(large, i))
+            earlier = next((last_reader[a] for a in large if a in last_reader), None)
+            position = (
+                None if earlier is None else self._place(bindings, bound_at, first_use, earlier, i)
+            )
+            joint_bindings = (
+                None
+                if earlier is None or position is None
+                else self._pair(bindings[earlier], binding)
+            )
+            if earlier is None or position is None or joint_bindings is None:
+                last_reader.update(dict.fromkeys(large, i))
                 continue
-            replaced[first], replaced[i] = [], []
-            replaced[place] = pair
-            for moved in (bindings[first], binding):
-                at[moved.var] = place
+            replaced[earlier], replaced[i] = [], []
+            replaced[position] = joint_bindings
+            # Later pairs are judged by where these two are now.
+            for moved in (bindings[earlier], binding):
+                bound_at[moved.var] = position
                 for var in variables_of(moved.value):
-                    first_use[var] = min(first_use[var], place)
+                    first_use[var] = min(first_use[var], position)
             for argument in large:
-                waiting.pop(argument, None)
+                last_reader.pop(argument, None)
         return [new for i, binding in enumerate(bindings) for new in replaced.get(i, [binding])]
 
     def _large_arguments(self, binding: Any) -> list[Any]:
-        """The tensors that a reduction of one result reads which are worth reading once less."""
+        """The large tensors that a reduction of one result reads; empty for another binding."""
         value = binding.value
         if not is_kernel_call(value) or not isinstance(value.ty, relax.TensorType):
             return []
@@ -110,64 +118,84 @@ class _SiblingFusion:
         return large if large and self._reduction(value.args[0]) is not None else []
 
     def _reduction(self, variable: Any) -> tuple[tirx.PrimFunc, Stage] | None:
-        """A kernel with its maps inlined, and its one reduction, which ends it."""
+        """A kernel with its maps inlined, and its one reduction, which ends it.
+
+        None if the kernel is not of this form.
+        """
         if variable not in self._reductions:
             self._reductions[variable] = self._as_reduction(self._mod[variable])
         return self._reductions[variable]
 
     def _as_reduction(self, func: Any) -> tuple[tirx.PrimFunc, Stage] | None:
-        found = stages(func) if isinstance(func, tirx.PrimFunc) else None
-        if not found or sum(bool(stage.reduced) for stage in found) != 1:
+        """A kernel in the form that `_reduction` describes; None if it has another one."""
+        kernel_stages = stages(func) if isinstance(func, tirx.PrimFunc) else None
+        if not kernel_stages or sum(bool(stage.reduced) for stage in kernel_stages) != 1:
             return None
         sch = Schedule(func)
-        rest = inline_maps(sch, self._may_repeat)
-        if not rest[-1].reduced or not may_join(rest[-1]):
+        # A map may remain behind the reduction: then the kernel is not only a reduction.
+        inlined_stages = inline_maps(sch, self._may_repeat)
+        if not inlined_stages[-1].reduced or not may_join(inlined_stages[-1]):
             return None
-        return func.with_body(sch.mod["main"].body), rest[-1]
+        return func.with_body(sch.mod["main"].body), inlined_stages[-1]
 
     @staticmethod
     def _place(
-        bindings: list[Any], at: dict[Any, int], first_use: dict[Any, int], first: int, second: int
+        bindings: list[Any],
+        bound_at: dict[Any, int],
+        first_use: dict[Any, int],
+        first: int,
+        second: int,
     ) -> int | None:
-        """Which of two calls may be moved to the other: none if one needs the other."""
+        """The position at which both of two calls may stand; None if there is none.
+
+        The first may move down to the second if nothing reads its result until after the second;
+        the second may move up to the first if all that it reads is computed before the first.
+        """
         if first_use.get(bindings[first].var, len(bindings)) > second:
             return second
-        if all(at.get(var, -1) < first for var in variables_of(bindings[second].value)):
+        if all(bound_at.get(var, -1) < first for var in variables_of(bindings[second].value)):
             return first
         return None
 
-    def _pair(self, one: Any, other: Any) -> list[Any] | None:
-        """Bindings of one call in place of two; None if they do not fit together."""
-        kernel, arguments = self._together(one.value, other.value)
+    def _pair(self, first: Any, second: Any) -> list[Any] | None:
+        """The bindings of one call in place of two; None if these are no siblings."""
+        kernel, arguments = self._together(first.value, second.value)
         if kernel is None:
             return None
-        variable = self._named(kernel, one.value.args[0], other.value.args[0])
-        self.replaced += [one.value.args[0], other.value.args[0]]
-        types = [one.value.ty, other.value.ty]
+        variable = self._named(kernel, first.value.args[0], second.value.args[0])
+        self.replaced += [first.value.args[0], second.value.args[0]]
+        types = [first.value.ty, second.value.ty]
         call = self._builder.normalize(relax.call_tir(variable, relax.Tuple(arguments), types))
-        both = relax.DataflowVar("sums", call.ty)
-        parts = []
-        for index, binding in enumerate((one, other)):
-            item = relax.TupleGetItem(both, index)
-            parts.append(relax.VarBinding(binding.var, item, binding.span))
-        return [relax.VarBinding(both, call, one.span), *parts]
+        results = relax.DataflowVar("sums", call.ty)
+        items = []
+        for index, binding in enumerate((first, second)):
+            value = relax.TupleGetItem(results, index)
+            items.append(relax.VarBinding(binding.var, value, binding.span))
+        return [relax.VarBinding(results, call, first.span), *items]
 
-    def _together(self, one: Any, other: Any) -> tuple[tirx.PrimFunc | None, list[Any]]:
+    def _together(self, first: Any, second: Any) -> tuple[tirx.PrimFunc | None, list[Any]]:
         """The kernel of two calls, and its arguments; None if they are no siblings."""
-        found, theirs = self._reduction(one.args[0]), self._reduction(other.args[0])
-        assert found is not None and theirs is not None
+        first_reduction, second_reduction = (
+            self._reduction(first.args[0]),
+            self._reduction(second.args[0]),
+        )
+        assert first_reduction is not None and second_reduction is not None
         whole = side_by_side(
-            Part(found[0], arguments_of(one)), Part(theirs[0], arguments_of(other))
+            Part(first_reduction[0], arguments_of(first)),
+            Part(second_reduction[0], arguments_of(second)),
         )
         reductions = [stage for stage in stages(whole.kernel) or [] if stage.reduced]
         return (whole.kernel if are_siblings(*reductions) else None), whole.arguments
 
-    def _named(self, kernel: tirx.PrimFunc, *parts: Any) -> Any:
-        """The variable of a kernel, which is kept for calls of an equal one."""
-        for variable, known in self.made:
-            if tvm_ffi.structural_equal(known, kernel):
+    def _named(self, kernel: tirx.PrimFunc, *origins: Any) -> Any:
+        """The variable of a kernel; kernels that are equal share one.
+
+        A new one is named after the kernels that it is made of, `origins`.
+        """
+        for variable, made_kernel in self.made:
+            if tvm_ffi.structural_equal(made_kernel, kernel):
                 return variable
-        hint = "_".join(str(part.name_hint) for part in parts)
+        hint = "_".join(str(origin.name_hint) for origin in origins)
         variable = self._builder.add_func(kernel, hint)
         self.made.append((variable, kernel))
         return variable

@@ -1,7 +1,7 @@
 """Maps with several readers, computed in each of them.
 
 Stock fusion leaves a map that is read twice in memory. Where it is made of few operations, its
-readers can as well read what it is made from: that moves fewer bytes, and needs no memory. So it
+readers can as well read the map's own sources: that moves fewer bytes, and needs no memory. So it
 gets a copy for each reader, and stock fusion puts each copy into the kernel of its reader.
 """
 
@@ -29,7 +29,7 @@ from ..cpu.vector_math import FUNCTIONS, is_expandable
 from ..kernels.contraction import reuses_operands
 
 _MAX_OPERATIONS = 24
-"""Of a map that is computed several times, index arithmetic included."""
+"""Operations of a map that is computed several times, index arithmetic included."""
 
 _MAX_TOTAL_OPERATIONS = 48
 """Operations of such a map and of those that are computed again for it. So a reader has at most
@@ -43,10 +43,12 @@ _FUNCTION_OPERATIONS = 8
 element of a large tensor and to read it again, so few copies of one cost nothing but arithmetic."""
 
 _MAX_FUNCTION_READERS = 3
-"""Of a map that calls such a function."""
+"""Readers of a map that calls such a function."""
 
 _INJECTIVE, _REDUCING = 2, 3
-"""TVM's kinds of kernels that its fusion puts maps into, at most: those up to a reduction."""
+"""Two of TVM's kinds of kernels (`OpPatternKind`), which are ordered: elementwise, broadcast,
+injective, reduction, and above them what stores through an epilogue (2 to 4 of 8). TVM's fusion
+puts maps into kernels up to a reduction."""
 
 
 @compiler_pass(
@@ -67,18 +69,19 @@ def recompute_maps(mod: tvm.IRModule) -> tvm.IRModule:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """What matters of a kernel here.
+    """What decides whether a kernel is recomputed, or takes in maps that are.
 
     Attributes
     ----------
     kind : int
-        TVM's.
+        TVM's kind of the kernel, its `OpPatternKind`.
     stages : list of Stage
-        Empty if it is something else.
+        Empty if the kernel is not a sequence of stages.
     params : list of Buffer
     is_cheap_map : bool
+        Whether it may be computed several times.
     functions : int
-        Exponentials and their kin that it calls.
+        How many calls of exponentials and the like it has.
     """
 
     kind: int
@@ -89,11 +92,15 @@ class _Kernel:
 
     @classmethod
     def of(cls, func: tirx.PrimFunc) -> _Kernel:
+        """The description of a kernel, from its stages and the kind that TVM has noted."""
+        # 8 is TVM's kOpaque: a kernel without a kind is fused with nothing.
         kind = int(func.attrs["op_pattern"]) if func.attrs and "op_pattern" in func.attrs else 8
-        found = stages(func) or []
-        cheap = kind <= _INJECTIVE and bool(found) and all(map(_is_cheap, found))
-        functions = sum(len(_functions(stage)) for stage in found)
-        return cls(kind, found, list(func.params), cheap, functions)
+        kernel_stages = stages(func) or []
+        is_cheap_map = (
+            kind <= _INJECTIVE and bool(kernel_stages) and all(map(_is_cheap, kernel_stages))
+        )
+        functions = sum(len(_functions(stage)) for stage in kernel_stages)
+        return cls(kind, kernel_stages, list(func.params), is_cheap_map, functions)
 
     @property
     def operations(self) -> int:
@@ -105,14 +112,18 @@ class _Kernel:
     def may_compute(self, position: int, elements: int, with_functions: bool) -> bool:
         """Whether an argument of so many elements may be computed where it is read.
 
-        One that calls functions has to get the same bits from all readers: some may compare it with
-        what others have made of it. So each must write the functions out, in a map.
+        An argument whose map calls functions (`with_functions`) has to get the same bits in all
+        readers, because some may compare it with what others have made of it. So each reader must
+        be a map, in which the functions are expanded to the same vector arithmetic.
         """
         if self.kind > (_INJECTIVE if with_functions else _REDUCING) or not self.stages:
             return False
         readers = [s for s in self.stages if any(self._reads(s, position))]
+        # A load under a condition is not vectorized, and a scalar function may round otherwise.
         if with_functions and any(s.conditional for s in readers):
             return False
+        # A reader that goes over more points than there are elements, or a contraction, reads each
+        # element several times, and would compute it as often.
         return all(
             s.axes and volume(s.axes) <= elements and not reuses_operands(s) for s in readers
         )
@@ -122,6 +133,10 @@ class _Kernel:
 
 
 def _is_cheap(stage: Stage) -> bool:
+    """Whether a stage may be computed several times: a map of few operations and plain reads.
+
+    A read whose index is itself read from a tensor is not plain.
+    """
     indirect: list[Any] = []
     for load in stage.loads:
         for index in load.indices:
@@ -139,20 +154,24 @@ def _is_cheap(stage: Stage) -> bool:
 
 
 def _functions(stage: Stage) -> list[Any]:
-    """The calls of functions that are arithmetic in vectors, in some dtype."""
-    found: list[Any] = []
+    """The calls of functions that can be expanded to vector arithmetic, in some dtype."""
+    calls: list[Any] = []
 
     def visit(call: Any) -> None:
         if getattr(call.op, "name", "") in FUNCTIONS:
-            found.append(call)
+            calls.append(call)
 
     for value in stage.values:
         tvm_ffi.structural_walk(value, (tvm.ir.Call, visit))
-    return found
+    return calls
 
 
 class _Block:
-    """The bindings of a dataflow block while copies are put in front of readers."""
+    """The bindings of a dataflow block while copies are put in front of readers.
+
+    `_completed` are the maps that a contraction computes where it stores its results;
+    `_operations` has, for each map of which copies may be made, the operations of one copy.
+    """
 
     def __init__(self, bindings: list[Any], kernels: dict[Any, _Kernel]):
         self._kernels = kernels
@@ -173,17 +192,18 @@ class _Block:
 
     def repeated(self) -> list[Any]:
         """The bindings with copies, each in front of its reader."""
+        # Readers first: a copy is a further reader of its sources, which come later in this order.
         for var in reversed(self._order):
             self._recompute(var)
-        result: list[Any] = []
+        order: list[Any] = []
         for var in self._order:
-            self._append(var, result)
-        return result
+            self._append(var, order)
+        return order
 
-    def _append(self, var: Any, result: list[Any]) -> None:
+    def _append(self, var: Any, order: list[Any]) -> None:
         for copy in self._copies.get(var, []):
-            self._append(copy, result)
-        result.append(self._bindings[var])
+            self._append(copy, order)
+        order.append(self._bindings[var])
 
     def _recompute(self, var: Any) -> None:
         """Give each reader but the first a copy, and each copy the same chance for its sources."""
@@ -219,10 +239,10 @@ class _Block:
         )
 
     def _operations_of(self, binding: Any) -> int:
-        """The operations of a copy, and of the copies that it asks for in its turn."""
-        own = self._kernels[binding.value.args[0]].operations
+        """The operations of a copy, and of the copies of other maps that it reads."""
+        operations = self._kernels[binding.value.args[0]].operations
         sources = dict.fromkeys(variables_of(binding.value))
-        return max(own, 1) + sum(self._operations.get(source, 0) for source in sources)
+        return max(operations, 1) + sum(self._operations.get(source, 0) for source in sources)
 
     def _pays(self, binding: Any, readers: list[Any]) -> bool:
         """Whether copies of a map move fewer bytes than the map, written and read."""
@@ -237,6 +257,8 @@ class _Block:
         sizes = [bytes_of(source.ty) for source in sources]
         if None in sizes:
             return False
+        # With n readers the map is written once and read n times; without it, its sources are read
+        # n times and not once.
         read: int = sum(sizes)  # type: ignore[arg-type]
         return read * (len(readers) - 1) <= size * (len(readers) + 1)
 
@@ -261,9 +283,10 @@ class _Block:
         )
 
     def _completes(self, binding: Any) -> bool:
-        """Whether a map is computed where a contraction stores its results.
+        """Whether a map is the epilogue of a contraction, or follows such a map.
 
-        It costs nothing there, and what the contraction computes is not stored.
+        It costs nothing where the contraction stores its results, and the contraction's own result
+        is never stored. A copy would have to read that result.
         """
         if not self._is_cheap_map(binding):
             return False

@@ -1,8 +1,9 @@
-"""Kernels that compute row by row from the same rows, as one kernel.
+"""Rowwise fusion: kernels that compute row by row from the same rows become one kernel.
 
 The statistics of a norm and the map that normalizes by them, or the sums and the map of its
-gradient, read the same tensors. One kernel of all of them does so once: what it computes of a row
-it computes while the row is in the cache; see `lower/cpu/rowwise`.
+gradient, read the same tensors. One kernel of all of them reads these once, and does everything
+with a row while the row is in the cache; see `lower/cpu/rowwise`. Such a sequence of stages, each
+of which reads of earlier ones its own row alone, is a chain of rows.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from .merge import Part
 from .side_by_side import side_by_side
 
 _MIN_SHARED_BYTES = 1 << 16
-"""Bytes of a tensor that is worth moving once less."""
+"""Bytes of a tensor from which on it is worth moving it one time less."""
 
 _MAX_SIDE_STAGE_ELEMENTS = 1 << 14
 """Elements of a stage that may stand beside a chain, such as a parameter in another shape."""
@@ -47,7 +48,7 @@ _MAX_BINDING_DISTANCE = 16
 """Bindings between two calls that become one: what the first reads or writes lives longer."""
 
 _MAX_RESULTS = 8
-"""Of a kernel: each is a tensor that it writes."""
+"""Results of a kernel: each is a tensor that it writes, row by row beside the others."""
 
 
 @compiler_pass(
@@ -92,7 +93,7 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Rows:
-    """What tells, before anything is made, whether a kernel could be part of a chain.
+    """What decides, before any kernel is made, whether a kernel could be part of a chain of rows.
 
     Attributes
     ----------
@@ -109,14 +110,19 @@ class _Rows:
 
     @classmethod
     def of(cls, kernel: tirx.PrimFunc, unit: VectorUnit) -> _Rows | None:
-        found = stages(kernel)
-        if not found or any(map(reuses_operands, found)) or _is_large_view(kernel, found):
+        """The rows of a kernel; None if it has contractions or no stages, or is only a view."""
+        kernel_stages = stages(kernel)
+        if (
+            not kernel_stages
+            or any(map(reuses_operands, kernel_stages))
+            or _is_large_view(kernel, kernel_stages)
+        ):
             return None
         # As the schedule will restate it, before it asks for chains: `schedule._REGROUPED`.
-        plain, _ = split_axes(vectorize_groups(simplify_indices(kernel)))
-        found = found if plain.same_as(kernel) else stages(plain) or []
-        blocks = blocks_of(plain.body)
-        return cls(found, blocks, rows_reduced(found, blocks, unit))
+        restated, _ = split_axes(vectorize_groups(simplify_indices(kernel)))
+        kernel_stages = kernel_stages if restated.same_as(kernel) else stages(restated) or []
+        blocks = blocks_of(restated.body)
+        return cls(kernel_stages, blocks, rows_reduced(kernel_stages, blocks, unit))
 
     def goes_by(self, extents: tuple[int, ...], unit: VectorUnit) -> bool:
         """Whether all of its stages that take time could go by rows of these extents."""
@@ -126,10 +132,13 @@ class _Rows:
         )
 
 
-def _is_large_view(kernel: tirx.PrimFunc, found: Sequence[Stage]) -> bool:
-    """Whether a kernel gives a tensor another shape: alone, it is no work at all."""
-    large = any(stage.work > _MAX_SIDE_STAGE_ELEMENTS for stage in found)
-    return large and bool(relax.analysis.has_reshape_pattern(kernel))
+def _is_large_view(kernel: tirx.PrimFunc, kernel_stages: Sequence[Stage]) -> bool:
+    """Whether a kernel only gives a large tensor another shape.
+
+    By itself that costs nothing; as a stage of a chain it would be a copy.
+    """
+    is_large = any(stage.work > _MAX_SIDE_STAGE_ELEMENTS for stage in kernel_stages)
+    return is_large and bool(relax.analysis.has_reshape_pattern(kernel))
 
 
 class _Kernels:
@@ -138,7 +147,7 @@ class _Kernels:
     Attributes
     ----------
     replaced : list of GlobalVar
-        Kernels that fewer calls call.
+        Kernels of replaced calls: they may be unused now.
     """
 
     def __init__(
@@ -155,32 +164,48 @@ class _Kernels:
         self._made: list[tuple[Any, tirx.PrimFunc]] = []
         self.replaced: list[Any] = []
 
-    def joint(self, one: _Call, other: _Call, needed: Callable[[Any], bool]) -> _Call | None:
+    def joint(self, first: _Call, second: _Call, is_needed: Callable[[Any], bool]) -> _Call | None:
         """One call in the place of two; None if they are no chain of rows.
 
         Parameters
         ----------
-        one, other : _Call
-            The second may read what the first makes.
-        needed : function
+        first, second : _Call
+            The second may read results of the first.
+        is_needed : function
             Whether anything but the two reads a result of the first.
         """
-        ours, theirs = self._rows(one.kernel), self._rows(other.kernel)
-        if ours is None or theirs is None or not self._may_share_rows(ours, theirs):
+        # The cheap test first: it compares rows, before any kernel is made.
+        first_rows, second_rows = self._rows(first.kernel), self._rows(second.kernel)
+        if (
+            first_rows is None
+            or second_rows is None
+            or not self._may_share_rows(first_rows, second_rows)
+        ):
             return None
-        first, second = map(self._inline_all_maps, (one.kernel, other.kernel))
-        if first is None or second is None or not stages(first) or not stages(second):
+        first_kernel, second_kernel = map(self._inline_all_maps, (first.kernel, second.kernel))
+        if (
+            first_kernel is None
+            or second_kernel is None
+            or not stages(first_kernel)
+            or not stages(second_kernel)
+        ):
             return None
-        kept = [needed(result) for result in one.results]
+        # Results that only the second call reads become buffers inside the kernel.
+        is_kept = [is_needed(result) for result in first.results]
         whole = side_by_side(
-            Part(first, one.arguments), Part(second, other.arguments), one.results, kept
+            Part(first_kernel, first.arguments),
+            Part(second_kernel, second.arguments),
+            first.results,
+            is_kept,
         )
-        results = [r for r, stays in zip(one.results, kept, strict=True) if stays] + other.results
+        results = [
+            r for r, stays in zip(first.results, is_kept, strict=True) if stays
+        ] + second.results
         if len(results) > _MAX_RESULTS or not self._is_chain(whole.kernel):
             return None
-        self.replaced += [one.kernel, other.kernel]
-        name = self._named(whole.kernel, one.kernel, other.kernel)
-        return _Call(name, whole.arguments, results, other.span)
+        self.replaced += [first.kernel, second.kernel]
+        name = self._named(whole.kernel, first.kernel, second.kernel)
+        return _Call(name, whole.arguments, results, second.span)
 
     def bindings(self, call: _Call) -> list[Any]:
         """The bindings of a call that was made of several."""
@@ -191,16 +216,17 @@ class _Kernels:
         value = self._builder.normalize(value)
         if len(types) == 1:
             return [relax.VarBinding(call.results[0], value, call.span)]
-        whole = relax.DataflowVar("rows", value.ty)
+        results = relax.DataflowVar("rows", value.ty)
         items = [
-            relax.VarBinding(result, relax.TupleGetItem(whole, index), call.span)
+            relax.VarBinding(result, relax.TupleGetItem(results, index), call.span)
             for index, result in enumerate(call.results)
         ]
-        return [relax.VarBinding(whole, value, call.span), *items]
+        return [relax.VarBinding(results, value, call.span), *items]
 
     def _kernel(self, variable: Any) -> Any:
-        made = next((func for known, func in self._made if known.same_as(variable)), None)
-        return self._mod[variable] if made is None else made
+        # The module is the one before this pass: new kernels are only in the builder and here.
+        made_kernel = next((func for name, func in self._made if name.same_as(variable)), None)
+        return self._mod[variable] if made_kernel is None else made_kernel
 
     def _rows(self, variable: Any) -> _Rows | None:
         """The description of a kernel; None if it cannot be part of a chain."""
@@ -210,11 +236,11 @@ class _Kernels:
             self._known[variable] = _Rows.of(kernel, self._unit) if is_kernel else None
         return self._known[variable]
 
-    def _may_share_rows(self, one: _Rows, other: _Rows) -> bool:
+    def _may_share_rows(self, first: _Rows, second: _Rows) -> bool:
         """Whether all stages of two kernels could go by rows that one of them reduces."""
         return any(
-            one.goes_by(extents, self._unit) and other.goes_by(extents, self._unit)
-            for extents in dict.fromkeys([*one.reduced, *other.reduced])
+            first.goes_by(extents, self._unit) and second.goes_by(extents, self._unit)
+            for extents in dict.fromkeys([*first.reduced, *second.reduced])
         )
 
     def _inline_all_maps(self, variable: Any) -> tirx.PrimFunc | None:
@@ -233,26 +259,30 @@ class _Kernels:
     def _is_chain(self, kernel: tirx.PrimFunc) -> bool:
         """Whether all stages of a kernel that take time are one chain."""
         kernel, _ = split_axes(vectorize_groups(kernel))
-        found = stages(kernel) or []
+        kernel_stages = stages(kernel) or []
         internal = list(kernel.body.block.alloc_buffers)
-        chain = chain_of(found, blocks_of(kernel.body), internal, self._unit)
+        chain = chain_of(kernel_stages, blocks_of(kernel.body), internal, self._unit)
         return chain is not None and all(
-            chain.has(stage.name) or stage.work <= _MAX_SIDE_STAGE_ELEMENTS for stage in found
+            chain.has(stage.name) or stage.work <= _MAX_SIDE_STAGE_ELEMENTS
+            for stage in kernel_stages
         )
 
-    def _named(self, kernel: tirx.PrimFunc, *parts: Any) -> Any:
-        """The variable of a kernel, which is kept for calls of an equal one."""
-        for variable, known in self._made:
-            if tvm_ffi.structural_equal(known, kernel):
+    def _named(self, kernel: tirx.PrimFunc, *origins: Any) -> Any:
+        """The variable of a kernel; kernels that are equal share one.
+
+        A new one is named after the kernels that it is made of, `origins`.
+        """
+        for variable, made_kernel in self._made:
+            if tvm_ffi.structural_equal(made_kernel, kernel):
                 return variable
-        hint = "_".join(str(part.name_hint) for part in parts)
+        hint = "_".join(str(origin.name_hint) for origin in origins)
         variable = self._builder.add_func(kernel, hint)
         self._made.append((variable, kernel))
         return variable
 
 
 class _Block:
-    """The bindings of a dataflow block, on the way to fewer calls.
+    """The bindings of a dataflow block, in which calls are joined.
 
     They are kept as entries: a call of one kernel with all bindings of its results, or one binding
     of anything else.
@@ -263,7 +293,7 @@ class _Block:
         self._entries = _entries(bindings)
 
     def joined(self) -> list[Any]:
-        """The bindings with calls that compute by the same rows as one."""
+        """The bindings, with calls that compute by the same rows joined to one."""
         position = 0
         while position < len(self._entries):
             position = (
@@ -272,25 +302,39 @@ class _Block:
         return [binding for entry in self._entries for binding in entry.bindings]
 
     def _fuse_with_earlier(self, position: int) -> int:
-        """Join a call with one before it, if there is one; return where to go on."""
-        own = self._entries[position]
-        assert own.call is not None
-        for earlier in range(position - 1, max(position - 1 - _MAX_BINDING_DISTANCE, -1), -1):
-            other = self._entries[earlier]
-            if other.call is None or not _may_pay(other, own):
+        """Join a call with one before it, if there is one; return the next position to try.
+
+        A joint call is tried again itself: it may join with a third one before it.
+        """
+        later_entry = self._entries[position]
+        assert later_entry.call is not None
+        for earlier_position in range(
+            position - 1, max(position - 1 - _MAX_BINDING_DISTANCE, -1), -1
+        ):
+            earlier_entry = self._entries[earlier_position]
+            if earlier_entry.call is None or not _may_pay(earlier_entry, later_entry):
                 continue
-            place = self._place(earlier, position)
-            if place is None:
+            target = self._place(earlier_position, position)
+            if target is None:
                 continue
-            call = self._kernels.joint(other.call, own.call, lambda r: self._is_needed(r, own))
+            call = self._kernels.joint(
+                earlier_entry.call,
+                later_entry.call,
+                lambda result: self._is_needed(result, later_entry),
+            )
             if call is not None:
-                self._entries[place] = _Entry.of(call, self._kernels.bindings(call))
-                del self._entries[earlier if place == position else position]
-                return place if place == earlier else place - 1
+                self._entries[target] = _Entry.of(call, self._kernels.bindings(call))
+                del self._entries[earlier_position if target == position else position]
+                # The deleted entry was in front of the joint one if that is at the later position.
+                return target if target == earlier_position else target - 1
         return position + 1
 
     def _place(self, first: int, second: int) -> int | None:
-        """Which of two entries may be moved to the other: none if one needs the other."""
+        """The position at which both of two entries may stand; None if there is none.
+
+        What stands between them must not read results of the first, which moves down, or must not
+        make what the second reads, which moves up.
+        """
         between = self._entries[first + 1 : second]
         if not any(self._entries[first].makes & entry.reads for entry in between):
             return second
@@ -299,7 +343,7 @@ class _Block:
         return None
 
     def _is_needed(self, result: Any, reader: _Entry) -> bool:
-        """Whether a result is read by others than one entry, or outside the block."""
+        """Whether a result is read by an entry other than `reader`, or outside the block."""
         return not isinstance(result, relax.DataflowVar) or any(
             result in entry.reads for entry in self._entries if entry is not reader
         )
@@ -329,16 +373,17 @@ class _Entry:
         return cls(bindings, call, reads - makes, makes)
 
 
-def _may_pay(one: _Entry, other: _Entry) -> bool:
-    """Whether joining may pay: one call hands over to the other, or both read much."""
-    shared = one.reads & other.reads
-    return bool(one.makes & other.reads) or any(
-        (bytes_of(v.ty) or 0) >= _MIN_SHARED_BYTES for v in shared
+def _may_pay(earlier: _Entry, later: _Entry) -> bool:
+    """Whether joining may pay: the later call reads a result of the earlier, or both read much."""
+    shared = earlier.reads & later.reads
+    return bool(earlier.makes & later.reads) or any(
+        (bytes_of(var.ty) or 0) >= _MIN_SHARED_BYTES for var in shared
     )
 
 
 def _entries(bindings: Sequence[Any]) -> list[_Entry]:
     """The bindings of a block as entries; items of tuples go with what makes the tuples."""
+    # Items of a tuple move up to the call that makes it.
     items: dict[Any, list[Any]] = {}
     uses: dict[Any, int] = {}
     for binding in bindings:
@@ -352,18 +397,22 @@ def _entries(bindings: Sequence[Any]) -> list[_Entry]:
     for binding in bindings:
         if binding.var in moved:
             continue
-        own = items.get(binding.var, [])
-        call = _call(binding, own, uses.get(binding.var, 0))
+        call_items = items.get(binding.var, [])
+        call = _call(binding, call_items, uses.get(binding.var, 0))
         if call is None or not isinstance(call.kernel, tvm.ir.GlobalVar):
             entries.append(_Entry.of(None, [binding]))
             continue
-        moved.update(item.var for item in own)
-        entries.append(_Entry.of(call, [binding, *own]))
+        moved.update(item.var for item in call_items)
+        entries.append(_Entry.of(call, [binding, *call_items]))
     return entries
 
 
 def _call(binding: Any, items: Sequence[Any], uses: int) -> _Call | None:
-    """The call that a binding is, with its results; None if it is not a kernel's."""
+    """The kernel call of a binding, with its results; None if it is something else.
+
+    `items` are the bindings that take items of a tuple of results, and `uses` how often the tuple
+    is read: a tuple that is read as a whole, or an item that is taken twice, is something else.
+    """
     if not isinstance(binding, relax.VarBinding) or not is_kernel_call(binding.value):
         return None
     value = binding.value
@@ -374,9 +423,9 @@ def _call(binding: Any, items: Sequence[Any], uses: int) -> _Call | None:
         return None
     if not isinstance(binding.var, relax.DataflowVar):
         return None
-    named = dict(zip(indices, (item.var for item in items), strict=True))
+    bound_results = dict(zip(indices, (item.var for item in items), strict=True))
     results = [
-        named[index] if index in named else relax.DataflowVar("unread", ty)
+        bound_results[index] if index in bound_results else relax.DataflowVar("unread", ty)
         for index, ty in enumerate(value.ty.fields)
     ]
     return _Call(value.args[0], arguments_of(value), results, binding.span)

@@ -1,4 +1,4 @@
-"""Two kernels as one that does what both do, the first one first."""
+"""Two kernels as one that runs the stages of the first, then those of the second."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .merge import Part
 def side_by_side(
     one: Part, other: Part, results: Sequence[Any] = (), kept: Sequence[bool] | None = None
 ) -> Part:
-    """The kernel of two kernels that are made of stages, and what it is called with.
+    """The kernel that does what two kernels made of stages do, and what it is called with.
 
     Parameters
     ----------
     one, other : Part
     results : sequence of Var
-        What the calls of the first make, in order, if the second may read some of it.
+        The variables of the first kernel's results, in order, if the second may read some of them.
     kept : sequence of bool, optional
-        Which results of the first are results of the whole; all if it is not given. What is not
-        kept lives within the kernel.
+        Which results of the first are results of the whole; all if it is not given. The others
+        become buffers within the kernel.
 
     Returns
     -------
@@ -33,36 +33,41 @@ def side_by_side(
         Its parameters are the arguments, each once; the kept results of the first, and those of
         the second.
     """
+    # The two may be one function, called twice: the second gets variables of its own.
     first, second = one.kernel, renew_defs(other.kernel)
     count = len(one.arguments)
     arguments, params = list(one.arguments), list(first.params[:count])
-    made = list(first.params[count:])
-    known = [*zip(arguments, params, strict=True), *zip(results, made, strict=False)]
-    values: dict[Any, Any] = {}
+    result_params = list(first.params[count:])
+    params_of_values = [
+        *zip(arguments, params, strict=True),
+        *zip(results, result_params, strict=False),
+    ]
+    replaced_params: dict[Any, Any] = {}
     for argument, param in zip(other.arguments, second.params, strict=False):
-        same = next((p for a, p in known if a.same_as(argument)), None)
-        if same is not None:  # no two parameters may be one buffer
-            values[param] = same
+        shared_param = next((p for value, p in params_of_values if value.same_as(argument)), None)
+        if shared_param is not None:  # no two parameters may be one buffer
+            replaced_params[param] = shared_param
             continue
-        known.append((argument, param))
+        params_of_values.append((argument, param))
         arguments.append(argument)
         params.append(param)
-    stays = [True] * len(made) if kept is None else kept
-    inside = {
+    is_kept = [True] * len(result_params) if kept is None else kept
+    inner_buffers = {
         p: tirx.decl_buffer(p.shape, str(p.dtype), str(p.name))
-        for p, stay in zip(made, stays, strict=True)
-        if not stay
+        for p, stays in zip(result_params, is_kept, strict=True)
+        if not stays
     }
-    body = substitute_values(second.body, values)
-    taken = {stage.name for stage in stages(first) or []}
+    body = substitute_values(second.body, replaced_params)
+    used_names = {stage.name for stage in stages(first) or []}
     statements = [
         *statements_of(first.body.block.body),
-        *(rename_blocks(statement, taken) for statement in statements_of(body.block.body)),
+        *(rename_blocks(statement, used_names) for statement in statements_of(body.block.body)),
     ]
     buffers = [*first.body.block.alloc_buffers, *body.block.alloc_buffers]
-    whole = substitute_values(replace_statements(first.body, statements, buffers), inside)
-    own = [*whole.block.alloc_buffers, *inside.values()]
-    whole = replace_statements(whole, statements_of(whole.block.body), own)
-    params += [p for p in made if p not in inside]
+    whole = substitute_values(replace_statements(first.body, statements, buffers), inner_buffers)
+    all_buffers = [*whole.block.alloc_buffers, *inner_buffers.values()]
+    whole = replace_statements(whole, statements_of(whole.block.body), all_buffers)
+    # Results come last, as `Part` has it.
+    params += [p for p in result_params if p not in inner_buffers]
     params += second.params[len(other.arguments) :]
     return Part(tirx.PrimFunc(params, whole, attrs=first.attrs), arguments)

@@ -1,4 +1,4 @@
-"""Items of tuples that are written out, in the place of the tuples; and nothing that nobody reads.
+"""Reads of a tuple's items become reads of the items themselves, and dead results are dropped.
 
 A lowering of several results leaves a tuple of them, and its readers take items. Stock fusion takes
 the tuple for a reader, and so leaves what is in it in memory. A result that has no reader, such as
@@ -21,9 +21,9 @@ from ...ir.rewrite import renamed
     Phase.GRAPH, before={"decide_fusion": "fusion aborts on a tuple that is taken out of a tuple"}
 )
 def name_inner_tuples(mod: tvm.IRModule) -> tvm.IRModule:
-    """Name tuples that dataflow blocks take out of tuples which they write out.
+    """Bind inner tuples as tuples, not as items of tuples, where a dataflow block builds both.
 
-    Stock fusion aborts on such an item, of which another item is taken.
+    Stock fusion aborts on an item that is a tuple of which an item is taken.
     """
     return map_dataflow_blocks(mod, _name_tuples)
 
@@ -41,41 +41,49 @@ def replace_tuples(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _name_tuples(bindings: list[Any]) -> list[Any]:
+    """The bindings of a block with each item that is a tuple replaced by that tuple."""
     tuples: dict[Any, Any] = {}
     changed = []
     for binding in bindings:
-        new, value = binding, binding.value
-        if isinstance(value, relax.TupleGetItem) and value.tuple_value in tuples:
-            item = tuples[value.tuple_value].fields[int(value.index)]
-            value = tuples.get(item, item)
-            if isinstance(value, relax.Tuple):
-                new = relax.VarBinding(binding.var, value, binding.span)
-        if isinstance(value, relax.Tuple):
-            tuples[new.var] = value
-        changed.append(new)
+        new_binding, new_value = binding, binding.value
+        if isinstance(new_value, relax.TupleGetItem) and new_value.tuple_value in tuples:
+            item = tuples[new_value.tuple_value].fields[int(new_value.index)]
+            new_value = tuples.get(item, item)
+            if isinstance(new_value, relax.Tuple):
+                new_binding = relax.VarBinding(binding.var, new_value, binding.span)
+        # An inner tuple that was named just now may be taken apart further.
+        if isinstance(new_value, relax.Tuple):
+            tuples[new_binding.var] = new_value
+        changed.append(new_binding)
     return changed
 
 
 def _drop_items(bindings: list[Any]) -> list[Any]:
+    """The bindings of a block without items of its tuples, and without dead ones."""
     tuples: dict[Any, list[Any]] = {}
-    names: dict[Any, Any] = {}
-    kept = []
+    replacements: dict[Any, Any] = {}
+    remaining = []
     for binding in bindings:
-        new = renamed(binding, names) if names else binding
-        kept.append(new)
-        if not isinstance(new, relax.VarBinding):
+        new_binding = renamed(binding, replacements) if replacements else binding
+        remaining.append(new_binding)
+        if not isinstance(new_binding, relax.VarBinding):
             continue
-        if isinstance(new.value, relax.Tuple):
-            tuples[new.var] = list(new.value.fields)
-        elif isinstance(new.value, relax.TupleGetItem) and new.value.tuple_value in tuples:
-            item = tuples[new.value.tuple_value][int(new.value.index)]
+        if isinstance(new_binding.value, relax.Tuple):
+            tuples[new_binding.var] = list(new_binding.value.fields)
+        elif (
+            isinstance(new_binding.value, relax.TupleGetItem)
+            and new_binding.value.tuple_value in tuples
+        ):
+            item = tuples[new_binding.value.tuple_value][int(new_binding.value.index)]
+            # Only a variable can take another's place; and a result of the block stays bound.
             if isinstance(item, tvm.ir.Var) and isinstance(binding.var, relax.DataflowVar):
-                names[binding.var] = item
-                kept.pop()
-    return _drop_dead(kept)
+                replacements[binding.var] = item
+                remaining.pop()
+    return _drop_dead(remaining)
 
 
 def _drop_dead(bindings: list[Any]) -> list[Any]:
+    """The bindings that something reads; casts remain, because they check."""
     used: set[Any] = set()
     alive = []
     for binding in reversed(bindings):

@@ -1,8 +1,8 @@
-"""Calls of closures as calls of functions, where it is known what is called.
+"""Calls of closures become calls of functions, where the closure is made in the same function.
 
-TVM forgets the type of what a closure returns, so that no kernel can take it, and takes every
-closure to be free of effects. A lifted function that is called with what its closure captured has
-neither fault.
+TVM forgets the type of what a closure returns, so that no kernel can take it, and assumes that
+every closure is free of effects. A direct call of the lifted function, with what its closure
+captured as further arguments, has neither fault.
 """
 
 from __future__ import annotations
@@ -24,24 +24,26 @@ _INVOKE_CLOSURE = [tvm.ir.Op.get(f"relax.invoke_{kind}closure") for kind in ("",
     Phase.GRAPH, requires={"LambdaLift": "it makes the closures, and the functions that they call"}
 )
 def resolve_closures(mod: tvm.IRModule) -> tvm.IRModule:
-    """Call closures directly that are made in the calling function."""
+    """Call the functions of closures that are made in the calling function directly."""
     return map_functions(mod, lambda _, func: _rewrite_closure_calls(func))
 
 
 def _rewrite_closure_calls(func: relax.Function) -> relax.Function:
-    made: dict[Any, Any] = {}
+    """A function in which calls of closures that it makes are direct calls."""
+    closures: dict[Any, Any] = {}
 
     def binding(old: Any) -> list[Any]:
         value = old.value
-        if isinstance(value, tvm.ir.Var) and value in made:
-            made[old.var] = made[value]
+        if isinstance(value, tvm.ir.Var) and value in closures:
+            closures[old.var] = closures[value]  # a second name of the closure
         if not isinstance(value, tvm.ir.Call):
             return [old]
         if value.op == _MAKE_CLOSURE:
-            made[old.var] = value
-        if value.op not in _INVOKE_CLOSURE or value.args[0] not in made:
+            closures[old.var] = value
+        if value.op not in _INVOKE_CLOSURE or value.args[0] not in closures:
             return [old]
-        lifted, captured = made[value.args[0]].args
+        # The lifted function has the captured values as its last parameters.
+        lifted, captured = closures[value.args[0]].args
         call = relax.Call(lifted, [*value.args[1].fields, *captured.fields], span=value.span)
         set_type(call, value.ty)
         return [relax.VarBinding(old.var, call, old.span)]

@@ -1,4 +1,4 @@
-"""Ops that are called again and again, each lowered once.
+"""Lowering of ops to kernels, in which equal calls are lowered only once.
 
 A training step calls the same few ops on the same few shapes for every layer and every parameter.
 TVM makes a tensor expression and a kernel for each call, and drops all but the first of equal
@@ -26,41 +26,43 @@ _KERNEL_CALL = tvm.ir.Op.get("relax.call_tir")
 @compiler_pass(Phase.GRAPH, to=Phase.KERNELS)
 def legalize_ops(mod: tvm.IRModule) -> tvm.IRModule:
     """Call kernels in the place of ops, as ``LegalizeOps`` does."""
-    known = _Known()
-    lowerings = {name: known.remembering(function) for name, function in LEGALIZATIONS.items()}
+    lowered_calls = _Known()
+    lowerings = {
+        name: lowered_calls.remembering(function) for name, function in LEGALIZATIONS.items()
+    }
     for op in _called_ops(mod):
-        # What others have registered may depend on more than the call.
+        # A lowering that somebody else has registered may depend on more than the call.
         if op.name not in lowerings and is_lowered_by_tvm_or_graphgrad(op):
-            lowerings[op.name] = known.remembering(lowering_of(op))
+            lowerings[op.name] = lowered_calls.remembering(lowering_of(op))
     return relax.transform.LegalizeOps(lowerings)(mod)
 
 
 def _called_ops(mod: tvm.IRModule) -> list[tvm.ir.Op]:
     """The ops that a module's functions call, each once."""
-    found: dict[str, tvm.ir.Op] = {}
+    ops: dict[str, tvm.ir.Op] = {}
 
     def visit(call: Any) -> None:
         if isinstance(call.op, tvm.ir.Op):
-            found.setdefault(str(call.op.name), call.op)
+            ops.setdefault(str(call.op.name), call.op)
 
     for function in mod.functions.values():
         if isinstance(function, relax.Function):
             visit_nodes(function, tvm.ir.Call, visit)
-    return list(found.values())
+    return list(ops.values())
 
 
 @dataclass(frozen=True)
 class _LoweredCall:
-    """What calls like one have become: a call of a kernel.
+    """The kernel call that the calls of an op with equal attributes and types are lowered to.
 
     Attributes
     ----------
     described : Array
         All that the lowering may depend on, but for which tensors are the same.
     call : Call
-        Of the kernel.
+        The call of the kernel.
     positions : list of int
-        Which arguments of the op the kernel is handed.
+        Which arguments of the op the kernel gets, in order.
     """
 
     described: Any
@@ -75,13 +77,13 @@ class _LoweredCall:
 
 
 class _Known:
-    """What has been lowered in a module."""
+    """The calls that have been lowered in a module, by what their lowerings may depend on."""
 
     def __init__(self) -> None:
         self._lowered: dict[tuple[Any, ...], list[_LoweredCall]] = {}
 
     def remembering(self, lowering: Legalization | None) -> Legalization:
-        """A lowering that makes one kernel for all calls that differ in tensors alone."""
+        """A lowering that makes one kernel for all calls that differ in their tensors only."""
         assert lowering is not None
 
         def lower(builder: Any, call: Any) -> Any:
@@ -90,14 +92,14 @@ class _Known:
             if described is None:
                 return lowering(builder, call)
             key = (str(call.op.name), _repetitions(arguments), tvm_ffi.structural_hash(described))
-            alike = self._lowered.setdefault(key, [])
-            for one in alike:
-                if tvm_ffi.structural_equal(one.described, described):
-                    return one.again(arguments)
+            same_key = self._lowered.setdefault(key, [])
+            for lowered in same_key:
+                if tvm_ffi.structural_equal(lowered.described, described):
+                    return lowered.again(arguments)
             result = lowering(builder, call)
             positions = _argument_positions(result, arguments)
             if positions is not None:
-                alike.append(_LoweredCall(described, result, positions))
+                same_key.append(_LoweredCall(described, result, positions))
             return result
 
         return lower
@@ -111,7 +113,7 @@ def _description(call: Any, arguments: list[Any]) -> Any | None:
             parts.append(argument.ty)
         elif isinstance(argument, relax.ShapeExpr):
             parts.append(argument)
-        else:
+        else:  # such as a constant, whose value the lowering may read
             return None
     return tvm_ffi.convert(parts)
 
@@ -121,7 +123,10 @@ def _is_tensor(argument: Any) -> bool:
 
 
 def _repetitions(arguments: list[Any]) -> tuple[int, ...]:
-    """For each argument the first that is the same object."""
+    """For each argument the position of the first that is the same object.
+
+    So calls to which one tensor is passed twice are lowered apart from those with two tensors.
+    """
     return tuple(
         next(i for i, other in enumerate(arguments) if other.same_as(argument))
         for argument in arguments
@@ -129,16 +134,18 @@ def _repetitions(arguments: list[Any]) -> tuple[int, ...]:
 
 
 def _argument_positions(result: Any, arguments: list[Any]) -> list[int] | None:
-    """Which of an op's arguments its kernel is handed.
+    """Which of an op's arguments its kernel gets, in order.
 
-    None if the op was not lowered to the call of a kernel, or to more than that: a kernel is handed
-    then what the op was not.
+    None if the op was not lowered to a call of a kernel, or to more than one call: then the kernel
+    gets something that is no argument of the op.
     """
     if not isinstance(result, tvm.ir.Call) or result.op != _KERNEL_CALL or len(result.args) != 2:
         return None
     positions = []
     for handed in result.args[1].fields:
-        position = next((i for i, one in enumerate(arguments) if one.same_as(handed)), None)
+        position = next(
+            (i for i, argument in enumerate(arguments) if argument.same_as(handed)), None
+        )
         if position is None:
             return None
         positions.append(position)

@@ -1,7 +1,7 @@
-"""Kernels with indices of 64 bits, as TVM's own kernels have them.
+"""Conversion of kernels to indices of 64 bits, as TVM's own kernels have them.
 
-Kernels that users write count in 32 bits by default. TVM's fusion takes a tensor that is written
-with extents of 64 bits and read with extents of 32 for two different ones, and aborts.
+Kernels that users write have 32-bit indices by default. TVM's fusion aborts where a tensor is
+written with extents of 64 bits and read with extents of 32: it takes it for two different ones.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ _COMPARISONS = (prim.EQ, prim.NE, prim.LT, prim.LE, prim.GT, prim.GE)
 def lengthen_indices(kernel: tirx.PrimFunc) -> tirx.PrimFunc:
     """A kernel of the same signature whose extents, loops and indices have 64 bits.
 
-    What else is computed from its loops is computed in 32 bits as before.
+    Values that are computed from loop variables keep their 32 bits.
 
     Parameters
     ----------
     kernel : PrimFunc
-        Of blocks. If its tensors have no extents of 32 bits it is returned as it is.
+        A kernel whose body is a block. If its tensors have no extents of 32 bits it is returned as
+        it is.
     """
     if not any(_is_int32(size) for param in kernel.params for size in _sizes(param)):
         return kernel
@@ -53,26 +54,30 @@ def _sizes(tensor: Any) -> list[Any]:
 
 def _counters(kernel: tirx.PrimFunc) -> Iterator[Any]:
     """Yield the variables of 32 bits that loops, blocks and tensors define."""
-    found: list[Any] = []
+    variables: list[Any] = []
     tensors = list(kernel.params)
 
     def visit(node: Any) -> None:
         if isinstance(node, tirx.For):
-            found.append(node.loop_var)
+            variables.append(node.loop_var)
         else:
-            found.extend(axis.var for axis in node.iter_vars)
+            variables.extend(axis.var for axis in node.iter_vars)
             tensors.extend(match.buffer for match in node.match_buffers)
 
     tvm_ffi.structural_walk(kernel.body, ((tirx.For, SBlock), visit))
     for size in (size for tensor in tensors for size in _sizes(tensor)):
-        tvm_ffi.structural_walk(size, (tvm.ir.Var, found.append))
-    # The dtype of a parameter is the callers' business.
-    own = {identity(param) for param in kernel.params}
-    return (var for var in found if _is_int32(var) and identity(var) not in own)
+        tvm_ffi.structural_walk(size, (tvm.ir.Var, variables.append))
+    # The signature must stay, so a scalar parameter keeps its dtype.
+    param_ids = {identity(param) for param in kernel.params}
+    return (var for var in variables if _is_int32(var) and identity(var) not in param_ids)
 
 
 class _Rewriting:
-    """Replaces variables, and makes indices of their expressions, which cast them back."""
+    """Replaces variables of 32 bits by variables of 64.
+
+    Each use becomes a cast back to 32 bits, so that any expression keeps its dtype. Indices,
+    extents and comparisons are then rebuilt in 64 bits without these casts.
+    """
 
     def __init__(self, counters: dict[int, Any]):
         self.counters = counters
@@ -86,7 +91,7 @@ class _Rewriting:
         return prim.Cast(tvm.ir.PrimType(_SHORT), long) if kind == kind.NONE else long
 
     def nodes(self) -> list[Any]:
-        """The replacement of each kind of node, after its parts."""
+        """The replacement of each kind of node; parts of a node are replaced before it."""
         return [
             (tirx.BufferType, self._tensor),
             (tvm.ir.TensorLoad, self._load),
@@ -132,14 +137,14 @@ class _Rewriting:
         return SBlockRealize(self._all(node.iter_values), node.predicate, node.block)
 
     def _comparison(self, node: Any) -> Any:
-        """A comparison of what the loops count, in the form that TVM analyzes."""
+        """A comparison of loop variables in 64 bits: TVM does not analyze one with casts."""
         if not _is_int32(node.a) or not self._counts(node):
             return node
         return type(node)(self._index(node.a), self._index(node.b))
 
     def _counts(self, node: Any) -> bool:
-        found = nodes_in(node, tvm.ir.Var)
-        return any(identity(var) in self.long for var in found)
+        variables = nodes_in(node, tvm.ir.Var)
+        return any(identity(var) in self.long for var in variables)
 
     def _range(self, part: Any) -> Any:
         return tvm.ir.Range.from_min_extent(self._index(part.min), self._index(part.extent))
@@ -148,7 +153,7 @@ class _Rewriting:
         return [self._index(index) for index in indices]
 
     def _index(self, node: Any) -> Any:
-        """An expression of 32 bits in 64, without casts of loop variables."""
+        """A 32-bit expression in 64 bits, without casts of loop variables."""
         if not _is_int32(node):
             return node
         if isinstance(node, prim.IntImm):

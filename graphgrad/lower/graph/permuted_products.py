@@ -1,8 +1,8 @@
-"""Products of matrices that read and write permuted tensors where they are.
+"""Matrix products that absorb the permutations of axes around them.
 
-A file says ``x @ Wᵀ`` as a transposition and a product, gradients say the same, and attention
+An ONNX file states ``x @ Wᵀ`` as a transposition and a product, and so do gradients; attention
 permutes heads before its products. Each permutation is a pass over memory that a contraction does
-not need: it reads its operands, and writes its result, in any order of axes.
+not need: it can read its operands, and write its result, in any order of axes.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _PERMUTATION = "relax.permute_dims"
 
 @compiler_pass(Phase.GRAPH, targets=("llvm",))
 def fold_permutations(mod: tvm.IRModule) -> tvm.IRModule:
-    """Have matrix products read, and write, what was permuted around them.
+    """Have matrix products read unpermuted operands, and write permuted results, themselves.
 
-    A function that may overwrite memory stays as it is:
-    what is permuted may then change before it is multiplied.
+    A function that may overwrite memory stays as it is: what is permuted there may change before it
+    is multiplied.
     """
     builder = relax.BlockBuilder(mod)
 
@@ -44,7 +44,10 @@ def fold_permutations(mod: tvm.IRModule) -> tvm.IRModule:
 
 @dataclass(frozen=True)
 class _View:
-    """A tensor expression with its axes permuted, which can be read as one."""
+    """A tensor expression with its axes permuted, which can be indexed like a tensor.
+
+    `axes` gives, for each axis of the view, the axis of the tensor.
+    """
 
     tensor: te.Tensor
     axes: Sequence[int]
@@ -81,22 +84,26 @@ class _Permutations:
         return replace_body(self._func, body)
 
     def _changed(self, bindings: Sequence[Any]) -> Iterator[Any]:
-        # What another block has permuted may be known there alone.
+        """Yield the bindings of a block, with permutations put into the products next to them."""
+        # A variable of another dataflow block is not visible here, so each block has its own.
         self._bound = {binding.var: binding.value for binding in bindings}
-        taken: set[Any] = set()
+        absorbed: set[Any] = set()
         for binding in bindings:
-            if binding.var in taken:
+            if binding.var in absorbed:
                 continue
             if not self._is_product(binding.value):
                 yield binding
                 continue
-            after = self._permutation_behind(binding, bindings)
-            if after is not None:
-                taken.add(after.var)
-                del self._bound[after.var]  # it is no permutation any more, but the product itself
-            yield self._absorb_permutations(binding, after)
+            permutation = self._permutation_behind(binding, bindings)
+            if permutation is not None:
+                absorbed.add(permutation.var)
+                # This variable is no permutation any more: it is bound to the product itself, which
+                # moves nothing else, because only the permutation reads the product.
+                del self._bound[permutation.var]
+            yield self._absorb_permutations(binding, permutation)
 
     def _is_product(self, value: Any) -> bool:
+        """Whether a value is a product of non-empty matrices, of one dtype, in which it adds up."""
         if not calls_op(value, _MATMUL):
             return False
         dtype = str(value.ty.dtype)
@@ -111,16 +118,23 @@ class _Permutations:
         """The binding that permutes a product, if nothing else reads the product."""
         if self._readers[product.var] != 1 or not isinstance(product.var, relax.DataflowVar):
             return None
-        permutations = (b for b in bindings if calls_op(b.value, _PERMUTATION))
-        return next((b for b in permutations if b.value.args[0].same_as(product.var)), None)
+        permutations = (binding for binding in bindings if calls_op(binding.value, _PERMUTATION))
+        return next(
+            (binding for binding in permutations if binding.value.args[0].same_as(product.var)),
+            None,
+        )
 
-    def _absorb_permutations(self, product: Any, after: Any | None) -> Any:
+    def _absorb_permutations(self, product: Any, permutation: Any | None) -> Any:
         """The binding of a product that reads, and writes, in the order of memory."""
         (left, left_axes), (right, right_axes) = map(self._strip_permutation, product.value.args)
-        if after is None and left_axes == sorted(left_axes) and right_axes == sorted(right_axes):
+        if (
+            permutation is None
+            and left_axes == sorted(left_axes)
+            and right_axes == sorted(right_axes)
+        ):
             return product
         dtype, shape = str(product.value.ty.dtype), list(product.value.ty.shape.values)
-        order = None if after is None else _axes(after.value)
+        order = None if permutation is None else _axes(permutation.value)
 
         def multiplied(left: te.Tensor, right: te.Tensor) -> te.Tensor:
             views = _View(left, left_axes), _View(right, right_axes)
@@ -128,7 +142,7 @@ class _Permutations:
 
         call = self._builder.call_te(multiplied, left, right, primfunc_name_hint="matmul")
         value = relax.Call(call.op, call.args, call.attrs, call.ty_args, product.value.span)
-        result = product if after is None else after
+        result = product if permutation is None else permutation
         return relax.VarBinding(result.var, self._builder.normalize(value), result.span)
 
     def _strip_permutation(self, operand: Any) -> tuple[Any, list[int]]:
@@ -146,7 +160,7 @@ class _Permutations:
 def _drop_unread(blocks: list[Any], func: relax.Function) -> list[Any]:
     """Blocks without the permutations that nothing reads any more."""
     read: set[Any] = set(variables_of(func.body.body))
-    kept: list[Any] = []
+    remaining: list[Any] = []
     for block in reversed(blocks):
         bindings: list[Any] = []
         for binding in reversed(block.bindings):
@@ -154,8 +168,8 @@ def _drop_unread(blocks: list[Any], func: relax.Function) -> list[Any]:
                 continue
             read.update(variables_of(binding.value))
             bindings.append(binding)
-        kept.append(replace_bindings(block, bindings[::-1]))
-    return kept[::-1]
+        remaining.append(replace_bindings(block, bindings[::-1]))
+    return remaining[::-1]
 
 
 def _axes(permutation: Any) -> list[int]:

@@ -1,8 +1,8 @@
-"""Kernels with the extents of their calls: symbolic ones become the numbers that callers know.
+"""Specialization of kernels: symbolic extents become the numbers that their calls have.
 
 A module whose shapes were bound after its kernels were made calls symbolic kernels on tensors of
-known shape. They would be slower than need be, and TVM's fusion takes a tensor whose reader is
-symbolic and whose writer is not for two different ones, and aborts.
+known shape. These are slower than static ones. And TVM's fusion aborts where a kernel with symbolic
+extents reads what one with static extents has written: it takes the tensor for two different ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _CALLS = ("relax.call_tir", "relax.call_tir_inplace")
     Phase.GRAPH, before={"FuseOps": "it aborts where a kernel is symbolic and what it reads is not"}
 )
 def specialize_kernels(mod: tvm.IRModule) -> tvm.IRModule:
-    """Call static kernels where the caller's shapes say what they are."""
+    """Call static kernels where the shapes at the call are known."""
     called = _called_kernels(mod)
     if not called:
         return mod
@@ -54,7 +54,7 @@ def _called_kernels(mod: tvm.IRModule) -> list[tvm.ir.GlobalVar]:
 
 
 def _normalize_kernels(mod: tvm.IRModule, called: list[tvm.ir.GlobalVar]) -> tvm.IRModule:
-    """A module whose called kernels have what TVM's own have: blocks and long indices."""
+    """A module whose called kernels have, as TVM's own do, a root block and 64-bit indices."""
     names = {variable.name_hint for variable in called}
 
     def changed(variable: Any, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -84,20 +84,20 @@ class _Calls(relax.PyExprMutator):
         self.made: dict[tuple[Any, ...], Any] = {}
 
     def visit_call_(self, call: Any) -> Any:
-        """Change what a call calls."""
+        """A call of a kernel that is specialized for its extents; other calls are unchanged."""
         call = self.visit_expr_post_order(call)
         if not isinstance(call.op, tvm.ir.Op) or call.op.name not in _CALLS:
             return call
         types = [_evaluate_extents(ty) for ty in call.ty_args]
         call = relax.Call(call.op, call.args, call.attrs, types, call.span)
         kernel = self.mod[call.args[0]]
-        known = _known_extents(call, kernel)
-        if not known:
+        extents = _known_extents(call, kernel)
+        if not extents:
             return call
-        key = (call.args[0].name_hint, *((var, int(extent)) for var, extent in known.items()))
+        key = (call.args[0].name_hint, *((var, int(extent)) for var, extent in extents.items()))
         if key not in self.made:
-            static = _bind_extents(kernel, known)
-            self.made[key] = self.builder_.add_func(static, call.args[0].name_hint)
+            static_kernel = _bind_extents(kernel, extents)
+            self.made[key] = self.builder_.add_func(static_kernel, call.args[0].name_hint)
         arguments = [self.made[key], *call.args[1:]]
         return relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
 
@@ -113,17 +113,20 @@ def _evaluate_extents(ty: Any) -> Any:
 
 
 def _known_extents(call: Any, kernel: tirx.PrimFunc) -> dict[int, tirx.IntImm]:
-    """The values of a kernel's symbolic extents and scalars in a call, where it is a number."""
+    """The values of a kernel's symbolic extents and scalars in a call, where they are numbers.
+
+    They are keyed by the identity of the variable.
+    """
     results = result_types(call.ty_args[0])
-    known: dict[int, tirx.IntImm] = {}
+    extents: dict[int, tirx.IntImm] = {}
     # In place, results have no parameters of their own.
     for parameter, value in zip(kernel.params, [*data_of(call), *results], strict=False):
         if isinstance(value, tirx.IntImm):
-            known[identity(parameter)] = value
+            extents[identity(parameter)] = value
         for extent, actual in zip(_shape(parameter), _shape(value), strict=False):
             if isinstance(extent, tvm.ir.Var) and isinstance(actual, tirx.IntImm):
-                known[identity(extent)] = tirx.IntImm(str(extent.ty), int(actual))
-    return known
+                extents[identity(extent)] = tirx.IntImm(str(extent.ty), int(actual))
+    return extents
 
 
 def _shape(value: Any) -> list[Any]:
@@ -132,14 +135,16 @@ def _shape(value: Any) -> list[Any]:
     return list(getattr(shape, "values", shape) or [])
 
 
-def _bind_extents(kernel: tirx.PrimFunc, known: dict[int, tirx.IntImm]) -> tirx.PrimFunc:
+def _bind_extents(kernel: tirx.PrimFunc, extents: dict[int, tirx.IntImm]) -> tirx.PrimFunc:
     """A kernel of the same signature in which some extents are numbers."""
-    tensors = [param for param in kernel.params if identity(param) not in known]
+    tensors = [param for param in kernel.params if identity(param) not in extents]
     inner = tirx.PrimFunc(tensors, kernel.body, kernel.ret_type, kernel.attrs)
-    replace = (tvm.ir.Var, lambda var: known.get(identity(var), var))
+    replace = (tvm.ir.Var, lambda var: extents.get(identity(var), var))
     inner = tvm_ffi.structural_map(inner, replace)
-    left = iter(inner.params)
+    remaining_params = iter(inner.params)
+    # The signature stays: a scalar that is a number now gets a new parameter, which nothing reads.
     params = [
-        tirx.Var(p.name, str(p.ty)) if identity(p) in known else next(left) for p in kernel.params
+        tirx.Var(p.name, str(p.ty)) if identity(p) in extents else next(remaining_params)
+        for p in kernel.params
     ]
     return tirx.PrimFunc(params, inner.body, inner.ret_type, inner.attrs)

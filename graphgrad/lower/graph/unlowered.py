@@ -1,4 +1,4 @@
-"""Ops that are left when a program is lowered, and that nothing can run."""
+"""Checks that a lowered program has no ops left that its target cannot run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ...errors import GraphGradError, LoweringError
 from ...ir.passes import Phase, compiler_pass
 
 _HOST_OPS = "relax.run."
-"""How the functions in Python begin that TVM leaves some ops to."""
+"""The prefix of the Python functions that TVM lowers some ops to; they run on the host."""
 
 _READING = ("relax.run.assert_op", "relax.run.print")
-"""Those of them that only read, wherever a tensor is."""
+"""Those of them that only read their tensors, which may be on any device."""
 
 
 @compiler_pass(Phase.MACHINE)
@@ -28,17 +28,17 @@ def refuse_unlowered(mod: tvm.IRModule) -> None:
     GraphGradError
         Naming all such ops.
     """
-    left: Counter[str] = Counter()
+    remaining: Counter[str] = Counter()
 
     def visit(call: Any) -> None:
         if isinstance(call.op, tvm.ir.Op) and not _is_instruction(str(call.op.name)):
-            left[str(call.op.name)] += 1
+            remaining[str(call.op.name)] += 1
 
     for func in mod.functions.values():
         if isinstance(func, relax.Function):
             tvm_ffi.structural_walk(func, (tvm.ir.Call, visit))
-    if left:
-        ops = ", ".join(f"{name} ({count}×)" for name, count in sorted(left.items()))
+    if remaining:
+        ops = ", ".join(f"{name} ({count}×)" for name, count in sorted(remaining.items()))
         raise GraphGradError(
             f"no lowering exists for: {ops}; replace them by other ops, or give each an FLegalize"
         )
@@ -50,22 +50,22 @@ def refuse_unlowered(mod: tvm.IRModule) -> None:
     after={"refuse_unlowered": "what no target has is the first thing to say"},
 )
 def refuse_host_ops(mod: tvm.IRModule) -> None:
-    """Raise if an op is left to a function of TVM that returns a tensor of the host.
+    """Raise if an op is left to a function of TVM that returns a tensor on the host.
 
-    What a caller registers under another name is theirs; the functions of the virtual machine serve
-    every device.
+    Packed functions that the caller has registered under other names are allowed, and so are the
+    virtual machine's, which work on every device.
 
     Raises
     ------
     LoweringError
         Naming all such ops, and the functions that hold them.
     """
-    found: Counter[tuple[str, str]] = Counter()
+    host_ops: Counter[tuple[str, str]] = Counter()
     for variable, func in mod.functions.items():
         if isinstance(func, relax.Function):
-            found.update((name, variable.name_hint) for name in _host_ops(func))
-    if found:
-        ops = ", ".join(f"{op} ({n}×, in {func!r})" for (op, func), n in sorted(found.items()))
+            host_ops.update((name, variable.name_hint) for name in _host_ops(func))
+    if host_ops:
+        ops = ", ".join(f"{op} ({n}×, in {func!r})" for (op, func), n in sorted(host_ops.items()))
         raise LoweringError(
             f"no CUDA lowering exists for: {ops}; TVM runs them on the host. Replace them by other "
             "ops, or compile for an llvm target"
@@ -73,20 +73,21 @@ def refuse_host_ops(mod: tvm.IRModule) -> None:
 
 
 def _host_ops(func: relax.Function) -> list[str]:
-    """The ops of a function that are left to functions of TVM, named as ops."""
-    found: list[str] = []
+    """The names of a function's ops that are left to Python functions of TVM."""
+    ops: list[str] = []
 
     def visit(call: Any) -> None:
         if isinstance(call.op, relax.ExternFunc):
             name = str(call.op.global_symbol)
             if name.startswith(_HOST_OPS) and name not in _READING:
-                found.append(name.replace(_HOST_OPS, "relax."))
+                ops.append(name.replace(_HOST_OPS, "relax."))
 
     tvm_ffi.structural_walk(func, (tvm.ir.Call, visit))
-    return found
+    return ops
 
 
 def _is_instruction(op: str) -> bool:
+    """Whether the virtual machine, or its compiler, has an instruction for an op."""
     # `prim.` are the operators of extents, such as the `if_then_else` of a symbolic slice.
     return op in ("relax.call_builtin_with_ctx", "relax.null_value") or op.startswith(
         ("relax.vm.", "relax.memory.", "prim.")

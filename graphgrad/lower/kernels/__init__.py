@@ -1,4 +1,4 @@
-"""What kernels are made of, for fusion and for the schedules of processors and GPUs alike.
+"""Analyses and rewrites of kernels that fusion and the schedules of all targets share.
 
-Start with `contraction` and `epilogue`, which read off stages what they compute.
+Start with `contraction` and `epilogue`, which recognize in stages what they compute.
 """

@@ -1,4 +1,7 @@
-"""What a contraction is: C[S] = Σ_R A[f(S, R)] · B[g(S, R)], with affine reads."""
+"""Contractions, C[S] = Σ_R A[f(S, R)] · B[g(S, R)] with affine reads, and how stages become them.
+
+S are the axes of the result, R those that are summed over.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +42,14 @@ class Contraction:
         The axes that are summed over.
     factors : tuple of Expr
         The two factors: loads, possibly under casts. They may mention variables that are no axes;
-        whoever places the nest binds these around it.
+        the code around the contraction's loops binds these.
     dtype : str
-        Of the factors, of the products and of the sum.
+        The dtype of the factors, of the products and of the sum.
     extents : dict
         The extents of symbolic axes, by variable.
     inside : dict
-        By factor that is read beyond its tensor: affine functions of the axes. Where one of them is
-        negative, the term is left out.
+        For each factor (0 or 1) whose read may fall outside its tensor, affine functions of the
+        axes. Where one of them is negative, the term is left out.
     """
 
     spatial: tuple[Axis, ...]
@@ -58,7 +61,7 @@ class Contraction:
 
     @property
     def distances(self) -> tuple[Any, ...]:
-        """All functions of the axes that are not negative where a term counts."""
+        """The functions in `inside` of both factors: none is negative where a term counts."""
         return tuple(distance for of_factor in self.inside.values() for distance in of_factor)
 
     @property
@@ -93,7 +96,8 @@ class Contraction:
     def share_index(self, factor: int, axes: Sequence[Axis]) -> bool:
         """Whether some index of a factor's read depends on two of the axes, or more.
 
-        Such are the position of a filter and that of the result, whose windows overlap.
+        In a convolution the position in the filter and that of the result add up to one index, so
+        that windows overlap.
         """
         return any(
             sum(uses(index, axis.var) > 0 for axis in axes) > 1
@@ -101,27 +105,30 @@ class Contraction:
         )
 
     def can_be_copied(self, factor: int) -> bool:
-        """Whether a copy of what a factor reads is as large as that, and its size known.
+        """Whether a copy of a factor, in the order in which it is read, repeats no elements.
 
-        Where windows overlap, a copy in the order of reading would repeat elements.
+        It would where windows overlap. The size of the copy must be known, too.
         """
         if factor in self.inside:
             return False
-        used = self.used_by(factor, self.axes)
-        if any(axis.extent is None for axis in used) or volume(used) > _MAX_COPY_ELEMENTS:
+        used_axes = self.used_by(factor, self.axes)
+        if any(axis.extent is None for axis in used_axes) or volume(used_axes) > _MAX_COPY_ELEMENTS:
             return False
         shape = [static(extent) for extent in buffer_of(self.loads[factor]).shape]
-        if all(shape) and volume(used) <= math.prod(extent or 0 for extent in shape):
-            return True  # indices such as group · size + place share one without any overlap
-        return not self.share_index(factor, [axis for axis in used if axis.extent != 1])
+        if all(shape) and volume(used_axes) <= math.prod(extent or 0 for extent in shape):
+            # Indices such as group · size + place depend on two axes without any overlap.
+            return True
+        return not self.share_index(factor, [axis for axis in used_axes if axis.extent != 1])
 
     @cached_property
     def _uses(self) -> list[dict[Any, bool]]:
-        return [{a.var: uses(factor, a.var) > 0 for a in self.axes} for factor in self.factors]
+        return [
+            {axis.var: uses(factor, axis.var) > 0 for axis in self.axes} for factor in self.factors
+        ]
 
     @cached_property
     def _steps(self) -> list[dict[Any, int | None]]:
-        return [{a.var: stride(load, a.var) for a in self.axes} for load in self.loads]
+        return [{axis.var: stride(load, axis.var) for axis in self.axes} for load in self.loads]
 
 
 def known(axis: Axis) -> int:
@@ -142,6 +149,7 @@ def contraction_of(stage: Stage, realize: Any) -> Contraction | None:
     if operands(stage) is None or not _starts_at_zero(realize.block):
         return None
     block = realize.block
+    # Iterators of one element become constants, so that no read mentions them.
     store = substitute_values(statements_of(block.body)[0], fixed_iterators(realize))
     term = _product(store.value, stage)
     extents = {v.var: v.dom.extent for v in block.iter_vars if static(v.dom.extent) is None}
@@ -173,21 +181,21 @@ def reuses_operands(stage: Stage) -> bool:
 
 
 def fixed_iterators(realize: Any) -> dict[Any, Any]:
-    """The values of a block's iterators over one element."""
+    """The value of each iterator of a block that has one element only."""
     block = realize.block
     return {axis.var: axis.dom.min for axis in block.iter_vars if static(axis.dom.extent) == 1}
 
 
 def _product(total: Any, stage: Stage) -> Any:
-    """The term that is added to the sum so far; None if nothing is."""
+    """The term that is added to the sum so far; None if a value is no addition."""
     if not isinstance(total, tirx.Add):
         return None
     return total.b if _reads_result(total.a, stage) else total.a
 
 
 def _starts_at_zero(block: Any) -> bool:
-    start = block.init.value
-    return isinstance(start, tirx.IntImm | tirx.FloatImm) and start.value == 0
+    initial = block.init.value
+    return isinstance(initial, tirx.IntImm | tirx.FloatImm) and initial.value == 0
 
 
 def _reads_result(value: Any, stage: Stage) -> bool:

@@ -1,7 +1,7 @@
-"""Epilogues: the map behind a reduction, computed where each of its results is complete.
+"""Epilogues: the map behind a reduction, computed as soon as each of its results is complete.
 
-A sum or a contraction whose results one map takes, each once, hands them over tile by tile: what
-lies between the two is as large as a tile, not as the result. An accumulator plus a gradient is
+If one map reads each result of a sum or a contraction once, it can be computed tile by tile: the
+buffer between the two is as large as a tile, not as the result. An accumulator plus a gradient is
 such a map.
 """
 
@@ -23,16 +23,17 @@ _MAX_OPERATIONS = 16
 
 @dataclass(frozen=True)
 class Epilogue:
-    """A map that takes each result of a reduction once.
+    """A map that reads each result of a reduction once.
 
     Attributes
     ----------
     stage : Stage
         The map.
     taken : Buffer
-        Which of the reduction's buffers it reads.
+        The buffer of the reduction that it reads.
     along : dict
-        From the reduction's output axes that are longer than one to the map's.
+        From the variable of each of the reduction's output axes that is longer than one to the axis
+        of the map that runs along it.
     """
 
     stage: Stage
@@ -47,9 +48,9 @@ def epilogues_of(stage: Stage, found: Sequence[Stage], internal: Sequence[Any]) 
     ----------
     stage : Stage
     found : sequence of Stage
-        All of the kernel, in order.
+        All stages of the kernel, in order.
     internal : sequence of Buffer
-        Those of the kernel's own: what else is stored is read by the caller.
+        The buffers inside the kernel: any other that is stored is a result, which the caller reads.
     """
     if not stage.reduced:
         return []
@@ -58,19 +59,26 @@ def epilogues_of(stage: Stage, found: Sequence[Stage], internal: Sequence[Any]) 
 
 
 def _epilogue(
-    stage: Stage, store: Any, found: Sequence[Stage], internal: Sequence[Any]
+    stage: Stage, store: Any, kernel_stages: Sequence[Stage], internal: Sequence[Any]
 ) -> Epilogue | None:
+    """The epilogue of one result of a reduction; None if it has none."""
     written = store.buffer
-    readers = [s for s in found if any(buffer_of(load).same_as(written) for load in s.loads)]
+    readers = [
+        s for s in kernel_stages if any(buffer_of(load).same_as(written) for load in s.loads)
+    ]
     if not is_among(written, internal) or len(readers) != 1:
         return None
     (reader,) = readers
     loads = [load for load in reader.loads if buffer_of(load).same_as(written)]
-    others = [load for load in reader.loads if not buffer_of(load).same_as(written)]
-    plain = not reader.reduced and not reader.calls and reader.operations <= _MAX_OPERATIONS
-    made = [store.buffer for s in found for store in s.stores]
-    if not plain or any(is_among(buffer_of(load), [*internal, *made]) for load in others):
+    other_loads = [load for load in reader.loads if not buffer_of(load).same_as(written)]
+    is_plain = not reader.reduced and not reader.calls and reader.operations <= _MAX_OPERATIONS
+    # The map moves up to the reduction: what else it reads must be there before the kernel begins.
+    stored_buffers = [store.buffer for s in kernel_stages for store in s.stores]
+    if not is_plain or any(
+        is_among(buffer_of(load), [*internal, *stored_buffers]) for load in other_loads
+    ):
         return None
+    # Each element of the map may read only one element of the result, though several times.
     if not all(tvm_ffi.structural_equal(load, loads[0]) for load in loads):
         return None
     along = _permutation(stage, store, reader, loads[0])
@@ -78,29 +86,35 @@ def _epilogue(
 
 
 def _permutation(stage: Stage, store: Any, reader: Stage, load: Any) -> dict[Any, Axis] | None:
-    """Which axis of the reader goes along which of the stage; None if some is not a whole.
+    """Which axis of the reader runs along which axis of the stage.
 
-    Axes of one element count for nothing.
+    None unless indices are axes as they are, and the long ones of both sides match one to one. Axes
+    of one element do not count.
     """
     if any(axis.extent is None for axis in (*stage.axes, *reader.axes)):
         return None
     along: dict[Any, Axis] = {}
-    for at, read in zip(store.indices, load.indices, strict=True):
-        written, taken = _place(at, stage.spatial), _place(read, reader.axes)
-        if isinstance(written, Axis) and isinstance(taken, Axis):
-            if written.extent != taken.extent:
+    for written_index, read_index in zip(store.indices, load.indices, strict=True):
+        written_axis, read_axis = (
+            _place(written_index, stage.spatial),
+            _place(read_index, reader.axes),
+        )
+        if isinstance(written_axis, Axis) and isinstance(read_axis, Axis):
+            if written_axis.extent != read_axis.extent:
                 return None
-            along[written.var] = taken
-        elif not written == taken == 0:
+            along[written_axis.var] = read_axis
+        elif not written_axis == read_axis == 0:  # an axis of one element on both sides
             return None
-    long = [axis for axis in reader.axes if axis.extent != 1]
-    once = all(sum(a is axis for a in along.values()) == 1 for axis in long)
-    every = all(axis.var in along for axis in stage.spatial if axis.extent != 1)
-    return along if once and every and len(along) == len(long) else None
+    long_axes = [axis for axis in reader.axes if axis.extent != 1]
+    is_each_read_once = all(
+        sum(mapped is axis for mapped in along.values()) == 1 for axis in long_axes
+    )
+    are_all_covered = all(axis.var in along for axis in stage.spatial if axis.extent != 1)
+    return along if is_each_read_once and are_all_covered and len(along) == len(long_axes) else None
 
 
 def _place(index: Any, axes: Sequence[Axis]) -> Axis | int | None:
-    """The axis that an index is, or the number; None if it is an expression."""
+    """The axis that an index is, or its constant value; None if it is another expression."""
     analyzer = tvm.sym.Analyzer()
     zeros = {}
     for axis in axes:

@@ -1,4 +1,4 @@
-"""Computing maps inside their readers, so that what they compute is not stored."""
+"""Inlining of maps into the stages that read them, so that their results are not stored."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ MayRepeat = Callable[[Stage, int], bool]
 
 
 def inline_maps(sch: Schedule, may_repeat: MayRepeat, most_readers: int = 1) -> list[Stage]:
-    """Compute maps inside their readers, where that repeats no work worth naming.
+    """Inline maps into their readers, where that repeats little work.
 
     Parameters
     ----------
     sch : Schedule
-        Of a function made of stages.
+        The schedule of a function made of stages; it is changed.
     may_repeat : function
-        Of a map and its operations, with what was inlined into it.
+        Whether a map may be computed more often than it has elements. It gets the map, and its
+        operations with those of the maps that were inlined into it.
     most_readers : int
         A map with more stages that read it stays as it is.
 
     Returns
     -------
     list of Stage
-        What is left, in order.
+        The stages that are left, in order.
     """
     func = sch.mod["main"]
     internal = list(func.body.block.alloc_buffers)
@@ -53,19 +54,23 @@ def inline_maps(sch: Schedule, may_repeat: MayRepeat, most_readers: int = 1) -> 
             continue
         block = sch.get_sblock(name)
         sch.compute_inline(block)
+        # Each read of the map became a copy of its expression.
         del current[name]
         for reader in readers:
             sizes[reader.name] += _reads(reader, written) * sizes[name]
-            inside = sch.get(sch.get_sblock(reader.name))
-            current[reader.name] = refreshed(reader, inside)
+            reader_block = sch.get(sch.get_sblock(reader.name))
+            current[reader.name] = refreshed(reader, reader_block)
     return list(current.values())
 
 
 def _may_inline(
     stage: Stage, reader: Stage, sizes: dict[str, int], may_repeat: MayRepeat, readers: int
 ) -> bool:
+    """Whether a map may be inlined into one of its readers; `readers` is how many it has."""
+    # A contraction reads its operands many times, and they must stay plain reads. Only a map
+    # without loads, such as a constant, may go into it.
     if stage.loads and reuses_operands(reader):
-        return False  # a contraction's operands are read many times, and must stay plain reads
+        return False
     if _is_zero_divisor(stage, reader):
         return False
     reads = _reads(reader, stage.stores[0].buffer)
@@ -76,11 +81,15 @@ def _may_inline(
 
 
 def _is_zero_divisor(stage: Stage, reader: Stage) -> bool:
-    """Whether a map is the constant 0 and is divided by, which TVM refuses to write."""
+    """Whether a map is the constant 0 and its reader divides by it, which TVM refuses to build."""
     store = stage.stores[0]
     if not isinstance(store.value, tirx.FloatImm | tirx.IntImm) or store.value.value:
         return False
-    divisors = (node.b for each in reader.stores for node in nodes_in(each.value, _DIVISIONS))
+    divisors = (
+        node.b
+        for reader_store in reader.stores
+        for node in nodes_in(reader_store.value, _DIVISIONS)
+    )
     loads = (load for divisor in divisors for load in nodes_in(divisor, Load))
     return any(buffer_of(load).same_as(store.buffer) for load in loads)
 

@@ -1,8 +1,8 @@
-"""Sibling reductions of one kernel, as one block.
+"""Multi-output reductions: sibling reductions of one kernel become one block.
 
-The sums that the gradient of a norm asks for, or a mean and a mean square, run over the same loops.
-Such siblings become one block that keeps several results, as TVM writes a reduction of tuples; all
-schedules of reductions know that form.
+The sums that the gradient of a norm needs, or a mean and a mean square, run over the same loops.
+Such siblings become one block that computes several results, in the form that TVM has for
+reductions of tuples (several stores in one block); all schedules of reductions know that form.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ def join_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Siblings have the same loops, read a tensor together, and do not depend on each other. Sums of
     products are left alone: contractions have schedules of their own.
     """
-    found = stages(func)
-    if found is None:
+    kernel_stages = stages(func)
+    if kernel_stages is None:
         return func
     statements = dict(
-        zip([s.name for s in found], statements_of(func.body.block.body), strict=True)
+        zip([s.name for s in kernel_stages], statements_of(func.body.block.body), strict=True)
     )
-    order = [stage.name for stage in found]
-    current = {stage.name: stage for stage in found}
+    order = [stage.name for stage in kernel_stages]
+    current = {stage.name: stage for stage in kernel_stages}
     for name in list(order):
-        first = _earlier_sibling(name, order, current)
-        if first is None:
+        earlier = _earlier_sibling(name, order, current)
+        if earlier is None:
             continue
-        statements[first] = _joint(statements[first], statements[name])
-        (current[first],) = stages(_kernel_of(func, statements[first])) or []
+        statements[earlier] = _joint(statements[earlier], statements[name])
+        # A third sibling is compared with the joint block, which has more results and reads.
+        (current[earlier],) = stages(_kernel_of(func, statements[earlier])) or []
         order.remove(name)
-    if len(order) == len(found):
+    if len(order) == len(kernel_stages):
         return func
     body = [statements[name] for name in order]
     return func.with_body(replace_statements(func.body, body, func.body.block.alloc_buffers))
@@ -62,28 +63,32 @@ def _kernel_of(func: tirx.PrimFunc, statement: Any) -> tirx.PrimFunc:
 
 
 def _earlier_sibling(name: str, order: list[str], current: dict[str, Stage]) -> str | None:
-    """The reduction that another can be computed with, before what stands between them."""
+    """The first reduction that `name` can be computed together with; None if there is none.
+
+    The later one moves up to it, so it must not read anything that is written from there on.
+    """
     stage = current[name]
     if not may_join(stage):
         return None
     before = order[: order.index(name)]
-    for first in before:
-        other = current[first]
-        between = [current[n] for n in before[before.index(first) :]]
+    for candidate in before:
+        candidate_stage = current[candidate]
+        between = [current[n] for n in before[before.index(candidate) :]]
         written = [store.buffer for s in between for store in s.stores]
         if (
-            may_join(other)
-            and are_siblings(other, stage)
+            may_join(candidate_stage)
+            and are_siblings(candidate_stage, stage)
             and not any(is_among(buffer_of(load), written) for load in stage.loads)
         ):
-            return first
+            return candidate
     return None
 
 
 def may_join(stage: Stage) -> bool:
     """Whether a stage is a reduction that may share its block.
 
-    The values of such a block are bound, and TVM takes the bits of bfloat16 for an integer there.
+    The values of such a block are bound to variables, and TVM handles a bound bfloat16 as the
+    integer of the same bits.
     """
     accesses = [*stage.loads, *stage.stores]
     return (
@@ -97,42 +102,46 @@ def may_join(stage: Stage) -> bool:
 def are_siblings(one: Stage, other: Stage) -> bool:
     """Whether two reductions have the same loops, and read a tensor together."""
     loops = [[(axis.extent, axis.reduced) for axis in stage.axes] for stage in (one, other)]
-    known = all(extent is not None for extent, _ in loops[0])
-    shared = any(is_among(buffer_of(load), map(buffer_of, other.loads)) for load in one.loads)
-    few = len(one.stores) + len(other.stores) <= _MOST
-    return known and loops[0] == loops[1] and shared and few
+    are_static = all(extent is not None for extent, _ in loops[0])
+    share_input = any(is_among(buffer_of(load), map(buffer_of, other.loads)) for load in one.loads)
+    fit_registers = len(one.stores) + len(other.stores) <= _MOST
+    return are_static and loops[0] == loops[1] and share_input and fit_registers
 
 
-def _joint(one: Any, other: Any) -> Any:
-    """The loops of one reduction around the blocks of two."""
-    loops, first = _nest(one)
-    _, second = _nest(other)
-    pairs = zip(second.block.iter_vars, first.block.iter_vars, strict=True)
-    values = {theirs.var: ours.var for theirs, ours in pairs}
-    block, added = first.block, second.block
+def _joint(first_nest: Any, second_nest: Any) -> Any:
+    """The loops of the first reduction around one block that does what both blocks do."""
+    loops, first_realize = _nest(first_nest)
+    _, second_realize = _nest(second_nest)
+    pairs = zip(second_realize.block.iter_vars, first_realize.block.iter_vars, strict=True)
+    values = {second_iter.var: first_iter.var for second_iter, first_iter in pairs}
+    first_block, second_block = first_realize.block, second_realize.block
 
-    def ours(node: Any) -> Any:
+    def with_first_iters(node: Any) -> Any:
         return substitute_values(node, values)
 
-    body = [*_parts(block.body), *map(ours, _parts(added.body))]
+    # All values are bound before any is stored: TVM's form of a reduction of tuples.
+    body = [*_parts(first_block.body), *map(with_first_iters, _parts(second_block.body))]
     binds = [part for part in body if isinstance(part, tirx.Bind)]
     stores = [part for part in body if isinstance(part, tirx.BufferStore)]
     statement = replace_realized(
-        first,
-        reads=[*block.reads, *map(ours, added.reads)],
-        writes=[*block.writes, *map(ours, added.writes)],
+        first_realize,
+        reads=[*first_block.reads, *map(with_first_iters, second_block.reads)],
+        writes=[*first_block.writes, *map(with_first_iters, second_block.writes)],
         body=sequence(*binds, *stores),
-        init=sequence(*statements_of(block.init), *map(ours, statements_of(added.init))),
+        init=sequence(
+            *statements_of(first_block.init),
+            *map(with_first_iters, statements_of(second_block.init)),
+        ),
     )
-    for outer in reversed(loops):
-        statement = loop(outer.loop_var, outer.extent, statement, outer.kind, outer.min)
+    for old_loop in reversed(loops):
+        statement = loop(old_loop.loop_var, old_loop.extent, statement, old_loop.kind, old_loop.min)
     return statement
 
 
 def _nest(statement: Any) -> tuple[list[Any], Any]:
-    found = loop_nest(statement)
-    assert found is not None
-    return found
+    nest = loop_nest(statement)
+    assert nest is not None
+    return nest
 
 
 def _parts(body: Any) -> list[Any]:

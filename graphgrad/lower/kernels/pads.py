@@ -1,4 +1,7 @@
-"""Copies of tensors inside a border of zeros, which a reader may make do without."""
+"""Pads: copies of tensors inside a border of zeros, which a reader may be able to do without.
+
+Such a reader reads the tensor itself and guards the border; see `Border`.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +25,12 @@ from ...ir.kernel_structure import (
 from .contraction import fixed_iterators
 
 Terms = dict[Any, int]
-"""An affine index: the factors of variables, without zeros. The constant has the key None."""
+"""An affine index: each variable's factor, unless it is zero. The constant has the key None."""
 
 
 @dataclass(frozen=True)
 class Border:
-    """What a tensor is a copy of.
+    """The copy that a pad stage makes, and of which tensor.
 
     Attributes
     ----------
@@ -44,17 +47,21 @@ class Border:
 
 
 def terms_of(index: Any, variables: Iterable[Any]) -> Terms | None:
-    """An index as an affine function of some variables; None if it is no such."""
-    known = list(variables)
-    factors = tvm.sym.detect_linear_equation(index, known)
+    """An index as an affine function of some variables; None if it is something else."""
+    variable_list = list(variables)
+    factors = tvm.sym.detect_linear_equation(index, variable_list)
     numbers = [static(factor) for factor in factors]
     if not numbers or None in numbers:
         return None
-    return {v: number for v, number in zip([*known, None], numbers, strict=True) if number}
+    return {
+        variable: number
+        for variable, number in zip([*variable_list, None], numbers, strict=True)
+        if number
+    }
 
 
 def border_of(stage: Stage, realize: Any) -> Border | None:
-    """The tensor that a stage copies, if it does nothing else but put zeros around it.
+    """The border that a stage puts around a tensor; None if it does anything else.
 
     Parameters
     ----------
@@ -66,39 +73,46 @@ def border_of(stage: Stage, realize: Any) -> Border | None:
     choice = substitute_values(stage.values[0], fixed)
     if stage.reduced or not _is_choice(choice):
         return None
-    condition, value, other = _parts(choice)
-    if not isinstance(value, Load) or not _is_zero(other):
+    condition, value, outside_value = _parts(choice)
+    if not isinstance(value, Load) or not _is_zero(outside_value):
         return None
     axes = {axis.var: axis for axis in stage.axes}
-    inside = _ranges(condition, axes)
+    valid_ranges = _ranges(condition, axes)
     (store,) = stage.stores
     written = [terms_of(substitute_values(index, fixed), axes) for index in store.indices]
     read = [terms_of(index, axes) for index in value.indices]
     shape = [static(extent) for extent in buffer_of(value).shape]
-    if inside is None or len(read) != len(written):
+    if valid_ranges is None or len(read) != len(written):
         return None
     before = []
-    for place, source, extent in zip(written, read, shape, strict=True):
-        if place is None or source is None or extent is None:
+    for written_terms, read_terms, extent in zip(written, read, shape, strict=True):
+        if written_terms is None or read_terms is None or extent is None:
             return None
-        zeros = place.get(None, 0) - source.get(None, 0)
-        variables = {v: f for v, f in place.items() if v is not None}
-        if variables != {v: f for v, f in source.items() if v is not None} or place.get(None, 0):
+        # Where the copy is written at i, the tensor is read at i - zeros, along the same axis.
+        zeros = written_terms.get(None, 0) - read_terms.get(None, 0)
+        variables = {
+            variable: factor for variable, factor in written_terms.items() if variable is not None
+        }
+        if variables != {
+            variable: factor for variable, factor in read_terms.items() if variable is not None
+        } or written_terms.get(None, 0):
             return None
         if not variables:
             low, high = 0, 0
             is_exact = zeros == 0 and extent == 1
         else:
-            ((variable, factor),) = variables.items()
-            length = axes[variable].extent
-            if factor != 1 or length is None or len(variables) != 1:
+            ((axis_variable, axis_factor),) = variables.items()
+            length = axes[axis_variable].extent
+            if axis_factor != 1 or length is None or len(variables) != 1:
                 return None
-            low, high = inside.pop(variable, (0, length - 1))
+            low, high = valid_ranges.pop(axis_variable, (0, length - 1))
             is_exact = (low, high) == (max(zeros, 0), min(extent + zeros, length) - 1)
+        # The condition must leave out what is outside of the tensor, and nothing inside of it.
         if not is_exact:
             return None
         before.append(zeros)
-    return None if inside else Border(stage.name, buffer_of(value), tuple(before))
+    # A bound that is left is one of an axis that no index of the read depends on.
+    return None if valid_ranges else Border(stage.name, buffer_of(value), tuple(before))
 
 
 def _is_choice(value: Any) -> bool:
@@ -109,8 +123,8 @@ def _parts(choice: Any) -> tuple[Any, Any, Any]:
     """The condition of a choice, and its two values."""
     if isinstance(choice, tirx.Select):
         return choice.condition, choice.true_value, choice.false_value
-    condition, value, other = choice.args
-    return condition, value, other
+    condition, true_value, false_value = choice.args
+    return condition, true_value, false_value
 
 
 def _is_zero(value: Any) -> bool:
@@ -120,9 +134,9 @@ def _is_zero(value: Any) -> bool:
 def _ranges(condition: Any, axes: Mapping[Any, Axis]) -> dict[Any, tuple[int, int]] | None:
     """The first and the last index along each axis at which a condition holds.
 
-    None if it is not made of bounds of single axes.
+    Axes without a bound are not in it. None if the condition is anything but bounds of single axes.
     """
-    found: dict[Any, tuple[int, int]] = {}
+    ranges: dict[Any, tuple[int, int]] = {}
     for comparison in _conjuncts(condition):
         difference = _at_least_zero(comparison)
         terms = None if difference is None else terms_of(difference, axes)
@@ -135,9 +149,10 @@ def _ranges(condition: Any, axes: Mapping[Any, Axis]) -> dict[Any, tuple[int, in
         length = axes[variable].extent
         if abs(factor) != 1 or length is None:
             return None
-        low, high = found.get(variable, (0, length - 1))
-        found[variable] = (max(low, -start), high) if factor == 1 else (low, min(high, start))
-    return found
+        # The comparison is variable + start >= 0, or start - variable >= 0.
+        low, high = ranges.get(variable, (0, length - 1))
+        ranges[variable] = (max(low, -start), high) if factor == 1 else (low, min(high, start))
+    return ranges
 
 
 def _conjuncts(condition: Any) -> Iterable[Any]:
@@ -149,7 +164,7 @@ def _conjuncts(condition: Any) -> Iterable[Any]:
 
 
 def _at_least_zero(comparison: Any) -> Any | None:
-    """The expression that a comparison asks not to be negative."""
+    """The expression that is not negative where a comparison holds; None for another one."""
     if isinstance(comparison, prim.GE):
         return comparison.a - comparison.b
     if isinstance(comparison, prim.LE):

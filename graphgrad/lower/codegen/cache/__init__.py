@@ -1,4 +1,4 @@
-"""Compiled programs, kept from one process to the next: what a program needs is made once.
+"""The cache of compiled programs: a program is compiled once, for this and for later processes.
 
 Start with `executable`; `key` says what a program depends on, `store` is the folder.
 """

@@ -1,6 +1,6 @@
-"""Executables that are a library, made when they are first used, or read from the cache.
+"""Executables backed by a shared library, which is linked on first use or read from the cache.
 
-A library holds all that a program is: machine code, instructions of the virtual machine, constants.
+A library holds a whole program: machine code, instructions of the virtual machine, constants.
 A C compiler links it. Where there is none, machine code is made in memory, as TVM does it.
 """
 
@@ -26,30 +26,31 @@ from .store import SWITCH, chosen_store, warn_once
 _SUFFIX = ".dll" if os.name == "nt" else ".so"
 
 _LENGTH_BYTES = 8
-"""Bytes of a number in an entry."""
+"""Bytes of the number, at the beginning of an entry, that is the length of the facts."""
 
 _FORMATS = (".tar", ".wasm")
-"""Names of exports that are something else than a library for this host."""
+"""Suffixes of exports that are something else than a shared library for this host."""
 
 
 Make: TypeAlias = Callable[[tvm.IRModule], tuple[Executable, Any]]
-"""Compiles a module; returns besides what JSON can hold of what was found out on the way."""
+"""Compiles a module; returns the executable, and facts about the compilation as plain values that
+JSON can hold, which are cached with it."""
 
 
 def compiled_once(
     mod: tvm.IRModule, target: tvm.target.Target, options: Mapping[str, Any], make: Make
 ) -> tuple[Executable, Any]:
-    """The result of `make` for a module, of now or of an earlier process.
+    """The result of `make` for a module, made now or by an earlier process.
 
-    Programs for processors are kept: when they are first loaded or exported. One that is no program
-    of the virtual machine is not, nor one without kernels, whose compilation takes no time.
+    Programs for processors are cached, when they are first loaded or exported. Not cached is one
+    that is no program of the virtual machine, or has no kernels and so compiles in no time.
 
     Parameters
     ----------
     mod : IRModule
-        Before lowering.
+        The module before lowering.
     target : Target
-        Resolved.
+        A target that is resolved, as `graphgrad.target` does it.
     options : mapping
         All else that `make` depends on; plain values.
     make : callable
@@ -67,24 +68,24 @@ def compiled_once(
     key = program_key(mod, target, options) if store is not None else None
     if store is None or key is None:
         return make(mod)
-    program = mod.clone()  # the caller may change his
+    program = mod.clone()  # the caller may change the module before it is compiled once more
     entry = store.read(key)
-    found = None if entry is None else _unpack_entry(entry)
+    cached = None if entry is None else _unpack_entry(entry)
 
-    def again() -> Executable:
+    def make_again() -> Executable:
         return make(program)[0]
 
-    if found is not None:
-        library, loaded, facts = found
-        return LibraryExecutable(library, loaded, again), facts
-    made, facts = make(mod)
-    if not isinstance(made, VMExecutable) or not is_linkable(made.mod):
-        return made, facts
+    if cached is not None:
+        library, loaded, facts = cached
+        return LibraryExecutable(library, loaded, make_again), facts
+    executable, facts = make(mod)
+    if not isinstance(executable, VMExecutable) or not is_linkable(executable.mod):
+        return executable, facts
 
     def keep(library: bytes) -> None:
         store.write(key, _entry(library, facts))
 
-    return KeptExecutable(made, keep, again), facts
+    return KeptExecutable(executable, keep, make_again), facts
 
 
 class LibraryExecutable(VMExecutable):
@@ -117,19 +118,19 @@ class LibraryExecutable(VMExecutable):
 
 
 class KeptExecutable(VMExecutable):
-    """An executable whose library is made, kept in the cache and loaded when it is first used.
+    """An executable whose library is linked, cached and loaded when it is first used.
 
-    From then on it is what a later process would have read: a program that imports a library, whose
-    LLVM modules are gone. To inspect the code that LLVM makes set ``GRAPHGRAD_CACHE=0``.
+    From then on it is what a later process would have read: the loaded library, without LLVM
+    modules. To inspect the code that LLVM makes set ``GRAPHGRAD_CACHE=0``.
 
     Parameters
     ----------
     made : VMExecutable
-        In the form that TVM makes: machine code is still to be emitted.
+        The executable as TVM makes it: machine code is still to be emitted.
     keep : callable
         Puts the library into the cache.
     make : callable
-        As of `LibraryExecutable`.
+        As in `LibraryExecutable`.
     """
 
     def __init__(
@@ -160,7 +161,7 @@ class KeptExecutable(VMExecutable):
             )
             return self._made.jit()
         self._made = LibraryExecutable(library, loaded, self._make)
-        super().__init__(loaded)  # what LLVM has made of the program is free to go
+        super().__init__(loaded)  # nothing holds the LLVM modules any more
         return loaded
 
     def export_library(self, file_name: str | os.PathLike[str], **options: Any) -> Any:
@@ -182,8 +183,8 @@ class KeptExecutable(VMExecutable):
 
 def _entry(library: bytes, facts: Any) -> bytes:
     """A library and facts as bytes: the length of the facts, the facts, the library."""
-    described = json.dumps(facts).encode()
-    return len(described).to_bytes(_LENGTH_BYTES, "big") + described + library
+    encoded_facts = json.dumps(facts).encode()
+    return len(encoded_facts).to_bytes(_LENGTH_BYTES, "big") + encoded_facts + library
 
 
 def _unpack_entry(entry: bytes) -> tuple[bytes, tvm.runtime.Module, Any] | None:
@@ -195,7 +196,7 @@ def _unpack_entry(entry: bytes) -> tuple[bytes, tvm.runtime.Module, Any] | None:
 
 
 def _link(made: VMExecutable) -> bytes | None:
-    """The library of an executable; None, said once, if there is nothing to link it with."""
+    """The library of an executable; None if it cannot be linked, which is warned of once."""
     if cc.get_cc() is None:
         warn_once(
             "compiled programs are not kept for the next process, because there is no C compiler "
@@ -214,10 +215,10 @@ def _link(made: VMExecutable) -> bytes | None:
 
 
 def _load(library: bytes) -> tvm.runtime.Module | None:
-    """A library in this process; None if it does not load here.
+    """A library loaded into this process; None if it does not load here.
 
-    It is loaded from a file of its own, which nobody else can replace meanwhile: two modules of one
-    file would share variables, and the one that lived longer would use those of the other.
+    It is loaded from a file of its own, which nobody else can replace meanwhile. Two modules loaded
+    from one file would share variables, and the one that lives longer would use the other's.
     """
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -231,7 +232,7 @@ def _load(library: bytes) -> tvm.runtime.Module | None:
 def _put(library: bytes, path: Path) -> None:
     """Write a library to a file, in one step.
 
-    A process that has loaded the file of before keeps that: written over it would change under it.
+    The old file is replaced and not written over: a process that has loaded it keeps using it.
     """
     if path.exists() and not path.is_file():
         path.write_bytes(library)  # a device, or an error

@@ -4,7 +4,7 @@ The digest is cryptographic, and of everything that goes into compilation, writt
 before lowering with its constants, the target, options, TVM, and the sources of graphgrad. Names
 are part of it, because errors show them. A difference that would not matter costs a compilation.
 
-Programs are not kept if something has a part in their compilation that cannot be written out.
+Programs are not kept if their compilation depends on something that cannot be written out.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ def program_key(
     Parameters
     ----------
     mod : IRModule
-        Before lowering.
+        The module before lowering.
     target : Target
-        Resolved.
+        A target that is resolved, as `graphgrad.target` does it.
     options : mapping
-        Of `graphgrad.compile`; plain values.
+        The options of `graphgrad.compile`; plain values.
 
     Returns
     -------
     str or None
-        None if some of it cannot be told: passes with instruments, ops that somebody else lowers,
-        modules of other compilers, sources that have changed since they were loaded, or sources of
-        graphgrad or a library of TVM that are not where they usually are.
+        None if something it depends on has no digest: passes with instruments, ops that somebody
+        else lowers, modules of other compilers, sources that have changed since they were loaded,
+        or sources of graphgrad or a library of TVM that are not where they usually are.
     """
     context = tvm.transform.PassContext.current()
     if context.instruments or sources_changed() or changed_lowerings():
@@ -59,6 +59,7 @@ def program_key(
         configuration = tvm.ir.save_json(dict(sorted(context.config.items())))
     except (RuntimeError, TypeError, ValueError):
         return None  # something in it has no written form
+    # The program is JSON, so an op that it calls stands there as a quoted string.
     if any(json.dumps(name) in program for name in foreign_ops()):
         return None
     facts = {

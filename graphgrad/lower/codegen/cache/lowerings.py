@@ -1,9 +1,10 @@
-"""By whom ops are lowered: a program is kept only where TVM and graphgrad do it.
+"""Tells whether ops are lowered by TVM and graphgrad: only then may a compiled program be cached.
 
-Functions have no written form, so that one that somebody else has registered cannot be told from
-another. Which are TVM's own says the level that it registers them at: others need a higher one to
-take their place. Not told apart is a function registered before graphgrad was imported, at TVM's
-level, for an op that TVM does not lower, or after ``tvm.ir.Op.reset_attr``.
+The cache's key must contain all that compilation depends on, and a Python function that somebody
+else has registered to lower an op has no written form. TVM's own functions are recognized by the
+level that TVM registers them at: others need a higher one to replace them. One case escapes: a
+function registered before graphgrad was imported, at TVM's level, either for an op that TVM does
+not lower or after ``tvm.ir.Op.reset_attr``.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _LOWERINGS = (
 """Attributes of ops that hold functions by which they are lowered, in Relax and in kernels."""
 
 _STOCK_PRIORITY = 10
-"""What TVM registers attributes at, and graphgrad those of its own ops."""
+"""The level at which TVM registers attributes, and graphgrad those of its own ops."""
 
 
 def changed_lowerings() -> bool:
-    """Whether an op that was there at first is not lowered as TVM or graphgrad does it."""
+    """Whether an op that existed when graphgrad was imported is now lowered by somebody else."""
     current = {key: function for key, function in _lowerings().items() if key[0] in _first_ops}
     return current.keys() != _at_first.keys() or any(
         not function.same_as(_at_first[key]) or not _is_stock(*key)
@@ -71,10 +72,10 @@ def _lowerings() -> dict[tuple[str, str], Any]:
 
 @cache
 def _is_stock(op: str, attribute: str) -> bool:
-    """Whether what an attribute holds was registered at TVM's own level.
+    """Whether the function in an attribute was registered at TVM's own level.
 
-    TVM does not tell the level of an attribute, but refuses a second function of the same one. So
-    the function is registered once more at each level from the lowest, up to TVM's: below its own
+    TVM does not report the level of an attribute, but refuses a second function at the same one. So
+    the function is registered once more at each level from the lowest up to TVM's: below its own
     level that changes nothing, and at its own level it is refused.
     """
     function = tvm.ir.Op.get(op).get_attr(attribute)
@@ -86,6 +87,7 @@ def _is_stock(op: str, attribute: str) -> bool:
     return False
 
 
+# The state when this module is imported: what differs from it later was registered by others.
 _at_first = _lowerings()
 
 _first_ops = frozenset(map(str, tvm.ir.Op.list_op_names()))

@@ -1,4 +1,4 @@
-"""Who compiles: the sources of graphgrad, and the build of TVM."""
+"""The identity of the compiler itself, for the cache's key: graphgrad's sources and TVM's build."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TVM_LIBRARY = "tvm_compiler.dll" if sys.platform == "win32" else "libtvm_compil
 _LOAD_TIME = time.time()
 
 _LOADING_SECONDS = 30
-"""How long before that the first module of graphgrad may have been read, at most."""
+"""The longest time, before this module was loaded, at which graphgrad's first one was read."""
 
 
 def sources_changed() -> bool:
@@ -31,7 +31,7 @@ def sources_changed() -> bool:
 
 @cache
 def sources_digest() -> str | None:
-    """A digest of the sources of graphgrad; None if there are none, or none to be read."""
+    """A digest of the sources of graphgrad; None if there are none, or one cannot be read."""
     digest = hashlib.sha256()
     paths = _sources(_PACKAGE)
     for path in paths:
@@ -46,10 +46,10 @@ def sources_digest() -> str | None:
 
 @cache
 def tvm_identity() -> list[Any] | None:
-    """The identity of a build of TVM; None if that cannot be told.
+    """The identity of a build of TVM; None if that cannot be determined.
 
-    Its Python sources decide code too. They are many, so that names, sizes and times stand for
-    them, and they are looked at once in a process.
+    Generated code depends on its Python sources too. They are many, so names, sizes and times stand
+    for their content, and they are looked at once in a process.
     """
     libraries = sorted(_TVM_PACKAGE.rglob(_TVM_LIBRARY))
     sources = _sources(_TVM_PACKAGE)
@@ -58,9 +58,9 @@ def tvm_identity() -> list[Any] | None:
     digest = hashlib.sha256()
     try:
         for path in [*libraries, *sources]:
-            facts = path.stat()
+            file_stat = path.stat()
             name = path.relative_to(_TVM_PACKAGE)
-            digest.update(f"{name} {facts.st_size} {facts.st_mtime_ns}\n".encode())
+            digest.update(f"{name} {file_stat.st_size} {file_stat.st_mtime_ns}\n".encode())
     except OSError:
         return None
     return [tvm.__version__, tvm_ffi.__version__, digest.hexdigest()]
@@ -77,10 +77,14 @@ def _sources(package: Path) -> list[Path]:
 
 
 def _changed_since_loaded(paths: list[Path]) -> bool:
-    """Whether files were written, or put in place with their old times, or are gone."""
+    """Whether files were changed since this process may have read them, or are gone.
+
+    The time of the last change of status tells files that were put in place with old times.
+    """
     try:
-        facts = [path.stat() for path in paths]
+        stats = [path.stat() for path in paths]
     except OSError:
         return True
-    latest = max((max(each.st_mtime, each.st_ctime) for each in facts), default=0.0)
+    # A file that changed while modules were being read may not be what was read.
+    latest = max((max(file_stat.st_mtime, file_stat.st_ctime) for file_stat in stats), default=0.0)
     return latest > _LOAD_TIME - _LOADING_SECONDS

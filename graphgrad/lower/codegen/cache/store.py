@@ -1,9 +1,10 @@
-"""Entries in a folder of the user's: written whole or not at all, checked when read, bounded.
+"""The cache's folder: entries are written whole or not at all, checked when read, and bounded.
 
 Any number of processes may use a folder at once. An entry appears under its name in one step, and
-none depends on another, so that whoever loses a race has lost an entry, which is made again.
+none depends on another, so that a lost race costs an entry at most, which is made again.
 
-What is read here is run. So the folder must be the user's own, and closed to the writing of others.
+What is read here is run as code. So the folder must belong to the user, and be writable by nobody
+else.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ SWITCH, FOLDER, SIZE = "GRAPHGRAD_CACHE", "GRAPHGRAD_CACHE_DIR", "GRAPHGRAD_CACH
 """Environment variables: ``0`` for no cache, its folder, the megabytes that it may take."""
 
 _DEFAULT_MEGABYTES = 2048
+"""Megabytes that the folder may take."""
 
 _ENDING, _UNFINISHED = ".entry", ".unfinished"
 
@@ -41,14 +43,14 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True)
 class Store:
-    """Contents of entries by key, in a folder that takes a limited number of bytes.
+    """A folder of entries by key, which takes a limited number of bytes.
 
     Attributes
     ----------
     folder : Path
-        Made when something is first written, for the user alone.
+        The folder. It is created when something is first written, for the user alone.
     most_bytes : int
-        Above it the entries that were used longest ago are dropped.
+        The limit, above which the entries that were used longest ago are dropped.
     """
 
     folder: Path
@@ -60,25 +62,26 @@ class Store:
             return None
         path = self._path(key)
         try:
-            written = path.read_bytes()
+            entry = path.read_bytes()
         except OSError:
             return None
-        content = written[_HEADER_BYTES:]
-        if written[:_HEADER_BYTES] != _header(key, content):
+        content = entry[_HEADER_BYTES:]
+        if entry[:_HEADER_BYTES] != _header(key, content):
             self._drop(path)
             return None
         with contextlib.suppress(OSError):
-            os.utime(path)  # used just now, says the order in which entries are dropped
+            os.utime(path)  # the time of a file is when it was last used; the oldest go first
         return content
 
     def write(self, key: str, content: bytes) -> None:
-        """Keep an entry; if the folder cannot take it, say so once and go on without."""
+        """Keep an entry; if that fails, warn once and go on without."""
         if _HEADER_BYTES + len(content) > self.most_bytes:
             return
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._is_safe():
                 return
+            # In the same folder, because a file is renamed in one step within one file system only.
             descriptor, unfinished = tempfile.mkstemp(_UNFINISHED, dir=self.folder)
             try:
                 with os.fdopen(descriptor, "wb") as file:
@@ -101,7 +104,7 @@ class Store:
         return [size for _, size, _ in self._entries()]
 
     def clear(self) -> None:
-        """Drop all entries, those too that somebody is writing."""
+        """Drop all entries, also those that another process is writing."""
         for path in self._files(_ENDING, _UNFINISHED):
             self._drop(path)
 
@@ -109,17 +112,17 @@ class Store:
         return self.folder / f"{key}{_ENDING}"
 
     def _is_safe(self) -> bool:
-        """Whether nobody else can have written to the folder; say so once if somebody can.
+        """Whether nobody else can have written to the folder; warn once if somebody can.
 
-        Where a system has no owners of files, the user's folder is as safe as it can be.
+        On a system without POSIX users (Windows) the user's folder is taken to be safe.
         """
         if not hasattr(os, "geteuid"):
             return True
         try:
-            facts = self.folder.stat()
+            folder_stat = self.folder.stat()
         except OSError:
-            return False
-        if facts.st_uid == os.geteuid() and not facts.st_mode & _OTHERS_MAY_WRITE:
+            return False  # it does not exist yet, or cannot be looked at
+        if folder_stat.st_uid == os.geteuid() and not folder_stat.st_mode & _OTHERS_MAY_WRITE:
             return True
         warn_once(
             f"compiled programs are not kept: others may write to {self.folder}, or own it; "
@@ -128,6 +131,7 @@ class Store:
         return False
 
     def _make_room(self) -> None:
+        """Drop what dead writers have left, and the entries used longest ago above the limit."""
         for path in self._files(_UNFINISHED):
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
@@ -144,8 +148,8 @@ class Store:
         """Yield when each entry was last used, its size and its file."""
         for path in self._files(_ENDING):
             with contextlib.suppress(OSError):  # somebody else has dropped it
-                facts = path.stat()
-                yield facts.st_mtime, facts.st_size, path
+                file_stat = path.stat()
+                yield file_stat.st_mtime, file_stat.st_size, path
 
     def _files(self, *endings: str) -> list[Path]:
         try:
@@ -159,9 +163,9 @@ class Store:
 
 
 def chosen_store() -> Store | None:
-    """Where compiled programs are kept, as the environment says; None if they are not.
+    """The store of compiled programs that the environment chooses; None if there is none.
 
-    They are not where the user has no home directory either, which is said once.
+    There is none either if the user has no home directory, which is warned of once.
 
     Raises
     ------
@@ -188,32 +192,32 @@ def warn_once(message: str) -> None:
 
 
 def _folder() -> Path | None:
-    """The folder that is named, or the usual one; None if there is no home for that."""
-    named = os.environ.get(FOLDER)
-    if named:
+    """The folder that is named, or the usual one; None if the user has no home directory."""
+    chosen = os.environ.get(FOLDER)
+    if chosen:
         try:
-            return Path(named).expanduser()
+            return Path(chosen).expanduser()
         except RuntimeError as error:
-            raise ArgumentError(f"{FOLDER}={named!r} names no folder: {error}") from error
+            raise ArgumentError(f"{FOLDER}={chosen!r} names no folder: {error}") from error
     is_windows = os.name == "nt"
-    usual = os.environ.get("LOCALAPPDATA" if is_windows else "XDG_CACHE_HOME")
-    within = Path("graphgrad", "cache") if is_windows else Path("graphgrad")
-    if usual:
-        return Path(usual) / within
+    base = os.environ.get("LOCALAPPDATA" if is_windows else "XDG_CACHE_HOME")
+    subfolder = Path("graphgrad", "cache") if is_windows else Path("graphgrad")
+    if base:
+        return Path(base) / subfolder
     try:
         home = Path.home()
     except RuntimeError:
         return None
-    return (home if is_windows else home / ".cache") / within
+    return (home if is_windows else home / ".cache") / subfolder
 
 
 def _megabytes() -> int:
-    given = os.environ.get(SIZE, "").strip()
-    if not given:
+    text = os.environ.get(SIZE, "").strip()
+    if not text:
         return _DEFAULT_MEGABYTES
-    if not given.isdecimal():
-        raise ArgumentError(f"{SIZE}={given!r} must be a whole number of megabytes")
-    return int(given)
+    if not text.isdecimal():
+        raise ArgumentError(f"{SIZE}={text!r} must be a whole number of megabytes")
+    return int(text)
 
 
 def _header(key: str, content: bytes) -> bytes:
