@@ -107,7 +107,8 @@ def transposed(rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     while 1 << bit < len(rows):
         # TVM substitutes what is computed from variables for the variable it is bound to. An
         # exchange uses each vector twice, so after all of them expressions would have as many
-        # parts as there are elements. So every second time vectors are stored and loaded again.
+        # parts as there are elements. So after every two exchanges the vectors are stored
+        # and loaded again.
         if bit and bit % 2 == 0:
             vectors = [_kept(vector, dtype, len(rows), statements) for vector in vectors]
         vectors = _exchange_lanes(vectors, 1 << bit)

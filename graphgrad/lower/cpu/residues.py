@@ -101,7 +101,7 @@ def _divisors(value: Any) -> dict[Any, int]:
         variables = nodes_in(node.a, tvm.ir.Var)
         divisor = static(node.b)
         if len(variables) == 1 and divisor and linear_coefficient(node.a, variables[0]) == 1:
-            # Positions alike by the least common multiple are alike by each of the divisors.
+            # Positions congruent modulo the least common multiple are so modulo each divisor.
             divisors[variables[0]] = lcm(divisors.get(variables[0], 1), divisor)
 
     def condition(node: Any) -> None:
