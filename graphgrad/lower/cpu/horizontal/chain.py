@@ -258,7 +258,7 @@ class Chain:
         return _number(self.scalars.index(scalar), dtype)
 
     def _named(self, buffer: Any, value: Any) -> Any:
-        """A variable for the value of a buffer, which is computed once, however often it is read."""
+        """A variable for the value of a buffer: it is computed once, however often it is read."""
         values = self._values if buffer.shape else self._numbers
         var = tirx.Var(f"{'value' if buffer.shape else 'number'}{len(values)}", str(buffer.dtype))
         values.append((var, value))

@@ -129,7 +129,10 @@ def _walks(loops: list[Any], realize: Any) -> bool:
 
 
 def _is_at(indices: Any, variables: list[Any], shape: Any) -> bool:
-    """Whether indices are a block's variables in order; without indices, whether there is one element."""
+    """Whether indices are a block's variables in order.
+
+    Without indices, the buffer must have a single element.
+    """
     if not indices:
         return all(static(extent) == 1 for extent in shape)
     return len(indices) == len(variables) == len(shape) and all(
@@ -139,7 +142,7 @@ def _is_at(indices: Any, variables: list[Any], shape: Any) -> bool:
 
 
 def _loads_alike(store: Any, variables: list[Any]) -> bool:
-    """Whether a value is computed from loads of the element that is stored, and of scalars, alone."""
+    """Whether a value is computed only from scalars and loads of the element that is stored."""
     calls = nodes_in(store.value, tvm.ir.Call)
     # A scalar is computed once, so any pure function will do.
     is_allowed = _is_cheap if store.buffer.shape else _is_pure
