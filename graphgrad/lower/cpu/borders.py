@@ -115,5 +115,6 @@ def _stays_inside_borders(stage: Stage, block: Any, borders: Mapping[Any, Border
     return all(is_inside(load) for load in stage.loads)
 
 
-def _is_stored(buffer: Any, found: Sequence[Stage]) -> bool:
-    return any(is_among(buffer, [store.buffer for store in stage.stores]) for stage in found)
+def _is_stored(buffer: Any, later_stages: Sequence[Stage]) -> bool:
+    """Whether one of some stages stores to a buffer."""
+    return any(is_among(buffer, [store.buffer for store in stage.stores]) for stage in later_stages)

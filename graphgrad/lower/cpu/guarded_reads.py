@@ -148,10 +148,10 @@ class _Known:
     def _bind(self, variable: Any, range_or_value: Any) -> None:
         self._analyzer.bind(variable, range_or_value)
 
-    def leaves_tensor(self, expression: Any, made: Sequence[Any] = ()) -> bool:
+    def leaves_tensor(self, expression: Any, earlier_reads: Sequence[Any] = ()) -> bool:
         """Whether an expression may read outside of a tensor.
 
-        What it reads under a condition of its own is judged under that condition. Reads in `made`
+        What it reads under a condition of its own is judged under that condition. `earlier_reads`
         have been made already and may be made again: to put them behind a branch would keep them
         from being vectorized.
         """
@@ -161,24 +161,27 @@ class _Known:
             if isinstance(node, tvm.ir.Call):
                 if not is_conditional(node):
                     return tvm_ffi.WalkResult.ADVANCE
-                leaving.append(self._choice_leaves_tensor(node, made))
+                leaving.append(self._choice_leaves_tensor(node, earlier_reads))
                 return tvm_ffi.WalkResult.SKIP
-            was_read = any(tvm_ffi.structural_equal(node, earlier) for earlier in made)
+            was_read = any(tvm_ffi.structural_equal(node, earlier) for earlier in earlier_reads)
             leaving.append(not was_read and not self._is_inside(node))
             return tvm_ffi.WalkResult.ADVANCE
 
         visit_nodes(expression, (Load, tvm.ir.Call), visit, outer_first=True)
         return any(leaving)
 
-    def _choice_leaves_tensor(self, choice: Any, made: Sequence[Any]) -> bool:
+    def _choice_leaves_tensor(self, choice: Any, earlier_reads: Sequence[Any]) -> bool:
         """Whether a choice may read outside of a tensor, its value under its condition."""
         condition, value, otherwise = choice.args
-        if self.leaves_tensor(condition, made) or self.leaves_tensor(otherwise, made):
+        # The alternative is judged without the negated condition, which is on the safe side.
+        if self.leaves_tensor(condition, earlier_reads) or self.leaves_tensor(
+            otherwise, earlier_reads
+        ):
             return True
         with contextlib.ExitStack() as scopes:
             for part in _conjuncts(condition):
                 scopes.enter_context(self._analyzer.constraint_scope(part))
-            return self.leaves_tensor(value, made)
+            return self.leaves_tensor(value, earlier_reads)
 
     def _is_inside(self, read: Any) -> bool:
         """Whether a read is proved to be inside of its buffer, along each dimension."""

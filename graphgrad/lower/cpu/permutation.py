@@ -46,6 +46,7 @@ def nest_of(stage: Stage, blocks: Mapping[str, Any], unit: VectorUnit) -> Any | 
         return None
     min_side, side = SIDES
     side = min(side, unit.lanes(stage.dtype))
+    # The largest square that fits into both axes.
     while side >= min_side and min(result_axis.extent or 0, source_axis.extent or 0) < side:
         side //= 2
     return _nest(stage, realize, result_axis, source_axis, side) if side >= min_side else None
@@ -122,6 +123,7 @@ def _nest(stage: Stage, realize: Any, result_axis: Axis, source_axis: Axis, side
     ]
     parallel_loops = [(axis_values[axis.var], axis.extent) for axis in outer_axes]
     parallel_loops.append((square_numbers[result_axis.var], ceil_div(result_axis.extent, side)))
+    # Where squares overlap, two tasks may store the same value to the same element.
     square = transpose_square(str(store.buffer.dtype), dtype, side, read, store_column)
     return fused(
         parallel_loops,

@@ -314,12 +314,12 @@ def _terms_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
     )
 
 
-def _moves_smoothly(stage: Stage, axis: Axis, most: int) -> bool:
+def _moves_smoothly(stage: Stage, axis: Axis, max_stride: int) -> bool:
     """Whether all reads have a stride of at most so many elements along an axis, and one moves."""
     strides = [stride(load, axis.var) for load in stage.loads]
-    return all(distance is not None and 0 <= distance <= most for distance in strides) and any(
-        strides
-    )
+    return all(
+        distance is not None and 0 <= distance <= max_stride for distance in strides
+    ) and any(strides)
 
 
 def _term_vector(stage: Stage, unit: VectorUnit) -> int:

@@ -125,13 +125,13 @@ def _parts(block: SBlock, moduli: tuple[int, ...]) -> list[tuple[BufferView, Any
         if any(static(dom.extent) == 0 for _, dom, _ in axes):
             continue
         whole = block.body.buffer
-        own = tirx.decl_buffer(
+        part_buffer = tirx.decl_buffer(
             [dom.extent for _, dom, _ in axes], whole.dtype, f"{whole.name}_part"
         )
         name = f"{block.name_hint}_{''.join(map(str, digits))}"
         quotients_of = _quotients_of(moduli)
-        nest = restated(block, axes, values, {whole: (own, quotients_of)}, name)
-        views_and_nests.append((BufferView(own, whole, _positions(moduli, digits)), nest))
+        nest = restated(block, axes, values, {whole: (part_buffer, quotients_of)}, name)
+        views_and_nests.append((BufferView(part_buffer, whole, _positions(moduli, digits)), nest))
     return views_and_nests
 
 

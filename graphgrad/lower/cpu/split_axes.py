@@ -133,6 +133,7 @@ def _split(stage: Stage, block: SBlock) -> _Split | None:
     extents = {axis.var: axis.extent for axis in stage.spatial}
     for var, sizes in divisors.items():
         extent, size = extents.get(var), next(iter(sizes))
+        # Groups have to be whole, or the split buffer would be larger than the original.
         if len(sizes) > 1 or size is None or size < 1 or not extent or extent % size:
             continue
         if not stage.reduced and (not is_among(var, remainders) or var.same_as(stage.axes[-1].var)):

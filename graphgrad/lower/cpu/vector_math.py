@@ -322,6 +322,7 @@ def _log(keep: _Values, x: Any) -> Any:
 
 def _sigmoid(keep: _Values, x: Any) -> Any:
     """1 / (1 + e⁻ˣ)."""
+    # Far below 0 the exponential is infinite, and so the result 0.
     return _float(1) / (_float(1) + keep(_exp(keep, keep(-x))))
 
 
@@ -347,6 +348,7 @@ def _erf(keep: _Values, x: Any) -> Any:
         for small, large in zip_longest(_ERF, _LOG_ERFC, fillvalue=0.0)
     ]
     argument = keep(tirx.Select(is_small, x * x, keep(_clamp_above(_WHOLE_ERF, magnitude))))
+    # A vector computes both ranges and selects, so one polynomial is half the work of two.
     value = keep.polynomial(coefficients, argument)
     large = keep(_float(1) - keep(_moderate_exp(keep, value)))
     return tirx.Select(is_small, x * value, _copy_sign(large, x))

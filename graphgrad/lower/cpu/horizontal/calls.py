@@ -128,6 +128,7 @@ class Calls:
         """
         value = getattr(binding, "value", None)
         if not isinstance(value, tvm.ir.Call):
+            # Another name for a tensor, or for an item of a tuple, computes nothing.
             return isinstance(value, tvm.ir.Var | relax.TupleGetItem)
         if value.op != _OUT_OF_PLACE or not isinstance(value.args[1], relax.Tuple):
             return False

@@ -275,6 +275,7 @@ class _FlatMapFusion:
         inplace_indices = [argument_positions.get(id(cell), -1) for cell in stored_cells]
         results = [tensor(cell.results[-1]) for cell in stored_cells]
         arguments = relax.Tuple([*scalars, *cell_tensors])
+        # The results keep the variables that the function's other bindings read.
         call = _call(name, arguments, inplace_indices, [var.ty for var in results])
         if len(results) == 1:
             return [relax.VarBinding(results[0], self._builder.normalize(call), last.span)]

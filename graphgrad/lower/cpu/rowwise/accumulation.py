@@ -118,6 +118,7 @@ def _combination(
     """
     kind = type(value)
     operands = [value.a, value.b] if kind in _COMBINERS else _chosen(value)
+    # Either operand may be the accumulator.
     for accumulator, element in (operands, reversed(operands)) if operands else ():
         if not _is_accumulator(accumulator, store) or any(
             is_among(load.source, written) for load in loads_of(element)

@@ -141,7 +141,7 @@ def chain_of(
     unit : VectorUnit
     """
     if any(axis.extent is None for stage in found for axis in stage.axes):
-        return None
+        return None  # How rows are cut into tasks and vectors is decided here, by extents.
     for extents in _rows_of(found, unit):
         parts = [_part(s, blocks[s.name], extents, unit) for s in found]
         for candidates in (parts, _drop_parameters(parts)):
@@ -384,6 +384,8 @@ def _pays(chain: Chain, unit: VectorUnit) -> bool:
     with_rows = [part for part in chain.parts if part.inner]
     work = sum(part.stage.work for part in with_rows)
     reduces_rows = any(part.role is Role.ALONG for part in with_rows)
+    # Several stages are fused for a reduction along rows; a single one may be of a kind that other
+    # schedules do badly (`_rows_of`).
     return (
         (reduces_rows or len(chain.parts) == 1)
         and work >= SMALL
@@ -400,6 +402,7 @@ def row_bytes(chain: Chain) -> int:
             buffer = buffer_of(access)
             elements = math.prod(static(extent) or 1 for extent in buffer.shape)
             depends_on_row = any(uses(access, var) for var in part.rows)
+            # What is the same for each row, such as a scale by channel, counts as a whole.
             row_elements = elements // chain.rows if depends_on_row else elements
             sizes[buffer] = max(sizes.get(buffer, 0), row_elements * bits(str(buffer.dtype)) // 8)
     return sum(sizes.values())

@@ -71,6 +71,7 @@ class _Emitter:
         has_row_sums = any(part.role is Role.DOWN for part in chain.parts)
         max_tasks = chain.rows // _MIN_TASK_ROWS if has_row_sums else chain.rows
         self._each = -(-chain.rows // max(min(max_tasks, MIN_PARALLEL_TRIPS), 1))
+        # Fewer than were asked for, where these rounded-up tasks cover the rows sooner.
         self._tasks = -(-chain.rows // self._each)
         self._task = variable("task", self._dtype)
         self._row = variable("row", self._dtype)
@@ -235,6 +236,7 @@ class _Emitter:
         task = variable("task", self._dtype)
         zero = self._number(0)
 
+        # The partial sums of task 0 become the totals.
         def added(_: list[Any], position: Any, __: Any) -> list[Any]:
             so_far = tirx.BufferLoad(sums, [zero, position])
             of_task = tirx.BufferLoad(sums, [task + 1, position])
@@ -263,6 +265,7 @@ class _Emitter:
             indices = [substitute_values(index, values) for index in accumulation.store.indices]
             return tirx.BufferStore(accumulation.store.buffer, value, indices)
         (store,) = ending.stage.stores
+        # The epilogue's axes of extent one stay at 0; the others are those of the sum.
         ending_values = {axis.var: self._number(0) for axis in ending.stage.axes}
         ending_values.update({to.var: values[var] for var, to in ending.along.items()})
 
@@ -280,6 +283,7 @@ class _Emitter:
 
     def _width(self, parts: Sequence[Part]) -> int:
         """How many elements to compute side by side: some whole vectors."""
+        # The widest type decides: fewest of its elements fit into a register.
         lanes = min(self._unit.lanes(part.stage.dtype) for part in parts)
         length = volume(parts[0].inner[-self._walked(parts) :])
         calls_nothing = not any(part.stage.calls for part in parts)
