@@ -15,7 +15,7 @@ from ...ir.visits import visit_nodes
 from .vector_unit import VectorUnit
 
 MIN_PARALLEL_TRIPS = 32
-"""Trips that a parallel loop should have, so that any number of cores shares them evenly."""
+"""The number of trips that a parallel loop should have, so that cores share them about evenly."""
 
 SMALL = 1 << 14
 """Points of a stage's loops below which handing work to other threads costs more than it saves."""
@@ -57,7 +57,7 @@ def extent_of(sch: Schedule, loop: Any) -> int | None:
 
 
 def fusable_suffix(stage: Stage) -> int:
-    """How many innermost axes all accesses walk through as if they were one."""
+    """The number of innermost axes through which all accesses walk as if they were one."""
     count = 1
     axes = stage.axes
     while count < len(axes) and _walk_as_one(stage, axes[-count - 1], axes[-count]):

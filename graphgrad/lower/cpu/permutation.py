@@ -85,7 +85,7 @@ def _nest(stage: Stage, realize: Any, result_axis: Axis, source_axis: Axis, side
     ----------
     stage : Stage
     realize : SBlockRealize
-        Its block.
+        The stage's block.
     result_axis, source_axis : Axis
         The axes along which neighbors in the result, and in the source, are neighbors in memory.
         Squares that would reach beyond the end begin earlier: some elements are copied twice.

@@ -90,7 +90,7 @@ def transposed(rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     Parameters
     ----------
     rows : sequence of TensorLoad
-        As many as they have lanes: a power of two.
+        Loads of vectors, as many as each has lanes: a power of two.
 
     Returns
     -------

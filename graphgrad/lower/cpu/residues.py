@@ -94,7 +94,7 @@ def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...]
 
 
 def _divisors(value: Any) -> dict[Any, int]:
-    """By variable, the modulus of all the remainders that an expression's conditions ask for."""
+    """The common modulus of the remainders in an expression's conditions, by variable."""
     divisors: dict[Any, int] = {}
 
     def visit(node: Any) -> None:

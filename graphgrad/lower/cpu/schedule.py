@@ -53,7 +53,7 @@ _REGROUPED = Pipeline(
     "llvm",
     start=Phase.FUSED,
 )
-"""What is done to stages whose maps are inlined.
+"""The passes that regroup stages, after maps are inlined.
 
 Rowwise fusion asks for a kernel's rows before anything is scheduled: `_Rows.of` in
 `lower/fusion/rowwise.py` predicts what these passes make of a kernel. Keep both in step.
@@ -62,7 +62,7 @@ Rowwise fusion asks for a kernel's rows before anything is scheduled: `_Rows.of`
 _TAKEN_APART = Pipeline(
     [split_residues, read_inside_borders, split_axes], "llvm", start=Phase.FUSED
 )
-"""What is done to stages that choose by remainders, or index by them."""
+"""The passes that take apart stages which choose by remainders, or index by them."""
 
 
 @compiler_pass(

@@ -193,7 +193,7 @@ def is_expandable(call: Any) -> bool:
 
 
 def _function(call: Any) -> Callable[[_Values, Any], Any] | None:
-    """What writes a call out as arithmetic; None if nothing does."""
+    """The function that writes a call out as arithmetic; None if there is none."""
     if str(call.ty) != "float32":
         return None
     return _FUNCTIONS.get(str(getattr(call.op, "name", "")))

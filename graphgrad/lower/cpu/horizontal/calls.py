@@ -118,7 +118,7 @@ class Calls:
         return self._aliases.region(leaf)
 
     def uses(self, number: int) -> int:
-        """How often the tensor with a number is used; where it is bound does not count."""
+        """The number of uses of a tensor, given its number; its binding does not count."""
         return self._uses[self._tensors[number]] - 1
 
     def is_harmless(self, binding: Any) -> bool:

@@ -38,9 +38,9 @@ class Call:
     kernel : FlatMap
         It has one result.
     arguments : sequence of int
-        Their numbers.
+        The numbers of the arguments.
     result : int
-        Its number.
+        The number of the result.
     overwritten : int or None
         The position of the argument in whose memory the result is; None if that is fresh.
     """

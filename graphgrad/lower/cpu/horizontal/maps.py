@@ -96,7 +96,7 @@ class _Loop:
     Attributes
     ----------
     members : list of Member
-        In order of execution.
+        The calls, in order of execution.
     length : int
         The number of elements of each tensor.
     """

@@ -1,4 +1,4 @@
-"""What a reduction accumulates, recognized in its block: operator, element and first value."""
+"""The operator, the element and the first value of a reduction, recognized in its block."""
 
 from __future__ import annotations
 

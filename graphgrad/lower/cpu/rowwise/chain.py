@@ -38,20 +38,21 @@ _MIN_ROWS = 16
 """The least number of rows: every core should have some."""
 
 _MIN_ROW_VECTORS = 2
-"""Vectors in a row below which other schedules do as well."""
+"""The number of vectors in a row below which other schedules do as well."""
 
 _MIN_SUMMED_ROWS = 2048
 """The least number of rows of a sum over rows, to which several tasks can contribute."""
 
 _MIN_LONG_ROW_VECTORS = 8
-"""Vectors in a row whose sums wait neither for each other nor for memory."""
+"""The least number of vectors in a row of a sum over rows: with so many, additions wait neither for
+each other nor for memory."""
 
 _MAX_ROW_BYTES = 1 << 19
 """The most bytes of a row, of all tensors together: they stay in a cache until the last stage."""
 
 
 class Role(Enum):
-    """What a stage does with rows.
+    """The relation of a stage to rows.
 
     MAP computes elements of a row, ALONG reduces each row, DOWN reduces over all rows.
     """
@@ -76,7 +77,7 @@ class Part:
     walked : int
         How many of the innermost of these can be fused: all accesses walk through them as one.
     accumulations : list of Accumulation
-        What a reduction accumulates; empty for a map.
+        The accumulations of a reduction; empty for a map.
     value : Expr
         The value that a map stores.
     """
@@ -268,7 +269,7 @@ def _smooth_part(
     walked = 0
     if inner:
         last = inner[-1].var
-        # A reduction along the row stores one number, which stands still along the inner axes.
+        # A reduction along the row stores one number, which does not move along the inner axes.
         accesses = [*stage.loads, *(() if role is Role.ALONG else stage.stores)]
         if stage.conditional or not all(stride(access, last) in (0, 1) for access in accesses):
             return None

@@ -43,8 +43,8 @@ _MIN_HEAP_BYTES = 1024
 """The bytes from which on TVM allocates a buffer on the heap, and not on the stack."""
 
 _Body = Callable[[list[Any], Any, Any], list[Any]]
-"""From the inner axes' values, the position in the row that they give, and the lane, to
-statements."""
+"""The body of a walk along a row: given the inner axes' values, the position in the row that they
+give, and the lane, returns the statements for one element."""
 
 
 def emit(chain: Chain, unit: VectorUnit, rigid: Sequence[Any] = ()) -> Any:
@@ -154,7 +154,7 @@ class _Emitter:
         return sequence(*self._stored(part, store, self._with(part, [], part.value), []))
 
     def _mapped(self, part: Part) -> _Body:
-        """What writes the store of a map's element."""
+        """The body that stores an element of a map."""
         (store,) = part.stage.stores
         return lambda inner, _, __: self._stored(
             part, store, self._with(part, inner, part.value), inner
@@ -169,7 +169,7 @@ class _Emitter:
         return buffer
 
     def _accumulate_along(self, part: Part, accumulation: Accumulation, buffer: Any) -> _Body:
-        """What adds a row's element to its lane's partial result."""
+        """The body that combines an element of the row with its lane's partial result."""
 
         def added(inner: list[Any], _: Any, lane: Any) -> list[Any]:
             return [
@@ -206,7 +206,7 @@ class _Emitter:
         return steps
 
     def _accumulate_down(self, part: Part, accumulation: Accumulation) -> _Body:
-        """What adds a row's element to the task's partial sum over rows."""
+        """The body that adds an element of the row to the task's partial sum over rows."""
         shape = [self._tasks, volume(part.inner)]
         dtype = str(accumulation.store.buffer.dtype)
         sums = tirx.decl_buffer(list(map(self._number, shape)), dtype, "partial_sums")
@@ -282,7 +282,7 @@ class _Emitter:
         )
 
     def _width(self, parts: Sequence[Part]) -> int:
-        """How many elements to compute side by side: some whole vectors."""
+        """The number of elements to compute side by side: one or more whole vectors."""
         # The widest type decides: fewest of its elements fit into a register.
         lanes = min(self._unit.lanes(part.stage.dtype) for part in parts)
         length = volume(parts[0].inner[-self._walked(parts) :])
@@ -316,7 +316,7 @@ class _Emitter:
         return loops(zip(outer_variables, trips, strict=True), sequence(*steps))
 
     def _walked(self, parts: Sequence[Part]) -> int:
-        """How many of the innermost axes all parts walk through as if they were one.
+        """The number of innermost axes through which all parts walk as if they were one.
 
         The result of a reduction of the row does not count: it does not move along these axes.
         """
@@ -404,7 +404,7 @@ def _offset_body(body: Callable[[Any, Any], Any], offset: Any, lane: Any) -> Any
 
 
 def _start_accumulator(accumulation: Accumulation, buffer: Any) -> Callable[[Any], Any]:
-    """What writes the first value to a lane of an accumulator."""
+    """The body that stores the first value in a lane of an accumulator."""
 
     def started(lane: Any) -> Any:
         return tirx.BufferStore(buffer, accumulation.start, [lane])
