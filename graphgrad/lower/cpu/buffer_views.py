@@ -129,7 +129,7 @@ def block_of(nest: Any) -> SBlock:
 def _simplified(
     statement: Any, moved: Mapping[Any, tuple[Any, Places]], analyzer: tvm.sym.Analyzer
 ) -> Any:
-    """A statement with buffers moved, indices simplified and choices that are decided taken.
+    """A statement with buffers moved, indices simplified and choices of known outcome resolved.
 
     All other arithmetic is left as it is.
     """

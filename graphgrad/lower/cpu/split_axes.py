@@ -31,7 +31,7 @@ class _Split:
     Attributes
     ----------
     position : int
-        The dimension; of the split buffer, the one of quotients, and remainders come next.
+        The dimension. In the split buffer it holds the quotients, and the next one the remainders.
     size : int
         The divisor, which is the extent of the remainders' dimension.
     """
@@ -87,11 +87,7 @@ def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
             continue
         written = block.body.buffer
         split_buffer = _add_dimension(written, split)
-        readers = [
-            other_position
-            for other_position, other_stage in enumerate(kernel_stages)
-            if other_position != position and _reads(other_stage, written)
-        ]
+        readers = [i for i, s in enumerate(kernel_stages) if i != position and _reads(s, written)]
         if readers and not stage.reduced:
             continue
         reader = block_of(nests[readers[0]]) if len(readers) == 1 else None
@@ -138,9 +134,7 @@ def _split(stage: Stage, block: SBlock) -> _Split | None:
             continue
         if not stage.reduced and (not is_among(var, remainders) or var.same_as(stage.axes[-1].var)):
             continue
-        dimensions = [
-            dimension for dimension, index in enumerate(block.body.indices) if index.same_as(var)
-        ]
+        dimensions = [i for i, index in enumerate(block.body.indices) if index.same_as(var)]
         if len(dimensions) == 1 and _is_whole(block, dimensions[0]):
             return _Split(dimensions[0], size)
     return None

@@ -69,33 +69,19 @@ def accumulations_of(stage: Stage, block: Any) -> list[Accumulation] | None:
 
     None if one is not recognized, so that the order of its terms may matter.
     """
-    stores = [
-        statement
-        for statement in statements_of(block.body)
-        if isinstance(statement, tirx.BufferStore)
-    ]
+    stores = [s for s in statements_of(block.body) if isinstance(s, tirx.BufferStore)]
     bindings = bound_values(block)
-    starts = [
-        statement
-        for statement in statements_of(block.init)
-        if isinstance(statement, tirx.BufferStore)
-    ]
+    starts = [s for s in statements_of(block.init) if isinstance(s, tirx.BufferStore)]
     if len(starts) != len(stores):
         return None
     accumulations = []
     for store in stores:
         value = substitute_values(store.value, bindings)
-        start_values = [
-            statement.value for statement in starts if statement.buffer.same_as(store.buffer)
-        ]
-        combination = _combination(value, store, [statement.buffer for statement in stores])
-        if (
-            combination is None
-            or len(start_values) != 1
-            or not _is_start(combination[0], start_values[0])
-        ):
+        start = [s.value for s in starts if s.buffer.same_as(store.buffer)]
+        combination = _combination(value, store, [s.buffer for s in stores])
+        if combination is None or len(start) != 1 or not _is_start(combination[0], start[0]):
             return None
-        accumulations.append(Accumulation(store, *combination, start_values[0]))
+        accumulations.append(Accumulation(store, *combination, start[0]))
     return accumulations
 
 
