@@ -2,8 +2,8 @@
 
 Schedules want one writer of each buffer, which stores at plain loop variables. Where a kernel is
 better computed otherwise (phase by phase, group by group) its stages are restated over other axes,
-and store to buffers that have these as dimensions. After scheduling each access goes to its place
-in the buffer that is meant.
+and store to buffers that have these as dimensions. After scheduling each access is redirected to
+its element of the real buffer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ...ir.kernel_structure import Load, is_conditional, loop_nest, static, subs
 from ...ir.loops import over_axes
 
 Places = Callable[[Sequence[Any]], list[Any]]
-"""From the indices of an element to its indices in another buffer; none falls where one grows."""
+"""Maps the indices of an element to the indices of the same element in another buffer."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,12 @@ class BufferView:
     Attributes
     ----------
     own : Buffer
-        What is accessed while the kernel is scheduled.
+        The stand-in, which is accessed while the kernel is scheduled.
     whole : Buffer
-        What is meant.
+        The real buffer, which is accessed afterwards.
     places : function
-        From indices of the first to those of the second.
+        From indices of `own` to those of `whole`. It is monotone: where an index grows, no result
+        falls.
     """
 
     own: Any
@@ -46,15 +47,15 @@ class BufferView:
     places: Places
 
     def keeps_addresses(self) -> bool:
-        """Whether each element is where it would be if both had the same memory."""
-        names = [tvm.ir.Var("i", str(extent.ty.dtype)) for extent in self.own.shape]
-        own = _address(self.own, names)
-        whole = _address(self.whole, self.places(names))
-        return bool(tvm.sym.Analyzer().can_prove_equal(own, whole))
+        """Whether each element of `own` has the same offset as its element of `whole`."""
+        indices = [tvm.ir.Var("i", str(extent.ty.dtype)) for extent in self.own.shape]
+        own_address = _address(self.own, indices)
+        whole_address = _address(self.whole, self.places(indices))
+        return bool(tvm.sym.Analyzer().can_prove_equal(own_address, whole_address))
 
 
 def _address(buffer: Any, indices: Sequence[Any]) -> Any:
-    """How many elements an access is behind the first one."""
+    """The offset of an element, in elements, of a buffer in row-major order."""
     address = indices[0]
     for index, extent in zip(indices[1:], list(buffer.shape)[1:], strict=True):
         address = address * extent + index
@@ -62,14 +63,15 @@ def _address(buffer: Any, indices: Sequence[Any]) -> Any:
 
 
 def joined(body: Any, stand_ins: Sequence[BufferView]) -> Any:
-    """A kernel's body, scheduled, in which all accesses are of the buffers that are meant.
+    """A scheduled kernel's body in which all accesses are of the real buffers.
 
     Parameters
     ----------
     body : Stmt
     stand_ins : sequence of BufferView
-        One may stand for another that comes before it.
+        The `whole` of one may be the `own` of another that comes before it.
     """
+    # Backwards, because a view may stand for an earlier view.
     for stand_in in reversed(stand_ins):
         body = _merge_view(body, stand_in)
     return body
@@ -82,20 +84,21 @@ def restated(
     moved: Mapping[Any, tuple[Any, Places]],
     name: str,
 ) -> Any:
-    """A loop nest that does what a block does, over other axes.
+    """A loop nest that computes what a block does, over other axes.
 
     Parameters
     ----------
     block : SBlock
-        Whose statement is one store, and whose initial statement is another if it reduces.
+        Its body is one store; if it reduces, its initial statement is one store too.
     axes : sequence of (Var, Range, int)
         The new axes: the variable of each, its range and its kind as TVM numbers them.
     values : dict
         The block's variables in terms of the new ones.
     moved : dict
-        From a buffer to the one that is accessed in its place, and the indices there.
+        From a buffer to the one that is accessed instead, and the map from indices of the first
+        to those of the second.
     name : str
-        Of the new block.
+        The new block's name.
     """
     analyzer = tvm.sym.Analyzer()
     for var, dom, _ in axes:
@@ -104,31 +107,31 @@ def restated(
     init = block.init
     init = None if init is None else _simplified(substitute_values(init, values), moved, analyzer)
     iterators = [tirx.IterVar(dom, var, kind) for var, dom, kind in axes]
-    new = SBlock(iterators, [], [], name, body, init)
-    reads, writes, _ = get_sblock_access_region(new, _buffers(body))
-    return over_axes(replace_block(new, reads=reads, writes=writes))
+    new_block = SBlock(iterators, [], [], name, body, init)
+    reads, writes, _ = get_sblock_access_region(new_block, _buffers(body))
+    return over_axes(replace_block(new_block, reads=reads, writes=writes))
 
 
 def replace_nests(
     func: tirx.PrimFunc, nests: Sequence[Any], buffers: Sequence[Any]
 ) -> tirx.PrimFunc:
-    """A kernel made of other nests, with other buffers of its own."""
+    """The kernel with its nests, and the buffers that it allocates, replaced."""
     return func.with_body(replace_statements(func.body, nests, buffers))
 
 
 def block_of(nest: Any) -> SBlock:
     """The block inside the loops of a stage."""
-    found = loop_nest(nest)
-    assert found is not None
-    return found[1].block
+    loops_and_block = loop_nest(nest)
+    assert loops_and_block is not None
+    return loops_and_block[1].block
 
 
 def _simplified(
     statement: Any, moved: Mapping[Any, tuple[Any, Places]], analyzer: tvm.sym.Analyzer
 ) -> Any:
-    """A statement with simple indices, and without branches that are never taken.
+    """A statement with buffers moved, indices simplified and choices of known outcome resolved.
 
-    Its arithmetic is left as it is.
+    All other arithmetic is left as it is.
     """
 
     def branch(node: Any) -> Any:
@@ -137,18 +140,18 @@ def _simplified(
         condition = static(analyzer.simplify(node.args[0]))
         return node if condition is None else node.args[1 if condition else 2]
 
-    def place(buffer: Any, indices: Sequence[Any]) -> tuple[Any, list[Any]]:
-        simple = [analyzer.simplify(index) for index in indices]
+    def moved_access(buffer: Any, indices: Sequence[Any]) -> tuple[Any, list[Any]]:
+        simplified = [analyzer.simplify(index) for index in indices]
         if buffer not in moved:
-            return buffer, simple
-        other, places = moved[buffer]
-        return other, [analyzer.simplify(index) for index in places(simple)]
+            return buffer, simplified
+        target, places = moved[buffer]
+        return target, [analyzer.simplify(index) for index in places(simplified)]
 
     def load(node: Any) -> Any:
-        return tirx.BufferLoad(*place(node.source, node.indices))
+        return tirx.BufferLoad(*moved_access(node.source, node.indices))
 
     def store(node: Any) -> Any:
-        buffer, indices = place(node.buffer, node.indices)
+        buffer, indices = moved_access(node.buffer, node.indices)
         return tirx.BufferStore(buffer, node.value, indices)
 
     changes = [(tvm.ir.Call, branch), (Load, load), (tirx.BufferStore, store)]
@@ -156,6 +159,7 @@ def _simplified(
 
 
 def _merge_view(body: Any, stand_in: BufferView) -> Any:
+    """A body in which accesses of one view are of its real buffer, and it is not allocated."""
     own, whole = stand_in.own, stand_in.whole
 
     def store(node: Any) -> Any:
@@ -181,16 +185,18 @@ def _merge_view(body: Any, stand_in: BufferView) -> Any:
 
 
 def _region(region: Any, stand_in: BufferView) -> Any:
+    """A region that a block reads or writes, in the real buffer."""
     if not region.source.same_as(stand_in.own):
         return region
-    first = stand_in.places([one.min for one in region.region])
-    last = stand_in.places([one.min + one.extent - 1 for one in region.region])
+    # The indices are monotone, so the first and the last element bound the region.
+    first = stand_in.places([axis.min for axis in region.region])
+    last = stand_in.places([axis.min + axis.extent - 1 for axis in region.region])
     ranges = [Range.from_min_extent(a, b - a + 1) for a, b in zip(first, last, strict=True)]
     return tvm.ir.TensorRegion(stand_in.whole, ranges, region.ty)
 
 
 def _buffers(store: Any) -> dict[Any, Any]:
     """The buffers that a store reads and writes."""
-    found = {store.buffer: store.buffer}
-    tvm_ffi.structural_walk(store, (Load, lambda node: found.update({node.source: node.source})))
-    return found
+    buffers = {store.buffer: store.buffer}
+    tvm_ffi.structural_walk(store, (Load, lambda node: buffers.update({node.source: node.source})))
+    return buffers

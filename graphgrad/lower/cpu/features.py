@@ -1,4 +1,4 @@
-"""What code for a processor may use, and what of it this machine lacks.
+"""The processor features that generated code may use, and those that this machine lacks.
 
 LLVM names the host by family and model. A virtual machine may show the model of its host and
 hide what that can do: a Zen 4 without AVX-512 is common, and code for a Zen 4 ends the process
@@ -45,13 +45,15 @@ _LINUX_FLAGS = {
     "avx512vpopcntdq": "avx512_vpopcntdq",
     "avxvnni": "avx_vnni",
 }
-"""LLVM's names of what a processor can do that generated code may use, and Linux's."""
+"""Features of x86 processors: from LLVM's names to those in Linux's /proc/cpuinfo."""
 
 
 def used_features(target: tvm.target.Target) -> dict[str, str]:
-    """The features that code for an llvm target may use: LLVM's name of each, and Linux's."""
-    named = {str(name) for name in tvm.get_global_func("target.llvm_get_cpu_features")(target)}
-    return {llvm: linux for llvm, linux in _LINUX_FLAGS.items() if llvm in named}
+    """The features that code for an llvm target may use: from LLVM's name of each to Linux's."""
+    feature_names = {
+        str(name) for name in tvm.get_global_func("target.llvm_get_cpu_features")(target)
+    }
+    return {llvm: linux for llvm, linux in _LINUX_FLAGS.items() if llvm in feature_names}
 
 
 def missing_features(target: tvm.target.Target) -> list[str]:
@@ -60,7 +62,8 @@ def missing_features(target: tvm.target.Target) -> list[str]:
     Returns
     -------
     list of str
-        Empty also where the system does not say what its processor can do.
+        Empty if nothing is missing, and also where the system does not list its features.
     """
     flags = processor_flags()
+    # Without flags nothing is known of the machine, and nothing is reported as missing.
     return [llvm for llvm, linux in used_features(target).items() if flags and linux not in flags]

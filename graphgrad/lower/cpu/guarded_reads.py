@@ -1,10 +1,10 @@
-"""Reads that a condition keeps inside a tensor stay behind it.
+"""Reads that a condition keeps inside a tensor are evaluated only where it holds.
 
 TVM's simplifier makes one choice of two nested ones, ``a && b`` for the conditions ``a`` and ``b``
 (``RewriteSimplifier`` on ``if_then_else``, src/arith/rewrite_simplify.cc). Its code for processors
 computes both sides of a conjunction, and of a disjunction. So ``b`` reads where ``a`` does not
-hold: before the beginning of a tensor, behind its end, or from a page that is nobody's. In source
-of CUDA the right side of ``&&`` waits for the left one.
+hold: before the beginning of a tensor, behind its end, or from an unmapped page. In source of
+CUDA the right side of ``&&`` waits for the left one.
 
 Written as a choice whose result is a condition, ``a ? b : false`` or ``a ? true : b``, it stays
 what it is.
@@ -27,7 +27,7 @@ from ...ir.passes import Phase, compiler_pass
 from ...ir.visits import nodes_in, visit_nodes
 
 _BOTH_SIDES = (tirx.And, tirx.Or)
-"""Of which code for processors computes both sides."""
+"""Operations both sides of which are computed by code for processors."""
 
 
 @compiler_pass(
@@ -46,10 +46,12 @@ def guard_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """
     if not _reads_in_conditions(func.body):
         return func
-    known = _Known(func.body)
+    ranges = _Known(func.body)
 
     def waits(node: Any) -> bool:
-        return known.leaves_tensor(node.b, _reads_in_any_case(node.a))
+        """Whether the right side must be evaluated only if the left one does not decide."""
+        # What the left side reads in any case may be read again on the right.
+        return ranges.leaves_tensor(node.b, _reads_in_any_case(node.a))
 
     def conjunction(node: Any) -> Any:
         return _choice(node.a, node.b) if waits(node) else node
@@ -59,13 +61,15 @@ def guard_reads(func: tirx.PrimFunc) -> tirx.PrimFunc:
         return _chosen(node.a, true, node.b) if waits(node) else node
 
     def nested(node: Any) -> Any:
+        # TVM would join two choices with the same alternative, to `outer && inner ? value : ...`.
+        # They are joined here, so that `inner` is still evaluated only where `outer` holds.
         if not is_conditional(node) or not is_conditional(node.args[1]):
             return node
         outer, (inner, value, otherwise) = node.args[0], node.args[1].args
         both_are_numbers = all(
             isinstance(e, prim.IntImm | prim.FloatImm) for e in (otherwise, node.args[2])
         )
-        if not both_are_numbers or not known.leaves_tensor(inner):
+        if not both_are_numbers or not ranges.leaves_tensor(inner):
             return node
         if not tvm_ffi.structural_equal(otherwise, node.args[2]):
             return node
@@ -91,16 +95,17 @@ def _chosen(condition: Any, value: Any, otherwise: Any) -> Any:
 
 
 def _reads_in_conditions(body: Any) -> bool:
-    found: list[Any] = []
+    """Whether a condition, or the right side of one, reads from memory."""
+    condition_reads: list[Any] = []
 
     def visit(node: Any) -> None:
         if isinstance(node, _BOTH_SIDES):
-            found.extend(_reads(node.b))
+            condition_reads.extend(_reads(node.b))
         elif is_conditional(node):
-            found.extend(_reads(node.args[0]))
+            condition_reads.extend(_reads(node.args[0]))
 
     tvm_ffi.structural_walk(body, ((*_BOTH_SIDES, tvm.ir.Call), visit))
-    return bool(found)
+    return bool(condition_reads)
 
 
 def _reads(expression: Any) -> list[Any]:
@@ -108,22 +113,23 @@ def _reads(expression: Any) -> list[Any]:
 
 
 def _reads_in_any_case(expression: Any) -> list[Any]:
-    found: list[Any] = []
+    """The reads of an expression that are under no condition within it."""
+    reads: list[Any] = []
 
     def visit(node: Any) -> Any:
         if isinstance(node, Load):
-            found.append(node)
+            reads.append(node)
         elif is_conditional(node):
-            found.extend(_reads_in_any_case(node.args[0]))
+            reads.extend(_reads_in_any_case(node.args[0]))
             return tvm_ffi.WalkResult.SKIP
         return tvm_ffi.WalkResult.ADVANCE
 
     visit_nodes(expression, (Load, tvm.ir.Call), visit, outer_first=True)
-    return found
+    return reads
 
 
 class _Known:
-    """What is known of the variables of a function: the ranges of its loops and blocks."""
+    """The ranges of a function's variables: of its loops, blocks and bindings."""
 
     def __init__(self, body: Any):
         self._analyzer = tvm.sym.Analyzer()
@@ -139,40 +145,46 @@ class _Known:
 
         tvm_ffi.structural_walk(body, ((tirx.For, SBlock, tirx.Bind), visit))
 
-    def _bind(self, variable: Any, meaning: Any) -> None:
-        self._analyzer.bind(variable, meaning)
+    def _bind(self, variable: Any, range_or_value: Any) -> None:
+        self._analyzer.bind(variable, range_or_value)
 
-    def leaves_tensor(self, expression: Any, made: Sequence[Any] = ()) -> bool:
-        """Whether an expression may read outside of a tensor where others do not.
+    def leaves_tensor(self, expression: Any, earlier_reads: Sequence[Any] = ()) -> bool:
+        """Whether an expression may read outside of a tensor.
 
-        What it reads under a condition of its own is judged under that condition. Reads that have
-        been made may be made again: branches would keep them from being vectorized.
+        What it reads under a condition of its own is judged under that condition. `earlier_reads`
+        have been made already and may be made again: to put them behind a branch would keep them
+        from being vectorized.
         """
-        found: list[Any] = []
+        leaving: list[Any] = []
 
         def visit(node: Any) -> Any:
             if isinstance(node, tvm.ir.Call):
                 if not is_conditional(node):
                     return tvm_ffi.WalkResult.ADVANCE
-                found.append(self._choice_leaves_tensor(node, made))
+                leaving.append(self._choice_leaves_tensor(node, earlier_reads))
                 return tvm_ffi.WalkResult.SKIP
-            was_read = any(tvm_ffi.structural_equal(node, other) for other in made)
-            found.append(not was_read and not self._is_inside(node))
+            was_read = any(tvm_ffi.structural_equal(node, earlier) for earlier in earlier_reads)
+            leaving.append(not was_read and not self._is_inside(node))
             return tvm_ffi.WalkResult.ADVANCE
 
         visit_nodes(expression, (Load, tvm.ir.Call), visit, outer_first=True)
-        return any(found)
+        return any(leaving)
 
-    def _choice_leaves_tensor(self, choice: Any, made: Sequence[Any]) -> bool:
+    def _choice_leaves_tensor(self, choice: Any, earlier_reads: Sequence[Any]) -> bool:
+        """Whether a choice may read outside of a tensor, its value under its condition."""
         condition, value, otherwise = choice.args
-        if self.leaves_tensor(condition, made) or self.leaves_tensor(otherwise, made):
+        # The alternative is judged without the negated condition, which is on the safe side.
+        if self.leaves_tensor(condition, earlier_reads) or self.leaves_tensor(
+            otherwise, earlier_reads
+        ):
             return True
         with contextlib.ExitStack() as scopes:
             for part in _conjuncts(condition):
                 scopes.enter_context(self._analyzer.constraint_scope(part))
-            return self.leaves_tensor(value, made)
+            return self.leaves_tensor(value, earlier_reads)
 
     def _is_inside(self, read: Any) -> bool:
+        """Whether a read is proved to be inside of its buffer, along each dimension."""
         return all(
             self._analyzer.can_prove(tirx.all(index >= 0, index < extent))
             for index, extent in zip(read.indices, buffer_of(read).shape, strict=True)
@@ -180,7 +192,7 @@ class _Known:
 
 
 def _conjuncts(condition: Any) -> Iterator[Any]:
-    """Yield conditions that all hold where one does, and that read nothing."""
+    """Yield conditions that all hold where a given one does, and that read nothing."""
     if isinstance(condition, tirx.And):
         yield from (*_conjuncts(condition.a), *_conjuncts(condition.b))
     elif is_conditional(condition) and static(condition.args[2]) == 0:

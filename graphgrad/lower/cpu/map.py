@@ -1,4 +1,7 @@
-"""Maps: every element of the output on its own. Elementwise chains, broadcasts, padding, moves."""
+"""Schedules of maps, each element of which is computed on its own.
+
+Maps are elementwise chains, broadcasts, padding and moves.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from ...ir.visits import visit_nodes
 from .vector_unit import VectorUnit
 
 MIN_PARALLEL_TRIPS = 32
-"""Trips that a parallel loop should have, so that any number of cores shares them evenly."""
+"""The number of trips that a parallel loop should have, so that cores share them about evenly."""
 
 SMALL = 1 << 14
-"""Element operations below which handing work to other threads costs more than it saves."""
+"""Points of a stage's loops below which handing work to other threads costs more than it saves."""
 
 
 def schedule_map(sch: Schedule, stage: Stage, unit: VectorUnit) -> None:
@@ -23,18 +26,18 @@ def schedule_map(sch: Schedule, stage: Stage, unit: VectorUnit) -> None:
     if stage.work < SMALL:
         return
     loops = list(sch.get_loops(sch.get_sblock(stage.name)))
-    together = fusable_suffix(stage)
-    inner = sch.fuse(*loops[-together:]) if together > 1 else loops[-1]
-    outer = loops[:-together]
-    length = extent_of(sch, inner)
+    fused_count = fusable_suffix(stage)
+    inner_loop = sch.fuse(*loops[-fused_count:]) if fused_count > 1 else loops[-1]
+    outer_loops = loops[:-fused_count]
+    length = extent_of(sch, inner_loop)
     lanes = unit.lanes(stage.dtype)
     # TVM forgets the lanes of a constant where it computes bfloat16 by integers.
     is_fill = stage.dtype == "bfloat16" and not stage.loads
     if length is not None and length % lanes == 0 and _is_smooth(stage) and not is_fill:
-        head, inner = sch.split(inner, [None, lanes])
-        sch.vectorize(inner)
-        outer.append(head)
-    parallel_leading(sch, outer or [inner])
+        vectors, inner_loop = sch.split(inner_loop, [None, lanes])
+        sch.vectorize(inner_loop)
+        outer_loops.append(vectors)
+    parallel_leading(sch, outer_loops or [inner_loop])
 
 
 def parallel_leading(sch: Schedule, loops: list[Any]) -> None:
@@ -42,6 +45,7 @@ def parallel_leading(sch: Schedule, loops: list[Any]) -> None:
     trips, count = 1, 0
     while count < len(loops) and trips < MIN_PARALLEL_TRIPS:
         extent = extent_of(sch, loops[count])
+        # A symbolic extent is taken for long enough.
         trips *= MIN_PARALLEL_TRIPS if extent is None else extent
         count += 1
     sch.parallel(sch.fuse(*loops[:count]) if count > 1 else loops[0])
@@ -53,7 +57,7 @@ def extent_of(sch: Schedule, loop: Any) -> int | None:
 
 
 def fusable_suffix(stage: Stage) -> int:
-    """How many innermost axes all accesses walk through as if they were one."""
+    """The number of innermost axes through which all accesses walk as if they were one."""
     count = 1
     axes = stage.axes
     while count < len(axes) and _walk_as_one(stage, axes[-count - 1], axes[-count]):
@@ -62,23 +66,33 @@ def fusable_suffix(stage: Stage) -> int:
 
 
 def _walk_as_one(stage: Stage, outer: Axis, inner: Axis) -> bool:
+    """Whether a stage computes the same with two neighboring axes fused."""
     accesses = [*stage.stores, *stage.loads]
     if inner.extent is None or any(_indexed(access, outer, inner) is False for access in accesses):
         return False
-    counted = sum(uses(access, axis.var) for access in stage.loads for axis in (outer, inner))
-    total = sum(uses(value, axis.var) for value in stage.values for axis in (outer, inner))
-    return counted == total  # nothing but the loads depends on where we are
+    uses_in_loads = sum(uses(access, axis.var) for access in stage.loads for axis in (outer, inner))
+    uses_in_values = sum(uses(value, axis.var) for value in stage.values for axis in (outer, inner))
+    # Elsewhere, as in a condition or a number made of an index, two axes cannot be one.
+    return uses_in_loads == uses_in_values
 
 
 def _indexed(access: Any, outer: Axis, inner: Axis) -> bool:
-    """Whether an access ignores both axes, or has them as two neighboring full indices."""
+    """Whether an access ignores both axes, or has them as two neighboring indices.
+
+    The inner one must go through its whole dimension.
+    """
     indices = list(access.indices)
-    touched = [i for i, e in enumerate(indices) if uses(e, outer.var) or uses(e, inner.var)]
-    if not touched:
+    dependent = [
+        position
+        for position, index in enumerate(indices)
+        if uses(index, outer.var) or uses(index, inner.var)
+    ]
+    if not dependent:
         return True
-    if len(touched) != 2 or touched[1] != touched[0] + 1:
+    # Only neighboring dimensions, the second one complete, are one run of addresses.
+    if len(dependent) != 2 or dependent[1] != dependent[0] + 1:
         return False
-    first, second = touched
+    first, second = dependent
     return bool(
         indices[first].same_as(outer.var)
         and indices[second].same_as(inner.var)
@@ -95,21 +109,21 @@ def _is_smooth(stage: Stage) -> bool:
 
 
 def has_uniform_conditions(stage: Stage, axis: Axis) -> bool:
-    """Whether a condition is the same all along an axis, as that of a border is.
+    """Whether the conditions of loads do not depend on an axis.
 
-    A vector of elements is then loaded or it is not.
+    So it is with a border along another axis. A vector is then loaded as a whole or not at all.
     """
     return not any(uses(condition, axis.var) for condition in _conditions(stage))
 
 
 def _conditions(stage: Stage) -> list[Any]:
     """The conditions under which a stage loads."""
-    found: list[Any] = []
+    conditions: list[Any] = []
 
     def visit(node: Any) -> None:
         if is_conditional(node):
-            found.append(node.args[0])
+            conditions.append(node.args[0])
 
     for value in stage.values:
         visit_nodes(value, tvm.ir.Call, visit)
-    return found
+    return conditions

@@ -1,7 +1,8 @@
 """Tests for NaN that run in vectors.
 
-TVM computes ``isnan`` for one element at a time, and with it the whole statement that holds it. The
-bits of a float tell as well: those of NaN, without the sign, are above those of infinity.
+TVM computes ``isnan`` for one element at a time, and with it the whole statement that holds it.
+Instead, the bits are compared as integers: those of NaN, without the sign, are above those of
+infinity.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _BITS = {
     "float32": ("int32", 0x7FFFFFFF, 0x7F800000),
     "float64": ("int64", 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000),
 }
-"""Of each dtype: the integers of its size, all bits but the sign, the bits of infinity."""
+"""By dtype: the integers of its size, a mask of all bits but the sign, the bits of infinity."""
 
 
 @compiler_pass(
@@ -31,12 +32,12 @@ _BITS = {
     because="a schedule decides which loops are vectors",
 )
 def vectorize_nan_tests(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Ask for NaN by bits inside of vectorized loops.
+    """Test for NaN by bits inside of vectorized loops.
 
     Parameters
     ----------
     func : PrimFunc
-        Scheduled, its loops not taken for vectors yet.
+        Scheduled; its vectorized loops are still loops.
     """
 
     def in_loop(loop: tirx.For) -> Any:
@@ -49,12 +50,13 @@ def vectorize_nan_tests(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _nan_by_bits(call: Any) -> Any:
+    """A test for NaN as a comparison of integers; any other call as it is."""
     if not call.op.same_as(_IS_NAN):
         return call
     [value] = call.args
-    known = _BITS.get(str(value.ty))
-    if known is None:
+    layout = _BITS.get(str(value.ty))
+    if layout is None:
         return call
-    dtype, magnitude, infinity = known
+    dtype, magnitude, infinity = layout
     bits = tirx.reinterpret(dtype, value)
     return tirx.bitwise_and(bits, tirx.const(magnitude, dtype)) > tirx.const(infinity, dtype)

@@ -1,6 +1,6 @@
 """Tensors copied with their axes in another order, where neighbors do not stay neighbors.
 
-Element by element, each would bring a line of memory for itself, and lines at a distance of a power
+Element by element, each would fetch a cache line of its own, and lines at a distance of a power
 of two drive one another out of the cache before they are used up. Squares that are transposed in
 registers touch each line once.
 """
@@ -21,11 +21,11 @@ from .register_transpose import SIDES, transpose_square
 from .vector_unit import VectorUnit
 
 _DTYPES = ("float32", "float64", "int32", "int64", "uint32", "uint64")
-"""Of whose vectors the elements can be exchanged."""
+"""Types of elements whose vectors can be transposed in registers."""
 
 
 def nest_of(stage: Stage, blocks: Mapping[str, Any], unit: VectorUnit) -> Any | None:
-    """The statement that does what a stage does; None if that is no such copy.
+    """The statement that copies as a stage does; None if it is no large copy of that kind.
 
     Parameters
     ----------
@@ -40,14 +40,16 @@ def nest_of(stage: Stage, blocks: Mapping[str, Any], unit: VectorUnit) -> Any | 
     if not _is_permutation(realize.block):
         return None
     store, load = realize.block.body, realize.block.body.value
-    to, of = (_axis_of(stage, access.indices[-1]) for access in (store, load))
-    if to is None or of is None or to is of:
+    result_axis, source_axis = (_axis_of(stage, access.indices[-1]) for access in (store, load))
+    # Where both lie in memory along the same axis, rows are copied as they are.
+    if result_axis is None or source_axis is None or result_axis is source_axis:
         return None
-    least, side = SIDES
+    min_side, side = SIDES
     side = min(side, unit.lanes(stage.dtype))
-    while side >= least and min(to.extent or 0, of.extent or 0) < side:
+    # The largest square that fits into both axes.
+    while side >= min_side and min(result_axis.extent or 0, source_axis.extent or 0) < side:
         side //= 2
-    return _nest(stage, realize, to, of, side) if side >= least else None
+    return _nest(stage, realize, result_axis, source_axis, side) if side >= min_side else None
 
 
 def _is_permutation(block: Any) -> bool:
@@ -76,43 +78,55 @@ def _axis_of(stage: Stage, index: Any) -> Axis | None:
     return next((axis for axis in stage.axes if axis.var.same_as(index)), None)
 
 
-def _nest(stage: Stage, realize: Any, to: Axis, of: Axis, side: int) -> Any:
+def _nest(stage: Stage, realize: Any, result_axis: Axis, source_axis: Axis, side: int) -> Any:
     """The nest that copies square by square, along the rows of the source.
 
     Parameters
     ----------
     stage : Stage
     realize : SBlockRealize
-        Its block.
-    to, of : Axis
-        Along which the result and the source lie in memory. Squares that would reach beyond the end
-        begin earlier: some elements are copied twice.
+        The stage's block.
+    result_axis, source_axis : Axis
+        The axes along which neighbors in the result, and in the source, are neighbors in memory.
+        Squares that would reach beyond the end begin earlier: some elements are copied twice.
     side : int
+        Elements along a side of a square.
     """
-    store, dtype = realize.block.body, str(to.var.ty.dtype)
-    at = fixed_iterators(realize)
-    at |= {axis.var: variable(str(axis.var.name), dtype) for axis in stage.axes}
-    numbers = {axis.var: variable("square", dtype) for axis in (to, of)}
+    store, dtype = realize.block.body, str(result_axis.var.ty.dtype)
+    axis_values = fixed_iterators(realize)
+    axis_values |= {axis.var: variable(str(axis.var.name), dtype) for axis in stage.axes}
+    square_numbers = {axis.var: variable("square", dtype) for axis in (result_axis, source_axis)}
     starts = {}
-    for axis in (to, of):
+    for axis in (result_axis, source_axis):
         assert axis.extent is not None
-        start = numbers[axis.var] * side
+        start = square_numbers[axis.var] * side
         if axis.extent % side:
             start = tirx.min(start, tirx.const(axis.extent - side, dtype))
         starts[axis.var] = start
 
     def read(row: Any, lane: Any) -> Any:
-        indices = {**at, to.var: starts[to.var] + row, of.var: starts[of.var] + lane}
+        indices = {
+            **axis_values,
+            result_axis.var: starts[result_axis.var] + row,
+            source_axis.var: starts[source_axis.var] + lane,
+        }
         return substitute_values(store.value, indices)
 
-    def put(column: int, values: Any) -> Any:
-        whole = tirx.Ramp(starts[to.var], tirx.const(1, dtype), side)
-        indices = {**at, of.var: starts[of.var] + column}
-        places = [substitute_values(index, indices) for index in list(store.indices)[:-1]]
-        return tirx.BufferStore(store.buffer, values, [*places, whole])
+    def store_column(column: int, values: Any) -> Any:
+        column_ramp = tirx.Ramp(starts[result_axis.var], tirx.const(1, dtype), side)
+        indices = {**axis_values, source_axis.var: starts[source_axis.var] + column}
+        outer_indices = [substitute_values(index, indices) for index in list(store.indices)[:-1]]
+        return tirx.BufferStore(store.buffer, values, [*outer_indices, column_ramp])
 
-    others = [axis for axis in stage.axes if axis is not to and axis is not of]
-    across = [(at[axis.var], axis.extent) for axis in others]
-    across.append((numbers[to.var], ceil_div(to.extent, side)))
-    square = transpose_square(str(store.buffer.dtype), dtype, side, read, put)
-    return fused(across, loop(numbers[of.var], ceil_div(of.extent, side), square), ForKind.PARALLEL)
+    outer_axes = [
+        axis for axis in stage.axes if axis is not result_axis and axis is not source_axis
+    ]
+    parallel_loops = [(axis_values[axis.var], axis.extent) for axis in outer_axes]
+    parallel_loops.append((square_numbers[result_axis.var], ceil_div(result_axis.extent, side)))
+    # Where squares overlap, two tasks may store the same value to the same element.
+    square = transpose_square(str(store.buffer.dtype), dtype, side, read, store_column)
+    return fused(
+        parallel_loops,
+        loop(square_numbers[source_axis.var], ceil_div(source_axis.extent, side), square),
+        ForKind.PARALLEL,
+    )

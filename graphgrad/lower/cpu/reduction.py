@@ -1,4 +1,4 @@
-"""Reductions: sums, means, maxima, pooling windows, statistics.
+"""Schedules of reductions: sums, means, maxima, pooling windows, statistics.
 
 Floating-point sums are reordered into a fixed number of partial sums, so that lanes and cores can
 work side by side. The number depends on the shape and on the vector unit alone: every run adds in
@@ -33,11 +33,11 @@ _UNROLLED_VECTORS = 4
 """Independent partial sums per core, in vectors: hides the latency of an addition."""
 
 _MAX_ROW_VECTORS = 32
-"""Vectors of a whole row of outputs that are computed side by side. These are more than there are
-registers: the sums wait in the nearest cache."""
+"""The most vectors of a whole row of outputs that are computed side by side. These are more than
+there are registers: the partial sums stay in the nearest cache."""
 
 _NEAR_CACHE_BYTES = 1 << 19
-"""Bytes that a core's own cache keeps from one walk through them to the next."""
+"""Bytes that stay in a core's own cache from one walk through them to the next."""
 
 _MIN_TERMS_PER_LANE = 8
 """Terms that a lane must add up, or combining the lanes costs more than they save."""
@@ -49,11 +49,11 @@ _MAX_UNROLLED_TERMS = 16
 """Terms that the code generator unrolls, where it can vectorize along the outputs by itself."""
 
 _MAX_VECTOR_STRIDE = 4
-"""Reading every fourth element is still worth vectorizing, as pooling windows do."""
+"""The largest stride, in elements, of reads that are worth vectorizing: that of pooling windows."""
 
 
 class _Nest(NamedTuple):
-    """A reduction's loops: those over outputs and chunks, the first reduced one, the vector."""
+    """A reduction's block and loops: over outputs and chunks, the first reduced one, the vector."""
 
     block: Any
     across: list[Any]
@@ -69,18 +69,19 @@ def schedule_reduction(
     Epilogues are computed where a result, or a vector of them, is complete.
     """
     block = sch.get_sblock(stage.name)
-    after = [sch.get_sblock(epilogue.stage.name) for epilogue in epilogues]
+    epilogue_blocks = [sch.get_sblock(epilogue.stage.name) for epilogue in epilogues]
     if stage.work < SMALL:
-        _compute_epilogues(sch, stage, after)
+        _compute_epilogues(sch, stage, epilogue_blocks)
         _define_empty(sch, block, stage)
+    # Few terms are unrolled by the code generator, which then vectorizes along the outputs.
     elif volume(stage.reduced) <= _MAX_UNROLLED_TERMS and not _is_neat(stage, unit):
-        _scalar(sch, block, stage, after)
+        _scalar(sch, block, stage, epilogue_blocks)
     elif _outputs_are_vectors(stage, unit):
-        _vectorize_outputs(sch, block, stage, unit, after)
+        _vectorize_outputs(sch, block, stage, unit, epilogue_blocks)
     elif _terms_are_vectors(stage, unit):
-        _vectorize_terms(sch, block, stage, unit, after)
+        _vectorize_terms(sch, block, stage, unit, epilogue_blocks)
     else:
-        _scalar(sch, block, stage, after)
+        _scalar(sch, block, stage, epilogue_blocks)
 
 
 def vector_length(extent: int, lanes: int, most: int) -> int:
@@ -97,116 +98,122 @@ def vector_length(extent: int, lanes: int, most: int) -> int:
 
 
 def _vectorize_outputs(
-    sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, after: list[Any]
+    sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, epilogue_blocks: list[Any]
 ) -> None:
     """Accumulate a vector of neighboring outputs in registers."""
     last = stage.spatial[-1]
     assert last.extent is not None
     lanes = unit.lanes(stage.dtype)
     length = _outputs_side_by_side(stage, unit)
+    # Whole vectors, or half a vector, are vectorized here; other lengths by the code generator.
     explicit = length % lanes == 0 or 2 * length == lanes
     if not explicit:
-        length = last.extent  # the code generator cuts it into vectors and a remainder
+        length = last.extent
     outer = stage.spatial[:-1]
     trips = volume(outer) * (last.extent // length)
     block, chunks = _split_over_cores(sch, block, stage, trips)
     if chunks:
-        part = vector_length(last.extent, lanes, _UNROLLED_VECTORS)
-        _compute_epilogues(sch, stage, after, chunks, part)
-        after = []
+        vector_part = vector_length(last.extent, lanes, _UNROLLED_VECTORS)
+        # Results are complete only in the stage that combines the chunks, not in `block`.
+        _compute_epilogues(sch, stage, epilogue_blocks, chunks, vector_part)
+        epilogue_blocks = []
     loops = sch.get_loops(block)
-    lead, loops = loops[:chunks], loops[chunks:]
+    chunk_loops, loops = loops[:chunks], loops[chunks:]
     spatial, reduced = loops[: len(outer) + 1], loops[len(outer) + 1 :]
-    head, vector = sch.split(spatial[-1], [None, length])
-    sch.reorder(*lead, *spatial[:-1], head, *reduced, vector)
-    across = [*lead, *spatial[:-1], head]
+    vectors, vector = sch.split(spatial[-1], [None, length])
+    sch.reorder(*chunk_loops, *spatial[:-1], vectors, *reduced, vector)
+    across = [*chunk_loops, *spatial[:-1], vectors]
     nest = _Nest(block, across, reduced[0], vector)
-    _accumulate_in_registers(sch, nest, len(stage.stores), explicit, after)
+    _accumulate_in_registers(sch, nest, len(stage.stores), explicit, epilogue_blocks)
 
 
 def _outputs_side_by_side(stage: Stage, unit: VectorUnit) -> int:
     """How many neighboring outputs to compute side by side.
 
-    Whole rows, if they are few vectors, where the terms of a task fit no cache near its core: to
-    walk through them for a part of each row is to read a few lines here and a few there, which
-    takes twice as long.
+    Whole rows, if they are few vectors, where the terms of a task do not fit the core's own cache:
+    to walk through the terms for a part of each row only would read a few cache lines here and a
+    few there, which takes twice as long.
     """
     last = stage.spatial[-1]
     assert last.extent is not None
     lanes = unit.lanes(stage.dtype)
-    vectors, rest = divmod(last.extent, lanes)
+    vectors, remainder = divmod(last.extent, lanes)
     terms = volume(stage.reduced)
     if volume(stage.spatial[:-1]) < _MIN_PARALLEL_OUTPUTS:
         terms //= _chunk_count(stage.reduced[0].extent)
     width = max((bits(str(buffer_of(load).dtype)) for load in stage.loads), default=0) // 8
     is_far = terms * last.extent * width > _NEAR_CACHE_BYTES
-    if is_far and not rest and vectors <= _MAX_ROW_VECTORS and _odd_factor(vectors) in (1, 3):
+    # LLVM splits a power of two evenly; three times that is unrolled (`_is_three_vectors`).
+    if is_far and not remainder and vectors <= _MAX_ROW_VECTORS and _odd_factor(vectors) in (1, 3):
         return last.extent
     return vector_length(last.extent, lanes, _UNROLLED_VECTORS)
 
 
 def _odd_factor(number: int) -> int:
-    """The odd factor of a number."""
+    """The largest odd factor of a number; 0 of 0."""
     return number // (number & -number) if number else 0
 
 
 def _vectorize_terms(
-    sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, after: list[Any]
+    sch: Schedule, block: Any, stage: Stage, unit: VectorUnit, epilogue_blocks: list[Any]
 ) -> None:
     """Keep one partial result per lane, and per core if there are few outputs; then combine."""
-    suffix, length = _fused_terms(stage, unit), _term_vector(stage, unit)
+    fused_count, length = _fused_terms(stage, unit), _term_vector(stage, unit)
     loops = sch.get_loops(block)
     spatial, reduced = loops[: len(stage.spatial)], loops[len(stage.spatial) :]
-    terms = sch.fuse(*reduced[-suffix:]) if suffix > 1 else reduced[-1]
-    head, lane = sch.split(terms, [None, length])
-    rest = [*reduced[:-suffix], head]
+    terms = sch.fuse(*reduced[-fused_count:]) if fused_count > 1 else reduced[-1]
+    vectors, lane = sch.split(terms, [None, length])
+    outer_terms = [*reduced[:-fused_count], vectors]
     chunks = (
-        _chunk_count(extent_of(sch, rest[0]))
+        _chunk_count(extent_of(sch, outer_terms[0]))
         if volume(stage.spatial) < _MIN_PARALLEL_OUTPUTS
         else 1
     )
-    chunk, rest[0] = sch.split(rest[0], [chunks, None])
-    sch.reorder(*spatial, chunk, lane, *rest)
-    partial = sch.rfactor(sch.fuse(chunk, lane), len(stage.stores[0].indices))
-    loops = sch.get_loops(partial)
+    chunk, outer_terms[0] = sch.split(outer_terms[0], [chunks, None])
+    sch.reorder(*spatial, chunk, lane, *outer_terms)
+    # The buffer of partial results has the chunk and the lane as its last dimension.
+    partial_block = sch.rfactor(sch.fuse(chunk, lane), len(stage.stores[0].indices))
+    loops = sch.get_loops(partial_block)
     chunk, lane = sch.split(loops[len(spatial)], [chunks, length])
-    across, rest = [*loops[: len(spatial)], chunk], loops[len(spatial) + 1 :]
-    sch.reorder(*across, *rest, lane)
-    nest = _Nest(partial, across, rest[0], lane)
+    across, outer_terms = [*loops[: len(spatial)], chunk], loops[len(spatial) + 1 :]
+    sch.reorder(*across, *outer_terms, lane)
+    nest = _Nest(partial_block, across, outer_terms[0], lane)
     _accumulate_in_registers(sch, nest, len(stage.stores), True, [])
-    _compute_epilogues(sch, stage, after)
+    _compute_epilogues(sch, stage, epilogue_blocks)
     if volume(stage.spatial) * chunks * length >= SMALL:
-        final = sch.get_loops(sch.get_sblock(stage.name))[: len(spatial)]
-        parallel_leading(sch, final)
+        output_loops = sch.get_loops(sch.get_sblock(stage.name))[: len(spatial)]
+        parallel_leading(sch, output_loops)
 
 
-def _scalar(sch: Schedule, block: Any, stage: Stage, after: list[Any]) -> None:
+def _scalar(sch: Schedule, block: Any, stage: Stage, epilogue_blocks: list[Any]) -> None:
+    """Compute output by output in parallel, without vectors of our own."""
     block, chunks = _split_over_cores(sch, block, stage, volume(stage.spatial))
-    _compute_epilogues(sch, stage, after, chunks)
+    _compute_epilogues(sch, stage, epilogue_blocks, chunks)
     loops = sch.get_loops(block)
-    outer = loops[: chunks + len(stage.spatial)]
-    if outer:
-        parallel_leading(sch, outer)
-    sch.decompose_reduction(block, loops[len(outer)])
+    outer_loops = loops[: chunks + len(stage.spatial)]
+    if outer_loops:
+        parallel_leading(sch, outer_loops)
+    sch.decompose_reduction(block, loops[len(outer_loops)])
 
 
 def _split_over_cores(sch: Schedule, block: Any, stage: Stage, trips: int) -> tuple[Any, int]:
     """Give each core a part of the reduction if there are few outputs.
 
-    Returns the block of the partial results and the number of loops in front of it: 0 or 1.
+    Returns the block of the partial results, and 1 for the loop over chunks in front of its others.
+    Where nothing is split, returns the block as it is, and 0.
     """
     loops = sch.get_loops(block)
-    first = len(stage.spatial)
+    first_reduced = len(stage.spatial)
     chunks = _chunk_count(stage.reduced[0].extent)
     if trips >= _MIN_PARALLEL_OUTPUTS or chunks == 1 or not _is_associative(stage):
         return block, 0
-    chunk, rest = sch.split(loops[first], [chunks, None])
-    sch.reorder(chunk, *loops[:first], rest, *loops[first + 1 :])
+    chunk, chunk_terms = sch.split(loops[first_reduced], [chunks, None])
+    sch.reorder(chunk, *loops[:first_reduced], chunk_terms, *loops[first_reduced + 1 :])
     return sch.rfactor(chunk, 0), 1
 
 
 def _compute_epilogues(
-    sch: Schedule, stage: Stage, after: list[Any], chunks: int = 0, length: int = 1
+    sch: Schedule, stage: Stage, epilogue_blocks: list[Any], chunks: int = 0, length: int = 1
 ) -> None:
     """Compute epilogues of a stage where results are complete, so that those need no memory.
 
@@ -214,65 +221,69 @@ def _compute_epilogues(
     ----------
     sch : Schedule
     stage : Stage
-    after : list of block
-        The epilogues.
+    epilogue_blocks : list of block
     chunks : int
-        How many loops over parts of the reduction stand in front of those over results.
+        How many loops over parts of the reduction stand in front of those over results: 0 or 1.
     length : int
         How many neighboring results are computed side by side; it divides their number.
     """
-    if not after or not stage.spatial:
+    # Without loops over results there is none to compute an epilogue in: it stays behind.
+    if not epilogue_blocks or not stage.spatial:
         return
     loops = sch.get_loops(sch.get_sblock(stage.name))
     end = chunks + len(stage.spatial)
-    *outer, last = loops[chunks:end]
-    last, *vector = sch.split(last, [None, length]) if length > 1 else [last]
-    sch.reorder(*outer, last, *loops[:chunks], *loops[end:], *vector)
-    for epilogue in after:
-        sch.reverse_compute_at(epilogue, last)
+    *outer, innermost = loops[chunks:end]
+    innermost, *vector = sch.split(innermost, [None, length]) if length > 1 else [innermost]
+    sch.reorder(*outer, innermost, *loops[:chunks], *loops[end:], *vector)
+    for epilogue in epilogue_blocks:
+        sch.reverse_compute_at(epilogue, innermost)
 
 
 def _accumulate_in_registers(
-    sch: Schedule, nest: _Nest, outputs: int, explicit: bool, after: list[Any]
+    sch: Schedule, nest: _Nest, outputs: int, explicit: bool, epilogue_blocks: list[Any]
 ) -> None:
     """Keep the innermost vector in registers until it is complete; run the rest in parallel.
 
     `explicit` says that the vector is vectorized here, not left to the code generator. The
-    reduction is taken apart last, because no other loop may be changed after that.
+    reduction is separated from its initialization last, because no other loop may be changed after
+    that.
     """
     # TVM keeps a small buffer of the scope "global" on the stack, one of the scope "local" not.
     caches = [sch.cache_write(nest.block, i, "global") for i in range(outputs)]
-    behind = [*caches, *after]
-    for block in behind:
+    blocks_behind = [*caches, *epilogue_blocks]
+    for block in blocks_behind:
         sch.reverse_compute_at(block, nest.across[-1])
-    apart = explicit and _is_three_vectors(extent_of(sch, nest.vector))
+    by_three = explicit and _is_three_vectors(extent_of(sch, nest.vector))
     if explicit:
-        for loop in (nest.vector, *(sch.get_loops(block)[-1] for block in behind)):
-            *three, lanes = sch.split(loop, [3, None]) if apart else [loop]
-            if three:
-                sch.unroll(*three)
+        for loop in (nest.vector, *(sch.get_loops(block)[-1] for block in blocks_behind)):
+            *three_loop, lanes = sch.split(loop, [3, None]) if by_three else [loop]
+            if three_loop:
+                sch.unroll(*three_loop)
             sch.vectorize(lanes)
     parallel_leading(sch, nest.across)
-    start = sch.get_loops(sch.decompose_reduction(nest.block, nest.first_reduced))
+    init_loops = sch.get_loops(sch.decompose_reduction(nest.block, nest.first_reduced))
     if explicit:
-        sch.vectorize(start[-1])
-    if apart:
-        sch.unroll(start[-2])
+        sch.vectorize(init_loops[-1])
+    if by_three:
+        sch.unroll(init_loops[-2])
 
 
 def _is_three_vectors(length: int | None) -> bool:
-    """Whether LLVM would take a vector for part of one of four parts, at a high price."""
+    """Whether to cut a vector into three: LLVM would widen it by a third, which is expensive."""
     return length is not None and length > 3 and length % 3 == 0
 
 
 def _define_empty(sch: Schedule, block: Any, stage: Stage) -> None:
-    """Write the identity where there is nothing to reduce over: as built, nothing is written."""
+    """Have the identity written where there is nothing to reduce over.
+
+    As built, initialization is part of the first term's step, so nothing would be written.
+    """
     if any(not axis.extent for axis in stage.reduced):
         sch.decompose_reduction(block, sch.get_loops(block)[len(stage.spatial)])
 
 
 def _is_neat(stage: Stage, unit: VectorUnit) -> bool:
-    """Whether outputs are whole vectors, whose terms are whole vectors too."""
+    """Whether outputs are whole vectors, and their terms are contiguous vectors too."""
     if not _outputs_are_vectors(stage, unit):
         return False
     last = stage.spatial[-1]
@@ -280,6 +291,7 @@ def _is_neat(stage: Stage, unit: VectorUnit) -> bool:
 
 
 def _outputs_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
+    """Whether neighboring outputs can be accumulated side by side, as lanes."""
     if not stage.spatial or not stage.spatial[-1].extent:
         return False
     if not has_uniform_conditions(stage, stage.spatial[-1]):
@@ -291,6 +303,7 @@ def _outputs_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
 
 
 def _terms_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
+    """Whether neighboring terms can be added up side by side, each lane with a partial result."""
     last = stage.reduced[-1]
     return (
         bool(last.extent)
@@ -301,34 +314,41 @@ def _terms_are_vectors(stage: Stage, unit: VectorUnit) -> bool:
     )
 
 
-def _moves_smoothly(stage: Stage, axis: Axis, most: int) -> bool:
-    steps = [stride(load, axis.var) for load in stage.loads]
-    return all(step is not None and 0 <= step <= most for step in steps) and any(steps)
+def _moves_smoothly(stage: Stage, axis: Axis, max_stride: int) -> bool:
+    """Whether all reads have a stride of at most so many elements along an axis, and one moves."""
+    strides = [stride(load, axis.var) for load in stage.loads]
+    return all(
+        distance is not None and 0 <= distance <= max_stride for distance in strides
+    ) and any(strides)
 
 
 def _term_vector(stage: Stage, unit: VectorUnit) -> int:
     """How many partial results to keep; 1 if there are too few terms for a vector."""
     length, lanes = volume(stage.reduced[-_fusable_terms(stage) :]), unit.lanes(stage.dtype)
-    most = min(volume(stage.reduced) // (lanes * _MIN_TERMS_PER_LANE), _UNROLLED_VECTORS)
-    return vector_length(length, lanes, most) if most else 1
+    max_vectors = min(volume(stage.reduced) // (lanes * _MIN_TERMS_PER_LANE), _UNROLLED_VECTORS)
+    return vector_length(length, lanes, max_vectors) if max_vectors else 1
 
 
 def _fused_terms(stage: Stage, unit: VectorUnit) -> int:
-    """How many reduced axes to walk through as one: as few as give vectors of that length.
+    """How many reduced axes to fuse: as few as give vectors of the length of `_term_vector`.
 
-    Where TVM divides a position by the extents of three axes, it does not see that neighbors in a
-    vector are neighbors in memory.
+    Where TVM divides a position by the extents of three axes, it does not recognize that neighbors
+    in a vector are neighbors in memory.
     """
-    length, most = _term_vector(stage, unit), _fusable_terms(stage)
-    enough = (n for n in range(1, most) if volume(stage.reduced[-n:]) % length == 0)
-    return next(enough, most)
+    length, max_count = _term_vector(stage, unit), _fusable_terms(stage)
+    sufficient = (
+        count for count in range(1, max_count) if volume(stage.reduced[-count:]) % length == 0
+    )
+    return next(sufficient, max_count)
 
 
 def _fusable_terms(stage: Stage) -> int:
+    """How many of the innermost reduced axes can be walked through as one."""
     return min(fusable_suffix(stage), len(stage.reduced))
 
 
 def _is_associative(stage: Stage) -> bool:
+    """Whether terms may be combined in parts; of other combiners TVM makes no partial results."""
     return all(isinstance(v, tirx.Add | tirx.Mul | tirx.Max | tirx.Min) for v in stage.values)
 
 
@@ -336,4 +356,5 @@ def _chunk_count(extent: int | None) -> int:
     """Into how many equal parts to cut a reduction so that cores can share it."""
     if not extent:
         return 1
+    # Only divisors: parts of unequal length would put a condition into the inner loop.
     return max(d for d in range(1, MIN_PARALLEL_TRIPS + 1) if extent % d == 0)

@@ -11,7 +11,7 @@ from tvm.tirx import ForKind
 from ...ir.loops import Index, Statement, block, index, loop, scratch, sequence, serial, variable
 
 SIDES = (4, 16)
-"""Elements along a side of a square, at least and at most."""
+"""The least and the greatest number of elements along a side of a square."""
 
 
 def transpose_matrix(
@@ -21,7 +21,7 @@ def transpose_matrix(
     source: Callable[[Index, Index], tuple[Any, list[Index]]],
     target: Callable[[Index, Index], tuple[Any, list[Index]]],
 ) -> Statement:
-    """What reads a matrix along its rows and stores it along its columns.
+    """A statement that reads a matrix along its rows and stores it along its columns.
 
     Parameters
     ----------
@@ -33,17 +33,23 @@ def transpose_matrix(
         Given row and column, return the buffer and the indices there. Neighbors along a row of
         the source, and along a column of the target, are neighbors in the last index.
     """
-    across = columns // lanes
+    squares_across = columns // lanes  # squares side by side along a row
 
     def square(trip: Index) -> Statement:
-        row, column = tirx.floordiv(trip, across) * lanes, tirx.floormod(trip, across) * lanes
+        row, column = (
+            tirx.floordiv(trip, squares_across) * lanes,
+            tirx.floormod(trip, squares_across) * lanes,
+        )
         loads = [_loaded(*source(row + i, column), lanes) for i in range(lanes)]
         statements, vectors = transposed(loads)
-        stores = [_stored(*target(row, column + j), v, lanes) for j, v in enumerate(vectors)]
+        stores = [
+            _stored(*target(row, column + j), column_values, lanes)
+            for j, column_values in enumerate(vectors)
+        ]
         return sequence(*statements, *stores)
 
     # One loop: of two with few trips the code generator unrolls parts, at length.
-    return serial(rows // lanes * across, square)
+    return serial(rows // lanes * squares_across, square)
 
 
 def transpose_square(
@@ -53,7 +59,7 @@ def transpose_square(
     read: Callable[[Any, Any], Any],
     store: Callable[[int, Any], Any],
 ) -> Statement:
-    """What transposes one square of elements that are computed, not only read.
+    """A statement that transposes one square of elements, which may be computed, not only read.
 
     Parameters
     ----------
@@ -61,10 +67,11 @@ def transpose_square(
     side : int
         A power of two.
     read : callable
-        Given row and place in the row, returns the element; neighbors in a row are neighbors in
-        memory.
+        Given the row and the position in it, returns the element; neighbors in a row are neighbors
+        in memory.
     store : callable
-        Given the number of a column, and its values as a vector, returns what stores them.
+        Given the number of a column, and its values as a vector, returns the statement that stores
+        them.
     """
     rows = tirx.decl_buffer([side, side], dtype, "rows", scope="local")
     row, lane = variable("row", index_dtype), variable("lane", index_dtype)
@@ -83,40 +90,41 @@ def transposed(rows: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     Parameters
     ----------
     rows : sequence of TensorLoad
-        As many as they have lanes: a power of two.
+        Loads of vectors, as many as each has lanes: a power of two.
 
     Returns
     -------
     statements : list of Stmt
-        They load the rows and compute what the columns are made of, and come before any use of
-        these.
+        They load the rows and compute what the columns are made of. They come before any use of
+        the columns.
     columns : list of Expr
-        Each is meant for one use.
+        Each is to be used once: it is an expression, computed again at each use.
     """
     statements: list[Any] = []
     vectors = [_bound(row, statements) for row in rows]
     dtype = str(rows[0].source.dtype)
-    exchanges = 0
-    while 1 << exchanges < len(rows):
-        # TVM puts what is computed from variables in the place of the variable it is bound to. An
+    bit = 0
+    while 1 << bit < len(rows):
+        # TVM substitutes what is computed from variables for the variable it is bound to. An
         # exchange uses each vector twice, so after all of them expressions would have as many
-        # parts as there are elements. What has been stored is loaded and no more.
-        if exchanges and exchanges % 2 == 0:
+        # parts as there are elements. So after every two exchanges the vectors are stored
+        # and loaded again.
+        if bit and bit % 2 == 0:
             vectors = [_kept(vector, dtype, len(rows), statements) for vector in vectors]
-        vectors = _exchange_lanes(vectors, 1 << exchanges)
-        exchanges += 1
+        vectors = _exchange_lanes(vectors, 1 << bit)
+        bit += 1
     return statements, vectors
 
 
 def _bound(vector: Any, statements: list[Any]) -> Any:
-    """A variable for a vector that is loaded; add what binds it."""
+    """A variable for a vector that is loaded; its binding is added to the statements."""
     variable = tirx.Var("lanes", vector.ty)
     statements.append(tirx.Bind(variable, vector))
     return variable
 
 
 def _kept(vector: Any, dtype: str, lanes: int, statements: list[Any]) -> Any:
-    """A load of a vector that has been stored; add what stores it.
+    """A load of a vector from a buffer; what stores it there is added to the statements.
 
     A buffer as small as a vector is on the stack, and LLVM makes a register of it.
     """
@@ -126,18 +134,20 @@ def _kept(vector: Any, dtype: str, lanes: int, statements: list[Any]) -> Any:
 
 
 def _exchange_lanes(vectors: list[Any], distance: int) -> list[Any]:
-    """Vectors in which one bit of their number and of the lanes' have changed places.
+    """Vectors in which one bit of the vector's number and of the lane's have been exchanged.
 
-    After this has been done for all bits, the elements of a vector have become those of a lane.
+    `distance` is that bit's value. After this has been done for all bits, element j of vector i is
+    what was element i of vector j.
     """
     lanes = len(vectors)
     result = list(vectors)
     for i in range(lanes):
         if i & distance:
             continue
+        # A shuffle counts the lanes of both vectors in a row: those of the second from `lanes` on.
         pair = [vectors[i], vectors[i + distance]]
-        low = [n if not n & distance else lanes + n - distance for n in range(lanes)]
-        high = [n + distance if not n & distance else lanes + n for n in range(lanes)]
+        low = [lane if not lane & distance else lanes + lane - distance for lane in range(lanes)]
+        high = [lane + distance if not lane & distance else lanes + lane for lane in range(lanes)]
         result[i] = _shuffle(pair, low)
         result[i + distance] = _shuffle(pair, high)
     return result

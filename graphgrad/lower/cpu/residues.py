@@ -1,10 +1,11 @@
 """Interleaved tensors stored in place, without a stage that interleaves.
 
-The gradient of a strided read consists of phases, one for each remainder of the positions, and of a
-stage that merges them: ``y[i] = even[i // 2] if i % 2 == 0 else odd[i // 2]``. Such a stage is
-replaced by maps, one for each combination of remainders and over their quotients, each of which
-takes the results of one phase: an epilogue of it, as in `epilogue`. What else the stage computes
-(fusion has put it there) goes into the maps as well.
+The gradient of a strided read consists of residue classes, one for each remainder of the positions
+by the stride, and of a stage that merges them: ``y[i] = even[i // 2] if i % 2 == 0 else
+odd[i // 2]``. Such a stage is replaced by maps over the quotients, one for each combination of
+remainders. Each takes the results of one residue class, and so can be its epilogue
+(`lower/kernels/epilogue.py`). What else the stage computes, because fusion has put it there, goes
+into the maps as well.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from ...ir.visits import nodes_in
 from .buffer_views import BufferView, Places, block_of, replace_nests, restated
 
 _MAX_PARTS = 16
-"""Parts of a tensor at most, each a loop nest of its own to compile."""
+"""The most parts of a tensor: each is a loop nest of its own to compile."""
 
 
 @compiler_pass(Phase.FUSED, over="kernel", targets=("llvm",), provides="residue_views")
@@ -50,85 +51,92 @@ def split_residues(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]
     Returns
     -------
     (PrimFunc, list of BufferView)
-        To be joined after scheduling: until then each map stores to a buffer of its own.
+        The views are joined after scheduling (`buffer_views.joined`): until then each map stores to
+        a buffer of its own.
     """
     internal = list(func.body.block.alloc_buffers)
     parts: list[BufferView] = []
     nests: list[Any] = []
     for stage, nest in zip(stages(func) or [], statements_of(func.body.block.body), strict=True):
         moduli = _moduli(stage, nest, internal)
-        found = [] if moduli is None else _parts(block_of(nest), moduli)
-        parts += [part for part, _ in found]
-        nests += [own for _, own in found] or [nest]
+        views_and_nests = [] if moduli is None else _parts(block_of(nest), moduli)
+        parts += [part for part, _ in views_and_nests]
+        nests += [part_nest for _, part_nest in views_and_nests] or [nest]
     if not parts:
         return func, []
     return replace_nests(func, nests, [*internal, *(part.own for part in parts)]), parts
 
 
 def _moduli(stage: Stage, nest: Any, internal: Sequence[Any]) -> tuple[int, ...] | None:
-    """By what each dimension of a merging stage's result is split; None if it is another."""
+    """The modulus that splits each dimension of a merging stage's result, 1 where none does.
+
+    None if the stage merges nothing, or cannot be split.
+    """
     block = block_of(nest)
     if stage.reduced or not isinstance(block.body, tirx.BufferStore):
         return None
+    # Without a result of the kernel's own among its reads it merges no residue classes.
     if not any(is_among(buffer_of(load), internal) for load in stage.loads):
         return None
     iterators, indices = list(block.iter_vars), list(block.body.indices)
     in_order = len(iterators) == len(indices) and all(
-        index.same_as(v.var) for index, v in zip(indices, iterators, strict=True)
+        index.same_as(iterator.var) for index, iterator in zip(indices, iterators, strict=True)
     )
     if not in_order:
         return None
     divisors = _divisors(block.body.value)
     moduli = tuple(divisors.get(index, 1) for index in indices)
-    known = all(
-        modulus == 1 or (static(v.dom.min) == 0 and static(v.dom.extent))
-        for v, modulus in zip(iterators, moduli, strict=True)
+    static_ranges = all(
+        modulus == 1 or (static(iterator.dom.min) == 0 and static(iterator.dom.extent))
+        for iterator, modulus in zip(iterators, moduli, strict=True)
     )
-    return moduli if known and 1 < prod(moduli) <= _MAX_PARTS else None
+    return moduli if static_ranges and 1 < prod(moduli) <= _MAX_PARTS else None
 
 
 def _divisors(value: Any) -> dict[Any, int]:
-    """By what conditions in an expression divide variables to see remainders."""
-    found: dict[Any, int] = {}
+    """The common modulus of the remainders in an expression's conditions, by variable."""
+    divisors: dict[Any, int] = {}
 
     def visit(node: Any) -> None:
         variables = nodes_in(node.a, tvm.ir.Var)
         divisor = static(node.b)
         if len(variables) == 1 and divisor and linear_coefficient(node.a, variables[0]) == 1:
-            found[variables[0]] = lcm(found.get(variables[0], 1), divisor)
+            # Positions congruent modulo the least common multiple are so modulo each divisor.
+            divisors[variables[0]] = lcm(divisors.get(variables[0], 1), divisor)
 
     def condition(node: Any) -> None:
         if is_conditional(node):
             tvm_ffi.structural_walk(node.args[0], (tirx.FloorMod, visit))
 
     tvm_ffi.structural_walk(value, (tvm.ir.Call, condition))
-    return found
+    return divisors
 
 
 def _parts(block: SBlock, moduli: tuple[int, ...]) -> list[tuple[BufferView, Any]]:
     """The parts of a merging stage's result, and the map that computes each."""
-    found = []
+    views_and_nests = []
     for digits in combinations(*(range(modulus) for modulus in moduli)):
         axes, values = [], {}
         for iterator, modulus, digit in zip(block.iter_vars, moduli, digits, strict=True):
             var = tvm.ir.Var(iterator.var.name, iterator.var.ty)
             axes.append((var, _quotients(iterator.dom, modulus, digit), tirx.IterVar.DataPar))
             values[iterator.var] = var if modulus == 1 else var * modulus + digit
+        # A dimension shorter than its modulus has no elements of the last remainders.
         if any(static(dom.extent) == 0 for _, dom, _ in axes):
             continue
         whole = block.body.buffer
-        own = tirx.decl_buffer(
+        part_buffer = tirx.decl_buffer(
             [dom.extent for _, dom, _ in axes], whole.dtype, f"{whole.name}_part"
         )
         name = f"{block.name_hint}_{''.join(map(str, digits))}"
-        places = _quotients_of(moduli)
-        nest = restated(block, axes, values, {whole: (own, places)}, name)
-        found.append((BufferView(own, whole, _positions(moduli, digits)), nest))
-    return found
+        quotients_of = _quotients_of(moduli)
+        nest = restated(block, axes, values, {whole: (part_buffer, quotients_of)}, name)
+        views_and_nests.append((BufferView(part_buffer, whole, _positions(moduli, digits)), nest))
+    return views_and_nests
 
 
 def _quotients(dom: Range, modulus: int, digit: int) -> Range:
-    """The range of the quotients of those positions that have a remainder."""
+    """The range of the quotients of those positions whose remainder is `digit`."""
     if modulus == 1:
         return dom
     count = -(-(int(dom.extent) - digit) // modulus)
@@ -136,20 +144,24 @@ def _quotients(dom: Range, modulus: int, digit: int) -> Range:
 
 
 def _quotients_of(moduli: tuple[int, ...]) -> Places:
-    def places(indices: Sequence[Any]) -> list[Any]:
+    """The map from indices in the whole tensor to those in the part of their residue class."""
+
+    def to_part(indices: Sequence[Any]) -> list[Any]:
         return [
             index if modulus == 1 else tirx.floordiv(index, modulus)
             for index, modulus in zip(indices, moduli, strict=True)
         ]
 
-    return places
+    return to_part
 
 
 def _positions(moduli: tuple[int, ...], digits: tuple[int, ...]) -> Places:
-    def places(indices: Sequence[Any]) -> list[Any]:
+    """The map from indices in the part with given remainders to those in the whole tensor."""
+
+    def to_whole(indices: Sequence[Any]) -> list[Any]:
         return [
             index if modulus == 1 else index * modulus + digit
             for index, modulus, digit in zip(indices, moduli, digits, strict=True)
         ]
 
-    return places
+    return to_whole

@@ -1,9 +1,10 @@
-"""Schedules for processors: those of a kernel, by the structure of its stages.
+"""The schedule of a kernel for processors, chosen by the structure of its stages.
 
-Maps are inlined; stages are regrouped (`_REGROUPED`) and taken apart (`_TAKEN_APART`). Then, stage
-by stage: one of a chain of rows is left for it; else a Winograd nest where that is cheaper; else a
-contraction's, else a permutation's; else TVM's primitives. Nests take their stages' places when all
-scheduling is done, then the chain, then buffer views are joined.
+Maps are inlined; stages are regrouped (`_REGROUPED`) and taken apart (`_TAKEN_APART`). Then each
+stage is handled by the first of these that applies: the kernel's chain of rows, if the stage is in
+it; a Winograd nest, where that is cheaper; a contraction's nest; a permutation's nest; TVM's
+scheduling primitives. When all scheduling is done the nests replace their stages, then the chain
+does, then buffer views are joined.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from .vector_unit import VectorUnit
 from .winograd import nest_of as winograd_nest_of
 
 _MAX_TRIVIAL_OPERATIONS = 4
-"""Operations that may be repeated for every reader of a broadcast value."""
+"""The most operations of a map that may be repeated, for each reader or along a broadcast."""
 
 _SCHEDULED = "tirx.is_scheduled"
 
@@ -52,16 +53,16 @@ _REGROUPED = Pipeline(
     "llvm",
     start=Phase.FUSED,
 )
-"""What is done to stages whose maps are inlined.
+"""The passes that regroup stages, after maps are inlined.
 
-Rowwise fusion asks for a kernel's rows before anything is scheduled, and foresees with
-`lower/fusion/rowwise.py` (`_Rows.of`) what these make of it: keep both in step.
+Rowwise fusion asks for a kernel's rows before anything is scheduled: `_Rows.of` in
+`lower/fusion/rowwise.py` predicts what these passes make of a kernel. Keep both in step.
 """
 
 _TAKEN_APART = Pipeline(
     [split_residues, read_inside_borders, split_axes], "llvm", start=Phase.FUSED
 )
-"""What is done to stages that choose by remainders, or index by them."""
+"""The passes that take apart stages which choose by remainders, or index by them."""
 
 
 @compiler_pass(
@@ -74,7 +75,7 @@ _TAKEN_APART = Pipeline(
 def schedule_loops(
     func: tirx.PrimFunc, unit: VectorUnit, winograd: bool = True, scheduled: Scheduled | None = None
 ) -> tirx.PrimFunc:
-    """Schedule a kernel for a processor; one that is not made of known structures stays as it is.
+    """Schedule a kernel for a processor; one that is not a sequence of stages stays as it is.
 
     Parameters
     ----------
@@ -83,23 +84,24 @@ def schedule_loops(
     winograd : bool
         Whether convolutions may be computed by minimal filtering, whose rounding errors differ.
     scheduled : dict, optional
-        What has become of other kernels, by hash: equal ones are scheduled once.
+        The results for other kernels, by hash: equal kernels are scheduled once.
     """
     if scheduled is None:
         return _scheduled(func, unit, winograd)
-    same = scheduled.setdefault(tvm_ffi.structural_hash(func), [])
-    for seen, result in same:
-        if tvm_ffi.structural_equal(seen, func):
+    same_hash = scheduled.setdefault(tvm_ffi.structural_hash(func), [])
+    for original, result in same_hash:
+        if tvm_ffi.structural_equal(original, func):
             return result
-    same.append((func, _scheduled(func, unit, winograd)))
-    return same[-1][1]
+    same_hash.append((func, _scheduled(func, unit, winograd)))
+    return same_hash[-1][1]
 
 
 def _scheduled(func: tirx.PrimFunc, unit: VectorUnit, winograd: bool) -> tirx.PrimFunc:
-    found = stages(func)
-    if found is None or (func.attrs and func.attrs.get(_SCHEDULED)):
+    """The kernel scheduled, or as it is if it has no stages with loops or TVM refuses."""
+    kernel_stages = stages(func)
+    if kernel_stages is None or (func.attrs and func.attrs.get(_SCHEDULED)):
         return func
-    if not any(stage.axes for stage in found):
+    if not any(stage.axes for stage in kernel_stages):
         return func  # scalars are left to the code generator
     sch = Schedule(func)
     try:
@@ -108,32 +110,37 @@ def _scheduled(func: tirx.PrimFunc, unit: VectorUnit, winograd: bool) -> tirx.Pr
         sch, stand_ins = _split_stages(sch)
         body = _schedule_stages(sch, unit, winograd, stand_ins)
     except (ScheduleError, tvm.error.InternalError):
-        return func  # what TVM's primitives refuse, or fail at, runs as it was built
+        # What TVM's primitives refuse, or fail at, runs as it was built.
+        return func
     return _widen_bindings(func.with_body(joined(body, stand_ins)))
 
 
 def _join_siblings(sch: Schedule) -> Schedule:
-    """A schedule of plain indices, in which reductions with the same loops are one block.
+    """A schedule of the regrouped kernel (`_REGROUPED`).
 
-    Those that few results leave no rows are in parts.
+    Indices are plain, reductions with the same loops are one block, and extrema of few or of long
+    rows are cut into parts. It is the same schedule if nothing changes or TVM refuses the result.
     """
     func = sch.mod["main"]
-    together, _ = _REGROUPED.run_on_kernel(func)
-    return sch if together.same_as(func) else _schedule_of(together) or sch
+    regrouped, _ = _REGROUPED.run_on_kernel(func)
+    return sch if regrouped.same_as(func) else _schedule_of(regrouped) or sch
 
 
 def _split_stages(sch: Schedule) -> tuple[Schedule, list[BufferView]]:
     """A schedule in which stages that choose by remainders are taken apart.
 
-    It is the same schedule if there are none, or if TVM refuses to make another one, because of
-    what inlining may leave: variables that are bound twice.
+    The views that it returns are to be joined after scheduling. It is the same schedule, without
+    views, if there are no such stages, or if TVM refuses to make another one, because of what
+    inlining may leave: variables that are bound twice.
     """
     inlined = sch.mod["main"]
     apart, views = _TAKEN_APART.run_on_kernel(inlined)
     if apart.same_as(inlined):
         return sch, []
-    again = _schedule_of(apart)
-    return (sch, []) if again is None else (again, [*views["residue_views"], *views["axis_views"]])
+    new_sch = _schedule_of(apart)
+    return (
+        (sch, []) if new_sch is None else (new_sch, [*views["residue_views"], *views["axis_views"]])
+    )
 
 
 def _schedule_of(func: tirx.PrimFunc) -> Schedule | None:
@@ -149,20 +156,21 @@ def _schedule_stages(
 ) -> Any:
     """The root block of a kernel, with each stage scheduled or written out as a nest."""
     func = sch.mod["main"]
-    found, blocks = stages(func) or [], blocks_of(func.body)
+    kernel_stages, blocks = stages(func) or [], blocks_of(func.body)
     internal = list(func.body.block.alloc_buffers)
-    borders = borders_of(found, internal, blocks)
-    chain = _chain(found, blocks, internal, unit, stand_ins)
+    borders = borders_of(kernel_stages, internal, blocks)
+    chain = _chain(kernel_stages, blocks, internal, unit, stand_ins)
     nests: dict[str, Any] = {}
-    behind: list[Epilogue] = []
-    rest = found
-    while rest:
-        stage, *rest = rest
+    nest_epilogues: list[Epilogue] = []
+    remaining = kernel_stages
+    while remaining:
+        stage, *remaining = remaining
         if chain and chain.has(stage.name):
             continue
-        epilogues = [e for e in epilogues_of(stage, rest, internal) if pays(stage, e)]
+        epilogues = [e for e in epilogues_of(stage, remaining, internal) if pays(stage, e)]
         epilogues = [e for e in epilogues if not (chain and chain.has(e.stage.name))]
-        rest = [s for s in rest if not any(s is e.stage for e in epilogues)]
+        remaining = [s for s in remaining if not any(s is e.stage for e in epilogues)]
+        # A nest has one result, and so one epilogue at most.
         epilogue = next(iter(epilogues), None)
         nest = None
         if winograd:
@@ -173,38 +181,41 @@ def _schedule_stages(
             _schedule_stage(sch, stage, epilogues, unit)
         else:
             nests[stage.name] = nest
-            behind += epilogues
-    nests.update(dict.fromkeys(unread(found, nests, borders)))
-    root = replace_stages(sch.mod["main"].body, nests, behind)
+            nest_epilogues += epilogues
+    # Padded copies whose readers now read the original are replaced by nothing.
+    nests.update(dict.fromkeys(unread(kernel_stages, nests, borders)))
+    root = replace_stages(sch.mod["main"].body, nests, nest_epilogues)
     if chain is None:
         return root
-    free = [*chain.local, *(one.own for one in stand_ins if one.keeps_addresses())]
-    rigid = [buffer for buffer in internal if not is_among(buffer, free)]
+    # Only buffers whose layout is final may be read beyond the end of an axis.
+    flexible = [*chain.local, *(view.own for view in stand_ins if view.keeps_addresses())]
+    rigid = [buffer for buffer in internal if not is_among(buffer, flexible)]
     return insert_chain(root, chain, emit(chain, unit, rigid))
 
 
 def _chain(
-    found: list[Stage],
+    kernel_stages: list[Stage],
     blocks: dict[str, Any],
     internal: list[Any],
     unit: VectorUnit,
     stand_ins: Sequence[BufferView],
 ) -> Chain | None:
-    """The chain of rows of a kernel, if it has one.
+    """The chain of rows of a kernel; None if it has none.
 
-    What reads a buffer for which others stand in reads what is stored to those, and what is stored
-    to those is stored for the caller: so the first must not be, and the others are not internal.
+    A stage that reads a buffer with views reads what other stages store to the views, which the
+    proof of a chain would not see: then there is no chain. And what is stored to a view may be
+    stored for the caller: so views do not count as internal.
     """
-    meant, own = [one.whole for one in stand_ins], [one.own for one in stand_ins]
-    if any(is_among(buffer_of(load), meant) for stage in found for load in stage.loads):
+    real, views = [view.whole for view in stand_ins], [view.own for view in stand_ins]
+    if any(is_among(buffer_of(load), real) for stage in kernel_stages for load in stage.loads):
         return None
-    return chain_of(found, blocks, [b for b in internal if not is_among(b, own)], unit)
+    return chain_of(kernel_stages, blocks, [b for b in internal if not is_among(b, views)], unit)
 
 
 def _widen_bindings(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A function in which bindings have no bfloat16, which inlining may have put there.
+    """A function without bfloat16 in bindings, where inlining may have put it.
 
-    TVM takes the bits of what is bound for an integer.
+    TVM would treat the bits of the bound value as an integer.
     """
     bindings = nodes_in(func.body, prim.Let)
     return widen_bfloat16(func) if bindings else func
@@ -214,7 +225,7 @@ def _schedule_stage(
     sch: Schedule, stage: Stage, epilogues: list[Epilogue], unit: VectorUnit
 ) -> None:
     if not stage.axes:
-        return  # a scalar is computed where it stands
+        return  # A scalar has no loops to schedule.
     if stage.reduced:
         schedule_reduction(sch, stage, unit, epilogues)
     else:
@@ -227,8 +238,8 @@ def may_repeat(stage: Stage, operations: int) -> bool:
 
 
 def _divides(stage: Stage) -> bool:
-    """Whether a map divides floats, which takes a vector unit ten times as long as a sum."""
-    found: list[Any] = []
+    """Whether a map divides floats, which takes a vector unit ten times as long as an addition."""
+    divisions: list[Any] = []
     for value in stage.values:
-        tvm_ffi.structural_walk(value, (tirx.Div, found.append))
-    return bool(found)
+        tvm_ffi.structural_walk(value, (tirx.Div, divisions.append))
+    return bool(divisions)

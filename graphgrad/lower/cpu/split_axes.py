@@ -1,9 +1,9 @@
-"""Axes of which stages use quotient and remainder, as two axes: groups, and places in a group.
+"""Axes whose quotient and remainder are used, split in two: groups, and positions in a group.
 
 A convolution of groups reads channel ``k // 4 * 8 + c`` for filter k. Over the groups g and the
-places i in them, with k = 4 · g + i, every index is affine, and the groups are a batch: this is
-what schedules of contractions ask for. The map that takes the results gets the same two axes. A map
-of its own, such as what normalizes by groups, has plain loops then.
+positions i in them, with k = 4 · g + i, every index is affine, and the groups are a batch: this is
+what schedules of contractions ask for. The map that reads the results gets the same two axes. A map
+that is not behind a reduction, such as one that normalizes by groups, gets plain loops in this way.
 """
 
 from __future__ import annotations
@@ -26,22 +26,30 @@ from .buffer_views import BufferView, Places, block_of, replace_nests, restated
 
 @dataclass(frozen=True)
 class _Split:
-    """One dimension of a buffer as two: `position` holds quotients by `size`, then remainders."""
+    """The split of one dimension of a buffer in two.
+
+    Attributes
+    ----------
+    position : int
+        The dimension. In the split buffer it holds the quotients, and the next one the remainders.
+    size : int
+        The divisor, which is the extent of the remainders' dimension.
+    """
 
     position: int
     size: int
 
     def apart(self, indices: Sequence[Any]) -> list[Any]:
-        """Indices in the buffer of two dimensions."""
+        """From indices in the original buffer to those in the split one."""
         index = indices[self.position]
-        two = [tirx.floordiv(index, self.size), tirx.floormod(index, self.size)]
-        return [*indices[: self.position], *two, *indices[self.position + 1 :]]
+        quotient_and_remainder = [tirx.floordiv(index, self.size), tirx.floormod(index, self.size)]
+        return [*indices[: self.position], *quotient_and_remainder, *indices[self.position + 1 :]]
 
     def together(self, indices: Sequence[Any]) -> list[Any]:
-        """Indices in the buffer of one."""
+        """From indices in the split buffer to those in the original one."""
         quotient, remainder = indices[self.position : self.position + 2]
-        one = quotient * self.size + remainder
-        return [*indices[: self.position], one, *indices[self.position + 2 :]]
+        merged = quotient * self.size + remainder
+        return [*indices[: self.position], merged, *indices[self.position + 2 :]]
 
 
 @compiler_pass(
@@ -55,7 +63,7 @@ class _Split:
     },
 )
 def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
-    """Divide the axes of stages where that makes their indices affine.
+    """Split the axes of stages where that makes their indices affine.
 
     Parameters
     ----------
@@ -65,44 +73,46 @@ def split_axes(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[BufferView]]:
     Returns
     -------
     (PrimFunc, list of BufferView)
-        To be joined after scheduling: until then results are stored to buffers with a dimension
-        more.
+        The views are joined after scheduling (`buffer_views.joined`): until then results are stored
+        to buffers with one dimension more.
     """
-    found = stages(func) or []
+    kernel_stages = stages(func) or []
     nests = statements_of(func.body.block.body)
     internal = list(func.body.block.alloc_buffers)
     stand_ins: list[BufferView] = []
-    for number, stage in enumerate(found):
-        block = block_of(nests[number])
+    for position, stage in enumerate(kernel_stages):
+        block = block_of(nests[position])
         split = _split(stage, block)
         if split is None:
             continue
         written = block.body.buffer
-        own = _add_dimension(written, split)
-        readers = [i for i, s in enumerate(found) if i != number and _reads(s, written)]
+        split_buffer = _add_dimension(written, split)
+        readers = [i for i, s in enumerate(kernel_stages) if i != position and _reads(s, written)]
         if readers and not stage.reduced:
             continue
         reader = block_of(nests[readers[0]]) if len(readers) == 1 else None
-        nests[number] = _split_nest(block, split, {written: (own, split.apart)})
+        nests[position] = _split_nest(block, split, {written: (split_buffer, split.apart)})
         if reader is not None and is_among(written, internal) and _follows(reader, written, split):
+            # What lies between the two has the split dimension for good; only the reader's result
+            # is a view.
             result = reader.body.buffer
-            whole = _add_dimension(result, split)
-            moved = {written: (own, split.apart), result: (whole, split.apart)}
+            split_result = _add_dimension(result, split)
+            moved = {written: (split_buffer, split.apart), result: (split_result, split.apart)}
             nests[readers[0]] = _split_nest(reader, split, moved)
             internal = [buffer for buffer in internal if not buffer.same_as(written)]
-            internal += [own, whole]
-            stand_ins.append(BufferView(whole, result, split.together))
+            internal += [split_buffer, split_result]
+            stand_ins.append(BufferView(split_result, result, split.together))
         else:
-            internal.append(own)
-            stand_ins.append(BufferView(own, written, split.together))
+            internal.append(split_buffer)
+            stand_ins.append(BufferView(split_buffer, written, split.together))
     return (replace_nests(func, nests, internal), stand_ins) if stand_ins else (func, [])
 
 
 def _split(stage: Stage, block: SBlock) -> _Split | None:
-    """How to split the one axis whose quotient a stage uses; None if there is no such.
+    """How to split the first axis whose quotient or remainder a stage uses; None if none can be.
 
-    Its extent has to be a multiple of the divisor. A map has to use the remainder too, and its
-    last axis stays as it is, because that is its vector.
+    The axis has one divisor, and its extent is a multiple of that. A map has to use the remainder,
+    and its last axis stays as it is, because that is its vector.
     """
     if not isinstance(block.body, tirx.BufferStore):
         return None
@@ -119,70 +129,73 @@ def _split(stage: Stage, block: SBlock) -> _Split | None:
     extents = {axis.var: axis.extent for axis in stage.spatial}
     for var, sizes in divisors.items():
         extent, size = extents.get(var), next(iter(sizes))
+        # Groups have to be whole, or the split buffer would be larger than the original.
         if len(sizes) > 1 or size is None or size < 1 or not extent or extent % size:
             continue
         if not stage.reduced and (not is_among(var, remainders) or var.same_as(stage.axes[-1].var)):
             continue
-        positions = [i for i, e in enumerate(block.body.indices) if e.same_as(var)]
-        if len(positions) == 1 and _is_whole(block, positions[0]):
-            return _Split(positions[0], size)
+        dimensions = [i for i, index in enumerate(block.body.indices) if index.same_as(var)]
+        if len(dimensions) == 1 and _is_whole(block, dimensions[0]):
+            return _Split(dimensions[0], size)
     return None
 
 
-def _follows(reader: SBlock, taken: Any, split: _Split) -> bool:
-    """Whether a map stores what it takes at the very index that is split."""
+def _follows(reader: SBlock, read_buffer: Any, split: _Split) -> bool:
+    """Whether a map stores what it reads from a buffer at the very index that is split."""
     if reader.init is not None or not isinstance(reader.body, tirx.BufferStore):
         return False
     indices, position = list(reader.body.indices), split.position
-    if len(indices) != len(taken.shape) or not _is_whole(reader, position):
+    if len(indices) != len(read_buffer.shape) or not _is_whole(reader, position):
         return False
     loads = nodes_in(reader.body.value, tvm.ir.TensorLoad)
-    extents = [static(buffer.shape[position]) for buffer in (taken, reader.body.buffer)]
+    extents = [static(buffer.shape[position]) for buffer in (read_buffer, reader.body.buffer)]
     return extents[0] == extents[1] and all(
         load.indices[position].same_as(indices[position])
         for load in loads
-        if load.source.same_as(taken)
+        if load.source.same_as(read_buffer)
     )
 
 
 def _is_whole(block: SBlock, position: int) -> bool:
-    """Whether a block's axis is an index of what it stores, all along that dimension."""
+    """Whether a block stores along a whole dimension, with an axis of its own as the index."""
     index = block.body.indices[position]
     extent = static(block.body.buffer.shape[position])
     return any(
-        v.var.same_as(index) and static(v.dom.min) == 0 and static(v.dom.extent) == extent
-        for v in block.iter_vars
+        iterator.var.same_as(index)
+        and static(iterator.dom.min) == 0
+        and static(iterator.dom.extent) == extent
+        for iterator in block.iter_vars
     )
 
 
 def _split_nest(block: SBlock, split: _Split, moved: Mapping[Any, tuple[Any, Places]]) -> Any:
-    """The nest of a block in which the axis of one dimension of its result is two."""
-    chosen = block.body.indices[split.position]
+    """The nest of a block in which the axis that stores along the split dimension is two axes."""
+    split_index = block.body.indices[split.position]
     axes, values = [], {}
     for iterator in block.iter_vars:
         var = tvm.ir.Var(iterator.var.name, iterator.var.ty)
-        if not iterator.var.same_as(chosen):
+        if not iterator.var.same_as(split_index):
             axes.append((var, iterator.dom, iterator.iter_type))
             values[iterator.var] = var
             continue
-        place = tvm.ir.Var(f"{iterator.var.name}_place", iterator.var.ty)
+        remainder = tvm.ir.Var(f"{iterator.var.name}_place", iterator.var.ty)
         dtype = str(iterator.dom.extent.ty.dtype)
-        for one, extent in (
+        for new_var, extent in (
             (var, int(iterator.dom.extent) // split.size),
-            (place, split.size),
+            (remainder, split.size),
         ):
             dom = Range.from_min_extent(tirx.const(0, dtype), tirx.const(extent, dtype))
-            axes.append((one, dom, iterator.iter_type))
-        values[iterator.var] = var * split.size + place
+            axes.append((new_var, dom, iterator.iter_type))
+        values[iterator.var] = var * split.size + remainder
     return restated(block, axes, values, moved, str(block.name_hint))
 
 
 def _add_dimension(buffer: Any, split: _Split) -> Any:
-    """A buffer for the same elements, with a dimension more."""
+    """A buffer for the same elements, with the dimension split in two."""
     shape = list(buffer.shape)
     extent = shape[split.position]
-    two = [tirx.floordiv(extent, split.size), tirx.const(split.size, str(extent.ty.dtype))]
-    shape[split.position : split.position + 1] = two
+    two_extents = [tirx.floordiv(extent, split.size), tirx.const(split.size, str(extent.ty.dtype))]
+    shape[split.position : split.position + 1] = two_extents
     return tirx.decl_buffer(shape, buffer.dtype, str(buffer.name))
 
 

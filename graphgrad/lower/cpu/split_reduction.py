@@ -1,11 +1,12 @@
-"""Extrema of few rows, or of long ones, in parts that become rows.
+"""Maxima and minima of few rows, or of long ones, cut into parts that become rows.
 
-Cores and vectors share a reduction row by row. Where it has few results, or a row fits no cache,
-its terms are dealt to parts: one reduction has a result for each part, a second one combines these.
-A term that is taken twice changes no extremum, so parts may overlap, and extents need not divide.
+A row is the terms of one result, and cores share a reduction row by row. Where it has few results,
+or a row fits no cache, its terms are divided into parts: one reduction has a result for each part,
+a second one combines these. A term that counts twice changes no extremum, so parts may overlap, and
+their length need not divide the extent.
 
-TVM takes reductions apart by itself if it knows their combiner; of a choice that hands NaN on it
-does not.
+TVM splits reductions by itself (`rfactor`) if it knows their combiner. It does not know the choice
+by which extrema propagate NaN.
 """
 
 from __future__ import annotations
@@ -27,18 +28,19 @@ from .map import MIN_PARALLEL_TRIPS, SMALL
 from .rowwise.accumulation import Accumulation, accumulations_of, maximum, minimum
 
 _MIN_TASKS = 16
-"""Tasks below which not every core may have one."""
+"""The number of tasks below which some cores might have none."""
 
 _MIN_NEIGHBOR_RESULTS = 128
-"""Neighboring results from which on they are tasks themselves, or rows of terms are."""
+"""Where terms of a row are not neighbors in memory, results are computed side by side. From this
+number of results on, these are tasks enough."""
 
 _MAX_WHOLE_ROW_BYTES = 1 << 18
-"""Bytes of a row from which on it is cut."""
+"""The most bytes of a row that is not cut."""
 
 
 @dataclass(frozen=True)
 class _Cut:
-    """A reduced axis in parts of equal length; the last one may overlap the one before."""
+    """The cut of a reduced axis into parts of equal length; the last may overlap the one before."""
 
     axis: Axis
     parts: int
@@ -57,68 +59,73 @@ def split_reductions(func: tirx.PrimFunc) -> tirx.PrimFunc:
     Parameters
     ----------
     func : PrimFunc
-        Left as it is if it is not made of stages.
+        It is left as it is if it is not made of stages.
     """
-    found = stages(func)
-    if found is None:
+    kernel_stages = stages(func)
+    if kernel_stages is None:
         return func
     nests: list[Any] = []
     buffers = list(func.body.block.alloc_buffers)
-    for stage, nest in zip(found, statements_of(func.body.block.body), strict=True):
+    for stage, nest in zip(kernel_stages, statements_of(func.body.block.body), strict=True):
         block = block_of(nest)
         cut = _cut(stage)
         accumulation = None if cut is None else _extremum(stage, block)
         if cut is None or accumulation is None:
             nests.append(nest)
             continue
-        own = _buffer_of_parts(accumulation, cut)
-        buffers.append(own)
-        nests += [_parts(stage, block, cut, own), _combined(stage, block, cut, own, accumulation)]
-    return replace_nests(func, nests, buffers) if len(nests) > len(found) else func
+        parts_buffer = _buffer_of_parts(accumulation, cut)
+        buffers.append(parts_buffer)
+        nests += [
+            _parts(stage, block, cut, parts_buffer),
+            _combined(stage, block, cut, parts_buffer, accumulation),
+        ]
+    return replace_nests(func, nests, buffers) if len(nests) > len(kernel_stages) else func
 
 
 def _cut(stage: Stage) -> _Cut | None:
-    """The axis that is cut, and how; None if a stage is left whole."""
+    """How to cut a stage's reduction; None if the stage is left whole."""
     if not stage.reduced or any(axis.extent is None for axis in stage.axes):
         return None
     if len(stage.stores) != 1 or stage.work < SMALL:
         return None
-    last = stage.reduced[-1]
-    along = any(stride(load, last.var) == 1 for load in stage.loads)
+    innermost = stage.reduced[-1]
+    contiguous = any(stride(load, innermost.var) == 1 for load in stage.loads)
     results = volume(stage.spatial)
-    tasks = results if along or results >= _MIN_NEIGHBOR_RESULTS else 1
-    row = volume(stage.reduced) * bits(stage.dtype) // 8
-    wanted = max(
+    tasks = results if contiguous or results >= _MIN_NEIGHBOR_RESULTS else 1
+    row_bytes = volume(stage.reduced) * bits(stage.dtype) // 8
+    min_parts = max(
         -(-MIN_PARALLEL_TRIPS // tasks) if tasks < _MIN_TASKS else 1,
-        -(-row // _MAX_WHOLE_ROW_BYTES) if along else 1,
+        -(-row_bytes // _MAX_WHOLE_ROW_BYTES) if contiguous else 1,
     )
+    # The outermost axis that is long enough, or else the longest.
     longest = max(stage.reduced, key=lambda axis: volume([axis]))
-    axis = next((a for a in stage.reduced if volume([a]) >= min(wanted, _MIN_TASKS)), longest)
-    length = -(-volume([axis]) // wanted)
+    axis = next((a for a in stage.reduced if volume([a]) >= min(min_parts, _MIN_TASKS)), longest)
+    length = -(-volume([axis]) // min_parts)
     parts = -(-volume([axis]) // length)
     return _Cut(axis, parts, length) if parts > 1 else None
 
 
 def _extremum(stage: Stage, block: SBlock) -> Accumulation | None:
-    """The accumulation of a stage that is an extremum which hands NaN on."""
-    accumulations = accumulations_of(stage, block) or []
-    return next((one for one in accumulations if one.combine in (maximum, minimum)), None)
+    """The accumulation of a stage that is an extremum which propagates NaN; None if it is none."""
+    candidates = accumulations_of(stage, block) or []
+    return next((a for a in candidates if a.combine in (maximum, minimum)), None)
 
 
 def _buffer_of_parts(accumulation: Accumulation, cut: _Cut) -> Any:
+    """A buffer for the results of all parts, with the part as the first dimension."""
     whole = accumulation.store.buffer
     dtype = str(cut.axis.var.ty.dtype)
     shape = [tirx.const(cut.parts, dtype), *whole.shape]
     return tirx.decl_buffer(shape, whole.dtype, f"{whole.name}_of_parts")
 
 
-def _parts(stage: Stage, block: SBlock, cut: _Cut, own: Any) -> Any:
+def _parts(stage: Stage, block: SBlock, cut: _Cut, parts_buffer: Any) -> Any:
     """The nest that reduces each part."""
     part, step = (tirx.Var(name, cut.axis.var.ty) for name in ("part", "step"))
     start = part * cut.length
     if cut.parts * cut.length != cut.axis.extent:
         last = tirx.const(volume([cut.axis]) - cut.length, str(part.ty.dtype))
-        start = tirx.min(start, last)
+        start = tirx.min(start, last)  # Terms that two parts share count twice, which is harmless.
     axes, values = [(part, _range(part, cut.parts), tirx.IterVar.DataPar)], {}
     for iterator in block.iter_vars:
         if iterator.var.same_as(cut.axis.var):
@@ -129,22 +136,26 @@ def _parts(stage: Stage, block: SBlock, cut: _Cut, own: Any) -> Any:
             axes.append((var, iterator.dom, iterator.iter_type))
             values[iterator.var] = var
 
-    def places(indices: Sequence[Any]) -> list[Any]:
+    def in_parts(indices: Sequence[Any]) -> list[Any]:
         return [part, *indices]
 
-    moved = {stage.stores[0].buffer: (own, places)}
+    moved = {stage.stores[0].buffer: (parts_buffer, in_parts)}
     return restated(block, axes, values, moved, f"{stage.name}_parts")
 
 
-def _combined(stage: Stage, block: SBlock, cut: _Cut, own: Any, accumulation: Accumulation) -> Any:
-    """The nest that reduces the parts' results."""
+def _combined(
+    stage: Stage, block: SBlock, cut: _Cut, parts_buffer: Any, accumulation: Accumulation
+) -> Any:
+    """The nest that combines the parts' results."""
     part = tirx.Var("part", cut.axis.var.ty)
     (store,) = stage.stores
     so_far = tirx.BufferLoad(store.buffer, store.indices)
-    value = accumulation.combine(so_far, tirx.BufferLoad(own, [part, *store.indices]))
-    spatial = [v for v in block.iter_vars if v.iter_type == tirx.IterVar.DataPar]
-    values = {v.var: tirx.Var(v.var.name, v.var.ty) for v in spatial}
-    axes = [(values[v.var], v.dom, v.iter_type) for v in spatial]
+    value = accumulation.combine(so_far, tirx.BufferLoad(parts_buffer, [part, *store.indices]))
+    spatial = [
+        iterator for iterator in block.iter_vars if iterator.iter_type == tirx.IterVar.DataPar
+    ]
+    values = {iterator.var: tirx.Var(iterator.var.name, iterator.var.ty) for iterator in spatial}
+    axes = [(values[iterator.var], iterator.dom, iterator.iter_type) for iterator in spatial]
     axes.append((part, _range(part, cut.parts), tirx.IterVar.CommReduce))
     body = tirx.BufferStore(store.buffer, value, store.indices)
     return restated(replace_block(block, body=body), axes, values, {}, stage.name)

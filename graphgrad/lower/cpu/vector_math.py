@@ -1,10 +1,10 @@
-"""Exponentials and their kin as arithmetic, which runs in vectors.
+"""Exponentials and related functions as arithmetic, which runs in vectors.
 
 LLVM calls the C library for each element of ``exp``, ``log``, ``tanh``, ``erf``, ``sigmoid`` and
-the inverse square root. In float32 they are written out here as polynomials, whose coefficients
-interpolate the function, in double precision, at Chebyshev nodes of the interval that is named with
-each; those of the logarithm have the least relative error. Errors are below 3 units in the last
-place; infinite values, NaN and subnormal numbers are as they should be.
+the inverse square root. In float32 they are written out here as polynomials. The coefficients
+interpolate the function, in double precision, at Chebyshev nodes of the interval that is stated
+with each; those of the logarithm minimize the relative error. Errors are below 3 units in the last
+place; infinite values, NaN and subnormal numbers are handled.
 """
 
 from __future__ import annotations
@@ -51,8 +51,10 @@ _LOG = (
 """(ln(1 + x) − x + x² / 2) / x³ for √½ ≤ 1 + x ≤ √2, by powers of x."""
 
 _SMALL_TANH, _SMALL_ERF = 0.625, 0.9
+"""Arguments below which the polynomials of the functions themselves are used."""
+
 _WHOLE_TANH, _WHOLE_ERF = 10.0, 4.0
-"""From where on the functions are 1, rounded."""
+"""Arguments from which on the functions round to 1."""
 
 _LEAST, _MOST = -105.0, 89.0
 """Arguments of the exponential beyond which it is 0, or infinite."""
@@ -62,10 +64,11 @@ _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440054690583e-4
 """ln 2 in two parts; the product of the first and a small integer is exact."""
 
 _LEAST_NORMAL, _ROOT_HALF_BITS = 2.0**-126, 0x3F3504F3
-"""The least number that has all its digits, and the bits of √½."""
+"""The least normal number, and the bits of √½."""
 
 _SHIFT, _SHIFT_BITS = 12582912.0, 0x4B400000
-"""3 · 2²², and its bits: the last bits of its sum with a small integer are that integer."""
+"""3 · 2²², and its bits. Numbers of this size have no fraction, so adding it rounds to an integer,
+which the last bits of the sum hold; the 3 leaves room below for negative ones."""
 
 
 @compiler_pass(
@@ -77,8 +80,8 @@ _SHIFT, _SHIFT_BITS = 12582912.0, 0x4B400000
 def vectorize_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Write functions of float32 out as arithmetic, which runs in vectors.
 
-    Where a function is called under a condition it stays a call: what it is computed from may not
-    be there to be read. Kernels that are not scheduled stay as they are.
+    Where a function is called under a condition it stays a call: its argument may be a read that is
+    valid only under that condition. Kernels that are not scheduled stay as they are.
     """
     if not isinstance(func.body, SBlockRealize) or not _calls(func.body):
         return func
@@ -86,6 +89,7 @@ def vectorize_math(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _write_arithmetic(root: SBlockRealize) -> SBlockRealize:
+    """A kernel's root block with calls written out: in vectorized loops, then in other blocks."""
     buffers = list(root.block.alloc_buffers)
 
     def in_vectors(loop: tirx.For) -> Any:
@@ -93,18 +97,21 @@ def _write_arithmetic(root: SBlockRealize) -> SBlockRealize:
         if block is None:
             return loop
         values = _Values(loop.extent, loop.loop_var)
-        changed = [part for one in statements_of(block) for part in values.written_out(one)]
+        stores = [s for statement in statements_of(block) for s in values.written_out(statement)]
         buffers.extend(values.buffers)
-        # TVM moves a buffer into the vectorized loop that alone uses it, and then gets it wrong.
-        return sequence(*(_own_loop(loop, store) for store in changed))
+        # A loop for each store: TVM would move a buffer into the one vectorized loop that uses it,
+        # where its code is wrong.
+        return sequence(*(_own_loop(loop, store) for store in stores))
 
     def in_scalars(block: SBlock) -> SBlock:
         if not block.iter_vars or not _may_be_expanded(block.body):
             return block
         values = _Values(tirx.const(1, "int32"), tirx.const(0, "int32"))
-        changed = [part for one in statements_of(block.body) for part in values.written_out(one)]
-        own = [*block.alloc_buffers, *values.buffers]
-        return replace_block(block, body=sequence(*changed), alloc_buffers=own)
+        stores = [
+            s for statement in statements_of(block.body) for s in values.written_out(statement)
+        ]
+        buffers_of_block = [*block.alloc_buffers, *values.buffers]
+        return replace_block(block, body=sequence(*stores), alloc_buffers=buffers_of_block)
 
     body = [
         tvm_ffi.structural_map(s, (tirx.For, in_vectors)) for s in statements_of(root.block.body)
@@ -114,7 +121,10 @@ def _write_arithmetic(root: SBlockRealize) -> SBlockRealize:
 
 
 def _vectorized_block(loop: tirx.For) -> Any | None:
-    """The store of a vectorized loop, without its block, if functions are called there."""
+    """The body of a vectorized loop, without its block, if functions in it can be written out.
+
+    None if there are none, or if the block has a predicate, an initialization or buffers.
+    """
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.body, SBlockRealize):
         return None
     realize, block = loop.body, loop.body.block
@@ -127,9 +137,10 @@ def _vectorized_block(loop: tirx.For) -> Any | None:
 
 
 def _may_be_expanded(body: Any) -> bool:
-    """Whether what functions are called with may be computed in front of the stores.
+    """Whether the functions called in a body may be computed in front of its stores.
 
-    What a variable is bound to within an expression is not known there.
+    They may not under a condition. Nor where an expression binds a variable: in front of the store
+    the variable has no value.
     """
     if not all(_is_store_or_number(statement) for statement in statements_of(body)):
         return False
@@ -144,32 +155,36 @@ def _is_store_or_number(statement: Any) -> bool:
     return isinstance(statement, tirx.BufferStore)
 
 
-def _own_loop(old: tirx.For, store: Any) -> tirx.For:
-    own = variable(old.loop_var.name, str(old.loop_var.ty))
-    return loop(own, old.extent, substitute_values(store, {old.loop_var: own}), old.kind, old.min)
+def _own_loop(like: tirx.For, store: Any) -> tirx.For:
+    """A loop like another one, with a variable of its own, around one store."""
+    var = variable(like.loop_var.name, str(like.loop_var.ty))
+    return loop(
+        var, like.extent, substitute_values(store, {like.loop_var: var}), like.kind, like.min
+    )
 
 
 def _calls(node: Any) -> list[Any]:
     """The calls in an expression that can be written out."""
-    found: list[Any] = []
+    calls: list[Any] = []
 
     def visit(call: Any) -> None:
         if _function(call) is not None:
-            found.append(call)
+            calls.append(call)
 
     tvm_ffi.structural_walk(node, (tvm.ir.Call, visit))
-    return found
+    return calls
 
 
 def _calls_under_condition(node: Any) -> bool:
-    found: list[Any] = []
+    """Whether a call that can be written out is in a choice: its condition or a value of it."""
+    calls: list[Any] = []
 
     def visit(call: Any) -> None:
         if is_conditional(call):
-            found.extend(_calls(call))
+            calls.extend(_calls(call))
 
     tvm_ffi.structural_walk(node, (tvm.ir.Call, visit))
-    return bool(found)
+    return bool(calls)
 
 
 def is_expandable(call: Any) -> bool:
@@ -178,6 +193,7 @@ def is_expandable(call: Any) -> bool:
 
 
 def _function(call: Any) -> Callable[[_Values, Any], Any] | None:
+    """The function that writes a call out as arithmetic; None if there is none."""
     if str(call.ty) != "float32":
         return None
     return _FUNCTIONS.get(str(getattr(call.op, "name", "")))
@@ -186,19 +202,20 @@ def _function(call: Any) -> Callable[[_Values, Any], Any] | None:
 class _Values:
     """Values that are computed once, in order, in front of a store.
 
-    Each is kept in a local buffer, which becomes a register. TVM would put what is bound to a
-    variable in all of its places, again and again.
+    Each is kept in a local buffer, which becomes a register. Variables would not do: TVM would
+    substitute what is bound to a variable for each of its uses, and compute it again and again.
 
     Parameters
     ----------
     extent : int expression
-        How many there are of each: the lanes of a vector.
+        The number of elements of each value: the lanes of a vector, or one.
     index : expression
-        Which of them is computed.
+        The element that is computed.
 
     Attributes
     ----------
     buffers : list of Buffer
+        The buffers that hold the values, to be allocated around the stores.
     """
 
     def __init__(self, extent: Any, index: Any):
@@ -206,12 +223,12 @@ class _Values:
         self.buffers: list[Any] = []
         self._stores: list[Any] = []
         self._known: list[tuple[Any, Any]] = []
-        """The calls that are written out, and what reads their values."""
+        """The calls that are written out already, and the reads of their values."""
         self._named: dict[Any, Any] = {}
-        """Variables, and what reads their values."""
+        """Bound variables, and the reads of their values."""
 
     def written_out(self, statement: Any) -> list[Any]:
-        """The stores that compute what one does; one that names a value keeps it."""
+        """The stores that replace a statement; the value of a binding is kept for later ones."""
         self._stores, self._known = [], []
         statement = substitute_values(statement, self._named) if self._named else statement
         if isinstance(statement, tirx.Bind):
@@ -226,16 +243,16 @@ class _Values:
         function = _function(call)
         if function is None:
             return call
-        # Inlining has put what several places read into each of them.
-        for known, value in self._known:
-            if tvm_ffi.structural_equal(known, call):
+        # Inlining may have copied one expression to several places: it is computed once.
+        for earlier, value in self._known:
+            if tvm_ffi.structural_equal(earlier, call):
                 return value
         value = self(function(self, self(call.args[0])))
         self._known.append((call, value))
         return value
 
     def __call__(self, value: Any) -> Any:
-        """Store a value, and return what reads it."""
+        """Store a value, and return a read of it."""
         buffer = tirx.decl_buffer([self._extent], str(value.ty), "value")
         self.buffers.append(buffer)
         self._stores.append(tirx.BufferStore(buffer, value, [self._index]))
@@ -243,8 +260,8 @@ class _Values:
 
     def polynomial(self, coefficients: Sequence[Any], x: Any) -> Any:
         """Σ cᵢ xⁱ, by Horner's scheme."""
-        *rest, total = (_float(c) if isinstance(c, float) else c for c in coefficients)
-        for coefficient in reversed(rest):
+        *lower, total = (_float(c) if isinstance(c, float) else c for c in coefficients)
+        for coefficient in reversed(lower):
             total = total * x + coefficient
         return self(total)
 
@@ -253,6 +270,7 @@ def _exp(keep: _Values, x: Any) -> Any:
     """eˣ = 2ⁿ eʳ, with n the integer next to x / ln 2; 2ⁿ in two factors."""
     above = keep(tirx.Select(x < _float(_LEAST), _float(_LEAST), x))  # NaN stays
     power, n = _fraction_and_exponent(keep, keep(_clamp_above(_MOST, above)))
+    # Two factors, because at the ends of the range 2ⁿ itself is no normal number of float32.
     half = keep(n >> _int(1))
     return power * _power_of_two(half) * _power_of_two(n - half)
 
@@ -265,6 +283,7 @@ def _moderate_exp(keep: _Values, x: Any) -> Any:
 
 def _fraction_and_exponent(keep: _Values, x: Any) -> tuple[Any, Any]:
     """eʳ and the integer n, with eˣ = 2ⁿ eʳ."""
+    # Adding and subtracting the shift rounds to the nearest integer, without a call.
     shifted = keep(x * _float(_LOG2_E) + _float(_SHIFT))
     whole = keep(shifted - _float(_SHIFT))
     r = keep(x - whole * _float(_LN2_HIGH))
@@ -279,56 +298,66 @@ def _clamp_above(bound: float, x: Any) -> Any:
 
 
 def _power_of_two(n: Any) -> Any:
+    """2ⁿ, made of its bits: the biased exponent, above 23 bits of the fraction."""
     return tirx.reinterpret("float32", (n + _int(127)) << _int(23))
 
 
 def _log(keep: _Values, x: Any) -> Any:
     """ln x = n ln 2 + ln m, with √½ ≤ m < √2."""
     is_subnormal = x < _float(_LEAST_NORMAL)
+    # A subnormal number has no leading one: it is scaled by 2²³, and n is corrected below.
     bits = keep(tirx.reinterpret("int32", tirx.Select(is_subnormal, x * _float(2.0**23), x)))
+    # Counted from the bits of √½, so that the remaining factor m lies around 1.
     n = keep((bits - _int(_ROOT_HALF_BITS)) >> _int(23))
     f = keep(tirx.reinterpret("float32", bits - (n << _int(23))) - _float(1))
     whole = keep(n.astype("float32") - tirx.Select(is_subnormal, _float(23), _float(0)))
     square = keep(f * f)
-    rest = keep(keep.polynomial(_LOG, f) * (square * f) + whole * _float(_LN2_LOW))
-    rest = keep(rest - square * _float(0.5))
-    value = keep(whole * _float(_LN2_HIGH) + (f + rest))
+    correction = keep(keep.polynomial(_LOG, f) * (square * f) + whole * _float(_LN2_LOW))
+    correction = keep(correction - square * _float(0.5))
+    value = keep(whole * _float(_LN2_HIGH) + (f + correction))
     infinity = _float(math.inf)
-    of_others = tirx.Select(tirx.EQ(x, _float(0)), -infinity, _float(math.nan))
-    return tirx.Select(x > _float(0), tirx.Select(x < infinity, value, infinity), of_others)
+    not_positive = tirx.Select(tirx.EQ(x, _float(0)), -infinity, _float(math.nan))
+    return tirx.Select(x > _float(0), tirx.Select(x < infinity, value, infinity), not_positive)
 
 
 def _sigmoid(keep: _Values, x: Any) -> Any:
+    """1 / (1 + e⁻ˣ)."""
+    # Far below 0 the exponential is infinite, and so the result 0.
     return _float(1) / (_float(1) + keep(_exp(keep, keep(-x))))
 
 
 def _tanh(keep: _Values, x: Any) -> Any:
-    size = keep(tirx.abs(x))
+    """tanh x: near 0 by its polynomial, elsewhere as 1 − 2 / (e²ˣ + 1) with the sign of x."""
+    magnitude = keep(tirx.abs(x))
     square = keep(x * x)
     small = keep(x * (square * keep.polynomial(_TANH, square) + _float(1)))
-    power = keep(_moderate_exp(keep, keep(keep(_clamp_above(_WHOLE_TANH, size)) * _float(2))))
+    power = keep(_moderate_exp(keep, keep(keep(_clamp_above(_WHOLE_TANH, magnitude)) * _float(2))))
     large = keep(_float(1) - _float(2) / (power + _float(1)))
-    return tirx.Select(size < _float(_SMALL_TANH), small, _copy_sign(large, x))
+    return tirx.Select(magnitude < _float(_SMALL_TANH), small, _copy_sign(large, x))
 
 
 def _erf(keep: _Values, x: Any) -> Any:
-    """erf x, in either range by the one polynomial whose coefficients belong there."""
-    size = keep(tirx.abs(x))
-    is_small = size < _float(_SMALL_ERF)
+    """erf x by one polynomial, whose coefficients are chosen by the range of x.
+
+    Far from 0 the polynomial is ln(1 − erf x).
+    """
+    magnitude = keep(tirx.abs(x))
+    is_small = magnitude < _float(_SMALL_ERF)
     coefficients = [
         tirx.Select(is_small, _float(small), _float(large))
         for small, large in zip_longest(_ERF, _LOG_ERFC, fillvalue=0.0)
     ]
-    argument = keep(tirx.Select(is_small, x * x, keep(_clamp_above(_WHOLE_ERF, size))))
+    argument = keep(tirx.Select(is_small, x * x, keep(_clamp_above(_WHOLE_ERF, magnitude))))
+    # A vector computes both ranges and selects, so one polynomial is half the work of two.
     value = keep.polynomial(coefficients, argument)
     large = keep(_float(1) - keep(_moderate_exp(keep, value)))
     return tirx.Select(is_small, x * value, _copy_sign(large, x))
 
 
-def _copy_sign(size: Any, x: Any) -> Any:
-    """A number that is not negative with the sign of x."""
+def _copy_sign(magnitude: Any, x: Any) -> Any:
+    """A magnitude (a number without sign) with the sign of x."""
     sign = tirx.reinterpret("int32", x) & _int(-(2**31))
-    return tirx.reinterpret("float32", tirx.reinterpret("int32", size) | sign)
+    return tirx.reinterpret("float32", tirx.reinterpret("int32", magnitude) | sign)
 
 
 def _rsqrt(keep: _Values, x: Any) -> Any:

@@ -9,7 +9,7 @@ import tvm
 
 @dataclass(frozen=True)
 class VectorUnit:
-    """What schedules need to know of a processor.
+    """The width and number of a processor's vector registers, from which schedules take tile sizes.
 
     Attributes
     ----------
@@ -23,7 +23,7 @@ class VectorUnit:
     registers: int
 
     def lanes(self, dtype: str) -> int:
-        """How many elements of `dtype` a register holds, at the width it computes in.
+        """How many elements of `dtype` a register holds, at the width that they are computed in.
 
         Half-precision floats are widened to 32 bits by the code generator.
         """
@@ -40,4 +40,5 @@ def vector_unit(resolved: tvm.target.Target) -> VectorUnit:
         return VectorUnit(bytes=64, registers=32)
     if has("avx2", resolved):
         return VectorUnit(bytes=32, registers=16)
+    # 128 bits: NEON has 32 registers, SSE 16, which is also assumed of unknown processors.
     return VectorUnit(bytes=16, registers=32 if has("neon", resolved) else 16)

@@ -1,6 +1,7 @@
-"""Horizontal fusion: maps that touch the same tensors, and maps that do the same to different ones.
+"""Horizontal fusion: of maps on the same tensors, and of equal maps on different tensors.
 
-Start with `maps`, the passes; `flat` says what a flat map is, `kernel` writes the joint one.
+Start with `maps`, the passes. `flat` recognizes flat maps, `calls` finds their calls and the memory
+that those access, `chain` composes maps on the same tensors, and `kernel` writes the fused kernel.
 """
 
 from .maps import fuse_horizontally, mark_flat_maps

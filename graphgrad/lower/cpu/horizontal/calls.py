@@ -19,10 +19,10 @@ from .chain import Call
 from .flat import FlatMap
 
 FLAT = "graphgrad.flat_map"
-"""Attribute of a kernel: the number of what it does to each element."""
+"""Attribute of a kernel: the number of its flat map, which equal kernels share."""
 
 _MAX_PASSED_ELEMENTS = 1 << 12
-"""Elements of the tensors up to which a kernel may be called between two that are joined."""
+"""The most elements of each tensor of a kernel across whose call fused calls may be moved."""
 
 _OUT_OF_PLACE = tvm.ir.Op.get("relax.call_tir")
 _IN_PLACE = tvm.ir.Op.get("relax.call_tir_inplace")
@@ -47,6 +47,7 @@ class Member:
     Attributes
     ----------
     binding : relax.VarBinding
+        The binding of the call's result.
     call : Call
     touched : Touched
     """
@@ -57,7 +58,9 @@ class Member:
 
 
 class Calls:
-    """The calls of a function.
+    """The flat maps' calls in a function, and the memory that its bindings access.
+
+    Tensors are numbered, in the order in which they are met.
 
     Parameters
     ----------
@@ -65,7 +68,7 @@ class Calls:
     name : GlobalVar
     func : relax.Function
     known : dict
-        What the marked kernels do.
+        The flat maps of the marked kernels, by number.
     """
 
     def __init__(
@@ -81,11 +84,11 @@ class Calls:
         self._numbers: dict[Any, int] = {}
         self._tensors: list[Any] = []
         self._uses: Counter[Any] = Counter()
-        visit_nodes(func, tvm.ir.Var, lambda var: self._uses.update([var]))
+        visit_nodes(func, tvm.ir.Var, lambda var: self._uses.update([var]))  # bindings included
         self._members: dict[Any, Member | None] = {}
 
     def member(self, binding: Any) -> Member | None:
-        """The call of a flat map that a binding is; None if it is something else."""
+        """The call of a flat map that a binding holds; None if it holds something else."""
         if binding.var not in self._members:
             self._members[binding.var] = self._member(binding)
         return self._members[binding.var]
@@ -95,41 +98,46 @@ class Calls:
         return self._aliases.bound[member.binding.var]
 
     def touched(self, binding: Any) -> Touched:
-        """The memory that a binding touches."""
+        """The memory that a binding accesses; that of its results counts as written."""
         var = binding.var
-        made = {self._aliases.region(leaf) for leaf in leaves(self._aliases.values.get(var))}
+        results = {self._aliases.region(leaf) for leaf in leaves(self._aliases.values.get(var))}
         reads, writes = self._reads.get(var, set()), self._writes.get(var, set())
-        return Touched(frozenset(reads), frozenset(writes | made))
+        return Touched(frozenset(reads), frozenset(writes | results))
 
     def tensor(self, number: int) -> Any:
-        """The Relax expression that a number was given to."""
+        """The Relax variable with a number."""
         return self._tensors[number]
 
     def shape(self, number: int) -> list[int]:
-        """The shape of a tensor."""
+        """The shape of the tensor with a number."""
         return [int(extent) for extent in self._tensors[number].ty.shape]
 
     def region(self, number: int) -> int:
-        """The class of memory of a tensor."""
+        """The class of memory of the tensor with a number."""
         (leaf,) = leaves(self._aliases.value(self._tensors[number]))
         return self._aliases.region(leaf)
 
     def uses(self, number: int) -> int:
-        """How often the variable of a number is mentioned, without where it is bound."""
+        """The number of uses of a tensor, given its number; its binding does not count."""
         return self._uses[self._tensors[number]] - 1
 
     def is_harmless(self, binding: Any) -> bool:
-        """Whether flat maps may move across a binding that touches nothing of theirs."""
+        """Whether flat maps may move across a binding that does not access their memory.
+
+        Not across large kernels: tensors would be kept in memory much longer.
+        """
         value = getattr(binding, "value", None)
         if not isinstance(value, tvm.ir.Call):
+            # Another name for a tensor, or for an item of a tuple, computes nothing.
             return isinstance(value, tvm.ir.Var | relax.TupleGetItem)
         if value.op != _OUT_OF_PLACE or not isinstance(value.args[1], relax.Tuple):
             return False
         results = result_types(value.ty)
-        taken = [argument.ty for argument in value.args[1].fields]
-        return all(_elements(ty) <= _MAX_PASSED_ELEMENTS for ty in (*results, *taken))
+        argument_types = [argument.ty for argument in value.args[1].fields]
+        return all(_elements(ty) <= _MAX_PASSED_ELEMENTS for ty in (*results, *argument_types))
 
     def _member(self, binding: Any) -> Member | None:
+        """The call of a flat map with one result that a binding holds; None if it holds none."""
         value = getattr(binding, "value", None)
         if not isinstance(value, tvm.ir.Call) or value.op not in (_OUT_OF_PLACE, _IN_PLACE):
             return None
@@ -144,20 +152,23 @@ class Calls:
             return None
         if not _fits(kernel, [*(field.ty for field in fields), value.ty]):
             return None
-        place = int(value.attrs.inplace_indices[0]) if value.op == _IN_PLACE else -1
+        # -1 stands for a result in memory of its own.
+        overwritten = int(value.attrs.inplace_indices[0]) if value.op == _IN_PLACE else -1
         call = Call(
             kernel,
             [self._number(field) for field in fields],
             self._number(binding.var),
-            None if place < 0 else place,
+            None if overwritten < 0 else overwritten,
         )
         return Member(binding, call, self.touched(binding))
 
     def _flat_map(self, kernel: tirx.PrimFunc) -> FlatMap | None:
+        """The flat map that a kernel is marked with; None if it is not marked."""
         number = kernel.attrs.get(FLAT) if kernel.attrs else None
         return None if number is None else self._known[int(number)]
 
     def _number(self, var: Any) -> int:
+        """The number of a variable; a new one if it has none yet."""
         if var not in self._numbers:
             self._numbers[var] = len(self._tensors)
             self._tensors.append(var)
@@ -165,10 +176,10 @@ class Calls:
 
 
 def _fits(kernel: FlatMap, types: list[Any]) -> bool:
-    """Whether a kernel takes all tensors of some types but the last, and makes that one.
+    """Whether a kernel's parameters are tensors of some types, of which it writes the last alone.
 
-    A kernel that a program brings along may overwrite what it takes, with no parameter for its
-    result; and Relax may know less of its arguments than the kernel does.
+    A kernel that comes with the program may overwrite its inputs and have no parameter for its
+    result. And Relax may know less of the arguments' shapes than the kernel does.
     """
     written = [buffer for buffer, _ in kernel.stores if is_among(buffer, kernel.params)]
     return (
@@ -180,7 +191,7 @@ def _fits(kernel: FlatMap, types: list[Any]) -> bool:
 
 
 def _is_of(ty: Any, param: Any) -> bool:
-    """Whether a type says that a tensor is as a kernel takes it."""
+    """Whether a Relax type has the shape and the dtype of a kernel's parameter."""
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return False
     extents = [static(extent) for extent in ty.shape]
@@ -192,7 +203,7 @@ def _is_of(ty: Any, param: Any) -> bool:
 
 
 def _elements(ty: Any) -> float:
-    """How many elements a result has; infinitely many if that is not known."""
+    """The number of elements of a tensor; infinity if it is not known statically."""
     if not isinstance(ty, relax.TensorType) or not isinstance(ty.shape, relax.ShapeExpr):
         return math.inf
     extents = [static(extent) for extent in ty.shape]

@@ -1,12 +1,12 @@
 """Flat maps that run in one loop: what a chain of them does to the elements of its tensors.
 
-The calls are taken in one after the other. What one stores, the next one finds in a register, so
-that a result that nothing else reads needs no memory. Since each reads and writes elements with the
-loop's number alone, the loop does the same as one loop for each call would, also to tensors that
-one call reads and a later one overwrites.
+The calls are composed one after the other. What one stores, the next one reads from a register, so
+that a result that nothing else reads needs no memory. In each iteration calls read and write only
+the element of that iteration, so the loop does the same as one loop for each call would. That holds
+also for tensors that one call reads and a later one overwrites.
 
-Tensors are known here by numbers that the caller gives to them: to an argument, and to each result,
-also to one that is in the memory of an argument.
+Tensors are identified by numbers from the caller: each argument has one, and each result, also one
+that is in the memory of an argument.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ....ir.visits import replace_nodes
 from .flat import FlatMap
 
 Keep = Callable[[Any], tuple[list[Any], Any]]
-"""Given a value, the statements that keep it, and what reads it."""
+"""Given a value, returns the statements that store it for later, and a read of it."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,11 @@ class Call:
     Attributes
     ----------
     kernel : FlatMap
-        With one result.
+        It has one result.
     arguments : sequence of int
+        The numbers of the arguments.
     result : int
+        The number of the result.
     overwritten : int or None
         The position of the argument in whose memory the result is; None if that is fresh.
     """
@@ -50,24 +52,25 @@ class Call:
 
     @cached_property
     def tensors(self) -> frozenset[int]:
-        """The arguments that are no scalars."""
+        """The numbers of the arguments that are not scalars."""
         pairs = zip(self.kernel.params, self.arguments, strict=False)
         return frozenset(number for param, number in pairs if param.shape)
 
 
 @dataclass
 class Cell:
-    """One tensor of a chain.
+    """One tensor in memory that a chain reads or writes.
 
     Attributes
     ----------
     dtype : str
     argument : int or None
-        What holds it before the chain; None where the chain makes it.
+        The number of the tensor that is there before the chain; None if the chain allocates it.
     results : list of int
-        What has meant its memory since the chain began to write to it; the last one still does.
+        The numbers of the results that the chain has stored there, in order: the last one is its
+        content after the chain. Empty if the chain only reads it.
     value : Expr
-        What its element is, so far.
+        The expression of its element after the calls so far.
     """
 
     dtype: str
@@ -77,11 +80,11 @@ class Cell:
 
     @property
     def number(self) -> int:
-        """A number that means this tensor."""
+        """A number of this tensor: that of the argument or, without one, of the first result."""
         return self.results[0] if self.argument is None else self.argument
 
     def is_meant_by(self, number: int) -> bool:
-        """Whether a number is that of this tensor, or was."""
+        """Whether a number is, or was at some time, that of the tensor in this memory."""
         return number == self.argument or number in self.results
 
 
@@ -94,16 +97,18 @@ class Formula:
     Attributes
     ----------
     dtypes : list of str
-        Of the cells: first those that hold arguments, then those that the chain makes.
+        The dtypes of the cells: first of those that hold arguments, then of those that the chain
+        allocates.
     given : int
-        How many hold arguments.
+        How many cells hold arguments.
     scalars : list of int
+        The numbers of the scalars.
     numbers : list of (Var, Expr)
-        In order: values of scalars alone.
+        Intermediate values that are computed from scalars alone, in order.
     values : list of (Var, Expr)
-        In order: values that an element has of its own.
+        Intermediate values of each element, in order.
     stores : list of (int, Expr)
-        Cells, each once, and what is stored there.
+        The positions of cells, each once, and the values that are stored there.
     """
 
     dtypes: list[str]
@@ -122,16 +127,20 @@ class Formula:
         )
 
     def first(self, scalars: Sequence[Any], keep: Keep) -> tuple[list[Any], dict[Any, Any]]:
-        """The values that are computed once, and what they make known for `statement`.
+        """The statements that are executed once, and the reads of their values for `statement`.
 
         Parameters
         ----------
         scalars : sequence of Expr
+            The values of the scalars.
         keep : callable
+            See `Keep`.
         """
-        given = [(_number(i, str(value.ty.dtype)), value) for i, value in enumerate(scalars)]
-        known: dict[Any, Any] = {}
-        return _kept([*given, *self.numbers], known, keep), known
+        scalar_values = [
+            (_number(i, str(value.ty.dtype)), value) for i, value in enumerate(scalars)
+        ]
+        reads: dict[Any, Any] = {}
+        return _kept([*scalar_values, *self.numbers], reads, keep), reads
 
     def statement(
         self,
@@ -140,17 +149,18 @@ class Formula:
         store: Callable[[int, Any], Any],
         keep: Keep,
     ) -> Any:
-        """The formula of one element.
+        """The statement that computes and stores one element of each cell.
 
         Parameters
         ----------
         known : dict
-            As `first` returns it.
+            From variables to the reads of their values, as `first` returns them.
         cells : sequence of Expr
             The elements of those cells that hold arguments.
         store : callable
-            Given the number of a cell and a value, the statement that stores it.
+            Given the position of a cell and a value, returns the statement that stores it.
         keep : callable
+            See `Keep`.
         """
         known = known | {_element(i, self.dtypes[i]): value for i, value in enumerate(cells)}
         statements = _kept(self.values, known, keep)
@@ -161,20 +171,23 @@ class Formula:
 
     @cached_property
     def _statement(self) -> Any:
+        """The formula as one statement, which is only compared with others."""
         ends = [tirx.Evaluate(value) for _, value in self.stores]
         binds = [tirx.Bind(var, value) for var, value in (*self.numbers, *self.values)]
         return sequence(*binds, *ends)
 
 
 class Chain:
-    """What calls of flat maps on tensors of one length do, in order.
+    """Calls of flat maps on tensors of one length, composed in order.
 
     Attributes
     ----------
     calls : list of Call
     length : int
+        The number of elements of each tensor.
     cells : list of Cell
     scalars : list of int
+        The numbers of the scalars that the calls read.
     """
 
     def __init__(self, calls: Sequence[Call]):
@@ -188,59 +201,64 @@ class Chain:
             self._add(call)
 
     def formula(self, is_needed: Callable[[int], bool]) -> tuple[Formula, list[Cell]]:
-        """The formulas of the chain, and the cells that they are about.
+        """The formula of the chain, and its cells in the order of the formula.
 
         Parameters
         ----------
         is_needed : callable
-            Whether anything outside of the chain means the result of a number. What nothing means
-            is not stored, if it would be in memory of its own.
+            Whether anything outside of the chain reads the result with a number. A result that
+            nothing reads is not stored, unless it is in the memory of an argument.
         """
-        given = [cell for cell in self.cells if cell.argument is not None]
-        made = [c for c in self.cells if c.argument is None and any(map(is_needed, c.results))]
-        cells = [*given, *made]
-        stores = [(i, cell.value) for i, cell in enumerate(cells) if cell.results]
+        argument_cells = [cell for cell in self.cells if cell.argument is not None]
+        result_cells = [
+            c for c in self.cells if c.argument is None and any(map(is_needed, c.results))
+        ]
+        cells = [*argument_cells, *result_cells]
+        stores = [(position, cell.value) for position, cell in enumerate(cells) if cell.results]
         dtypes = [cell.dtype for cell in cells]
         values = _read(self._values, [value for _, value in stores])
         numbers = _read(self._numbers, [value for _, value in (*values, *stores)])
-        return Formula(dtypes, len(given), self.scalars, numbers, values, stores), cells
+        return Formula(dtypes, len(argument_cells), self.scalars, numbers, values, stores), cells
 
     def _add(self, call: Call) -> None:
+        """Compose a call: its loads become the current values of the cells that it reads."""
         *inputs, output = call.kernel.params
-        known: dict[Any, Any] = {}
+        current: dict[Any, Any] = {}
         for param, argument in zip(inputs, call.arguments, strict=True):
             dtype = str(param.dtype)
             is_scalar = not param.shape
-            known[param] = (
+            current[param] = (
                 self._scalar(argument, dtype) if is_scalar else self._cell(argument, dtype).value
             )
         for buffer, value in call.kernel.stores:
-            known[buffer] = self._named(buffer, _replace_loads(value, known))
+            current[buffer] = self._named(buffer, _replace_loads(value, current))
         dtype = str(output.dtype)
+        # Only now are the cells changed: what the call loads is from before its own store.
         if call.overwritten is None:
-            self.cells.append(Cell(dtype, None, [call.result], known[output]))
+            self.cells.append(Cell(dtype, None, [call.result], current[output]))
         else:
             cell = self._cell(call.arguments[call.overwritten], dtype)
-            cell.value = known[output]
+            cell.value = current[output]
             cell.results.append(call.result)
 
     def _cell(self, number: int, dtype: str) -> Cell:
-        """The cell of an argument."""
+        """The cell that holds an argument; a new one if the chain has none."""
         for cell in self.cells:
             if cell.is_meant_by(number):
                 return cell
-        given = sum(cell.argument is not None for cell in self.cells)
-        cell = Cell(dtype, number, [], _element(given, dtype))
+        argument_count = sum(cell.argument is not None for cell in self.cells)
+        cell = Cell(dtype, number, [], _element(argument_count, dtype))
         self.cells.append(cell)
         return cell
 
     def _scalar(self, scalar: int, dtype: str) -> Any:
+        """The placeholder of a scalar."""
         if scalar not in self.scalars:
             self.scalars.append(scalar)
         return _number(self.scalars.index(scalar), dtype)
 
     def _named(self, buffer: Any, value: Any) -> Any:
-        """A variable for the value of a buffer, which may be read more than once."""
+        """A variable for the value of a buffer: it is computed once, however often it is read."""
         values = self._values if buffer.shape else self._numbers
         var = tirx.Var(f"{'value' if buffer.shape else 'number'}{len(values)}", str(buffer.dtype))
         values.append((var, value))
@@ -249,40 +267,41 @@ class Chain:
 
 @cache
 def _element(number: int, dtype: str) -> Any:
-    """The variable of the element of a cell."""
+    """The placeholder of an element of a cell: the same variable in all formulas."""
     return tirx.Var(f"cell{number}", dtype)
 
 
 @cache
 def _number(number: int, dtype: str) -> Any:
-    """The variable of a scalar."""
+    """The placeholder of a scalar: the same variable in all formulas."""
     return tirx.Var(f"scalar{number}", dtype)
 
 
-def _replace_loads(value: Any, known: dict[Any, Any]) -> Any:
-    """An expression with what is known of each buffer in the place of its loads."""
-    return replace_nodes(value, Load, lambda load: known[load.source])
+def _replace_loads(value: Any, current: dict[Any, Any]) -> Any:
+    """An expression with loads replaced by the current values of their buffers."""
+    return replace_nodes(value, Load, lambda load: current[load.source])
 
 
-def _read(values: Sequence[tuple[Any, Any]], ends: Sequence[Any]) -> list[tuple[Any, Any]]:
-    """Those of some values, each computed from earlier ones, that the last ones need."""
-    read = {var for end in ends for var in variables_of(end)}
-    found: list[tuple[Any, Any]] = []
+def _read(values: Sequence[tuple[Any, Any]], expressions: Sequence[Any]) -> list[tuple[Any, Any]]:
+    """Those of some values, each computed from earlier ones, that expressions need."""
+    needed = {var for expression in expressions for var in variables_of(expression)}
+    needed_values: list[tuple[Any, Any]] = []
+    # Backwards, because a value's needs are known only when all its readers have been seen.
     for var, value in reversed(values):
-        if var in read:
-            found.append((var, value))
-            read.update(variables_of(value))
-    return found[::-1]
+        if var in needed:
+            needed_values.append((var, value))
+            needed.update(variables_of(value))
+    return needed_values[::-1]
 
 
-def _kept(values: Sequence[tuple[Any, Any]], known: dict[Any, Any], keep: Keep) -> list[Any]:
-    """The statements that keep values, in order; what reads them is added to what is known.
+def _kept(values: Sequence[tuple[Any, Any]], reads: dict[Any, Any], keep: Keep) -> list[Any]:
+    """The statements that keep values, in order; `reads` gets an entry for each of their variables.
 
-    They are not bound to variables: TVM would put each value in all places of its variable, and
-    its simplification of integers fails on what that makes of some floating-point values.
+    The values are not bound to variables: TVM would substitute each value for its variable, and its
+    simplification of integers fails on some of the floating-point expressions that result.
     """
     statements = []
     for var, value in values:
-        keeping, known[var] = keep(substitute_values(value, known))
+        keeping, reads[var] = keep(substitute_values(value, reads))
         statements += keeping
     return statements

@@ -1,7 +1,8 @@
-"""Flat maps: kernels that compute each element of their results from those of the same number.
+"""Flat maps: kernels whose element i of each result depends on elements i of the inputs alone.
 
-Such kernels do not ask for shapes. One that runs behind another and has as many elements can run in
-the same loop, also where it reads or overwrites what the other one reads or writes.
+Elements are counted in the order of memory, so shapes do not matter. A flat map that runs behind
+another and has as many elements can run in the same loop, even where it reads or overwrites what
+the other one reads or writes.
 """
 
 from __future__ import annotations
@@ -26,29 +27,30 @@ from ....ir.kernel_structure import (
 from ....ir.visits import nodes_in
 
 _PURE_EFFECT = 1
-"""The strongest effect of a function that computes a value and does nothing else, in TVM."""
+"""The greatest of TVM's numbers of effects (`TCallEffectKind`) that says a call is pure."""
 
 _CHEAP = ("tirx.fabs", "tirx.isnan", "tirx.sqrt")
-"""Functions that are instructions. Others are written out by the schedules, as far as they can be,
-or are calls for each element: what a kernel costs that has them is not what it reads and writes."""
+"""Functions that are single instructions. All others take many, or a call for each element, so that
+the cost of a kernel that has them is not its memory traffic, which fusion here saves."""
 
 _DTYPES = ("float32", "float64", "int32", "int64")
-"""Of tensors. What TVM's code generator vectorizes without reinterpreting bits."""
+"""Types of tensors' elements: those that TVM's code generator vectorizes without reinterpreting
+bits."""
 
 
 @dataclass(frozen=True)
 class FlatMap:
-    """What a kernel does to each element, one store after the other.
+    """The stores by which a kernel computes one element of each result, in order.
 
     Attributes
     ----------
     params : list of Buffer
-        Of the kernel: what it takes, then its results.
+        The kernel's parameters: its inputs, then its results.
     length : int
-        Elements of each tensor that is not a scalar, at least one.
+        The number of elements of each tensor that is not a scalar: at least one.
     stores : list of (Buffer, Expr)
-        To parameters, or to buffers of the kernel's own. All loads are of the element with the same
-        number, or of scalars.
+        The buffer that is stored to, a parameter or the kernel's own, and the value. All loads are
+        of the element with the same number, or of scalars.
     """
 
     params: list[Any]
@@ -62,7 +64,7 @@ def flat_map(kernel: tirx.PrimFunc) -> FlatMap | None:
     Parameters
     ----------
     kernel : PrimFunc
-        Not scheduled: each stage is a block in loops over its axes.
+        It is not scheduled: each stage is a block in loops over its axes.
     """
     root = kernel.body
     if not isinstance(root, SBlockRealize) or root.block.iter_vars or root.block.match_buffers:
@@ -71,25 +73,29 @@ def flat_map(kernel: tirx.PrimFunc) -> FlatMap | None:
         return None
     statements = statements_of(root.block.body)
     stores = [store for store in map(_store, statements) if store is not None]
-    known = [*kernel.params, *root.block.alloc_buffers]
-    lengths = {_length(buffer) for buffer in known if buffer.shape}
-    if len(stores) < len(statements) or len(lengths) != 1 or not all(map(_is_supported, known)):
+    buffers = [*kernel.params, *root.block.alloc_buffers]
+    lengths = {_length(buffer) for buffer in buffers if buffer.shape}
+    if len(stores) < len(statements) or len(lengths) != 1 or not all(map(_is_supported, buffers)):
         return None
     (length,) = lengths
     written = [store.buffer for store in stores]
-    read = [b for b in known if not is_among(b, written)]
+    inputs = [b for b in buffers if not is_among(b, written)]
     is_in_order = all(
-        _reads_only(store, [*read, *written[:position]]) for position, store in enumerate(stores)
+        _reads_only(store, [*inputs, *written[:position]]) for position, store in enumerate(stores)
     )
+    # Empty tensors have no element to compute, and a buffer written twice has two values.
     if not length or not is_in_order or len(set(written)) != len(written):
         return None
     if any(not param.shape and is_among(param, written) for param in kernel.params):
-        return None  # a scalar result has no element of each number
+        return None  # A scalar result would be written in every iteration.
     return FlatMap(list(kernel.params), length, [(s.buffer, s.value) for s in stores])
 
 
 def _store(statement: Any) -> Any | None:
-    """The one store of a stage that stores each element of a buffer, and reads alike."""
+    """The one store of a stage, if it writes each element of a buffer from the same elements.
+
+    None if the stage is something else.
+    """
     nest = loop_nest(statement)
     if nest is None:
         return None
@@ -106,14 +112,14 @@ def _store(statement: Any) -> Any | None:
 
 
 def _walks(loops: list[Any], realize: Any) -> bool:
-    """Whether loops give all values to a block's variables, each combination once."""
+    """Whether loops run over all points of a block's variables, in order, each once."""
     remaining = list(loops)
     for iterator, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
         extent = static(iterator.dom.extent)
         if extent is None or static(iterator.dom.min) != 0 or int(iterator.iter_type) != 0:
             return False
         if static(value) == 0 and extent == 1:
-            continue
+            continue  # An axis of extent one may have no loop.
         loop = remaining.pop(0) if remaining else None
         if loop is None or not value.same_as(loop.loop_var):
             return False
@@ -123,7 +129,10 @@ def _walks(loops: list[Any], realize: Any) -> bool:
 
 
 def _is_at(indices: Any, variables: list[Any], shape: Any) -> bool:
-    """Whether indices are a block's variables in order; of a scalar, whether it is one."""
+    """Whether indices are a block's variables in order.
+
+    Without indices, the buffer must have a single element.
+    """
     if not indices:
         return all(static(extent) == 1 for extent in shape)
     return len(indices) == len(variables) == len(shape) and all(
@@ -133,11 +142,12 @@ def _is_at(indices: Any, variables: list[Any], shape: Any) -> bool:
 
 
 def _loads_alike(store: Any, variables: list[Any]) -> bool:
-    """Whether a value is computed from loads at the store's element, and scalars alone."""
+    """Whether a value is computed only from scalars and loads of the element that is stored."""
     calls = nodes_in(store.value, tvm.ir.Call)
-    is_served = _is_cheap if store.buffer.shape else _is_pure
+    # A scalar is computed once, so any pure function will do.
+    is_allowed = _is_cheap if store.buffer.shape else _is_pure
     return (
-        all(map(is_served, calls))
+        all(map(is_allowed, calls))
         and all(
             not load.indices
             or (
@@ -151,13 +161,14 @@ def _loads_alike(store: Any, variables: list[Any]) -> bool:
 
 
 def _mentions(store: Any, variables: list[Any]) -> bool:
-    """Whether a value depends on where it is, but for what it loads."""
+    """Whether a value uses the index of its element other than in loads."""
     loads = _loads(store)
-    inside = sum(is_among(index, variables) for load in loads for index in load.indices)
-    return inside != sum(uses(store.value, variable) for variable in variables)
+    uses_in_loads = sum(is_among(index, variables) for load in loads for index in load.indices)
+    return uses_in_loads != sum(uses(store.value, variable) for variable in variables)
 
 
 def _is_cheap(call: Any) -> bool:
+    """Whether a call is of a function that is a single instruction."""
     return str(getattr(call.op, "name", "")) in _CHEAP
 
 
@@ -170,6 +181,7 @@ def _is_pure(call: Any) -> bool:
 
 
 def _reads_only(store: Any, buffers: list[Any]) -> bool:
+    """Whether a store's value loads from some buffers alone."""
     return all(is_among(load.source, buffers) for load in _loads(store))
 
 
@@ -178,6 +190,7 @@ def _loads(store: Any) -> list[Any]:
 
 
 def _is_supported(buffer: Any) -> bool:
+    """Whether a buffer's type of elements is supported; booleans are as scalars alone."""
     dtype = str(buffer.dtype)
     return dtype in _DTYPES or (dtype == "bool" and not buffer.shape)
 
@@ -187,5 +200,6 @@ def _same_extents(a: Any, b: Any) -> bool:
 
 
 def _length(buffer: Any) -> int | None:
+    """The number of elements of a buffer; None if it is not known statically."""
     extents = [static(extent) for extent in buffer.shape]
     return None if None in extents else math.prod(extents)  # type: ignore[arg-type]

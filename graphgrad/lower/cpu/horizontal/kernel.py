@@ -1,4 +1,7 @@
-"""The kernel of chains that are alike, over all their tensors."""
+"""The kernel of several chains with the same formula, each on tensors of its own.
+
+The tensors of one chain are a row of the table of addresses in `ops/tensor_table.py`.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,13 @@ from ....ops.tensor_table import Rows, kernel, loop_over_rows
 from .chain import Formula
 
 _LANES = 16
-"""Elements at once: a register of floats, or several."""
+"""The number of elements that are computed at once: one vector register of floats, or several."""
 
 
 def kernel_of(
     formula: Formula, shapes: Sequence[Sequence[Sequence[int]]], scalars: Sequence[str]
 ) -> tirx.PrimFunc:
-    """The kernel that does what a formula says, for several rows of tensors.
+    """The kernel that computes a formula for several rows of tensors.
 
     Parameters
     ----------
@@ -26,15 +29,15 @@ def kernel_of(
     shapes : sequence
         For each row the shapes of its tensors, in the order of the formula's cells.
     scalars : sequence of str
-        Dtypes of the scalars.
+        The dtypes of the scalars.
 
     Returns
     -------
     PrimFunc
-        It takes the scalars, then row by row what its cells hold, then row by row the cells that
-        are made. Those that are written to and hold arguments are overwritten.
+        Its parameters are the scalars, then row by row the cells that hold arguments, then row by
+        row the others. Arguments whose cells the formula stores to are overwritten.
     """
-    numbers = [tirx.decl_buffer((), dtype, f"scalar{i}") for i, dtype in enumerate(scalars)]
+    scalar_buffers = [tirx.decl_buffer((), dtype, f"scalar{i}") for i, dtype in enumerate(scalars)]
     rows = [
         [
             tirx.decl_buffer(list(map(index, shape)), dtype, "tensor")
@@ -42,30 +45,32 @@ def kernel_of(
         ]
         for row in shapes
     ]
-    first, known = formula.first([load(number, []) for number in numbers], _once)
+    first_statements, scalar_reads = formula.first(
+        [load(scalar, []) for scalar in scalar_buffers], _once
+    )
 
-    def element(buffers: list[Any], place: Any, lane: Any) -> Any:
+    def element(buffers: list[Any], position: Any, lane: Any) -> Any:
         def keep(value: Any) -> tuple[list[Any], Any]:
             # The loops that use it are right behind: so it is a register in them, and no more.
             buffer = registers("value", [_LANES], str(value.ty))
             return [tirx.AllocBuffer(buffer), store(buffer, [lane], value)], buffer[lane]
 
         return formula.statement(
-            known,
-            [load(buffer, [place]) for buffer in buffers[: formula.given]],
-            lambda cell, value: store(buffers[cell], [place], value),
+            scalar_reads,
+            [load(buffer, [position]) for buffer in buffers[: formula.given]],
+            lambda cell, value: store(buffers[cell], [position], value),
             keep,
         )
 
-    given = [cell for row in rows for cell in row[: formula.given]]
-    made = [cell for row in rows for cell in row[formula.given :]]
-    statements = [*first, *loop_over_rows(Rows(rows), _LANES, element)]
-    return kernel([*numbers, *given, *made], statements, {})
+    arguments = [cell for row in rows for cell in row[: formula.given]]
+    results = [cell for row in rows for cell in row[formula.given :]]
+    statements = [*first_statements, *loop_over_rows(Rows(rows), _LANES, element)]
+    return kernel([*scalar_buffers, *arguments, *results], statements, {})
 
 
 def _once(value: Any) -> tuple[list[Any], Any]:
-    """The statements that keep a value for all threads, and what reads it."""
-    buffer, read = registers("value", [1], str(value.ty)), tirx.Var("number", str(value.ty.dtype))
-    first = [index(0)]
-    kept = [tirx.AllocBuffer(buffer), store(buffer, first, value)]
-    return [*kept, tirx.Bind(read, load(buffer, first))], read
+    """The statements that keep a value for all threads, and the read of it."""
+    buffer, number = registers("value", [1], str(value.ty)), tirx.Var("number", str(value.ty.dtype))
+    zero = [index(0)]
+    statements = [tirx.AllocBuffer(buffer), store(buffer, zero, value)]
+    return [*statements, tirx.Bind(number, load(buffer, zero))], number

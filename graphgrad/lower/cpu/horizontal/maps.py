@@ -1,12 +1,12 @@
-"""Flat maps that follow each other, in few kernels: one loop in parallel for all that are alike.
+"""Flat maps that follow each other fused into few kernels, each with one parallel loop.
 
-The update of a network moves each parameter by a few maps over its elements, and each statistic by
-one. Here the maps that share tensors become one loop, and loops that do the same to different
+The update of a network changes each parameter by a few maps over its elements, and each statistic
+by one. Here the maps that share tensors become one loop, and loops that do the same to different
 tensors become one kernel over all of them.
 
-Calls are joined only where no kernel of some size is called between them, so that nothing is kept
-much longer than it was; and only where no call writes what another one, with which it changes
-places, reads or writes.
+Calls are fused only where no kernel of some size is called between them, so that no tensor is kept
+in memory much longer than before. And only where no call writes what another one, with which it
+changes places, reads or writes.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from .flat import FlatMap, flat_map
 from .kernel import kernel_of
 
 _MAX_TENSORS = 64
-"""Of a kernel. LLVM takes a millisecond to compile what finds each, and more if there are many."""
+"""The most tensors of a kernel. LLVM takes a millisecond to compile the access to each, and more if
+there are many."""
 
 _MAX_CELLS = 16
-"""Tensors of a chain: a loop over more is no faster than two."""
+"""The most tensors of a chain: a loop over more is no faster than two."""
 
 
 @compiler_pass(
@@ -47,21 +48,26 @@ _MAX_CELLS = 16
     because="schedules hide what a map does",
 )
 def mark_flat_maps(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[int, FlatMap]]:
-    """Mark flat maps, equal ones alike, and tell what each does."""
-    known: dict[int, FlatMap] = {}
-    seen: dict[int, list[tuple[tirx.PrimFunc, int]]] = {}
+    """Mark the kernels that are flat maps with a number; equal kernels get the same.
+
+    Returns the module, and the flat maps by number.
+    """
+    flat_maps: dict[int, FlatMap] = {}
+    numbered: dict[int, list[tuple[tirx.PrimFunc, int]]] = {}
 
     def marked(_: Any, func: tirx.PrimFunc) -> tirx.PrimFunc:
-        found = flat_map(func)
-        if found is None:
+        kernel_map = flat_map(func)
+        if kernel_map is None:
             return func
-        same = seen.setdefault(tvm_ffi.structural_hash(func), [])
-        number = next((n for f, n in same if tvm_ffi.structural_equal(f, func)), len(known))
-        same.append((func, number))
-        known.setdefault(number, found)
+        same_hash = numbered.setdefault(tvm_ffi.structural_hash(func), [])
+        number = next(
+            (n for f, n in same_hash if tvm_ffi.structural_equal(f, func)), len(flat_maps)
+        )
+        same_hash.append((func, number))
+        flat_maps.setdefault(number, kernel_map)
         return func.with_attr(FLAT, number)
 
-    return map_kernels(mod, marked), known
+    return map_kernels(mod, marked), flat_maps
 
 
 @compiler_pass(
@@ -70,13 +76,13 @@ def mark_flat_maps(mod: tvm.IRModule) -> tuple[tvm.IRModule, dict[int, FlatMap]]
     because="donation has decided which results overwrite arguments",
 )
 def fuse_horizontally(mod: tvm.IRModule, flat_maps: dict[int, FlatMap]) -> tvm.IRModule:
-    """Make one kernel of flat maps that follow each other.
+    """Fuse flat maps that follow each other into few kernels.
 
     Parameters
     ----------
     mod : IRModule
     flat_maps : dict
-        What the marked kernels do.
+        The flat maps of the marked kernels, by number.
     """
     for name, func in list(mod.functions.items()):
         if flat_maps and isinstance(func, relax.Function):
@@ -85,14 +91,14 @@ def fuse_horizontally(mod: tvm.IRModule, flat_maps: dict[int, FlatMap]) -> tvm.I
 
 
 class _Loop:
-    """Flat maps that are to run in one loop.
+    """Calls of flat maps that are to run in one loop.
 
     Attributes
     ----------
     members : list of Member
-        In order of execution.
+        The calls, in order of execution.
     length : int
-        Elements of each tensor.
+        The number of elements of each tensor.
     """
 
     def __init__(self, members: list[Member]):
@@ -103,23 +109,24 @@ class _Loop:
         self._tensors = frozenset().union(*(member.call.tensors for member in members))
 
     def clashes(self, touched: Touched) -> bool:
-        """Whether a call may not change places with these."""
+        """Whether a call has to keep its order with one of the members."""
         return touched.clashes(Touched(self._reads, self._writes))
 
     def shares(self, call: Call) -> bool:
-        """Whether a call is on tensors of these, of the same length."""
+        """Whether a call shares a tensor with the members, and its tensors have the same length."""
         return self.length == call.kernel.length and not self._tensors.isdisjoint(call.tensors)
 
 
 class _Run:
-    """Bindings that follow each other, among them flat maps that may as well be called at its end.
+    """A run of bindings, whose calls of flat maps may as well all be made at its end.
 
     Attributes
     ----------
     bindings : list
-        All of them, in order.
+        All of the run's bindings, in order.
     loops : list of _Loop
-        No two of them touch memory that one of them writes.
+        The calls of flat maps. No loop accesses memory that another one writes, so loops can run in
+        any order.
     """
 
     def __init__(self, calls: Calls):
@@ -128,15 +135,15 @@ class _Run:
         self.loops: list[_Loop] = []
 
     def takes(self, binding: Any) -> bool:
-        """Take a binding in, if it may follow those that there are."""
+        """Append a binding if the run stays one; return whether it does."""
         member = self._calls.member(binding)
-        taken = self._passes(binding) if member is None else self._places(member)
-        if taken:
+        fits = self._passes(binding) if member is None else self._places(member)
+        if fits:
             self.bindings.append(binding)
-        return taken
+        return fits
 
     def _passes(self, binding: Any) -> bool:
-        """Whether the flat maps so far may as well be called behind a binding."""
+        """Whether the flat maps so far may as well be called after a binding."""
         touched = self._calls.touched(binding)
         return self._calls.is_harmless(binding) and not any(
             loop.clashes(touched) for loop in self.loops
@@ -144,10 +151,12 @@ class _Run:
 
     def _places(self, member: Member) -> bool:
         """Put a flat map into the loop that it belongs to; return False if it fits none."""
-        bound = [loop for loop in self.loops if loop.clashes(member.touched)]
+        clashing = [loop for loop in self.loops if loop.clashes(member.touched)]
         sharing = [loop for loop in self.loops if loop.shares(member.call)]
-        for joined in ([*bound, *(loop for loop in sharing if loop not in bound)], bound):
-            members = [*(other for loop in joined for other in loop.members), member]
+        # Loops with which the call clashes have to be joined with it, or the order would change.
+        # Those that only share tensors are joined too, if all together are sound.
+        for joined in ([*clashing, *(loop for loop in sharing if loop not in clashing)], clashing):
+            members = [*(earlier for loop in joined for earlier in loop.members), member]
             members.sort(key=self._calls.position)
             if self._is_sound(members):
                 self.loops = [loop for loop in self.loops if loop not in joined]
@@ -156,7 +165,10 @@ class _Run:
         return False
 
     def _is_sound(self, members: list[Member]) -> bool:
-        """Whether calls can run in one loop: what shares memory is one tensor."""
+        """Whether calls can run in one loop.
+
+        Where written memory is shared, it is by one tensor, element by element.
+        """
         if len({member.call.kernel.length for member in members}) > 1:
             return False
         chain = Chain([member.call for member in members])
@@ -164,13 +176,14 @@ class _Run:
         regions = [region(cell.number) for cell in chain.cells]
         scalars = {region(number) for number in chain.scalars}
         written = {r for cell, r in zip(chain.cells, regions, strict=True) if cell.results}
-        apart = all(a != b or a not in written for a, b in combinations(regions, 2))
-        return apart and not scalars & written and len(chain.cells) <= _MAX_CELLS
+        are_disjoint = all(a != b or a not in written for a, b in combinations(regions, 2))
+        # A scalar is read once, before the loop, so the loop must not write it.
+        return are_disjoint and not scalars & written and len(chain.cells) <= _MAX_CELLS
 
 
 @dataclass(frozen=True)
 class _Row:
-    """A loop over the tensors of a row.
+    """A loop's members with their formula: one row of a kernel's table of tensors.
 
     Attributes
     ----------
@@ -185,18 +198,18 @@ class _Row:
 
 
 class _FlatMapFusion:
-    """One Relax function, its flat maps on the way into few kernels."""
+    """The fusion of the flat maps of one Relax function."""
 
     def __init__(
-        self, mod: tvm.IRModule, name: Any, func: relax.Function, known: dict[int, FlatMap]
+        self, mod: tvm.IRModule, name: Any, func: relax.Function, flat_maps: dict[int, FlatMap]
     ):
         self._mod, self._name, self._func = mod, name, func
         self._builder = relax.BlockBuilder(mod)
-        self._calls = Calls(mod, name, func, known)
+        self._calls = Calls(mod, name, func, flat_maps)
         self._replaced: list[Any] = []
 
     def module(self) -> tvm.IRModule:
-        """The module with the function's flat maps together."""
+        """The module with the function's flat maps fused."""
         body = rebuilt(self._func.body, block=self._changed)
         if not self._replaced:
             return self._mod
@@ -204,11 +217,12 @@ class _FlatMapFusion:
         return drop_unused_kernels(self._builder.get(), self._replaced)
 
     def _changed(self, block: Any) -> list[Any]:
-        """A block with its flat maps together."""
+        """A block with its flat maps fused."""
         kind = relax.DataflowVar if isinstance(block, relax.DataflowBlock) else relax.Var
         bindings: list[Any] = []
         run = _Run(self._calls)
         for binding in block.bindings:
+            # A run ends where a binding does not fit, which may begin the next one.
             if not run.takes(binding):
                 bindings += self._ended(run, kind)
                 run = _Run(self._calls)
@@ -218,56 +232,65 @@ class _FlatMapFusion:
         return [replace_bindings(block, bindings)]
 
     def _ended(self, run: _Run, kind: type) -> list[Any]:
-        """The bindings of a run, with one call in the place of several where that is so."""
-        gone: set[Any] = set()
+        """The bindings of a run, in which one call at the end replaces several where it can."""
+        replaced_vars: set[Any] = set()
         calls: list[Any] = []
         for rows in _group_by_formula([self._row(loop) for loop in run.loops]):
             members = [member for row in rows for member in row.members]
+            # A call that has found no other stays where it is.
             if len(members) > 1:
-                gone.update(member.binding.var for member in members)
+                replaced_vars.update(member.binding.var for member in members)
                 self._replaced += [member.binding.value.args[0] for member in members]
                 for batch in _batches(rows):
                     calls += self._together(batch, kind)
-        return [*(b for b in run.bindings if b.var not in gone), *calls]
+        return [*(binding for binding in run.bindings if binding.var not in replaced_vars), *calls]
 
     def _row(self, loop: _Loop) -> _Row:
+        """The formula of a loop's members, and its cells."""
         chain = Chain([member.call for member in loop.members])
-        inside = Counter(number for call in chain.calls for number in call.arguments)
-        formula, cells = chain.formula(lambda number: self._calls.uses(number) > inside[number])
+        uses_inside = Counter(number for call in chain.calls for number in call.arguments)
+        # Only results that are used outside of the chain too are stored.
+        formula, cells = chain.formula(
+            lambda number: self._calls.uses(number) > uses_inside[number]
+        )
         return _Row(loop.members, formula, cells)
 
     def _together(self, rows: Sequence[_Row], kind: type) -> list[Any]:
-        """The call of one kernel for rows that are alike, and what its results are."""
+        """The bindings that call one kernel for rows of equal formulas and name its results."""
         formula, tensor = rows[0].formula, self._calls.tensor
         if not formula.stores:
-            return []  # nothing reads what these rows make
+            return []  # Nothing reads what these rows compute.
         scalars = [tensor(number) for number in formula.scalars]
-        given = [cell for row in rows for cell in row.cells[: formula.given]]
-        held = [tensor(cell.argument) for cell in given if cell.argument is not None]
-        written = [row.cells[cell] for row in rows for cell, _ in formula.stores]
+        argument_cells = [cell for row in rows for cell in row.cells[: formula.given]]
+        cell_tensors = [
+            tensor(cell.argument) for cell in argument_cells if cell.argument is not None
+        ]
+        stored_cells = [row.cells[cell] for row in rows for cell, _ in formula.stores]
         shapes = [[self._calls.shape(cell.number) for cell in row.cells] for row in rows]
-        kernel = kernel_of(formula, shapes, [str(s.ty.dtype) for s in scalars])
+        kernel = kernel_of(formula, shapes, [str(scalar.ty.dtype) for scalar in scalars])
         last = rows[-1].members[-1].binding
         name = self._builder.add_func(kernel, f"{last.value.args[0].name_hint}_together")
-        places = {id(cell): len(scalars) + i for i, cell in enumerate(given)}
-        indices = [places.get(id(cell), -1) for cell in written]
-        results = [tensor(cell.results[-1]) for cell in written]
-        arguments = relax.Tuple([*scalars, *held])
-        call = _call(name, arguments, indices, [var.ty for var in results])
+        argument_positions = {id(cell): len(scalars) + i for i, cell in enumerate(argument_cells)}
+        # -1 stands for a result in memory of its own.
+        inplace_indices = [argument_positions.get(id(cell), -1) for cell in stored_cells]
+        results = [tensor(cell.results[-1]) for cell in stored_cells]
+        arguments = relax.Tuple([*scalars, *cell_tensors])
+        # The results keep the variables that the function's other bindings read.
+        call = _call(name, arguments, inplace_indices, [var.ty for var in results])
         if len(results) == 1:
             return [relax.VarBinding(results[0], self._builder.normalize(call), last.span)]
-        whole = kind("together", relax.TupleType([var.ty for var in results]))
+        result_tuple = kind("together", relax.TupleType([var.ty for var in results]))
         return [
-            relax.VarBinding(whole, self._builder.normalize(call), last.span),
+            relax.VarBinding(result_tuple, self._builder.normalize(call), last.span),
             *(
-                relax.VarBinding(var, relax.TupleGetItem(whole, index))
+                relax.VarBinding(var, relax.TupleGetItem(result_tuple, index))
                 for index, var in enumerate(results)
             ),
         ]
 
 
 def _call(name: Any, arguments: Any, indices: list[int], types: list[Any]) -> Any:
-    """The call of a kernel that overwrites the arguments at some indices."""
+    """The call of a kernel that overwrites the arguments at some indices, by result; -1 is none."""
     result = types if len(types) > 1 else types[0]
     if set(indices) == {-1}:
         return relax.call_tir(name, arguments, result)
@@ -275,7 +298,7 @@ def _call(name: Any, arguments: Any, indices: list[int], types: list[Any]) -> An
 
 
 def _group_by_formula(rows: list[_Row]) -> list[list[_Row]]:
-    """Rows in groups of equal formulas, each in order."""
+    """Rows grouped by equal formulas; each group keeps their order."""
     groups: list[list[_Row]] = []
     for row in rows:
         for group in groups:
@@ -288,8 +311,8 @@ def _group_by_formula(rows: list[_Row]) -> list[list[_Row]]:
 
 
 def _batches(rows: list[_Row]) -> Iterator[list[_Row]]:
-    """Yield rows in batches of about the same size, each few enough for a kernel."""
-    most = max(_MAX_TENSORS // max(len(rows[0].cells), 1), 1)
-    count = -(-len(rows) // most)
-    for i in range(count):
-        yield rows[i * len(rows) // count : (i + 1) * len(rows) // count]
+    """Yield rows in batches of about the same size, each with few enough tensors for a kernel."""
+    max_rows = max(_MAX_TENSORS // max(len(rows[0].cells), 1), 1)
+    count = -(-len(rows) // max_rows)
+    for batch in range(count):
+        yield rows[batch * len(rows) // count : (batch + 1) * len(rows) // count]

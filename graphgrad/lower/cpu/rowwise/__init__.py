@@ -1,6 +1,7 @@
 """Chains of stages that compute row by row: norms, softmax, losses, and their gradients.
 
-`chain` recognizes and proves them, `emit` writes the loop over rows that does all of their stages.
+`chain` recognizes such chains and proves that a loop over rows can do all of their stages; `emit`
+writes that loop.
 """
 
 from .chain import Chain, chain_of, insert_chain, is_by_rows, rows_reduced

@@ -1,4 +1,4 @@
-"""What a reduction accumulates, read off its block."""
+"""The operator, the element and the first value of a reduction, recognized in its block."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ _COMBINERS = (tirx.Add, tirx.Mul, tirx.Max, tirx.Min)
 
 
 def maximum(a: Any, b: Any) -> Any:
-    """As `larger`, in fewer instructions: whether there is NaN is one comparison.
+    """The larger of two elements, or NaN if one is: as `larger`, in fewer instructions.
 
-    As a disjunction TVM would take ``a > b or b >= a`` for granted.
+    Whether an element is NaN is one ordered comparison of both.
     """
+    # Written as a disjunction, ``a > b or b >= a`` would be simplified to true by TVM.
     ordered = tirx.Select(a > b, tirx.const(True, "bool"), b >= a)
+    # A sum with NaN is NaN.
     return tirx.Select(ordered, tirx.Select(a > b, a, b), a + b)
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """As `smaller`, likewise."""
+    """The smaller of two elements, or NaN if one is: as `smaller`, in fewer instructions."""
     ordered = tirx.Select(a < b, tirx.const(True, "bool"), b <= a)
     return tirx.Select(ordered, tirx.Select(a < b, a, b), a + b)
 
 
 _CHOICES = ((larger, maximum), (smaller, minimum))
-"""Extrema that hand NaN on: as they are lowered, and as they are computed."""
+"""Extrema that propagate NaN: as ops are lowered to them, and as they are computed."""
 
 _REPEATABLE = (tirx.Max, tirx.Min, maximum, minimum)
-"""What may take a term in more than once."""
+"""Operators whose result does not change if a term counts twice."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,14 @@ class Accumulation:
     Attributes
     ----------
     store : BufferStore
-        Of the result.
+        The store of the result.
     combine : function
-        Of two values: associative and commutative, up to rounding and to which NaN it gives.
+        Combines two values. It is associative and commutative, up to rounding and to which NaN it
+        gives.
     element : Expr
+        The term that each iteration combines with the accumulator.
     start : Expr
-        Its identity, or, of a maximum or minimum, any value.
+        The first value: the operator's identity or, of a maximum or minimum, any constant.
     """
 
     store: Any
@@ -61,25 +65,28 @@ class Accumulation:
 
 
 def accumulations_of(stage: Stage, block: Any) -> list[Accumulation] | None:
-    """The accumulation of a reduction; None if the order of its terms may matter."""
+    """The accumulations of a reduction, one for each result.
+
+    None if one is not recognized, so that the order of its terms may matter.
+    """
     stores = [s for s in statements_of(block.body) if isinstance(s, tirx.BufferStore)]
-    bound = bound_values(block)
+    bindings = bound_values(block)
     starts = [s for s in statements_of(block.init) if isinstance(s, tirx.BufferStore)]
     if len(starts) != len(stores):
         return None
-    found = []
+    accumulations = []
     for store in stores:
-        value = substitute_values(store.value, bound)
+        value = substitute_values(store.value, bindings)
         start = [s.value for s in starts if s.buffer.same_as(store.buffer)]
         combination = _combination(value, store, [s.buffer for s in stores])
         if combination is None or len(start) != 1 or not _is_start(combination[0], start[0]):
             return None
-        found.append(Accumulation(store, *combination, start[0]))
-    return found
+        accumulations.append(Accumulation(store, *combination, start[0]))
+    return accumulations
 
 
 def bound_values(block: Any) -> dict[Any, Any]:
-    """The values of the variables that a block binds, without others of these."""
+    """The values of the variables that a block binds, without references to each other."""
     values: dict[Any, Any] = {}
     for statement in statements_of(block.body):
         if isinstance(statement, tirx.Bind):
@@ -90,33 +97,36 @@ def bound_values(block: Any) -> dict[Any, Any]:
 def _combination(
     value: Any, store: Any, written: Sequence[Any]
 ) -> tuple[Callable[[Any, Any], Any], Any] | None:
-    """How a value combines the accumulator with an element, and that; None if it does not.
+    """The operator by which a value combines the accumulator with an element, and that element.
 
-    NaN is handed on by a choice, which names both operands several times.
+    None if it does not, or if the element reads a result. Operators that propagate NaN are choices,
+    which mention both operands several times.
     """
     kind = type(value)
     operands = [value.a, value.b] if kind in _COMBINERS else _chosen(value)
-    for own, other in (operands, reversed(operands)) if operands else ():
-        if not _is_accumulator(own, store) or any(
-            is_among(load.source, written) for load in loads_of(other)
+    # Either operand may be the accumulator.
+    for accumulator, element in (operands, reversed(operands)) if operands else ():
+        if not _is_accumulator(accumulator, store) or any(
+            is_among(load.source, written) for load in loads_of(element)
         ):
             continue
         if kind in _COMBINERS:
-            return kind, other
+            return kind, element
         for lowered, computed in _CHOICES:
-            if tvm_ffi.structural_equal(lowered(own, other), value):
-                return computed, other
+            if tvm_ffi.structural_equal(lowered(accumulator, element), value):
+                return computed, element
     return None
 
 
 def _chosen(value: Any) -> list[Any]:
-    """The two operands that a choice compares first; none if it is no such choice."""
+    """The two operands that a choice compares; an empty list if the value is no such choice."""
     if isinstance(value, tirx.Select) and isinstance(value.condition, tirx.GT | tirx.LT):
         return [value.condition.a, value.condition.b]
     return []
 
 
 def _is_accumulator(value: Any, store: Any) -> bool:
+    """Whether a value is a read of the very element that is stored to."""
     return (
         isinstance(value, Load)
         and value.source.same_as(store.buffer)
@@ -130,7 +140,10 @@ def loads_of(node: Any) -> list[Any]:
 
 
 def _is_start(combine: Callable[[Any, Any], Any], start: Any) -> bool:
-    """Whether several parts may begin with a value: an identity, or one that may repeat."""
+    """Whether several partial results may all begin with a value.
+
+    It is the operator's identity, or a constant that may count more than once.
+    """
     if combine in _REPEATABLE:
         variables = nodes_in(start, tvm.ir.Var)
         return not variables and not loads_of(start)

@@ -1,8 +1,8 @@
 """Stages that compute row by row, each from earlier ones' results of the same row.
 
 The statistics of a norm, the maximum and the sum of a softmax are reductions of each row of a
-tensor, and maps over rows lie around them. Where every stage reads of earlier ones its own row
-alone, one loop over rows can do all stages, one row after the other.
+tensor, and maps over rows lie around them. Where every stage reads only its own row of earlier
+stages' results, one loop over rows can do all stages, one row after the other.
 """
 
 from __future__ import annotations
@@ -35,23 +35,27 @@ from ..vector_unit import VectorUnit
 from .accumulation import Accumulation, accumulations_of, bound_values
 
 _MIN_ROWS = 16
-"""Rows that are enough for every core to have some."""
+"""The least number of rows: every core should have some."""
 
 _MIN_ROW_VECTORS = 2
-"""Vectors in a row below which other schedules do as well."""
+"""The number of vectors in a row below which other schedules do as well."""
 
 _MIN_SUMMED_ROWS = 2048
-"""Rows that several tasks can add up, each some."""
+"""The least number of rows of a sum over rows, to which several tasks can contribute."""
 
 _MIN_LONG_ROW_VECTORS = 8
-"""Vectors in a row whose sums wait neither for each other nor for memory."""
+"""The least number of vectors in a row of a sum over rows: with so many, additions wait neither for
+each other nor for memory."""
 
 _MAX_ROW_BYTES = 1 << 19
-"""Bytes of a row, of all tensors together, that stay in a cache until the last stage."""
+"""The most bytes of a row, of all tensors together: they stay in a cache until the last stage."""
 
 
 class Role(Enum):
-    """What a stage does with a row: a map, a reduction of it, or a sum over all rows."""
+    """The relation of a stage to rows.
+
+    MAP computes elements of a row, ALONG reduces each row, DOWN reduces over all rows.
+    """
 
     MAP = "map"
     ALONG = "along"
@@ -67,15 +71,15 @@ class Part:
     stage : Stage
     role : Role
     rows : list of Var
-        Its variables that say which row.
+        The stage's variables that are the index of the row.
     inner : list of Axis
-        Its other axes that are longer than one, in loop order.
+        The stage's other axes that are longer than one, in loop order.
     walked : int
-        How many of the innermost of these are walked through as if they were one.
+        How many of the innermost of these can be fused: all accesses walk through them as one.
     accumulations : list of Accumulation
-        Of a reduction.
+        The accumulations of a reduction; empty for a map.
     value : Expr
-        What a map stores.
+        The value that a map stores.
     """
 
     stage: Stage
@@ -94,12 +98,13 @@ class Chain:
     Attributes
     ----------
     extents : tuple of int
-        Of the axes whose points are the rows.
+        The extents of the axes whose points are the rows.
     parts : list of Part
     places : dict
-        By what the chain writes, which indices are the row; none of a sum over all rows.
+        By buffer that the chain writes, the dimensions that are the index of the row; empty for a
+        sum over all rows.
     local : list of Buffer
-        What nothing but the chain reads, so that one row of it has to be kept.
+        The buffers that nothing but the chain reads: a buffer for one row replaces each.
     endings : list of Epilogue
         Maps of sums over all rows, such as an addition to an accumulator.
     """
@@ -129,17 +134,17 @@ def chain_of(
     Parameters
     ----------
     found : sequence of Stage
-        All of the kernel, in order.
+        All stages of the kernel, in order.
     blocks : dict
         Their blocks (SBlockRealize), by name.
     internal : sequence of Buffer
-        Those of the kernel's own.
+        The buffers that the kernel allocates.
     unit : VectorUnit
     """
     if any(axis.extent is None for stage in found for axis in stage.axes):
-        return None
+        return None  # How rows are cut into tasks and vectors is decided here, by extents.
     for extents in _rows_of(found, unit):
-        parts = [_part(one, blocks[one.name], extents, unit) for one in found]
+        parts = [_part(s, blocks[s.name], extents, unit) for s in found]
         for candidates in (parts, _drop_parameters(parts)):
             chain = _checked(found, candidates, extents, internal)
             if chain is not None and _pays(chain, unit):
@@ -148,15 +153,15 @@ def chain_of(
 
 
 def _drop_parameters(parts: Sequence[Part | None]) -> list[Part | None]:
-    """The parts but maps to numbers that read none of the others' results.
+    """The parts, with None for maps of one number per row that read no other part's result.
 
-    A parameter in another shape may have, by chance, as many elements as there are rows.
+    Such a map may be a reshaped parameter that has, by chance, as many elements as there are rows.
     """
-    made = [store.buffer for part in parts if part is not None for store in part.stage.stores]
+    written = [store.buffer for part in parts if part is not None for store in part.stage.stores]
     return [
         part
         if part is not None
-        and (part.inner or any(is_among(buffer_of(load), made) for load in part.stage.loads))
+        and (part.inner or any(is_among(buffer_of(load), written) for load in part.stage.loads))
         else None
         for part in parts
     ]
@@ -165,7 +170,7 @@ def _drop_parameters(parts: Sequence[Part | None]) -> list[Part | None]:
 def rows_reduced(
     found: Sequence[Stage], blocks: Mapping[str, Any], unit: VectorUnit
 ) -> list[tuple[int, ...]]:
-    """The extents of rows that stages reduce, each once."""
+    """The extents of the rows that stages reduce, without repetitions."""
     extents = []
     for stage in found:
         rows = tuple(_extents(_long_axes(stage.spatial)))
@@ -186,32 +191,35 @@ def is_by_rows(
 
 
 def _extents_known(stage: Stage) -> list[int | None]:
+    """The extents of a stage's axes, None for one that is symbolic."""
     return [axis.extent for axis in stage.axes]
 
 
-def _rows_of(found: Sequence[Stage], unit: VectorUnit) -> list[tuple[int, ...]]:
-    """The extents of rows that stages may have in common, each once.
+def _rows_of(kernel_stages: Sequence[Stage], unit: VectorUnit) -> list[tuple[int, ...]]:
+    """The extents of rows that stages may have in common, without repetitions.
 
-    Those are the axes that a reduction leaves; or those that it takes, if rows are many and long:
-    column after column, as other schedules add them up, each row would be fetched again and again.
-    (Of several results together that does not pay: each is fetched and stored with every row.)
-    A single map has rows of its own where they are no whole vectors, which other schedules of maps
-    ask for.
+    They are those of a reduction's spatial axes, or of its reduced axes if rows are many and long:
+    column by column, as other schedules add them up, each row would be fetched again and again.
+    (For a reduction with several results that does not pay: every row fetches and stores all of
+    them.) A single map is a chain too if its rows are no whole vectors, which the other schedule of
+    maps asks for.
     """
-    tried = [tuple(_extents(_long_axes(stage.spatial))) for stage in found if stage.reduced]
-    tried += [
+    candidates = [
+        tuple(_extents(_long_axes(stage.spatial))) for stage in kernel_stages if stage.reduced
+    ]
+    candidates += [
         tuple(_extents(_long_axes(stage.reduced)))
-        for stage in found
+        for stage in kernel_stages
         if len(stage.stores) == 1
         and volume(stage.reduced) >= _MIN_SUMMED_ROWS
         and volume(stage.spatial) >= _MIN_LONG_ROW_VECTORS * unit.lanes(stage.dtype)
     ]
-    if len(found) == 1 and not found[0].reduced:
-        axes = _long_axes(found[0].axes)
-        walked = fusable_suffix(replace(found[0], axes=axes)) if axes else 0
-        if volume(axes[-walked:]) % unit.lanes(found[0].dtype):
-            tried.append(tuple(_extents(axes[:-walked])))
-    return [extents for extents in dict.fromkeys(tried) if extents]
+    if len(kernel_stages) == 1 and not kernel_stages[0].reduced:
+        axes = _long_axes(kernel_stages[0].axes)
+        walked = fusable_suffix(replace(kernel_stages[0], axes=axes)) if axes else 0
+        if volume(axes[-walked:]) % unit.lanes(kernel_stages[0].dtype):
+            candidates.append(tuple(_extents(axes[:-walked])))
+    return [extents for extents in dict.fromkeys(candidates) if extents]
 
 
 def _extents(axes: Sequence[Axis]) -> list[int]:
@@ -219,6 +227,7 @@ def _extents(axes: Sequence[Axis]) -> list[int]:
 
 
 def _long_axes(axes: Sequence[Axis]) -> list[Axis]:
+    """The axes without those of extent one."""
     return [axis for axis in axes if axis.extent != 1]
 
 
@@ -232,7 +241,7 @@ def _part(stage: Stage, realize: Any, extents: tuple[int, ...], unit: VectorUnit
             return None
         return _smooth_part(stage, block, Role.MAP, spatial[:count], spatial[count:], unit)
     if reuses_operands(stage):
-        return None
+        return None  # Contractions have schedules of their own, which reuse what they read.
     if tuple(_extents(spatial)) == extents and reduced:
         along = _smooth_part(stage, block, Role.ALONG, spatial, reduced, unit)
         if along is not None:
@@ -250,121 +259,136 @@ def _smooth_part(
     inner: Sequence[Axis],
     unit: VectorUnit,
 ) -> Part | None:
-    """A part whose accesses are vectors along its innermost axis; None if some are not."""
+    """A part whose accesses are vectors along its innermost axis.
+
+    None if some are not, if rows are too short, or if the reduction is not recognized.
+    """
     accumulations = accumulations_of(stage, block) if stage.reduced else []
     if accumulations is None:
         return None
     walked = 0
     if inner:
         last = inner[-1].var
+        # A reduction along the row stores one number, which does not move along the inner axes.
         accesses = [*stage.loads, *(() if role is Role.ALONG else stage.stores)]
-        if stage.conditional or not all(stride(a, last) in (0, 1) for a in accesses):
+        if stage.conditional or not all(stride(access, last) in (0, 1) for access in accesses):
             return None
         walked = min(fusable_suffix(replace(stage, axes=list(inner))), len(inner))
         if volume(inner[-walked:]) < _MIN_ROW_VECTORS * unit.lanes(stage.dtype):
             return None
     value = substitute_values(stage.stores[0].value, bound_values(block))
-    names = [axis.var for axis in rows]
-    return Part(stage, role, names, list(inner), walked, accumulations, value)
+    row_variables = [axis.var for axis in rows]
+    return Part(stage, role, row_variables, list(inner), walked, accumulations, value)
 
 
 def _checked(
-    found: Sequence[Stage],
+    kernel_stages: Sequence[Stage],
     candidates: Sequence[Part | None],
     extents: tuple[int, ...],
     internal: Sequence[Any],
 ) -> Chain | None:
     """The chain that stages make, if it is proved to be one; None if it is not.
 
-    Its stages are computed where the last of them stands. Others that stand between them come
-    before, and so must neither read what the chain writes nor write what it reads.
+    All its stages are computed where the last of them was. So stages in between that are not in the
+    chain run before all of it: they must neither read nor write what it writes, nor write what it
+    reads.
     """
-    chosen = [part for part in candidates if part is not None]
-    others = [stage for stage, part in zip(found, candidates, strict=True) if part is None]
-    rows: dict[Any, list[int]] = {}
+    parts = [part for part in candidates if part is not None]
+    other_stages = [
+        stage for stage, part in zip(kernel_stages, candidates, strict=True) if part is None
+    ]
+    row_dimensions: dict[Any, list[int]] = {}
     loaded: list[Any] = []
-    left = len(chosen)
-    for stage, part in zip(found, candidates, strict=True):
+    parts_left = len(parts)
+    for stage, part in zip(kernel_stages, candidates, strict=True):
         stored = [store.buffer for store in stage.stores]
-        if left and any(is_among(buffer, [*loaded, *rows]) for buffer in stored):
+        if parts_left and any(is_among(buffer, [*loaded, *row_dimensions]) for buffer in stored):
             return None
         if part is None:
-            if left and any(is_among(buffer_of(load), rows) for load in stage.loads):
+            if parts_left and any(
+                is_among(buffer_of(load), row_dimensions) for load in stage.loads
+            ):
                 return None
             continue
-        left -= 1
-        if not all(_reads_own_row(load, part, rows) for load in stage.loads):
+        parts_left -= 1
+        # Rows run after each other and on several cores, so a stage can rely on its own row only.
+        if not all(_reads_own_row(load, part, row_dimensions) for load in stage.loads):
             return None
         loaded += [buffer_of(load) for load in stage.loads]
         if any(is_among(buffer, loaded) for buffer in stored):
             return None
         for store in stage.stores:
-            places = _row_places(store, part)
-            if places is None:
+            dimensions = _row_places(store, part)
+            if dimensions is None:
                 return None
-            rows[store.buffer] = places
-    endings = _endings(found, chosen, internal)
-    others = [s for s in others if not any(s is ending.stage for ending in endings)]
-    outside = [buffer_of(access) for s in others for access in (*s.loads, *s.stores)]
+            row_dimensions[store.buffer] = dimensions
+    endings = _endings(kernel_stages, parts, internal)
+    other_stages = [s for s in other_stages if not any(s is ending.stage for ending in endings)]
+    outside = [buffer_of(access) for s in other_stages for access in (*s.loads, *s.stores)]
     local = [
         buffer
-        for buffer, places in rows.items()
-        if places and is_among(buffer, internal) and not is_among(buffer, outside)
+        for buffer, dimensions in row_dimensions.items()
+        if dimensions and is_among(buffer, internal) and not is_among(buffer, outside)
     ]
-    return Chain(extents, chosen, rows, local, endings)
+    return Chain(extents, parts, row_dimensions, local, endings)
 
 
 def _endings(
-    found: Sequence[Stage], parts: Sequence[Part], internal: Sequence[Any]
+    kernel_stages: Sequence[Stage], parts: Sequence[Part], internal: Sequence[Any]
 ) -> list[Epilogue]:
-    """The maps that take sums over all rows, and besides read what the kernel is given."""
-    made = [store.buffer for stage in found for store in stage.stores]
+    """The epilogues of sums over all rows that read, besides the sum, arguments alone."""
+    written = [store.buffer for stage in kernel_stages for store in stage.stores]
     return [
         ending
         for part in parts
         if part.role is Role.DOWN
-        for ending in epilogues_of(part.stage, found, internal)
+        for ending in epilogues_of(part.stage, kernel_stages, internal)
         if ending.stage.values[0].same_as(ending.stage.stores[0].value)
         and all(
-            not is_among(buffer_of(load), made) or buffer_of(load).same_as(ending.taken)
+            not is_among(buffer_of(load), written) or buffer_of(load).same_as(ending.taken)
             for load in ending.stage.loads
         )
     ]
 
 
 def _row_places(store: Any, part: Part) -> list[int] | None:
-    """Which indices of a store are its row; None if that is not told by plain variables.
+    """The dimensions of a store that are the index of the row, in the order of the row's variables.
 
-    A sum over all rows has none, and must not be read in the chain.
+    None if these are not plain variables, each in one dimension. A sum over all rows has no such
+    dimensions: the list is empty, and the chain must not read the sum.
     """
     if part.role is Role.DOWN:
         return []
-    places = []
+    dimensions = []
     for var in part.rows:
-        using = [i for i, index in enumerate(store.indices) if uses(index, var)]
-        if len(using) != 1 or not store.indices[using[0]].same_as(var):
+        dependent = [dimension for dimension, index in enumerate(store.indices) if uses(index, var)]
+        if len(dependent) != 1 or not store.indices[dependent[0]].same_as(var):
             return None
-        places.append(using[0])
-    return places
+        dimensions.append(dependent[0])
+    return dimensions
 
 
-def _reads_own_row(load: Any, part: Part, rows: Mapping[Any, list[int]]) -> bool:
-    """Whether a load of what the chain has written is of the row that is computed."""
-    places = next((p for buffer, p in rows.items() if buffer.same_as(load.source)), None)
-    if places is None:
+def _reads_own_row(load: Any, part: Part, row_dimensions: Mapping[Any, list[int]]) -> bool:
+    """Whether a load reads the current row, or a buffer that the chain has not written so far."""
+    dimensions = next((d for b, d in row_dimensions.items() if b.same_as(load.source)), None)
+    if dimensions is None:
         return True
-    return len(places) == len(part.rows) and all(
-        load.indices[place].same_as(var) for place, var in zip(places, part.rows, strict=True)
+    # Of a sum over all rows, which has no row dimensions, nothing can be read before the end.
+    return len(dimensions) == len(part.rows) and all(
+        load.indices[dimension].same_as(var)
+        for dimension, var in zip(dimensions, part.rows, strict=True)
     )
 
 
 def _pays(chain: Chain, unit: VectorUnit) -> bool:
     """Whether rows are many, long enough for vectors and short enough for a cache."""
-    wide = [part for part in chain.parts if part.inner]
-    work = sum(part.stage.work for part in wide)
-    along = any(part.role is Role.ALONG for part in wide)
+    with_rows = [part for part in chain.parts if part.inner]
+    work = sum(part.stage.work for part in with_rows)
+    reduces_rows = any(part.role is Role.ALONG for part in with_rows)
+    # Several stages are fused for a reduction along rows; a single one may be of a kind that other
+    # schedules do badly (`_rows_of`).
     return (
-        (along or len(chain.parts) == 1)
+        (reduces_rows or len(chain.parts) == 1)
         and work >= SMALL
         and chain.rows >= _MIN_ROWS
         and row_bytes(chain) <= _MAX_ROW_BYTES
@@ -372,29 +396,30 @@ def _pays(chain: Chain, unit: VectorUnit) -> bool:
 
 
 def row_bytes(chain: Chain) -> int:
-    """The bytes of all that a chain touches for one row, each tensor once."""
+    """The bytes of all that a chain accesses for one row, each tensor counted once."""
     sizes: dict[Any, int] = {}
     for part in chain.parts:
         for access in (*part.stage.loads, *part.stage.stores):
             buffer = buffer_of(access)
             elements = math.prod(static(extent) or 1 for extent in buffer.shape)
-            moved = any(uses(access, var) for var in part.rows)
-            row = elements // chain.rows if moved else elements
-            sizes[buffer] = max(sizes.get(buffer, 0), row * bits(str(buffer.dtype)) // 8)
+            depends_on_row = any(uses(access, var) for var in part.rows)
+            # What is the same for each row, such as a scale by channel, counts as a whole.
+            row_elements = elements // chain.rows if depends_on_row else elements
+            sizes[buffer] = max(sizes.get(buffer, 0), row_elements * bits(str(buffer.dtype)) // 8)
     return sum(sizes.values())
 
 
 def insert_chain(root: Any, chain: Chain, statement: Any) -> Any:
-    """A kernel's root block in which a statement is where a chain's last stage was."""
-    kept: list[Any] = []
+    """A kernel's root block in which a statement replaces a chain, where its last stage was."""
+    statements: list[Any] = []
     last = chain.parts[-1].stage.name
-    for own in statements_of(root.block.body):
-        nest = loop_nest(own)
+    for old in statements_of(root.block.body):
+        nest = loop_nest(old)
         name = "" if nest is None else str(nest[1].block.name_hint)
         if not chain.has(name):
-            kept.append(own)
+            statements.append(old)
         elif name == last:
-            kept.append(statement)
-    gone = [*chain.local, *(ending.taken for ending in chain.endings)]
-    buffers = [b for b in root.block.alloc_buffers if not is_among(b, gone)]
-    return replace_statements(root, kept, buffers)
+            statements.append(statement)
+    dropped = [*chain.local, *(ending.taken for ending in chain.endings)]
+    buffers = [b for b in root.block.alloc_buffers if not is_among(b, dropped)]
+    return replace_statements(root, statements, buffers)
