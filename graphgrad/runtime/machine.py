@@ -122,8 +122,8 @@ def device_errors(device: tvm.runtime.Device, task: str) -> Iterator[None]:
         # The first line about CUDA: the error of a failed launch goes on with all its source.
         cause = next(line.strip() for line in str(error).splitlines() if "CUDA" in line)
         raise MachineError(
-            f"{device} failed at {task}, or before: {cause}. What it holds may be lost: start a new "
-            "process, from the last file that was saved"
+            f"{device} failed at {task}, or before: {cause}. What it holds may be lost: start a "
+            "new process, from the last file that was saved"
         ) from error
 
 

@@ -331,7 +331,7 @@ class ExportedStep(TakesTurns):
         self.steps, self._learning_rate, self._seed = steps, float(rate), facts["seed"]
 
     def _check_rate(self, rate: float) -> None:
-        """Raise unless a learning rate is a finite number, at least 0, in all parameters' dtypes."""
+        """Raise unless a rate is a finite number, at least 0, in the dtypes of all parameters."""
         if not isinstance(rate, Real) or isinstance(rate, bool) or not 0 <= rate < math.inf:
             raise InputError(f"learning_rate={rate!r} must be a finite number, at least 0")
         for dtype in {ty.dtype for ty in self._described.trained}:

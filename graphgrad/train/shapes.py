@@ -14,7 +14,7 @@ from ..ir.tensor import Dimension, dimension_text
 
 @dataclass(frozen=True)
 class Shaped:
-    """Dtype and shape, in place of a tensor that there is not, or of a type that is slow to read."""
+    """Dtype and shape, where there is no tensor that has them or its type is slow to read."""
 
     dtype: Any
     shape: tuple[Any, ...]
