@@ -113,6 +113,7 @@ def measure(line: Line, step: float, epsilon: float) -> Slope:
 
     fine = five_point(step / 2)
     value = (16 * fine - five_point(step)) / 15
+    # One-sided differences of second order with the step h / 2; a negative h is the left side.
     right, left = ((4 * values[h / 2] - values[h] - 3 * values[0.0]) / h for h in (step, -step))
     return Slope(
         step, value, abs(value - fine), left, right, _MAX_ROUNDINGS * epsilon * size / step
@@ -148,6 +149,7 @@ def judge(
     for step in precision.steps:
         slope = measure(line, step, precision.epsilon)
         size = max(scale, abs(slope.value))
+        # The first step is always judged. "Not at most", so that NaN ends the search, too.
         if slopes and not slope.noise <= precision.limit * size:
             break
         slopes.append(slope)

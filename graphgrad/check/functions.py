@@ -52,6 +52,7 @@ def check_function(
     total = len(parts) + 1
     progress(0, total, "the values that arise")
     mod, variables = values_function(program, parts, subject.mod)
+    # In the dtypes of the function; each part promotes those that it takes.
     values = dict(zip(variables, Machine(mod).call(VALUES, subject.arrays), strict=True))
     compiler = PartCompiler(parts, settings.order)
     for index, part in enumerate(parts):

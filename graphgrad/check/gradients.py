@@ -244,6 +244,7 @@ class _Pair:
 
     def positions(self, inputs: Arrays) -> list[int]:
         """The inputs for which there is a gradient."""
+        # Only a call tells which gradients are None; any cotangents do for that.
         cotangents = [np.ones_like(output) for output in self.run(*inputs)]
         answer = self._answer(inputs, cotangents)
         positions = [position for position, gradient in enumerate(answer) if gradient is not None]

@@ -80,6 +80,7 @@ def split(program: Program, activity: Activity, mod: tvm.IRModule) -> list[Part]
         readers[source].add(len(groups))  # the result reads as a further group would
     parts: list[Part] = []
     for index, bindings in enumerate(groups):
+        # A part returns what other groups, or the result, read of the way of the gradient.
         outputs = [
             var
             for var, _ in bindings
@@ -103,6 +104,7 @@ def _runs(program: Program) -> Iterator[list[tuple[Any, Any]]]:
     current: str | None = None
     for var, value in program.bindings:
         node = read(value.span).node
+        # Bindings without a node are groups of their own.
         if group and (node is None or node != current):
             yield group
             group = []

@@ -143,6 +143,7 @@ def check_orders(
             function, point, generator, order_label, tolerances, jacobian=jacobian, strict=strict
         )
         checks += checked.inputs
+        # The next order checks the vjp, which is a function of the point and the cotangents.
         point = [*checked.point, *checked.cotangents]
         positions = [*positions, *range(len(checked.point), len(point))]
         if names is not None:
@@ -190,7 +191,9 @@ def _check(
     """Check a function's gradients at a point with cotangents that are drawn."""
     cotangents = draw_cotangents(function.run(*point), generator)
     # A result of a lower dtype than the inputs is rounded to that.
-    lowest_precision = max(function.precision, precision_of(cotangents), key=lambda p: p.epsilon)
+    lowest_precision = max(
+        function.precision, precision_of(cotangents), key=lambda precision: precision.epsilon
+    )
     function = replace(function, precision=lowest_precision)
     checks = compare_gradients(
         function.run,

@@ -80,7 +80,10 @@ class _Promotion:
             (tvm.ir.Var, self._variable),
             (prim.FloatImm, lambda node: prim.FloatImm(promote_type(node.ty), node.value)),
             (prim.Cast, lambda node: prim.Cast(promote_type(node.ty), node.value)),
-            (prim.Select, lambda n: prim.Select(n.condition, n.true_value, n.false_value)),
+            (
+                prim.Select,
+                lambda select: prim.Select(select.condition, select.true_value, select.false_value),
+            ),
             (prim.Let, lambda node: prim.Let(node.var, node.value, node.body)),
             (_OPERATIONS, lambda node: type(node)(node.a, node.b)),
             (tvm.ir.TensorLoad, lambda node: tirx.BufferLoad(node.source, list(node.indices))),

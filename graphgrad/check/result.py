@@ -113,7 +113,7 @@ class GradientCheck:
     @property
     def kinks(self) -> list[tuple[str, InputCheck]]:
         """The inputs whose differences met a kink: the part's label, and the input's result."""
-        return [(part.label, c) for part in self.parts for c in part.inputs if c.kink]
+        return [(part.label, check) for part in self.parts for check in part.inputs if check.kink]
 
     @property
     def summary(self) -> str:

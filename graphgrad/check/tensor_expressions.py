@@ -119,12 +119,13 @@ def programs_of(
     outputs = [tensor for tensor in subject.outputs if is_float(str(tensor.dtype))]
     parameters = subject.placeholders
     programs = {name: Program(parameters, outputs)}
-    wrt = [parameters[k] for k in subject.positions]
+    wrt = [parameters[position] for position in subject.positions]
     for level in range(order):
         heads = [
             te.placeholder(tensor.shape, str(tensor.dtype), name=f"cotangent{level}_{number}")
             for number, tensor in enumerate(outputs)
         ]
+        # A given backward pass is differentiated for order 2 like any other expressions.
         if backward is not None and not level:
             gradients = _given(backward, subject, heads)
         else:

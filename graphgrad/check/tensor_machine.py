@@ -108,7 +108,9 @@ class TensorMachine:
 
 def _compiled(functions: Mapping[str, tvm.tirx.PrimFunc]) -> Any:
     """A module of machine code with some functions by name."""
-    named = {name: f.with_attr("global_symbol", name) for name, f in functions.items()}
+    named = {
+        name: function.with_attr("global_symbol", name) for name, function in functions.items()
+    }
     try:
         return tvm.compile(tvm.IRModule(named), target=tvm.target.Target(_TARGET)).mod
     except Exception as error:  # lowering refuses in many ways

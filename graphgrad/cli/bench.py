@@ -102,6 +102,7 @@ def _shape(name: str, ty: Any, batch: int, extents: dict[Any, int]) -> list[int]
     for axis, extent in enumerate(type_shape(ty)):
         if isinstance(extent, int):
             shape.append(extent)
+        # A symbolic first dimension is taken for that of the examples.
         elif axis == 0 or extent in extents:
             shape.append(extents.setdefault(extent, batch))
         else:

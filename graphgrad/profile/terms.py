@@ -44,6 +44,7 @@ class Terms:
 
     def learn_groups(self, mod: tvm.IRModule) -> None:
         """Read the functions that fusion has made."""
+        # TVM's FuseOps marks the functions that it makes by the attribute "Primitive".
         self._groups = {
             variable.name_hint: function
             for variable, function in mod.functions.items()

@@ -94,6 +94,7 @@ def machine_code_from(folder: Path, files: Mapping[str, str]) -> Iterator[None]:
             raise FolderError(f"{folder} holds no machine code for its CUDA source, as {name}")
         return (folder / name).read_bytes()
 
+    # The function is one of the whole process: what stood there before is put back.
     stock = tvm_ffi.get_global_func(_CUDA_COMPILE, allow_missing=True)
     tvm_ffi.register_global_func(_CUDA_COMPILE, machine_code, override=True)
     try:

@@ -49,7 +49,7 @@ class Description:
             types_by_name(manifest["state"]),
             [params[name] for name in manifest["trained"]],
             {slot["name"]: slot["fill"] for slot in manifest["slots"]},
-            Storage(manifest.get("storage", {})),
+            Storage(manifest.get("storage", {})),  # the first format has none
         )
 
     def types(self) -> Types:
@@ -132,13 +132,13 @@ class Owned:
 
     def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
         """Take what a step returned: count, parameters that train, statistics and buffers."""
-        fresh = iter(tensors)
-        self._updates = next(fresh)
+        new_tensors = iter(tensors)
+        self._updates = next(new_tensors)
         for ty in self._described.trained:
-            self._tensors["params"][ty.name] = next(fresh)
+            self._tensors["params"][ty.name] = next(new_tensors)
         for group in self._replaced_whole():
             for name in group:
-                group[name] = next(fresh)
+                group[name] = next(new_tensors)
 
     def _replaced_whole(self) -> list[dict[str, tvm.runtime.Tensor]]:
         """The groups of which a step returns every tensor; of ``params`` it returns some."""

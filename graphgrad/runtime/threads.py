@@ -51,11 +51,11 @@ def set_threads(count: int | None) -> None:
         does, so this comes first, or the one that made the pool must have been given as many.
     """
     global _chosen  # noqa: PLW0603 (one choice for the process)
-    most = len(processors())
+    limit = len(processors())
     is_whole = isinstance(count, int) and not isinstance(count, bool)
-    if count is not None and not (is_whole and 1 <= count <= most):
+    if count is not None and not (is_whole and 1 <= count <= limit):
         raise InputError(
-            f"threads={count!r} must be None or a whole number from 1 to {most}, the processors "
+            f"threads={count!r} must be None or a whole number from 1 to {limit}, the processors "
             "that this process may run on"
         )
     previous, _chosen = _chosen, count

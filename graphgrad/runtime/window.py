@@ -100,14 +100,15 @@ class Window:
     ):
         self.accumulated = accumulated
         self._storage = storage or Storage({})
+        # On the device from the start, so that no micro-batch has to copy its flag there.
         self._flags = [copy(np.asarray(flag, "int64"), device) for flag in (1, 0)]
         self._tensors = {
             group: {
-                name: self._placed(group, ty, held[name] if held else None, device)
+                name: self._placed(group, ty, arrays[name] if arrays else None, device)
                 for name, ty in members.items()
             }
             for group, members in types.items()
-            for held in [groups.get(group)]
+            for arrays in [groups.get(group)]
         }
 
     @property
@@ -121,10 +122,10 @@ class Window:
 
     def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
         """Take what a micro-batch returned, and count it."""
-        fresh = iter(tensors)
+        new_tensors = iter(tensors)
         for members in self._tensors.values():
             for name in members:
-                members[name] = next(fresh)
+                members[name] = next(new_tensors)
         self.accumulated += 1
 
     def arrays(self) -> dict[str, Arrays]:

@@ -97,6 +97,7 @@ def load_npz(
     """
     arrays = read_arrays(Path(path))
     train = _examples(arrays, inputs, targets, "", str(path))
+    # One such array asks for held-out examples; where others of them are missing, that is an error.
     if not any(name.endswith(HELD_OUT) for name in arrays):
         return Dataset(train)
     held_out = _examples(arrays, inputs, targets, HELD_OUT, str(path))
@@ -123,6 +124,7 @@ def batches(examples: Examples, batch: int, *, seed: int, epoch: int) -> Iterato
     """
     count = batch_count(examples, batch)
     order = np.random.default_rng([seed, epoch]).permutation(len(examples))
+    # No `yield`: too few examples are to be an error of the call, not of the first batch.
     return (examples.take(order[i * batch : (i + 1) * batch]) for i in range(count))
 
 

@@ -61,6 +61,7 @@ class LossFunction:
         if isinstance(choice, relax.Function):
             _check_function(choice, len(model.outputs))
             self.program = inline_calls(tvm.IRModule({_LOSS: choice}), _LOSS)
+        # Before names of losses: an output that is called "mse" is meant by that name.
         elif isinstance(choice, str) and choice in model.outputs:
             self.output = model.outputs.index(choice)
             _check_scalar(
@@ -135,6 +136,7 @@ class LossFunction:
             return self.named.prepare(targets, outputs[0])
         assert self.program is not None
         expected = str(self.program.params[-1].ty.dtype)
+        # float64 may become float32, and integers floats, but floats no integers.
         if not np.can_cast(targets.dtype, np.dtype(expected), "same_kind"):
             raise InputError(f"targets: expected dtype {expected}, given {targets.dtype}")
         return targets.astype(expected)

@@ -38,7 +38,7 @@ class Group:
     def has(self, name: str, rank: int) -> bool:
         """Whether a parameter belongs to the group."""
         by_rank = self.max_rank is not None and rank <= self.max_rank
-        return by_rank or any(fnmatch.fnmatchcase(name, p) for p in self.patterns)
+        return by_rank or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
 
 
 def group(*patterns: str, max_rank: int | None = None, **settings: Any) -> Group:
@@ -90,7 +90,9 @@ def check_groups(optimizer: Optimizer) -> None:
         if not isinstance(member, Group):
             raise ArgumentError(f"groups: {member!r} is no group; use graphgrad.optim.group")
         name = type(optimizer).__name__
-        settable = {f.name for f in dataclasses.fields(optimizer)} - set(_OF_THE_WHOLE)
+        settable = {setting_field.name for setting_field in dataclasses.fields(optimizer)} - set(
+            _OF_THE_WHOLE
+        )
         unknown = [
             setting for setting, _ in member.settings if setting not in settable | {RATE_SCALE}
         ]
@@ -102,6 +104,7 @@ def check_groups(optimizer: Optimizer) -> None:
         scale = dict(member.settings).get(RATE_SCALE, 1.0)
         group_optimizer, _ = _apply_settings(optimizer, member)
         dataclasses.replace(group_optimizer, learning_rate=scale)  # its check is that of a rate
+        # A step takes each slot for all parameters, whatever their group.
         if group_optimizer.slots.keys() != optimizer.slots.keys():
             raise ArgumentError(
                 f"{name}: a group cannot change which buffers are kept: {sorted(optimizer.slots)} "

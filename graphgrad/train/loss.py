@@ -91,6 +91,7 @@ class LabelLoss:
     def _check_range(self, targets: np.ndarray, classes: int) -> None:
         """Raise `InputError` unless all labels that count are those of classes."""
         ignored = False if self.ignore_index is None else targets == self.ignore_index
+        # An array, because of a plain False the complement is −1.
         wrong = np.argwhere(((targets < 0) | (targets >= classes)) & ~np.asarray(ignored))
         if len(wrong):
             index = tuple(int(i) for i in wrong[0])
@@ -283,10 +284,10 @@ def _weights(name: str, weight: Sequence[float] | None) -> tuple[float, ...] | N
     if weight is None:
         return None
     try:
-        weights = tuple(float(w) for w in weight)
+        weights = tuple(float(number) for number in weight)
     except (TypeError, ValueError):
         weights = ()
-    if not weights or not all(0 <= w < math.inf for w in weights):
+    if not weights or not all(0 <= number < math.inf for number in weights):
         raise ArgumentError(
             f"{name}: weight={weight!r} must be a finite number, at least 0, for each class"
         )

@@ -100,11 +100,11 @@ class ModelOnDevice(TakesTurns):
             bind_shapes(arrays, self._objective.input_types)
             self._checked.add(signature)
 
-    def _forward(self, given: Given) -> Forward:
+    def _forward(self, call_inputs: Given) -> Forward:
         """The forward pass with the loss, for the shapes of a call."""
-        if given.shapes not in self._forwards:
-            self._forwards[given.shapes] = self._objective.forward(given.shapes)
-        return self._forwards[given.shapes]
+        if call_inputs.shapes not in self._forwards:
+            self._forwards[call_inputs.shapes] = self._objective.forward(call_inputs.shapes)
+        return self._forwards[call_inputs.shapes]
 
     def _targets(self, targets: Any, forward: Forward) -> list[tvm.runtime.Tensor]:
         """The targets that a forward pass takes, checked: none, or one tensor."""

@@ -358,7 +358,9 @@ def _check_share(name: str, value: Any) -> None:
     is_pair = name.endswith("betas")
     values = value if isinstance(value, tuple | list) and is_pair else (value,)
     expected = "a pair of numbers" if is_pair else "a number"
-    if len(values) != 1 + is_pair or not all(_is_number(v) and 0 <= v < 1 for v in values):
+    if len(values) != 1 + is_pair or not all(
+        _is_number(number) and 0 <= number < 1 for number in values
+    ):
         raise ArgumentError(f"{name}={value!r} must be {expected} from 0, below 1")
 
 

@@ -94,7 +94,9 @@ class Recipe(Objective):
     def method(self) -> str:
         """The optimizer in words, without its learning rate, which may change any time."""
         fields = dataclasses.asdict(self.optimizer)
-        settings = ", ".join(f"{k}={v!r}" for k, v in fields.items() if k != "learning_rate")
+        settings = ", ".join(
+            f"{name}={value!r}" for name, value in fields.items() if name != "learning_rate"
+        )
         return f"{type(self.optimizer).__name__}({settings})"
 
     @property

@@ -242,6 +242,7 @@ def _rest_of_epoch(
     seconds: list[float],
 ) -> Outcome:
     """Take the steps that the current epoch still lacks, and append the seconds of each."""
+    # A resumed run goes on within its epoch: the batches of the steps done are passed over.
     epoch, steps_done = divmod(len(history.losses), batch_count(examples, plan.examples))
     end = steps_done + plan.steps - len(history.losses)
     epoch_batches = batches(examples, plan.examples, seed=plan.seed, epoch=epoch)

@@ -77,7 +77,12 @@ class TrainState:
             self.params = {name: self._placed("params", name, a) for name, a in params.items()}
             self.state = {name: to_tensor(array, device) for name, array in state.items()}
             self.slots = {
-                slot: {n: self._placed(slot, n, np.full_like(params[n], fill)) for n in trained}
+                slot: {
+                    param_name: self._placed(
+                        slot, param_name, np.full_like(params[param_name], fill)
+                    )
+                    for param_name in trained
+                }
                 for slot, fill in slots.items()
             }
         # The group and the name of each tensor that a step returns behind the count, in that order.

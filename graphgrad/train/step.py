@@ -260,6 +260,7 @@ class TrainStep(ModelOnDevice):
         if window is None:
             loss, new_results = function(*arguments, *self._tensors.everything())
             return self._replaced(loss, new_results)
+        # Compiled before anything is added: if that fails, the window stays as it was.
         end = self._programs.end_of_window()
         with dropped_on_failure(window, OutOfMemoryError):
             loss, sums = function(*arguments, *self._tensors.of_model(), *window.everything())
@@ -363,6 +364,7 @@ class TrainStep(ModelOnDevice):
         groups, facts, accumulated = checkpoint.read_for(
             path, self._tensors.arrays, self._recipe.method, self.accumulate
         )
+        # First, because the copies may fail. Updates are the steps that were not skipped.
         self._tensors.restore(groups, facts["steps"] - facts["skipped"], accumulated)
         self.learning_rate = facts["learning_rate"]
         self.steps = facts["steps"]

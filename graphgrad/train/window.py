@@ -67,6 +67,7 @@ class Window:
                 }
                 for group, members in arrays.items()
             }
+            # On the device from the start, so that no micro-batch has to copy its flag there.
             self._flags = [to_tensor(np.array(flag, "int64"), device) for flag in (1, 0)]
         # The group and the name of each tensor, in the order in which a micro-batch returns them.
         self._places = [(members, name) for members in self._groups.values() for name in members]
