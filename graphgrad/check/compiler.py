@@ -90,6 +90,7 @@ class PartCompiler:
         return self._compiled[self._keys[index]]
 
     def _compile(self, parts: dict[Any, Part]) -> None:
+        """Compile some parts, by key: all that can be promoted in one module, others alone."""
         promoted = {key: promote_to_float64(part.mod) for key, part in parts.items()}
         promotable = [key for key, (_, obstacles) in promoted.items() if not obstacles]
         if promotable:

@@ -143,6 +143,7 @@ def _tensor_expressions(subject: Any, inputs: Any) -> tuple[Expressions | None, 
 
 
 def _is_numpy_function(subject: Any) -> bool:
+    """Whether a subject is to be called with numpy arrays."""
     return callable(subject) and not isinstance(subject, str | Model | tvm.IRModule)
 
 

@@ -163,4 +163,5 @@ def _epoch_from_json(entry: Mapping[str, Any]) -> Epoch:
 
 
 def _or_nan(value: float | None) -> float:
+    """The inverse of `finite_or_none`, but for infinities, which become NaN."""
     return math.nan if value is None else value

@@ -289,6 +289,7 @@ class _Watch:
         return self._run
 
     def _called(self, _: Any, name: str, before: bool, __: Any, *arguments: Any) -> int:
+        """The machine's instrument: called before and after each function that it calls."""
         # A GPU's kernels are only queued by their call: waited for, each time is its own.
         if self._device.type != "cpu":
             self._device.sync()

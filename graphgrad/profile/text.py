@@ -247,4 +247,5 @@ def _short(text: str, width: int = _NAME_WIDTH) -> str:
 
 
 def _megabytes(count: int) -> str:
+    """Bytes as text, in units of 10⁶."""
     return f"{count / 1e6:.1f} MB"

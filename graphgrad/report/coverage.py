@@ -109,6 +109,7 @@ class Coverage:
         return _table(self.rows)
 
     def _summary(self) -> str:
+        """The line below the table: what is missing."""
         if self.complete:
             return "nothing is missing"
         calls = sum(row.count for row in self.missing)

@@ -172,10 +172,12 @@ def _checked(shape_set: Any, types: Mapping[str, Any], argument: Any) -> dict[st
 
 
 def _expected(argument: Any, names: list[str]) -> str:
+    """The message of an argument that is none of the forms in which shapes are given."""
     return f"shapes={argument!r}: give {{name: shape}} for the inputs {names}, or a list of those"
 
 
 def _is_static(ty: Any) -> bool:
+    """Whether a tensor's type has no symbolic dimension."""
     return all(isinstance(extent, int) for extent in type_shape(ty))
 
 

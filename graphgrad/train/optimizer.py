@@ -194,6 +194,7 @@ class Adam(Optimizer):
     def _emit_adam(
         self, parameter: Tensor, gradient: Tensor, slots: Slots, rate: Tensor, update: Tensor
     ) -> tuple[Tensor, Slots]:
+        """Emit Adam's update, without weight decay."""
         beta1, beta2 = self.betas
         first = beta1 * slots["first_moment"] + (1.0 - beta1) * gradient
         second = beta2 * slots["second_moment"] + (1.0 - beta2) * (gradient * gradient)
@@ -365,4 +366,5 @@ def _check_share(name: str, value: Any) -> None:
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a value is a real number; True and False are none."""
     return isinstance(value, Real) and not isinstance(value, bool)

@@ -285,6 +285,7 @@ class _MeanLoss:
 
     @property
     def is_read(self) -> bool:
+        """Whether asking waits for nothing."""
         return all(loss.is_read for loss in self.losses)
 
     def __float__(self) -> float:
@@ -307,6 +308,7 @@ class _Unread:
         self._since = time.perf_counter()
 
     def add(self, loss: Loss) -> None:
+        """Append the loss of a step that was just taken."""
         self._losses.append(loss)
 
     def due(self) -> list[float]:
