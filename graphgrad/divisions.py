@@ -1,4 +1,4 @@
-"""Integer divisions written so that TVM keeps their value, for kernels that you fuse yourself."""
+"""A rewrite of integer divisions so that TVM keeps their value, for kernels you fuse yourself."""
 
 from .ir.exact_divisions import write_exact_divisions as with_exact_divisions
 

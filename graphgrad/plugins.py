@@ -39,12 +39,14 @@ class Plugins:
             One cannot be loaded; names its distribution. It is tried again the next time, because
             without it a gradient might silently be another one.
         """
+        # A plug-in that asks for a rule while it is loaded must not load the plug-ins again.
         if self._waiting == [] or _LOADING.get():
             return
         with self._lock:
             if self._waiting is None:
                 self._waiting = sorted(entry_points(group=GROUP), key=_place)
             while self._waiting:
+                # Removed only once it is loaded: after an error it is tried again.
                 _load(self._waiting[0])
                 del self._waiting[0]
 
@@ -58,6 +60,7 @@ def is_loading() -> bool:
 
 
 def _load(plugin: EntryPoint) -> None:
+    """Load one plug-in, or raise `RuleError`."""
     token = _LOADING.set(True)
     try:
         loaded = plugin.load()
@@ -73,6 +76,7 @@ def _load(plugin: EntryPoint) -> None:
 
 
 def _place(plugin: EntryPoint) -> str:
+    """A plug-in in words, with its distribution; plug-ins are loaded in the order of these."""
     origin = plugin.dist
     name = f"{origin.name} {origin.version}" if origin else "an unknown distribution"
     return f"{plugin.name!r} ({plugin.value}) of {name}"

@@ -1,4 +1,4 @@
-"""Which ONNX node, and which kind of rule, a binding comes from: `read` the span of its call."""
+"""The provenance of a binding: its ONNX node and the origin of its gradient, `read` from a span."""
 
 from .ir.provenance import ORIGINS, Provenance, read
 

@@ -15,14 +15,18 @@ from .differences import FLOAT32, FLOAT64, HALF, Kink, Line, Precision, Verdict,
 Arrays = list[np.ndarray]
 
 _DIRECTIONS = 2
+"""Random directions along which each input's gradient is compared."""
+
 _PARTS = 16
+"""Blocks into which a large input is split, again and again, to find its worst element."""
+
 _MAX_SEARCHED_ELEMENTS = 64
-"""A block with as many elements is searched one by one."""
+"""A block of at most as many elements is searched one by one."""
 
 
 @dataclass(frozen=True)
 class InputCheck:
-    """What came of comparing the gradient of one input.
+    """The result of comparing the gradient of one input with differences.
 
     Attributes
     ----------
@@ -41,7 +45,7 @@ class InputCheck:
 
 @dataclass(frozen=True)
 class Tolerances:
-    """What passes; None for the defaults of `differences.Precision`."""
+    """The errors that pass; None for the defaults of `differences.Precision`."""
 
     rtol: float | None = None
     atol: float | None = None
@@ -59,15 +63,17 @@ def precision_of(arrays: Sequence[np.ndarray]) -> Precision:
 
 
 def float_positions(arrays: Sequence[np.ndarray]) -> list[int]:
-    """Which arrays are of floats."""
-    return [k for k, array in enumerate(arrays) if is_float(str(array.dtype))]
+    """The positions of the arrays that are of floats."""
+    return [position for position, array in enumerate(arrays) if is_float(str(array.dtype))]
 
 
 def draw_cotangents(outputs: Arrays, generator: np.random.Generator) -> Arrays:
     """Random cotangents; zero where an output is not finite, as behind a mask of −∞."""
     return [
-        np.where(np.isfinite(out), generator.uniform(-1, 1, out.shape), 0.0).astype(out.dtype)
-        for out in outputs
+        np.where(np.isfinite(output), generator.uniform(-1, 1, output.shape), 0.0).astype(
+            output.dtype
+        )
+        for output in outputs
     ]
 
 
@@ -120,6 +126,7 @@ def compare_gradients(
     comparison = Comparison(function, inputs, cotangents, label, names, precision, tolerances)
     positions = float_positions(inputs) if positions is None else positions
     comparison.check_types(positions, gradients)
+    # A gradient much smaller than all others is judged by their size: it may be rounding alone.
     floor = 1e-6 * float(np.sqrt(sum(_norm(gradient) ** 2 for gradient in gradients)))
     return [
         comparison.along_directions(position, gradient, floor, generator)
@@ -176,6 +183,7 @@ class Comparison:
         kink: Kink = ""
         for _ in range(_DIRECTIONS if gradient.size else 0):
             direction = generator.uniform(-1, 1, gradient.shape)
+            # No difference can be taken along an element that is infinite, such as a mask's −∞.
             direction = np.where(np.isfinite(self._inputs[position]), direction, 0.0)
             derivative = _product(gradient, direction)
             verdict = self._judge(self._line(position, direction), derivative, scale)
@@ -191,22 +199,23 @@ class Comparison:
         for index in np.ndindex(gradient.shape):
             direction = np.zeros(gradient.shape)
             direction[index] = 1.0
-            given = float(gradient[index])
-            verdict = self._judge(self._line(position, direction), given, scale)
+            derivative = float(gradient[index])
+            verdict = self._judge(self._line(position, direction), derivative, scale)
             if not verdict.agrees:
                 expected = verdict.slope.value
                 raise GradientMismatch(
                     f"{self._label}: the derivative of {of} by element {index} of "
                     f"{self.name(position)} is {expected:.12g} by finite differences, "
-                    f"{given:.12g} by the gradient",
+                    f"{derivative:.12g} by the gradient",
                     input=self.name(position),
                     index=index,
                     expected=expected,
-                    given=given,
+                    given=derivative,
                     kink=verdict.kink == "exact",
                 )
 
     def _judge(self, line: Line, derivative: float, scale: float) -> Verdict:
+        """Compare a derivative with differences along a line, by this comparison's tolerances."""
         rtol, atol = self._tolerances.rtol, self._tolerances.atol
         return judge(line, derivative, scale, self._precision, rtol, atol)
 
@@ -215,13 +224,13 @@ class Comparison:
         x = self._inputs[position]
 
         def line(t: float) -> tuple[float, float]:
-            moved = list(self._inputs)
-            moved[position] = (x + t * direction).astype(x.dtype) if t else x
-            outputs = self._function(*moved)
+            arguments = list(self._inputs)
+            arguments[position] = (x + t * direction).astype(x.dtype) if t else x
+            outputs = self._function(*arguments)
             with np.errstate(invalid="ignore"):  # 0 · ∞ is masked, ∞ − ∞ is not agreement
                 terms = [
-                    np.where(ct == 0, 0.0, ct * out.astype("float64"))
-                    for ct, out in zip(self._cotangents, outputs, strict=True)
+                    np.where(ct == 0, 0.0, ct * output.astype("float64"))
+                    for ct, output in zip(self._cotangents, outputs, strict=True)
                 ]
                 value = float(sum(np.sum(term) for term in terms))
             return value, float(sum(np.sum(np.abs(term)) for term in terms))
@@ -231,23 +240,24 @@ class Comparison:
     def _mismatch(
         self, position: int, gradient: np.ndarray, derivative: float, verdict: Verdict
     ) -> GradientMismatch:
-        expected = verdict.slope.value
+        """The error of a directional derivative that is wrong; it names the worst element."""
+        difference = verdict.slope.value
         text = (
             f"{self._label}: along a random direction of {self.name(position)} finite differences "
-            f"give {expected:.12g}, the gradient gives {derivative:.12g}"
+            f"give {difference:.12g}, the gradient gives {derivative:.12g}"
         )
         if verdict.kink == "exact":
             text += (
                 f"; the point is a kink: the slope is {verdict.slope.left:.6g} on one side and "
                 f"{verdict.slope.right:.6g} on the other"
             )
-        index, expected, given = self._worst_element(position, gradient, verdict.slope.step)
-        text += f"; at element {index} they give {expected:.12g} and {given:.12g}"
+        index, difference, given = self._worst_element(position, gradient, verdict.slope.step)
+        text += f"; at element {index} they give {difference:.12g} and {given:.12g}"
         return GradientMismatch(
             text,
             input=self.name(position),
             index=index,
-            expected=expected,
+            expected=difference,
             given=given,
             kink=verdict.kink == "exact",
         )
@@ -262,25 +272,28 @@ class Comparison:
             direction[members] = signs[members]
             line = self._line(position, direction.reshape(gradient.shape))
             slope = measure(line, step, self._precision.epsilon)
-            given = float(gradient.reshape(-1)[members] @ signs[members])
-            error = abs(slope.value - given)
-            return error if np.isfinite(error) else np.inf, slope.value, given
+            product = float(gradient.reshape(-1)[members] @ signs[members])
+            error = abs(slope.value - product)
+            return error if np.isfinite(error) else np.inf, slope.value, product
 
+        # Random signs, lest errors of opposite signs in a block cancel.
         generator = np.random.default_rng(0)
         signs = np.where(generator.uniform(size=gradient.size) < 0.5, -1.0, 1.0)
         members = np.arange(gradient.size)
         while members.size > _MAX_SEARCHED_ELEMENTS:
-            members = max(np.array_split(members, _PARTS), key=lambda part: difference(part)[0])
+            members = max(np.array_split(members, _PARTS), key=lambda block: difference(block)[0])
         signs[members] = 1.0
         worst = max(members, key=lambda member: difference(np.array([member]))[0])
-        _, expected, given = difference(np.array([worst]))
-        return tuple(map(int, np.unravel_index(worst, gradient.shape))), expected, given
+        _, expected, product = difference(np.array([worst]))
+        return tuple(map(int, np.unravel_index(worst, gradient.shape))), expected, product
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> float:
+    """The inner product; where `b` is zero, whatever `a` is there adds nothing."""
     with np.errstate(invalid="ignore"):
         return float(np.sum(np.where(b == 0, 0.0, a * b)))
 
 
 def _norm(array: Any) -> float:
+    """The Euclidean norm of all elements, in float64."""
     return float(np.linalg.norm(array.astype("float64").reshape(-1)))

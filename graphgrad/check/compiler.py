@@ -1,4 +1,4 @@
-"""Compiling functions with their gradients to be checked: in float64 wherever that can be."""
+"""Compilation of the functions to be checked, with their gradients: in float64 where possible."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Compiled:
     Attributes
     ----------
     promoted : bool
-        It computes in float64, whatever it was written in.
+        Whether it computes in float64, whatever dtype it was written in.
     note : str
-        Why it does not.
+        Why it does not; empty if it does.
     """
 
     machine: Machine
@@ -60,18 +60,18 @@ def compile_function(
     UncompilableError
         It cannot be compiled in any dtype.
     """
-    wide, obstacles = promote_to_float64(mod)
+    promoted, obstacles = promote_to_float64(mod)
     note = "; ".join(obstacles)
     if not obstacles:
         try:
-            return Compiled(Machine(_differentiated(wide, {name: positions}, order)), name)
+            return Compiled(Machine(_differentiated(promoted, {name: positions}, order)), name)
         except UncompilableError as error:
             note = f"in float64 it {error}"
     return Compiled(Machine(_differentiated(mod, {name: positions}, order)), name, False, note)
 
 
 class PartCompiler:
-    """Compiles the parts of a function, several at once, and parts that are alike only once."""
+    """A compiler of a function's parts: several at once, and parts that are equal only once."""
 
     def __init__(self, parts: Sequence[Part], order: int):
         self._parts = parts
@@ -82,34 +82,36 @@ class PartCompiler:
     def __getitem__(self, index: int) -> Compiled:
         """A part, compiled together with some of those that follow it."""
         if self._keys[index] not in self._compiled:
-            waiting: dict[Any, Part] = {}
+            batch: dict[Any, Part] = {}
             for key, part in zip(self._keys[index:], self._parts[index:], strict=True):
-                if key not in self._compiled and len(waiting) < _TOGETHER:
-                    waiting.setdefault(key, part)
-            self._compile(waiting)
+                if key not in self._compiled and len(batch) < _TOGETHER:
+                    batch.setdefault(key, part)
+            self._compile(batch)
         return self._compiled[self._keys[index]]
 
     def _compile(self, parts: dict[Any, Part]) -> None:
+        """Compile some parts, by key: all that can be promoted in one module, others alone."""
         promoted = {key: promote_to_float64(part.mod) for key, part in parts.items()}
-        exact = [key for key, (_, obstacles) in promoted.items() if not obstacles]
-        if exact:
-            together = tvm.IRModule()
-            for key in exact:
-                together.update(promoted[key][0])
-            positions = {parts[key].name: parts[key].positions for key in exact}
+        promotable = [key for key, (_, obstacles) in promoted.items() if not obstacles]
+        if promotable:
+            joint = tvm.IRModule()
+            for key in promotable:
+                joint.update(promoted[key][0])
+            positions = {parts[key].name: parts[key].positions for key in promotable}
             try:
-                machine = Machine(_differentiated(together, positions, self._order))
-                self._compiled |= {key: Compiled(machine, parts[key].name) for key in exact}
-            except UncompilableError:  # of one of them: it shows which when each stands alone
-                exact = []
+                machine = Machine(_differentiated(joint, positions, self._order))
+                self._compiled |= {key: Compiled(machine, parts[key].name) for key in promotable}
+            except UncompilableError:  # because of one: compiled alone below, it shows which
+                promotable = []
         for key, part in parts.items():
-            if key not in exact:
+            if key not in promotable:
                 self._compiled[key] = compile_function(
                     part.mod, part.name, part.positions, self._order
                 )
 
 
 def _key(part: Part) -> Any:
+    """A key that parts share if they have equal functions and differentiate the same inputs."""
     return tvm_ffi.StructuralKey(part.mod[part.name]), tuple(part.positions)
 
 
@@ -121,13 +123,17 @@ def _differentiated(
     They are added to one module one after another, so that no two kernels get the same name.
     """
     names = []
-    for name, chosen in positions.items():
+    for name, wrt_positions in positions.items():
         params = mod[name].params
-        mod = vjp(mod, name, wrt=[params[k] for k in chosen])
+        mod = vjp(mod, name, wrt=[params[position] for position in wrt_positions])
         names += [name, f"{name}_vjp"]
         if order == 2:
-            extended = mod[names[-1]].params
-            wrt = [*(extended[k] for k in chosen), *extended[len(params) :]]
+            params_of_vjp = mod[names[-1]].params
+            # With respect to the same values and to all cotangents, as `check_orders` expects.
+            wrt = [
+                *(params_of_vjp[position] for position in wrt_positions),
+                *params_of_vjp[len(params) :],
+            ]
             mod = vjp(mod, names[-1], wrt=wrt)
             names.append(f"{names[-1]}_vjp")
     return relax.transform.DeadCodeElimination(names)(mod)

@@ -7,7 +7,7 @@ from each side alone. What rounding adds is bounded by the size of the terms, ov
 
 Where a gradient does not agree, and the estimates do not agree among themselves either, the line
 has perhaps a kink or a steep bend within the step. So smaller steps are tried, as long as rounding
-leaves them a meaning. Agreement at a smaller step is agreement, but is told; and where the two
+leaves them a meaning. Agreement at a smaller step is agreement, but is reported; and where the two
 sides keep different slopes however small the step, the point itself is a kink, and no gradient can
 be judged there.
 """
@@ -27,12 +27,13 @@ _MAX_ROUNDINGS = 64
 """How many roundings of the summed terms' size a difference may be off by."""
 
 _DOUBT_FACTOR = 30
-"""A disagreement of this many times what bends and rounding show at a step is no fault of it."""
+"""A disagreement of this many times what the estimates at a step differ by is not the step's fault:
+the gradient is wrong, and smaller steps need not be tried."""
 
 
 @dataclass(frozen=True)
 class Precision:
-    """How a function that computes in some dtype is judged.
+    """The steps and tolerances by which a function that computes in some dtype is judged.
 
     Attributes
     ----------
@@ -102,8 +103,8 @@ def measure(line: Line, step: float, epsilon: float) -> Slope:
     """Estimate the derivative of a function at 0 with one step."""
     values: dict[float, float] = {}
     size = 0.0
-    for place in (0.0, step / 2, -step / 2, step, -step, 2 * step, -2 * step):
-        values[place], terms = line(place)
+    for offset in (0.0, step / 2, -step / 2, step, -step, 2 * step, -2 * step):
+        values[offset], terms = line(offset)
         size = max(size, terms)
 
     def five_point(h: float) -> float:
@@ -112,6 +113,7 @@ def measure(line: Line, step: float, epsilon: float) -> Slope:
 
     fine = five_point(step / 2)
     value = (16 * fine - five_point(step)) / 15
+    # One-sided differences of second order with the step h / 2; a negative h is the left side.
     right, left = ((4 * values[h / 2] - values[h] - 3 * values[0.0]) / h for h in (step, -step))
     return Slope(
         step, value, abs(value - fine), left, right, _MAX_ROUNDINGS * epsilon * size / step
@@ -143,9 +145,11 @@ def judge(
     """
     rtol = precision.rtol if rtol is None else rtol
     slopes: list[Slope] = []
+    # From the largest step to the smallest: rounding adds least at large ones.
     for step in precision.steps:
         slope = measure(line, step, precision.epsilon)
         size = max(scale, abs(slope.value))
+        # The first step is always judged. "Not at most", so that NaN ends the search, too.
         if slopes and not slope.noise <= precision.limit * size:
             break
         slopes.append(slope)
@@ -157,15 +161,19 @@ def judge(
             break
     best = min(slopes, key=lambda slope: slope.uncertainty + slope.noise)
     exact = _is_kink(slopes, scale)
-    shown = slopes[-1] if exact else best
-    size = max(scale, abs(shown.value))
-    error = abs(shown.value - derivative) / size if size else float("inf")
-    return Verdict(False, error, "exact" if exact else "", shown)
+    reported = slopes[-1] if exact else best
+    size = max(scale, abs(reported.value))
+    error = abs(reported.value - derivative) / size if size else float("inf")
+    return Verdict(False, error, "exact" if exact else "", reported)
 
 
 def _is_kink(slopes: list[Slope], scale: float) -> bool:
-    """Whether the two sides keep different slopes while the step shrinks."""
-    last = slopes[-1]
-    size = max(scale, abs(last.left), abs(last.right))
-    lasting = all(slope.jump > 0.5 * last.jump for slope in slopes[-3:])
-    return len(slopes) > 1 and lasting and last.jump > max(100 * last.noise, 1e-3 * size)
+    """Whether the two sides keep different slopes while the step shrinks.
+
+    The jump of a bend shrinks with the step, that of a kink does not. It has to be large against
+    rounding, and against the slopes themselves.
+    """
+    smallest = slopes[-1]
+    size = max(scale, abs(smallest.left), abs(smallest.right))
+    persists = all(slope.jump > 0.5 * smallest.jump for slope in slopes[-3:])
+    return len(slopes) > 1 and persists and smallest.jump > max(100 * smallest.noise, 1e-3 * size)

@@ -19,12 +19,12 @@ from .result import PartCheck
 from .subject import Subject
 
 Progress = Callable[[int, int, str], None]
-"""Called with the number of parts that are done, their number, and what is checked next."""
+"""Called with how many parts are done, how many there are, and the label of the next."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How everything is checked."""
+    """The settings of a check; see `check_grads`."""
 
     order: int = 1
     tolerances: Tolerances = DEFAULT
@@ -37,7 +37,7 @@ def check_function(
 ) -> Iterator[PartCheck]:
     """Check every part of a function, at the values that arise in it, and then the whole.
 
-    What is wrong is yielded with its mismatch, and the next part follows.
+    A part whose gradient is wrong is yielded with its mismatch, and the next part follows.
 
     Raises
     ------
@@ -52,6 +52,7 @@ def check_function(
     total = len(parts) + 1
     progress(0, total, "the values that arise")
     mod, variables = values_function(program, parts, subject.mod)
+    # In the dtypes of the function; each part promotes those that it takes.
     values = dict(zip(variables, Machine(mod).call(VALUES, subject.arrays), strict=True))
     compiler = PartCompiler(parts, settings.order)
     for index, part in enumerate(parts):
@@ -70,7 +71,7 @@ def check_function(
 
 @dataclass(frozen=True)
 class _Run:
-    """One function that is checked, under the name that a user knows it by."""
+    """The check of one function, with the names of the user's program for its errors."""
 
     label: str
     positions: list[int]

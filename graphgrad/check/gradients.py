@@ -121,6 +121,7 @@ def check_grads(
 
 
 def _check_choices(order: int, modes: Sequence[str]) -> None:
+    """Raise `ArgumentError` unless the order and the modes are served."""
     if order not in (1, 2) or isinstance(order, bool):
         raise ArgumentError(f"order={order!r}: expected 1 or 2")
     if isinstance(modes, str) or tuple(modes) != ("rev",):
@@ -130,7 +131,10 @@ def _check_choices(order: int, modes: Sequence[str]) -> None:
 
 
 def _tensor_expressions(subject: Any, inputs: Any) -> tuple[Expressions | None, Any]:
-    """Tensor expressions, and arrays for them; None if the subject is something else."""
+    """Tensor expressions and the arrays given for them; (None, None) for any other subject.
+
+    Tensors as inputs are what the expressions are functions of, so that no arrays are given then.
+    """
     if is_tensors(subject) and is_tensors(inputs):
         return expressions_of(subject, inputs), None
     if isinstance(subject, tuple) and len(subject) == 2 and all(map(is_tensors, subject)):
@@ -139,10 +143,12 @@ def _tensor_expressions(subject: Any, inputs: Any) -> tuple[Expressions | None, 
 
 
 def _is_numpy_function(subject: Any) -> bool:
+    """Whether a subject is to be called with numpy arrays."""
     return callable(subject) and not isinstance(subject, str | Model | tvm.IRModule)
 
 
 def _relax_subject(subject: Any, inputs: Any, generator: np.random.Generator) -> Subject:
+    """The Relax function that a subject stands for, with values for all that it takes."""
     if isinstance(subject, Model):
         return of_model(subject, inputs, generator)
     if isinstance(subject, tvm.IRModule):
@@ -159,6 +165,7 @@ def _relax_subject(subject: Any, inputs: Any, generator: np.random.Generator) ->
 
 
 def _all_agree(subject: Subject, settings: Settings) -> GradientCheck:
+    """Check every part of a function and the whole; raise at the first mismatch."""
     parts = []
     for part in check_function(subject, settings):
         if part.mismatch is not None:
@@ -168,6 +175,7 @@ def _all_agree(subject: Subject, settings: Settings) -> GradientCheck:
 
 
 def _check_rule(op: str, settings: Settings) -> GradientCheck:
+    """Check the gradient rule of an op on all of its samples."""
     rule = find(op)
     if rule is None:
         raise ArgumentError(f"no gradient rule is registered for {op!r}")
@@ -194,6 +202,7 @@ def _check_pair(
     inputs: Any,
     settings: Settings,
 ) -> GradientCheck:
+    """Check a numpy function against the backward function that is given for it."""
     if backward is None:
         raise ArgumentError(
             "a numpy function needs backward=, a function of inputs, outputs and cotangents that "
@@ -236,9 +245,10 @@ class _Pair:
 
     def positions(self, inputs: Arrays) -> list[int]:
         """The inputs for which there is a gradient."""
+        # Only a call tells which gradients are None; any cotangents do for that.
         cotangents = [np.ones_like(output) for output in self.run(*inputs)]
         answer = self._answer(inputs, cotangents)
-        positions = [k for k, gradient in enumerate(answer) if gradient is not None]
+        positions = [position for position, gradient in enumerate(answer) if gradient is not None]
         for position in positions:
             if not is_float(str(inputs[position].dtype)):
                 raise InputError(
@@ -250,16 +260,19 @@ class _Pair:
         return positions
 
     def _outputs(self, inputs: Arrays) -> Arrays:
+        """All outputs of the function, as a list."""
         outputs = self._forward(*inputs)
         return [
-            np.asarray(o) for o in (outputs if isinstance(outputs, list | tuple) else [outputs])
+            np.asarray(output)
+            for output in (outputs if isinstance(outputs, list | tuple) else [outputs])
         ]
 
     def _answer(self, inputs: Arrays, cotangents: Arrays) -> list[Any]:
+        """What `backward` returns, one entry per input; `cotangents` are of float outputs alone."""
         outputs = self._outputs(inputs)
         remaining = iter(cotangents)
-        given = [next(remaining) if is_float(str(o.dtype)) else None for o in outputs]
-        answer = self._backward(list(inputs), outputs, given)
+        by_output = [next(remaining) if is_float(str(output.dtype)) else None for output in outputs]
+        answer = self._backward(list(inputs), outputs, by_output)
         answer = list(answer) if isinstance(answer, list | tuple) else [answer]
         if len(answer) != len(inputs):
             raise InputError(

@@ -1,4 +1,4 @@
-"""Compiled functions with their gradients, from numpy to numpy."""
+"""A module compiled for this processor, whose functions and gradients take and return numpy."""
 
 from __future__ import annotations
 

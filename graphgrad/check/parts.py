@@ -1,4 +1,4 @@
-"""Taking a function apart: each ONNX node's bindings as a small function of its own.
+"""Splitting a function into parts: each ONNX node's bindings as a small function of its own.
 
 A part takes the tensors that its bindings read and returns those that others read of it. It is
 checked at the values that arise in the whole function.
@@ -70,16 +70,17 @@ def split(program: Program, activity: Activity, mod: tvm.IRModule) -> list[Part]
         The module of the program: its kernels go into the parts that call them.
     """
     defined = dict(program.bindings)
-    runs = list(_runs(program))
+    groups = list(_runs(program))
     readers: dict[Any, set[int]] = defaultdict(set)
-    for index, bindings in enumerate(runs):
+    for index, bindings in enumerate(groups):
         for _, value in bindings:
             for source in variables_in(value):
                 readers[source].add(index)
     for source in variables_in(program.result):
-        readers[source].add(len(runs))
+        readers[source].add(len(groups))  # the result reads as a further group would
     parts: list[Part] = []
-    for index, bindings in enumerate(runs):
+    for index, bindings in enumerate(groups):
+        # A part returns what other groups, or the result, read of the way of the gradient.
         outputs = [
             var
             for var, _ in bindings
@@ -99,23 +100,27 @@ def split(program: Program, activity: Activity, mod: tvm.IRModule) -> list[Part]
 
 def _runs(program: Program) -> Iterator[list[tuple[Any, Any]]]:
     """Yield the bindings of each node, or each binding by itself, in order."""
-    run: list[tuple[Any, Any]] = []
+    group: list[tuple[Any, Any]] = []
     current: str | None = None
     for var, value in program.bindings:
         node = read(value.span).node
-        if run and (node is None or node != current):
-            yield run
-            run = []
-        run.append((var, value))
+        # Bindings without a node are groups of their own.
+        if group and (node is None or node != current):
+            yield group
+            group = []
+        group.append((var, value))
         current = node
-    if run:
-        yield run
+    if group:
+        yield group
 
 
 def _closed(
     bindings: Iterable[tuple[Any, Any]], defined: dict[Any, Any]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yield bindings, each behind those of what it reads that is no tensor: shapes, tuples."""
+    """Yield bindings, each behind the bindings of the shapes and tuples that it reads.
+
+    A part takes tensors alone, so that it computes any other value that it reads itself.
+    """
     seen: set[Any] = set()
 
     def visit(var: Any, value: Any) -> Iterator[tuple[Any, Any]]:
@@ -140,29 +145,35 @@ def _part(
     outputs: list[Any],
     ops: list[str],
 ) -> Part:
+    """The part that consists of some bindings and returns some of their variables."""
     inside = {var for var, _ in bindings}
     sources = list(
-        dict.fromkeys(v for _, value in bindings for v in variables_in(value) if v not in inside)
+        dict.fromkeys(
+            source_var
+            for _, value in bindings
+            for source_var in variables_in(value)
+            if source_var not in inside
+        )
     )
     params = [relax.Var(source.name, source.ty) for source in sources]
     result = relax.Tuple(outputs)
-    inner = replace(program, params=sources, bindings=bindings, result=result)
-    written = _written(inner, name, params, outputs, mod)
+    part_program = replace(program, params=sources, bindings=bindings, result=result)
+    part_mod = _written(part_program, name, params, outputs, mod)
     positions = [
         index
         for index, source in enumerate(sources)
         if source in activity.varied and has_cotangent(source.ty)
     ]
-    first, value = next((var, value) for var, value in bindings if var in activity.needed)
+    first_var, value = next((var, value) for var, value in bindings if var in activity.needed)
     node = read(value.span).node
-    return Part(name, node, place(first, value), ops, written, sources, positions)
+    return Part(name, node, place(first_var, value), ops, part_mod, sources, positions)
 
 
 def values_function(program: Program, parts: list[Part], mod: tvm.IRModule) -> tuple[Any, list]:
-    """A module with a function of the values that parts take, and those variables."""
-    wanted = list(dict.fromkeys(source for part in parts for source in part.sources))
+    """A module with a function that returns all values that parts take, and their variables."""
+    sources = list(dict.fromkeys(source for part in parts for source in part.sources))
     params = [relax.Var(param.name, param.ty) for param in program.params]
-    return _written(program, VALUES, params, wanted, mod), wanted
+    return _written(program, VALUES, params, sources, mod), sources
 
 
 def _written(
@@ -174,6 +185,10 @@ def _written(
         environment = emit_program(program, emitter.builder, params)
         return tuple(substitute(output, environment) for output in outputs)
 
-    kernels = {gv: f for gv, f in mod.functions.items() if not isinstance(f, relax.Function)}
+    kernels = {
+        variable: function
+        for variable, function in mod.functions.items()
+        if not isinstance(function, relax.Function)
+    }
     module = tvm.IRModule(kernels)
     return write_function(module, name, params, body, pure=program.pure, dataflow=program.dataflow)

@@ -1,4 +1,4 @@
-"""Checking one function with its gradient at one point, and beside it where it is a kink."""
+"""Checking one function with its gradient at one point, or beside that point if it is a kink."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Differentiated:
 
 @dataclass(frozen=True)
 class Checked:
-    """What came of a check: one entry per input, and the point at which it was made."""
+    """The result of a check: one entry per input, and the point at which it was made."""
 
     inputs: list[InputCheck]
     point: Arrays
@@ -94,11 +94,14 @@ def check_at(
     except GradientMismatch as error:
         if strict or not error.kink:
             raise
-        kinked = error.input
-    moved = [_beside(array, generator) for array in point]
-    checked = _check(function, moved, generator, f"{label}, beside a kink", tolerances, jacobian)
+        input_at_kink = error.input
+    point_beside = [_beside(array, generator) for array in point]
+    checked = _check(
+        function, point_beside, generator, f"{label}, beside a kink", tolerances, jacobian
+    )
     inputs = [
-        replace(check, kink="exact") if check.name == kinked else check for check in checked.inputs
+        replace(check, kink="exact") if check.name == input_at_kink else check
+        for check in checked.inputs
     ]
     return replace(checked, inputs=inputs)
 
@@ -133,17 +136,18 @@ def check_orders(
     """
     positions = float_positions(point) if positions is None else positions
     checks: list[InputCheck] = []
-    for current in range(1, order + 1):
+    for level in range(1, order + 1):
         function = _of_machine(machine, name, point, positions, names)
-        text = f"{label}, order {current}"
+        order_label = f"{label}, order {level}"
         checked = check_at(
-            function, point, generator, text, tolerances, jacobian=jacobian, strict=strict
+            function, point, generator, order_label, tolerances, jacobian=jacobian, strict=strict
         )
         checks += checked.inputs
+        # The next order checks the vjp, which is a function of the point and the cotangents.
         point = [*checked.point, *checked.cotangents]
         positions = [*positions, *range(len(checked.point), len(point))]
         if names is not None:
-            names = [*names, *(f"cotangent {k}" for k in range(len(checked.cotangents)))]
+            names = [*names, *(f"cotangent {number}" for number in range(len(checked.cotangents)))]
         name = f"{name}_vjp"
     return checks
 
@@ -155,6 +159,7 @@ def _of_machine(
     positions: Sequence[int],
     names: Sequence[str] | None,
 ) -> Differentiated:
+    """A function of a machine with its gradient."""
     return Differentiated(
         lambda *inputs: machine.run(name, list(inputs)),
         lambda inputs, cotangents: machine.gradients(name, inputs, cotangents),
@@ -165,11 +170,14 @@ def _of_machine(
 
 
 def _beside(array: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    """Floats moved by a per cent or so, each by its own amount; zeros become positive."""
+    """Floats moved by a per cent or so, each by its own amount; zeros become positive.
+
+    Equal elements become different ones, so that ties of extrema are broken, too.
+    """
     if not is_float(str(array.dtype)):
         return array
-    share, shift = generator.uniform(0.005, 0.02, (2, *array.shape))
-    return (array * (1 - share) + shift).astype(array.dtype)
+    reduction, shift = generator.uniform(0.005, 0.02, (2, *array.shape))
+    return (array * (1 - reduction) + shift).astype(array.dtype)
 
 
 def _check(
@@ -180,10 +188,13 @@ def _check(
     tolerances: Tolerances,
     jacobian: bool,
 ) -> Checked:
+    """Check a function's gradients at a point with cotangents that are drawn."""
     cotangents = draw_cotangents(function.run(*point), generator)
     # A result of a lower dtype than the inputs is rounded to that.
-    coarsest = max(function.precision, precision_of(cotangents), key=lambda p: p.epsilon)
-    function = replace(function, precision=coarsest)
+    lowest_precision = max(
+        function.precision, precision_of(cotangents), key=lambda precision: precision.epsilon
+    )
+    function = replace(function, precision=lowest_precision)
     checks = compare_gradients(
         function.run,
         point,
@@ -226,14 +237,16 @@ def _check_jacobian(
 
 
 def _count(arrays: Arrays) -> int:
+    """The number of elements of all arrays together."""
     return sum(array.size for array in arrays)
 
 
 def _one_hot(arrays: Arrays, index: int) -> Arrays:
+    """Zeros in the shapes of some arrays, with a one at an index into all of them, flattened."""
     flat = np.zeros(_count(arrays))
     flat[index] = 1.0
-    parts = np.split(flat, np.cumsum([array.size for array in arrays])[:-1])
+    blocks = np.split(flat, np.cumsum([array.size for array in arrays])[:-1])
     return [
-        part.reshape(array.shape).astype(array.dtype)
-        for part, array in zip(parts, arrays, strict=True)
+        block.reshape(array.shape).astype(array.dtype)
+        for block, array in zip(blocks, arrays, strict=True)
     ]

@@ -1,4 +1,4 @@
-"""Promotion to float64: the same computation, in the dtype in which gradients are checked.
+"""Promotion of a module to float64, the dtype in which gradients are checked.
 
 Every float16, bfloat16 and float32 becomes float64: parameters, constants, the types of values, and
 the attributes that name a dtype. A cast to a lower float becomes a cast to float64, so the promoted
@@ -29,6 +29,8 @@ LOW_FLOATS = frozenset({"float16", "bfloat16", "float32"})
 _WIDE = "float64"
 
 _TYPED_KERNELS = ("relax.call_tir", "relax.call_dps_packed")
+"""How names of ops begin that call a kernel, whose buffers have dtypes."""
+
 _UNPROMOTABLE_CALLS = (
     "relax.call_builtin_with_ctx",
     "relax.call_inplace_packed",
@@ -91,6 +93,7 @@ def promote_array(array: np.ndarray) -> np.ndarray:
 
 
 def _promoted_dtype(dtype: str) -> str:
+    """float64 for a lower float, any other dtype as it is."""
     return _WIDE if dtype in LOW_FLOATS else dtype
 
 
@@ -100,10 +103,12 @@ def promote_type(ty: Any) -> Any:
 
 
 def _promote_prim_type(ty: Any) -> Any:
+    """The type of a scalar, with float64 in the place of a lower float."""
     return tvm.ir.PrimType(_WIDE) if str(ty.dtype) in LOW_FLOATS else ty
 
 
 def _is_low(ty: Any) -> bool:
+    """Whether a type has a lower float anywhere in it."""
     return not tvm_ffi.structural_equal(ty, promote_type(ty))
 
 
@@ -119,6 +124,7 @@ class _Promotion:
         self._bound_kind: type = relax.Var
         self._functions: dict[Any, Any] = {}
         self._kernels: dict[Any, Any] = {}
+        # All types first, because functions may call each other in any order.
         for var, function in mod.functions.items():
             if isinstance(function, relax.Function):
                 renamed = tvm.ir.GlobalVar(var.name_hint)
@@ -139,15 +145,19 @@ class _Promotion:
         return relax.transform.Normalize()(promoted)
 
     def _promoted(self, function: Any) -> Any:
+        """A Relax function promoted; anything else, such as an opaque kernel, as it is."""
         return self._function(function) if isinstance(function, relax.Function) else function
 
     def _function(self, function: relax.Function) -> relax.Function:
+        """A Relax function with parameters, body and result in float64."""
         params = [self._defined(param, promote_type(param.ty)) for param in function.params]
         body = self._sequence(function.body)
         return replace_body(function, body, params=params, ret_ty=promote_type(function.ret_ty))
 
     def _sequence(self, body: relax.SeqExpr) -> relax.SeqExpr:
-        outer = self._bindings, self._bound_kind
+        """The blocks of a function or a branch, with their bindings promoted."""
+        # Blocks nest: a branch is visited while a binding of the enclosing block is made.
+        enclosing_block = self._bindings, self._bound_kind
         blocks = []
         for block in body.blocks:
             is_dataflow = isinstance(block, relax.DataflowBlock)
@@ -155,25 +165,27 @@ class _Promotion:
             for binding in block.bindings:
                 self._binding(binding)
             blocks.append(replace_bindings(block, self._bindings))
-        self._bindings, self._bound_kind = outer
+        self._bindings, self._bound_kind = enclosing_block
         result = self._expr(body.body)
         sequence = relax.SeqExpr(blocks, result)
         set_type(sequence, result.ty)
         return sequence
 
     def _binding(self, binding: Any) -> None:
+        """Append the promoted form of a binding to the current block."""
         var, value = binding.var, binding.value
-        wide = promote_type(var.ty)
+        promoted_type = promote_type(var.ty)
         if isinstance(binding, relax.MatchCast):
-            new = self._defined(var, wide)
-            self._bindings.append(relax.MatchCast(new, self._expr(value), wide))
+            promoted_var = self._defined(var, promoted_type)
+            self._bindings.append(relax.MatchCast(promoted_var, self._expr(value), promoted_type))
             return
         promoted = self._call(var, value) if isinstance(value, relax.Call) else self._expr(value)
-        self._bindings.append(relax.VarBinding(self._defined(var, wide), promoted))
+        self._bindings.append(relax.VarBinding(self._defined(var, promoted_type), promoted))
 
     def _defined(self, var: Any, ty: Any) -> Any:
-        self._values[var] = new = type(var)(var.name, ty, var.span)
-        return new
+        """A new variable of a type that stands for an old one from here on."""
+        self._values[var] = promoted_var = type(var)(var.name, ty, var.span)
+        return promoted_var
 
     def _expr(self, expr: Any) -> Any:
         """The promoted form of anything but a call."""
@@ -200,13 +212,18 @@ class _Promotion:
         return expr
 
     def _branches(self, expr: relax.If) -> relax.If:
+        """An If with both of its branches promoted."""
         branches = [self._sequence(branch) for branch in (expr.true_branch, expr.false_branch)]
         promoted = relax.If(self._expr(expr.cond), *branches, expr.span)
         set_type(promoted, promote_type(expr.ty))
         return promoted
 
     def _call(self, var: Any, call: relax.Call) -> Any:
-        types = [call.ty, *(a.ty for a in call.args if not isinstance(a, tvm.ir.GlobalVar))]
+        """The promoted value of a variable bound to a call; notes an obstacle if there is one."""
+        types = [
+            call.ty,
+            *(argument.ty for argument in call.args if not isinstance(argument, tvm.ir.GlobalVar)),
+        ]
         if not any(map(_is_low, types)):
             return self._rebuild_call(call, call.attrs, call.ty_args)
         reason = None if self._calls_promoted(call) else _built_in_dtype(call)
@@ -229,17 +246,18 @@ class _Promotion:
         return bool(call.args) and call.args[0] in self._kernels
 
     def _rebuild_call(self, call: relax.Call, attributes: Any, types: Any) -> Any:
+        """A call on promoted arguments, with its type inferred anew."""
         arguments = [self._expr(argument) for argument in call.args]
-        new = relax.Call(self._expr(call.op), arguments, attributes, types, call.span)
-        return self._builder.normalize(new)
+        rebuilt = relax.Call(self._expr(call.op), arguments, attributes, types, call.span)
+        return self._builder.normalize(rebuilt)
 
     def _kept(self, var: Any, call: relax.Call) -> Any:
         """Make a call in its own dtypes, between casts; return its promoted value."""
         arguments = [self._narrowed(argument) for argument in call.args]
-        same = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
+        unpromoted_call = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
         if not _is_low(call.ty):
-            return self._builder.normalize(same)
-        value = self._bound(same, f"{var.name}.kept")
+            return self._builder.normalize(unpromoted_call)
+        value = self._bound(unpromoted_call, f"{var.name}.kept")
         return self._cast(value, promote_type(call.ty))
 
     def _narrowed(self, argument: Any) -> Any:
@@ -265,6 +283,7 @@ class _Promotion:
         return self._bound(relax.op.astype(value, dtype), f"{value.name}.{dtype}")
 
     def _bound(self, value: Any, name: str) -> Any:
+        """A variable bound to a value, in the current block."""
         value = self._builder.normalize(value)
         var = self._bound_kind(name, value.ty)
         self._bindings.append(relax.VarBinding(var, value))
@@ -292,6 +311,7 @@ def _promote_attributes(attributes: Any) -> Any:
 
 
 def _promote_value(value: Any) -> Any:
+    """The value of an attribute; one that names a lower float names float64 instead."""
     if isinstance(value, tvm.ir.PrimType):
         return _promote_prim_type(value)
     if isinstance(value, tvm_ffi.dtype):

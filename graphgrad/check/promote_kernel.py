@@ -1,4 +1,4 @@
-"""Promotion of a kernel to float64: the same loops and statements, in wider numbers."""
+"""Promotion of a kernel to float64: the same loops and statements, computed in float64."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _TYPED = (
     "tirx.call_extern", "tirx.call_llvm_intrin", "tirx.call_llvm_pure_intrin",
     "tirx.call_pure_extern", "tirx.reinterpret", "tirx.tvm_call_cpacked", "tirx.tvm_call_packed",
 )  # fmt: skip
-"""Calls that mean something for the dtypes alone that they are written in."""
+"""Calls that are valid only for the dtypes that they are written in."""
 
 _MAX_EXACT_BITS = 12
-"""Constants of no more binary digits are taken for exact."""
+"""Constants with at most as many significant binary digits are taken for exact."""
 
 _EXTREME_MAGNITUDE = 1e38
-"""Constants beyond are the extreme numbers of a dtype."""
+"""Constants beyond this are the extreme numbers of a dtype, such as −3.4e38 in a maximum."""
 
 _UNTYPED = "tvm.contrib.sort."
-"""Functions of this module go by the dtypes of the arrays that they are given."""
+"""Functions whose names begin so serve arrays of any dtype."""
 
 
 def promote_kernel(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[str]]:
@@ -49,8 +49,8 @@ def promote_kernel(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[str]]:
     promoted : PrimFunc
         `func` itself if it has no lower float, or there are obstacles.
     obstacles : list of str
-        Calls that mean something in a lower float alone, and constants that were rounded to one:
-        TVM folds them, in a function and in its gradient differently.
+        Calls that are valid in a lower float only, and constants that were rounded to one: TVM
+        folds constants, and does so in a function and in its gradient differently.
     """
     is_low, obstacles = False, []
     rounded: list[str] = []
@@ -65,14 +65,14 @@ def promote_kernel(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[str]]:
 
     kinds = (tvm.ir.Var, tvm.ir.Call, prim.Cast, prim.FloatImm)
     tvm_ffi.structural_walk(func, (kinds, visit))
-    obstacles += rounded[:1]
+    obstacles += rounded[:1]  # one of them says enough
     if not is_low or obstacles:
         return func, list(dict.fromkeys(obstacles)) if is_low else []
     return tvm_ffi.structural_map(func, _Promotion().changes), []
 
 
 class _Promotion:
-    """What becomes of the parts of one kernel; each is given with its own parts promoted."""
+    """The changes to the nodes of one kernel, bottom up: a node's own parts are promoted before."""
 
     def __init__(self) -> None:
         self.changes = [
@@ -80,7 +80,10 @@ class _Promotion:
             (tvm.ir.Var, self._variable),
             (prim.FloatImm, lambda node: prim.FloatImm(promote_type(node.ty), node.value)),
             (prim.Cast, lambda node: prim.Cast(promote_type(node.ty), node.value)),
-            (prim.Select, lambda n: prim.Select(n.condition, n.true_value, n.false_value)),
+            (
+                prim.Select,
+                lambda select: prim.Select(select.condition, select.true_value, select.false_value),
+            ),
             (prim.Let, lambda node: prim.Let(node.var, node.value, node.body)),
             (_OPERATIONS, lambda node: type(node)(node.a, node.b)),
             (tvm.ir.TensorLoad, lambda node: tirx.BufferLoad(node.source, list(node.indices))),
@@ -89,6 +92,7 @@ class _Promotion:
         self._variables: dict[Any, Any] = {}
 
     def _variable(self, var: Any) -> Any:
+        """The variable in the place of a scalar of a lower float; any other as it is."""
         if not isinstance(var.ty, tvm.ir.PrimType) or not _is_low(var):
             return var
         if var not in self._variables:
@@ -97,6 +101,7 @@ class _Promotion:
 
 
 def _promoted_call(call: Any) -> Any:
+    """A call whose arguments are promoted, with a promoted result."""
     ty = promote_type(call.ty)
     return tvm.ir.Call(call.op, call.args, attrs=call.attrs, span=call.span, ret_ty=ty)
 
@@ -119,10 +124,12 @@ def _was_rounded(value: float) -> bool:
     """Whether a constant has as many digits as fit into a float32, and no more."""
     if value == 0.0 or abs(value) > _EXTREME_MAGNITUDE or float(np.float32(value)) != value:
         return False
+    # The 24 digits of a float32's mantissa as an integer; zeros at its end are no digits.
     mantissa = int(math.frexp(value)[0] * 2**24)
     trailing = (mantissa & -mantissa).bit_length() - 1
     return 24 - trailing > _MAX_EXACT_BITS
 
 
 def _is_low(node: Any) -> bool:
+    """Whether a node is of a lower float."""
     return str(getattr(node.ty, "dtype", "")) in LOW_FLOATS

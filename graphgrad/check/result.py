@@ -1,4 +1,4 @@
-"""What came of a check."""
+"""The results of a check: of each part, and of all together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .compare import InputCheck
 
 @dataclass(frozen=True)
 class PartCheck:
-    """What came of checking a sample of a rule, a node, or a whole function.
+    """The result of checking one sample of a rule, one node, or a whole function.
 
     Attributes
     ----------
@@ -26,7 +26,7 @@ class PartCheck:
     op, node : str or None
         Names of the ops and of the ONNX node.
     note : str
-        Why it was not checked in float64.
+        Why it was not checked in float64; empty if it was.
     mismatch : GradientMismatch or None
         Set where the gradient is wrong.
     """
@@ -74,13 +74,17 @@ class PartCheck:
 
 
 def _facts(mismatch: GradientMismatch) -> dict[str, Any]:
+    """A mismatch as plain values; numbers that JSON does not know, such as NaN, become None."""
     numbers = {"expected": mismatch.expected, "given": mismatch.given}
     return {
         "message": str(mismatch),
         "input": mismatch.input,
         "index": mismatch.index,
         "kink": mismatch.kink,
-        **{name: v if v is not None and math.isfinite(v) else None for name, v in numbers.items()},
+        **{
+            name: number if number is not None and math.isfinite(number) else None
+            for name, number in numbers.items()
+        },
     }
 
 
@@ -108,12 +112,12 @@ class GradientCheck:
 
     @property
     def kinks(self) -> list[tuple[str, InputCheck]]:
-        """Where differences met a kink: the part's label and what came of the input."""
-        return [(part.label, c) for part in self.parts for c in part.inputs if c.kink]
+        """The inputs whose differences met a kink: the part's label, and the input's result."""
+        return [(part.label, check) for part in self.parts for check in part.inputs if check.kink]
 
     @property
     def summary(self) -> str:
-        """What was found, in one sentence."""
+        """The result in one sentence."""
         return (
             f"{len(self.parts)} gradients agree with finite differences in {self.precision}, "
             f"largest relative error {self.error:.1e}"

@@ -107,8 +107,10 @@ def sample_module(op: str, sample: Sample, name: str, dtype: str = "float64") ->
 
     def parameter(argument: TensorArgument) -> Any:
         shape = [
-            symbols.setdefault(d, tvm.tirx.Var(d, "int64")) if isinstance(d, str) else d
-            for d in argument.shape
+            symbols.setdefault(extent, tvm.tirx.Var(extent, "int64"))
+            if isinstance(extent, str)
+            else extent
+            for extent in argument.shape
         ]
         ty = relax.TensorType(shape, dtype if argument.dtype == "float" else argument.dtype)
         params.append(relax.Var(f"x{len(params)}", ty))
@@ -132,13 +134,22 @@ def sample_module(op: str, sample: Sample, name: str, dtype: str = "float64") ->
 
 
 def _call(op: str, arguments: list[Any], sample: Sample) -> Any:
+    """A sample's call of an op: by the function of `relax.op` if there is one, else directly.
+
+    Such functions take static arguments, such as shapes, as plain values; an op takes expressions.
+    """
     function: Any = relax.op if op.startswith("relax.") else None
-    for part in op.split(".")[1:]:
-        function = getattr(function, part, None)
+    for attribute in op.split(".")[1:]:
+        function = getattr(function, attribute, None)
     if function is not None:
-        operands = [a.value if isinstance(a, Static) else a for a in arguments]
+        operands = [
+            argument.value if isinstance(argument, Static) else argument for argument in arguments
+        ]
         return function(*operands, **sample.attributes)
-    operands = [relax.ShapeExpr(a.value) if isinstance(a, Static) else a for a in arguments]
+    operands = [
+        relax.ShapeExpr(argument.value) if isinstance(argument, Static) else argument
+        for argument in arguments
+    ]
     attributes = {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in sample.attributes.items()

@@ -1,4 +1,4 @@
-"""What can be checked: a model or a Relax function, with values for all that it takes."""
+"""The subject of a check: a model or a Relax function, with values for all that it takes."""
 
 from __future__ import annotations
 
@@ -59,13 +59,16 @@ def of_model(model: Model, inputs: Any, generator: np.random.Generator) -> Subje
     types = input_types(model)
     if inputs is None:
         inputs = {name: _drawn(ty, generator) for name, ty in types.items()}
-    given = read_arrays(by_name(inputs, model.inputs), tvm.cpu())
-    main = specialize(model, training=None)
-    extents = bind_shapes(given, {param.name: param.ty for param in main["main"].params})
-    mod = relax.transform.BindSymbolicVars(extents, "main")(main) if extents else main
-    arrays: Arrays = [np.array(to_numpy(array)) for array in given.values()]
+    arrays_by_name = read_arrays(by_name(inputs, model.inputs), tvm.cpu())
+    specialized = specialize(model, training=None)
+    extents = bind_shapes(
+        arrays_by_name, {param.name: param.ty for param in specialized["main"].params}
+    )
+    mod = relax.transform.BindSymbolicVars(extents, "main")(specialized) if extents else specialized
+    arrays: Arrays = [np.array(to_numpy(array)) for array in arrays_by_name.values()]
     arrays += [*model.params.values(), *model.state.values()]
-    if is_seeded(main):
+    if is_seeded(specialized):
+        # The word that dropouts take: the seed in its upper half, the call's number 0 in its lower.
         arrays.append(np.array(generator.integers(2**31, dtype="int64") << 32))
     floats = [name for name, ty in types.items() if is_float(str(ty.dtype))]
     return Subject("the model", mod, "main", arrays, [*floats, *model.trainable()])
@@ -95,16 +98,17 @@ def of_function(
     types = {param.name: param.ty for param in mod[name].params}
     if len(types) != len(params):
         raise ArgumentError(f"several parameters of {name!r} have one name; rename them")
-    given = read_arrays(_named(inputs, types, generator), tvm.cpu())
-    extents = check_types(given, types, "input")
+    arrays_by_name = read_arrays(_named(inputs, types, generator), tvm.cpu())
+    extents = check_types(arrays_by_name, types, "input")
     if extents:
         mod = relax.transform.BindSymbolicVars(extents, name)(mod)
-    arrays = [np.array(to_numpy(array)) for array in given.values()]
+    arrays = [np.array(to_numpy(array)) for array in arrays_by_name.values()]
     floats = [param for param, ty in types.items() if is_float(str(ty.dtype))]
     return Subject(f"function {name!r}", mod, name, arrays, floats)
 
 
 def _named(inputs: Any, types: Mapping[str, Any], generator: np.random.Generator) -> dict[str, Any]:
+    """A value for each parameter by name: as given, or random where nothing is given."""
     if inputs is None:
         return {name: _drawn(ty, generator) for name, ty in types.items()}
     if isinstance(inputs, Mapping) or (len(types) == 1 and not isinstance(inputs, list | tuple)):
@@ -118,7 +122,10 @@ def _drawn(ty: Any, generator: np.random.Generator) -> np.ndarray:
     """Random values of a type: floats in (−1, 1), integers 0 and 1."""
     if not isinstance(ty.shape, relax.ShapeExpr):
         raise ArgumentError(f"a value of type {ty} cannot be drawn: give inputs")
-    shape = [int(d) if isinstance(d, tvm.tirx.IntImm) else _SYMBOLIC_EXTENT for d in ty.shape]
+    shape = [
+        int(extent) if isinstance(extent, tvm.tirx.IntImm) else _SYMBOLIC_EXTENT
+        for extent in ty.shape
+    ]
     dtype = str(ty.dtype)
     if is_float(dtype):
         return generator.uniform(-1, 1, shape).astype(dtype)

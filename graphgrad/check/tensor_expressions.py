@@ -23,7 +23,7 @@ from .result import GradientCheck, PartCheck
 from .tensor_machine import Program, TensorMachine
 
 Backward = Callable[[list[te.Tensor], list[te.Tensor], list[te.Tensor | None]], Any]
-"""Of inputs, outputs and cotangents: a gradient for each input, or None."""
+"""Maps inputs, outputs and cotangents to a gradient for each input, or None for one without."""
 
 _SYMBOLIC_EXTENT = 3
 """The extent of a symbolic dimension where values are drawn."""
@@ -48,18 +48,20 @@ class Expressions:
 
     @property
     def label(self) -> str:
-        """What they are called in messages."""
+        """The name of the expressions in messages: those of their outputs."""
         return ", ".join(dict.fromkeys(str(tensor.op.name) for tensor in self.outputs))
 
     @property
     def placeholders(self) -> list[te.Tensor]:
-        """All that a kernel takes."""
+        """All placeholders, in the order in which a kernel takes them."""
         return [*self.inputs, *self.others]
 
     @property
     def positions(self) -> list[int]:
-        """Which placeholders are differentiated."""
-        return [k for k, tensor in enumerate(self.inputs) if is_float(str(tensor.dtype))]
+        """The positions of the placeholders that are differentiated."""
+        return [
+            position for position, tensor in enumerate(self.inputs) if is_float(str(tensor.dtype))
+        ]
 
 
 def is_tensors(value: Any) -> bool:
@@ -82,22 +84,25 @@ def expressions_of(outputs: Any, inputs: Any) -> Expressions:
         There are no floats to differentiate, or by which.
     """
     outputs, inputs = listed(outputs), listed(inputs)
-    known = {}
+    # An input that is an intermediate result becomes a placeholder, so that it can be varied alone.
+    replacements = {}
     for number, tensor in enumerate(inputs):
         if not isinstance(tensor.op, te.PlaceholderOp):
             name = f"{tensor.op.name}_{number}"
-            known[tensor_key(tensor)] = te.placeholder(tensor.shape, str(tensor.dtype), name=name)
-    inputs = [known.get(tensor_key(tensor), tensor) for tensor in inputs]
-    outputs = rewritten(outputs, lambda op: None, known) if known else outputs
-    given = {tensor_key(tensor) for tensor in inputs}
-    found = [
+            replacements[tensor_key(tensor)] = te.placeholder(
+                tensor.shape, str(tensor.dtype), name=name
+            )
+    inputs = [replacements.get(tensor_key(tensor), tensor) for tensor in inputs]
+    outputs = rewritten(outputs, lambda op: None, replacements) if replacements else outputs
+    input_keys = {tensor_key(tensor) for tensor in inputs}
+    other_placeholders = [
         tensor
         for op in operations(*outputs)
         if isinstance(op, te.PlaceholderOp)
         for tensor in outputs_of(op)
-        if tensor_key(tensor) not in given
+        if tensor_key(tensor) not in input_keys
     ]
-    subject = Expressions(outputs, inputs, found)
+    subject = Expressions(outputs, inputs, other_placeholders)
     for tensors, role in ((outputs, "output"), (inputs, "input")):
         if not any(is_float(str(tensor.dtype)) for tensor in tensors):
             names = ", ".join(tensor.op.name for tensor in tensors)
@@ -114,12 +119,13 @@ def programs_of(
     outputs = [tensor for tensor in subject.outputs if is_float(str(tensor.dtype))]
     parameters = subject.placeholders
     programs = {name: Program(parameters, outputs)}
-    wrt = [parameters[k] for k in subject.positions]
+    wrt = [parameters[position] for position in subject.positions]
     for level in range(order):
         heads = [
             te.placeholder(tensor.shape, str(tensor.dtype), name=f"cotangent{level}_{number}")
             for number, tensor in enumerate(outputs)
         ]
+        # A given backward pass is differentiated for order 2 like any other expressions.
         if backward is not None and not level:
             gradients = _given(backward, subject, heads)
         else:
@@ -164,41 +170,42 @@ def check_expressions(
 
 
 def _given(backward: Backward, subject: Expressions, heads: Sequence[te.Tensor]) -> list[te.Tensor]:
-    """The gradients of a given backward pass."""
+    """The gradients that a given backward pass returns, for the float inputs."""
     remaining = iter(heads)
     cotangents = [
         next(remaining) if is_float(str(tensor.dtype)) else None for tensor in subject.outputs
     ]
-    answer = backward(list(subject.inputs), list(subject.outputs), cotangents)
-    gradients = listed(answer)
+    returned = backward(list(subject.inputs), list(subject.outputs), cotangents)
+    gradients = listed(returned)
     if len(gradients) != len(subject.inputs):
         raise InputError(
             f"backward returned {len(gradients)} gradients for {len(subject.inputs)} inputs"
         )
-    found = [gradients[k] for k in subject.positions]
-    for k, gradient in zip(subject.positions, found, strict=True):
+    selected = [gradients[position] for position in subject.positions]
+    for position, gradient in zip(subject.positions, selected, strict=True):
         if not isinstance(gradient, te.Tensor):
             raise InputError(
-                f"backward returned {gradient!r} for the input {subject.inputs[k].op.name}; "
+                f"backward returned {gradient!r} for the input {subject.inputs[position].op.name}; "
                 "expected a tensor: leave the input out if it has no gradient"
             )
-    return found
+    return selected
 
 
 def _point(subject: Expressions, arrays: Any, generator: np.random.Generator) -> Arrays:
     """A value for each placeholder: as given, or random."""
     placeholders = subject.placeholders
-    given = _by_position(subject, arrays)
+    given_arrays = _by_position(subject, arrays)
     extents: dict[str, int] = {}
-    for position, array in given.items():
+    for position, array in given_arrays.items():
         _fit(placeholders[position], array, extents)
     return [
-        given[k] if k in given else _drawn(tensor, extents, generator)
-        for k, tensor in enumerate(placeholders)
+        given_arrays[position] if position in given_arrays else _drawn(tensor, extents, generator)
+        for position, tensor in enumerate(placeholders)
     ]
 
 
 def _by_position(subject: Expressions, arrays: Any) -> dict[int, np.ndarray]:
+    """The arrays that were given, by the position of their placeholder; empty if there are none."""
     if arrays is None:
         return {}
     names = [str(tensor.op.name) for tensor in subject.placeholders]
@@ -206,14 +213,14 @@ def _by_position(subject: Expressions, arrays: Any) -> dict[int, np.ndarray]:
         unknown = [name for name in arrays if names.count(name) != 1]
         if unknown:
             raise InputError(f"{unknown[0]!r} names no placeholder, or several: there are {names}")
-        return {names.index(name): np.array(to_numpy(a)) for name, a in arrays.items()}
+        return {names.index(name): np.array(to_numpy(array)) for name, array in arrays.items()}
     values = list(arrays) if isinstance(arrays, list | tuple) else [arrays]
     if len(values) != len(subject.inputs):
         raise InputError(
             f"give one array for each of {names[: len(subject.inputs)]}, in a list, or a dict by "
             "the names of placeholders"
         )
-    return {k: np.array(to_numpy(value)) for k, value in enumerate(values)}
+    return {position: np.array(to_numpy(value)) for position, value in enumerate(values)}
 
 
 def _fit(tensor: te.Tensor, array: np.ndarray, extents: dict[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""Tensor expressions with their gradients, compiled in float64, from numpy to numpy."""
+"""Tensor expressions and their gradients, compiled in float64 as functions of numpy arrays."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .promote import promote_array, promote_type
 from .promote_kernel import promote_kernel
 
 _TARGET = {"kind": "llvm", "opt-level": 0}
-"""Optimizing would take longer than all runs together."""
+"""No optimization: it would take longer than all runs of a check together."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """Tensors as a function of placeholders."""
+    """A function to compile: results as tensor expressions of placeholders."""
 
     parameters: Sequence[te.Tensor]
     results: Sequence[te.Tensor]
@@ -41,9 +41,9 @@ class TensorMachine:
     Attributes
     ----------
     promoted : bool
-        They compute in float64, whatever they are written in.
+        Whether they compute in float64, whatever dtype they are written in.
     note : str
-        Why they do not.
+        Why they do not; empty if they do.
 
     Raises
     ------
@@ -53,17 +53,19 @@ class TensorMachine:
 
     def __init__(self, programs: Mapping[str, Program]):
         self._programs = programs
-        wide = [promote_kernel(_function(each, rounded=False)) for each in programs.values()]
-        self.note = "; ".join(dict.fromkeys(text for _, texts in wide for text in texts))
+        promoted = [
+            promote_kernel(_function(program, rounded=False)) for program in programs.values()
+        ]
+        self.note = "; ".join(dict.fromkeys(text for _, texts in promoted for text in texts))
         self.promoted = not self.note
         if self.promoted:
             try:
-                functions = (function for function, _ in wide)
+                functions = (function for function, _ in promoted)
                 self._module = _compiled(dict(zip(programs, functions, strict=True)))
                 return
             except UncompilableError as error:
                 self.promoted, self.note = False, f"in float64 it {error}"
-        self._module = _compiled({name: _function(each) for name, each in programs.items()})
+        self._module = _compiled({name: _function(program) for name, program in programs.items()})
 
     def point(self, arrays: Arrays) -> Arrays:
         """Values of the expressions' placeholders in the dtypes that these programs take."""
@@ -105,7 +107,10 @@ class TensorMachine:
 
 
 def _compiled(functions: Mapping[str, tvm.tirx.PrimFunc]) -> Any:
-    named = {name: f.with_attr("global_symbol", name) for name, f in functions.items()}
+    """A module of machine code with some functions by name."""
+    named = {
+        name: function.with_attr("global_symbol", name) for name, function in functions.items()
+    }
     try:
         return tvm.compile(tvm.IRModule(named), target=tvm.target.Target(_TARGET)).mod
     except Exception as error:  # lowering refuses in many ways
@@ -113,10 +118,12 @@ def _compiled(functions: Mapping[str, tvm.tirx.PrimFunc]) -> Any:
 
 
 def _function(program: Program, rounded: bool = True) -> tvm.tirx.PrimFunc:
+    """The kernel of a program; `rounded` is that of `lowered`."""
     return lowered([*program.parameters, *program.results], rounded=rounded)
 
 
 def _all_bits_set(array: np.ndarray) -> np.ndarray:
+    """Where all bits of an element are set, as in memory that nothing has written."""
     octets = np.ascontiguousarray(array)[..., None].view("uint8")
     return (octets == 0xFF).all(axis=-1)
 

@@ -37,34 +37,37 @@ def run(arguments: argparse.Namespace) -> int:
         model, arguments.loss, target=arguments.target, seed=arguments.seed, rules=arguments.rules
     )
     inputs, targets = _batch(model, arguments)
-    found = profile(step, inputs, targets, steps=arguments.steps)
+    step_profile = profile(step, inputs, targets, steps=arguments.steps)
     if arguments.figure is not None:
-        write_profile_figure(arguments.figure, found)
+        write_profile_figure(arguments.figure, step_profile)
     if arguments.json:
-        facts = found.facts() if arguments.profile else found.timing_facts()
+        facts = step_profile.facts() if arguments.profile else step_profile.timing_facts()
         print(json.dumps({"model": arguments.model, **facts}))
     else:
-        print(profile_text(found) if arguments.profile else timing_text(found))
+        print(profile_text(step_profile) if arguments.profile else timing_text(step_profile))
     return 0
 
 
 def _batch(model: Model, arguments: argparse.Namespace) -> tuple[Any, np.ndarray | None]:
-    """The inputs and targets to train on: the first of a file, or random ones."""
+    """The inputs and targets to train on: a batch of a file, or random values."""
     kind: TargetKind | None = None
     if arguments.loss not in model.outputs:
-        known = LOSSES.get(arguments.loss)
-        kind = "values" if known is not None and not known.takes_labels else "labels"
+        built_in_loss = LOSSES.get(arguments.loss)
+        kind = (
+            "values" if built_in_loss is not None and not built_in_loss.takes_labels else "labels"
+        )
     if arguments.data is None:
         return _drawn_batch(model, arguments, kind)
     names = model.inputs if len(model.inputs) > 1 else ["x"]
     dataset = load_npz(Path(arguments.data), inputs=names, targets=kind)
-    first = next(batches(dataset.train, arguments.batch, seed=arguments.seed, epoch=0))
-    return bound(first), first.targets
+    first_batch = next(batches(dataset.train, arguments.batch, seed=arguments.seed, epoch=0))
+    return bound(first_batch), first_batch.targets
 
 
 def _drawn_batch(
     model: Model, arguments: argparse.Namespace, kind: TargetKind | None
 ) -> tuple[dict[str, np.ndarray], np.ndarray | None]:
+    """Random inputs in the model's shapes, and targets of a kind; None for a loss without any."""
     generator = np.random.default_rng(arguments.seed)
     extents: dict[Any, int] = {}
     inputs = {
@@ -99,6 +102,7 @@ def _shape(name: str, ty: Any, batch: int, extents: dict[Any, int]) -> list[int]
     for axis, extent in enumerate(type_shape(ty)):
         if isinstance(extent, int):
             shape.append(extent)
+        # A symbolic first dimension is taken for that of the examples.
         elif axis == 0 or extent in extents:
             shape.append(extents.setdefault(extent, batch))
         else:

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """A moving line on a terminal, nothing elsewhere."""
+    """The progress of a check: a moving line on a terminal, nothing elsewhere."""
 
     def __enter__(self) -> "_Progress":
         self._bar = tqdm(file=sys.stderr, bar_format=BAR, disable=not sys.stderr.isatty())
@@ -52,7 +52,7 @@ class _Progress:
 
 
 class _Output:
-    """A table on a terminal, a line per part elsewhere, or JSON lines."""
+    """The output of a check: a table on a terminal, a line per part elsewhere, or JSON lines."""
 
     def __init__(self, as_json: bool):
         self._as_json = as_json
@@ -73,16 +73,16 @@ class _Output:
         print(f"graphgrad: {error}", file=sys.stderr)
 
     def result(self) -> int:
-        """Tell what came of everything; return the exit code."""
+        """Write the results of all parts together; return the exit code."""
         wrong = [part for part in self._parts if part.mismatch is not None]
-        found = GradientCheck([part for part in self._parts if part.mismatch is None])
+        agreeing = GradientCheck([part for part in self._parts if part.mismatch is None])
         self._event(
             "result",
             agrees=not wrong,
             checked=len(self._parts),
             first=wrong[0].label if wrong else None,
-            precision=found.precision,
-            error=found.error,
+            precision=agreeing.precision,
+            error=agreeing.error,
         )
         if self._as_table:
             header = ["gradient", "error", "dtype", "of", "remarks"]
@@ -90,15 +90,17 @@ class _Output:
         if wrong:
             print(f"the first that disagrees: {wrong[0].mismatch}", file=sys.stderr)
         elif not self._as_json:
-            print(found.summary)
+            print(agreeing.summary)
         return int(bool(wrong))
 
     def _event(self, event: str, **content: Any) -> None:
+        """Write one JSON line, if those are asked for."""
         if self._as_json:
             print(json.dumps({"event": event, **content}, allow_nan=False), flush=True)
 
 
 def _cells(part: PartCheck) -> list[str]:
+    """A part's row of the table."""
     if part.mismatch is not None:
         return ["WRONG", "", part.precision, part.label, str(part.mismatch)]
     remarks = [part.note, part.kink_text]

@@ -19,8 +19,8 @@ def run(arguments: argparse.Namespace) -> int:
     model = from_onnx(arguments.model)
     wrt = arguments.wrt or model.trainable()
     module = vjp(specialize(model, training=None), wrt=wrt, rules=arguments.rules)
-    found = coverage(model, wrt=wrt, rules=arguments.rules)
-    text = _header(arguments.model, model, wrt, found) + module.script() + "\n"
+    result = coverage(model, wrt=wrt, rules=arguments.rules)
+    text = _header(arguments.model, model, wrt, result) + module.script() + "\n"
     if arguments.out is not None:
         _write(Path(arguments.out), text)
     if arguments.json:
@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
             "outputs": model.outputs,
             "gradients": list(wrt),
             "rules": arguments.rules,
-            "provenance": found.facts()["rows"],
+            "provenance": result.facts()["rows"],
             "out": arguments.out,
         }
         print(json.dumps(summary if arguments.out else summary | {"module": text}))
@@ -39,7 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _header(path: str, model: Model, wrt: list[str], found: Coverage) -> str:
+def _header(path: str, model: Model, wrt: list[str], result: Coverage) -> str:
+    """Comments for the top of the program: the model, the gradients in order, their rules."""
     inputs = [f"{name} {shape} {dtype}" for name, (shape, dtype) in model.input_types().items()]
     numbers = sum(array.size for array in model.params.values())
     lines = [
@@ -51,12 +52,13 @@ def _header(path: str, model: Model, wrt: list[str], found: Coverage) -> str:
         f"gradients of {len(wrt)} values, in this order:",
         *(f"  {name} {model.params[name].shape if name in model.params else ''}" for name in wrt),
         "by rules that are graphgrad's (hand), the user's, or derived:",
-        *(f"  {line}" for line in found.table().splitlines()),
+        *(f"  {line}" for line in result.table().splitlines()),
     ]
     return "".join(f"# {line}".rstrip() + "\n" for line in lines)
 
 
 def _write(path: Path, text: str) -> None:
+    """Write text to a file, or raise `ArgumentError`."""
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The command ``graphgrad``: its arguments, and from errors to exit codes."""
+"""The command ``graphgrad``: the arguments of all commands, and the exit codes of errors."""
 
 import argparse
 import json
@@ -154,6 +154,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_train(commands: argparse._SubParsersAction) -> None:
+    """Add the command ``train``."""
     # Settings default to None here, so that --resume can tell which ones were given.
     command = _add_command(commands, "train", "train an ONNX model", TRAIN, TRAIN_EXAMPLES)
     command.set_defaults(run=cli_train.run)
@@ -216,6 +217,7 @@ def _add_train(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_grad(commands: argparse._SubParsersAction) -> None:
+    """Add the command ``grad``."""
     command = _add_command(commands, "grad", "write a model's gradient", GRAD, GRAD_EXAMPLES)
     command.set_defaults(run=cli_grad.run)
     command.add_argument("model", metavar="MODEL", help="ONNX file")
@@ -230,6 +232,7 @@ def _add_grad(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_coverage(commands: argparse._SubParsersAction) -> None:
+    """Add the command ``coverage``."""
     summary = "show which ops have which gradient"
     command = _add_command(commands, "coverage", summary, COVERAGE, COVERAGE_EXAMPLES)
     command.set_defaults(run=cli_coverage.run)
@@ -238,6 +241,7 @@ def _add_coverage(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_check(commands: argparse._SubParsersAction) -> None:
+    """Add the command ``check``."""
     summary = "check gradients against finite differences"
     command = _add_command(commands, "check", summary, CHECK, CHECK_EXAMPLES)
     command.set_defaults(run=cli_check.run)
@@ -249,6 +253,7 @@ def _add_check(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_bench(commands: argparse._SubParsersAction) -> None:
+    """Add the command ``bench``."""
     summary = "time a training step, and profile it"
     command = _add_command(commands, "bench", summary, BENCH, BENCH_EXAMPLES)
     command.set_defaults(run=cli_bench.run)
@@ -283,6 +288,7 @@ def _add_bench(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_cache(commands: argparse._SubParsersAction) -> None:
+    """Add the command ``cache``."""
     summary = "show or empty the cache of compiled programs"
     command = _add_command(commands, "cache", summary, cli_cache.DESCRIPTION, cli_cache.EXAMPLES)
     command.set_defaults(run=cli_cache.run)
@@ -290,6 +296,7 @@ def _add_cache(commands: argparse._SubParsersAction) -> None:
 
 
 def _add_rules(command: argparse.ArgumentParser, default: str | None = RULES[0]) -> None:
+    """Add the argument ``--rules`` to a command."""
     command.add_argument(
         "--rules",
         choices=RULES,
@@ -302,6 +309,7 @@ def _add_rules(command: argparse.ArgumentParser, default: str | None = RULES[0])
 def _add_command(
     commands: argparse._SubParsersAction, name: str, summary: str, description: str, examples: str
 ) -> argparse.ArgumentParser:
+    """Add a command with its help texts, and ``--json``, which all commands take."""
     command = commands.add_parser(
         name,
         help=summary,
@@ -315,16 +323,16 @@ def _add_command(
     return command
 
 
-def _number(kind: Callable[[str], float], low: float, below: float, wanted: str) -> Callable:
-    """A reader of numbers from `low` up to, but without, `below`."""
+def _number(kind: Callable[[str], float], low: float, below: float, expected: str) -> Callable:
+    """A parser of an argument that is a number from `low` up to, but without, `below`."""
 
     def read(text: str) -> float:
         try:
             value = kind(text)
         except ValueError:
-            value = math.nan
+            value = math.nan  # which is in no range
         if not low <= value < below:
-            raise argparse.ArgumentTypeError(f"expected {wanted}, given {text!r}")
+            raise argparse.ArgumentTypeError(f"expected {expected}, given {text!r}")
         return value
 
     return read

@@ -1,4 +1,4 @@
-"""From settings of the command line to an optimizer and a schedule."""
+"""The optimizer and the schedule that settings of the command line describe."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "adagrad": {"lr": 1e-2, "momentum": 0.0, "weight_decay": 0.0},
     "rmsprop": {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0},
 }
-"""What the settings of each optimizer are where the command line does not say."""
+"""The settings of each optimizer that the command line may leave out."""
 
 SCHEDULES = ("cosine", "constant", "one-cycle")
 
@@ -57,5 +57,6 @@ def build_schedule(settings: Settings, steps: int, steps_per_epoch: int) -> Sche
         return constant(settings.lr)
     if settings.schedule == "one-cycle":
         return one_cycle(settings.lr, steps)
-    rise = min(steps_per_epoch, steps // 10)
-    return warmup(cosine(settings.lr, steps - rise), rise)
+    # One epoch, but at most a tenth of a short run.
+    warmup_steps = min(steps_per_epoch, steps // 10)
+    return warmup(cosine(settings.lr, steps - warmup_steps), warmup_steps)

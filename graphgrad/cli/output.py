@@ -16,7 +16,7 @@ FORMAT = 1
 
 
 class OutputFolder:
-    """Names the files of a run and writes its record.
+    """The files of a run by name, and the reading and writing of its record.
 
     ``history.json`` is written before the checkpoint and both replace the old file in one go. The
     record is therefore never behind the checkpoint, which says how many steps it holds: a run
@@ -50,8 +50,8 @@ class OutputFolder:
         ArgumentError
             There is such a file.
         """
-        foreign = self.model.exists() and not self.history.exists()
-        if foreign and self.model.read_bytes() != data:
+        is_foreign = self.model.exists() and not self.history.exists()
+        if is_foreign and self.model.read_bytes() != data:
             raise ArgumentError(
                 f"{self.model} is not from a run of graphgrad, and would be replaced; choose "
                 "another folder with --out, or give the file as the model to train"
@@ -112,10 +112,11 @@ class OutputFolder:
         return [*results, self.picture] if drawn else results
 
     def _read(self) -> dict[str, Any]:
-        for needed in (self.history, self.checkpoint):
-            if not needed.is_file():
+        """The record as the file has it, after checking that there is one to go on from."""
+        for file in (self.history, self.checkpoint):
+            if not file.is_file():
                 raise CheckpointError(
-                    f"nothing to resume in {self.path}: {needed.name} is missing; name the "
+                    f"nothing to resume in {self.path}: {file.name} is missing; name the "
                     "folder of the interrupted run with --out, or start without --resume"
                 )
         try:
@@ -139,6 +140,7 @@ def finite_or_none(value: float) -> float | None:
 
 
 def _to_json(history: History) -> dict[str, Any]:
+    """A history as the record holds it; NaN, which JSON does not know, becomes None."""
     return {
         "steps": len(history.losses),
         "skipped_steps": history.skipped,
@@ -155,9 +157,11 @@ def epoch_to_json(epoch: Epoch) -> dict[str, Any]:
 
 
 def _epoch_from_json(entry: Mapping[str, Any]) -> Epoch:
+    """The inverse of `epoch_to_json`."""
     held_out = {name: _or_nan(value) for name, value in entry["held_out"].items()}
     return Epoch(**(dict(entry) | {"loss": _or_nan(entry["loss"]), "held_out": held_out}))
 
 
 def _or_nan(value: float | None) -> float:
+    """The inverse of `finite_or_none`, but for infinities, which become NaN."""
     return math.nan if value is None else value

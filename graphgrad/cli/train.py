@@ -34,7 +34,7 @@ EXIT_CODES: dict[Outcome, int] = {"finished": 0, "diverged": 1, "interrupted": 1
 
 @dataclass(frozen=True)
 class Settings:
-    """What decides a run. A resumed run has those of the run that it continues."""
+    """The settings that decide a run. A resumed run has those of the run that it continues."""
 
     model: str | None = None
     data: str | None = None
@@ -59,7 +59,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Job:
-    """A run whose settings were found good: nothing was computed yet."""
+    """A run that is ready to start: its settings are checked, its model and data are read."""
 
     settings: Settings
     model: Model
@@ -69,7 +69,7 @@ class Job:
 
 
 class Watcher(Observer):
-    """Shows progress, saves at the end of each epoch, and stops when asked to."""
+    """An observer that shows progress, saves after each epoch, and stops the run on Ctrl-C."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ def _train(
         step.save(folder.checkpoint)
 
     outcome = train_one(step, history, "", save)
-    save()
+    save()  # an interrupted run may have ended within an epoch
     latest = history
     if outcome == "finished":
         to_onnx(job.model, step.params, step.state, folder.trained)
@@ -174,7 +174,7 @@ def _train(
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C into a question that can be asked; a second one stops at once."""
+    """Yield a function that says whether Ctrl-C was pressed; pressed again, it stops at once."""
     received: list[int] = []
 
     def receive(number: int, frame: FrameType | None) -> None:
@@ -191,16 +191,17 @@ def interruptible() -> Iterator[Callable[[], bool]]:
 
 def _given(arguments: argparse.Namespace) -> dict[str, Any]:
     """The settings that the command line names."""
-    named = {setting.name: getattr(arguments, setting.name) for setting in fields(Settings)}
-    given = {name: value for name, value in named.items() if value is not None}
-    for path in given.keys() & {"model", "data"}:
-        given[path] = str(Path(given[path]).resolve())
-    return given
+    all_settings = {setting.name: getattr(arguments, setting.name) for setting in fields(Settings)}
+    settings = {name: value for name, value in all_settings.items() if value is not None}
+    for name in settings.keys() & {"model", "data"}:
+        settings[name] = str(Path(settings[name]).resolve())
+    return settings
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    given = _given(arguments)
-    settings = Settings(**{**DEFAULTS[given.get("optimizer", "sgd")], **given})
+    """The settings of a new run: those given, else those of its optimizer, else the defaults."""
+    command_line = _given(arguments)
+    settings = Settings(**{**DEFAULTS[command_line.get("optimizer", "sgd")], **command_line})
     if settings.data is not None and settings.model is None:
         raise ArgumentError(
             "--data is given without a model: the built-in network is for the built-in digits; "
@@ -210,6 +211,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _resumed_settings(folder: OutputFolder, arguments: argparse.Namespace) -> Settings:
+    """The settings of the run in a folder; `ArgumentError` if the command line has others."""
     stored = folder.read_settings()
     for name, value in _given(arguments).items():
         if stored.get(name) != value:
@@ -232,29 +234,33 @@ def _job(settings: Settings, source: Any) -> Job:
 
 
 def _dataset(settings: Settings, model: Model) -> Dataset:
-    several = len(model.inputs) > 1
+    """The data to train on: a file's, or the digits."""
+    has_several_inputs = len(model.inputs) > 1
     if settings.data is None:
-        if several:
+        if has_several_inputs:
             raise ArgumentError(
                 f"the model has the inputs {', '.join(model.inputs)}, and the built-in digits "
                 "only one array: give --data with one array per input"
             )
         return digits()
-    names = model.inputs if several else ["x"]
+    names = model.inputs if has_several_inputs else ["x"]
     targets: TargetKind | None = None
     if settings.loss not in model.outputs:
-        known = LOSSES.get(settings.loss)
-        targets = "values" if known is not None and not known.takes_labels else "labels"
+        built_in_loss = LOSSES.get(settings.loss)
+        targets = (
+            "values" if built_in_loss is not None and not built_in_loss.takes_labels else "labels"
+        )
     return load_npz(settings.data, inputs=names, targets=targets)
 
 
 def _check_data(step: TrainStep, job: Job) -> None:
     """Raise unless the model takes a batch of the data."""
-    first = next(batches(job.dataset.train, job.plan.batch, seed=job.plan.seed, epoch=0))
-    step.check(bound(first), first.targets)
+    first_batch = next(batches(job.dataset.train, job.plan.batch, seed=job.plan.seed, epoch=0))
+    step.check(bound(first_batch), first_batch.targets)
 
 
 def _plan(settings: Settings, dataset: Dataset) -> Plan:
+    """How long and with which learning rates to train."""
     per_epoch = batch_count(dataset.train, settings.batch * settings.accumulate)
     steps = settings.epochs * per_epoch if settings.steps is None else settings.steps
     schedule = build_schedule(settings, steps, per_epoch)
@@ -276,6 +282,7 @@ def _freeze_matching(model: Model, patterns: Sequence[str]) -> Model:
 
 
 def _freeze_convolutions(model: Model) -> Model:
+    """The twin of a model: the same weights, of which those of convolutions do not train."""
     nodes = model.proto.graph.node if model.proto is not None else []
     convolutions = [node for node in nodes if node.op_type.startswith("Conv")]
     weights = {name for node in convolutions for name in node.input[1:]} & set(model.trainable())
@@ -289,6 +296,7 @@ def _freeze_convolutions(model: Model) -> Model:
 
 
 def _training_step(job: Job, model: Model) -> TrainStep:
+    """The training step of a run's model, or of its twin."""
     settings = job.settings
     return train_step(
         model,

@@ -1,4 +1,5 @@
-"""Where time and memory of a step go.
+"""Profiles of a training step: its time by kernel and ONNX node, its memory over the step.
 
-Start with `profile`; `origins` and `terms` say which nodes a kernel computes, `text` prints.
+Start with `profile`. `origins` and `terms` find out which nodes a kernel computes, `memory` counts
+bytes in use, `text` prints and draws.
 """

@@ -1,8 +1,8 @@
 """The memory timeline of a lowered function: how many bytes are in use at each of its kernels.
 
-Counted are the tensors that the program still needs, each memory once, whoever shares it
-(`memory/alias.py`), and what a kernel holds for itself while it runs. The plan of memory makes
-tensors follow each other in the same place; it needs at least this much.
+Counted are the tensors that the program still needs, memory that several share once
+(`memory/alias.py`), and what a kernel holds for itself while it runs. The plan of memory lets
+tensors use the same memory one after another; it needs at least this much.
 """
 
 from __future__ import annotations
@@ -94,27 +94,29 @@ def memory_timeline(
     spans = list(_spans(aliases, mod[variable]))
     positions = [aliases.bound[call.binding.var] for call in calls]
     tensors = _sums(spans, positions)
-    known: dict[str, int] = {}
-    scratch = [_scratch(mod, c.kernel, known) if counts_scratch else 0 for c in calls]
+    scratch_of_kernel: dict[str, int] = {}
+    scratch = [
+        _scratch(mod, call.kernel, scratch_of_kernel) if counts_scratch else 0 for call in calls
+    ]
     totals = [a + b for a, b in zip(tensors, scratch, strict=True)]
     peak = totals.index(max(totals)) if totals else 0
     computed = {position: index for index, position in enumerate(positions)}
-    alive = [s for s in spans if positions and s.first <= positions[peak] <= s.last]
+    in_use = [span for span in spans if positions and span.first <= positions[peak] <= span.last]
     return MemoryTimeline(
         tuple(tensors),
         tuple(scratch),
-        sum(s.bytes for s in spans if s.kind == "argument"),
+        sum(span.bytes for span in spans if span.kind == "argument"),
         peak,
         tuple(
-            LiveTensor(s.name, s.bytes, s.kind, computed.get(s.first))
-            for s in sorted(alive, key=lambda s: -s.bytes)
+            LiveTensor(span.name, span.bytes, span.kind, computed.get(span.first))
+            for span in sorted(in_use, key=lambda span: -span.bytes)
         ),
     )
 
 
 @dataclass
 class _Span:
-    """From when to when some memory is in use, in positions of `Aliases`."""
+    """The lifetime of some memory: its first and last use, as positions in `Aliases`."""
 
     name: str
     bytes: int
@@ -124,32 +126,34 @@ class _Span:
 
 
 def _spans(aliases: Aliases, function: relax.Function) -> Iterator[_Span]:
-    """Yield the memory of all values, each once."""
-    found: dict[int, _Span] = {}
+    """Yield the lifetime of each region of memory that values of the function are in."""
+    span_of_region: dict[int, _Span] = {}
     for var, tree in aliases.values.items():
         first = aliases.bound.get(var, 0)
         for leaf, ty in _leaves(tree, var.ty):
             region = aliases.region(leaf)
-            span = found.setdefault(region, _Span(var.name, 0, "value", first, first))
+            span = span_of_region.setdefault(region, _Span(var.name, 0, "value", first, first))
             span.bytes = max(span.bytes, _bytes(ty))
             span.last = max(span.last, first)
+    # In this order: what is returned lives to the end, and an argument stays one if returned.
     for use in aliases.uses:
-        used = found.get(aliases.region(use.leaf))
-        if used is not None:
-            used.last = max(used.last, use.position)
+        span_used = span_of_region.get(aliases.region(use.leaf))
+        if span_used is not None:
+            span_used.last = max(span_used.last, use.position)
     for region in aliases.returned():
-        if region in found:
-            found[region].kind, found[region].last = "result", math.inf
+        if region in span_of_region:
+            span_of_region[region].kind, span_of_region[region].last = "result", math.inf
     for constant in aliases.constants:
         size = _bytes(constant.value.ty)
         region = aliases.region(constant.leaf)
-        found[region] = _Span("constant", size, "constant", 0, math.inf)
+        span_of_region[region] = _Span("constant", size, "constant", 0, math.inf)
     for param, tree in zip(function.params, aliases.params, strict=True):
         for leaf, _ in _leaves(tree, param.ty):
-            span = found[aliases.region(leaf)]
+            span = span_of_region[aliases.region(leaf)]
             span.name, span.kind, span.first, span.last = param.name, "argument", 0, math.inf
-    found.pop(OUTSIDE, None)
-    yield from found.values()
+    # Memory that something outside of the function may hold is none that it takes.
+    span_of_region.pop(OUTSIDE, None)
+    yield from span_of_region.values()
 
 
 def _leaves(tree: Any, ty: Any) -> Iterator[tuple[Any, Any]]:
@@ -162,6 +166,7 @@ def _leaves(tree: Any, ty: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _bytes(ty: Any) -> int:
+    """The size of a tensor; 0 for a value that is no tensor of known shape."""
     if not isinstance(ty, relax.TensorType) or ty.shape is None:
         return 0
     elements = math.prod(int(extent) for extent in ty.shape.values)
@@ -173,7 +178,7 @@ def _sums(spans: Iterable[_Span], positions: Sequence[int]) -> list[int]:
     changes: list[tuple[float, int]] = []
     for span in spans:
         changes += [(span.first, span.bytes), (span.last + 1, -span.bytes)]
-    changes.sort(reverse=True)
+    changes.sort(reverse=True)  # the earliest last, where `pop` takes it
     sums, total = [], 0
     for position in positions:
         while changes and changes[-1][0] <= position:
@@ -182,7 +187,8 @@ def _sums(spans: Iterable[_Span], positions: Sequence[int]) -> list[int]:
     return sums
 
 
-def _scratch(mod: tvm.IRModule, kernel: str, known: dict[str, int]) -> int:
-    if kernel not in known:
-        known[kernel] = sum(scratch_bytes(mod[kernel]))
-    return known[kernel]
+def _scratch(mod: tvm.IRModule, kernel: str, scratch_of_kernel: dict[str, int]) -> int:
+    """The bytes that a kernel holds for itself, counted once for each kernel."""
+    if kernel not in scratch_of_kernel:
+        scratch_of_kernel[kernel] = sum(scratch_bytes(mod[kernel]))
+    return scratch_of_kernel[kernel]

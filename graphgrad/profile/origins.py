@@ -1,4 +1,4 @@
-"""Which calls of a program each kernel of its lowered form computes.
+"""The origins of kernels: which calls of a program each kernel of its lowered form computes.
 
 A provenance (`ir/provenance.py`) is written on the calls of a program, and stock passes lose it:
 fusion makes functions of several calls, shares them between equal groups and renames all values. So
@@ -63,7 +63,7 @@ class KernelCall:
 
 @tvm.ir.instrument.pass_instrument
 class OriginRecorder:
-    """Watches the lowering of a module, as an instrument of TVM's pass context.
+    """A recorder of what passes make of a program's calls, as an instrument of TVM's pass context.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class OriginRecorder:
     calls : list of KernelCall
         In the order in which they run, once the module is lowered.
     module : IRModule or None
-        That which holds `calls`.
+        The lowered module that holds `calls`, before memory is planned.
     added : frozenset of str
         Kernels that were added after that, which compute nothing of the program: checks.
     """
@@ -124,16 +124,19 @@ class OriginRecorder:
             self.added = _kernels(mod) - _kernels(self.module)
 
     def _of(self, mod: tvm.IRModule) -> relax.Function | None:
+        """The function that is asked for; None if passes run on a module without it."""
         for variable, function in mod.functions.items():
             if variable.name_hint == self._function and isinstance(function, relax.Function):
                 return function
         return None
 
     def _remember(self, function: relax.Function, made_of: Mapping[Any, tuple[Any, ...]]) -> None:
+        """Keep what the variables of a function read, and which bindings each of them computes."""
         self._made_of = made_of
         self._reads = {b.var: variables_read(b.value) for b in bindings_of(function)}
 
     def _kernel_calls(self, function: relax.Function) -> Iterator[KernelCall]:
+        """Yield the kernel calls of a function in order, each with its origins."""
         bindings = bindings_of(function)
         items: dict[Any, list[Any]] = {}
         for binding in bindings:
@@ -151,25 +154,28 @@ class OriginRecorder:
         A pass of ours that makes one kernel of several keeps the variables of its results, but not
         those in between. Nothing is known if that leads past what the kernel reads.
         """
-        found: dict[Any, None] = {}
-        inside = list(results)
+        bindings_found: dict[Any, None] = {}
+        unvisited = list(results)
         seen = set(read_by_kernel)
-        while inside:
-            var = inside.pop()
+        while unvisited:
+            var = unvisited.pop()
             if var in seen:
                 continue
             seen.add(var)
             if var not in self._reads:
+                # A result under a new name tells nothing, but its siblings may; an unknown value
+                # in between means that the search has left the kernel.
                 if var in results:
                     continue
                 return ()
-            found.update(dict.fromkeys(self._made_of.get(var, ())))
-            inside += self._reads[var]
-        order = [var for var in self._origins if var in found]
+            bindings_found.update(dict.fromkeys(self._made_of.get(var, ())))
+            unvisited += self._reads[var]
+        order = [var for var in self._origins if var in bindings_found]
         return tuple(dict.fromkeys(self._origins[var] for var in order))
 
 
 def _kernels(mod: tvm.IRModule) -> frozenset[str]:
+    """The names of a module's kernels."""
     return frozenset(
         str(variable.name_hint)
         for variable, function in mod.functions.items()
@@ -178,6 +184,7 @@ def _kernels(mod: tvm.IRModule) -> frozenset[str]:
 
 
 def _origin(value: Any) -> Origin:
+    """The origin of a binding before legalization, by its value."""
     op = getattr(value, "op", None)
     name = getattr(op, "name", None) or getattr(op, "name_hint", None) or type(value).__name__
     return Origin(str(name), read(getattr(value, "span", None)))
@@ -187,11 +194,11 @@ def _propagate_origins(
     origins: Mapping[Any, Origin], function: relax.Function
 ) -> dict[Any, Origin]:
     """The origins after legalization: a call that became several is the last one of them."""
-    handed_on: dict[Any, Origin] = {}
-    waiting: list[Any] = []
+    new_origins: dict[Any, Origin] = {}
+    without_origin: list[Any] = []
     for binding in bindings_of(function):
-        waiting.append(binding.var)
+        without_origin.append(binding.var)
         if binding.var in origins:
-            handed_on.update(dict.fromkeys(waiting, origins[binding.var]))
-            waiting = []
-    return handed_on
+            new_origins.update(dict.fromkeys(without_origin, origins[binding.var]))
+            without_origin = []
+    return new_origins

@@ -68,7 +68,7 @@ class KernelTime:
 
 @dataclass(frozen=True)
 class ClassTime:
-    """All kernel calls of a step that are of one class, phase and kind of gradient.
+    """The time of all kernel calls of a step that have the same class, phase and gradients.
 
     Attributes
     ----------
@@ -117,28 +117,35 @@ class Profile:
 
     @property
     def kernel_seconds(self) -> float:
-        """All kernels together."""
+        """The time of all kernels together."""
         return sum(kernel.seconds for kernel in self.kernels)
 
     @property
     def classes(self) -> list[ClassTime]:
         """The kernels by class, those that take most time first."""
-        found: dict[tuple[str, str, tuple[str, ...]], list[KernelTime]] = defaultdict(list)
+        kernels_of_class: dict[tuple[str, str, tuple[str, ...]], list[KernelTime]] = defaultdict(
+            list
+        )
         for kernel in self.kernels:
-            found[kernel.phase, kernel.op_class, kernel.gradients].append(kernel)
+            kernels_of_class[kernel.phase, kernel.op_class, kernel.gradients].append(kernel)
         classes = [
-            ClassTime(*key, len(them), sum(k.seconds for k in them), sum(k.bytes for k in them))
-            for key, them in found.items()
+            ClassTime(
+                *key,
+                len(members),
+                sum(kernel.seconds for kernel in members),
+                sum(kernel.bytes for kernel in members),
+            )
+            for key, members in kernels_of_class.items()
         ]
-        return sorted(classes, key=lambda one: -one.seconds)
+        return sorted(classes, key=lambda class_time: -class_time.seconds)
 
     @property
     def phases(self) -> dict[str, float]:
         """The seconds of each phase, in the order in which they begin."""
-        found: dict[str, float] = defaultdict(float)
+        seconds_of_phase: dict[str, float] = defaultdict(float)
         for kernel in self.kernels:
-            found[kernel.phase] += kernel.seconds
-        return dict(found)
+            seconds_of_phase[kernel.phase] += kernel.seconds
+        return dict(seconds_of_phase)
 
     def facts(self) -> dict[str, Any]:
         """Everything in plain values."""
@@ -147,7 +154,7 @@ class Profile:
             **asdict(self),
             "kernel_seconds": self.kernel_seconds,
             "phases": self.phases,
-            "classes": [asdict(one) for one in self.classes],
+            "classes": [asdict(class_time) for class_time in self.classes],
         }
 
     def timing_facts(self) -> dict[str, Any]:
@@ -215,10 +222,12 @@ def profile(step: TrainStep, inputs: Inputs, targets: Any = None, *, steps: int 
         raise ArgumentError(f"steps={steps!r} must be a whole number, at least 1")
     watch = _Watch()
     with step.watched(watch):
-        first = _seconds(step, inputs, targets)
-        plain = tuple(_seconds(step, inputs, targets) for _ in range(steps))
+        first_seconds = _seconds(step, inputs, targets)
+        unwatched_seconds = tuple(_seconds(step, inputs, targets) for _ in range(steps))
         runs = [watch.times(lambda: _seconds(step, inputs, targets)) for _ in range(steps)]
-    return watch.profile(first - statistics.median(plain), plain, runs)
+    return watch.profile(
+        first_seconds - statistics.median(unwatched_seconds), unwatched_seconds, runs
+    )
 
 
 def _seconds(step: TrainStep, inputs: Inputs, targets: Any) -> float:
@@ -241,7 +250,7 @@ Run = list[Called]
 
 
 class _Watch:
-    """Sees a step being compiled, and times what its virtual machine calls."""
+    """An observer of a step's compilation, which then times what its virtual machine calls."""
 
     def __init__(self) -> None:
         self._recorder: OriginRecorder | None = None
@@ -280,6 +289,8 @@ class _Watch:
         return self._run
 
     def _called(self, _: Any, name: str, before: bool, __: Any, *arguments: Any) -> int:
+        """The machine's instrument: called before and after each function that it calls."""
+        # A GPU's kernels are only queued by their call: waited for, each time is its own.
         if self._device.type != "cpu":
             self._device.sync()
         if before:
@@ -289,31 +300,50 @@ class _Watch:
             self._run.append(Called(name, seconds, _bytes(name, arguments)))
         return tvm.runtime.vm.VMInstrumentReturnKind.NO_OP
 
-    def profile(self, first: float, plain: tuple[float, ...], runs: list[Run]) -> Profile:
-        """The recorded calls."""
+    def profile(
+        self, compile_seconds: float, step_seconds: tuple[float, ...], runs: list[Run]
+    ) -> Profile:
+        """The profile, of the recorded calls and the times of unwatched steps."""
         assert self._recorder is not None and self._recorder.module is not None
         mod, calls = self._recorder.module, self._recorder.calls
-        kernels = {str(v.name_hint) for v in mod.get_global_vars()}
-        own = self._recorder.added
-        names = [one.name for one in runs[0]]
-        if any([one.name for one in run] != names for run in runs):
-            runs = runs[-1:]  # what runs depends on values
-            names = [one.name for one in runs[0]]
-        seconds = [statistics.median(one) for one in zip(*map(_times, runs), strict=True)]
-        follows = [name for name in names if name in kernels] == [call.kernel for call in calls]
-        called = [one._replace(seconds=s) for one, s in zip(runs[0], seconds, strict=True)]
-        machine = sum(one.seconds for one in called if _is_machine(one.name, own))
-        others = [one for one in called if not _is_machine(one.name, own)]
-        timed = _kernel_times(others, kernels, calls if follows else None)
+        kernels = {str(variable.name_hint) for variable in mod.get_global_vars()}
+        checks = self._recorder.added
+        names = [call.name for call in runs[0]]
+        if any([call.name for call in run] != names for run in runs):
+            runs = runs[-1:]  # which functions are called depends on values
+            names = [call.name for call in runs[0]]
+        # The k-th call of all runs is one and the same: of its times the median counts.
+        seconds = [statistics.median(times) for times in zip(*map(_times, runs), strict=True)]
+        # Kernels are matched with the recorded calls by order alone, which branches would change.
+        is_recorded_order = [name for name in names if name in kernels] == [
+            call.kernel for call in calls
+        ]
+        called = [
+            call._replace(seconds=median_seconds)
+            for call, median_seconds in zip(runs[0], seconds, strict=True)
+        ]
+        machine_seconds = sum(call.seconds for call in called if _is_machine(call.name, checks))
+        program_calls = [call for call in called if not _is_machine(call.name, checks)]
+        kernel_times = _kernel_times(program_calls, kernels, calls if is_recorded_order else None)
         is_host = self._device.type == "cpu"
         memory = (
-            memory_timeline(mod, self._function, calls, counts_scratch=is_host) if follows else None
+            memory_timeline(mod, self._function, calls, counts_scratch=is_host)
+            if is_recorded_order
+            else None
         )
-        return Profile(str(self._device), max(0.0, first), plain, tuple(timed), machine, memory)
+        return Profile(
+            str(self._device),
+            max(0.0, compile_seconds),
+            step_seconds,
+            tuple(kernel_times),
+            machine_seconds,
+            memory,
+        )
 
 
 def _times(run: Run) -> list[float]:
-    return [one.seconds for one in run]
+    """The seconds of each call of a run."""
+    return [call.seconds for call in run]
 
 
 def _bytes(name: str, arguments: Sequence[Any]) -> int:
@@ -321,55 +351,58 @@ def _bytes(name: str, arguments: Sequence[Any]) -> int:
     if name.startswith(_BUILTIN):
         return 0
     sizes: dict[int, int] = {}
-    for one in arguments:
-        if isinstance(one, tvm.runtime.Tensor):
-            bits = tvm_ffi.dtype(str(one.dtype)).bits
-            size = -(-bits // 8) * math.prod(int(extent) for extent in one.shape)
-            sizes[one.data_ptr()] = max(size, sizes.get(one.data_ptr(), 0))
+    for argument in arguments:
+        if isinstance(argument, tvm.runtime.Tensor):
+            bits = tvm_ffi.dtype(str(argument.dtype)).bits
+            size = -(-bits // 8) * math.prod(int(extent) for extent in argument.shape)
+            sizes[argument.data_ptr()] = max(size, sizes.get(argument.data_ptr(), 0))
     return sum(sizes.values())
 
 
-def _is_machine(name: str, own: frozenset[str]) -> bool:
+def _is_machine(name: str, checks: frozenset[str]) -> bool:
     """Whether a function does nothing of the program; `own` are checks of arguments."""
-    return name.startswith(_BUILTIN) or name in own
+    return name.startswith(_BUILTIN) or name in checks
 
 
 def _kernel_times(
     called: Run, kernels: set[str], calls: Sequence[KernelCall] | None
 ) -> Iterator[KernelTime]:
-    """Yield the kernels and packed functions of a step; without `calls` nobody knows them."""
+    """Yield the kernels and packed functions of a step; without `calls` they are unknown."""
     number = 0
-    for one in called:
-        origins: tuple[Origin, ...] = ()
+    for function in called:
+        call_origins: tuple[Origin, ...] = ()
         call = None
-        if one.name in kernels and calls is not None:
-            origins, call = calls[number].origins, number
+        if function.name in kernels and calls is not None:
+            call_origins, call = calls[number].origins, number
             number += 1
-        yield _described(one, origins, call)
+        yield _described(function, call_origins, call)
 
 
 def _described(called: Called, origins: Sequence[Origin], call: int | None) -> KernelTime:
+    """A called function with what its origins say of it; without origins it is unknown."""
     name, seconds, size = called
     if not origins:
         return KernelTime(name, seconds, UNKNOWN, UNKNOWN, (), (), call, size)
-    found = [origin.provenance for origin in origins]
+    provenances = [origin.provenance for origin in origins]
     return KernelTime(
         name,
         seconds,
         " + ".join(dict.fromkeys(map(_phase, origins))),
         " + ".join(dict.fromkeys(map(_class, origins))),
-        tuple(dict.fromkeys(one.node for one in found if one.node)),
-        tuple(sorted({one.origin for one in found if one.origin})),
+        tuple(dict.fromkeys(provenance.node for provenance in provenances if provenance.node)),
+        tuple(sorted({provenance.origin for provenance in provenances if provenance.origin})),
         call,
         size,
     )
 
 
 def _phase(origin: Origin) -> str:
+    """The phase of the step that an origin belongs to."""
     if origin.provenance.origin is not None:
         return "backward"
     return "update" if origin.provenance.op_type == "update" else "forward"
 
 
 def _class(origin: Origin) -> str:
+    """The operator of the ONNX file that an origin belongs to, else the Relax op."""
     return origin.provenance.op_type or origin.op.removeprefix("relax.")

@@ -1,4 +1,4 @@
-"""Values of a Relax function by what computes them, so that they are recognized after fusion.
+"""Terms: numbers for the values of a Relax function, by which they are recognized after fusion.
 
 The *term* of a value is the kernel that computes it and the terms of what that reads, down to
 parameters and constants. Equal terms are equal values. A function that fusion has made of several
@@ -44,6 +44,7 @@ class Terms:
 
     def learn_groups(self, mod: tvm.IRModule) -> None:
         """Read the functions that fusion has made."""
+        # TVM's FuseOps marks the functions that it makes by the attribute "Primitive".
         self._groups = {
             variable.name_hint: function
             for variable, function in mod.functions.items()
@@ -53,30 +54,35 @@ class Terms:
         }
 
     def recognized(self, function: relax.Function) -> dict[Any, tuple[Any, ...]]:
-        """Return, for each variable after fusion, those before fusion that its binding computes.
+        """For each variable after fusion, the variables before fusion that its binding computes.
 
-        Of equal values each is taken in turn: they may come from several nodes.
+        Equal values are matched one after another: they may come from several nodes.
         """
         environment = self._parameters(function)
-        found: dict[Any, tuple[Any, ...]] = {}
+        computed_by: dict[Any, tuple[Any, ...]] = {}
         for binding in bindings_of(function):
             computed: list[Term] = []
             environment[binding.var] = self._value(binding.value, environment, computed)
-            found[binding.var] = tuple(v for term in computed for v in self._taken(term))
-        return found
+            computed_by[binding.var] = tuple(
+                variable for term in computed for variable in self._taken(term)
+            )
+        return computed_by
 
     def _taken(self, term: Term) -> list[Any]:
-        waiting = self._bound.get(term)
-        if not waiting:
+        """The next unmatched variable of a term, the last one again and again; empty if none is."""
+        unmatched = self._bound.get(term)
+        if not unmatched:
             return []
-        if len(waiting) > 1:
-            return [waiting.popleft()]
-        return [waiting[0]]
+        if len(unmatched) > 1:
+            return [unmatched.popleft()]
+        return [unmatched[0]]
 
     def _parameters(self, function: relax.Function) -> dict[Any, Term]:
+        """The terms of a function's parameters, the same for all functions: by position."""
         return {var: self._number("parameter", i) for i, var in enumerate(function.params)}
 
     def _number(self, *key: Any) -> Term:
+        """The number of a term, given what identifies it; a new one if it is not known."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _value(self, value: Any, environment: dict[Any, Term], computed: list[Term]) -> Term:
@@ -98,18 +104,21 @@ class Terms:
         return self._number("other", tvm_ffi.structural_hash(value, map_free_vars=False))
 
     def _item(self, whole: Term, index: int) -> Term:
+        """The term of an item of a tuple whose fields are not known, as of a call."""
         return self._number("item", whole, index)
 
     def _tuple(self, fields: tuple[Term, ...]) -> Term:
+        """The term of a tuple of known fields."""
         term = self._number("tuple", *fields)
         self._tuples[term] = fields
         return term
 
     def _call(self, call: Any, environment: dict[Any, Term], computed: list[Term]) -> Term:
-        callee, given = (call.op, call.args)
+        """The term of a call; one of a group that fusion made is read as the calls inside."""
+        callee, operands = (call.op, call.args)
         if calls_kernel(call):
-            callee, given = call.args[0], call.args[1].fields
-        arguments = [self._value(argument, environment, computed) for argument in given]
+            callee, operands = call.args[0], call.args[1].fields
+        arguments = [self._value(argument, environment, computed) for argument in operands]
         name = str(getattr(callee, "name_hint", None) or getattr(callee, "name", callee))
         group = self._groups.get(name)
         if group is not None and len(group.params) == len(arguments):
@@ -122,6 +131,7 @@ class Terms:
     def _grouped(
         self, group: relax.Function, arguments: Sequence[Term], computed: list[Term]
     ) -> Term:
+        """The term of the result of a group, given those of its arguments."""
         environment = dict(zip(group.params, arguments, strict=True))
         for binding in bindings_of(group):
             environment[binding.var] = self._value(binding.value, environment, computed)
@@ -144,5 +154,9 @@ def calls_kernel(value: Any) -> bool:
 
 def variables_read(value: Any) -> list[Any]:
     """The variables that an expression reads, each once."""
-    found = nodes_in(value, tvm.ir.Var)
-    return list(dict.fromkeys(v for v in found if not isinstance(v, tvm.ir.GlobalVar)))
+    variables = nodes_in(value, tvm.ir.Var)
+    return list(
+        dict.fromkeys(
+            variable for variable in variables if not isinstance(variable, tvm.ir.GlobalVar)
+        )
+    )

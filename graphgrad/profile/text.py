@@ -1,4 +1,4 @@
-"""A profile for people: tables with bars, and a picture."""
+"""A profile as text, in tables with bars, and as a picture."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def profile_text(profile: Profile) -> str:
 
 
 def check_figure_path(path: str | Path) -> Path:
-    """Where a picture goes, after checking that one can be drawn there.
+    """The path of a picture, after checking that its format can be drawn.
 
     Raises
     ------
@@ -85,10 +85,13 @@ def write_profile_figure(path: str | Path, profile: Profile) -> None:
     bars, memory = figure.subplots(2, 1, height_ratios=(1 + 0.25 * len(classes), 3))
     bars.barh(
         range(len(classes)),
-        [1e3 * one.seconds for one in classes],
-        color=[_COLORS.get(one.phase, _MIXED) for one in classes],
+        [1e3 * class_time.seconds for class_time in classes],
+        color=[_COLORS.get(class_time.phase, _MIXED) for class_time in classes],
     )
-    bars.set_yticks(range(len(classes)), [_short(f"{o.op_class}, {o.phase}") for o in classes])
+    bars.set_yticks(
+        range(len(classes)),
+        [_short(f"{class_time.op_class}, {class_time.phase}") for class_time in classes],
+    )
     bars.invert_yaxis()
     bars.set(xlabel="ms per step", title=_headline(profile))
     _draw_memory(memory, profile)
@@ -99,6 +102,7 @@ def write_profile_figure(path: str | Path, profile: Profile) -> None:
 
 
 def _figure_class() -> Any:
+    """Matplotlib's class of figures, or `ArgumentError` where it is not installed."""
     try:
         from matplotlib.figure import Figure  # noqa: PLC0415 - optional, and slow to import
     except ImportError as error:
@@ -109,11 +113,12 @@ def _figure_class() -> Any:
 
 
 def _draw_memory(axes: Any, profile: Profile) -> None:
+    """Draw the bytes in use at each kernel; leave the axes empty if they are not known."""
     timeline = profile.memory
     if timeline is None:
         axes.set_axis_off()
         return
-    tensors = [one / 1e6 for one in timeline.tensors]
+    tensors = [count / 1e6 for count in timeline.tensors]
     totals = [a + b / 1e6 for a, b in zip(tensors, timeline.scratch, strict=True)]
     calls = range(len(totals))
     axes.fill_between(calls, totals, step="mid", color="C3", alpha=0.5, label="held by kernels")
@@ -125,12 +130,16 @@ def _draw_memory(axes: Any, profile: Profile) -> None:
 
 
 def _headline(profile: Profile) -> str:
+    """The title of a profile's picture."""
     step = 1e3 * median(profile.step_seconds)
     return f"a step takes {step:.2f} ms, of which kernels {1e3 * profile.kernel_seconds:.2f} ms"
 
 
 def _summary(profile: Profile) -> str:
-    phases = ", ".join(f"{phase} {1e3 * s:.2f} ms" for phase, s in profile.phases.items())
+    """The lines above all tables: the step as a whole, and its phases."""
+    phases = ", ".join(
+        f"{phase} {1e3 * seconds:.2f} ms" for phase, seconds in profile.phases.items()
+    )
     return "\n".join(
         [
             timing_text(profile),
@@ -141,38 +150,42 @@ def _summary(profile: Profile) -> str:
 
 
 def _classes(profile: Profile) -> str:
+    """The table of kernels by class."""
     total = profile.kernel_seconds or 1.0
     classes = profile.classes
     largest = classes[0].seconds if classes else 1.0
     rows = [
         [
-            one.phase,
-            _short(one.op_class),
-            ", ".join(one.gradients),
-            str(one.calls),
-            f"{1e3 * one.seconds:.3f}",
-            f"{100 * one.seconds / total:.1f} %",
-            f"{one.bytes / 1e9 / one.seconds:.1f}" if one.seconds else "",
-            bar(one.seconds / largest),
+            class_time.phase,
+            _short(class_time.op_class),
+            ", ".join(class_time.gradients),
+            str(class_time.calls),
+            f"{1e3 * class_time.seconds:.3f}",
+            f"{100 * class_time.seconds / total:.1f} %",
+            f"{class_time.bytes / 1e9 / class_time.seconds:.1f}" if class_time.seconds else "",
+            bar(class_time.seconds / largest),
         ]
-        for one in classes[:_CLASSES_SHOWN]
+        for class_time in classes[:_CLASSES_SHOWN]
     ]
     header = ["phase", "op class", "gradient", "calls", "ms", "share", "GB/s", ""]
     return table(header, rows, right=[3, 4, 5, 6]) + _rest(len(classes) - len(rows), "class(es)")
 
 
 def _kernels(profile: Profile) -> str:
-    slowest = sorted(profile.kernels, key=lambda one: -one.seconds)[:_KERNELS_SHOWN]
+    """The table of the slowest kernels."""
+    slowest = sorted(profile.kernels, key=lambda kernel: -kernel.seconds)[:_KERNELS_SHOWN]
     rows = [
-        [_short(one.kernel), f"{1e3 * one.seconds:.3f}", one.phase, _nodes(one)] for one in slowest
+        [_short(kernel.kernel), f"{1e3 * kernel.seconds:.3f}", kernel.phase, _nodes(kernel)]
+        for kernel in slowest
     ]
     return table(["slowest kernels", "ms", "phase", "nodes"], rows, right=[1])
 
 
 def _memory(profile: Profile) -> str:
+    """The memory timeline as a line of blocks, and the table of tensors in use at the peak."""
     timeline = profile.memory
     assert timeline is not None
-    by_call = {one.call: one for one in profile.kernels if one.call is not None}
+    by_call = {entry.call: entry for entry in profile.kernels if entry.call is not None}
     totals = [a + b for a, b in zip(timeline.tensors, timeline.scratch, strict=True)]
     lines = [
         f"memory in use: {_megabytes(timeline.peak_bytes)} at the peak, of which arguments "
@@ -181,18 +194,22 @@ def _memory(profile: Profile) -> str:
     ]
     if timeline.peak not in by_call:
         return "\n".join(lines)
-    at = by_call[timeline.peak]
+    peak = by_call[timeline.peak]
     lines.append(
-        f"the peak is at kernel {timeline.peak + 1} of {len(totals)}, {at.kernel} ({at.phase}, "
-        f"{_nodes(at)}), which holds {_megabytes(timeline.scratch[timeline.peak])} for itself"
+        f"the peak is at kernel {timeline.peak + 1} of {len(totals)}, {peak.kernel} "
+        f"({peak.phase}, {_nodes(peak)}), which holds "
+        f"{_megabytes(timeline.scratch[timeline.peak])} for itself"
     )
-    own = [one for one in timeline.at_peak if one.kind not in ("argument", "constant")]
-    rows = [_live(one, by_call) for one in own[:_TENSORS_SHOWN]]
+    inner_tensors = [
+        entry for entry in timeline.at_peak if entry.kind not in ("argument", "constant")
+    ]
+    rows = [_live(entry, by_call) for entry in inner_tensors[:_TENSORS_SHOWN]]
     lines.append(table(["in use there", "MB", "kind", "computed by"], rows, right=[1]))
-    return "\n".join(lines) + _rest(len(own) - len(rows), "tensor(s)")
+    return "\n".join(lines) + _rest(len(inner_tensors) - len(rows), "tensor(s)")
 
 
 def _live(tensor: LiveTensor, by_call: dict[int, KernelTime]) -> list[str]:
+    """The row of a tensor that is in use at the peak."""
     kernel = None if tensor.call is None else by_call.get(tensor.call)
     computed = f"{kernel.op_class}, {_nodes(kernel)}" if kernel is not None else ""
     return [_short(tensor.name), f"{tensor.bytes / 1e6:.2f}", tensor.kind, _short(computed, 70)]
@@ -213,18 +230,22 @@ def bar(fraction: float, width: int = _BAR_WIDTH) -> str:
 
 
 def _nodes(kernel: KernelTime) -> str:
+    """The first of a kernel's nodes; its class if it has none."""
     shown = ", ".join(kernel.nodes[:_NODES_SHOWN])
     more = len(kernel.nodes) - _NODES_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown or kernel.op_class
 
 
-def _rest(count: int, what: str) -> str:
-    return f"\nand {count} more {what}" if count > 0 else ""
+def _rest(count: int, noun: str) -> str:
+    """A line for the rows that a table leaves out; empty if there are none."""
+    return f"\nand {count} more {noun}" if count > 0 else ""
 
 
 def _short(text: str, width: int = _NAME_WIDTH) -> str:
+    """Text cut to a width, with an ellipsis if something is left out."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _megabytes(count: int) -> str:
+    """Bytes as text, in units of 10⁶."""
     return f"{count / 1e6:.1f} MB"

@@ -1,4 +1,4 @@
-"""What people look at: coverage, progress, curves, tables.
+"""Reports for people: coverage, progress, loss curves, tables.
 
-Start with `coverage`, or with `training` for what a run tells.
+Start with `coverage`, or with `training` for the output of a training run.
 """

@@ -109,6 +109,7 @@ class Coverage:
         return _table(self.rows)
 
     def _summary(self) -> str:
+        """The line below the table: what is missing."""
         if self.complete:
             return "nothing is missing"
         calls = sum(row.count for row in self.missing)
@@ -171,43 +172,49 @@ def coverage(
 
 
 def _of_program(program: Program, wrt: Iterable[Any]) -> Coverage:
+    """The coverage of a program that is differentiated with respect to some variables."""
     activity = survey(program, wrt)
-    found: dict[tuple[Provenance, str], list[str]] = defaultdict(list)
+    occurrences: dict[tuple[Provenance, str], list[str]] = defaultdict(list)
     reasons: dict[str, list[str]] = defaultdict(list)
     for var, value in program.bindings:
         if isinstance(value, relax.Call | relax.If):
             name = op_name(value)
-            found[_provenance(activity, var, value), name].append(place(var, value))
+            occurrences[_provenance(activity, var, value), name].append(place(var, value))
             if var in activity.missing:
                 reasons[name].append(activity.reasons[var])
     order: Sequence[Provenance] = ("missing", "nondifferentiable", "user", "derived", "hand")
     return Coverage(
-        [row for provenance in order for row in _rows(found, provenance, reasons)],
-        _rows(found, "not needed", reasons),
+        [row for provenance in order for row in _rows(occurrences, provenance, reasons)],
+        _rows(occurrences, "not needed", reasons),
     )
 
 
 def _rows(
-    found: dict[tuple[Provenance, str], list[str]],
+    occurrences: dict[tuple[Provenance, str], list[str]],
     provenance: Provenance,
     reasons: dict[str, list[str]],
 ) -> list[Row]:
-    fixed = {"nondifferentiable": _STOPS, "not needed": _OFF_PATH}
+    """The rows of the ops of one provenance, by name."""
+    reason_of_kind = {"nondifferentiable": _STOPS, "not needed": _OFF_PATH}
     rows = []
-    for (kind, op), places in sorted(found.items()):
+    for (kind, op), places in sorted(occurrences.items()):
         if kind == provenance:
             reason = (
-                "; ".join(dict.fromkeys(reasons[op])) if kind == "missing" else fixed.get(kind, "")
+                "; ".join(dict.fromkeys(reasons[op]))
+                if kind == "missing"
+                else reason_of_kind.get(kind, "")
             )
             rows.append(Row(op, len(places), kind, reason, places))
     return rows
 
 
 def _provenance(activity: Activity, var: Any, value: Any) -> Provenance:
+    """The origin of a call's gradient, or why it has none."""
     if var in activity.missing:
         return "missing"
     if var in activity.rules:
         return activity.rules[var].origin
+    # On the way from the inputs, but cut off there: no cotangent reaches what it reads.
     varied = any(source in activity.varied for source in variables_in(value))
     if varied and stops_derivatives(value) and _is_float_value(var.ty):
         return "nondifferentiable"
@@ -215,20 +222,24 @@ def _provenance(activity: Activity, var: Any, value: Any) -> Provenance:
 
 
 def _is_float_value(ty: Any) -> bool:
+    """Whether a value is of floats: a tensor, a tuple with one, or a scalar."""
     return has_cotangent(ty) or (isinstance(ty, tvm.ir.PrimType) and is_float(str(ty)))
 
 
 def _table(rows: Sequence[Row]) -> str:
+    """Rows as a table of text."""
     lines = [[row.op, str(row.count), row.provenance, _where_text(row)] for row in rows]
     return table(["op", "count", "gradient", "where"], lines, right=[1])
 
 
 def _where_text(row: Row) -> str:
+    """The last column of a row: where the op is, or why it has no gradient, or both."""
     places = _places_text(row.where)
     return f"{places}: {row.reason}" if row.provenance == "missing" else row.reason or places
 
 
 def _places_text(places: Sequence[str]) -> str:
+    """The first few places, and how many more there are."""
     shown = ", ".join(places[:_PLACES_SHOWN])
     more = len(places) - _PLACES_SHOWN
     return f"{shown} and {more} more" if more > 0 else shown

@@ -24,15 +24,15 @@ def sparkline(values: Sequence[float], width: int = 60) -> str:
     """
     count = min(width, len(values))
     means = [
-        _finite_mean(values[i * len(values) // count : (i + 1) * len(values) // count])
-        for i in range(count)
+        _finite_mean(values[bin * len(values) // count : (bin + 1) * len(values) // count])
+        for bin in range(count)
     ]
     finite = [mean for mean in means if mean is not None]
     if not finite:
         return " " * count
     low, high = min(finite), max(finite)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(" " if m is None else BLOCKS[round((m - low) * scale)] for m in means)
+    return "".join(" " if mean is None else BLOCKS[round((mean - low) * scale)] for mean in means)
 
 
 def write_picture(
@@ -63,18 +63,23 @@ def write_picture(
     axes.plot(range(1, len(losses) + 1), losses, linewidth=0.8, label="training loss")
     axes.set(xlabel="step", ylabel="loss", yscale="log" if _all_positive(losses) else "linear")
     if accuracies:
-        right = axes.twinx()
-        right.plot(*zip(*accuracies, strict=True), "C1.-", label="held-out accuracy")
-        right.set(ylabel="held-out accuracy", ylim=(min(a for _, a in accuracies) - 0.02, 1.0))
+        accuracy_axes = axes.twinx()
+        accuracy_axes.plot(*zip(*accuracies, strict=True), "C1.-", label="held-out accuracy")
+        accuracy_axes.set(
+            ylabel="held-out accuracy",
+            ylim=(min(accuracy for _, accuracy in accuracies) - 0.02, 1.0),
+        )
     figure.legend(loc="outside upper center", ncols=2)
     figure.savefig(path, format="png", dpi=120)
     return True
 
 
 def _finite_mean(values: Sequence[float]) -> float | None:
+    """The mean of the finite values; None if there are none."""
     finite = [value for value in values if math.isfinite(value)]
     return sum(finite) / len(finite) if finite else None
 
 
 def _all_positive(values: Sequence[float]) -> bool:
+    """Whether all finite values are above 0, so that a logarithmic scale can show them."""
     return all(value > 0 for value in values if math.isfinite(value))

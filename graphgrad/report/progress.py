@@ -66,7 +66,7 @@ class ProgressLine:
 
 
 def describe(loss: float, speed: float, held_out: Mapping[str, float]) -> str:
-    """e.g. ``loss 0.1234, accuracy 98.61 %, 5,120 images/s``."""
+    """A step in words, such as ``loss 0.1234, accuracy 98.61 %, 5,120 images/s``."""
     parts = [f"loss {loss:.4f}" if math.isfinite(loss) else "skipped (not finite)"]
     parts += [f"{name.replace('_', ' ')} {show(name, value)}" for name, value in held_out.items()]
     return ", ".join([*parts, f"{speed:,.0f} images/s"])

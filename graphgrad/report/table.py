@@ -1,4 +1,4 @@
-"""Tables of text."""
+"""Tables as text, with aligned columns."""
 
 from collections.abc import Collection, Sequence
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 def table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] | None = None
 ) -> str:
-    """Aligned text.
+    """A table as text: a header, a rule and rows, in aligned columns.
 
     Parameters
     ----------
@@ -22,6 +22,7 @@ def table(
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], right: Collection[int]) -> str:
+    """One line of a table, without spaces at its end."""
     padded = [
         cell.rjust(width) if column in right else cell.ljust(width)
         for column, (cell, width) in enumerate(zip(cells, widths, strict=True))

@@ -1,4 +1,4 @@
-"""What a training run tells: text for people, or one JSON object per line."""
+"""The output of a training run: text for people, or one JSON object per line."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from .progress import show
 
 
 class TrainingReport:
-    """Writes to standard output; only failures go to standard error.
+    """The report of a run on standard output; only failures go to standard error.
 
     Parameters
     ----------
@@ -66,21 +66,22 @@ class TrainingReport:
 
     def interrupted(self, history: History, steps: int, resume: str) -> None:
         """Say how to go on."""
-        done = len(history.losses)
-        self.event("interrupted", done=done, steps=steps, resume=resume)
-        self.text(f"stopped after step {done} of {steps}; go on with: {resume}")
+        steps_done = len(history.losses)
+        self.event("interrupted", done=steps_done, steps=steps, resume=resume)
+        self.text(f"stopped after step {steps_done} of {steps}; go on with: {resume}")
 
     def diverged(self, history: History) -> None:
         """Say that the run failed, and what may help."""
-        done = len(history.losses)
+        last_step = len(history.losses)
         message = (
             f"the loss or a gradient was not finite in each of the last {PATIENCE} steps (up to "
-            f"step {done}), so the run was given up; those steps changed nothing. Lower --lr, or "
-            "look for values in the data that are not finite"
+            f"step {last_step}), so the run was given up; those steps changed nothing. Lower --lr, "
+            "or look for values in the data that are not finite"
         )
-        self.event("diverged", done=done, message=message)
+        self.event("diverged", done=last_step, message=message)
         print(f"graphgrad: {message}", file=sys.stderr)
 
     def _measures(self, label: str, history: History) -> None:
+        """Write the latest held-out measures as text."""
         for name, value in history.held_out.items():
             self.text(f"{label} {name.replace('_', ' ')} {show(name, value)}")

@@ -1,4 +1,4 @@
-"""Arrays of any library, as tensors of TVM's runtime."""
+"""Conversion of arrays of any library to tensors of TVM's runtime, and memory for the copies."""
 
 from __future__ import annotations
 
@@ -23,20 +23,22 @@ def to_arrays(tensors: Mapping[str, tvm.runtime.Tensor]) -> Arrays:
 
 
 def to_array(label: str, value: Any) -> np.ndarray:
-    """A value as an array of numbers in native byte order, which may share its memory.
+    """A value as an array of numbers in native byte order, which may share the value's memory.
 
     Floats of Python, alone or in lists, become float32.
 
     Raises
     ------
     InputError
-        It is none; `label` names it.
+        It is no array of numbers; `label` names it.
     """
     return _to_array(label, _read(label, value))
 
 
 def lend(label: str, value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | np.ndarray:
-    """A value in the memory that it has: on the device, contiguous, aligned; else an array.
+    """The value itself as a tensor, without a copy, if a kernel can read it; else a numpy array.
+
+    A kernel can read what is on the device, contiguous and aligned.
 
     What is lent never overlaps what a step overwrites: that memory is handed to nobody.
 
@@ -45,15 +47,15 @@ def lend(label: str, value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tens
     InputError
         It is no array of numbers.
     """
-    read = _read(label, value)
+    tensor_or_value = _read(label, value)
     if (
-        isinstance(read, tvm.runtime.Tensor)
-        and read.device == device
-        and read.is_contiguous()
-        and read.data_ptr() % _ALIGNMENT == 0
+        isinstance(tensor_or_value, tvm.runtime.Tensor)
+        and tensor_or_value.device == device
+        and tensor_or_value.is_contiguous()
+        and tensor_or_value.data_ptr() % _ALIGNMENT == 0
     ):
-        return read
-    return _to_array(label, read)
+        return tensor_or_value
+    return _to_array(label, tensor_or_value)
 
 
 def copy(
@@ -96,22 +98,30 @@ class Staging:
         self._held.clear()
 
 
-def _to_array(label: str, read: Any) -> np.ndarray:
+def _to_array(label: str, tensor_or_value: Any) -> np.ndarray:
+    """As `to_array`, of what `_read` returned."""
     try:
-        array = read.numpy() if isinstance(read, tvm.runtime.Tensor) else np.asarray(read)
+        array = (
+            tensor_or_value.numpy()
+            if isinstance(tensor_or_value, tvm.runtime.Tensor)
+            else np.asarray(tensor_or_value)
+        )
     except (ValueError, TypeError) as error:
         raise InputError(f"{label} cannot be read as an array: {error}") from error
+    # bfloat16 and other types that numpy does not know by itself are of kind "V".
     if array.dtype.kind not in "biufV":
         raise InputError(
-            f"{label}: a {type(read).__name__} of dtype {array.dtype} is no array of real numbers"
+            f"{label}: a {type(tensor_or_value).__name__} of dtype {array.dtype} is no array of "
+            "real numbers"
         )
-    if array.dtype == np.float64 and not isinstance(read, np.ndarray | np.generic):
+    # Numpy makes float64 of Python's floats by default; an array of numpy has it on purpose.
+    if array.dtype == np.float64 and not isinstance(tensor_or_value, np.ndarray | np.generic):
         return array.astype(np.float32)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _read(label: str, value: Any) -> Any:
-    """The tensor of another library as one of TVM; anything else as it is."""
+    """The tensor of another library as one of TVM's; anything else, or numpy's, as it is."""
     if isinstance(value, np.ndarray | np.generic) or not hasattr(value, "__dlpack__"):
         return value
     try:

@@ -1,4 +1,4 @@
-"""How many processor cores there are to compute on.
+"""The number of processor cores that a process may compute on.
 
 Systems count *processors*, two of which may be halves of one core (hyper-threads). Kernels that
 keep a core busy gain nothing from its second half.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 _PAIRED = ("x86_64", "AMD64")
-"""Machines whose processors are taken for hyper-threads where the system does not tell."""
+"""Machines each two of whose processors are taken for one core where the system does not tell."""
 
 
 def processors() -> list[int]:
@@ -42,23 +42,29 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def _core(root: Path, processor: int) -> str:
-    """The processors of a processor's core in words; itself where the system is silent."""
+    """A name of the core that a processor is part of, equal for all processors of that core.
+
+    It is the system's list of these processors, or the processor alone where there is none.
+    """
     topology = root / f"sys/devices/system/cpu/cpu{processor}/topology"
     return _text(topology / "thread_siblings_list") or str(processor)
 
 
 def _quota(root: Path) -> int:
     """How many processors a process's control groups let run at once, rounded up."""
-    least = min((limit for group in _groups(root) for limit in _limits(group)), default=math.inf)
-    return math.ceil(least) if math.isfinite(least) else len(processors())
+    lowest_limit = min(
+        (limit for group in _groups(root) for limit in _limits(group)), default=math.inf
+    )
+    return math.ceil(lowest_limit) if math.isfinite(lowest_limit) else len(processors())
 
 
 def _groups(root: Path) -> Iterator[Path]:
     """Yield the folders of the control groups of this process, and of those they are in.
 
-    In a container paths may be told as they are outside of it. Of such a one only the mount point
-    exists inside, which then is the container's own group.
+    In a container the system may tell paths as they are outside of it. Of such a path only the
+    mount point exists inside, which then is the container's own group.
     """
+    # A line is number:controllers:path; version 2 leaves the controllers empty.
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", maxsplit=2)
         if controllers and "cpu" not in controllers.split(","):
@@ -73,12 +79,14 @@ def _limits(group: Path) -> Iterator[float]:
     """Yield the quota of a control group, in processors: of version 2, or of version 1."""
     for files in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
         fields = " ".join(_text(group / name) for name in files).split()
+        # No limit is "max" in version 2, and -1 in version 1: neither consists of digits.
         if len(fields) == 2 and all(field.isdigit() for field in fields):
             quota, period = map(int, fields)
             yield quota / max(period, 1)
 
 
 def _text(path: Path) -> str:
+    """The content of a system's file; empty if it cannot be read."""
     try:
         return path.read_text(encoding="ascii").strip()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""What an export holds, and whether it is whole."""
+"""The files of an export: its manifest, their digests, and the machine code of CUDA kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .errors import FolderError
 
 FORMAT = "graphgrad-export-2"
 _READ = ("graphgrad-export-1", FORMAT)
-"""The first one had no ``storage``: parameters were stored as the model has them."""
+"""The formats that are read. The first had no ``storage``: steps stored parameters as the model."""
 
 MANIFEST, STATE, KERNELS = "manifest.json", "state.safetensors", "kernels"
 
@@ -94,6 +94,7 @@ def machine_code_from(folder: Path, files: Mapping[str, str]) -> Iterator[None]:
             raise FolderError(f"{folder} holds no machine code for its CUDA source, as {name}")
         return (folder / name).read_bytes()
 
+    # The function is one of the whole process: what stood there before is put back.
     stock = tvm_ffi.get_global_func(_CUDA_COMPILE, allow_missing=True)
     tvm_ffi.register_global_func(_CUDA_COMPILE, machine_code, override=True)
     try:

@@ -1,4 +1,4 @@
-"""Whether this machine can run an export, and the parts of TVM that it needs for that."""
+"""Checks that this machine can run an export, and the loading of the parts of TVM that it needs."""
 
 from __future__ import annotations
 
@@ -18,23 +18,28 @@ import tvm_ffi
 from .errors import ExportedStepError, InputError, MachineError, OutOfMemoryError
 
 _OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
-"""Of an allocation, all of which come first; a launch that lacks memory may come after others."""
+"""The error of an allocation, all of which come before a step computes.
+
+A launch that lacks memory has another error: kernels before it may have changed something.
+"""
 
 
 def check_machine(manifest: Mapping[str, Any]) -> None:
-    """Raise `MachineError` where loading or running would fail, or end the process untold."""
+    """Raise `MachineError` where loading or running would fail, or crash without a message."""
     if tvm.__version__ != manifest["tvm"]:
         raise MachineError(
             f"exported for TVM {manifest['tvm']}, but this is {tvm.__version__}; install the other"
         )
     host = manifest["host"]
-    given = f"{platform.system()} on {platform.machine()}"
-    wanted = f"{host['system']} on {host['machine']}"
-    if given != wanted:
-        raise MachineError(f"exported for {wanted}, but this is {given}; export again for it")
+    this_system = f"{platform.system()} on {platform.machine()}"
+    system_of_export = f"{host['system']} on {host['machine']}"
+    if this_system != system_of_export:
+        raise MachineError(
+            f"exported for {system_of_export}, but this is {this_system}; export again for it"
+        )
     flags = processor_flags()
     missing = sorted(set(host["flags"]) - flags)
-    if flags and missing:
+    if flags and missing:  # no flags: the system does not tell, so nothing is refused
         raise MachineError(
             f"exported for the processor {host['processor']}, but this one lacks "
             f"{', '.join(missing)}; export again on it, or for a target with its mcpu and mattr"
@@ -72,17 +77,19 @@ def open_device(
     is_cuda = target["kind"] == "cuda"
     if is_cuda:
         _load_cuda()
-    first = tvm.device("cuda" if is_cuda else "cpu")
-    chosen = first if device is None else device
-    if chosen.dlpack_device_type() != first.dlpack_device_type():
-        raise MachineError(f"the export is for {target['kind']}, not for {chosen}")
-    if not chosen.exist:
-        raise MachineError(f"this machine has no device {chosen}; nvidia-smi lists what it has")
+    default_device = tvm.device("cuda" if is_cuda else "cpu")
+    chosen_device = default_device if device is None else device
+    if chosen_device.dlpack_device_type() != default_device.dlpack_device_type():
+        raise MachineError(f"the export is for {target['kind']}, not for {chosen_device}")
+    if not chosen_device.exist:
+        raise MachineError(
+            f"this machine has no device {chosen_device}; nvidia-smi lists what it has"
+        )
     if is_cuda:
         # An export that does not say was made where nvcc was taken for granted.
         ptx = manifest.get("ptx", not target["arch"][-1].isalpha())
-        _check_arch(target["arch"], ptx, str(chosen.compute_version))
-    return chosen
+        _check_arch(target["arch"], ptx, str(chosen_device.compute_version))
+    return chosen_device
 
 
 @contextlib.contextmanager
@@ -112,27 +119,31 @@ def device_errors(device: tvm.runtime.Device, task: str) -> Iterator[None]:
                 f"{device.available_global_memory} of {device.total_global_memory} bytes; nothing "
                 "has changed"
             ) from error
-        # A failed launch shows all its source besides.
-        said = next(line.strip() for line in str(error).splitlines() if "CUDA" in line)
+        # The first line about CUDA: the error of a failed launch goes on with all its source.
+        cause = next(line.strip() for line in str(error).splitlines() if "CUDA" in line)
         raise MachineError(
-            f"{device} failed at {task}, or before: {said}. What it holds may be lost: start a new "
-            "process, from the last file that was saved"
+            f"{device} failed at {task}, or before: {cause}. What it holds may be lost: start a "
+            "new process, from the last file that was saved"
         ) from error
 
 
 def release_pool() -> None:
-    """Give back what TVM's pool keeps for later: it counts as taken, though nobody uses it."""
+    """Give back the memory that TVM's pool keeps for later, which the driver counts as in use."""
     tvm_ffi.get_global_func("vm.builtin.memory_manager.clear")()
 
 
 def _check_arch(arch: str, ptx: bool, capability: str) -> None:
     """Raise unless a GPU can run an architecture's code: its own, or an older one's by its PTX."""
-    given = tuple(map(int, capability.split(".")))
+    gpu_capability = tuple(map(int, capability.split(".")))
     digits = re.sub(r"\D", "", arch)
-    wanted = int(digits[:-1]), int(digits[-1])
-    # Without PTX code is for its major version; a letter "a" binds it to the minor one, too.
-    bound = 2 if arch.endswith("a") else 0 if ptx else 1
-    if given < wanted or given[:bound] != wanted[:bound]:
+    code_capability = int(digits[:-1]), int(digits[-1])
+    # With PTX the driver compiles for any newer GPU. Machine code alone runs on GPUs of its major
+    # version, and that of an architecture such as sm_90a on those of its minor version only.
+    exact_parts = 2 if arch.endswith("a") else 0 if ptx else 1
+    if (
+        gpu_capability < code_capability
+        or gpu_capability[:exact_parts] != code_capability[:exact_parts]
+    ):
         raise MachineError(
             f"exported for {arch}, but this GPU has compute capability {capability}; export again "
             f'with arch "sm_{capability.replace(".", "")}"'
@@ -140,6 +151,7 @@ def _check_arch(arch: str, ptx: bool, capability: str) -> None:
 
 
 def _load_cuda() -> None:
+    """Load TVM's CUDA runtime, after the library of CUDA that it is linked to."""
     try:
         ctypes.CDLL("libcudart.so.13")
     except OSError:

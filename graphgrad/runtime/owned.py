@@ -1,4 +1,7 @@
-"""What an exported step owns on its device: parameters, statistics, the optimizer's buffers."""
+"""The tensors that an exported step owns: parameters, statistics, the optimizer's buffers.
+
+The counterpart of `graphgrad.train.state`.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ class Description:
             types_by_name(manifest["state"]),
             [params[name] for name in manifest["trained"]],
             {slot["name"]: slot["fill"] for slot in manifest["slots"]},
-            Storage(manifest.get("storage", {})),
+            Storage(manifest.get("storage", {})),  # the first format has none
         )
 
     def types(self) -> Types:
@@ -59,10 +62,12 @@ class Description:
         return window_types(self.state, self.trained)
 
     def started(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Arrays]:
-        """Everything by group before the first step, of parameters and statistics."""
-        groups = {group: {n: arrays[n] for n in names} for group, names in self.types().items()}
+        """Everything by group before the first step, given the parameters and statistics."""
+        groups = {
+            group: {name: arrays[name] for name in names} for group, names in self.types().items()
+        }
         for slot, fill in self.fills.items():
-            groups[slot] = {n: np.full_like(array, fill) for n, array in groups[slot].items()}
+            groups[slot] = {name: np.full_like(array, fill) for name, array in groups[slot].items()}
         return groups
 
 
@@ -120,20 +125,21 @@ class Owned:
         return [self._updates, *owned]
 
     def replaced(self) -> list[tvm.runtime.Tensor]:
-        """Those that `replace` replaces, in its order."""
+        """The tensors that `replace` replaces, in its order."""
         trained = [self._tensors["params"][ty.name] for ty in self._described.trained]
-        others = [tensor for group in self._replaced_whole() for tensor in group.values()]
-        return [self._updates, *trained, *others]
+        other_tensors = [tensor for group in self._replaced_whole() for tensor in group.values()]
+        return [self._updates, *trained, *other_tensors]
 
     def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
         """Take what a step returned: count, parameters that train, statistics and buffers."""
-        fresh = iter(tensors)
-        self._updates = next(fresh)
+        new_tensors = iter(tensors)
+        self._updates = next(new_tensors)
         for ty in self._described.trained:
-            self._tensors["params"][ty.name] = next(fresh)
+            self._tensors["params"][ty.name] = next(new_tensors)
         for group in self._replaced_whole():
             for name in group:
-                group[name] = next(fresh)
+                group[name] = next(new_tensors)
 
     def _replaced_whole(self) -> list[dict[str, tvm.runtime.Tensor]]:
+        """The groups of which a step returns every tensor; of ``params`` it returns some."""
         return [self._tensors[group] for group in ("state", *self._described.fills)]

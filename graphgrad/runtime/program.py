@@ -1,4 +1,4 @@
-"""What an export holds for one set of input shapes: a library with two programs."""
+"""The libraries of an export, one for each set of input shapes, with the step and the inference."""
 
 from __future__ import annotations
 
@@ -103,14 +103,20 @@ class Program:
         if given is None:
             raise InputError("targets are missing: the loss compares the outputs with targets")
         [ty] = types_by_name([self._targets]).values()
-        span = self._targets["range"]
-        lent = lend(ty.name, given, self._device) if span is None else to_array(ty.name, given)
-        if isinstance(lent, tvm.runtime.Tensor) and str(lent.dtype) == ty.dtype:
-            ty.check(ty.name, lent)
-            return [lent]
-        array = _converted(ty, to_array(ty.name, lent))
-        if span is not None:
-            _check_range(ty.name, array, span, self._targets["ignored"])
+        bounds = self._targets["range"]
+        tensor_or_array = (
+            lend(ty.name, given, self._device) if bounds is None else to_array(ty.name, given)
+        )
+        # Read where it is; another dtype is converted on the host.
+        if (
+            isinstance(tensor_or_array, tvm.runtime.Tensor)
+            and str(tensor_or_array.dtype) == ty.dtype
+        ):
+            ty.check(ty.name, tensor_or_array)
+            return [tensor_or_array]
+        array = _converted(ty, to_array(ty.name, tensor_or_array))
+        if bounds is not None:
+            _check_range(ty.name, array, bounds, self._targets["ignored"])
         return [staging.copy(ty.name, array)]
 
 
@@ -158,25 +164,29 @@ class Programs:
             inputs = dict.fromkeys(types, inputs)
         if inputs.keys() != types.keys():
             raise InputError(f"given inputs {list(inputs)}, but the model has {list(types)}")
-        given = {name: lend(f"input {name!r}", inputs[name], self._device) for name in types}
+        tensors_or_arrays = {
+            name: lend(f"input {name!r}", inputs[name], self._device) for name in types
+        }
         for name, ty in types.items():
-            ty.check_dtype(f"input {name!r}", given[name])
-        shapes = tuple(tuple(map(int, array.shape)) for array in given.values())
+            ty.check_dtype(f"input {name!r}", tensors_or_arrays[name])
+        shapes = tuple(tuple(map(int, array.shape)) for array in tensors_or_arrays.values())
         if shapes not in self._programs:
             exported = ", or ".join(
-                ", ".join(f"{name!r} {shape}" for name, shape in zip(types, known, strict=True))
-                for known in self._programs
+                ", ".join(
+                    f"{name!r} {shape}" for name, shape in zip(types, exported_shapes, strict=True)
+                )
+                for exported_shapes in self._programs
             )
             raise InputError(f"inputs of shapes {shapes}: the export is for {exported} alone")
-        placed = [staging.place(f"input {name!r}", given[name]) for name in types]
-        return self._programs[shapes], placed
+        tensors = [staging.place(f"input {name!r}", tensors_or_arrays[name]) for name in types]
+        return self._programs[shapes], tensors
 
 
 def _check_range(
-    label: str, array: np.ndarray, span: tuple[float, float], ignored: int | None
+    label: str, array: np.ndarray, bounds: tuple[float, float], ignored: int | None
 ) -> None:
-    """Raise `InputError` unless all elements are within bounds, or the one that is ignored."""
-    low, high = span
+    """Raise `InputError` unless each element is within bounds, or is the ignored label."""
+    low, high = bounds
     outside = ((array < low) | (array > high)) & (array != ignored)
     if outside.any():
         raise InputError(
@@ -191,6 +201,7 @@ def _converted(ty: TensorType, array: np.ndarray) -> np.ndarray:
     ------
     InputError
     """
+    # Kinds of numpy's dtypes by that of the target: integers are taken for floats, not vice versa.
     accepted = {"b": "b", "i": "iu", "u": "iu"}.get(np.dtype(ty.dtype).kind, "iufV")
     if array.dtype.kind not in accepted:
         raise InputError(f"{ty.name}: expected {ty.dtype}, given {array.dtype}; convert them")

@@ -81,6 +81,7 @@ def replace_file(path: Path, data: bytes) -> None:
     """
     path = Path(os.path.realpath(path))  # a link keeps pointing at the file
     _remove_unfinished(path)
+    # In the same folder, because a rename is atomic only within one file system.
     temporary = path.parent / f".{path.name}.{secrets.token_hex(8)}{_UNFINISHED}"
     try:
         with open(temporary, "xb") as file:
@@ -96,16 +97,18 @@ def replace_file(path: Path, data: bytes) -> None:
     _sync_folder(path.parent)
 
 
-def _path(given: Any) -> Path:
+def _path(path: Any) -> Path:
+    """A path, after checking that it is one."""
     try:
-        return Path(given)
+        return Path(path)
     except TypeError as error:
-        raise StateError(f"{given!r} is no path of a file: {error}") from error
+        raise StateError(f"{path!r} is no path of a file: {error}") from error
 
 
 def _remove_unfinished(path: Path) -> None:
-    for left in path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}"):
-        left.unlink(missing_ok=True)
+    """Remove what killed processes have left beside a path; see `replace_file`."""
+    for leftover in path.parent.glob(f".{glob.escape(path.name)}.*{_UNFINISHED}"):
+        leftover.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
@@ -159,7 +162,7 @@ def read(path: str | os.PathLike[str]) -> tuple[Groups, dict[str, Any]]:
 
 
 def is_state_file(path: str | os.PathLike[str]) -> bool:
-    """Whether a file says that `write` made it."""
+    """Whether a file says that `write` made it, in any format; its digest is not checked."""
     try:
         with safe_open(path, framework="numpy") as file:
             return str((file.metadata() or {}).get("format", "")).startswith(_FORMATS)
@@ -169,6 +172,7 @@ def is_state_file(path: str | os.PathLike[str]) -> bool:
 
 def _digest(arrays: Mapping[str, np.ndarray], facts: str) -> str:
     """A digest of everything that a checkpoint holds."""
+    # Sorted, because safetensors orders the tensors of a file as it likes.
     digest = hashlib.sha256(facts.encode())
     for key in sorted(arrays):
         array = arrays[key]
@@ -191,12 +195,12 @@ def check_match(
     StateError
         Lists the first differences.
     """
-    given = _types(groups)
-    wanted = _types(expected)
+    in_file = _types(groups)
+    in_model = _types(expected)
     differences = [
-        f"{key}: file has {given.get(key, 'nothing')}, model has {wanted.get(key, 'nothing')}"
-        for key in sorted(given.keys() | wanted.keys())
-        if given.get(key) != wanted.get(key)
+        f"{key}: file has {in_file.get(key, 'nothing')}, model has {in_model.get(key, 'nothing')}"
+        for key in sorted(in_file.keys() | in_model.keys())
+        if in_file.get(key) != in_model.get(key)
     ]
     if differences:
         shown = "\n  ".join(differences[:5])
@@ -207,6 +211,7 @@ def check_match(
 
 
 def _types(groups: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
+    """The dtype and shape of each array as text, by the key that it has in a file."""
     return {
         f"{group}{_SEPARATOR}{name}": f"{array.dtype}{list(array.shape)}"
         for group, members in groups.items()

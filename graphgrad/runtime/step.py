@@ -205,14 +205,14 @@ class ExportedStep(TakesTurns):
             As of a call.
         """
         task, window = "a training step", self._window
-        loss, *fresh = self._on_device(task, lambda: self._step(inputs, targets))
+        loss, *new_tensors = self._on_device(task, lambda: self._step(inputs, targets))
         if window is not None:
-            window.replace(fresh)
+            window.replace(new_tensors)
             if window.accumulated < self.accumulate:
                 return loss
             window.accumulated = 0  # also if the end fails
-            fresh = self._on_device(task, lambda: self._end(window))
-        self._owned.replace(fresh)
+            new_tensors = self._on_device(task, lambda: self._end(window))
+        self._owned.replace(new_tensors)
         self.steps += 1
         return loss
 
@@ -282,10 +282,10 @@ class ExportedStep(TakesTurns):
             The device has failed.
         """
         groups, facts = state_file.read(path)
-        # A group without arrays leaves no trace in the file.
         accumulated = accumulated_in(path, facts, self.accumulate)
         window_types = self._described.window_types() if accumulated else {}
         types = {**self._described.types(), **window_types}
+        # A group without arrays leaves no trace in the file.
         groups = {group: groups.get(group, {}) for group in {**types, **groups}}
         state_file.check_match(path, groups, types)
         if facts["optimizer"] != self.manifest["optimizer"]:
@@ -298,21 +298,21 @@ class ExportedStep(TakesTurns):
 
     def _start(self, weights: Mapping[str, Any]) -> None:
         """Begin at step 0 with given values of the parameters and statistics."""
-        wanted = {**self._described.params, **self._described.state}
-        if weights.keys() != wanted.keys():
+        types = {**self._described.params, **self._described.state}
+        if weights.keys() != types.keys():
             raise InputError(
-                f"weights: unknown {sorted(weights.keys() - wanted.keys(), key=str)}, missing "
-                f"{sorted(wanted.keys() - weights.keys())}; the names are in {MANIFEST}"
+                f"weights: unknown {sorted(weights.keys() - types.keys(), key=str)}, missing "
+                f"{sorted(types.keys() - weights.keys())}; the names are in {MANIFEST}"
             )
         with device_errors(self._device, "a copy of the weights"):
-            arrays = {name: to_array(f"weights {name!r}", weights[name]) for name in wanted}
-        for name, ty in wanted.items():
+            arrays = {name: to_array(f"weights {name!r}", weights[name]) for name in types}
+        for name, ty in types.items():
             ty.check(f"weights {name!r}", arrays[name])
         facts = {**self.manifest, "steps": 0, "skipped": 0, "accumulated": 0}
         self._place(self._described.started(arrays), facts)
 
     def _place(self, groups: Mapping[str, Arrays], facts: Mapping[str, Any]) -> None:
-        """Go on from arrays, copied in the order that the step takes them, and facts of a file."""
+        """Go on from the arrays and facts of a state file; the arrays are copied to the device."""
         steps, rate = facts["steps"], facts["learning_rate"]
         accumulated = int(facts.get("accumulated", 0))
         self._check_rate(rate)
@@ -331,6 +331,7 @@ class ExportedStep(TakesTurns):
         self.steps, self._learning_rate, self._seed = steps, float(rate), facts["seed"]
 
     def _check_rate(self, rate: float) -> None:
+        """Raise unless a rate is a finite number, at least 0, in the dtypes of all parameters."""
         if not isinstance(rate, Real) or isinstance(rate, bool) or not 0 <= rate < math.inf:
             raise InputError(f"learning_rate={rate!r} must be a finite number, at least 0")
         for dtype in {ty.dtype for ty in self._described.trained}:
@@ -340,6 +341,7 @@ class ExportedStep(TakesTurns):
                 raise InputError(f"learning_rate={rate!r} is too large for {dtype} parameters")
 
     def _placed_rate(self, rate: float) -> tvm.runtime.Tensor:
+        """The learning rate on the device; the next one overwrites it."""
         return self._staging.copy("learning rate", np.asarray(rate, "float64"))
 
     def _arrays(self, group: str) -> Arrays:
@@ -372,18 +374,19 @@ class ExportedStep(TakesTurns):
         """The results of the program of a step, or of a micro-batch."""
         program, arguments = self._programs.of(inputs, self._staging)
         arguments += program.targets(targets, self._staging)
+        # A step takes the learning rate here, a micro-batch whether it opens its window.
         arguments.append(self._rate if self._window is None else self._window.opens)
         if program.seeded:
             # The two halves of a word of 64 bits: no two calls of two seeds share one.
-            call = self.steps * self.accumulate + self.accumulated
-            word = np.asarray(self._seed << 32 | call, "int64")
-            arguments.append(self._staging.copy("seed", word))
+            call_number = self.steps * self.accumulate + self.accumulated
+            seed_word = np.asarray(self._seed << 32 | call_number, "int64")
+            arguments.append(self._staging.copy("seed", seed_word))
         if self._window is None:
             return program.step(*arguments, *self._owned.everything())
-        summed = [*self._owned.of_model(), *self._window.everything()]
+        owned = [*self._owned.of_model(), *self._window.everything()]
         errors = device_errors(self._device, "a training step")
         with dropped_on_failure(self._window, OutOfMemoryError), errors:
-            return program.step(*arguments, *summed)
+            return program.step(*arguments, *owned)
 
     def _end(self, window: Window) -> Any:
         """The results of the program at the end of a window."""
@@ -399,6 +402,7 @@ class ExportedStep(TakesTurns):
 
 
 def _read_weights(path: str | os.PathLike[str]) -> Arrays:
+    """The arrays of any safetensors file, by name."""
     try:
         return load_file(path)
     except (SafetensorError, OSError, ValueError, KeyError) as error:

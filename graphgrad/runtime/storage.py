@@ -1,4 +1,4 @@
-"""The order of axes in which a step stores what belongs to parameters, and the model's own."""
+"""Conversion between the order of axes in which a step stores parameters, and the model's order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NOT_OF_PARAMETERS = ("state", "window", "window_state")
 
 
 class Storage:
-    """Converts between arrays as the model has them, which all files hold, and what is stored.
+    """A converter between arrays in the model's order of axes, as in all files, and stored arrays.
 
     Parameters
     ----------
@@ -42,12 +42,16 @@ class Storage:
         return shape if order is None else tuple(shape[axis] for axis in order)
 
     def _restored(self, group: str, name: str, array: np.ndarray) -> np.ndarray:
+        """The array, in the model's order, that another is stored for."""
         order = self._order(group, name)
+        # The argsort of a permutation is its inverse.
         return _transposed(array, None if order is None else np.argsort(order))
 
     def _order(self, group: str, name: str) -> tuple[int, ...] | None:
+        """The order in which something is stored; None if in the model's."""
         return None if group in _NOT_OF_PARAMETERS else self._orders.get(name)
 
 
 def _transposed(array: np.ndarray, axes: Any) -> np.ndarray:
+    """A contiguous array with its axes permuted; for None, the array itself."""
     return array if axes is None else np.ascontiguousarray(np.transpose(array, axes))

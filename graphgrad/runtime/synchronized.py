@@ -1,4 +1,4 @@
-"""Calls of one object by several threads, one after the other."""
+"""A lock for objects that several threads call: their methods run one at a time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class TakesTurns:
-    """What has methods that are `one_at_a_time`.
+    """The base class of objects whose methods are `one_at_a_time`.
 
     Frames of a virtual machine, the memory that batches are copied to, and tensors that are
     overwritten where they are belong to one thread at a time.
     """
 
     def __init__(self) -> None:
-        self._calls = RLock()
+        self._calls = RLock()  # reentrant, because such methods call each other
 
 
 def one_at_a_time(method: _Method) -> _Method:

@@ -23,7 +23,7 @@ from .errors import InputError
 VARIABLES = ("TVM_NUM_THREADS", "OMP_NUM_THREADS")
 """What TVM asks for the number of threads, in this order."""
 
-_SHARE_ALL = -3
+_SHARE_ALL = -3  # `kSpecifyThreadShareAllCore` of TVM's `ThreadGroup::AffinityMode`
 """TVM's mode in which each thread may run on all processors that are given."""
 
 _UNTOUCHED, _FORKED = 0, -1
@@ -51,20 +51,20 @@ def set_threads(count: int | None) -> None:
         does, so this comes first, or the one that made the pool must have been given as many.
     """
     global _chosen  # noqa: PLW0603 (one choice for the process)
-    most = len(processors())
+    limit = len(processors())
     is_whole = isinstance(count, int) and not isinstance(count, bool)
-    if count is not None and not (is_whole and 1 <= count <= most):
+    if count is not None and not (is_whole and 1 <= count <= limit):
         raise InputError(
-            f"threads={count!r} must be None or a whole number from 1 to {most}, the processors "
+            f"threads={count!r} must be None or a whole number from 1 to {limit}, the processors "
             "that this process may run on"
         )
-    before, _chosen = _chosen, count
+    previous, _chosen = _chosen, count
     prepare()
-    made = pool_size()
-    if count is not None and made < count:
-        _chosen = before
+    pool = pool_size()
+    if count is not None and pool < count:
+        _chosen = previous
         raise InputError(
-            f"threads={count} are too many: the pool of this thread was made with {made}, and none "
+            f"threads={count} are too many: the pool of this thread was made with {pool}, and none "
             "can grow. Choose before anything computes, or set TVM_NUM_THREADS"
         )
 
@@ -87,11 +87,12 @@ def prepare() -> None:
     A pool whose number of threads was set by somebody else, or by a variable of the environment, is
     left alone until `set_threads` is called.
     """
-    before = getattr(_of_thread, "choice", _UNTOUCHED)
-    if before in (_chosen, _FORKED):
+    choice_of_pool = getattr(_of_thread, "choice", _UNTOUCHED)
+    # Where nobody has chosen, both are None after the first time.
+    if choice_of_pool in (_chosen, _FORKED):
         return
     choice = _chosen
-    if before != _UNTOUCHED or choice is not None or not _is_decided():
+    if choice_of_pool != _UNTOUCHED or choice is not None or not _is_decided():
         _configure(threads())
     _of_thread.choice = choice
 
@@ -104,12 +105,15 @@ def _configure(count: int) -> None:
     """
     configure = tvm_ffi.get_global_func("runtime.config_threadpool")
     allowed = [str(processor) for processor in processors()]
-    made = max(count, usable_cores())
+    pool_threads = max(count, usable_cores())
     affinity = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     try:
         # One processor for each thread that is to be made, which is how TVM counts them.
-        configure(_SHARE_ALL, count, [allowed[index % len(allowed)] for index in range(made)])
-        if 1 < made < len(allowed):
+        configure(
+            _SHARE_ALL, count, [allowed[index % len(allowed)] for index in range(pool_threads)]
+        )
+        # The pool is made, so that this only widens where its threads may run.
+        if 1 < pool_threads < len(allowed):
             configure(_SHARE_ALL, count, allowed)
     finally:
         if affinity is not None:
@@ -125,9 +129,9 @@ def _is_decided() -> bool:
         return False
     # A thread that nobody has touched tells what TVM would do by itself.
     untouched: list[int] = []
-    fresh = threading.Thread(target=lambda: untouched.append(concurrency()))
-    fresh.start()
-    fresh.join()
+    new_thread = threading.Thread(target=lambda: untouched.append(concurrency()))
+    new_thread.start()
+    new_thread.join()
     return [concurrency()] != untouched
 
 
@@ -135,13 +139,13 @@ def _from_environment() -> int | None:
     """The number that the environment gives, read as TVM does; None if there is none."""
     for name in VARIABLES:
         if name in os.environ:
-            number = re.match(r"\s*[+-]?\d+", os.environ[name])
-            return max(int(number[0]) if number else 0, 1)
+            digits = re.match(r"\s*[+-]?\d+", os.environ[name])
+            return max(int(digits[0]) if digits else 0, 1)
     return None
 
 
 def _compute_alone() -> None:
-    """Let a process that was forked compute in one thread: its copy of the pool has no others."""
+    """Let a forked process compute in one thread: a fork copies the pool without its threads."""
     limit = _function("_ZN3tvm7runtime9threading17SetMaxConcurrencyEi")
     if hasattr(_of_thread, "choice") and limit is not None:
         limit(1)
@@ -149,7 +153,10 @@ def _compute_alone() -> None:
 
 
 def _function(name: str) -> Callable[..., int] | None:
-    """A function of TVM's library that TVM does not register, by its name in C++."""
+    """A function that TVM's library exports but does not register, by its mangled C++ name.
+
+    None if the library has none of that name.
+    """
     return getattr(tvm.base._LOADED_LIBS["tvm_runtime"], name, None)
 
 

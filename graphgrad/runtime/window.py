@@ -1,4 +1,7 @@
-"""The window of a step that accumulates: what its micro-batches have summed up so far."""
+"""The tensors of an open window: the sums of the micro-batches that a step has seen so far.
+
+The counterpart of `graphgrad.train.window`.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def accumulated_in(path: str | os.PathLike[str], facts: Mapping[str, Any], accum
 
 
 class Counting(Protocol):
-    """A window as far as `dropped_on_failure` knows it."""
+    """The part of a window that `dropped_on_failure` uses."""
 
     accumulated: int
 
@@ -97,14 +100,15 @@ class Window:
     ):
         self.accumulated = accumulated
         self._storage = storage or Storage({})
+        # On the device from the start, so that no micro-batch has to copy its flag there.
         self._flags = [copy(np.asarray(flag, "int64"), device) for flag in (1, 0)]
         self._tensors = {
             group: {
-                name: self._placed(group, ty, held[name] if held else None, device)
+                name: self._placed(group, ty, arrays[name] if arrays else None, device)
                 for name, ty in members.items()
             }
             for group, members in types.items()
-            for held in [groups.get(group)]
+            for arrays in [groups.get(group)]
         }
 
     @property
@@ -118,10 +122,10 @@ class Window:
 
     def replace(self, tensors: Sequence[tvm.runtime.Tensor]) -> None:
         """Take what a micro-batch returned, and count it."""
-        fresh = iter(tensors)
+        new_tensors = iter(tensors)
         for members in self._tensors.values():
             for name in members:
-                members[name] = next(fresh)
+                members[name] = next(new_tensors)
         self.accumulated += 1
 
     def arrays(self) -> dict[str, Arrays]:
@@ -134,11 +138,12 @@ class Window:
     def _placed(
         self, group: str, ty: TensorType, array: np.ndarray | None, device: tvm.runtime.Device
     ) -> tvm.runtime.Tensor:
-        """An array as it is stored; memory for one, where there is none."""
+        """A copy of an array on the device as it is stored; for None, memory that is not set."""
         if array is not None:
             return copy(self._storage.stored(group, ty.name, array), device)
         return tvm.runtime.empty(self._storage.shape(group, ty.name, ty.shape), ty.dtype, device)
 
 
 def _wide(dtype: str) -> str:
+    """The dtype in which gradients of a dtype are summed up."""
     return "float32" if dtype in ("float16", "bfloat16") else dtype

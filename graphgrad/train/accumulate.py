@@ -1,7 +1,9 @@
-"""A step over several micro-batches as two Relax functions: add one micro-batch; end the window.
+"""Gradient accumulation: a step over several micro-batches, as two Relax functions.
 
-The *window* is the micro-batches of one step. With wᵢ what the loss of micro-batch i divides by,
-which is its number of examples where nothing else is said, the gradient of the window is
+One function adds a micro-batch to the sums of the window, the other ends the window by the update.
+The *window* is the micro-batches of one step. Let wᵢ be the divisor of the mean in the loss of
+micro-batch i: its number of examples, unless the loss weights or ignores labels. Then the gradient
+of the window is
 
     Σ wᵢ gᵢ / Σ wᵢ
 
@@ -103,24 +105,29 @@ def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
     def body(emitter: Emitter) -> Any:
         first = emitter.lift(opens)
         is_first = op.greater(first, 0)
-        before = [emitter.lift(var) for var in window.statistics]
-        pairs = zip(map(emitter.lift, forward.state), before, strict=True)
-        reached = [op.where(is_first, *pair) for pair in pairs]
-        state = [each.expr for each in reached]
-        value, gradients, new = forward.emit(emitter, differentiated, state)
+        window_statistics = [emitter.lift(var) for var in window.statistics]
+        pairs = zip(map(emitter.lift, forward.state), window_statistics, strict=True)
+        current_statistics = [op.where(is_first, *pair) for pair in pairs]
+        state = [statistic.expr for statistic in current_statistics]
+        loss, gradients, new_statistics = forward.emit(emitter, differentiated, state)
         with emitter.at(None, "accumulate"):
             weight = _weight(forward, emitter)
-            is_empty = op.logical_and(op.equal(weight, 0.0), op.isnan(value))
-            counted = op.where(is_empty, 0.0, value)
+            # Without a label that counts, the loss is 0 / 0. A NaN with a weight above 0 is a
+            # failure of the model, and has to discard the window.
+            is_empty = op.logical_and(op.equal(weight, 0.0), op.isnan(loss))
+            counted = op.where(is_empty, 0.0, loss)
             # Statistics are no sums: what is not finite now may be finite again after the next
             # micro-batch. So they stay, and the sum of the losses remembers it.
-            new = new or reached
-            floats = [statistic for statistic in new if is_float(statistic.dtype)]
+            new_statistics = new_statistics or current_statistics
+            floats = [statistic for statistic in new_statistics if is_float(statistic.dtype)]
             finite = all_finite([counted, *floats])
-            kept = [op.where(finite, *pair) for pair in zip(new, reached, strict=True)]
+            kept_statistics = [
+                op.where(finite, *pair)
+                for pair in zip(new_statistics, current_statistics, strict=True)
+            ]
             weighted = weight * counted.astype(weight.dtype)
-            one = emitter.lift(relax.const(1.0, "float64"))
-            terms = [(one, op.where(finite, weighted, math.nan)), (weight, one)]
+            unit = emitter.lift(relax.const(1.0, "float64"))
+            terms = [(unit, op.where(finite, weighted, math.nan)), (weight, unit)]
             terms += [(weight, gradient) for gradient in gradients]
             totals = [emitter.lift(var) for var in (window.loss, window.weight, *window.gradients)]
             sums = [
@@ -128,12 +135,13 @@ def build_micro_batch(forward: Forward, trained: Sequence[str]) -> tvm.IRModule:
                 for total, term in zip(totals, terms, strict=True)
             ]
             # A loss that is a parameter would change when the window ends.
-            own = emitter.emit(copy_of(value))
-        return (own, *sums[:2], *kept, *sums[2:])
+            returned_loss = emitter.emit(copy_of(loss))
+        return (returned_loss, *sums[:2], *kept_statistics, *sums[2:])
 
     owned = [*forward.params, *forward.state, *window.all]
     inputs = [*forward.arguments, opens, *forward.seed, *owned]
     written = differentiated.write(MICRO_BATCH, inputs, body)
+    # Result 0 is the loss, which takes the place of no parameter.
     return allow_donations(written, MICRO_BATCH, inputs, window.all, first=1)
 
 
@@ -170,18 +178,20 @@ def build_end_of_window(
 
             def means() -> list[Tensor]:
                 sums = map(emitter.lift, window.gradients)
-                return [each / count.astype(each.dtype) for each in sums]
+                return [gradient_sum / count.astype(gradient_sum.dtype) for gradient_sum in sums]
 
             gradients = [
                 mean.astype(str(var.ty.dtype)) for mean, var in zip(means(), weights, strict=True)
             ]
             statistics = [emitter.lift(var) for var in window.statistics]
-            # Means are emitted twice: a value with two readers would take memory.
+            # Means are emitted twice, for the update and for the check that all is finite: a value
+            # with two readers would be stored, and take as much memory as the gradients.
             checked = [total, count, *means()]
             return tuple(update.emit(emitter, gradients, statistics, checked))
 
     inputs = [update.rate, update.updates, *update.replaced, *window.all]
     written = write_function(tvm.IRModule(), END_OF_WINDOW, inputs, body)
+    # Result 0 is the count of updates, which is returned in memory of its own.
     return allow_donations(written, END_OF_WINDOW, inputs, update.replaced, first=1)
 
 
@@ -195,10 +205,10 @@ def _weight(forward: Forward, emitter: Emitter) -> Tensor:
 
 
 def _added(emitter: Emitter, first: Tensor, total: Tensor, weight: Tensor, term: Tensor) -> Tensor:
-    """Emit ``total + weight · term``, without the total in the first micro-batch of a window.
+    """Emit ``total + weight · term``; in the first micro-batch of a window, ``weight · term``.
 
-    A weight of 0 leaves the total as it is, whatever the term. One expression, so that it becomes
-    part of the kernel that computes the term.
+    A weight of 0 leaves the total as it is, whatever the term. All is one tensor expression, so
+    that fusion can make it part of the kernel that computes the term.
     """
     dtype = total.dtype
 
@@ -206,6 +216,8 @@ def _added(emitter: Emitter, first: Tensor, total: Tensor, weight: Tensor, term:
         zero = tirx.const(0, dtype)
 
         def element(*indices: Any) -> Any:
+            # Selected, not multiplied by 0: the old total may hold anything before the first
+            # micro-batch, and the term of a weight of 0 is NaN.
             product = weight().astype(dtype) * term(*indices).astype(dtype)
             return tirx.Select(first() > 0, zero, total(*indices)) + tirx.Select(
                 weight() > 0, product, zero
@@ -213,5 +225,5 @@ def _added(emitter: Emitter, first: Tensor, total: Tensor, weight: Tensor, term:
 
         return te.compute(total.shape, element, name="accumulate")
 
-    arguments = [each.expr for each in (first, total, weight, term)]
+    arguments = [tensor.expr for tensor in (first, total, weight, term)]
     return emitter.lift(emitter.builder.emit_te(sums, *arguments, primfunc_name_hint="accumulate"))

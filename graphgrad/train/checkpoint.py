@@ -1,4 +1,4 @@
-"""Checkpoints: state files (`runtime.state_file`), with errors of graphgrad."""
+"""Checkpoints of training: state files (`runtime.state_file`), with graphgrad's own errors."""
 
 from __future__ import annotations
 
@@ -92,9 +92,10 @@ def read_for(
 
 @contextlib.contextmanager
 def _our_errors() -> Iterator[None]:
+    """While inside, errors of `runtime`, which imports nothing, become those of graphgrad."""
     try:
         yield
-    except FactsError as error:
+    except FactsError as error:  # before `StateError`, of which it is a subclass
         raise ArgumentError(str(error)) from error
     except StateError as error:
         raise CheckpointError(str(error)) from error

@@ -1,4 +1,4 @@
-"""Clipping of gradients, in the graph."""
+"""Clipping of gradients by value and by norm, emitted into the step's function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def clip_by_norm(gradients: Sequence[Tensor], limit: float) -> tuple[list[Tensor
     -------
     gradients : list of Tensor
     norm : Tensor
-        Before scaling, a float64 scalar. Where it is not finite, the gradients are of no use.
+        The norm before scaling, a float64 scalar. Where it is not finite, the scaled gradients are
+        meaningless; the caller checks it.
     """
     norm = op.sqrt(sum_of_squares(gradients))
     scale = limit / (norm + _NORM_EPSILON)

@@ -62,6 +62,7 @@ def digits() -> Dataset:
     archive = resources.files("graphgrad.models").joinpath("data", "digits.npz")
     with archive.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
         images, labels, held_out = arrays["images"], arrays["labels"], arrays["held_out"]
+    # Pixels are numbers from 0 to 16.
     examples = Examples({"x": images[:, None].astype(np.float32) / 16}, labels.astype(np.int64))
     train = np.setdiff1d(np.arange(len(examples)), held_out)
     return Dataset(examples.take(train), examples.take(held_out))
@@ -96,15 +97,16 @@ def load_npz(
     """
     arrays = read_arrays(Path(path))
     train = _examples(arrays, inputs, targets, "", str(path))
+    # One such array asks for held-out examples; where others of them are missing, that is an error.
     if not any(name.endswith(HELD_OUT) for name in arrays):
         return Dataset(train)
     held_out = _examples(arrays, inputs, targets, HELD_OUT, str(path))
     for name in [*inputs, *(["y"] if targets else [])]:
-        given, other = arrays[name].shape[1:], arrays[name + HELD_OUT].shape[1:]
-        if given != other:
+        shape, test_shape = arrays[name].shape[1:], arrays[name + HELD_OUT].shape[1:]
+        if shape != test_shape:
             raise InputError(
-                f"{path}: {name} has examples of shape {given}, {name}{HELD_OUT} of shape {other}; "
-                "they must be equal"
+                f"{path}: {name} has examples of shape {shape}, {name}{HELD_OUT} of shape "
+                f"{test_shape}; they must be equal"
             )
     return Dataset(train, held_out)
 
@@ -122,6 +124,7 @@ def batches(examples: Examples, batch: int, *, seed: int, epoch: int) -> Iterato
     """
     count = batch_count(examples, batch)
     order = np.random.default_rng([seed, epoch]).permutation(len(examples))
+    # No `yield`: too few examples are to be an error of the call, not of the first batch.
     return (examples.take(order[i * batch : (i + 1) * batch]) for i in range(count))
 
 
@@ -170,9 +173,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _read_array(archive: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarray:
+    """Read one array of an open .npz file."""
     try:
         return archive[name]
-    except ValueError:
+    except ValueError:  # what numpy raises for objects under allow_pickle=False
         raise InputError(
             f"{path}: array {name} holds Python objects, which are not read because loading them "
             "can run code; save it with a numeric dtype"
@@ -186,21 +190,23 @@ def _examples(
     suffix: str,
     path: str,
 ) -> Examples:
-    wanted = [name + suffix for name in [*inputs, *(["y"] if targets else [])]]
-    missing = [name for name in wanted if name not in arrays]
+    """Select the training or the held-out examples, whose arrays' names end with `suffix`."""
+    expected_names = [name + suffix for name in [*inputs, *(["y"] if targets else [])]]
+    missing = [name for name in expected_names if name not in arrays]
     if missing:
         raise InputError(
-            f"{path} has no array {', '.join(missing)}; expected {', '.join(wanted)}, "
+            f"{path} has no array {', '.join(missing)}; expected {', '.join(expected_names)}, "
             f"found {', '.join(arrays) or 'nothing'}"
         )
-    _check_lengths({name: arrays[name] for name in wanted}, path)
-    y = arrays["y" + suffix] if targets else None
-    if y is not None and targets == "labels":
-        y = _labels(y, "y" + suffix, path)
-    return Examples({name: arrays[name + suffix] for name in inputs}, y)
+    _check_lengths({name: arrays[name] for name in expected_names}, path)
+    target_array = arrays["y" + suffix] if targets else None
+    if target_array is not None and targets == "labels":
+        target_array = _labels(target_array, "y" + suffix, path)
+    return Examples({name: arrays[name + suffix] for name in inputs}, target_array)
 
 
 def _check_lengths(arrays: Mapping[str, np.ndarray], path: str) -> None:
+    """Raise `InputError` unless all arrays have the same number of examples, at least one."""
     for name, array in arrays.items():
         if array.ndim == 0 or len(array) == 0:
             raise InputError(
@@ -214,6 +220,7 @@ def _check_lengths(arrays: Mapping[str, np.ndarray], path: str) -> None:
 
 
 def _labels(array: np.ndarray, name: str, path: str) -> np.ndarray:
+    """Class labels as int64, after checking that they are integers."""
     if array.dtype.kind not in "iu":
         raise InputError(
             f"{path}: labels {name} must be integers, given {array.dtype}; convert them to class "

@@ -86,21 +86,23 @@ def export_step(
     >>> cuda = {"kind": "cuda", "arch": "sm_90"}
     >>> gg.export_step(model, "resnet", target=cuda, shapes={"x": (64, 3, 224, 224)})
     """
-    made = recipe(model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd)
-    chosen = chosen_shapes(made.input_types, shapes, [])
-    start = {
-        "optimizer": made.method,
+    step_recipe = recipe(model, loss, optimizer, wrt, target, seed, rules, accumulate, winograd)
+    shape_sets = chosen_shapes(step_recipe.input_types, shapes, [])
+    initial_facts = {
+        "optimizer": step_recipe.method,
         "learning_rate": float(optimizer.learning_rate),
         "steps": 0,
         "skipped": 0,
-        "seed": made.seed,
+        "seed": step_recipe.seed,
     }
 
     def write_state(file: Path) -> None:
-        state = TrainState(model.params, model.state, made.wrt, optimizer.slots, tvm.cpu())
-        checkpoint.write(file, state.arrays(), {**start, "extra": {}})
+        # On the host, because the target's device need not be in this machine. Files hold the
+        # model's order of axes, so the state needs none of the step's.
+        state = TrainState(model.params, model.state, step_recipe.wrt, optimizer.slots, tvm.cpu())
+        checkpoint.write(file, state.arrays(), {**initial_facts, "extra": {}})
 
-    write_export(path, made, chosen, start, write_state if weights else None)
+    write_export(path, step_recipe, shape_sets, initial_facts, write_state if weights else None)
 
 
 def chosen_shapes(
@@ -115,8 +117,9 @@ def chosen_shapes(
     types : mapping of str to relax.TensorType
         Of the model's inputs.
     shapes : mapping of str to shape, or a sequence of those, optional
+        The argument of `export_step`.
     known : iterable
-        Shapes of all inputs, in order.
+        The sets that a step has compiled so far, each the shapes of all inputs in order.
 
     Raises
     ------
@@ -124,55 +127,57 @@ def chosen_shapes(
         There are none, or some do not fit the model.
     """
     if shapes is not None:
-        sets = _sets(shapes, list(types))
+        shape_sets = _sets(shapes, list(types))
     else:
-        sets = [dict(zip(types, extents, strict=True)) for extents in known]
-        if not sets and all(map(_is_static, types.values())):
-            sets = [{name: type_shape(ty) for name, ty in types.items()}]
-    if not sets:
+        shape_sets = [dict(zip(types, extents, strict=True)) for extents in known]
+        if not shape_sets and all(map(_is_static, types.values())):
+            shape_sets = [{name: type_shape(ty) for name, ty in types.items()}]
+    if not shape_sets:
         raise ArgumentError(
             "shapes: nothing says for which input shapes to export; give shapes={name: shape} for "
             f"the inputs {list(types)}, or make a step first"
         )
     checked = []
-    for given in sets:
-        shaped = _checked(given, types, shapes)
-        if shaped not in checked:
-            checked.append(shaped)
+    for shape_set in shape_sets:
+        checked_set = _checked(shape_set, types, shapes)
+        if checked_set not in checked:
+            checked.append(checked_set)
     return checked
 
 
 def _sets(shapes: Any, names: list[str]) -> list[Any]:
-    """One set of shapes, or several, as a list; `_checked` looks at each."""
-    sets = [shapes] if isinstance(shapes, Mapping | str) else shapes
-    if not isinstance(sets, Iterable):
+    """The sets of shapes in an argument that is one set or several; `_checked` looks at each."""
+    shape_sets = [shapes] if isinstance(shapes, Mapping | str) else shapes
+    if not isinstance(shape_sets, Iterable):
         raise ArgumentError(_expected(shapes, names))
-    return list(sets)
+    return list(shape_sets)
 
 
-def _checked(shapes: Any, types: Mapping[str, Any], given: Any) -> dict[str, tuple[int, ...]]:
-    """Shapes in the order of the inputs, checked: a set of all that were given."""
+def _checked(shape_set: Any, types: Mapping[str, Any], argument: Any) -> dict[str, tuple[int, ...]]:
+    """One set of shapes, checked, in the order of the inputs; errors quote the whole argument."""
     names = list(types)
-    if not isinstance(shapes, Mapping) or set(shapes) != set(names):
-        raise ArgumentError(_expected(given, names))
+    if not isinstance(shape_set, Mapping) or set(shape_set) != set(names):
+        raise ArgumentError(_expected(argument, names))
     try:
-        checked = {name: tuple(map(operator.index, shapes[name])) for name in names}
+        sizes = {name: tuple(map(operator.index, shape_set[name])) for name in names}
     except TypeError as error:
-        raise ArgumentError(f"shapes={given!r}: a shape is a tuple of whole numbers") from error
-    if any(extent < 0 for shape in checked.values() for extent in shape):
-        raise ArgumentError(f"shapes={given!r}: an extent is negative")
+        raise ArgumentError(f"shapes={argument!r}: a shape is a tuple of whole numbers") from error
+    if any(extent < 0 for shape in sizes.values() for extent in shape):
+        raise ArgumentError(f"shapes={argument!r}: an extent is negative")
     try:
-        bind_shapes({name: Shaped(types[name].dtype, checked[name]) for name in names}, types)
+        bind_shapes({name: Shaped(types[name].dtype, sizes[name]) for name in names}, types)
     except InputError as error:
         raise ArgumentError(f"shapes: {error}") from error
-    return checked
+    return sizes
 
 
-def _expected(given: Any, names: list[str]) -> str:
-    return f"shapes={given!r}: give {{name: shape}} for the inputs {names}, or a list of those"
+def _expected(argument: Any, names: list[str]) -> str:
+    """The message of an argument that is none of the forms in which shapes are given."""
+    return f"shapes={argument!r}: give {{name: shape}} for the inputs {names}, or a list of those"
 
 
 def _is_static(ty: Any) -> bool:
+    """Whether a tensor's type has no symbolic dimension."""
     return all(isinstance(extent, int) for extent in type_shape(ty))
 
 
@@ -189,7 +194,9 @@ def write_export(
     ----------
     path : path
     made : Recipe
+        The step to export.
     shapes : sequence of mapping of str to tuple of int
+        The sets of input shapes; a library is made for each.
     facts : mapping
         Optimizer, learning rate, steps, skipped and seed, and the position in an open window, as a
         checkpoint names them.
@@ -206,10 +213,11 @@ def write_export(
             "there is no C compiler to link a library with: install g++, gcc or clang, or name one "
             "in the environment variable CXX"
         )
+    # The manifest comes last: it holds the digests of all other files.
     with replace_folder(path) as folder:
         entries = [
-            _write_library(folder, f"step-{index}.so", made, given)
-            for index, given in enumerate(shapes)
+            _write_library(folder, f"step-{index}.so", made, shape_set)
+            for index, shape_set in enumerate(shapes)
         ]
         if write_state is not None:
             write_state(folder / STATE)
@@ -219,37 +227,38 @@ def write_export(
 
 
 def _write_library(
-    folder: Path, name: str, made: Recipe, shapes: Mapping[str, tuple[int, ...]]
+    folder: Path, name: str, step_recipe: Recipe, shapes: Mapping[str, tuple[int, ...]]
 ) -> dict[str, Any]:
     """Write the library for some input shapes; return what the manifest says of it."""
-    forward = made.forward(shapes.values())
-    functions = {"step": made.step_name, "evaluate": EVALUATE}
-    written = _add_evaluation(made.step(forward), made.evaluation(shapes.values()))
-    if made.accumulate > 1:
+    forward = step_recipe.forward(shapes.values())
+    functions = {"step": step_recipe.step_name, "evaluate": EVALUATE}
+    mod = _add_evaluation(step_recipe.step(forward), step_recipe.evaluation(shapes.values()))
+    if step_recipe.accumulate > 1:
         functions["end_of_window"] = END_OF_WINDOW
-        written.update(made.end_of_window())
-    executable = compile_module(written, made.target, winograd=made.winograd)
+        mod.update(step_recipe.end_of_window())
+    executable = compile_module(mod, step_recipe.target, winograd=step_recipe.winograd)
     try:
         executable.export_library(str(folder / name))
     except RuntimeError as error:
         raise ExportError(f"the C compiler {cc.get_cc()} cannot link a library: {error}") from error
-    if str(made.target.kind.name) == "cuda":
-        _write_kernels(folder, folder / name, executable, arch_of(made.target))
+    if str(step_recipe.target.kind.name) == "cuda":
+        _write_kernels(folder, folder / name, executable, arch_of(step_recipe.target))
     return {
         "library": name,
         "functions": functions,
-        **describe_entry(made, shapes, forward),
+        **describe_entry(step_recipe, shapes, forward),
     }
 
 
 def _add_evaluation(step: tvm.IRModule, evaluation: tvm.IRModule) -> tvm.IRModule:
     """The step's module with the inference function of the model added."""
+    # Kernels of one name are those of the model, which both modules hold.
     functions = dict(step.functions.items())
-    held = {variable.name_hint for variable in functions}
+    names_in_step = {variable.name_hint for variable in functions}
     for variable, function in evaluation.functions.items():
         if variable.name_hint == FORWARD:
             functions[tvm.ir.GlobalVar(EVALUATE)] = function
-        elif variable.name_hint not in held:
+        elif variable.name_hint not in names_in_step:
             functions[variable] = function
     return tvm.IRModule(functions)
 
@@ -260,9 +269,9 @@ def _write_kernels(folder: Path, library: Path, executable: Any, arch: str) -> N
     Where a CUDA runtime was loaded, a library holds machine code in place of source, and the
     runtime will not ask.
     """
-    held = library.read_bytes()
+    library_bytes = library.read_bytes()
     for source in executable_sources(executable):
-        if source.encode() in held:
+        if source.encode() in library_bytes:
             file = folder / kernels_file(source)
             file.parent.mkdir(exist_ok=True)
             file.write_bytes(machine_code(source, arch))

@@ -15,7 +15,11 @@ from ..runtime.errors import FolderError
 from ..runtime.folder import MANIFEST, folder_at, read_manifest
 
 _UNFINISHED = ".export-unfinished"
-"""Not as files end that a killed `save` to the same path has left: each removes its own kind."""
+"""How names of unfinished exports end.
+
+Unfinished state files end otherwise, so that `save` and `export` to one path each remove only what
+their own kind has left when it was killed.
+"""
 
 
 @contextmanager
@@ -31,60 +35,66 @@ def replace_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
         At `path` there is something else than an export, or it cannot be written.
     """
     try:
-        place = folder_at(path)  # a link keeps pointing at the folder
+        destination = folder_at(path)  # a link keeps pointing at the folder
     except FolderError as error:
         raise ExportError(str(error)) from error
-    fresh = place.parent / f".{place.name}.{secrets.token_hex(8)}{_UNFINISHED}"
-    old = place.parent / f".{place.name}.replaced"
+    new_folder = destination.parent / f".{destination.name}.{secrets.token_hex(8)}{_UNFINISHED}"
+    replaced_folder = destination.parent / f".{destination.name}.replaced"
     try:
-        _clean(place, old)
-        _check_replaceable(place)
-        fresh.mkdir()
-        yield fresh
-        _flush(fresh)
-        _check_replaceable(place)
-        _exchange(fresh, place, old)
+        _clean(destination, replaced_folder)
+        _check_replaceable(destination)
+        new_folder.mkdir()
+        yield new_folder
+        _flush(new_folder)
+        _check_replaceable(
+            destination
+        )  # again: compiling takes long, and others may have written there
+        _exchange(new_folder, destination, replaced_folder)
     except (OSError, CheckpointError) as error:
         raise ExportError(
             f"cannot write the export {path}: {error}; what stood there before is untouched"
         ) from error
     finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(new_folder, ignore_errors=True)
 
 
-def _clean(place: Path, old: Path) -> None:
-    """Undo what a killed process has left beside a place."""
-    for left in place.parent.glob(f".{glob.escape(place.name)}.*{_UNFINISHED}"):
-        shutil.rmtree(left)
-    if old.exists():
-        if place.exists():
-            shutil.rmtree(old)
-        else:
-            os.rename(old, place)
+def _clean(destination: Path, replaced_folder: Path) -> None:
+    """Undo what a process that was killed has left beside the destination."""
+    for leftover in destination.parent.glob(f".{glob.escape(destination.name)}.*{_UNFINISHED}"):
+        shutil.rmtree(leftover)
+    if replaced_folder.exists():
+        if destination.exists():
+            shutil.rmtree(replaced_folder)
+        else:  # it was killed between the two renames of `_exchange`
+            os.rename(replaced_folder, destination)
 
 
-def _check_replaceable(place: Path) -> None:
+def _check_replaceable(destination: Path) -> None:
     """Raise unless a path is free, an empty folder, or an export and nothing more."""
-    if not place.parent.is_dir():
-        raise ExportError(f"cannot write the export {place}: there is no folder {place.parent}")
-    if not place.exists():
+    if not destination.parent.is_dir():
+        raise ExportError(
+            f"cannot write the export {destination}: there is no folder {destination.parent}"
+        )
+    if not destination.exists():
         return
-    if not place.is_dir():
-        raise ExportError(f"{place} is a file; an export is a folder, give the path of one")
-    found = {
-        file.relative_to(place).as_posix()
-        for file in place.rglob("*")
+    if not destination.is_dir():
+        raise ExportError(f"{destination} is a file; an export is a folder, give the path of one")
+    files_present = {
+        file.relative_to(destination).as_posix()
+        for file in destination.rglob("*")
         if not file.is_dir() and file.parent.name != "__pycache__"
     }
     try:
-        known = {*read_manifest(place)["files"], MANIFEST} if found else set()
+        files_of_export = (
+            {*read_manifest(destination)["files"], MANIFEST} if files_present else set()
+        )
     except FolderError as error:
         raise ExportError(f"{error}; an export replaces none but an export: remove it") from error
-    foreign = sorted(found - known)
-    if foreign:
+    foreign_files = sorted(files_present - files_of_export)
+    if foreign_files:
         raise ExportError(
-            f"{place} holds {foreign[0]}, which is no part of the export there and would be lost; "
-            "move it away"
+            f"{destination} holds {foreign_files[0]}, which is no part of the export there and "
+            "would be lost; move it away"
         )
 
 
@@ -96,15 +106,18 @@ def _flush(folder: Path) -> None:
                 os.fsync(file.fileno())
 
 
-def _exchange(fresh: Path, place: Path, old: Path) -> None:
-    """Put a folder in a place, and remove what was there."""
-    if not place.exists():
-        os.rename(fresh, place)
+def _exchange(new_folder: Path, destination: Path, replaced_folder: Path) -> None:
+    """Rename the new folder to the destination, and remove what was there.
+
+    A folder that is not empty cannot be renamed over, so the old one steps aside first.
+    """
+    if not destination.exists():
+        os.rename(new_folder, destination)
         return
-    os.rename(place, old)
+    os.rename(destination, replaced_folder)
     try:
-        os.rename(fresh, place)
+        os.rename(new_folder, destination)
     except BaseException:
-        os.rename(old, place)
+        os.rename(replaced_folder, destination)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(replaced_folder, ignore_errors=True)

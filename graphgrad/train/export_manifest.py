@@ -22,7 +22,7 @@ from .recipe import Recipe
 
 
 def described(made: Recipe) -> dict[str, Any]:
-    """The facts that are the same for all input shapes."""
+    """The facts of a manifest that are the same for all input shapes."""
     params, state = made.model.params, made.model.state
     is_cuda = str(made.target.kind.name) == "cuda"
     return {
@@ -42,7 +42,7 @@ def described(made: Recipe) -> dict[str, Any]:
 def describe_entry(
     made: Recipe, shapes: Mapping[str, tuple[int, ...]], forward: Forward
 ) -> dict[str, Any]:
-    """The arguments of one library."""
+    """The manifest's entry for one set of input shapes: the arguments of its library."""
     types = made.input_types
     return {
         "inputs": [_described(name, types[name].dtype, shapes[name]) for name in types],
@@ -68,26 +68,28 @@ def write_manifest(folder: Path, facts: Mapping[str, Any]) -> None:
 
 
 def _described(name: str, dtype: Any, shape: Iterable[Any]) -> dict[str, Any]:
+    """A tensor's type as JSON holds it; `runtime.program.types_by_name` reads it back."""
     return {"name": name, "dtype": str(dtype), "shape": [int(extent) for extent in shape]}
 
 
-def _targets(made: Recipe, forward: Forward) -> dict[str, Any] | None:
-    """The type of the targets, and which values they may have."""
+def _targets(recipe: Recipe, forward: Forward) -> dict[str, Any] | None:
+    """The type of the targets, and which values they may have; None if the loss takes none."""
     if forward.targets is None:
         return None
-    span, ignored = None, None
-    loss = made.loss.named
+    bounds, ignored = None, None
+    loss = recipe.loss.named
     if isinstance(loss, LabelLoss):
-        span, ignored = [0, type_shape(forward.outputs[0])[1] - 1], loss.ignore_index
+        bounds, ignored = [0, type_shape(forward.outputs[0])[1] - 1], loss.ignore_index
     elif isinstance(loss, ValueLoss) and loss.within != (-math.inf, math.inf):
-        span = list(loss.within)
-    ty = _described("targets", forward.targets.dtype, type_shape(forward.targets))
-    return {**ty, "range": span, "ignored": ignored}
+        bounds = list(loss.within)
+    described = _described("targets", forward.targets.dtype, type_shape(forward.targets))
+    return {**described, "range": bounds, "ignored": ignored}
 
 
 def _host(target: tvm.target.Target) -> dict[str, Any]:
     """The processor that must call the kernels, and for llvm also runs them."""
     is_llvm = str(target.kind.name) == "llvm"
+    # The attributes of a CUDA target describe the GPU, not the processor.
     attributes = target.attrs if is_llvm else {}
     triple = str(attributes.get("mtriple", ""))
     return {

@@ -1,7 +1,7 @@
-"""A model's forward pass: specialized and inlined once; for concrete shapes, with its loss.
+"""A model's forward pass: specialized and inlined once, then bound to shapes, with its loss.
 
-The way of a model to a step: it is a `Form`, one `Program` for any shapes. `Form.forward` makes
-each further program of that one: for concrete shapes, with the loss behind it, in a layout.
+A `Form` is the model as one straight-line `Program` for any shapes of its inputs. `Form.forward`
+makes further programs of that one: for concrete shapes, with the loss behind it, in a layout.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ class LossFunction:
         if isinstance(choice, relax.Function):
             _check_function(choice, len(model.outputs))
             self.program = inline_calls(tvm.IRModule({_LOSS: choice}), _LOSS)
+        # Before names of losses: an output that is called "mse" is meant by that name.
         elif isinstance(choice, str) and choice in model.outputs:
             self.output = model.outputs.index(choice)
             _check_scalar(
@@ -80,8 +81,8 @@ class LossFunction:
 
     @property
     def is_given(self) -> bool:
-        """Whether there is a loss at all."""
-        return any(x is not None for x in (self.named, self.output, self.program))
+        """Whether there is a loss at all; `value_and_grad` also differentiates without one."""
+        return any(form is not None for form in (self.named, self.output, self.program))
 
     def bind(self, outputs: Sequence[Any]) -> LossFunction:
         """The loss for outputs of given types: a Relax function gets concrete shapes.
@@ -105,7 +106,7 @@ class LossFunction:
                     f"{shape_text(expected, extents)}, but the model's output is {output.dtype} "
                     f"of shape {tuple(shape)}"
                 )
-        bound = copy.copy(self)
+        bound = copy.copy(self)  # the loss itself serves outputs of other shapes, too
         bound.program = bind_extents(self.program, extents)
         return bound
 
@@ -135,6 +136,7 @@ class LossFunction:
             return self.named.prepare(targets, outputs[0])
         assert self.program is not None
         expected = str(self.program.params[-1].ty.dtype)
+        # float64 may become float32, and integers floats, but floats no integers.
         if not np.can_cast(targets.dtype, np.dtype(expected), "same_kind"):
             raise InputError(f"targets: expected dtype {expected}, given {targets.dtype}")
         return targets.astype(expected)
@@ -173,7 +175,7 @@ class LossFunction:
 
 
 def _check_function(function: relax.Function, outputs: int) -> None:
-    """Raise unless a loss takes so many outputs, and perhaps targets, and returns a scalar."""
+    """Raise unless a loss takes `outputs` outputs, then perhaps targets, and returns a scalar."""
     count = len(function.params)
     if count not in (outputs, outputs + 1):
         raise ArgumentError(
@@ -183,9 +185,10 @@ def _check_function(function: relax.Function, outputs: int) -> None:
     _check_scalar("the loss function's result", function.ret_ty)
 
 
-def _check_scalar(what: str, ty: Any) -> None:
+def _check_scalar(subject: str, ty: Any) -> None:
+    """Raise unless a type is that of a float scalar; `subject` names the value in the error."""
     if not isinstance(ty, relax.TensorType) or ty.ndim != 0 or not is_float(str(ty.dtype)):
-        raise ArgumentError(f"{what} is of type {ty}, but a loss is a float scalar")
+        raise ArgumentError(f"{subject} is of type {ty}, but a loss is a float scalar")
 
 
 @dataclass(frozen=True)
@@ -239,6 +242,7 @@ class Forward:
 
     @property
     def _first(self) -> int:
+        """The position of the first parameter of the model among those of the program."""
         return len(self.model.inputs) + (self.targets is not None)
 
     @cached_property
@@ -275,13 +279,18 @@ class Forward:
         statistics : sequence of expressions, optional
             What is taken for the model's statistics; by default those.
         """
-        taken = dict(zip(self.state, statistics or self.state, strict=True))
-        arguments = [taken.get(param, param) for param in self.program.params]
+        replacement = dict(zip(self.state, statistics or self.state, strict=True))
+        arguments = [replacement.get(param, param) for param in self.program.params]
         loss_type, *_ = self.program.result.ty.fields
+        # The cotangent of the loss is 1; outputs and new statistics have none.
         seed = [emitter.full(1.0, [], str(loss_type.dtype)), None, None]
-        result, values = gradients.emit(emitter, seed, arguments)
-        loss, _, new = result.fields
-        return emitter.lift(loss), values, [emitter.lift(statistic) for statistic in new.fields]
+        result, weight_gradients = gradients.emit(emitter, seed, arguments)
+        loss, _, new_state = result.fields
+        return (
+            emitter.lift(loss),
+            weight_gradients,
+            [emitter.lift(statistic) for statistic in new_state.fields],
+        )
 
     def target_array(self, targets: Any) -> np.ndarray | None:
         """The targets that it takes, checked and converted; None if it takes none.
@@ -352,6 +361,7 @@ class Form:
         for param, shape in zip(self.program.params, shapes, strict=False):
             bind_dimensions(type_shape(param.ty), shape, extents)
         program = bind_extents(self.program, extents)
+        # Known only now: types of outputs are those for the concrete shapes.
         outputs = list(program.result.fields[0].ty.fields)
         bound = loss.bind(outputs)
         targets = bound.target_type(outputs)
@@ -378,7 +388,7 @@ def form_of(model: Model, training: bool | None, rules: str = "auto") -> Form:
 
 
 def _with_loss(program: Program, loss: LossFunction, targets: Any, inputs: int) -> Program:
-    """The forward pass of a model with its loss: behind `inputs` inputs, targets.
+    """The forward pass of a model with its loss; targets come right behind the inputs.
 
     Parameters
     ----------
@@ -387,17 +397,19 @@ def _with_loss(program: Program, loss: LossFunction, targets: Any, inputs: int) 
     loss : LossFunction
         For the program's outputs.
     targets : relax.TensorType or None
+        Their type, if the loss takes any.
     inputs : int
+        How many of the program's parameters are inputs.
     """
     if not loss.is_given:
         return replace(program, name=FORWARD)
-    extra = [relax.Var("targets", targets)] if targets is not None else []
+    target_vars = [relax.Var("targets", targets)] if targets is not None else []
 
     def body(emitter: Emitter, result: Any) -> Any:
         outputs, state = result.fields
         with emitter.at(span_of(None, "loss"), "loss"):
-            value = loss.emit(emitter, list(map(emitter.lift, outputs.fields)), *extra)
+            value = loss.emit(emitter, list(map(emitter.lift, outputs.fields)), *target_vars)
         return value, outputs, state
 
-    params = [*program.params[:inputs], *extra, *program.params[inputs:]]
+    params = [*program.params[:inputs], *target_vars, *program.params[inputs:]]
     return continue_program(program, FORWARD, params, body)

@@ -1,4 +1,4 @@
-"""Parameter groups: parameters that train with settings of their own."""
+"""Parameter groups: parameters that train with settings of the optimizer of their own."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 RATE_SCALE = "learning_rate_scale"
 
 _OF_THE_WHOLE = ("learning_rate", "groups", "clip_value", "clip_norm")
+"""Settings that hold for all parameters together, which no group can change."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Group:
     def has(self, name: str, rank: int) -> bool:
         """Whether a parameter belongs to the group."""
         by_rank = self.max_rank is not None and rank <= self.max_rank
-        return by_rank or any(fnmatch.fnmatchcase(name, p) for p in self.patterns)
+        return by_rank or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.patterns)
 
 
 def group(*patterns: str, max_rank: int | None = None, **settings: Any) -> Group:
@@ -89,19 +90,25 @@ def check_groups(optimizer: Optimizer) -> None:
         if not isinstance(member, Group):
             raise ArgumentError(f"groups: {member!r} is no group; use graphgrad.optim.group")
         name = type(optimizer).__name__
-        known = {f.name for f in dataclasses.fields(optimizer)} - set(_OF_THE_WHOLE)
-        unknown = [s for s, _ in member.settings if s not in known | {RATE_SCALE}]
+        settable = {setting_field.name for setting_field in dataclasses.fields(optimizer)} - set(
+            _OF_THE_WHOLE
+        )
+        unknown = [
+            setting for setting, _ in member.settings if setting not in settable | {RATE_SCALE}
+        ]
         if unknown:
             raise ArgumentError(
-                f"{name}: a group cannot set {unknown}; it can set {sorted(known)} and {RATE_SCALE}"
+                f"{name}: a group cannot set {unknown}; it can set {sorted(settable)} and "
+                f"{RATE_SCALE}"
             )
         scale = dict(member.settings).get(RATE_SCALE, 1.0)
-        own, _ = _apply_settings(optimizer, member)
-        dataclasses.replace(own, learning_rate=scale)  # its check is that of a rate
-        if own.slots.keys() != optimizer.slots.keys():
+        group_optimizer, _ = _apply_settings(optimizer, member)
+        dataclasses.replace(group_optimizer, learning_rate=scale)  # its check is that of a rate
+        # A step takes each slot for all parameters, whatever their group.
+        if group_optimizer.slots.keys() != optimizer.slots.keys():
             raise ArgumentError(
                 f"{name}: a group cannot change which buffers are kept: {sorted(optimizer.slots)} "
-                f"for the optimizer, {sorted(own.slots)} for the group"
+                f"for the optimizer, {sorted(group_optimizer.slots)} for the group"
             )
 
 
@@ -128,14 +135,17 @@ def by_parameter(
                     f"the group pattern {pattern!r} takes none of the parameters that train: "
                     f"{list(ranks)}"
                 )
-    chosen = {}
+    settings_of_parameter = {}
     for name, rank in ranks.items():
-        own = next((g for g in optimizer.groups if g.has(name, rank)), None)
-        chosen[name] = _apply_settings(optimizer, own) if own else (optimizer, 1.0)
-    return chosen
+        first_match = next((g for g in optimizer.groups if g.has(name, rank)), None)
+        settings_of_parameter[name] = (
+            _apply_settings(optimizer, first_match) if first_match else (optimizer, 1.0)
+        )
+    return settings_of_parameter
 
 
 def _apply_settings(optimizer: Optimizer, member: Group) -> tuple[Optimizer, float]:
+    """The optimizer with a group's settings, and the group's factor on the learning rate."""
     settings = dict(member.settings)
     scale = settings.pop(RATE_SCALE, 1.0)
     return dataclasses.replace(optimizer, groups=(), **settings), scale

@@ -1,4 +1,4 @@
-"""What a user hands to a step: checked against the model, and bound to concrete shapes."""
+"""The arguments of a step's calls: checked against the model, and bound to concrete shapes."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def by_name(inputs: Inputs, names: list[str]) -> dict[str, Any]:
         return {names[0]: inputs}
     unknown = [name for name in inputs if name not in names]
     if unknown:
-        close = difflib.get_close_matches(str(unknown[0]), names, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else ""
+        close_matches = difflib.get_close_matches(str(unknown[0]), names, n=1)
+        hint = f"; did you mean {close_matches[0]!r}?" if close_matches else ""
         raise InputError(f"the model has no input {unknown[0]!r}, only {names}{hint}")
     missing = [name for name in names if name not in inputs]
     if missing:
@@ -159,6 +159,7 @@ def check_types(given: Mapping[str, Array], types: Mapping[str, Any], kind: str)
                 f"convert it with .astype('{types[name].dtype}')"
             )
         bind_dimensions(type_shape(types[name]), tensor.shape, extents)
+    # A second loop, because a dimension such as 2 * n may come before the input that tells n.
     for name, shape in zip(given, shapes_of(given), strict=True):
         expected = type_shape(types[name])
         if not fits(expected, shape, extents):
@@ -169,12 +170,14 @@ def check_types(given: Mapping[str, Array], types: Mapping[str, Any], kind: str)
 
 
 def shapes_of(given: Mapping[str, Array]) -> tuple[tuple[int, ...], ...]:
-    """The shapes of tensors: what a compiled function is kept under."""
+    """The shapes of tensors, in order: the key under which a compiled function is kept."""
     return tuple(tuple(map(int, tensor.shape)) for tensor in given.values())
 
 
 def check_seed(seed: Any) -> int:
     """A seed of dropouts, after checking that it is a whole number from 0, below 2³¹.
+
+    It becomes the upper half of a signed word of 64 bits, whose lower half counts calls.
 
     Raises
     ------

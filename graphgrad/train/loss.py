@@ -91,6 +91,7 @@ class LabelLoss:
     def _check_range(self, targets: np.ndarray, classes: int) -> None:
         """Raise `InputError` unless all labels that count are those of classes."""
         ignored = False if self.ignore_index is None else targets == self.ignore_index
+        # An array, because of a plain False the complement is −1.
         wrong = np.argwhere(((targets < 0) | (targets >= classes)) & ~np.asarray(ignored))
         if len(wrong):
             index = tuple(int(i) for i in wrong[0])
@@ -118,17 +119,22 @@ class LabelLoss:
         It is the count of labels; of those that count, if some are ignored; and if classes have
         weights, the sum of the weights of these labels.
         """
-        counted = None
+        is_counted = None
         if self.ignore_index is not None:
-            counted = op.not_equal(targets, self.ignore_index)
+            is_counted = op.not_equal(targets, self.ignore_index)
         if self.weight is not None:
             weights = targets.emitter.lift(relax.const(np.array(self.weight), "float64"))
-            known = targets if counted is None else op.where(counted, targets, 0)
-            parts = op.take(weights, op.reshape(known, [math.prod(known.shape)]), axis=0)
-            parts = op.reshape(parts, known.shape)
-            return op.reduce_sum(parts if counted is None else op.where(counted, parts, 0.0))
-        if counted is not None:
-            return op.reduce_sum(counted.astype("float64"))
+            # Labels that are ignored may be no classes: class 0 stands in, and counts 0.
+            valid_labels = targets if is_counted is None else op.where(is_counted, targets, 0)
+            label_weights = op.take(
+                weights, op.reshape(valid_labels, [math.prod(valid_labels.shape)]), axis=0
+            )
+            label_weights = op.reshape(label_weights, valid_labels.shape)
+            return op.reduce_sum(
+                label_weights if is_counted is None else op.where(is_counted, label_weights, 0.0)
+            )
+        if is_counted is not None:
+            return op.reduce_sum(is_counted.astype("float64"))
         return float(math.prod(type_shape(output)[:1] + type_shape(output)[2:]))
 
 
@@ -192,9 +198,9 @@ class ValueLoss:
 
     def divisor(self, output: relax.TensorType, targets: Tensor) -> Tensor | float:
         """The divisor of the mean: the count of numbers, or of examples for `kl_div`."""
-        counted = type_shape(output)
+        extents = type_shape(output)
         by_example = dict(self.settings).get("reduction") == "batchmean"
-        return float(math.prod(counted[:1] if by_example else counted))
+        return float(math.prod(extents[:1] if by_example else extents))
 
 
 Loss = LabelLoss | ValueLoss
@@ -274,13 +280,14 @@ def kl_div() -> Loss:
 
 
 def _weights(name: str, weight: Sequence[float] | None) -> tuple[float, ...] | None:
+    """The weights of classes, checked; None if all count equally. `name` is the loss's."""
     if weight is None:
         return None
     try:
-        weights = tuple(float(w) for w in weight)
+        weights = tuple(float(number) for number in weight)
     except (TypeError, ValueError):
         weights = ()
-    if not weights or not all(0 <= w < math.inf for w in weights):
+    if not weights or not all(0 <= number < math.inf for number in weights):
         raise ArgumentError(
             f"{name}: weight={weight!r} must be a finite number, at least 0, for each class"
         )
@@ -288,6 +295,7 @@ def _weights(name: str, weight: Sequence[float] | None) -> tuple[float, ...] | N
 
 
 def _ignored(name: str, index: int | None) -> int | None:
+    """The label that does not count, checked; None if all do. `name` is the loss's."""
     if index is None:
         return None
     if isinstance(index, bool) or not isinstance(index, int | np.integer):
@@ -296,6 +304,7 @@ def _ignored(name: str, index: int | None) -> int | None:
 
 
 def _positive(name: str, value: float) -> float:
+    """A setting of a loss, after checking that it is a finite number above 0."""
     if not isinstance(value, Real) or not 0 < value < math.inf:
         raise ArgumentError(f"{name}={value!r} must be a finite number above 0")
     return float(value)

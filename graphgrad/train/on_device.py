@@ -1,4 +1,7 @@
-"""A model where it runs: what a training step and a function of gradients have in common."""
+"""A model on its device: what `TrainStep` and `ValueAndGrad` share.
+
+Inputs are checked and copied to the device; functions are lowered, compiled and loaded for it.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ from .staging import Staging
 Shapes = tuple[tuple[int, ...], ...]
 Tensors = dict[str, tvm.runtime.Tensor]
 Facts = tuple[list[int], int, str | None]
+"""Positions of the results returned, bytes needed, and the function that makes the workspace."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +42,7 @@ class Given:
     Attributes
     ----------
     tensors, lent : dict of str to tensor
-        All, and those that still stand in the caller's memory.
+        All inputs, and those of them that are used in the caller's memory, without a copy.
     shapes : Shapes
     """
 
@@ -48,7 +52,7 @@ class Given:
 
 
 class Watch(Protocol):
-    """Sees what a model becomes on its way to the device."""
+    """An observer of compilation, such as a profile: sees the lowering and the loaded machine."""
 
     def lowering(self, name: str) -> AbstractContextManager[None]:
         """The contexts in which a function is lowered."""
@@ -90,17 +94,17 @@ class ModelOnDevice(TakesTurns):
         return Given(placed(arrays, self._staging), lent, shapes)
 
     def _check(self, arrays: Mapping[str, Array], shapes: Shapes) -> None:
-        """Raise if inputs do not fit the model; those of a kind are checked once."""
-        kind = shapes, tuple(array.dtype for array in arrays.values())
-        if kind not in self._checked:
+        """Raise if inputs do not fit the model; equal shapes and dtypes are checked once."""
+        signature = shapes, tuple(array.dtype for array in arrays.values())
+        if signature not in self._checked:
             bind_shapes(arrays, self._objective.input_types)
-            self._checked.add(kind)
+            self._checked.add(signature)
 
-    def _forward(self, given: Given) -> Forward:
+    def _forward(self, call_inputs: Given) -> Forward:
         """The forward pass with the loss, for the shapes of a call."""
-        if given.shapes not in self._forwards:
-            self._forwards[given.shapes] = self._objective.forward(given.shapes)
-        return self._forwards[given.shapes]
+        if call_inputs.shapes not in self._forwards:
+            self._forwards[call_inputs.shapes] = self._objective.forward(call_inputs.shapes)
+        return self._forwards[call_inputs.shapes]
 
     def _targets(self, targets: Any, forward: Forward) -> list[tvm.runtime.Tensor]:
         """The targets that a forward pass takes, checked: none, or one tensor."""
@@ -108,7 +112,7 @@ class ModelOnDevice(TakesTurns):
         return [] if array is None else [self._staging.queue("the targets", array)]
 
     def _compile(self, mod: tvm.IRModule, name: str, task: str) -> Callable[..., Any]:
-        """A function of a module, compiled, whose failures are told as those of `task`."""
+        """A function of a module, compiled; errors of the device call what it does `task`."""
         return self._load(mod, name, task, is_updating=False)[0]
 
     def _compile_updating(
@@ -119,8 +123,8 @@ class ModelOnDevice(TakesTurns):
         It returns results by position, without those that are arguments, overwritten; see
         `drop_arguments`.
         """
-        function, kept = self._load(mod, name, task, is_updating=True)
-        return lambda *arguments: dict(zip(kept, function(*arguments), strict=True))
+        function, positions = self._load(mod, name, task, is_updating=True)
+        return lambda *arguments: dict(zip(positions, function(*arguments), strict=True))
 
     def _built(self, mod: tvm.IRModule, name: str, is_updating: bool) -> tuple[Any, Facts]:
         """An executable, and facts about its function.
@@ -134,22 +138,24 @@ class ModelOnDevice(TakesTurns):
                 # In this order: what a step needs in bytes includes what becomes its workspace,
                 # and a result that is not returned does not escape.
                 lowered = self._lower(program, name, early)
-                needs = allocated_bytes(lowered)[name]
-                kept: list[int] = []
+                bytes_needed = allocated_bytes(lowered)[name]
+                positions: list[int] = []
                 workspace = None
                 if is_updating:
-                    lowered, kept = drop_arguments(lowered, name)
-                # Only what overwrites arguments is never called twice at a time.
+                    lowered, positions = drop_arguments(lowered, name)
+                # A workspace serves one call at a time, which is only certain of functions that
+                # overwrite arguments. On a GPU all planned memory is taken at the start anyway.
                 if is_updating and self._device.type == "cpu":
                     lowered, workspace = take_workspace(lowered, name)
-                return generate(lowered, self._target, early), (kept, needs, workspace)
+                return generate(lowered, self._target, early), (positions, bytes_needed, workspace)
 
         if self._watch is not None:
-            return make(mod)  # it is to see the lowering
+            return make(mod)  # an executable that was kept would skip the lowering
         options = {"winograd": self._objective.winograd, "updating": name if is_updating else None}
         return compiled_once(mod, self._target, options, make)
 
     def _lower(self, mod: tvm.IRModule, name: str, early: EarlyBuilds) -> tvm.IRModule:
+        """Lower a module, in the contexts of the watch if there is one."""
         with self._watch.lowering(name) if self._watch is not None else nullcontext():
             return lower(mod, self._target, winograd=self._objective.winograd, early=early)
 
@@ -157,25 +163,25 @@ class ModelOnDevice(TakesTurns):
         self, mod: tvm.IRModule, name: str, task: str, is_updating: bool
     ) -> tuple[Callable[..., Any], list[int]]:
         """A function of a module, to be called by any thread, and the results it returns."""
-        executable, (kept, needs, workspace) = self._built(mod, name, is_updating)
+        executable, (positions, bytes_needed, workspace) = self._built(mod, name, is_updating)
         with reported(self._device, f"loading {task}"):
             machine = relax.VirtualMachine(executable, self._device)
             function = machine[name]
-            inner = list(machine[workspace]()) if workspace is not None else []
+            workspace_tensors = list(machine[workspace]()) if workspace is not None else []
         if self._watch is not None:
             self._watch.loaded(machine, self._device)
         if self._device.type == "cpu":
-            return _on_host(function, inner), kept
+            return _on_host(function, workspace_tensors), positions
 
         def run(*arguments: Any) -> Any:
             try:
-                with reported(self._device, task, needs):
+                with reported(self._device, task, bytes_needed):
                     return function(*arguments)
             except OutOfMemoryError:
                 self._staging.clear()  # the next batch may be a smaller one
                 raise
 
-        return run, kept
+        return run, positions
 
 
 def _on_host(function: Callable[..., Any], workspace: list[Any]) -> Callable[..., Any]:
@@ -185,7 +191,7 @@ def _on_host(function: Callable[..., Any], workspace: list[Any]) -> Callable[...
     """
 
     def run(*arguments: Any) -> Any:
-        prepare_threads()
+        prepare_threads()  # at each call, because every calling thread has its own pool
         return function(*arguments, *workspace)
 
     return run

@@ -24,7 +24,7 @@ Slots = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """What all optimizers have in common.
+    """The base class of optimizers: settings that all have, and the update that each emits.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ class Optimizer(ABC):
                 if limit == 0:
                     raise ArgumentError(f"{name}: {setting}=0 would stop all training")
         groups = (self.groups,) if isinstance(self.groups, Group) else tuple(self.groups)
-        object.__setattr__(self, "groups", groups)
+        object.__setattr__(self, "groups", groups)  # the class is frozen
         check_groups(self)
 
     @property
@@ -138,11 +138,13 @@ class SGD(Optimizer):
         gradient = _decayed(gradient, parameter, self.weight_decay)
         if not self.momentum:
             return parameter - _like(rate, parameter) * gradient, {}
-        taken = gradient
+        scaled_gradient = gradient
         if self.dampening:
+            # The first update takes the whole gradient, as torch's does. The buffer is 0 then, so
+            # that momentum needs no such case.
             is_first = op.equal(update, 1.0).astype(update.dtype)
-            taken = _like(1.0 - self.dampening * (1.0 - is_first), gradient) * gradient
-        velocity = self.momentum * slots["momentum"] + taken
+            scaled_gradient = _like(1.0 - self.dampening * (1.0 - is_first), gradient) * gradient
+        velocity = self.momentum * slots["momentum"] + scaled_gradient
         direction = gradient + self.momentum * velocity if self.nesterov else velocity
         return parameter - _like(rate, parameter) * direction, {"momentum": velocity}
 
@@ -192,17 +194,21 @@ class Adam(Optimizer):
     def _emit_adam(
         self, parameter: Tensor, gradient: Tensor, slots: Slots, rate: Tensor, update: Tensor
     ) -> tuple[Tensor, Slots]:
+        """Emit Adam's update, without weight decay."""
         beta1, beta2 = self.betas
         first = beta1 * slots["first_moment"] + (1.0 - beta1) * gradient
         second = beta2 * slots["second_moment"] + (1.0 - beta2) * (gradient * gradient)
-        new = {"first_moment": first, "second_moment": second}
+        new_slots = {"first_moment": first, "second_moment": second}
         if self.amsgrad:
+            # Of moments before they are corrected, as torch has it.
             second = op.maximum(slots["largest_second_moment"], second)
-            new["largest_second_moment"] = second
+            new_slots["largest_second_moment"] = second
         # Both corrections are scalars, in float64 whatever the parameters are.
-        size = _like(rate / _correction(beta1, update), parameter)
-        root = _like(op.sqrt(_correction(beta2, update)), parameter)
-        return parameter - size * first / (op.sqrt(second) / root + self.epsilon), new
+        step_size = _like(rate / _correction(beta1, update), parameter)
+        root_of_correction = _like(op.sqrt(_correction(beta2, update)), parameter)
+        return parameter - step_size * first / (
+            op.sqrt(second) / root_of_correction + self.epsilon
+        ), new_slots
 
 
 @dataclass(frozen=True)
@@ -260,8 +266,10 @@ class Adagrad(Optimizer):
         squares = slots["squares"] + gradient * gradient
         if self.learning_rate_decay:
             rate = rate / (1.0 + (update - 1.0) * self.learning_rate_decay)
-        moved = parameter - _like(rate, parameter) * gradient / (op.sqrt(squares) + self.epsilon)
-        return moved, {"squares": squares}
+        new_parameter = parameter - _like(rate, parameter) * gradient / (
+            op.sqrt(squares) + self.epsilon
+        )
+        return new_parameter, {"squares": squares}
 
 
 @dataclass(frozen=True)
@@ -306,16 +314,18 @@ class RMSprop(Optimizer):
     ) -> tuple[Tensor, Slots]:
         """Emit one update; see `Optimizer.emit`."""
         gradient = _decayed(gradient, parameter, self.weight_decay)
-        keep, take = self.alpha, 1.0 - self.alpha
-        square = keep * slots["mean_square"] + take * (gradient * gradient)
-        new = {"mean_square": square}
+        old_share, new_share = self.alpha, 1.0 - self.alpha
+        square = old_share * slots["mean_square"] + new_share * (gradient * gradient)
+        new_slots = {"mean_square": square}
         if self.centered:
-            new["mean_gradient"] = mean = keep * slots["mean_gradient"] + take * gradient
+            new_slots["mean_gradient"] = mean = (
+                old_share * slots["mean_gradient"] + new_share * gradient
+            )
             square = square - mean * mean
         direction = gradient / (op.sqrt(square) + self.epsilon)
         if self.momentum:
-            direction = new["momentum"] = self.momentum * slots["momentum"] + direction
-        return parameter - _like(rate, parameter) * direction, new
+            direction = new_slots["momentum"] = self.momentum * slots["momentum"] + direction
+        return parameter - _like(rate, parameter) * direction, new_slots
 
 
 def _decayed(gradient: Tensor, parameter: Tensor, decay: float) -> Tensor:
@@ -324,11 +334,12 @@ def _decayed(gradient: Tensor, parameter: Tensor, decay: float) -> Tensor:
 
 
 def _like(scalar: Tensor, tensor: Tensor) -> Tensor:
+    """A float64 scalar in the dtype of a tensor, so that their product has it too."""
     return scalar.astype(tensor.dtype)
 
 
 def _correction(beta: float, update: Tensor) -> Tensor:
-    """1 − βᵗ: what a mean of t values that started at zero is short of."""
+    """1 − βᵗ, the sum of the weights in a moving mean of t values that started at zero."""
     return 1.0 - op.power(update.emitter.full(beta, [], update.dtype), update)
 
 
@@ -344,12 +355,16 @@ def check_rate(name: str, value: Any) -> None:
 
 
 def _check_share(name: str, value: Any) -> None:
-    pair = name.endswith("betas")
-    values = value if isinstance(value, tuple | list) and pair else (value,)
-    expected = "a pair of numbers" if pair else "a number"
-    if len(values) != 1 + pair or not all(_is_number(v) and 0 <= v < 1 for v in values):
+    """Raise unless a setting is a number in [0, 1), or, for ``betas``, a pair of those."""
+    is_pair = name.endswith("betas")
+    values = value if isinstance(value, tuple | list) and is_pair else (value,)
+    expected = "a pair of numbers" if is_pair else "a number"
+    if len(values) != 1 + is_pair or not all(
+        _is_number(number) and 0 <= number < 1 for number in values
+    ):
         raise ArgumentError(f"{name}={value!r} must be {expected} from 0, below 1")
 
 
 def _is_number(value: Any) -> bool:
+    """Whether a value is a real number; True and False are none."""
     return isinstance(value, Real) and not isinstance(value, bool)

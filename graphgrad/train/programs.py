@@ -23,7 +23,8 @@ class Programs:
     ----------
     recipe : Recipe
     compile_function : callable
-        Compiles the function of a name in a module; its failures are told as those of a task.
+        Compiles a function, given the module, the function's name there, and what errors of the
+        device call its work.
     compile_updating : callable
         Likewise, for a function that overwrites arguments; it returns `NewResults`.
     """
@@ -66,7 +67,7 @@ class Programs:
         return self._evaluations[shapes]
 
     def end_of_window(self) -> Callable[..., NewResults]:
-        """The programs that follow the last micro-batch of a step."""
+        """The function that follows the last micro-batch of a step: the update."""
         if self._end is None:
             mod = self._recipe.end_of_window()
             self._end = self._compile_updating(mod, END_OF_WINDOW, "the end of a training step")
@@ -74,5 +75,9 @@ class Programs:
 
 
 def _split(results: NewResults) -> tuple[Any, NewResults]:
+    """The loss, and the other results by their position behind it.
+
+    The loss is never dropped from the results: it takes the place of no argument.
+    """
     loss = results.pop(0)
     return loss, {position - 1: tensor for position, tensor in results.items()}

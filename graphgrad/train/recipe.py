@@ -1,6 +1,7 @@
-"""What is differentiated, and what a training step is, before there are shapes or a device.
+"""The checked arguments of `value_and_grad`, `train_step` and `export_step`.
 
-The arguments of `value_and_grad`, `train_step` and `export_step` are checked here, once each.
+An `Objective` says what is differentiated, a `Recipe` what a training step is, both before there
+are shapes of inputs or a device.
 """
 
 from __future__ import annotations
@@ -93,7 +94,9 @@ class Recipe(Objective):
     def method(self) -> str:
         """The optimizer in words, without its learning rate, which may change any time."""
         fields = dataclasses.asdict(self.optimizer)
-        settings = ", ".join(f"{k}={v!r}" for k, v in fields.items() if k != "learning_rate")
+        settings = ", ".join(
+            f"{name}={value!r}" for name, value in fields.items() if name != "learning_rate"
+        )
         return f"{type(self.optimizer).__name__}({settings})"
 
     @property
@@ -119,6 +122,7 @@ class Recipe(Objective):
 
     @cached_property
     def _inference(self) -> Form:
+        """The inference form of the model, which evaluations for all shapes share."""
         return form_of(self.model, False)
 
 
@@ -132,7 +136,7 @@ def objective(
     training: bool | None,
     names: Callable[[Model, Wrt], list[str]],
 ) -> Objective:
-    """Check the arguments that `train_step` and `value_and_grad` share; these say what they are.
+    """Check the arguments that `train_step` and `value_and_grad` share, which document them.
 
     Parameters
     ----------
@@ -154,20 +158,20 @@ def objective(
     winograd = check_winograd(winograd)
     types = input_types(model)
     function = LossFunction(model, loss)
-    given = names(model, wrt)
+    value_names = names(model, wrt)
     form = form_of(model, training, rules)
-    values = select(form.program, given)
+    values = select(form.program, value_names)
     analyze(form.program, values)  # raises: all that is missing, before anything is compiled
     function.check_gradient(rules)
-    resolved = resolve_target(target)
+    resolved_target = resolve_target(target)
     return Objective(
         form=form,
         input_types=types,
         loss=function,
-        wrt=given,
+        wrt=value_names,
         differentiated=[var.name for var in values],
-        target=resolved,
-        layout=layout_for(resolved),
+        target=resolved_target,
+        layout=layout_for(resolved_target),
         winograd=winograd,
     )
 
@@ -183,7 +187,7 @@ def recipe(
     accumulate: int = 1,
     winograd: bool = True,
 ) -> Recipe:
-    """Check the arguments of `train_step`, which says what they are.
+    """Check the arguments of `train_step`, which documents them.
 
     Raises
     ------
@@ -211,6 +215,7 @@ def _check_epsilons(model: Model, optimizer: Optimizer, trained: Sequence[str]) 
     ranks = {name: model.params[name].ndim for name in trained}
     for name, (settings, _) in by_parameter(optimizer, ranks).items():
         epsilon, dtype = getattr(settings, "epsilon", 0.0), model.params[name].dtype
+        # An epsilon that was given as 0 is the user's choice; one that rounds to 0 is not.
         if epsilon and not np.array(epsilon).astype(dtype):
             raise ArgumentError(
                 f"epsilon={epsilon} of {type(settings).__name__} is 0 in {dtype}, the dtype of "

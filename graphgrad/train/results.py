@@ -1,7 +1,7 @@
-"""Results of a step that are new: most are arguments, which the step has overwritten.
+"""Dropping results of a step that are its own arguments, overwritten in place.
 
-To hand each of hundreds of tensors through the virtual machine, and to make an object of Python of
-it, takes longer than the kernels of a small network.
+Most results are such. To return each of hundreds of tensors from the virtual machine, as an object
+of Python, takes longer than the kernels of a small network.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ..memory.donation import DONATED
 
 
 def drop_arguments(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, list[int]]:
-    """Leave out of what a function returns all that is the argument whose place it takes.
+    """Leave out of a function's results each that is the very argument whose place it takes.
 
     Parameters
     ----------
@@ -28,19 +28,21 @@ def drop_arguments(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, list[int
     -------
     mod : IRModule
         With the function changed.
-    kept : list of int
+    positions : list of int
         The positions in the former result of what the function still returns.
     """
     function = mod[name]
-    replaced = {int(result): int(param) for param, result in function.attrs[DONATED]}
+    param_of_result = {int(result): int(param) for param, result in function.attrs[DONATED]}
     fields = list(function.body.body.fields)
-    kept = [
+    # A donation that lowering refused left its result in memory of its own: not the same variable.
+    positions = [
         index
         for index, field in enumerate(fields)
-        if index not in replaced or not field.same_as(function.params[replaced[index]])
+        if index not in param_of_result
+        or not field.same_as(function.params[param_of_result[index]])
     ]
-    body = relax.SeqExpr(function.body.blocks, relax.Tuple([fields[index] for index in kept]))
-    types = relax.TupleType([function.ret_ty.fields[index] for index in kept])
+    body = relax.SeqExpr(function.body.blocks, relax.Tuple([fields[index] for index in positions]))
+    types = relax.TupleType([function.ret_ty.fields[index] for index in positions])
     changed = mod.clone()
     changed[name] = replace_body(function, body, ret_ty=types)
-    return changed, kept
+    return changed, positions

@@ -14,7 +14,9 @@ from ..errors import InputError
 from .data import Dataset, Examples, batch_count, batches, padded_batches
 from .schedule import Schedule
 
-PATIENCE = 20  # skipped steps in a row before a run is given up
+PATIENCE = 20
+"""Skipped steps in a row after which a run is given up as diverged."""
+
 Outcome = Literal["finished", "interrupted", "diverged"]
 Inputs = np.ndarray | dict[str, np.ndarray]
 
@@ -24,7 +26,7 @@ READ_DELAY_SECONDS = 0.1
 
 
 class Loss(Protocol):
-    """What the loop needs of the loss of a step; see `StepLoss`."""
+    """The part of a step's loss that the loop uses; see `StepLoss`."""
 
     @property
     def applied(self) -> bool:
@@ -38,7 +40,7 @@ class Loss(Protocol):
 
 
 class TrainingStep(Protocol):
-    """What the loop needs of a training step."""
+    """The part of a training step that the loop uses; `TrainStep` has it."""
 
     learning_rate: float
 
@@ -79,7 +81,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What is known at the end of an epoch.
+    """The measures taken at the end of an epoch.
 
     Attributes
     ----------
@@ -213,17 +215,17 @@ def evaluate(step: TrainingStep, examples: Examples, batch: int) -> dict[str, fl
     if examples.targets is None:
         return {}
     outputs = [
-        next(iter(step.evaluate(bound(part)).values()))[:count]
-        for part, count in padded_batches(examples, batch)
+        next(iter(step.evaluate(bound(padded_batch)).values()))[:count]
+        for padded_batch, count in padded_batches(examples, batch)
     ]
     predicted = np.concatenate(outputs)
     if examples.targets.dtype.kind in "iu":
         classes = predicted.shape[1]
-        wrong = np.flatnonzero((examples.targets < 0) | (examples.targets >= classes))
-        if len(wrong):
+        out_of_range = np.flatnonzero((examples.targets < 0) | (examples.targets >= classes))
+        if len(out_of_range):
             raise InputError(
-                f"the held-out data have {len(wrong)} label(s) outside 0 to {classes - 1}, which "
-                f"are the model's {classes} classes"
+                f"the held-out data have {len(out_of_range)} label(s) outside 0 to {classes - 1}, "
+                f"which are the model's {classes} classes"
             )
         return {"accuracy": float(np.mean(predicted.argmax(axis=1) == examples.targets))}
     difference = predicted.astype(np.float64) - examples.targets
@@ -240,21 +242,22 @@ def _rest_of_epoch(
     seconds: list[float],
 ) -> Outcome:
     """Take the steps that the current epoch still lacks, and append the seconds of each."""
-    epoch, done = divmod(len(history.losses), batch_count(examples, plan.examples))
-    last = done + plan.steps - len(history.losses)
-    parts = batches(examples, plan.examples, seed=plan.seed, epoch=epoch)
-    first, unread = len(history.losses), _Unread(seconds)
+    # A resumed run goes on within its epoch: the batches of the steps done are passed over.
+    epoch, steps_done = divmod(len(history.losses), batch_count(examples, plan.examples))
+    end = steps_done + plan.steps - len(history.losses)
+    epoch_batches = batches(examples, plan.examples, seed=plan.seed, epoch=epoch)
+    first_step, unread_losses = len(history.losses), _Unread(seconds)
     outcome: Outcome = "finished"
-    for index, part in enumerate(islice(parts, done, last), first):
+    for index, batch in enumerate(islice(epoch_batches, steps_done, end), first_step):
         if observer.should_stop():
             outcome = "interrupted"
             break
         step.learning_rate = plan.schedule(index)
-        unread.add(_take_step(step, part, plan))
-        _record(unread.due(), history, observer, _speed(plan.examples, seconds))
+        unread_losses.add(_take_step(step, batch, plan))
+        _record(unread_losses.due(), history, observer, _speed(plan.examples, seconds))
         if history.diverged:
             return "diverged"
-    _record(unread.all(), history, observer, _speed(plan.examples, seconds))
+    _record(unread_losses.all(), history, observer, _speed(plan.examples, seconds))
     return "diverged" if history.diverged else outcome
 
 
@@ -262,9 +265,11 @@ def _take_step(step: TrainingStep, examples: Examples, plan: Plan) -> Loss:
     """Take one step, in as many calls as the plan says."""
     if plan.accumulate == 1:
         return step(bound(examples), examples.targets)
-    calls = np.arange(len(examples)).reshape(plan.accumulate, plan.batch)
-    parts = map(examples.take, calls)
-    return _MeanLoss([step(bound(part), part.targets) for part in parts])
+    indices_of_calls = np.arange(len(examples)).reshape(plan.accumulate, plan.batch)
+    micro_batches = map(examples.take, indices_of_calls)
+    return _MeanLoss(
+        [step(bound(micro_batch), micro_batch.targets) for micro_batch in micro_batches]
+    )
 
 
 @dataclass(frozen=True)
@@ -280,6 +285,7 @@ class _MeanLoss:
 
     @property
     def is_read(self) -> bool:
+        """Whether asking waits for nothing."""
         return all(loss.is_read for loss in self.losses)
 
     def __float__(self) -> float:
@@ -287,7 +293,7 @@ class _MeanLoss:
 
 
 class _Unread:
-    """The losses of steps that a device may still be busy with.
+    """A queue of losses of steps that a device may still be busy with.
 
     Parameters
     ----------
@@ -302,15 +308,19 @@ class _Unread:
         self._since = time.perf_counter()
 
     def add(self, loss: Loss) -> None:
+        """Append the loss of a step that was just taken."""
         self._losses.append(loss)
 
     def due(self) -> list[float]:
-        """And forget all losses if it is time to, else none."""
+        """Take all losses out of the queue, as `all`, if it is time to read them; else none.
+
+        It is time if they can be read without waiting for the device, or were delayed for long.
+        """
         waited = time.perf_counter() - self._since
         return self.all() if self._losses[0].is_read or waited > READ_DELAY_SECONDS else []
 
     def all(self) -> list[float]:
-        """And forget all losses, NaN for steps that changed nothing."""
+        """Take all losses out of the queue, waiting for the device; NaN where nothing changed."""
         losses = [float(loss) if loss.applied else math.nan for loss in self._losses]
         now = time.perf_counter()
         self._seconds += [(now - self._since) / len(losses)] * len(losses) if losses else []
@@ -320,6 +330,7 @@ class _Unread:
 
 
 def _record(losses: list[float], history: History, observer: Observer, speed: float) -> None:
+    """Append losses to the history; the observer is told of steps until the run has diverged."""
     for loss in losses:
         history.losses.append(loss)
         if not history.diverged:
@@ -341,6 +352,8 @@ def bound(examples: Examples) -> Inputs:
 def _summary(
     losses: list[float], per_epoch: int, held_out: dict[str, float], speed: float
 ) -> Epoch:
+    """The entry of the epoch that ends with the last of the losses."""
+    # The last epoch of a run may be a partial one, so that its number is rounded up.
     epoch = math.ceil(len(losses) / per_epoch)
     finite = [loss for loss in losses[(epoch - 1) * per_epoch :] if math.isfinite(loss)]
     mean = sum(finite) / len(finite) if finite else math.nan

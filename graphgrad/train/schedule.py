@@ -91,8 +91,9 @@ def one_cycle(
     ArgumentError
         The share is not between 0 and 1, or there are too few steps for both parts.
     """
-    turn = warmup_share * steps - 1
-    if not (0 < warmup_share < 1 and 0 < turn < steps - 1):
+    # Counted from 0, and a fraction in general: torch places the peak so.
+    peak_step = warmup_share * steps - 1
+    if not (0 < warmup_share < 1 and 0 < peak_step < steps - 1):
         raise ArgumentError(
             f"one_cycle: {steps} steps with warmup_share={warmup_share} are too few; the rise and "
             "the fall each need more than one, and the share is between 0 and 1"
@@ -101,13 +102,13 @@ def one_cycle(
     last = first / final_divisor
 
     def rate(step: int) -> float:
-        if step <= turn:
-            return _between(first, peak, step / turn)
-        return _between(peak, last, min((step - turn) / (steps - 1 - turn), 1.0))
+        if step <= peak_step:
+            return _between(first, peak, step / peak_step)
+        return _between(peak, last, min((step - peak_step) / (steps - 1 - peak_step), 1.0))
 
     return rate
 
 
 def _between(start: float, end: float, share: float) -> float:
-    """The value of half a cosine from `start` to `end`."""
+    """The value of half a cosine from `start` to `end`, with `share` of the way behind it."""
     return end + (start - end) * 0.5 * (1 + math.cos(math.pi * share))

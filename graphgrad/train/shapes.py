@@ -1,4 +1,4 @@
-"""Shapes with symbolic dimensions, bound to the extents of what was given."""
+"""Shapes with symbolic dimensions, and the binding of these to the extents of actual tensors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..ir.tensor import Dimension, dimension_text
 
 @dataclass(frozen=True)
 class Shaped:
-    """Dtype and shape of a tensor, where there is no tensor, or its type takes long to read."""
+    """Dtype and shape, where there is no tensor that has them or its type is slow to read."""
 
     dtype: Any
     shape: tuple[Any, ...]
@@ -38,19 +38,23 @@ def fits(expected: Sequence[Dimension], shape: Sequence[Any], extents: Mapping[A
 
 
 def shape_text(shape: Sequence[Dimension], extents: Mapping[Any, int]) -> str:
-    """Write a shape for people: symbolic dimensions by name, and their extents behind it."""
+    """A shape as errors show it: symbolic dimensions by name, and their extents behind it."""
     text = "(" + ", ".join(map(dimension_text, shape)) + ("," if len(shape) == 1 else "") + ")"
-    bound = [f"{d} = {extents[d]}" for d in shape if not isinstance(d, int) and d in extents]
-    return f"{text} with {', '.join(dict.fromkeys(bound))}" if bound else text
+    extent_texts = [
+        f"{dimension} = {extents[dimension]}"
+        for dimension in shape
+        if not isinstance(dimension, int) and dimension in extents
+    ]
+    return f"{text} with {', '.join(dict.fromkeys(extent_texts))}" if extent_texts else text
 
 
 def _value(dimension: Dimension, extents: Mapping[Any, int]) -> int | None:
     """A dimension as a number, None if it depends on an extent that is not recorded."""
     if isinstance(dimension, int):
         return dimension
-    bound = (
+    substitution = (
         tvm.ir.Var,
         lambda var: tvm.tirx.const(extents[var], var.ty) if var in extents else var,
     )
-    value = tvm.sym.Analyzer().simplify(tvm_ffi.structural_map(dimension, bound))
+    value = tvm.sym.Analyzer().simplify(tvm_ffi.structural_map(dimension, substitution))
     return int(value) if isinstance(value, tvm.tirx.IntImm) else None

@@ -1,4 +1,4 @@
-"""Memory on the device that batches are copied to."""
+"""Memory on the device that batches are copied to, and that is used again for the next ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tensors import memory_of
 
 @dataclass(frozen=True)
 class _Place:
-    """A tensor, and on the host its memory as numpy sees it."""
+    """A buffer on the device: a tensor, and on the host its memory as a numpy array, else None."""
 
     tensor: tvm.runtime.Tensor
     memory: np.ndarray | None
@@ -40,15 +40,15 @@ class Staging:
         ------
         DeviceError
         """
-        place = self._place(name, array)
-        if place.memory is not None:
-            place.memory[...] = array
-            return place.tensor
+        buffer = self._place(name, array)
+        if buffer.memory is not None:
+            buffer.memory[...] = array
+            return buffer.tensor
         with reported(self.device, f"a copy of {name}", array.nbytes):
-            return to_tensor(array, into=place.tensor)
+            return to_tensor(array, into=buffer.tensor)
 
     def queue(self, name: str, array: np.ndarray) -> tvm.runtime.Tensor:
-        """As `copy`, by `overwrite`.
+        """As `copy`, but without waiting for a GPU to finish what was queued; see `overwrite`.
 
         Raises
         ------
@@ -56,19 +56,20 @@ class Staging:
         """
         if self._is_host:
             return self.copy(name, array)
-        place = self._place(name, array)
+        buffer = self._place(name, array)
         with reported(self.device, f"a copy of {name}", array.nbytes):
-            return overwrite(place.tensor, array)
+            return overwrite(buffer.tensor, array)
 
     def _place(self, name: str, array: np.ndarray) -> _Place:
+        """The buffer for arrays of a name, shape and dtype, allocated when first asked for."""
         key = name, array.shape, array.dtype
-        place = self._held.get(key)
-        if place is None:
+        buffer = self._held.get(key)
+        if buffer is None:
             with reported(self.device, f"a copy of {name}", array.nbytes):
                 tensor = empty(array.shape, str(array.dtype), self.device)
-            place = _Place(tensor, memory_of(tensor) if self._is_host else None)
-            self._held[key] = place
-        return place
+            buffer = _Place(tensor, memory_of(tensor) if self._is_host else None)
+            self._held[key] = buffer
+        return buffer
 
     def clear(self) -> None:
         """Give the memory back."""
@@ -76,9 +77,9 @@ class Staging:
 
 
 def overwrite(tensor: tvm.runtime.Tensor, array: np.ndarray) -> tvm.runtime.Tensor:
-    """Copy an array into a tensor, after all that was queued, without asking to wait for it."""
+    """Queue a copy of an array into a tensor behind the work of the device; do not wait for it."""
     if tensor.device.type == "cpu":
         return to_tensor(array, into=tensor)
-    # The driver has read ordinary memory when it returns, but not memory that is locked for it, as
-    # a caller's may be.
+    # Through a tensor of TVM's own, in ordinary memory, which the driver has read when it returns.
+    # Memory that is locked for the driver, as a caller's array may be, it may read later.
     return tvm.runtime.tensor(array).copyto(tensor)

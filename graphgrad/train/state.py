@@ -1,4 +1,7 @@
-"""The tensors that a training step owns: parameters, statistics, optimizer buffers, a count."""
+"""The tensors that a training step owns on its device, and how results take their place.
+
+They are parameters, statistics, the optimizer's buffers, and the count of updates.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from .window import Window
 
 
 class TrainState:
-    """Device tensors by name, replaced by each step.
+    """The state of training: device tensors by name, replaced or overwritten by each step.
 
     Parameters
     ----------
@@ -59,7 +62,7 @@ class TrainState:
         self._storage = Storage(orders or {})
         self.trained = list(trained)
         self.trained_dtypes = {params[name].dtype for name in trained}
-        # In bytes, in the order of `_overwritten`.
+        # In bytes, in the order of `_overwritten`. Each buffer is as large as its parameter.
         trained_sizes = [params[name].nbytes for name in trained]
         state_sizes = [array.nbytes for array in state.values()]
         self._sizes = np.array([*trained_sizes, *state_sizes, *trained_sizes * len(slots)], int)
@@ -74,10 +77,15 @@ class TrainState:
             self.params = {name: self._placed("params", name, a) for name, a in params.items()}
             self.state = {name: to_tensor(array, device) for name, array in state.items()}
             self.slots = {
-                slot: {n: self._placed(slot, n, np.full_like(params[n], fill)) for n in trained}
+                slot: {
+                    param_name: self._placed(
+                        slot, param_name, np.full_like(params[param_name], fill)
+                    )
+                    for param_name in trained
+                }
                 for slot, fill in slots.items()
             }
-        # What `replace` replaces after the count: each tensor's group and name, in a step's order.
+        # The group and the name of each tensor that a step returns behind the count, in that order.
         self._places = [
             *((self.params, name) for name in self.trained),
             *((group, name) for group in (self.state, *self.slots.values()) for name in group),
@@ -165,7 +173,7 @@ class TrainState:
                 self._spans = None
 
     def replaced(self) -> list[tvm.runtime.Tensor]:
-        """Those that `replace` replaces, in its order."""
+        """The tensors that `replace` may replace, in its order."""
         return [self.updates, *(group[name] for group, name in self._places)]
 
     def check_overlap(self, lent: Mapping[str, tvm.runtime.Tensor]) -> None:
@@ -187,9 +195,11 @@ class TrainState:
             self.window.check_overlap(lent)
 
     def _placed(self, group: str, name: str, array: np.ndarray) -> tvm.runtime.Tensor:
+        """A copy of an array on the device, in the order of axes in which the step stores it."""
         return to_tensor(self._storage.stored(group, name, array), self.device)
 
     def _groups(self) -> dict[str, dict[str, tvm.runtime.Tensor]]:
+        """All tensors but the count and the window, by group and name, as state files have them."""
         return {"params": self.params, "state": self.state, **self.slots}
 
     def _overwritten(self) -> dict[str, tvm.runtime.Tensor]:

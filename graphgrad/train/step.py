@@ -244,21 +244,23 @@ class TrainStep(ModelOnDevice):
         What a packed function of the model raises goes through. Whatever is raised while a
         micro-batch is computed drops the open window, because a part of it may be summed up.
         """
-        given = self._given(inputs)
-        forward = self._forward(given)
+        call_inputs = self._given(inputs)
+        forward = self._forward(call_inputs)
         window = self._tensors.window
+        # A step takes the learning rate here, a micro-batch whether it opens its window.
         scalar = self._tensors.rate if window is None else window.opens
-        arguments = [*given.tensors.values(), *self._targets(targets, forward), scalar]
-        self._tensors.check_overlap(given.lent)
+        arguments = [*call_inputs.tensors.values(), *self._targets(targets, forward), scalar]
+        self._tensors.check_overlap(call_inputs.lent)
         if forward.seeded:
             # The two halves of a word of 64 bits: no two calls of two seeds share one.
-            call = self.steps * self.accumulate + self.accumulated
-            word = np.array(self._seed << 32 | call)
-            arguments.append(self._staging.queue("the seed", word))
-        function = self._programs.step(given.shapes, forward)
+            call_number = self.steps * self.accumulate + self.accumulated
+            seed_word = np.array(self._seed << 32 | call_number)
+            arguments.append(self._staging.queue("the seed", seed_word))
+        function = self._programs.step(call_inputs.shapes, forward)
         if window is None:
-            loss, fresh = function(*arguments, *self._tensors.everything())
-            return self._replaced(loss, fresh)
+            loss, new_results = function(*arguments, *self._tensors.everything())
+            return self._replaced(loss, new_results)
+        # Compiled before anything is added: if that fails, the window stays as it was.
         end = self._programs.end_of_window()
         with dropped_on_failure(window, OutOfMemoryError):
             loss, sums = function(*arguments, *self._tensors.of_model(), *window.everything())
@@ -266,30 +268,31 @@ class TrainStep(ModelOnDevice):
         if window.accumulated < self.accumulate:
             return self._settled(StepLoss(loss, applied=False))
         window.accumulated = 0  # also if the end fails
-        fresh = end(self._tensors.rate, *self._tensors.replaced(), *window.everything())
-        return self._replaced(loss, fresh)
+        new_results = end(self._tensors.rate, *self._tensors.replaced(), *window.everything())
+        return self._replaced(loss, new_results)
 
     @contextmanager
     def watched(self, watch: Watch) -> Iterator[None]:
         """Have steps compiled anew inside the ``with`` block, for `watch` to see."""
-        kept, self._programs, self._watch = self._programs, self._no_programs(), watch
+        usual_programs, self._programs, self._watch = self._programs, self._no_programs(), watch
         try:
             yield
         finally:
-            self._programs, self._watch = kept, None
+            self._programs, self._watch = usual_programs, None
 
     def _no_programs(self) -> Programs:
         """The functions of the step, of which none is compiled yet."""
         return Programs(self._recipe, self._compile, self._compile_updating)
 
-    def _replaced(self, loss: tvm.runtime.Tensor, fresh: NewResults) -> StepLoss | ReadLoss:
+    def _replaced(self, loss: tvm.runtime.Tensor, new_results: NewResults) -> StepLoss | ReadLoss:
         """Take what a step returned, and return its loss."""
         before = self._tensors.updates
-        self._tensors.replace(fresh)
+        self._tensors.replace(new_results)
         self.steps += 1
         return self._settled(StepLoss(loss, (before, self._tensors.updates)))
 
     def _settled(self, loss: StepLoss) -> StepLoss | ReadLoss:
+        """The loss, already read where the host computed it: there is nothing to wait for."""
         return loss.settle() if self._device.type == "cpu" else loss
 
     @one_at_a_time
@@ -313,9 +316,9 @@ class TrainStep(ModelOnDevice):
         ------
         InputError, DeviceError
         """
-        given = self._given(inputs)
-        evaluation = self._programs.evaluation(given.shapes)
-        outputs = evaluation(*given.tensors.values(), *self._tensors.of_model())[0]
+        call_inputs = self._given(inputs)
+        evaluation = self._programs.evaluation(call_inputs.shapes)
+        outputs = evaluation(*call_inputs.tensors.values(), *self._tensors.of_model())[0]
         return as_arrays(dict(zip(self._model.outputs, outputs, strict=True)))
 
     @one_at_a_time
@@ -361,6 +364,7 @@ class TrainStep(ModelOnDevice):
         groups, facts, accumulated = checkpoint.read_for(
             path, self._tensors.arrays, self._recipe.method, self.accumulate
         )
+        # First, because the copies may fail. Updates are the steps that were not skipped.
         self._tensors.restore(groups, facts["steps"] - facts["skipped"], accumulated)
         self.learning_rate = facts["learning_rate"]
         self.steps = facts["steps"]
@@ -401,11 +405,11 @@ class TrainStep(ModelOnDevice):
         ExportError
             The folder cannot be written, or there is no C compiler to link a library with.
         """
-        chosen = chosen_shapes(self._recipe.input_types, shapes, self._programs.shapes)
-        write_export(path, self._recipe, chosen, self._facts(), self.save if weights else None)
+        shape_sets = chosen_shapes(self._recipe.input_types, shapes, self._programs.shapes)
+        write_export(path, self._recipe, shape_sets, self._facts(), self.save if weights else None)
 
     def _facts(self) -> dict[str, Any]:
-        """Where training stands, and how it goes on."""
+        """The facts of a checkpoint: where training stands, and what decides its next steps."""
         window = {"accumulate": self.accumulate, "accumulated": self.accumulated}
         return {
             "optimizer": self._recipe.method,

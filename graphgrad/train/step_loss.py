@@ -1,4 +1,4 @@
-"""What a step returns: its loss, which may stay on the device until somebody looks at it."""
+"""The loss that a step returns: a number that may stay on the device until somebody reads it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,10 @@ def _unary(function: Callable[..., Any]) -> Any:
 
 
 class _AsFloat:
-    """What a float answers, for a class that defines ``__float__``.
+    """A mixin with the operators and methods of float, for a class that defines ``__float__``.
 
-    Also of a subclass of float: numpy, for one, gives way to a float, but not to its subclasses.
+    A subclass of float needs them too: numpy, for one, gives way to a float, but not to its
+    subclasses.
     """
 
     __float__: Callable[[], float]
@@ -51,8 +52,8 @@ class _AsFloat:
         return np.array(float(self), dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        plain = (float(x) if isinstance(x, _AsFloat) else x for x in inputs)
-        return getattr(ufunc, method)(*plain, **options)
+        floats = (float(value) if isinstance(value, _AsFloat) else value for value in inputs)
+        return getattr(ufunc, method)(*floats, **options)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return float, (float(self),)
@@ -85,7 +86,7 @@ class ReadLoss(_AsFloat, float):
     ----------
     value : number
     applied : bool
-        May be left out, because who is given floats makes others of their class.
+        May be left out, because some functions make new numbers by the class of a float they get.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""Tensors by name: copies of them as arrays, and whether a caller's memory is theirs."""
+"""Tensors by name: copies as numpy arrays, and a check that no caller's memory is among them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..lower.device import reported
 Arrays = dict[str, np.ndarray]
 
 _NUMBERS: dict[str, Any] = {"float32": ctypes.c_float, "float64": ctypes.c_double}
-"""How scalars of the host are read at once; others are read as arrays are."""
+"""C types of the scalars that are read straight from the host's memory; others become arrays."""
 
 
 class Spans:
-    """Where some tensors lie in memory.
+    """The address ranges of some tensors, from the first byte to behind the last.
 
     Parameters
     ----------
@@ -46,6 +46,7 @@ class Spans:
         for name, tensor in lent.items():
             start = tensor.data_ptr()
             end = start + int(tensor.numel()) * tensor.dtype.itemsize
+            # Half-open ranges share a byte if each starts before the other ends.
             shared = np.flatnonzero((self._starts < end) & (start < self._ends))
             if len(shared):
                 raise AliasError(
@@ -87,10 +88,10 @@ def read_number(tensor: tvm.runtime.Tensor) -> float:
     DeviceError
         The device has failed.
     """
-    kind = _NUMBERS.get(str(tensor.dtype))
-    if kind is None or tensor.device.type != "cpu":
+    ctype = _NUMBERS.get(str(tensor.dtype))
+    if ctype is None or tensor.device.type != "cpu":
         return float(read(tensor))
-    return kind.from_address(tensor.data_ptr()).value
+    return ctype.from_address(tensor.data_ptr()).value
 
 
 def memory_of(tensor: tvm.runtime.Tensor) -> np.ndarray:

@@ -67,7 +67,7 @@ def build_step(forward: Forward, trained: Sequence[str], optimizer: Optimizer) -
 
 
 class Update:
-    """What an optimizer moves, and how that is emitted.
+    """The update of a step: the variables that it reads and replaces, and its bindings.
 
     Parameters
     ----------
@@ -89,7 +89,8 @@ class Update:
         self.rate = relax.Var("learning_rate", relax.TensorType([], "float64"))
         self.updates = relax.Var("updates", relax.TensorType([], "float64"))
         self._slots = {
-            slot: [relax.Var(f"{slot}.{w.name}", w.ty) for w in weights] for slot in optimizer.slots
+            slot: [relax.Var(f"{slot}.{weight.name}", weight.ty) for weight in weights]
+            for slot in optimizer.slots
         }
         self.buffers = _flat(self._slots)
         self.replaced = [*weights, *state, *self.buffers]
@@ -113,8 +114,8 @@ class Update:
         checked : sequence of Tensor
             What must be finite besides norms and statistics.
         """
-        new = list(statistics) or [emitter.lift(var) for var in self._state]
-        floats = [statistic for statistic in new if is_float(statistic.dtype)]
+        new_statistics = list(statistics) or [emitter.lift(var) for var in self._state]
+        floats = [statistic for statistic in new_statistics if is_float(statistic.dtype)]
         clipped, norms = _clip(self._optimizer, gradients)
         if norms and self._optimizer.clip_value is None:
             # A finite norm has finite terms: gradients need not be read for that again.
@@ -122,9 +123,9 @@ class Update:
         applied = all_finite([*checked, *norms, *floats])
         update = emitter.lift(self.updates) + 1.0
         moved, buffers = self._moved(emitter, clipped, update)
-        kept = map(emitter.lift, [self.updates, *self.replaced])
-        fresh = [update, *moved, *new, *buffers]
-        return [op.where(applied, *pair) for pair in zip(fresh, kept, strict=True)]
+        old_values = map(emitter.lift, [self.updates, *self.replaced])
+        new_values = [update, *moved, *new_statistics, *buffers]
+        return [op.where(applied, *pair) for pair in zip(new_values, old_values, strict=True)]
 
     def _moved(
         self, emitter: Emitter, gradients: Sequence[Tensor], update: Tensor
@@ -133,23 +134,25 @@ class Update:
         rate = emitter.lift(self.rate)
         ranks = {weight.name: len(type_shape(weight.ty)) for weight in self._weights}
         settings = by_parameter(self._optimizer, ranks)
-        moved: list[Tensor] = []
+        new_weights: list[Tensor] = []
         new_buffers: dict[str, list[Tensor]] = {slot: [] for slot in self._slots}
         for index, (weight, gradient) in enumerate(zip(self._weights, gradients, strict=True)):
-            own, scale = settings[weight.name]
+            parameter_optimizer, scale = settings[weight.name]
             parameter = emitter.lift(weight)
             slots = {slot: emitter.lift(members[index]) for slot, members in self._slots.items()}
-            new_parameter, new_slots = own.emit(parameter, gradient, slots, rate * scale, update)
-            moved.append(new_parameter)
+            new_parameter, new_slots = parameter_optimizer.emit(
+                parameter, gradient, slots, rate * scale, update
+            )
+            new_weights.append(new_parameter)
             for slot, members in new_buffers.items():
                 members.append(new_slots[slot])
-        return moved, _flat(new_buffers)
+        return new_weights, _flat(new_buffers)
 
 
 def allow_donations(
     mod: tvm.IRModule, name: str, params: Sequence[Any], replaced: Sequence[Any], first: int
 ) -> tvm.IRModule:
-    """The module whose function may overwrite parameters of it by its results.
+    """The module, with attributes by which its function may overwrite its parameters by results.
 
     Parameters
     ----------
@@ -162,13 +165,15 @@ def allow_donations(
     first : int
         Number of the first of these results.
     """
+    # The owner of the tensors compares addresses itself (`TrainState.check_overlap`), so that
+    # lowering adds no check of them to the function.
     pairs = [[params.index(var), index] for index, var in enumerate(replaced, first)]
     mod[name] = mod[name].with_attr({DONATED: pairs, CHECKED_BY_OWNER: True})
     return mod
 
 
 def _clip(optimizer: Optimizer, gradients: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-    """Emit the clipped gradients; return them, and the norm if it was needed."""
+    """Emit the clipped gradients; return them, and a list of their norm, empty if none is taken."""
     if optimizer.clip_value is not None:
         gradients = clip_by_value(gradients, optimizer.clip_value)
     if optimizer.clip_norm is None:
@@ -178,4 +183,5 @@ def _clip(optimizer: Optimizer, gradients: list[Tensor]) -> tuple[list[Tensor], 
 
 
 def _flat(buffers: dict[str, list[Any]]) -> list[Any]:
+    """All buffers, by slot, then by parameter."""
     return [buffer for members in buffers.values() for buffer in members]

@@ -1,4 +1,4 @@
-"""`value_and_grad`: outputs and gradients of a model, from numpy to numpy."""
+"""`value_and_grad`: a function from a model's inputs to its outputs and gradients, in numpy."""
 
 from __future__ import annotations
 
@@ -131,21 +131,21 @@ class ValueAndGrad(ModelOnDevice):
         DeviceError
             The device failed.
         """
-        named = dict(inputs) if isinstance(inputs, Mapping) else inputs
-        targets = named.pop(TARGETS, None) if self._takes_targets(named) else None
-        given = self._given(named)
-        forward = self._forward(given)
-        word = np.array(check_seed(seed) << 32)
+        named_inputs = dict(inputs) if isinstance(inputs, Mapping) else inputs
+        targets = named_inputs.pop(TARGETS, None) if self._takes_targets(named_inputs) else None
+        call_inputs = self._given(named_inputs)
+        forward = self._forward(call_inputs)
+        seed_word = np.array(check_seed(seed) << 32)
         arguments = [
-            *given.tensors.values(),
+            *call_inputs.tensors.values(),
             *self._targets(targets, forward),
             *self._owned(),
-            *([self._staging.queue("the seed", word)] if forward.seeded else []),
+            *([self._staging.queue("the seed", seed_word)] if forward.seeded else []),
             *self._cotangents(forward, cotangent),
         ]
-        if given.shapes not in self._compiled:
-            self._compiled[given.shapes] = self._compile_gradient(forward)
-        values, gradients = self._compiled[given.shapes](*arguments)
+        if call_inputs.shapes not in self._compiled:
+            self._compiled[call_inputs.shapes] = self._compile_gradient(forward)
+        values, gradients = self._compiled[call_inputs.shapes](*arguments)
         *losses, outputs_of_model, _ = values
         outputs = dict(zip(self._model.outputs, outputs_of_model, strict=True))
         if self._objective.loss.is_given:
@@ -154,6 +154,7 @@ class ValueAndGrad(ModelOnDevice):
         return as_arrays(outputs), as_arrays(named_gradients)
 
     def _compile_gradient(self, forward: Forward) -> Callable[..., Any]:
+        """The compiled function from arguments and cotangents to results and gradients."""
         wrt = select(forward.program, self._objective.differentiated)
         mod = vjp_of_program(forward.program, wrt)
         return self._compile(mod, f"{FORWARD}_vjp", "a gradient")
@@ -170,25 +171,32 @@ class ValueAndGrad(ModelOnDevice):
         return list(placed(current, self._staging, "parameter").values())
 
     def _takes_targets(self, inputs: Any) -> bool:
+        """Whether an entry named ``targets`` is that of the loss, and not an input of the model."""
         return isinstance(inputs, dict) and TARGETS not in self._model.inputs
 
     def _cotangents(self, forward: Forward, cotangent: Any) -> list[Any]:
         """A cotangent for each float value that the forward function returns."""
         types = dict(zip(self._model.outputs, forward.outputs, strict=True))
-        given = self._named_cotangents(types, cotangent)
+        given_cotangents = self._named_cotangents(types, cotangent)
         types_of_results = forward.program.result.ty.fields
         arrays = [
-            *(given[name] if name in given else _zeros(name, ty) for name, ty in types.items()),
+            *(
+                given_cotangents[name] if name in given_cotangents else _zeros(name, ty)
+                for name, ty in types.items()
+            ),
             *(_zeros("a statistic", ty) for ty in types_of_results[-1].fields),
         ]
         if self._objective.loss.is_given:
+            # The loss is the first result, and what is differentiated.
             arrays.insert(0, np.ones((), str(types_of_results[0].dtype)))
-        wanted = [array for array in arrays if array is not None]
+        present = [array for array in arrays if array is not None]
+        # None: values that are no floats, for which the function takes no cotangent.
         # By number, because the values of statistics have no names.
-        numbered = {str(i): array for i, array in enumerate(wanted)}
+        numbered = {str(number): array for number, array in enumerate(present)}
         return list(placed(numbered, self._staging, "cotangent number").values())
 
     def _named_cotangents(self, types: Mapping[str, Any], cotangent: Any) -> dict[str, Any]:
+        """The cotangents that the caller gave, by output, checked; none where there is a loss."""
         if self._objective.loss.is_given:
             if cotangent is not None:
                 raise InputError("a cotangent was given, but the loss has cotangent 1")
@@ -202,15 +210,15 @@ class ValueAndGrad(ModelOnDevice):
                 "the first, or a dict by name, or a loss"
             )
         _refuse_several(cotangent, list(types))
-        named = dict(cotangent) if isinstance(cotangent, Mapping) else {first: cotangent}
-        for name in named:
+        by_output = dict(cotangent) if isinstance(cotangent, Mapping) else {first: cotangent}
+        for name in by_output:
             if name not in types:
                 raise InputError(f"the model has no output {name!r} for a cotangent: {list(types)}")
             if not has_cotangent(types[name]):
                 raise InputError(
                     f"cotangent {name!r}: the output is {types[name].dtype}, not float"
                 )
-        arrays = read_arrays(named, self._device, "cotangent")
+        arrays = read_arrays(by_output, self._device, "cotangent")
         check_types(arrays, types, "cotangent")
         return arrays
 

@@ -1,4 +1,4 @@
-"""The window of a step that accumulates: what its micro-batches have summed up so far."""
+"""The tensors of an open window: the sums of the micro-batches that a step has seen so far."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class Window:
                 }
                 for group, members in arrays.items()
             }
+            # On the device from the start, so that no micro-batch has to copy its flag there.
             self._flags = [to_tensor(np.array(flag, "int64"), device) for flag in (1, 0)]
+        # The group and the name of each tensor, in the order in which a micro-batch returns them.
         self._places = [(members, name) for members in self._groups.values() for name in members]
         self._spans: Spans | None = (
             None  # None before the first check, and once a tensor is replaced
@@ -120,4 +122,5 @@ class Window:
 
 
 def _zeros(param: np.ndarray) -> np.ndarray:
+    """The accumulator of a parameter's gradient, in float32 for parameters of half precision."""
     return np.zeros(param.shape, accumulator_dtype(str(param.dtype)))
