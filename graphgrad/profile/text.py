@@ -153,7 +153,7 @@ def _classes(profile: Profile) -> str:
     """The table of kernels by class."""
     total = profile.kernel_seconds or 1.0
     classes = profile.classes
-    largest = classes[0].seconds if classes else 1.0
+    largest = (classes[0].seconds if classes else 0.0) or 1.0
     rows = [
         [
             class_time.phase,

@@ -114,8 +114,9 @@ def _to_array(label: str, tensor_or_value: Any) -> np.ndarray:
             f"{label}: a {type(tensor_or_value).__name__} of dtype {array.dtype} is no array of "
             "real numbers"
         )
-    # Numpy makes float64 of Python's floats by default; an array of numpy has it on purpose.
-    if array.dtype == np.float64 and not isinstance(tensor_or_value, np.ndarray | np.generic):
+    # Numpy makes float64 of Python's floats by default; an array or a tensor has it on purpose.
+    chosen = isinstance(tensor_or_value, np.ndarray | np.generic | tvm.runtime.Tensor)
+    if array.dtype == np.float64 and not chosen:
         return array.astype(np.float32)
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 

@@ -130,7 +130,7 @@ def by_parameter(
     """
     for member in optimizer.groups:
         for pattern in member.patterns:
-            if not fnmatch.filter(ranks, pattern):
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in ranks):
                 raise ArgumentError(
                     f"the group pattern {pattern!r} takes none of the parameters that train: "
                     f"{list(ranks)}"

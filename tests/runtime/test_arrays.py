@@ -67,6 +67,12 @@ def test_lists(original, exported):
     assert exported(inputs, labels) == float(original(inputs, labels))
 
 
+def test_tensors_of_other_libraries_keep_their_dtype():
+    third = np.array([1 / 3])
+    for value in (third, tvm.runtime.tensor(third)):
+        assert arrays.to_array("x", value) == third
+
+
 class OnStream:
     """Stands in for a tensor of PyTorch on a GPU, and for the streams there."""
 

@@ -100,7 +100,8 @@ class _SiblingFusion:
                 bound_at[moved.var] = position
                 for var in variables_of(moved.value):
                     first_use[var] = min(first_use[var], position)
-            for argument in large:
+            # Neither of the two is there for a third: one call has taken their place.
+            for argument in (*self._large_arguments(bindings[earlier]), *large):
                 last_reader.pop(argument, None)
         return [new for i, binding in enumerate(bindings) for new in replaced.get(i, [binding])]
 

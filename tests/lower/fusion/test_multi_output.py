@@ -100,6 +100,14 @@ def test_a_reduction_that_was_moved_is_where_it_is_now():
     np.testing.assert_allclose(late, ((x - row) * x).sum(0), rtol=1e-5, atol=1e-4)
 
 
+def test_a_reduction_that_has_a_sibling_is_not_joined_with_another():
+    def build(b, x, y):
+        products = b.emit(op.sum(b.emit(op.multiply(x, y)), axis=[0]))
+        return relax.Tuple([products, b.emit(total(b, x)), b.emit(total(b, y))])
+
+    assert called(joined(build, LARGE, LARGE)) == ["fused_multiply_sum_sum", "sum"]
+
+
 def test_small_tensors_are_left_alone():
     assert len(called(joined(both(total, weighted), ((8, 16), "float32"), ((16,), "float32")))) == 2
 
