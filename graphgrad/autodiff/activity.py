@@ -192,6 +192,7 @@ def survey(program: Program, wrt: Iterable[Any]) -> Activity:
     missing: dict[Any, str] = {}
     reasons: dict[Any, str] = {}
     needed = {v for v in variables_in(program.result) if v in varied and has_cotangent(v.ty)}
+    # Last first: all readers of a variable are visited before the binding that makes it.
     for var, value in reversed(program.bindings):
         if var not in needed or stops_derivatives(value):
             continue

@@ -67,6 +67,7 @@ def emit_branch(emitter: Emitter, program: Program, environment: Any, sweep: Any
         values = sweep({**environment, **emit_program(program, builder, arguments)})
         result = builder.emit(expression_of(values))
     finally:
+        # Also after an error, which would otherwise leave the builder inside of the branch.
         block = end_block(builder)
     return relax.SeqExpr([block], result)
 

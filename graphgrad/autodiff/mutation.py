@@ -72,6 +72,7 @@ class Mutations:
             if not any(write.value.same_as(value) for value in overwritten_by(call)):
                 continue
             for name, where in self._later(write):
+                # A name that is bound after the write stands for the new value.
                 if self.aliases.bound.get(name, 0) < write.position:
                     raise MissingGradientError(
                         f"{self._what(write)} overwrites {_name(write.value)}, which is used "

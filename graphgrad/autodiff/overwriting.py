@@ -45,6 +45,7 @@ def overwriting(program: Program, active: Container[Any]) -> Iterator[tuple[Any,
     if not calls:
         return
     owners_of = _places(program)
+    # A rule may read the result of its call and everything that the call reads.
     read = {
         owner
         for var, value in program.bindings

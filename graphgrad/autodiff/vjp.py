@@ -104,6 +104,7 @@ def vjp_of_program(
 
     def body(emitter: Emitter) -> Any:
         remaining = iter(cotangents)
+        # It visits the float outputs in the order in which `_float_types` yields them.
         seed = shaped_like(program.result.ty, lambda ty: emitter.lift(next(remaining)))
         result, gradients = derivative.emit(emitter, seed)
         return result, accumulators.added(emitter, gradients)

@@ -103,6 +103,7 @@ def _positive(node: Any, one_trip_vars: Sequence[Any]) -> Any:
     dividend, divisor = node.a, int(node.b)
     magnitude = tirx.const(abs(divisor), str(node.ty))
     if divisor < 0:
+        # For floor division a // −n = (−a) // n and a % −n = −((−a) % n).
         opposite = _positive(divide(_simple(-dividend), magnitude), one_trip_vars)
         return opposite if is_quotient else -opposite
     signs = _signs(dividend, 1, one_trip_vars, abs(divisor))
@@ -229,9 +230,9 @@ class _Places:
             return identity(index) in self.divided
         if isinstance(index, prim.IntImm):
             return False
-        found = nodes_in(index, (tvm.ir.Var, *_DIVISIONS))
+        nodes = nodes_in(index, (tvm.ir.Var, *_DIVISIONS))
         return any(
-            not isinstance(node, tvm.ir.Var) or identity(node) in self.divided for node in found
+            not isinstance(node, tvm.ir.Var) or identity(node) in self.divided for node in nodes
         )
 
     def _in_loops(self, expr: Any) -> Any:
@@ -276,6 +277,7 @@ class _Places:
         for term, factor in _terms(dividend):
             if isinstance(term, prim.IntImm):
                 offset += int(term) * factor
+            # It is not known where the term starts.
             elif not self._loops(term) or self._is_shifted(term):
                 return True
         return offset != 0 if n == 0 else offset % n != 0

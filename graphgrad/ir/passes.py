@@ -392,6 +392,7 @@ def _as_tvm_pass(steps: Sequence[Step], facts: dict[str, Any], context: Any) -> 
         return kernel
 
     name = "+".join(step.own.name for step in steps)
+    # At level 0 no optimization level of a pass context leaves the pass out.
     return tvm.transform.module_pass(changed, opt_level=0, name=f"graphgrad.{name}")
 
 

@@ -83,7 +83,7 @@ def _merge_groups(groups: list[list[str]]) -> list[list[str]]:
 
     def find(name: str) -> str:
         while leader.setdefault(name, name) != name:
-            leader[name] = name = leader[leader[name]]
+            leader[name] = name = leader[leader[name]]  # path halving
         return name
 
     for group in groups:

@@ -253,6 +253,8 @@ class Aliases:
                 self.bound[binding.var] = self._position
                 tree = self.value(binding.value, binding.var)
                 source = ("call", binding.var)
+                # The type of the variable may tell more of the value than the value's own, as in a
+                # cast.
                 self.values[binding.var] = self.regions.as_type(tree, binding.var.ty, source)
         self._place = expr
         return self.value(expr.body)
