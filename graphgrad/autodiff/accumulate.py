@@ -127,7 +127,7 @@ def _requests(targets: Sequence[Any], grad_req: GradReq) -> list[str]:
 
 
 def leaves(ty: Any) -> int:
-    """How many tensors a value of a type consists of."""
+    """The number of tensors that a value of a type consists of."""
     return sum(map(leaves, ty.fields)) if isinstance(ty, relax.TupleType) else 1
 
 

@@ -29,8 +29,9 @@ from .te_gradients import te_gradient_rule
 from .written_out import written_out
 
 Wrt = str | Any | Sequence[str | Any] | None
-"""What to differentiate with respect to: names or variables, one or several; None for every float
-parameter."""
+"""The values to differentiate with respect to: one name or variable, or several.
+
+None means every float parameter."""
 
 
 def has_cotangent(ty: Any) -> bool:

@@ -18,7 +18,10 @@ from ..errors import InputError
 from ..tvm_fixes.hooks import clear_memory_pool
 
 OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
-"""Of an allocation, all of which come first; a launch that lacks memory may come after others."""
+"""The text in CUDA's error when an allocation fails.
+
+All allocations come before any launch of a kernel. A launch that lacks memory is not meant: it may
+come after other launches."""
 
 ALIGNMENT = 64
 """Bytes to which generated code expects every tensor to be aligned."""

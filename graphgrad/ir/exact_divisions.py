@@ -114,6 +114,7 @@ def _positive(node: Any, one_trip_vars: Sequence[Any]) -> Any:
 
 
 def _simple(expr: Any) -> Any:
+    """An expression as a sum with its constants collected."""
     return tvm.sym.Analyzer().canonical_simplify(expr)
 
 
@@ -141,7 +142,7 @@ def _signs(expr: Any, sign: int, one_trip_vars: Sequence[Any], divisor: int) -> 
 
 
 def _terms(expr: Any, factor: int = 1) -> Iterator[tuple[Any, int]]:
-    """Yield the terms of a sum, with constant factors apart."""
+    """Yield the terms of a sum, each without its constant factor, and the factor."""
     if isinstance(expr, prim.Add | prim.Sub):
         yield from _terms(expr.a, factor)
         yield from _terms(expr.b, -factor if isinstance(expr, prim.Sub) else factor)

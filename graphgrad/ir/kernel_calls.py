@@ -1,4 +1,4 @@
-"""Calls of kernels in a Relax function."""
+"""Calls of kernels in a Relax function: their arguments, their sizes, and unused kernels."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def variables_of(value: Any) -> list[Any]:
 
 
 def uses_in(func: relax.Function) -> Counter[Any]:
-    """How often each variable is read in a function."""
+    """The number of reads of each variable in a function."""
     counts: Counter[Any] = Counter()
     values = [binding.value for block in func.body.blocks for binding in block.bindings]
     for value in (*values, func.body.body):

@@ -79,7 +79,7 @@ class Stage:
 
     @property
     def work(self) -> int:
-        """How many times the block runs."""
+        """The number of times that the block runs."""
         return volume(self.axes)
 
     @property
@@ -137,7 +137,7 @@ def linear_coefficient(index: Any, var: Any) -> int | None:
 
 
 def stride(access: Any, var: Any) -> int | None:
-    """How far in memory (elements) an access moves when `var` grows by one.
+    """The number of elements by which an access moves in memory when `var` grows by one.
 
     `access` is a load or a store. None if that is not a constant.
     """
@@ -161,7 +161,7 @@ def buffer_of(access: Any) -> Any:
 
 
 def uses(node: Any, var: Any) -> int:
-    """How often `var` occurs in an expression."""
+    """The number of occurrences of `var` in an expression."""
     count = 0
 
     def visit(occurring: Any) -> None:

@@ -40,7 +40,7 @@ def index(value: Any, dtype: str = "int64") -> Any:
 
 
 def ceil_div(extent: Any, step: int) -> Any:
-    """How many steps cover an extent."""
+    """The number of steps of a given length that cover an extent."""
     if isinstance(extent, int):
         return -(-extent // step)
     return extent if step == 1 else tirx.floordiv(extent + (step - 1), step)

@@ -186,7 +186,7 @@ class Tensor(ObjectConvertible):
         return self._expr
 
     def asobject(self) -> Any:
-        """Let functions of ``relax.op`` take this tensor as an argument."""
+        """The expression that functions of ``relax.op`` take in place of this tensor."""
         return self.expr
 
     @property

@@ -57,7 +57,7 @@ def name_aliases_of(function: relax.Function) -> Mapping[str, str]:
 
 
 def _counts(function: relax.Function) -> Counter[str]:
-    """How many variables have each name."""
+    """The number of variables of each name."""
     variables = [*function.params]
     for block in function.body.blocks:
         variables += [binding.var for binding in block.bindings]

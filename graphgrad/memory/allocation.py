@@ -39,7 +39,7 @@ def allocate_first(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def allocated_bytes(mod: tvm.IRModule) -> dict[str, int]:
-    """How many bytes each function of a lowered module allocates, branches left out."""
+    """The bytes that each function of a lowered module allocates, without those in branches."""
     return {
         name.name_hint: sum(map(_bytes, _allocations(func, "relax.vm.alloc_storage")))
         for name, func in mod.functions.items()
@@ -119,6 +119,6 @@ def _is_static(shape: Any) -> bool:
 
 
 def _bytes(allocation: Any) -> int:
-    """What an allocation takes from the pool: its size, rounded up to pages."""
+    """The bytes that an allocation takes from the pool: its size, rounded up to pages."""
     size = math.prod(int(extent) for extent in allocation.value.args[0].values)
     return -(-size // PAGE) * PAGE

@@ -31,8 +31,8 @@ CHECK = "graphgrad.argument_check"
 """Attribute of a kernel that looks at arguments, and computes nothing."""
 
 _TOGETHER = 64
-"""How many tensors one kernel checks at most: LLVM's time to compile a function grows faster than
-the function."""
+"""The most tensors that one kernel checks: LLVM needs more than twice the time for a function of
+twice the size."""
 
 _SHAPE, _STRIDES, _BYTE_OFFSET, _DEVICE_TYPE, _ELEMENT = 2, 3, 8, 10, 17
 """Numbers of fields for ``tvm_struct_get`` (``TVMStructFieldKind``): four of a tensor, and
@@ -172,7 +172,7 @@ def _collect(
 
 
 def _origin(value: Any, origins: dict[Any, Any]) -> Any:
-    """Where a value comes from, as in `_Calls.origins`; None if that is not known."""
+    """The origin of a value, as in `_Calls.origins`; None if it is not known."""
     if isinstance(value, tvm.ir.Var):
         return origins.get(value)
     if isinstance(value, tvm.ir.GenericConst):

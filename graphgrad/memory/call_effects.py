@@ -1,4 +1,4 @@
-"""What calls do to memory: what they read, write, keep, and return.
+"""The effects of calls on memory: what they read, write, keep, and return.
 
 `record_call` takes one call into an alias analysis. It records each use of an argument's memory,
 and joins the classes of whatever may share memory because of the call. A call is *opaque* if

@@ -101,7 +101,7 @@ class _Donation:
         self.pairs = _requested(name, func, len(self.outputs))
 
     def apply(self) -> tvm.IRModule:
-        """The module with this function's safe donations made."""
+        """The module in which this function makes its safe donations, and records them."""
         accepted: dict[Any, dict[int, int]] = {}
         granted = []
         for parameter, output in self.pairs if may_have_donations(self.mod, self.name) else []:
@@ -133,6 +133,7 @@ class _Donation:
         return sites if all(self._is_last_use(site, donated, outputs) for site in sites) else []
 
     def _is_in(self, leaf: Leaf, regions: set[int]) -> bool:
+        """Whether the memory of a leaf is in one of some classes."""
         return self.aliases.region(leaf) in regions
 
     def _sites(self, parameter: Any, result: Leaf, outputs: set[Any]) -> list[_Site] | None:

@@ -68,7 +68,7 @@ def is_fusion_dropping(mod: tvm.IRModule) -> bool:
 
 
 def _writes(mod: tvm.IRModule) -> dict[str, int]:
-    """How many calls write to memory in each function."""
+    """The number of calls in each function that write to memory."""
     analyzed = Module(mod.functions)
     return {
         name.name_hint: len({use.binding for use in analyzed.function(name).uses if use.writes})

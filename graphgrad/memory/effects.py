@@ -1,4 +1,4 @@
-"""What packed functions do to memory: what they write to, what they keep, what they return.
+"""The effects of packed functions on memory: what they write to, keep, and return.
 
 The compiler cannot look into a packed function. Of one that nothing is declared about, the worst is
 assumed: it may write to, keep or return any memory that it reaches through its arguments or that
@@ -17,7 +17,7 @@ from ..errors import ArgumentError
 
 @dataclass(frozen=True)
 class Effects:
-    """What a packed function does to the memory of its arguments, by position.
+    """The effects of a packed function on the memory of its arguments, by position.
 
     Attributes
     ----------

@@ -27,7 +27,7 @@ _OUT_OF_PLACE = tvm.ir.Op.get("relax.call_tir")
     because="what call_tir calls overwrites nothing, until donation has proved that it may",
 )
 def unify_noalias(mod: tvm.IRModule) -> tvm.IRModule:
-    """Have all kernels promise that their buffers share no memory, or none of them.
+    """Give all kernels the promise that their buffers share no memory, or take it from all.
 
     A kernel that is called by ``call_tir`` alone writes to fresh memory, and may promise it. Any
     other one may not, unless it has the attribute already. If there is one that may not, no kernel

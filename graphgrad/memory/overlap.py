@@ -26,7 +26,7 @@ from .addresses import Addresses
 from .donation import DONATED, DONATED_DONE, KNOWN_TO_CALLER, check_requests, may_have_donations
 
 Overlap = Literal["refuse", "copy"]
-"""What to do in a call where an overwritten argument shares memory with another one."""
+"""The policy for a call in which an overwritten argument shares memory with another one."""
 
 CHECKED_BY_OWNER = "graphgrad.overlap_checked"
 """Attribute of a Relax function whose caller compares the addresses."""
@@ -69,7 +69,7 @@ def check_overlap_choice(overlap: Overlap) -> Overlap:
     },
 )
 def check_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
-    """Have functions check first that the arguments they overwrite share memory with no other.
+    """Check at the start of functions that overwritten arguments share memory with no other.
 
     Of a parameter that is a tuple, all tensors in it are compared.
     """
@@ -80,7 +80,7 @@ def check_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
 
 @compiler_pass(Phase.FUSED, because="the kernels that copy are to be scheduled")
 def copy_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
-    """Have functions copy the arguments that they would overwrite, where these share memory.
+    """Copy, before a function overwrites them, the arguments that share memory with others.
 
     A function that may overwrite parameters is renamed. A new function of the old name calls it
     with each such argument, or with a copy of it. Tensors are compared as in `check_overlaps`.

@@ -75,7 +75,7 @@ def own_views(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 class _Ownership:
-    """What one function exposes, as `own_constants` defines it, and how it is changed."""
+    """The memory that one function exposes (see `own_constants`), and the changes for it."""
 
     def __init__(self, mod: tvm.IRModule, func: relax.Function, aliases: Aliases):
         self.mod, self.func, self.aliases = mod, func, aliases

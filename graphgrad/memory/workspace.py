@@ -29,7 +29,7 @@ _MAX_WORKSPACE_BYTES = 16 << 20
 
 
 def take_workspace(mod: tvm.IRModule, name: str) -> tuple[tvm.IRModule, str | None]:
-    """Have a function take its inner tensors as further arguments, if it is small.
+    """Make a function take its inner tensors as further arguments, if they are small.
 
     Tensors that it returns or passes to packed functions it still allocates itself. No two calls
     may run at the same time with the same workspace.
