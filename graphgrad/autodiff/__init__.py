@@ -1,6 +1,7 @@
 """Reverse-mode differentiation of Relax functions.
 
-Start with `vjp`, the transform of a module. `activity` says which bindings need a cotangent and
-asks for their rules, `reverse` sweeps, `apply` does for one call what its rule leaves out. Ops
-without a rule get one from `derive`.
+Start with `vjp`, the transform of a module. `activity` finds the bindings that need a cotangent and
+their rules, `reverse` is the reverse sweep over the bindings, and `apply` applies one rule to one
+call. `derive` makes rules for ops that have none. `mutation` refuses programs whose writes to
+memory would make gradients wrong.
 """

@@ -1,7 +1,8 @@
-"""What becomes of each gradient: written, added to an accumulator, or not computed at all.
+"""Gradient requests: a gradient is returned, added to an accumulator, or not computed at all.
 
-MXNet's ``grad_req``, as a property of who owns the accumulator: rules never know of it. The program
-says ``accumulator + gradient``; that both live in one buffer is decided by `graphgrad.lower`.
+This is MXNet's ``grad_req``. Gradient rules never see it: the program that is written says
+``accumulator + gradient``. Whether the sum is written over the accumulator is decided when it is
+lowered (`graphgrad.memory.donation`).
 """
 
 from __future__ import annotations
@@ -19,24 +20,26 @@ from .reverse import add
 REQUESTS = ("write", "add", "null")
 
 GradReq: TypeAlias = str | Sequence[str] | Mapping[str, str]
-"""One request for all gradients, one for each in order, or by name (else ``"write"``)."""
+"""One request for all gradients, one for each in order, or a mapping by name.
+
+Names that a mapping leaves out are ``"write"``."""
 
 
 class Accumulators:
-    """The requests of a transform, and the parameters that hold what gradients are added to.
+    """The gradient requests of a transform, and the parameters that gradients are added to.
 
     Parameters
     ----------
     targets : sequence of relax.Var
-        What is differentiated with respect to.
+        The variables that are differentiated with respect to.
     grad_req : str, sequence or mapping of str
 
     Attributes
     ----------
     targets : list of relax.Var
-        Those whose gradient is wanted, in order.
+        The targets whose gradient is computed (not ``"null"``), in order.
     params : list of relax.Var
-        One accumulator for each target whose request is ``"add"``, in order, of its type.
+        An accumulator for each target whose request is ``"add"``, in order, of the target's type.
 
     Raises
     ------
@@ -58,32 +61,33 @@ class Accumulators:
         self.params = list(self._of.values())
 
     def added(self, emitter: Any, gradients: Sequence[Any]) -> tuple[Any, ...]:
-        """Emit the sums with the accumulators; return what the transform returns as gradients."""
+        """Emit the sums with the accumulators; the gradients that the transform returns."""
         return tuple(
             self._added(emitter, target, gradient)
             for target, gradient in zip(self.targets, gradients, strict=True)
         )
 
     def donations(self, params: Sequence[Any], first: int) -> list[list[int]]:
-        """The pairs (parameter, flat output) by which accumulators may be overwritten.
+        """The pairs (parameter, flat output) that donate the accumulators to the sums.
 
         Parameters
         ----------
         params : sequence of relax.Var
-            Of the new function.
+            The parameters of the new function.
         first : int
-            How many tensors it returns before the gradients.
+            The number of tensors that it returns before the gradients.
         """
         pairs = []
         output = first
         for target in self.targets:
+            # An accumulator that is a tuple cannot be donated: pairs name tensors alone.
             if target in self._of and isinstance(target.ty, relax.TensorType):
                 pairs.append([params.index(self._of[target]), output])
             output += leaves(target.ty)
         return pairs
 
     def donated(self, mod: tvm.IRModule, name: str, first: int) -> tvm.IRModule:
-        """The module whose function `name` may be lowered to overwrite the accumulators."""
+        """The module with function `name` asking for the donation of its accumulators."""
         if self._of:
             mod[name] = mod[name].with_attr(DONATED, self.donations(mod[name].params, first))
         return mod
@@ -123,7 +127,7 @@ def _requests(targets: Sequence[Any], grad_req: GradReq) -> list[str]:
 
 
 def leaves(ty: Any) -> int:
-    """How many tensors a value of a type consists of."""
+    """The number of tensors that a value of a type consists of."""
     return sum(map(leaves, ty.fields)) if isinstance(ty, relax.TupleType) else 1
 
 

@@ -1,8 +1,8 @@
-"""What is differentiated and needs a cotangent, and which ops on the way have no gradient.
+"""Activity: which bindings need a cotangent, and which of them have no gradient rule.
 
-A binding is *active* if it depends on a variable that is differentiated, through ops that have
-derivatives, and an output depends on it. Only active bindings are asked for a rule, and all that
-have none are reported together, before any work.
+A binding is *active* if it depends, through ops that have derivatives, on a variable that is
+differentiated with respect to, and an output depends on it. Rules are looked up for active bindings
+only. All that have none are reported together, before anything is written.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from .te_gradients import te_gradient_rule
 from .written_out import written_out
 
 Wrt = str | Any | Sequence[str | Any] | None
-"""Names or variables, one or several; None for every float parameter."""
+"""The values to differentiate with respect to: one name or variable, or several.
+
+None means every float parameter."""
 
 
 def has_cotangent(ty: Any) -> bool:
@@ -95,18 +97,18 @@ def _variable(program: Program, key: Any) -> Any:
     except KeyError:
         names = [var.name for var in program.variables()]
         label = key if isinstance(key, str) else key.name
-        close = difflib.get_close_matches(label, names, n=3) or names[:8]
+        suggestions = difflib.get_close_matches(label, names, n=3) or names[:8]
         raise ArgumentError(
             f"{program.name!r} has no value {label!r} to differentiate with respect to, or it is a "
-            f"constant or known at compile time; did you mean one of {close}?"
+            f"constant or known at compile time; did you mean one of {suggestions}?"
         ) from None
 
 
 def _can_depend(ty: Any) -> bool:
-    """Whether a value of a type can depend on a float tensor so that derivatives pass through it.
+    """Whether derivatives can pass through a value of a type.
 
-    Opaque values (closures, objects, tensors of unknown dtype) can: they must be asked for a rule,
-    for to pass them over would be a silent zero.
+    They can through opaque values (closures, objects, tensors of unknown dtype). To skip these
+    would make a gradient silently zero; so a rule is looked up, and an error raised without one.
     """
     if isinstance(ty, relax.TupleType):
         return any(_can_depend(field) for field in ty.fields)
@@ -145,16 +147,16 @@ class Activity:
     Attributes
     ----------
     varied : set of relax.Var
-        Depends on a differentiated variable.
+        The variables that depend on a variable that is differentiated with respect to.
     needed : set of relax.Var
-        Those of them that an output depends on, so that derivatives pass through.
+        The varied variables that an output depends on, so that derivatives pass through them.
     rules : dict
-        Rule of each active call, by the variable that it is bound to.
+        From the variable that an active call is bound to, to its rule.
     missing : dict
-        Name of the op of each active call that has no rule, by the variable that it is bound to;
-        and of each call that overwrites what rules read.
+        From the variable that an active call without a rule is bound to, to the name of its op;
+        also from that of a call which overwrites memory that rules read.
     reasons : dict
-        Why it is missing.
+        From each variable in `missing` to the reason.
     """
 
     varied: set[Any]
@@ -185,12 +187,13 @@ def analyze(program: Program, wrt: Iterable[Any]) -> Activity:
 
 
 def survey(program: Program, wrt: Iterable[Any]) -> Activity:
-    """Find the active bindings of a program, their rules, and what has none."""
+    """Find the active bindings of a program, their rules, and the ops without a rule."""
     varied = _varied(program, set(wrt))
     rules: dict[Any, Rule] = {}
     missing: dict[Any, str] = {}
     reasons: dict[Any, str] = {}
     needed = {v for v in variables_in(program.result) if v in varied and has_cotangent(v.ty)}
+    # Last first: all readers of a variable are visited before the binding that makes it.
     for var, value in reversed(program.bindings):
         if var not in needed or stops_derivatives(value):
             continue
@@ -204,9 +207,10 @@ def survey(program: Program, wrt: Iterable[Any]) -> Activity:
             except MissingGradientError as error:
                 missing[var] = op_name(value)
                 reasons[var] = str(error)
-    written_out = {var for var, rule in rules.items() if rule.kind == "composite"}
+    # A composite is replaced by other ops, and the program is then surveyed again.
+    composites = {var for var, rule in rules.items() if rule.kind == "composite"}
     for var, call, argument in overwriting(program, {*rules, *missing}):
-        if var not in written_out and var not in missing:
+        if var not in composites and var not in missing:
             missing[var] = op_name(call)
             reasons[var] = (
                 f"{missing[var]} overwrites {argument.name}, which gradients read afterwards; call "
@@ -238,7 +242,11 @@ def _rule(program: Program, var: Any, value: Any) -> Rule:
 
 
 def _registered(value: Any, hand: bool = True) -> Rule | None:
-    """The registered rule for a binding's value: for what it calls, else for its op."""
+    """The registered rule of a binding's value; None if there is none.
+
+    A rule for the function that it calls by name comes before one for its op. Without `hand`,
+    graphgrad's own rules for ops are left out.
+    """
     if not isinstance(value, relax.Call):
         return None
     name = callee(value)
@@ -249,15 +257,22 @@ def _registered(value: Any, hand: bool = True) -> Rule | None:
 
 
 def _is_own_kernel(call: Any) -> bool:
-    """Whether a call is of a kernel that graphgrad made: its name is not one that a user gave."""
+    """Whether graphgrad made the kernel that is called.
+
+    A user's rule for a kernel's name must not apply to it, as the name may be equal by chance.
+    """
     is_kernel = any(isinstance(argument, tvm.ir.GlobalVar) for argument in call.args[:1])
     return is_kernel and read(call.span).origin not in (None, "user")
 
 
 def _rule_of_branches(program: Program, value: relax.If) -> Rule:
-    """The rule of an If, once the ops in its branches are known to have gradients.
+    """The rule of an If, after a check that the ops in its branches have gradients.
 
-    The sweep knows what to do with it, so it has no function.
+    The rule has no function, because the reverse sweep itself differentiates branches.
+
+    Raises
+    ------
+    MissingGradientError
     """
     for branch in branch_programs(program, value):
         wrt = [param for param in branch.params if has_cotangent(param.ty)]
@@ -266,22 +281,23 @@ def _rule_of_branches(program: Program, value: relax.If) -> Rule:
 
 
 def _check_inside(rule: Rule, var: Any, value: Any, rules: str) -> None:
-    """Raise if an op of the form in which a derived rule writes out a call has no gradient."""
-    inside = written_out(rule, var, value)
+    """Raise if an op in the form that a derived composite rule gives a call has no gradient."""
+    expansion = written_out(rule, var, value)
     params = list(dict.fromkeys(variables_in(value)))
-    form = Program(op_name(value), params, inside.bindings, var, rules=rules)
-    form.kernels = inside.kernels
-    _refuse_missing(survey(form, [p for p in params if has_cotangent(p.ty)]))
+    inner = Program(op_name(value), params, expansion.bindings, var, rules=rules)
+    inner.kernels = expansion.kernels
+    _refuse_missing(survey(inner, [param for param in params if has_cotangent(param.ty)]))
 
 
 def _refuse_missing(activity: Activity, where: str = "") -> None:
-    """Raise if ops inside another have no gradient; the error names all of them."""
+    """Raise if ops of an inner program have no gradient; the error names all of them."""
     reasons = [f"{name}: {activity.reasons[var]}" for var, name in activity.missing.items()]
     if reasons:
         raise MissingGradientError(where + "; ".join(dict.fromkeys(reasons)))
 
 
 def _varied(program: Program, varied: set[Any]) -> set[Any]:
+    """The variables that depend on some variables; the set is extended."""
     for var, value in program.bindings:
         if var in varied or not _can_depend(var.ty) or stops_derivatives(value):
             continue
@@ -291,24 +307,24 @@ def _varied(program: Program, varied: set[Any]) -> set[Any]:
 
 
 def place(var: Any, value: Any) -> str:
-    """Where a binding comes from: the name of its ONNX node, else of its variable."""
+    """The name of a binding in messages: that of its ONNX node, else that of its variable."""
     return read(value.span).node or str(var.name)
 
 
 def _missing_error(program: Program, activity: Activity) -> MissingGradientError:
-    places: dict[str, list[str]] = defaultdict(list)
+    locations: dict[str, list[str]] = defaultdict(list)
     reasons: dict[str, list[str]] = defaultdict(list)
     for var, value in program.bindings:
         if var in activity.missing:
             name = activity.missing[var]
-            places[name].append(place(var, value))
+            locations[name].append(place(var, value))
             reasons[name].append(activity.reasons[var])
-    rows = sorted(places.items())
+    rows = sorted(locations.items())
     lines = [
         "\n    ".join(
-            [f"  {name} ×{len(places)}: {', '.join(places)}", *dict.fromkeys(reasons[name])]
+            [f"  {name} ×{len(locations)}: {', '.join(locations)}", *dict.fromkeys(reasons[name])]
         )
-        for name, places in rows
+        for name, locations in rows
     ]
     return MissingGradientError(
         f"{len(rows)} op(s) on the way from the differentiated values to the outputs of "

@@ -1,7 +1,7 @@
-"""Applying one rule to one call: what the rule's kind leaves out is done here, once for all.
+"""Applying one rule to one call: what rules of each kind leave to the engine is done here.
 
-Products with the cotangent, sums over broadcast axes, dtypes, structural zeros and the checks of
-what a rule returned.
+That is products with the cotangent, sums over broadcast axes, conversions of dtypes, zeros in place
+of missing cotangents, and checks of a rule's results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..registry.attributes import Attributes
 from ..registry.rule import Rule
 
 Cotangent = Any
-"""A `Tensor`, a list of cotangents for a tuple, or None where nothing arrived."""
+"""A `Tensor`, a list of cotangents for a tuple, or None for zero: nothing was contributed."""
 
 
 def apply_rule(
@@ -41,9 +41,9 @@ def apply_rule(
     output : relax.Var
         The variable that holds its value.
     cotangent : Cotangent
-        Of the output.
+        The cotangent of the output.
     wanted : sequence of bool
-        Which of them need a cotangent; the others get None.
+        Which of the call's data need a cotangent; the others get None.
 
     Raises
     ------
@@ -71,7 +71,7 @@ def apply_rule(
 def _answer(
     rule: Rule, inputs: list[Any], value: Any, cotangent: Cotangent, attributes: Attributes
 ) -> Sequence[Any]:
-    """Call a rule in the form of its kind; return what it says for each input."""
+    """Call a rule's function as its kind demands; its result for each input."""
     function = rule.function
     assert function is not None, "activity asks for no rule that is not differentiable"
     if rule.kind == "general":
@@ -90,7 +90,7 @@ def _answer(
 
 
 def _product(ct: Tensor, partial: Any, singular: bool) -> Tensor:
-    """ct · partial; where singular, 0 · ∞ and 0 · NaN are 0."""
+    """The product ct · partial; of a singular rule, 0 · ∞ and 0 · NaN are 0."""
     if not singular or ct.fill is not None or not isinstance(partial, Tensor):
         return ct * partial
     return op.masked_product(ct, partial)
@@ -104,15 +104,17 @@ def _type_only(value: Any) -> Any:
 
 
 def _fill_missing(cotangent: Cotangent, outputs: list[Any]) -> list[Tensor | None]:
-    """One cotangent per output: zeros where none arrived, None where there can be none."""
-    given = cotangent if isinstance(cotangent, list) else [cotangent]
-    given = given + [None] * (len(outputs) - len(given))
+    """One cotangent per output: zeros if it has none, None if the output is no float tensor."""
+    cotangents = cotangent if isinstance(cotangent, list) else [cotangent]
+    cotangents = cotangents + [None] * (len(outputs) - len(cotangents))
     return [
-        ct if ct is not None else _zero(output) for ct, output in zip(given, outputs, strict=True)
+        ct if ct is not None else _zero(output)
+        for ct, output in zip(cotangents, outputs, strict=True)
     ]
 
 
 def _zero(output: Any) -> Tensor | None:
+    """A zero cotangent of an output; None if it is no float tensor."""
     if not isinstance(output, Tensor) or not is_float(output.dtype):
         return None
     return output.emitter.full(0.0, output.shape, output.dtype)
@@ -130,7 +132,8 @@ def _fit_result(rule: Rule, emitter: Emitter, index: int, result: Any, primal: A
                 f"for the {len(primal)} tensors of input {index}"
             )
         return [
-            _fit_result(rule, emitter, index, r, p) for r, p in zip(results, primal, strict=True)
+            _fit_result(rule, emitter, index, part, primal_part)
+            for part, primal_part in zip(results, primal, strict=True)
         ]
     if not isinstance(primal, Tensor) or not is_float(primal.dtype):
         raise RuleError(
@@ -144,6 +147,7 @@ def _fit_result(rule: Rule, emitter: Emitter, index: int, result: Any, primal: A
             f"for input {index} of dtype {primal.dtype}"
         )
     try:
+        # An input that was broadcast gets the sum over all elements that it was copied to.
         return op.sum_to(value, primal.shape).astype(primal.dtype)
     except ValueError:
         raise RuleError(
@@ -153,6 +157,13 @@ def _fit_result(rule: Rule, emitter: Emitter, index: int, result: Any, primal: A
 
 
 def _emitted(rule: Rule, emitter: Emitter, index: int, result: Any) -> Tensor:
+    """A rule's result that is a Relax expression, emitted.
+
+    Raises
+    ------
+    RuleError
+        It is no expression of a tensor.
+    """
     value = emitter.emit(result) if isinstance(result, relax.Expr) else None
     if not isinstance(value, Tensor):
         raise RuleError(

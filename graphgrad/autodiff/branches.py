@@ -1,7 +1,7 @@
-"""Branches: the gradient of an If is an If of the gradients of what it chooses between.
+"""Branches: the gradient of an If is an If whose branches are the gradients of its branches.
 
-A branch that was taken is computed again, in the branch of the gradient that is then taken, so that
-neither keeps values that the other has not.
+Each branch of the gradient first computes the branch of the program again, because no value can be
+handed over from inside a branch: in a run that takes the other branch it would not exist.
 """
 
 from __future__ import annotations
@@ -16,20 +16,24 @@ from ..tvm_fixes.hooks import begin_block, end_block
 
 
 def branch_programs(program: Program, value: relax.If) -> list[Program]:
-    """Both branches of an If as programs; what they read from outside are their parameters.
+    """Both branches of an If as programs; their parameters are the variables that the If reads.
 
     Parameters
     ----------
     program : Program
-        That the If is part of.
+        The program that the If is part of.
     value : relax.If
     """
-    read = list(dict.fromkeys(variables_in(value)))
+    params = list(dict.fromkeys(variables_in(value)))
     return [
         Program(
             program.name,
-            read,
-            [(b.var, _bound(b)) for block in branch.blocks for b in block.bindings],
+            params,
+            [
+                (binding.var, _bound(binding))
+                for block in branch.blocks
+                for binding in block.bindings
+            ],
             branch.body,
             kernels=program.kernels,
             rules=program.rules,
@@ -39,21 +43,22 @@ def branch_programs(program: Program, value: relax.If) -> list[Program]:
 
 
 def _bound(binding: Any) -> Any:
+    """A binding's value as `Program.bindings` holds it: of a cast, the binding itself."""
     return binding if isinstance(binding, relax.MatchCast) else binding.value
 
 
 def emit_branch(emitter: Emitter, program: Program, environment: Any, sweep: Any) -> Any:
-    """A branch as a sequence of its own: the bindings of a program, and what follows them.
+    """A branch as a new sequence: the bindings of a program, and the gradients behind them.
 
     Parameters
     ----------
     emitter : Emitter
     program : Program
     environment : dict
-        The variables of the outer program to their emitted values.
+        From the variables of the outer program to their emitted values.
     sweep : callable
-        Emits what follows, given the branch's environment; returns what the sequence is worth, as
-        a list of `Tensor`.
+        Given the environment extended by the branch's variables, emits the gradients, and returns
+        the values of the sequence as a list of `Tensor`.
     """
     builder = emitter.builder
     begin_block(builder)
@@ -62,12 +67,17 @@ def emit_branch(emitter: Emitter, program: Program, environment: Any, sweep: Any
         values = sweep({**environment, **emit_program(program, builder, arguments)})
         result = builder.emit(expression_of(values))
     finally:
+        # Also after an error, which would otherwise leave the builder inside of the branch.
         block = end_block(builder)
     return relax.SeqExpr([block], result)
 
 
 def materialized(cotangent: Any) -> Any:
-    """A cotangent whose parts are emitted: not to be first in one branch, unseen outside."""
+    """A cotangent whose tensors are all emitted.
+
+    A zero or one that is emitted on its first use (see `graphgrad.ir.tensor`) would otherwise be
+    bound inside of one branch, and be undefined for later uses outside.
+    """
     if isinstance(cotangent, list):
         return [materialized(part) for part in cotangent]
     if cotangent is None:

@@ -1,9 +1,9 @@
-"""Rules for ops that have none: from their legalization, and from the loops of their kernels.
+"""Derived rules for ops that have none: from their legalization, and from their kernels' loops.
 
-An op without a rule is written out as what it is lowered to, and a kernel's gradient is derived
-from its tensor expressions (`graphgrad.fallback`). A derived gradient is a kernel too, one for each
-input, so it can be differentiated again. A kernel with intermediates that its gradient is better
-given than left to compute again is first written out as one that returns them.
+An op without a rule is replaced by the kernels that it is lowered to, and a kernel's gradient is
+derived from its tensor expressions (`graphgrad.fallback`). A derived gradient is a kernel too, one
+for each input, so it can be differentiated again. Where the gradient would have to recompute costly
+intermediates of a kernel, the kernel is first replaced by one that returns them (*saves* them).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ KERNEL_CALLS = ("relax.call_tir", "relax.call_tir_inplace")
 
 
 def derive_rule(call: Any, kernels: dict[Any, tirx.PrimFunc]) -> Rule:
-    """A rule for a call that no registered one is for.
+    """A rule for a call that has no registered rule.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def derive_rule(call: Any, kernels: dict[Any, tirx.PrimFunc]) -> Rule:
     Raises
     ------
     MissingGradientError
-        It cannot be derived; the error says why.
+        No rule can be derived; the error says why.
     """
     if isinstance(call.op, tvm.ir.Op):
         if call.op.name in KERNEL_CALLS and call.args[0] in kernels:
@@ -59,7 +59,7 @@ def derive_rule(call: Any, kernels: dict[Any, tirx.PrimFunc]) -> Rule:
 
 
 def _unknown(call: Any) -> str:
-    """Why nothing can be derived for a call."""
+    """The reason why no rule can be derived for a call."""
     if isinstance(call.op, relax.Var):
         return "the function that is called is not known"
     if name := callee(call):
@@ -71,19 +71,20 @@ def _unknown(call: Any) -> str:
 
 
 def _legalization_rule(call: Any, legalize: Callable[[Any, Any], Any]) -> Rule:
-    """A rule that writes a call out as what it is lowered to."""
+    """A composite rule that states a call as the kernels that it is lowered to."""
 
     def composite(*inputs: Any) -> Any:
         emitter = next(_tensors(inputs)).emitter
         arguments = [expression_of(value) for value in inputs]
-        same = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
+        copied_call = relax.Call(call.op, arguments, call.attrs, call.ty_args, call.span)
         builder = KernelBuilder(emitter.builder)
-        return emitter.emit(legalize(builder, builder.normalize(same)))
+        return emitter.emit(legalize(builder, builder.normalize(copied_call)))
 
     return Rule(str(call.op.name), "composite", composite, origin="derived")
 
 
 def _tensors(values: Sequence[Any]) -> Any:
+    """Yield the tensors among values, also those in lists."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -92,38 +93,38 @@ def _tensors(values: Sequence[Any]) -> Any:
 
 
 class _KernelReplacement:
-    """A composite that calls another kernel in the place of one.
+    """The function of a composite rule that calls another kernel in place of one.
 
     Parameters
     ----------
     call : relax.Call
     kernel : PrimFunc
-        What it calls.
-    made : PrimFunc
-        What takes its place; it may return more.
+        The kernel that it calls.
+    replacement : PrimFunc
+        The kernel to be called instead; it may return more results.
     name : str
-        Of that.
-    further : callable
-        Returns the types of what it returns behind the results, given what is at a place of the
-        call (see `fallback.kernels.gradient.Place`).
+        The name of the latter.
+    extra_types : callable
+        Returns the types of the additional results, given a function from a place (see
+        `fallback.kernels.gradient.Place`) to the size or extent that the call has there.
     """
 
     def __init__(
         self,
         call: Any,
         kernel: tirx.PrimFunc,
-        made: tirx.PrimFunc,
+        replacement: tirx.PrimFunc,
         name: str,
-        further: Callable[[Any], list[tuple[list[Any], str]]] = lambda size: [],
+        extra_types: Callable[[Any], list[tuple[list[Any], str]]] = lambda size: [],
     ):
         self.key = kernel_key(kernel)
         self._result = call.ty_args[0]
-        self._made = made
+        self._made = replacement
         self._name = name
-        self._further = further
+        self._further = extra_types
 
     def __call__(self, *inputs: Any) -> Any:
-        """The results of the call."""
+        """Emit the call of the other kernel; the results of the original one."""
         types = result_types(self._result)
 
         def size(number: int, axis: int | None) -> Any:
@@ -131,19 +132,19 @@ class _KernelReplacement:
                 return types[number - len(inputs)].shape[axis]
             return inputs[number] if axis is None else inputs[number].shape[axis]
 
-        further = [relax.TensorType(shape, dtype) for shape, dtype in self._further(size)]
+        extra = [relax.TensorType(shape, dtype) for shape, dtype in self._further(size)]
         emitter = next(_tensors(inputs)).emitter
         variable = emitter.builder.add_func(self._made, self._name)
-        results = emitter.emit(relax.call_tir(variable, expression_of(inputs), [*types, *further]))
+        results = emitter.emit(relax.call_tir(variable, expression_of(inputs), [*types, *extra]))
         if not isinstance(results, list):
             return results
         return results[: len(types)] if isinstance(self._result, relax.TupleType) else results[0]
 
 
 def _in_place_rule(call: Any, func: tirx.PrimFunc) -> Rule:
-    """A rule that writes a kernel out as one that leaves its arguments as they are.
+    """A composite rule that replaces a kernel by one which does not overwrite its arguments.
 
-    A gradient reads what they held, so nothing may overwrite them before.
+    A gradient reads the old elements of the arguments, so these must last until the reverse sweep.
     """
     name = call.args[0].name_hint
     pure = make_out_of_place(func, [int(index) for index in call.attrs.inplace_indices])
@@ -152,7 +153,7 @@ def _in_place_rule(call: Any, func: tirx.PrimFunc) -> Rule:
 
 
 def _kernel_rule(call: Any, func: tirx.PrimFunc) -> Rule:
-    """A rule for a call of a kernel; it may first be written out as one that saves more."""
+    """A rule for a call of a kernel; that may first be replaced by one that saves intermediates."""
     saving = saving_kernel(func, len(data_of(call)), len(result_types(call.ty_args[0])))
     if saving is None:
         return _gradient_rule(call, func)
@@ -170,7 +171,7 @@ def _gradient_rule(call: Any, func: tirx.PrimFunc) -> Rule:
     def kernels_without(constant: Sequence[int]) -> GradientKernels:
         return gradient_kernels(func, len(data_of(call)), count, constant)
 
-    kernels_without(saved)  # raises before anything is written
+    kernels_without(saved)  # what cannot be derived is refused here, before anything is written
 
     def rule(inputs: Any, outputs: Any, cotangents: Any, attrs: Any) -> list[Any]:
         # Only a gradient of the gradient sends cotangents to what was saved for it.
@@ -179,19 +180,20 @@ def _gradient_rule(call: Any, func: tirx.PrimFunc) -> Rule:
         tensors = {"input": inputs, "output": outputs, "cotangent": cotangents, "shared": shared}
 
         def called(kernel: GradientKernel, label: str) -> list[Tensor]:
-            arguments = [tensors[kind][place] for kind, place in kernel.arguments]
+            arguments = [tensors[kind][index] for kind, index in kernel.arguments]
             return _called(kernel, f"{name}_{label}", arguments, [*inputs, *outputs])
 
         for number, kernel in enumerate(kernels.shared):
             shared += called(kernel, f"ct_shared{number}")
         results: list[Tensor | None] = []
-        for number, found in enumerate(kernels.cotangents):
-            if isinstance(found, GradientKernel):
-                (value,) = called(found, f"ct{number}")
+        for number, cotangent_source in enumerate(kernels.cotangents):
+            if isinstance(cotangent_source, GradientKernel):
+                (value,) = called(cotangent_source, f"ct{number}")
                 results.append(_match_primal_shape(value, inputs[number]))
-            elif found is not None:
-                kind, place = found
-                results.append(_match_primal_shape(tensors[kind][place], inputs[number]))
+            # The cotangent is a tensor that exists already.
+            elif cotangent_source is not None:
+                kind, index = cotangent_source
+                results.append(_match_primal_shape(tensors[kind][index], inputs[number]))
             else:
                 results.append(None)
         return results
@@ -204,7 +206,7 @@ def _is_zero(cotangent: Tensor | None) -> bool:
 
 
 def _match_primal_shape(cotangent: Tensor, primal: Tensor) -> Tensor:
-    """A cotangent in its primal's shape, where only a run can tell that it has that."""
+    """A cotangent in its primal's shape: cast, if symbolic extents are not provably equal."""
     if same_shape(cotangent.shape, primal.shape):
         return cotangent
     emitter = cotangent.emitter
@@ -215,7 +217,17 @@ def _match_primal_shape(cotangent: Tensor, primal: Tensor) -> Tensor:
 def _called(
     kernel: GradientKernel, name: str, arguments: Sequence[Tensor], values: Sequence[Any]
 ) -> list[Tensor]:
-    """Emit the call of a gradient kernel; `values` are what the other kernel takes and gives."""
+    """Emit the call of a gradient kernel.
+
+    Parameters
+    ----------
+    kernel : GradientKernel
+    name : str
+        The name that it gets.
+    arguments : sequence of Tensor
+    values : sequence
+        The inputs and the outputs of the kernel that is differentiated, which sizes are read off.
+    """
     emitter = next(_tensors(values)).emitter
 
     def size(number: int, axis: int | None) -> Any:

@@ -1,9 +1,11 @@
-"""Calls that change memory, and the gradients that cannot be had for it.
+"""Calls that write to memory, and the gradients that they would make wrong.
 
-A derivative is that of a function of values. Where a call writes to memory, three things could go
-wrong without a word: what is read afterwards depends on what the call computed, in a way that
-nobody knows; the sweep, which runs last, reads a value that is no longer there; a branch that the
-sweep runs again changes memory again. Each is an error here.
+A derivative is that of a function of values. Where a call writes to memory, a gradient could be
+silently wrong in three ways, each of which is an error here:
+
+- A value that is read afterwards depends on what the call wrote, but no rule says how.
+- The reverse sweep, which runs last, reads a value that has been overwritten.
+- The reverse sweep runs a branch again, which then writes to memory again.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from .activity import Activity, has_cotangent, op_name, stops_derivatives
 
 
 def mutations_of(program: Program) -> Mutations | None:
-    """The writes to memory of a program; None where it has none.
+    """The analysis of a program's writes to memory; None if it has no writes.
 
     Raises
     ------
@@ -43,10 +45,10 @@ def mutations_of(program: Program) -> Mutations | None:
 
 
 class Mutations:
-    """The writes of a program.
+    """The writes of a program to memory, and the checks of gradients against them.
 
-    A packed function with a rule is taken to compute its result and nothing else, unless something
-    else is declared.
+    A packed function with a gradient rule is assumed to write to no memory, unless its effects are
+    declared.
     """
 
     def __init__(self, program: Program, body: relax.SeqExpr):
@@ -56,10 +58,10 @@ class Mutations:
         self.writes: list[Use] = [use for use in self.aliases.uses if use.writes]
 
     def refuse_stale_names(self) -> None:
-        """Raise if a value is used, under its old name, behind a call that overwrites it.
+        """Raise if a value is used under its old name after a call that overwrites it.
 
-        Such a call hands on the memory of its argument as its result; whether the old name still
-        means the old value is undefined.
+        The result of such a call is the new value in the memory of its argument. Whether the old
+        name still stands for the old value is undefined.
 
         Raises
         ------
@@ -70,6 +72,7 @@ class Mutations:
             if not any(write.value.same_as(value) for value in overwritten_by(call)):
                 continue
             for name, where in self._later(write):
+                # A name that is bound after the write stands for the new value.
                 if self.aliases.bound.get(name, 0) < write.position:
                     raise MissingGradientError(
                         f"{self._what(write)} overwrites {_name(write.value)}, which is used "
@@ -119,8 +122,10 @@ class Mutations:
         for name in names:
             is_result = name.same_as(var)
             for write in self._writes_to(name):
-                late = write.position > position
-                if late or (write.position == position and not is_result):
+                # A write by the binding itself spoils its arguments for the gradient, but not its
+                # result.
+                is_later = write.position > position
+                if is_later or (write.position == position and not is_result):
                     raise MissingGradientError(
                         f"{self._what(write)} overwrites {name.name}, which the gradient of "
                         f"{op_name(value)} at {_place(var, value)} reads afterwards; call the "
@@ -129,7 +134,7 @@ class Mutations:
                     )
 
     def refuse_repeated(self, var: Any, value: relax.If) -> None:
-        """Raise if a branch, which the sweep runs again, changes what exists outside of it.
+        """Raise if a branch, which the reverse sweep runs again, writes to memory outside of it.
 
         Raises
         ------
@@ -138,13 +143,13 @@ class Mutations:
         position = self.aliases.bound[var]
         outer = {OUTSIDE} | {
             self.aliases.region(leaf)
-            for name, at in self.aliases.bound.items()
-            if at < position
+            for name, bound_at in self.aliases.bound.items()
+            if bound_at < position
             for leaf in leaves(self.aliases.values[name])
         }
         for write in self.writes:
-            inside = any(number == position for number, _ in write.path)
-            if inside and self.aliases.region(write.leaf) in outer:
+            is_inside = any(if_position == position for if_position, _ in write.path)
+            if is_inside and self.aliases.region(write.leaf) in outer:
                 raise MissingGradientError(
                     f"{self._what(write)} may mutate {_name(write.value)} in a branch of "
                     f"{_place(var, value)}, and the gradient runs that branch again; call it "
@@ -154,27 +159,32 @@ class Mutations:
 
     @cached_property
     def _by_region(self) -> dict[int, list[Use]]:
-        found: dict[int, list[Use]] = {}
+        writes: dict[int, list[Use]] = {}
         for write in self.writes:
-            found.setdefault(self.aliases.region(write.leaf), []).append(write)
-        return found
+            writes.setdefault(self.aliases.region(write.leaf), []).append(write)
+        return writes
 
     def _writes_to(self, name: Any) -> Iterator[Use]:
         for leaf in leaves(self.aliases.values.get(name)):
             yield from self._by_region.get(self.aliases.region(leaf), [])
 
-    def _later(self, write: Use, among: set[Any] | None = None) -> Iterator[tuple[Any, str]]:
-        """Yield the uses of the memory after a write, and where; the program's results last."""
+    def _later(self, write: Use, carriers: set[Any] | None = None) -> Iterator[tuple[Any, str]]:
+        """Yield the values by which memory is used after a write, each with text that says where.
+
+        The program's results come last. With `carriers`, only uses are yielded by which a value
+        with a derivative may reach the results.
+        """
         region = self.aliases.region(write.leaf)
         for use in self.aliases.uses_of(region):
             if use.position <= write.position or use.excludes(write.path):
                 continue
-            if among is None or use.path or use.binding in among:
+            # A variable bound in a branch is no carrier itself, so any use in a branch counts.
+            if carriers is None or use.path or use.binding in carriers:
                 yield use.value, f", by {self._what(use)}"
         for name in variables_in(self.program.result):
-            held = leaves(self.aliases.values[name])
-            if any(self.aliases.region(leaf) == region for leaf in held) and (
-                among is None or has_cotangent(name.ty)
+            memory = leaves(self.aliases.values[name])
+            if any(self.aliases.region(leaf) == region for leaf in memory) and (
+                carriers is None or has_cotangent(name.ty)
             ):
                 yield name, ", as a result"
 
@@ -187,11 +197,11 @@ class Mutations:
         return carriers
 
     def _depends(self, write: Use, activity: Activity) -> bool:
-        """Whether what a call writes, or what it is written to, depends on what varies."""
+        """Whether a call that writes reads a varied variable, or may write to the memory of one."""
         region = self.aliases.region(write.leaf)
-        read = [use for use in self.aliases.uses if use.binding.same_as(write.binding)]
-        named = [name for use in read for name in variables_in(use.value)]
-        if any(name in activity.varied for name in named):
+        uses_by_call = [use for use in self.aliases.uses if use.binding.same_as(write.binding)]
+        arguments = [name for use in uses_by_call for name in variables_in(use.value)]
+        if any(name in activity.varied for name in arguments):
             return True
         return any(
             self.aliases.region(leaf) == region
@@ -200,6 +210,7 @@ class Mutations:
         )
 
     def _what(self, use: Use) -> str:
+        """The call of a use, for messages."""
         call = self.aliases.calls.get(use.binding)
         if call is None:
             return _place(use.binding, None)
@@ -207,13 +218,13 @@ class Mutations:
 
 
 class Reads:
-    """Which values of a program the cotangents read that a sweep emits.
+    """The values of a program that the cotangents emitted by a sweep read.
 
     Parameters
     ----------
     emitter : Emitter
     environment : dict
-        The program's variables to their emitted values.
+        From the program's variables to their emitted values.
     """
 
     def __init__(self, emitter: Any, environment: dict[Any, Any]):
@@ -225,24 +236,26 @@ class Reads:
         self._seen: set[Any] = set()
 
     def of(self, cotangents: Any) -> list[Any]:
-        """The program's variables that new cotangents read, themselves or through others.
+        """The program's variables that new cotangents read, directly or through other bindings.
 
-        What was emitted for earlier cotangents, and found then, is left out.
+        Bindings that earlier calls have visited are not visited again: what they read was
+        returned then.
         """
         waiting = list(_variables_of(cotangents))
-        found: dict[Any, None] = {}
+        read_variables: dict[Any, None] = {}
         while waiting:
             var = waiting.pop()
             if var in self._names:
-                found.update(dict.fromkeys(self._names[var]))
+                read_variables.update(dict.fromkeys(self._names[var]))
             elif var not in self._seen:
                 self._seen.add(var)
                 value = self.emitter.builder.lookup_binding(var)
                 waiting += variables_in(value) if value is not None else []
-        return list(found)
+        return list(read_variables)
 
 
 def _variables_of(result: Any) -> Iterator[Any]:
+    """Yield the variables in cotangents; zeros and ones that are not emitted have none."""
     if isinstance(result, list | tuple):
         for part in result:
             yield from _variables_of(part)
@@ -251,8 +264,10 @@ def _variables_of(result: Any) -> Iterator[Any]:
 
 
 def _place(var: Any, value: Any) -> str:
+    """The name of a binding in messages: that of its ONNX node, else that of its variable."""
     return (read(value.span).node if value is not None else None) or str(var.name)
 
 
 def _name(value: Any) -> str:
+    """The name of a value in messages; it has none in memory that is held outside."""
     return str(value.name) if isinstance(value, tvm.ir.Var) else "what others hold"

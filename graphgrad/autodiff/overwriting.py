@@ -1,6 +1,7 @@
-"""Calls that overwrite their arguments, and what gradients read after them.
+"""Calls that overwrite arguments which gradients read later.
 
-The reverse sweep comes behind all of the primal program, so what a rule reads must last until then.
+The reverse sweep comes after all of the primal program, so values that rules read must not be
+overwritten before.
 """
 
 from __future__ import annotations
@@ -29,43 +30,50 @@ _VIEW_OPS = [
 
 
 def overwriting(program: Program, active: Container[Any]) -> Iterator[tuple[Any, Any, Any]]:
-    """Yield the bound variables of what overwrites what rules read, each with call and argument.
+    """Yield the calls that overwrite memory which rules may read.
 
-    The call is the binding's value, or one inside a branch of it.
+    Each is a tuple of the variable of the binding, the call, which is the binding's value or inside
+    a branch of it, and the variable that is overwritten.
 
     Parameters
     ----------
     program : Program
     active : variables of the program
-        Bound to what is differentiated: its rule may read the arguments and the results.
+        Those bound to calls with a rule, which may read the arguments and the results.
     """
     calls = [(var, *pair) for var, value in program.bindings for pair in _overwritten(value)]
     if not calls:
         return
-    places = _places(program)
+    owners_of = _places(program)
+    # A rule may read the result of its call and everything that the call reads.
     read = {
-        place
+        owner
         for var, value in program.bindings
         if var in active
         for source in (var, *variables_in(value))
-        for place in places.get(source, {source})
+        for owner in owners_of.get(source, {source})
     }
     for var, call, argument in calls:
-        if not read.isdisjoint(places.get(argument, {argument})):
+        if not read.isdisjoint(owners_of.get(argument, {argument})):
             yield var, call, argument
 
 
 def _places(program: Program) -> dict[Any, set[Any]]:
-    """The variables in whose memory each variable may be that has no memory of its own."""
-    places: dict[Any, set[Any]] = {}
+    """From a variable to the variables in whose memory it may be: an alias, a tuple, a view.
+
+    A variable with memory of its own is left out.
+    """
+    owners_of: dict[Any, set[Any]] = {}
     for var, value in program.bindings:
         if not isinstance(value, relax.Call):
             sources = list(variables_in(value))
         else:
             sources = list(variables_in(value.args[0])) if value.op in _VIEW_OPS else []
         if sources:
-            places[var] = {place for s in sources for place in places.get(s, {s})}
-    return places
+            owners_of[var] = {
+                owner for source in sources for owner in owners_of.get(source, {source})
+            }
+    return owners_of
 
 
 def _overwritten(value: Any) -> Iterator[tuple[Any, Any]]:

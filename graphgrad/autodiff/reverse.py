@@ -1,11 +1,12 @@
-"""The reverse sweep: cotangents flow from the outputs back to what is differentiated.
+"""The reverse sweep: cotangents flow from the outputs back to the differentiated variables.
 
-Composite ops are written out first, in the primal program: a composite rule states an op in terms
-of ops that have rules, so that nothing is computed twice, and derivatives exist to whatever order
-the ops underneath have.
+Calls with composite rules are first replaced in the primal program: a composite rule states an op
+in terms of ops that have rules. So nothing is computed twice, and derivatives of the op exist to
+the order to which those ops have them.
 
-Griewank and Walther, *Evaluating Derivatives* (2nd ed., 2008), chapter 3: every binding is visited
-once, last first; a variable that is read several times gets the sum of what its readers send.
+The sweep is that of Griewank and Walther, *Evaluating Derivatives* (2nd ed., 2008), chapter 3:
+every binding is visited once, last first, and a variable that is read several times gets the sum of
+the cotangents from all its readers.
 """
 
 from __future__ import annotations
@@ -71,16 +72,16 @@ class Gradients:
         ----------
         emitter : Emitter
         seed : Cotangent
-            Of the program's result, as for `backward`.
+            The cotangent of the program's result, as for `backward`.
         arguments : sequence of expressions, optional
-            What the program's parameters stand for; the parameters themselves by default.
+            The values of the program's parameters; by default, the parameters themselves.
 
         Returns
         -------
         result : relax expression
-            The program's.
+            The program's result.
         gradients : list
-            As of `backward`.
+            As `backward` returns them.
         """
         program = self._program
         environment = emit_program(program, emitter.builder, arguments)
@@ -94,14 +95,14 @@ class Gradients:
         body: Callable[[Emitter], Any],
         mod: tvm.IRModule | None = None,
     ) -> tvm.IRModule:
-        """A module with a function added whose body emits the gradients.
+        """A module with a new function, whose body emits the gradients.
 
         Parameters
         ----------
         name, params, body
             As of `write_function`.
         mod : IRModule, optional
-            By default one of the kernels that the program may call.
+            The module to add it to; by default, one of the kernels that the program may call.
         """
         mod = tvm.IRModule(self._kernels) if mod is None else mod
         pure, dataflow = self._program.pure, self._program.dataflow
@@ -124,7 +125,7 @@ def backward(
         Writes behind the program's own bindings.
     program : Program
     environment : dict
-        The program's variables to their emitted values, from `program.emit_program`.
+        From the program's variables to their emitted values, as `emit_program` returns it.
     activity : Activity
     seed : Cotangent
         Cotangent of the program's result: a list, nested like the result, where it is a tuple;
@@ -149,6 +150,7 @@ def backward(
         cotangent = sweep.cotangents.get(var)
         if cotangent is None:
             continue
+        # Only targets are asked for later; of the others no more reader can come.
         if var not in targets:
             del sweep.cotangents[var]
         sweep.visit(var, value, cotangent)
@@ -156,6 +158,8 @@ def backward(
 
 
 class _Sweep:
+    """The state of one reverse sweep: the cotangents so far, by variable of the program."""
+
     def __init__(
         self,
         emitter: Emitter,
@@ -172,7 +176,7 @@ class _Sweep:
         self.reads = Reads(emitter, environment)
 
     def send(self, expr: Any, cotangent: Cotangent) -> None:
-        """Add a cotangent to the variables that an expression consists of."""
+        """Add a cotangent of an expression to those of the variables that it consists of."""
         if cotangent is None:
             return
         if isinstance(expr, relax.Tuple):
@@ -192,7 +196,7 @@ class _Sweep:
             self.send(cast.value, cotangent)
 
     def visit(self, var: Any, value: Any, cotangent: Cotangent) -> None:
-        """Send a binding's cotangent on to what the binding reads."""
+        """Propagate a binding's cotangent to the variables that the binding reads."""
         rule = self.activity.rules.get(var)
         if rule is None:
             # Another name, a tuple or a cast. Or a call that no derivative passes through: `send`
@@ -203,24 +207,24 @@ class _Sweep:
             self._visit_branches(var, value, cotangent)
             return
         call = substitute(value, self.environment)
-        wanted = [
+        needs_cotangent = [
             any(source in self.activity.varied for source in variables_in(argument))
             for argument in data_of(value)
         ]
         with self.emitter.at(_span(value, rule), f"{var.name}_ct"):
             output = self.environment[var]
-            results = apply_rule(rule, self.emitter, call, output, cotangent, wanted)
+            results = apply_rule(rule, self.emitter, call, output, cotangent, needs_cotangent)
             if self.mutations is not None:
                 self.mutations.refuse_overwritten(var, value, self.reads.of(results))
             for argument, result in zip(data_of(value), results, strict=True):
                 self.send(argument, result)
 
     def _visit_branches(self, var: Any, value: Any, cotangent: Cotangent) -> None:
-        """Send the cotangent of an If on to what its branches read."""
+        """Propagate the cotangent of an If to the variables that its branches read."""
         if self.mutations is not None:
             self.mutations.refuse_repeated(var, value)
             self.mutations.refuse_overwritten(var, value, variables_in(value))
-        read = [
+        sources = [
             source
             for source in dict.fromkeys(variables_in(value))
             if source in self.activity.varied and has_cotangent(source.ty)
@@ -230,49 +234,54 @@ class _Sweep:
             seed = materialized(cotangent)
 
             def branch(program: Program) -> Any:
-                expanded, activity = expand(program, read)
+                expanded, activity = expand(program, sources)
 
                 def sweep(environment: dict[Any, Any]) -> list[Any]:
-                    return backward(emitter, expanded, environment, activity, seed, read)
+                    return backward(emitter, expanded, environment, activity, seed, sources)
 
                 return emit_branch(emitter, expanded, self.environment, sweep)
 
             branches = map(branch, branch_programs(self.program, value))
             condition = substitute(value.cond, self.environment)
             results = emitter.emit(relax.If(condition, *branches, value.span))
-            for source, result in zip(read, results, strict=True):
+            for source, result in zip(sources, results, strict=True):
                 self.send(source, result)
 
     def result(self, var: Any) -> Any:
-        """A variable's cotangent, zeros where none arrived; a tuple where it is one."""
+        """A variable's cotangent: zeros if nothing was sent to it; a tuple if it is one."""
         return self._whole(self.cotangents.get(var), var.ty)
 
     def _whole(self, cotangent: Cotangent, ty: Any) -> Any:
+        """A cotangent of a type with zeros in all places that have none."""
         if isinstance(ty, relax.TupleType):
             parts = [None] * len(ty.fields) if cotangent is None else cotangent
-            return tuple(self._whole(p, t) for p, t in zip(parts, ty.fields, strict=True))
+            return tuple(
+                self._whole(part, part_ty) for part, part_ty in zip(parts, ty.fields, strict=True)
+            )
         if cotangent is not None:
             return cotangent
         return self.emitter.full(0.0, type_shape(ty), str(ty.dtype))
 
 
 def _span(value: Any, rule: Rule) -> Any:
-    """The span of a gradient; graphgrad's rules for what a call was written out as count as
-    those who wrote it out.
+    """The span of a gradient: the node of the primal, and the origin of its rule.
+
+    Where a call stands in the form of a composite, a rule of graphgrad's for it counts as of the
+    composite's origin.
     """
     origin = read(value.span).origin if rule.origin == "hand" else None
     return gradient_span(value.span, origin or rule.origin)
 
 
 def expand(program: Program, wrt: Sequence[Any]) -> tuple[Program, Activity]:
-    """Write out the active composite calls of a program; return it with its activity.
+    """Replace the active calls with composite rules; the new program, and its activity.
 
     Parameters
     ----------
     program : Program
         Not changed.
     wrt : variables of the program
-        They stay variables of the returned one.
+        They are variables of the returned program as well.
 
     Raises
     ------
@@ -286,8 +295,8 @@ def expand(program: Program, wrt: Sequence[Any]) -> tuple[Program, Activity]:
     if mutations is not None:
         mutations.refuse_stale_names()
     activity = analyze(program, wrt)
-    # This ends: a composite is stated in other ops, and a kernel that saves for its gradient tells
-    # so by an attribute ("graphgrad.saved"), and no other one is put in its place.
+    # This ends: a composite is stated in other ops, and a kernel that saves intermediates has the
+    # attribute "graphgrad.saved", and is not replaced again.
     while composites := {v: r for v, r in activity.rules.items() if r.kind == "composite"}:
         bindings: list[tuple[Any, Any]] = []
         kernels = dict(program.kernels)

@@ -1,7 +1,7 @@
-"""Gradients that a ``call_tir_with_grad`` names, as TVM's own gradient pass takes them.
+"""Gradients that a ``call_tir_with_grad`` names, as for TVM's own gradient pass.
 
-They are registered by ``tvm.relax.training.utils.register_te_gradient`` as functions of the
-cotangent and the arguments, in tensor expressions.
+They are functions that return tensor expressions of the cotangent and the arguments, registered by
+``tvm.relax.training.utils.register_te_gradient``.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PREFIX = "tvm.relax.te_grad._register."
 
 
 def te_gradient_rule(value: Any) -> Rule | None:
-    """The rule that a value names; None if it is no ``call_tir_with_grad``.
+    """The rule of the gradient that a value names; None if it is no ``call_tir_with_grad``.
 
     Raises
     ------
@@ -44,13 +44,17 @@ def te_gradient_rule(value: Any) -> Rule | None:
         call = relax.Call(
             WITH_TE_GRADIENT, [value.args[0], arguments, *value.args[2:]], value.attrs
         )
-        cts = [expression_of(ct or _zero(y)) for ct, y in zip(cotangents, outputs, strict=True)]
+        cts = [
+            expression_of(ct or _zero(output))
+            for ct, output in zip(cotangents, outputs, strict=True)
+        ]
         ct = cts[0] if len(cts) == 1 else cts
         gradients = emitter.lift(write(outputs[0].expr, call, ct, emitter.builder))
-        given = gradients if isinstance(gradients, list) else [gradients]
-        return [_of_float(*pair) for pair in zip(inputs, given, strict=False)] + given[
-            len(inputs) :
-        ]
+        gradient_list = gradients if isinstance(gradients, list) else [gradients]
+        # Surplus gradients are kept, so that the check of a rule's results reports their number.
+        return [
+            _of_float(*pair) for pair in zip(inputs, gradient_list, strict=False)
+        ] + gradient_list[len(inputs) :]
 
     return Rule(name, "general", rule, origin="user", written=f"te gradient {name!r}")
 

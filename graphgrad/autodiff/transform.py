@@ -1,4 +1,4 @@
-"""Gradients as passes, for pipelines that were written for TVM's own gradient pass."""
+"""A gradient pass for pipelines that were written for TVM's ``relax.transform.Gradient``."""
 
 from __future__ import annotations
 
@@ -58,17 +58,23 @@ def Gradient(
 def _add_adjoint(
     mod: tvm.IRModule, name: str, require_grads: Any, target_index: int, rules: str
 ) -> tvm.IRModule:
+    """The module with ``<name>_adjoint`` added; see `Gradient`."""
     program = inline_calls(mod, name, rules)
-    wanted = list(program.params) if require_grads is None else None
-    targets = select(program, _differentiable(wanted) if wanted is not None else require_grads)
+    requested = list(program.params) if require_grads is None else None
+    targets = select(
+        program, _differentiable(requested) if requested is not None else require_grads
+    )
     _check_target(program, target_index)
     derivative = Gradients(program, targets)
 
     def body(emitter: Emitter) -> Any:
         seed = _seed(emitter, program, target_index)
         result, gradients = derivative.emit(emitter, seed)
-        of = dict(zip(targets, gradients, strict=True))
-        return result, tuple(of[v] if v in of else _zeros(emitter, v) for v in wanted or targets)
+        gradient_of = dict(zip(targets, gradients, strict=True))
+        return result, tuple(
+            gradient_of[var] if var in gradient_of else _zeros(emitter, var)
+            for var in requested or targets
+        )
 
     adjoint = derivative.write(f"{name}_adjoint", program.params, body, mod)
     return drop_te_gradients(adjoint, f"{name}_adjoint")
@@ -79,6 +85,7 @@ def _differentiable(params: list[Any]) -> list[Any]:
 
 
 def _zeros(emitter: Emitter, param: Any) -> Any:
+    """The zero gradient of a parameter that is no float tensor, as TVM's pass returns it."""
     if not isinstance(param.ty, relax.TensorType):
         raise NotDifferentiableError(
             f"parameter {param.name} has type {param.ty}, which has no gradient; leave it out of "
@@ -88,6 +95,7 @@ def _zeros(emitter: Emitter, param: Any) -> Any:
 
 
 def _check_target(program: Program, index: int) -> None:
+    """Raise unless a result of a program is a float scalar."""
     types = result_types(program.result.ty)
     if not 0 <= index < len(types):
         raise ArgumentError(f"target_index={index}: {program.name!r} returns {len(types)} value(s)")
@@ -100,10 +108,11 @@ def _check_target(program: Program, index: int) -> None:
 
 
 def _seed(emitter: Emitter, program: Program, index: int) -> Any:
+    """The cotangent of a program's result: 1 for the target, none for other results."""
     ty = program.result.ty
-    one = emitter.full(1.0, [], str(result_types(ty)[index].dtype))
+    unit = emitter.full(1.0, [], str(result_types(ty)[index].dtype))
     if not isinstance(ty, relax.TupleType):
-        return one
+        return unit
     seed = shaped_like(ty, lambda _: None)
-    seed[index] = one
+    seed[index] = unit
     return seed

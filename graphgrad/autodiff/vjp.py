@@ -86,7 +86,7 @@ def vjp_of_program(
     wrt : sequence of variables of the program
     grad_req : "write", "add" or "null"; or a sequence or mapping of those
     mod : IRModule, optional
-        By default one of the kernels that the program may call.
+        The module to add it to; by default, one of the kernels that the program may call.
 
     Raises
     ------
@@ -104,6 +104,7 @@ def vjp_of_program(
 
     def body(emitter: Emitter) -> Any:
         remaining = iter(cotangents)
+        # It visits the float outputs in the order in which `_float_types` yields them.
         seed = shaped_like(program.result.ty, lambda ty: emitter.lift(next(remaining)))
         result, gradients = derivative.emit(emitter, seed)
         return result, accumulators.added(emitter, gradients)
@@ -115,6 +116,7 @@ def vjp_of_program(
 
 
 def _float_types(ty: Any) -> Any:
+    """Yield the types of the float tensors in a value of a type, in order."""
     if isinstance(ty, relax.TupleType):
         for item in ty.fields:
             yield from _float_types(item)
@@ -123,7 +125,7 @@ def _float_types(ty: Any) -> Any:
 
 
 def shaped_like(ty: Any, leaf: Callable[[Any], Cotangent]) -> Cotangent:
-    """Build a cotangent nested like a type; None for what has none."""
+    """Build a cotangent nested like a type; None for members that have no cotangent."""
     if isinstance(ty, relax.TupleType):
         return [shaped_like(item, leaf) for item in ty.fields]
     return leaf(ty) if has_cotangent(ty) else None

@@ -1,4 +1,8 @@
-"""A composite op in the place of its call: the bindings of the form that its rule states."""
+"""The bindings that replace a call with a composite rule.
+
+A composite rule states an op in terms of other ops. Its *form* for a call is a list of bindings,
+the last of which binds the call's variable.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +30,14 @@ from ..tvm_fixes.hooks import identity
 
 @dataclass(frozen=True)
 class WrittenOut:
-    """What takes a call's place.
+    """The form of a call: the bindings that replace it.
 
     Attributes
     ----------
     bindings : list of (Var, expression)
-        The last binds the call's own variable.
+        The last one binds the call's own variable.
     kernels : dict
-        PrimFuncs that they call, by GlobalVar.
+        The PrimFuncs that the bindings call, by GlobalVar.
     """
 
     bindings: list[tuple[Any, Any]]
@@ -42,12 +46,17 @@ class WrittenOut:
 
 @dataclass(frozen=True)
 class _CachedForm:
-    """A form and the variables that it reads: values, and symbolic extents.
+    """A form in the cache.
 
     Attributes
     ----------
+    form : WrittenOut
+    sources : list of relax.Var
+        The variables that it reads.
+    symbols : list of Var
+        Its symbolic extents.
     lowering : callable or None
-        Kept alive, as its address stands for it.
+        The op's lowering. It is kept alive because its address is part of the cache's key.
     """
 
     form: WrittenOut
@@ -57,15 +66,15 @@ class _CachedForm:
 
 
 _WRITTEN_OUT: Memo[_CachedForm] = Memo()
-"""The forms of derived composites: to lower an op takes time."""
+"""A cache of the forms of derived composites, because it takes time to lower an op."""
 
 
 def written_out(rule: Rule, var: Any, call: Any) -> WrittenOut:
-    """A call's composite form.
+    """The form that a composite rule gives a call.
 
-    Calls of an op that differ in nothing but their variables are written out once, if the form is
-    derived. Those of kernels that are called by one name are compared by what they compute, which
-    the rule's function has as its attribute `key`.
+    A derived form is computed once for all calls of an op that differ only in their variables.
+    Kernels of one name may differ, so a rule for a kernel has a key of what the kernel computes, in
+    the attribute `key` of its function.
 
     Raises
     ------
@@ -82,12 +91,13 @@ def written_out(rule: Rule, var: Any, call: Any) -> WrittenOut:
         form = _written_out(rule, var, call, sources)
         return _CachedForm(form, sources, symbols, lowering_of(call.op))
 
-    kept = _WRITTEN_OUT.get(key, make)
-    given = zip([*kept.sources, *kept.symbols], [*sources, *symbols], strict=True)
-    return _rename_form(kept.form, dict(given), var, _span(rule, call))
+    cached = _WRITTEN_OUT.get(key, make)
+    replacements = zip([*cached.sources, *cached.symbols], [*sources, *symbols], strict=True)
+    return _rename_form(cached.form, dict(replacements), var, _span(rule, call))
 
 
 def _written_out(rule: Rule, var: Any, call: Any, sources: list[Any]) -> WrittenOut:
+    """The form of a call, made in a builder of its own whose parameters are the sources."""
     builder = relax.BlockBuilder()
     emitter = Emitter(builder)
     span = _span(rule, call)
@@ -108,48 +118,63 @@ def _written_out(rule: Rule, var: Any, call: Any, sources: list[Any]) -> Written
 
 
 def _span(rule: Rule, call: Any) -> Any:
+    """The span of a form's calls; it tells the origin of a rule that is not graphgrad's."""
     return call.span if rule.origin == "hand" else gradient_span(call.span, rule.origin)
 
 
 def _structure(var: Any, call: Any, sources: list[Any]) -> list[Any]:
-    """The key of a call's decomposition."""
+    """The parts of the cache's key by which a call's form is determined, up to its variables."""
     numbers = {source: number for number, source in enumerate(sources)}
 
     def structure(expr: Any) -> Any:
         if isinstance(expr, relax.Var):
             return [numbers[expr], expr.ty]
-        return [structure(e) for e in expr.fields] if isinstance(expr, relax.Tuple) else expr
+        return [structure(item) for item in expr.fields] if isinstance(expr, relax.Tuple) else expr
 
     lowering = lowering_of(call.op)
     address = identity(lowering) if isinstance(lowering, tvm_ffi.Function) else id(lowering)
     return [call.op, address, call.attrs, call.ty_args, var.ty, *map(structure, call.args)]
 
 
-def _rename_form(form: WrittenOut, renamed: dict[Any, Any], var: Any, span: Any) -> WrittenOut:
-    """A form with other variables, in the place of another call."""
-    rename = (tvm.ir.Var, lambda known: renamed.get(known, known))
+def _rename_form(form: WrittenOut, replacements: dict[Any, Any], var: Any, span: Any) -> WrittenOut:
+    """A form for another call: with other variables, and new ones for those that it binds.
+
+    Parameters
+    ----------
+    form : WrittenOut
+    replacements : dict
+        From the variables that the form reads to those of the other call; it is extended.
+    var : relax.Var
+        The variable that the other call is bound to.
+    span : Span
+        The span of the form's calls.
+    """
+    rename = (tvm.ir.Var, lambda old_var: replacements.get(old_var, old_var))
     bindings: list[tuple[Any, Any]] = []
     for bound, value in form.bindings:
         is_last = bound is form.bindings[-1][0]
-        own = var if is_last else relax.Var(var.name, tvm_ffi.structural_map(bound.ty, rename))
-        bindings.append((own, _rename_value(value, rename, own, span)))
-        renamed[bound] = own
+        new_var = var if is_last else relax.Var(var.name, tvm_ffi.structural_map(bound.ty, rename))
+        bindings.append((new_var, _rename_value(value, rename, new_var, span)))
+        replacements[bound] = new_var
     return WrittenOut(bindings, form.kernels)
 
 
 def _rename_value(value: Any, rename: tuple[Any, Any], var: Any, span: Any) -> Any:
-    """The value bound to a variable."""
+    """A value of a form for another call, bound to `var` there."""
     if isinstance(value, relax.MatchCast):
         source, ty = (tvm_ffi.structural_map(part, rename) for part in (value.value, value.ty))
         return relax.MatchCast(var, source, ty)
-    own = tvm_ffi.structural_map(value, rename)
-    if not isinstance(own, relax.Call):
-        return own
-    return relax.Call(own.op, own.args, own.attrs, own.ty_args, span)
+    new_value = tvm_ffi.structural_map(value, rename)
+    if not isinstance(new_value, relax.Call):
+        return new_value
+    return relax.Call(new_value.op, new_value.args, new_value.attrs, new_value.ty_args, span)
 
 
 def _bound(binding: Any, span: Any) -> Any:
-    """The bound value; a call that a legalization has emitted itself gets a span too."""
+    """The value of a binding, of a cast the binding itself.
+
+    A call that a legalization has emitted without a span gets one.
+    """
     if isinstance(binding, relax.MatchCast):
         return binding
     value = binding.value
@@ -159,7 +184,13 @@ def _bound(binding: Any, span: Any) -> Any:
 
 
 def _expression(rule: Rule, ty: Any, value: Any) -> Any:
-    """The expression that a composite rule gave, after checking its types."""
+    """The result of a composite rule as an expression, after a check of its types.
+
+    Raises
+    ------
+    RuleError
+        They are not the types of the op's results.
+    """
     if isinstance(ty, relax.TupleType):
         values = list(value) if isinstance(value, list | tuple) else [value]
         if len(values) != len(ty.fields):
@@ -168,14 +199,19 @@ def _expression(rule: Rule, ty: Any, value: Any) -> Any:
                 f"{len(ty.fields)} output(s)"
             )
         return relax.Tuple(
-            [_expression(rule, t, v) for t, v in zip(ty.fields, values, strict=True)]
+            [
+                _expression(rule, field_ty, field_value)
+                for field_ty, field_value in zip(ty.fields, values, strict=True)
+            ]
         )
     if not isinstance(value, Tensor):
         raise RuleError(
             f"{rule.location}: the composite of {rule.op} returned {type(value).__name__}; an "
             "output is a Tensor"
         )
-    expected = [int(d) if isinstance(d, tvm.tirx.IntImm) else d for d in ty.shape]
+    expected = [
+        int(extent) if isinstance(extent, tvm.tirx.IntImm) else extent for extent in ty.shape
+    ]
     if value.dtype == str(ty.dtype) and _may_agree(rule, value.shape, expected):
         return value.emitter.builder.match_cast(value.expr, ty)
     if not same_shape(value.shape, expected) or value.dtype != str(ty.dtype):
@@ -187,14 +223,17 @@ def _expression(rule: Rule, ty: Any, value: Any) -> Any:
 
 
 def _may_agree(rule: Rule, shape: Sequence[Any], expected: Sequence[Any]) -> bool:
-    """Whether only a run can tell if a legalization's symbolic extents are those of its op."""
+    """Whether a derived form's shape may equal its op's, which only a run can tell.
+
+    Its static extents are those of the op, but some symbolic ones are not provably equal.
+    """
     return (
         rule.origin == "derived"
         and len(shape) == len(expected)
         and not same_shape(shape, expected)
         and all(
-            a == b
-            for a, b in zip(shape, expected, strict=True)
-            if isinstance(a, int) and isinstance(b, int)
+            extent == expected_extent
+            for extent, expected_extent in zip(shape, expected, strict=True)
+            if isinstance(extent, int) and isinstance(expected_extent, int)
         )
     )

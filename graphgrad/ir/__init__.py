@@ -1,6 +1,7 @@
-"""The ground floor: programs, kernels, and what walks, rewrites and builds them.
+"""The lowest layer: representations of programs and kernels, and tools to rewrite and build them.
 
-Start with `program`, a Relax function as a straight line, and `kernel_structure`, the stages of a
-kernel. `rewrite` and `visits` change them, `loops` builds kernels, `passes` orders what does so,
-and `tensor` is what rules compute with.
+Start with `program`, a Relax function as a straight line of bindings, and `kernel_structure`, the
+stages of a kernel. `visits` walks expressions and statements, `rewrite` changes Relax functions,
+`loops` builds kernels, `passes` checks the order of compiler passes, and `tensor` holds the
+symbolic tensors that gradient rules compute with.
 """

@@ -1,7 +1,7 @@
-"""Arrays at the border: whatever the caller has, as numpy arrays and as tensors of the runtime.
+"""Conversion of a caller's arrays to numpy arrays and to tensors of TVM's runtime.
 
-The runtime's kernels assume memory aligned to 64 bytes, and end the process when it is not. So
-every array that comes in is copied, unless its memory is fit for use and may be borrowed.
+Compiled kernels assume memory aligned to 64 bytes, and crash when it is not. So every array that
+comes in is copied, unless it is aligned and contiguous and its memory may be borrowed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from ..errors import InputError
 from ..tvm_fixes.hooks import clear_memory_pool
 
 OUT_OF_MEMORY = "cudaErrorMemoryAllocation"
-"""Of an allocation, all of which come first; a launch that lacks memory may come after others."""
+"""The text in CUDA's error when an allocation fails.
+
+All allocations come before any launch of a kernel. A launch that lacks memory is not meant: it may
+come after other launches."""
 
 ALIGNMENT = 64
 """Bytes to which generated code expects every tensor to be aligned."""
@@ -57,10 +60,12 @@ def to_numpy(value: Any) -> np.ndarray:
 
 def is_number(dtype: np.dtype) -> bool:
     """Whether a dtype is one of booleans, integers or real numbers."""
+    # The dtypes of ml_dtypes have the kind of raw memory, V.
     return dtype.kind in "biuf" or (dtype.kind == "V" and dtype.name in _EXTENSION_DTYPES)
 
 
 def _read(value: Any) -> np.ndarray:
+    """A value as a numpy array of any dtype, without a copy where that is possible."""
     torch = sys.modules.get("torch")
     try:
         if isinstance(value, np.ndarray):
@@ -76,6 +81,7 @@ def _read(value: Any) -> np.ndarray:
         raise InputError(
             f"a value of type {type(value).__name__} cannot be read as an array: {error}"
         ) from error
+    # Python numbers and lists become float32; a numpy scalar keeps its dtype.
     if array.dtype == np.float64 and not isinstance(value, np.generic):
         return array.astype(np.float32)
     return array
@@ -137,11 +143,11 @@ def empty(shape: Sequence[int], dtype: str, device: tvm.runtime.Device) -> tvm.r
 
 
 def borrowed(value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | None:
-    """`value` as a tensor in the memory that it has; None if kernels cannot use that.
+    """`value` as a tensor in the memory that it has; None if kernels cannot use that memory.
 
-    They can if it is on `device`, contiguous and aligned; memory of numpy must be writable too.
-    A torch tensor on a CUDA device becomes that there, by a copy of torch's, which a tensor that
-    comes from another stream than the default one always is.
+    They can use memory that is on `device`, contiguous and aligned; that of numpy must be writable
+    too. A torch tensor on a CUDA device that does not fit is copied there by torch, and so is one
+    whose current stream is not the default stream.
 
     Raises
     ------
@@ -160,12 +166,14 @@ def borrowed(value: Any, device: tvm.runtime.Device) -> tvm.runtime.Tensor | Non
 
 
 def _is_usable(tensor: tvm.runtime.Tensor) -> bool:
+    """Whether kernels can use the memory of a tensor: contiguous, aligned, and not empty."""
     return tensor.is_contiguous() and int(tensor.numel()) > 0 and tensor.data_ptr() % ALIGNMENT == 0
 
 
 def _borrowed_from_torch(
     value: Any, device: tvm.runtime.Device, torch: Any
 ) -> tvm.runtime.Tensor | None:
+    """A torch tensor on a CUDA device, borrowed; None if it is on another device, or empty."""
     if device.type != "cuda" or value.device.index != device.index or not value.numel():
         return None
     # Our kernels run on the default stream, later than this returns. What torch does to memory of
@@ -176,8 +184,8 @@ def _borrowed_from_torch(
     with torch.cuda.stream(ours):
         ours.wait_stream(lender)
         plain = value.resolve_conj().resolve_neg().contiguous()
-        is_lent = plain.data_ptr() == value.data_ptr()
-        if plain.data_ptr() % ALIGNMENT or (is_lent and ours != lender):
+        shares_memory = plain.data_ptr() == value.data_ptr()
+        if plain.data_ptr() % ALIGNMENT or (shares_memory and ours != lender):
             plain = plain.clone()
         lender.wait_stream(ours)
     value.record_stream(ours)  # nor is memory of a third stream recycled before our kernels end
@@ -185,20 +193,28 @@ def _borrowed_from_torch(
 
 
 def _converted(array: np.ndarray, dtype: str | None) -> np.ndarray:
+    """An array in a dtype; as it is if that is None or its own.
+
+    Raises
+    ------
+    InputError
+        `dtype` is no dtype of numbers.
+    """
     if dtype is None:
         return array
     try:
-        wanted = np.dtype(dtype)
+        target_dtype = np.dtype(dtype)
     except TypeError:
-        wanted = None
-    if wanted is None or not is_number(wanted):
+        target_dtype = None
+    if target_dtype is None or not is_number(target_dtype):
         raise InputError(
             f"an array of {array.dtype} cannot be converted to {dtype!r}: not a dtype of numbers"
         )
-    return array.astype(wanted, copy=False)
+    return array.astype(target_dtype, copy=False)
 
 
 def _can_lend(array: np.ndarray) -> bool:
+    """Whether kernels can use the memory of a numpy array, and TVM can import it."""
     return (
         array.flags.c_contiguous
         and array.flags.writeable

@@ -1,4 +1,4 @@
-"""Where a function of the user's is written."""
+"""The source location of a user's function, for messages."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 def location_of(function: Callable[..., Any]) -> str:
     """``file:line`` of a function, or its ``repr`` where it has no Python source.
 
-    Decorated functions count where they are written, partial functions and objects with a
-    ``__call__`` by what they call.
+    The location of a decorated function is that of the function inside; of a partial function, or
+    an object with a ``__call__``, that of the function which it calls.
     """
     inner = inspect.unwrap(getattr(function, "func", function))
     if not hasattr(inner, "__code__"):

@@ -1,4 +1,4 @@
-"""What a Relax call calls, and which of its arguments carry data."""
+"""The callee of a Relax call, and which of its arguments carry data."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _CALLS_WITH_TUPLE = frozenset(
     f"relax.{name}"
     for name in ("call_tir", "call_tir_inplace", "call_tir_with_grad", "call_dps_packed")
 )
-"""Ops whose data are one tuple, behind what is called."""
+"""Ops whose first argument is the callee, and whose second is a tuple of the data."""
 
 WITH_TE_GRADIENT = tvm.ir.Op.get("relax.call_tir_with_grad")
 """A ``call_tir`` that names its gradient, see `graphgrad.autodiff.te_gradients`."""
 
 _CALLS_WITH_CALLEE = frozenset(("relax.call_pure_packed", "relax.call_inplace_packed"))
-"""Ops whose first argument is what is called, and the others are its data."""
+"""Ops whose first argument is the callee, and whose further ones are the data."""
 
 _OVERWRITING = [tvm.ir.Op.get(f"relax.call_{name}") for name in ("tir_inplace", "inplace_packed")]
-"""Ops whose results take the place of arguments."""
+"""Ops whose results are written over arguments."""
 
 _CALLING = _CALLS_WITH_TUPLE | _CALLS_WITH_CALLEE
 
@@ -35,7 +35,7 @@ def calls_op(value: Any, name: str) -> bool:
 
 
 def result_types(ty: Any) -> list[Any]:
-    """The types of the results of a value of some type: those of a tuple, else that one."""
+    """The types of a call's results, given its type: the fields of a tuple, or the type alone."""
     return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
 
 
@@ -50,7 +50,7 @@ def callee(call: Any) -> str:
 
 
 def data_of(call: Any) -> list[Any]:
-    """The arguments of a call that a gradient rule speaks of: those that carry data."""
+    """The arguments of a call that carry data, in the order in which gradient rules see them."""
     if isinstance(call.op, tvm.ir.Op) and call.op.name in _CALLS_WITH_TUPLE:
         data = call.args[1]
         return list(data.fields) if isinstance(data, relax.Tuple) else [data]
@@ -71,9 +71,9 @@ def overwritten_by(call: Any) -> list[Any]:
     Phase.GRAPH, before={"specialize_kernels": "it looks at call_tir and call_tir_inplace alone"}
 )
 def drop_te_gradients(mod: tvm.IRModule, name: str | None = None) -> tvm.IRModule:
-    """Make ``call_tir`` of ``call_tir_with_grad``, which computes the same.
+    """Replace ``call_tir_with_grad`` by ``call_tir``, which computes the same.
 
-    With a name, only those of the function of that name.
+    If a name is given, only in the function of that name.
     """
 
     def changed(variable: Any, function: relax.Function) -> relax.Function:
@@ -84,14 +84,15 @@ def drop_te_gradients(mod: tvm.IRModule, name: str | None = None) -> tvm.IRModul
 
 
 def _names_te_gradients(function: relax.Function) -> bool:
-    found: list[Any] = []
+    """Whether a function has calls that name their gradients."""
+    calls: list[Any] = []
 
     def visit(call: Any) -> None:
         if call.op == WITH_TE_GRADIENT:
-            found.append(call)
+            calls.append(call)
 
     tvm_ffi.structural_walk(function, (tvm.ir.Call, visit))
-    return bool(found)
+    return bool(calls)
 
 
 @relax.expr_functor.mutator

@@ -1,13 +1,15 @@
-"""One thread at a time where TVM keeps state that all threads share."""
+"""The lock around the parts of TVM whose state all threads share."""
 
 import os
 import threading
 
 COMPILE_LOCK = threading.RLock()
-"""Held while a `BlockBuilder` is inside a function, and while a program is lowered: TVM keeps all
-open builders on one stack, and in one place the tag that stages of operators get."""
+"""Held while a `BlockBuilder` is inside a function, and while a program is lowered.
 
-# A process that is forked meanwhile would find the lock held for ever, what it guards half done.
+All threads share TVM's stack of open builders, and the tag that stages of operators get."""
+
+# A child that is forked while another thread holds the lock would find it held for ever, and the
+# state that it guards half changed. So a fork waits for the lock.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(
         before=COMPILE_LOCK.acquire,

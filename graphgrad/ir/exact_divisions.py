@@ -1,18 +1,19 @@
-"""Integer divisions written so that TVM keeps their value.
+"""Integer divisions in indices, written so that TVM does not change their value.
 
-Where it computes addresses (`FlattenBuffer`), TVM takes indices for sums of parts of its loops
-(src/arith/iter_affine_map.cc), and gets two kinds of them wrong.
+Where TVM computes addresses (`FlattenBuffer`), it simplifies indices as sums of quotients and
+remainders of loop variables (src/arith/iter_affine_map.cc). It gets two kinds of them wrong.
 
-It takes a factor of −1 out of a dividend and divides by a negative divisor; the constant in the
-dividend is lost on the way: (5 − i) // 2 becomes i // −2, (1 − i) % 3 becomes (i % −3) · −1. With
-a = −1 − b these are the same, for n > 0:
+The first: it takes a factor of −1 out of a dividend and divides by a negative divisor, and loses
+the constant in the dividend. (5 − i) // 2 becomes i // −2, and (1 − i) % 3 becomes (i % −3) · −1.
+So a dividend a that only decreases is written as a = −1 − b here, by which, for n > 0:
 
     a // n = −1 − b // n,    a % n = n − 1 − b % n
 
-And it pads a loop such that dividends start at a multiple of their divisors, once for all places
-where the loop occurs: i % 3 + (i + 2) % 3 * 3 becomes (i + 2) % 3 * 4. Or it fails there: a part
-that is padded cancels against one that is not. Such indices are shifted by no bits, which TVM takes
-for unknown and leaves as it is, and compilers of machine code remove.
+The second: it extends (*pads*) the range of a loop so that a dividend starts at a multiple of its
+divisor, but all other occurrences of the loop then get the same padding. i % 3 + (i + 2) % 3 * 3
+becomes (i + 2) % 3 * 4. Or it fails with an error, where a padded term cancels against one that is
+not padded. Such indices are *hidden* here: shifted right by zero bits, which TVM does not analyze
+and leaves as it is, and which compilers of machine code remove.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _CHOICE = tvm.ir.Op.get("prim.if_then_else")
     Phase.SCHEDULED, over="kernel", because="loops that a schedule fuses divide by their extents"
 )
 def write_exact_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Write indices to which TVM would give other values so that it keeps them.
+    """Rewrite indices whose values TVM would change, so that it keeps them.
 
     Parameters
     ----------
@@ -54,30 +55,31 @@ def write_exact_divisions(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _divides(body: Any) -> bool:
-    found = False
+    """Whether statements have integer divisions."""
+    has_division = False
 
     def visit(_: Any) -> None:
-        nonlocal found
-        found = True
+        nonlocal has_division
+        has_division = True
 
     visit_nodes(body, _DIVISIONS, visit)
-    return found
+    return has_division
 
 
 def _make_dividends_positive(body: Any) -> Any:
-    """Statements without divisions of what falls in all of its variables."""
-    fixed: list[Any] = []
+    """Statements without divisions of dividends that decrease in all of their variables."""
+    one_trip_vars: list[Any] = []
 
     def visit(node: Any) -> None:
         if isinstance(node, tirx.For):
-            fixed.extend([node.loop_var] if _is_one(node.extent) else [])
+            one_trip_vars.extend([node.loop_var] if _is_one(node.extent) else [])
         else:
-            fixed.extend(axis.var for axis in node.iter_vars if _is_one(axis.dom.extent))
+            one_trip_vars.extend(axis.var for axis in node.iter_vars if _is_one(axis.dom.extent))
 
     def change(node: Any) -> Any:
         if not isinstance(node.b, prim.IntImm) or int(node.b) == 0:
             return node
-        return _positive(node, fixed)
+        return _positive(node, one_trip_vars)
 
     visit_nodes(body, (tirx.For, SBlock), visit)
     return replace_nodes(body, _DIVISIONS, change)
@@ -87,38 +89,60 @@ def _is_one(extent: Any) -> bool:
     return isinstance(extent, prim.IntImm) and int(extent) == 1
 
 
-def _positive(node: Any, fixed: Sequence[Any]) -> Any:
-    """A division by a positive divisor, of a dividend that does not only fall."""
+def _positive(node: Any, one_trip_vars: Sequence[Any]) -> Any:
+    """An equal expression that divides by a positive divisor a dividend that not only decreases.
+
+    Parameters
+    ----------
+    node : FloorDiv or FloorMod
+        By a constant.
+    one_trip_vars : sequence of Var
+        Variables of loops of one trip, which are constants.
+    """
     divide, is_quotient = type(node), isinstance(node, prim.FloorDiv)
     dividend, divisor = node.a, int(node.b)
-    n = tirx.const(abs(divisor), str(node.ty))
+    magnitude = tirx.const(abs(divisor), str(node.ty))
     if divisor < 0:
-        opposite = _positive(divide(_simple(-dividend), n), fixed)
+        # For floor division a // −n = (−a) // n and a % −n = −((−a) % n).
+        opposite = _positive(divide(_simple(-dividend), magnitude), one_trip_vars)
         return opposite if is_quotient else -opposite
-    signs = _signs(dividend, 1, fixed, abs(divisor))
+    signs = _signs(dividend, 1, one_trip_vars, abs(divisor))
     if not signs or max(signs) > 0:
         return node
-    mirrored = divide(_simple(-1 - dividend), n)
-    return -1 - mirrored if is_quotient else n - 1 - mirrored
+    mirrored = divide(_simple(-1 - dividend), magnitude)
+    return -1 - mirrored if is_quotient else magnitude - 1 - mirrored
 
 
 def _simple(expr: Any) -> Any:
+    """An expression as a sum with its constants collected."""
     return tvm.sym.Analyzer().canonical_simplify(expr)
 
 
-def _signs(expr: Any, sign: int, fixed: Sequence[Any], n: int) -> list[int]:
-    """The signs of the terms of a sum that are not the same everywhere, modulo n."""
+def _signs(expr: Any, sign: int, one_trip_vars: Sequence[Any], divisor: int) -> list[int]:
+    """The signs of the factors of those terms of a sum that vary modulo a divisor.
+
+    Parameters
+    ----------
+    expr : Expr
+        The sum.
+    sign : int
+        A factor of all of it.
+    one_trip_vars : sequence of Var
+        Variables that do not vary.
+    divisor : int
+        0 if it is not known.
+    """
     signs = []
     for term, factor in _terms(expr, sign):
-        if (n and factor % n == 0) or isinstance(term, prim.IntImm):
+        if (divisor and factor % divisor == 0) or isinstance(term, prim.IntImm):
             continue  # TVM takes such a term out first
-        if not any(term.same_as(var) for var in fixed):
+        if not any(term.same_as(var) for var in one_trip_vars):
             signs.append(1 if factor > 0 else -1)
     return signs
 
 
 def _terms(expr: Any, factor: int = 1) -> Iterator[tuple[Any, int]]:
-    """Yield the terms of a sum, with constant factors apart."""
+    """Yield the terms of a sum, each without its constant factor, and the factor."""
     if isinstance(expr, prim.Add | prim.Sub):
         yield from _terms(expr.a, factor)
         yield from _terms(expr.b, -factor if isinstance(expr, prim.Sub) else factor)
@@ -131,31 +155,31 @@ def _terms(expr: Any, factor: int = 1) -> Iterator[tuple[Any, int]]:
 
 
 def _hide_indices(body: Any) -> Any:
-    """Statements with the indices that TVM may get wrong made unknown to it."""
-    places = _Places(body)
+    """Statements in which indices that TVM may get wrong are hidden from it."""
+    loop_positions = _Places(body)
 
     def load(node: Any) -> Any:
-        indices = places.safe(node.indices)
+        indices = loop_positions.safe(node.indices)
         return node if indices is None else tirx.BufferLoad(node.source, indices)
 
     def store(node: Any) -> Any:
-        indices = places.safe(node.indices)
+        indices = loop_positions.safe(node.indices)
         return node if indices is None else tirx.BufferStore(node.buffer, node.value, indices)
 
     return tvm_ffi.structural_map(body, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
 
 
 class _Places:
-    """Where in its loops some code reads and writes."""
+    """The indices of some statements in terms of their loops, and which of them TVM gets wrong."""
 
     def __init__(self, body: Any) -> None:
         self.analyzer = tvm.sym.Analyzer()
         self.values: dict[int, Any] = {}
-        """Of the variables of blocks, in terms of loops."""
+        """From a variable of a block to its value in terms of loop variables."""
         self.divided: set[int] = set()
-        """Those of them whose values have divisions."""
+        """The variables of blocks whose values have divisions."""
         self.sources: dict[int, set[int]] = {}
-        """The loops on which a variable depends: itself, or those of what it is bound to."""
+        """From a variable to the loops on which it depends: itself, or those of its value."""
         self.shifted: set[int] = set()
         """Variables that may start elsewhere than at 0."""
         self.guarded = False
@@ -164,6 +188,7 @@ class _Places:
         visit_nodes(body, kinds, self._note, outer_first=True)
 
     def _note(self, node: Any) -> None:
+        """Record what a node says of variables and conditions."""
         if isinstance(node, tirx.For):
             loop = identity(node.loop_var)
             self.analyzer.bind(node.loop_var, tvm.ir.Range.from_min_extent(node.min, node.extent))
@@ -172,9 +197,9 @@ class _Places:
                 self.shifted.add(loop)
         elif isinstance(node, SBlockRealize):
             for axis, value in zip(node.block.iter_vars, node.iter_values, strict=True):
-                placed = self._in_loops(value)
-                self.values[identity(axis.var)] = placed
-                if _divisions_in(placed):
+                in_loops = self._in_loops(value)
+                self.values[identity(axis.var)] = in_loops
+                if _divisions_in(in_loops):
                     self.divided.add(identity(axis.var))
             self.guarded = self.guarded or not isinstance(node.predicate, prim.IntImm)
         elif isinstance(node, tirx.Bind | prim.Let):
@@ -185,59 +210,65 @@ class _Places:
             self.guarded = self.guarded or is_choice
 
     def safe(self, indices: Sequence[Any]) -> list[Any] | None:
-        """Indices that TVM leaves as they are; None if it does right by the given ones."""
-        divided = [self._divides(index) for index in indices]
-        if not any(divided):
+        """Indices with equal values, hidden from TVM; None if it keeps the values of these."""
+        has_division = [self._divides(index) for index in indices]
+        if not any(has_division):
             return None
-        placed = [self._in_loops(index) for index in indices]
-        placed = [self.analyzer.simplify(index) for index in placed]
+        in_loops = [self._in_loops(index) for index in indices]
+        in_loops = [self.analyzer.simplify(index) for index in in_loops]
         if not any(
-            self._is_risky(node, placed) for index in placed for node in _divisions_in(index)
+            self._is_risky(node, in_loops) for index in in_loops for node in _divisions_in(index)
         ):
             return None
         return [
             _unknown(index) if divides else index
-            for index, divides in zip(indices, divided, strict=True)
+            for index, divides in zip(indices, has_division, strict=True)
         ]
 
     def _divides(self, index: Any) -> bool:
-        """Whether an index has divisions, in terms of loops."""
+        """Whether an index has divisions when it is written in terms of loops."""
         if isinstance(index, tvm.ir.Var):
             return identity(index) in self.divided
         if isinstance(index, prim.IntImm):
             return False
-        found = nodes_in(index, (tvm.ir.Var, *_DIVISIONS))
+        nodes = nodes_in(index, (tvm.ir.Var, *_DIVISIONS))
         return any(
-            not isinstance(node, tvm.ir.Var) or identity(node) in self.divided for node in found
+            not isinstance(node, tvm.ir.Var) or identity(node) in self.divided for node in nodes
         )
 
     def _in_loops(self, expr: Any) -> Any:
         return replace_nodes(expr, tvm.ir.Var, lambda var: self.values.get(identity(var), var))
 
     def _loops(self, expr: Any, without: Any = None) -> set[int]:
-        """The loops on which an expression depends, outside of divisions as a given one."""
-        found: set[int] = set()
+        """The loops on which an expression depends.
+
+        Dependences only through divisions that are padded in the same way as `without` are left
+        out.
+        """
+        loops: set[int] = set()
 
         def visit(node: Any) -> Any:
             if isinstance(node, tvm.ir.Var):
-                found.update(self.sources.get(identity(node), ()))
+                loops.update(self.sources.get(identity(node), ()))
             elif without is not None and _are_alike(node, without):
                 return tvm_ffi.WalkResult.SKIP
             return None
 
         visit_nodes(expr, (tvm.ir.Var, *_DIVISIONS), visit, outer_first=True)
-        return found
+        return loops
 
     def _is_risky(self, node: Any, indices: Sequence[Any]) -> bool:
         """Whether TVM may get indices wrong by one of their divisions."""
         n = int(node.b) if isinstance(node.b, prim.IntImm) else 0
         signs = _signs(node.a, 1, [], n)
+        # A dividend that only decreases, or one that partly does while a condition narrows a loop.
         if n < 0 or (signs and (max(signs) < 0 or (self.guarded and min(signs) < 0))):
             return True
         if not self._is_padded(node.a, n):
             return False
         if _divisions_in(node.a):
             return True
+        # Padding does harm where a loop of the dividend also occurs outside of the division.
         outside = [self._loops(index, without=node) for index in indices]
         return not self._loops(node.a).isdisjoint(set().union(*outside))
 
@@ -247,6 +278,7 @@ class _Places:
         for term, factor in _terms(dividend):
             if isinstance(term, prim.IntImm):
                 offset += int(term) * factor
+            # It is not known where the term starts.
             elif not self._loops(term) or self._is_shifted(term):
                 return True
         return offset != 0 if n == 0 else offset % n != 0
@@ -266,4 +298,5 @@ def _divisions_in(expr: Any) -> list[Any]:
 
 
 def _unknown(index: Any) -> Any:
+    """An index hidden from TVM's analysis: shifted right by zero bits."""
     return prim.RShift(index, tirx.const(0, str(index.ty)))

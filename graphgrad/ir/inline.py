@@ -1,10 +1,10 @@
-"""Of a Relax function, the straight line of its bindings: every call of a Relax function inlined.
+"""Inlining: a Relax function as a straight line of bindings, without calls of Relax functions.
 
-A function is inlined once, with its symbolic dimensions; `bind_extents` makes concrete programs of
-that one.
+A function is inlined once, with its symbolic dimensions. `bind_extents` makes programs of concrete
+shapes from the result.
 
 TVM's own gradient pass skips calls of other Relax functions and returns zeros for what they
-compute. Here they are inlined first, so the sweep never meets one.
+compute. Here they are inlined before the reverse sweep, which therefore never meets one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .rewrite import map_bindings, renamed, replace_body
 from .value_names import name_aliases_of
 
 RULES = ("auto", "derived")
-"""All gradient rules, or all but graphgrad's own: these are derived then."""
+"""``"auto"``: all gradient rules; ``"derived"``: all but graphgrad's own, which are derived."""
 
 
 def inline_calls(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
-    """A function of a module as a straight line.
+    """A function of a module as a `Program`, with every call of a Relax function inlined.
 
     Parameters
     ----------
@@ -55,7 +55,9 @@ def inline_calls(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
     program = Program(name, list(copy.params), pure=pure, dataflow=pure, rules=rules)
     program.aliases = name_aliases_of(function)
     program.kernels = {
-        gv: mod[gv] for gv in mod.get_global_vars() if isinstance(mod[gv], tvm.tirx.PrimFunc)
+        variable: mod[variable]
+        for variable in mod.get_global_vars()
+        if isinstance(mod[variable], tvm.tirx.PrimFunc)
     }
     program.renamed = dict(zip(_bound_variables(function), _bound_variables(copy), strict=True))
     program.result = _Inliner(mod, program, function).append(copy.body)
@@ -63,7 +65,7 @@ def inline_calls(mod: tvm.IRModule, name: str, rules: str = "auto") -> Program:
 
 
 def bind_extents(program: Program, extents: Mapping[Any, int]) -> Program:
-    """A program for concrete shapes, in variables of its own.
+    """A program for concrete shapes, with new variables.
 
     Parameters
     ----------
@@ -121,9 +123,16 @@ def _function(mod: tvm.IRModule, name: str) -> relax.Function:
 
 
 def _normal(function: relax.Function) -> relax.Function:
-    """The function with the source of each cast bound: copying would bind it unseen."""
+    """The function with the source of each cast bound to a variable.
+
+    Copying a function would add such bindings, and variables of the function and of its copy are
+    matched one by one.
+    """
     blocks = map_bindings(function.body.blocks, _bind_cast_source)
-    sizes = [[len(b.bindings) for b in some] for some in (blocks, function.body.blocks)]
+    sizes = [
+        [len(binding.bindings) for binding in body_blocks]
+        for body_blocks in (blocks, function.body.blocks)
+    ]
     if sizes[0] == sizes[1]:
         return function
     return replace_body(function, relax.SeqExpr(blocks, function.body.body))
@@ -138,12 +147,21 @@ def _bind_cast_source(binding: relax.Binding) -> list[relax.Binding]:
 
 
 def _bound_variables(function: relax.Function) -> list[Any]:
+    """The parameters of a function and the variables that its body binds, in order."""
     bindings = [b.var for block in function.body.blocks for b in block.bindings]
     return [*function.params, *bindings]
 
 
 class _Inliner:
-    """Appends the bindings of a body to a program, and those of the functions it calls."""
+    """Appends the bindings of a body to a program, and those of the functions that it calls.
+
+    Attributes
+    ----------
+    stack : list of (relax.Function, str)
+        The functions that are being inlined, outermost first, and their names.
+    local_functions : dict
+        From a variable to the function that it is bound to.
+    """
 
     def __init__(self, mod: tvm.IRModule, program: Program, function: relax.Function):
         self.mod = mod
@@ -152,7 +170,7 @@ class _Inliner:
         self.local_functions: dict[Any, relax.Function] = {}
 
     def append(self, body: Any) -> Any:
-        """Append a body's bindings; return the expression of its value."""
+        """Append a body's bindings to the program; the expression of its value."""
         if not isinstance(body, relax.SeqExpr):
             return body
         for block in body.blocks:
@@ -209,6 +227,7 @@ class _Inliner:
         return branch
 
     def _callee(self, op: Any) -> tuple[relax.Function | None, str]:
+        """The Relax function that a call calls, and its name; None of a kernel, an op or others."""
         if isinstance(op, tvm.ir.GlobalVar):
             function = self.mod[op]
             return (function if isinstance(function, relax.Function) else None), op.name_hint
@@ -217,6 +236,13 @@ class _Inliner:
         return None, ""
 
     def _inline(self, callee: relax.Function, arguments: Any, label: str) -> Any:
+        """Append the bindings of a called function; the expression of the call's value.
+
+        Raises
+        ------
+        NotDifferentiableError
+            The function is being inlined already.
+        """
         if any(callee.same_as(running) for running, _ in self.stack):
             chain = " → ".join([*(name for _, name in self.stack), label])
             raise NotDifferentiableError(
@@ -233,7 +259,10 @@ class _Inliner:
         return result
 
     def _bound(self, argument: Any) -> Any:
-        """An argument as a variable: what is changed in a constant must be seen by all."""
+        """An argument of an impure function; a constant is bound to a variable.
+
+        If the function overwrites the constant, all its uses must see the same changed tensor.
+        """
         if not isinstance(argument, tvm.ir.GenericConst):
             return argument
         var = relax.Var("constant", argument.ty)
@@ -248,7 +277,7 @@ def _append(program: Program, var: Any, value: Any) -> None:
 
 
 def _is_cast(binding: Any) -> bool:
-    """Whether a binding says more of a value's type than is known of it."""
+    """Whether a binding is a cast that changes the type of its value."""
     return isinstance(binding, relax.MatchCast) and not tvm_ffi.structural_equal(
         binding.value.ty, binding.var.ty
     )

@@ -1,4 +1,4 @@
-"""Calls of kernels in a Relax function."""
+"""Calls of kernels in a Relax function: their arguments, their sizes, and unused kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .visits import nodes_in, visit_nodes
 
 
 def is_kernel_call(value: Any) -> bool:
-    """Whether a value is the plain call of a kernel, without symbolic arguments."""
+    """Whether a value is a `call_tir` without symbolic arguments."""
     return (
         calls_op(value, "relax.call_tir")
         and len(value.args) == 2
@@ -26,7 +26,7 @@ def is_kernel_call(value: Any) -> bool:
 
 
 def arguments_of(call: Any) -> list[Any]:
-    """The tensors that a kernel is called with."""
+    """The tensors that a kernel is called with, without its outputs."""
     return list(call.args[1].fields)
 
 
@@ -36,16 +36,16 @@ def variables_of(value: Any) -> list[Any]:
 
 
 def uses_in(func: relax.Function) -> Counter[Any]:
-    """How often each variable is used."""
-    found: Counter[Any] = Counter()
+    """The number of reads of each variable in a function."""
+    counts: Counter[Any] = Counter()
     values = [binding.value for block in func.body.blocks for binding in block.bindings]
     for value in (*values, func.body.body):
-        found.update(variables_of(value))
-    return found
+        counts.update(variables_of(value))
+    return counts
 
 
 def bytes_of(ty: Any) -> int | None:
-    """The size of a tensor, or of all of a tuple; None if it is symbolic."""
+    """The size in bytes of a tensor, or of all of a tuple; None if it is not a constant."""
     if isinstance(ty, relax.TupleType):
         sizes = [bytes_of(field) for field in ty.fields]
         return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
@@ -62,9 +62,16 @@ def map_dataflow_blocks(
     change: Callable[[list[Any]], list[Any]],
     builder: relax.BlockBuilder | None = None,
 ) -> tvm.IRModule:
-    """A module in which each dataflow block has the bindings that `change` makes of its.
+    """A module with the bindings of each dataflow block changed.
 
-    The builder is that of `map_functions`.
+    Parameters
+    ----------
+    mod : IRModule
+        It is not changed.
+    change : callable
+        From the bindings of a block to its new ones.
+    builder : BlockBuilder, optional
+        As of `map_functions`.
     """
 
     def changed(block: Any) -> list[Any]:
@@ -78,10 +85,10 @@ def map_dataflow_blocks(
 
 
 def drop_unused_kernels(mod: tvm.IRModule, candidates: Iterable[Any]) -> tvm.IRModule:
-    """The module without those kernels that nothing calls any more."""
+    """The module without those of the candidates that nothing calls any more."""
     called: set[str] = set()
     for func in mod.functions.values():
         visit_nodes(func, tvm.ir.GlobalVar, lambda g: called.add(g.name_hint))
     unused = {candidate.name_hint for candidate in candidates} - called
-    kept = {v: f for v, f in mod.functions.items() if v.name_hint not in unused}
-    return tvm.IRModule(kept, attrs=mod.attrs, global_infos=mod.global_infos)
+    remaining = {v: f for v, f in mod.functions.items() if v.name_hint not in unused}
+    return tvm.IRModule(remaining, attrs=mod.attrs, global_infos=mod.global_infos)

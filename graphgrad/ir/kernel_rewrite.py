@@ -1,4 +1,4 @@
-"""The rewriter of kernels: their blocks, with some parts changed."""
+"""Rewriting of kernels: blocks with some of their parts changed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _PARTS = tuple(inspect.signature(SBlock).parameters)
 
 def replace_block(block: SBlock, **changes: Any) -> SBlock:
     """A block with some of its parts changed, named as `SBlock` names them."""
-    kept = {part: getattr(block, part) for part in _PARTS if part not in changes}
-    return SBlock(**kept, **changes)
+    unchanged = {part: getattr(block, part) for part in _PARTS if part not in changes}
+    return SBlock(**unchanged, **changes)
 
 
 def replace_realized(realize: SBlockRealize, **changes: Any) -> SBlockRealize:
-    """A block where it stands, with some parts of it changed as `replace_block` does."""
+    """A realized block (a block with its loop values), changed as `replace_block` does."""
     block = replace_block(realize.block, **changes)
     return SBlockRealize(realize.iter_values, realize.predicate, block)
 
@@ -34,7 +34,14 @@ def replace_statements(
 
 
 def rename_blocks(nest: Any, taken: set[str]) -> Any:
-    """Statements whose blocks have names that are not taken, which they are then; unannotated."""
+    """Statements whose blocks have new names and no annotations.
+
+    Parameters
+    ----------
+    nest : Stmt
+    taken : set of str
+        The names in use; the new names are added to it.
+    """
 
     def rename(block: SBlock) -> SBlock:
         name = str(block.name_hint)

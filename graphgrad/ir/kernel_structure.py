@@ -1,4 +1,4 @@
-"""What a PrimFunc is made of: a sequence of stages, each a loop nest around one block.
+"""The structure of a kernel: a sequence of stages, each a loop nest around one block.
 
 Schedules are chosen by this structure alone, never by the name of an operator.
 """
@@ -79,7 +79,7 @@ class Stage:
 
     @property
     def work(self) -> int:
-        """How many times the block runs."""
+        """The number of times that the block runs."""
         return volume(self.axes)
 
     @property
@@ -102,8 +102,8 @@ def volume(axes: Iterable[Axis]) -> int:
 
 def stages(func: tirx.PrimFunc) -> list[Stage] | None:
     """The stages of a function in order, or None if it is not a sequence of such."""
-    known = _stages(func)
-    return None if known is None else list(known)
+    cached = _stages(func)
+    return None if cached is None else list(cached)
 
 
 # One pass after the other asks for the stages of kernels, most of which it leaves as they are.
@@ -123,13 +123,13 @@ def _stages(func: tirx.PrimFunc) -> tuple[Stage, ...] | None:
 
 def refreshed(stage: Stage, block: SBlock) -> Stage:
     """A stage as it is after other stages were inlined into its block."""
-    found = _of_block(block, stage.axes)
-    assert found is not None
-    return found
+    new_stage = _of_block(block, stage.axes)
+    assert new_stage is not None
+    return new_stage
 
 
 def linear_coefficient(index: Any, var: Any) -> int | None:
-    """c where `index` is c · var + something without var; None if it is not linear."""
+    """The constant c where `index` is c · var + something without var; None if it is not so."""
     equation = tvm.sym.detect_linear_equation(index, [var])
     if len(equation) == 0 or not isinstance(equation[0], tirx.IntImm):
         return None
@@ -137,7 +137,7 @@ def linear_coefficient(index: Any, var: Any) -> int | None:
 
 
 def stride(access: Any, var: Any) -> int | None:
-    """How far in memory (elements) an access moves when `var` grows by one.
+    """The number of elements by which an access moves in memory when `var` grows by one.
 
     `access` is a load or a store. None if that is not a constant.
     """
@@ -161,12 +161,12 @@ def buffer_of(access: Any) -> Any:
 
 
 def uses(node: Any, var: Any) -> int:
-    """How often `var` occurs in an expression."""
+    """The number of occurrences of `var` in an expression."""
     count = 0
 
-    def visit(found: Any) -> None:
+    def visit(occurring: Any) -> None:
         nonlocal count
-        count += found.same_as(var)
+        count += occurring.same_as(var)
 
     visit_nodes(node, tvm.ir.Var, visit)
     return count
@@ -198,7 +198,10 @@ def statements_of(body: Any) -> list[Any]:
 
 
 def loop_nest(statement: Any) -> tuple[list[Any], Any] | None:
-    """The loops around a block without a predicate, and the block; None if it is no such."""
+    """The loops around a block without a predicate, and the realized block.
+
+    None if the statement is anything else.
+    """
     loops = []
     while isinstance(statement, tirx.For):
         loops.append(statement)
@@ -209,27 +212,30 @@ def loop_nest(statement: Any) -> tuple[list[Any], Any] | None:
 
 
 def _stage(statement: Any) -> Stage | None:
-    found = loop_nest(statement)
-    if found is None:
+    """A loop nest as a stage; None if each of its loops is not one axis of one block."""
+    nest = loop_nest(statement)
+    if nest is None:
         return None
-    loops, realize = found
+    loops, realize = nest
     block = realize.block
     if block.match_buffers or block.alloc_buffers:
         return None
     bound = list(zip(block.iter_vars, realize.iter_values, strict=True))
     # The block of a scalar has no loop: its one iterator is the constant 0.
-    driven = [(v, value) for v, value in bound if static(value) is None]
+    driven = [(axis, value) for axis, value in bound if static(value) is None]
     if len(driven) != len(loops) or not all(
         value.same_as(loop.loop_var) for (_, value), loop in zip(driven, loops, strict=True)
     ):
         return None
     axes = [
-        Axis(v.var, static(v.dom.extent), int(v.iter_type) == _REDUCTION_KIND) for v, _ in driven
+        Axis(axis.var, static(axis.dom.extent), int(axis.iter_type) == _REDUCTION_KIND)
+        for axis, _ in driven
     ]
     return _of_block(block, axes)
 
 
 def _of_block(block: SBlock, axes: list[Axis]) -> Stage | None:
+    """A block as a stage with given axes; None if it does more than store or reduce."""
     statements = statements_of(block.body)
     stores = [s for s in statements if isinstance(s, tirx.BufferStore)]
     binds = [s for s in statements if isinstance(s, tirx.Bind)]
@@ -255,7 +261,10 @@ def _of_block(block: SBlock, axes: list[Axis]) -> Stage | None:
 
     for statement in statements:
         visit_nodes(statement.value, _OPERATIONS, visit)
+    # A stage reads what it stores if and only if it reduces; only a reduction of tuples stores
+    # several values.
     if accumulates != reduces or (not reduces and len(stores) != 1):
         return None
+    # A reduction of tuples binds its new values to variables before it stores them.
     values = [statement.value for statement in binds or stores]
     return Stage(str(block.name_hint), axes, stores, loads, frozenset(calls), operations, values)

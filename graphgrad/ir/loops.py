@@ -1,9 +1,9 @@
-"""The builder of loop nests: what kernels are made of that no schedule makes.
+"""Building of loop nests, for kernels that are written directly and not made by a schedule.
 
-Loops are built in two ways. Where what stands inside refers to several loops at once, their
-variables are made first, and `loop`, `loops` and `fused` put loops of them around a statement.
-Otherwise `serial`, `parallel`, `unrolled` and `vectorized` hand the variable to a function that
-builds the body.
+Loops are built in two ways. Where the body refers to several loops at once, their variables are
+made first, and `loop`, `loops` and `fused` put loops over them around a statement. Otherwise
+`serial`, `parallel`, `unrolled` and `vectorized` pass the variable to a function that builds the
+body.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Index = Any
 Indices = Sequence[Any]
 
 Body = Callable[[Any], Statement]
-"""From the variable of a loop to what stands inside."""
+"""From the variable of a loop to its body."""
 
 Around = tuple[Any, Any]
 """A loop that is not built yet: its variable, and its number of trips."""
@@ -35,12 +35,12 @@ def variable(name: str, dtype: str = "int64") -> Any:
 
 
 def index(value: Any, dtype: str = "int64") -> Any:
-    """A number or an expression as an index or extent of a dtype."""
+    """A number or an expression as an index or extent of type `dtype`."""
     return tirx.const(value, dtype) if isinstance(value, int) else value.astype(dtype)
 
 
 def ceil_div(extent: Any, step: int) -> Any:
-    """How many steps cover an extent."""
+    """The number of steps of a given length that cover an extent."""
     if isinstance(extent, int):
         return -(-extent // step)
     return extent if step == 1 else tirx.floordiv(extent + (step - 1), step)
@@ -49,9 +49,9 @@ def ceil_div(extent: Any, step: int) -> Any:
 def loop(
     var: Any, trips: Any, body: Statement, kind: ForKind = ForKind.SERIAL, start: Any = 0
 ) -> Statement:
-    """A loop around a statement, in which its variable goes from `start` on.
+    """A loop around a statement, over `trips` values of a variable from `start` on.
 
-    Numbers of Python's become constants of the variable's dtype.
+    Python's ints become constants of the variable's dtype.
     """
     dtype = str(var.ty.dtype)
     start, trips = (
@@ -85,7 +85,8 @@ def fused(around: Sequence[Around], body: Statement, kind: ForKind) -> Statement
 def unravel(point: Index, extents: Sequence[Any]) -> list[Index]:
     """The indices of a point of a shape, given its number in row-major order.
 
-    What is behind an index is divided by at once where its extents are numbers of Python's.
+    The number is divided once by the product of all extents behind an index, if these are ints;
+    otherwise by one extent after the other.
     """
     indices: list[Index] = []
     inner: Any = 1
@@ -101,12 +102,12 @@ def unravel(point: Index, extents: Sequence[Any]) -> list[Index]:
 
 
 def serial(trips: Any, body: Body) -> Statement:
-    """A loop from 0; where the trips are the number 1 of Python's, only what stands inside."""
+    """A loop from 0; where the number of trips is the int 1, only its body."""
     return _each(trips, body, ForKind.SERIAL)
 
 
 def parallel(trips: Any, body: Body) -> Statement:
-    """A loop as `serial` makes it, whose trips threads share."""
+    """A loop as `serial` makes it, whose trips are shared by threads."""
     return _each(trips, body, ForKind.PARALLEL)
 
 
@@ -141,7 +142,7 @@ def sequence(*statements: Statement) -> Statement:
 
 
 def block(name: str, *statements: Statement, buffers: Sequence[Any] = ()) -> Statement:
-    """A block that runs once, of statements for which buffers exist."""
+    """A block without loops: some statements, with buffers allocated for them."""
     inside = SBlock([], [], [], name, sequence(*statements), alloc_buffers=list(buffers))
     return SBlockRealize([], tirx.const(True, "bool"), inside)
 
@@ -157,7 +158,7 @@ def over_axes(inside: SBlock) -> Statement:
 
 
 def scratch(name: str, shape: Sequence[int], dtype: str = "float32") -> Any:
-    """Memory that one thread, or all of them, work in."""
+    """A buffer of a kernel's own, in ordinary memory."""
     return tirx.decl_buffer([index(n) for n in shape], dtype, name)
 
 

@@ -1,8 +1,9 @@
-"""Passes that say where they belong, and pipelines that check it.
+"""Compiler passes that declare their place, and pipelines that check the declarations.
 
-A pass is a plain function of a module, or of one kernel, under the decorator `compiler_pass`. It
-says in which phase of lowering it runs, to which it leads, and which passes it must follow or
-precede, each with the reason. A `Pipeline` is a list of passes, checked when it is made.
+A pass is a plain function of a module, or of one kernel, under the decorator `compiler_pass`. The
+decorator declares in which phase of lowering it runs, to which phase it leads, and which passes it
+must follow or precede, each with the reason. A `Pipeline` is a list of passes, checked when it is
+made. A *fact* is what one pass finds out and hands to later ones.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ _RECORD = "compiler_pass"
 """The attribute of a function that holds its `Pass`."""
 
 _KERNEL_NAME = "kernel_name"
-"""The parameter by which a pass over kernels is given the name of the one at hand."""
+"""The parameter by which a pass over kernels is given the name of the current kernel."""
 
 
 class Phase(Enum):
-    """What a program consists of, in the order in which it becomes an executable."""
+    """The phases of lowering, in order: what a program consists of in each."""
 
     GRAPH = "ops of Relax, and the kernels that the program brings along"
     KERNELS = "calls of kernels, one for each op"
@@ -64,27 +65,27 @@ class Pass:
     Attributes
     ----------
     function : callable
-        Given a module or a kernel, and by name what else its parameters ask for, it returns what
-        takes its place; None if it only looks, for something to refuse. Of a stock pass, what makes
-        it.
+        It is given a module or a kernel, and by name whatever its further parameters ask for. It
+        returns the new module or kernel; None if it changes nothing and only raises errors. Of a
+        stock pass, the function that makes TVM's pass.
     phases : tuple of Phase
-        Those in which it may run.
+        The phases in which it may run.
     to : Phase or None
         The phase to which it leads; None if the phase stays as it is.
     over : "module", "kernel" or "stock"
-        What the function is given; passes over kernels that follow each other are applied to one
-        kernel after the other. A stock pass is TVM's.
+        What the function is given. Of consecutive passes over kernels, all are applied to one
+        kernel before the next kernel. A stock pass is TVM's.
     targets : tuple of str
-        Kinds of targets that it is for.
+        The kinds of targets that it is for.
     requires : mapping of str to str
-        Names of the passes that must have run, and why.
+        The names of passes that must have run before, and why.
     after, before : mapping of str to str
-        Names of the passes that it follows or precedes where a pipeline has them, and why.
+        The names of passes that it must follow or precede if the pipeline has them, and why.
     because : str
-        Why it has its phase, where its first line of documentation does not say that.
+        Why it has its phase, where the first line of its docstring does not say that.
     provides : str or None
-        The name of what it finds out for passes that follow: it is returned as second result, and
-        given to those that have a parameter of that name.
+        The name of a fact for later passes: the function returns it as second result, and passes
+        with a parameter of that name are given it.
     repeatable : bool
         Whether a pipeline may have it more than once.
     runs : tuple of Pipeline
@@ -106,7 +107,7 @@ class Pass:
 
     @property
     def name(self) -> str:
-        """What it does, in the imperative; of a stock pass, TVM's name."""
+        """The name of its function; of a stock pass, TVM's name."""
         return str(self.function.__name__)
 
     @property
@@ -122,7 +123,7 @@ class Pass:
 
     @cached_property
     def takes(self) -> list[inspect.Parameter]:
-        """What it is given beside the module or the kernel."""
+        """The parameters that it has beside the module or the kernel."""
         if self.over == "stock":
             return []
         return list(inspect.signature(self.function).parameters.values())[1:]
@@ -134,7 +135,7 @@ def compiler_pass(*phases: Phase, **place: Any) -> Callable[[F], F]:
     Parameters
     ----------
     phases : Phase
-        Those in which it may run.
+        The phases in which it may run.
     place
         Further attributes of `Pass`.
     """
@@ -214,19 +215,26 @@ class Pipeline:
     ):
         entries = list(_entries(passes))
         self.target, self.start = target, start
-        own = [(each, condition) for each, condition in entries if target in each.targets]
-        self.steps = [Step(n, each, condition) for n, (each, condition) in enumerate(own, 1)]
-        self._given = set(dir(context)) | {f.name for f in fields(context)} if context else set()
-        self._check_names({each.name for each, _ in entries})
+        selected = [
+            (declared, condition) for declared, condition in entries if target in declared.targets
+        ]
+        self.steps = [
+            Step(number, declared, condition)
+            for number, (declared, condition) in enumerate(selected, 1)
+        ]
+        self._given = (
+            set(dir(context)) | {item.name for item in fields(context)} if context else set()
+        )
+        self._check_names({declared.name for declared, _ in entries})
         self._check_phases()
         self._check_order()
         self._check_facts()
 
     def run(self, mod: tvm.IRModule, context: Any) -> tvm.IRModule:
-        """The module that the passes make of one.
+        """The module after all passes.
 
-        Each is a pass of TVM too, which instruments see and a pass context may disable; passes over
-        kernels that follow each other are one.
+        Each pass is run as a pass of TVM, which instruments see and a pass context may disable;
+        consecutive passes over kernels become one.
 
         Parameters
         ----------
@@ -241,81 +249,95 @@ class Pipeline:
         return mod
 
     def run_on_kernel(self, kernel: tirx.PrimFunc) -> tuple[tirx.PrimFunc, dict[str, Any]]:
-        """What passes over kernels make of one, and what they provide."""
+        """One kernel after all passes, which must be over kernels, and the facts they provide."""
         facts: dict[str, Any] = {}
         for step in self.steps:
             kernel = _applied(step.own, kernel, facts, None)
         return kernel, facts
 
     def _together(self) -> Iterator[list[Step]]:
-        """Yield the steps; passes over kernels that follow each other at once.
+        """Yield groups of steps: consecutive passes over kernels, and each other pass alone.
 
-        So a kernel is finished, and may be built, before the next one is scheduled.
+        So a kernel goes through all passes of a group before the next kernel goes through any.
         """
-        waiting: list[Step] = []
+        group: list[Step] = []
         for step in self.steps:
-            if waiting and (step.own.over != "kernel" or step.condition != waiting[0].condition):
-                yield waiting
-                waiting = []
+            if group and (step.own.over != "kernel" or step.condition != group[0].condition):
+                yield group
+                group = []
             if step.own.over == "kernel":
-                waiting.append(step)
+                group.append(step)
             else:
                 yield [step]
-        if waiting:
-            yield waiting
+        if group:
+            yield group
 
-    def _check_names(self, known: set[str]) -> None:
+    def _check_names(self, names: set[str]) -> None:
+        """Raise if a pass refers to a name that is none of `names`, or is there twice."""
         seen: dict[str, Step] = {}
         for step in self.steps:
-            own = step.own
-            for name in {**own.requires, **own.after, **own.before}:
-                if name not in known:
+            declared = step.own
+            for name in {**declared.requires, **declared.after, **declared.before}:
+                if name not in names:
                     raise PassOrderError(f"{step} names {name!r}, and there is no such pass")
-            if own.name in seen and not own.repeatable:
-                raise PassOrderError(f"{step} is not repeatable, and is {seen[own.name]} too")
-            seen[own.name] = step
+            if declared.name in seen and not declared.repeatable:
+                raise PassOrderError(f"{step} is not repeatable, and is {seen[declared.name]} too")
+            seen[declared.name] = step
 
     def _check_phases(self) -> None:
+        """Raise if a pass does not run in a phase that it declares, or leads to an earlier one."""
         phase, led_by = self.start, "the beginning"
         for step in self.steps:
-            own = step.own
-            if phase not in own.phases:
-                allowed = " or ".join(each.name for each in own.phases)
+            declared = step.own
+            if phase not in declared.phases:
+                allowed = " or ".join(allowed_phase.name for allowed_phase in declared.phases)
                 raise PassOrderError(
                     f"{step} runs in the phase {allowed}, but {led_by} leads to {phase.name}"
                 )
-            if own.to is not None:
-                if not phase.precedes(own.to):
-                    raise PassOrderError(f"{step} leads back, from {phase.name} to {own.to.name}")
-                phase, led_by = own.to, str(step)
+            if declared.to is not None:
+                if not phase.precedes(declared.to):
+                    raise PassOrderError(
+                        f"{step} leads back, from {phase.name} to {declared.to.name}"
+                    )
+                phase, led_by = declared.to, str(step)
 
     def _check_order(self) -> None:
-        named: dict[str, list[Step]] = {}
+        """Raise if a pass is on the wrong side of another one, or without one that it requires."""
+        steps_by_name: dict[str, list[Step]] = {}
         for step in self.steps:
-            named.setdefault(step.own.name, []).append(step)
+            steps_by_name.setdefault(step.own.name, []).append(step)
         for step in self.steps:
             for name, reason in step.own.requires.items():
-                met = [s for s in named.get(name, []) if s.condition in (None, step.condition)]
-                if not met or met[0].number > step.number:
+                # A required pass that runs under another condition may not have run.
+                candidates = [
+                    candidate
+                    for candidate in steps_by_name.get(name, [])
+                    if candidate.condition in (None, step.condition)
+                ]
+                if not candidates or candidates[0].number > step.number:
                     raise PassOrderError(f"{step} requires {name} before it: {reason}")
             for name, reason in step.own.after.items():
-                for other in named.get(name, []):
+                for other in steps_by_name.get(name, []):
                     if other.number > step.number:
                         raise PassOrderError(f"{step} must come after {other}: {reason}")
             for name, reason in step.own.before.items():
-                for other in named.get(name, []):
+                for other in steps_by_name.get(name, []):
                     if other.number < step.number:
                         raise PassOrderError(f"{step} must come before {other}: {reason}")
 
     def _check_facts(self) -> None:
-        """Raise unless what each pass asks for is in the context, or provided before."""
+        """Raise unless each fact that a pass asks for is in the context, or provided before."""
         providers = {step.own.provides: step for step in self.steps}
         facts = set(self._given)
         for step in self.steps:
-            own = {_KERNEL_NAME} if step.own.over == "kernel" else set()
-            asked = [p.name for p in step.own.takes if p.default is p.empty]
-            for name in [*asked, *([step.condition] if step.condition else [])]:
-                if name not in facts | own:
+            kernel_facts = {_KERNEL_NAME} if step.own.over == "kernel" else set()
+            required = [
+                parameter.name
+                for parameter in step.own.takes
+                if parameter.default is parameter.empty
+            ]
+            for name in [*required, *([step.condition] if step.condition else [])]:
+                if name not in facts | kernel_facts:
                     later = f"{providers[name]} is later" if name in providers else "there is none"
                     raise PassOrderError(f"{step} needs what provides {name!r}, and {later}")
             if step.own.provides is not None:
@@ -323,7 +345,7 @@ class Pipeline:
 
 
 def declaration(function: Pass | Callable[..., Any]) -> Pass:
-    """What is declared of a pass.
+    """The declaration of a pass.
 
     Raises
     ------
@@ -339,6 +361,7 @@ def declaration(function: Pass | Callable[..., Any]) -> Pass:
 
 
 def _entries(passes: Sequence[Entry]) -> Iterator[tuple[Pass, str | None]]:
+    """Yield each pass with its condition, which is None if it always runs."""
     for entry in passes:
         if isinstance(entry, When):
             yield from ((declaration(each), entry.condition) for each in entry.passes)
@@ -347,18 +370,19 @@ def _entries(passes: Sequence[Entry]) -> Iterator[tuple[Pass, str | None]]:
 
 
 def _holds(step: Step, facts: Mapping[str, Any], context: Any) -> bool:
+    """Whether the condition of a step holds."""
     return step.condition is None or bool(_value(step.condition, facts, context))
 
 
 def _as_tvm_pass(steps: Sequence[Step], facts: dict[str, Any], context: Any) -> Any:
-    """A pass of TVM that applies one pass, or some passes to each kernel."""
-    own = steps[0].own
-    if own.over == "stock":
-        return own.function()
+    """A pass of TVM that applies one pass, or several passes to each kernel."""
+    first_pass = steps[0].own
+    if first_pass.over == "stock":
+        return first_pass.function()
 
     def changed(mod: tvm.IRModule, _: tvm.transform.PassContext) -> tvm.IRModule:
-        if own.over == "module":
-            return _applied(own, mod, facts, context)
+        if first_pass.over == "module":
+            return _applied(first_pass, mod, facts, context)
         return map_kernels(mod, kernel_changed)
 
     def kernel_changed(variable: Any, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -368,17 +392,22 @@ def _as_tvm_pass(steps: Sequence[Step], facts: dict[str, Any], context: Any) -> 
         return kernel
 
     name = "+".join(step.own.name for step in steps)
+    # At level 0 no optimization level of a pass context leaves the pass out.
     return tvm.transform.module_pass(changed, opt_level=0, name=f"graphgrad.{name}")
 
 
-def _applied(own: Pass, subject: Any, facts: dict[str, Any], context: Any) -> Any:
-    """What a pass makes of a module or a kernel; what it provides becomes a fact."""
-    given = {p.name: _value(p.name, facts, context, p.default) for p in own.takes}
-    result = own.function(subject, **given)
-    if own.provides is not None:
-        result, facts[own.provides] = result
+def _applied(declared: Pass, subject: Any, facts: dict[str, Any], context: Any) -> Any:
+    """A module or a kernel after a pass; the fact that the pass provides is added to `facts`."""
+    arguments = {
+        parameter.name: _value(parameter.name, facts, context, parameter.default)
+        for parameter in declared.takes
+    }
+    result = declared.function(subject, **arguments)
+    if declared.provides is not None:
+        result, facts[declared.provides] = result
     return subject if result is None else result
 
 
 def _value(name: str, facts: Mapping[str, Any], context: Any, default: Any = None) -> Any:
+    """A fact by its name: of an earlier pass, else of the context, else the default."""
     return facts[name] if name in facts else getattr(context, name, default)

@@ -1,4 +1,7 @@
-"""A Relax function as a straight line of bindings, as `inline_calls` makes it."""
+"""A Relax function as a straight line of bindings, as `inline_calls` makes it.
+
+Layout and differentiation work on this form, and `emit_program` writes it into a new function.
+"""
 
 from __future__ import annotations
 
@@ -28,20 +31,23 @@ class Program:
     result : relax expression
         The returned variable, constant or tuple of those.
     pure : bool
-        Running it has no effect but its result.
+        Whether running it has no effect but its result.
     dataflow : bool
-        All bindings are pure and free of control flow, so they fit in one dataflow block.
+        Whether all bindings are pure and free of control flow, so that they fit in one dataflow
+        block.
     renamed : dict
-        The variables of the original function to those of this program.
+        From the variables of the original function to those of this program.
     aliases : dict
-        Names that the original function once had, to those of equal values that it has.
+        From names that bindings of the original function once had to the names of equal values
+        that it still has.
     kernels : dict
         The PrimFuncs that may be called, by GlobalVar.
     rules : str
-        ``"auto"``, or ``"derived"``: graphgrad's own rules are left aside.
+        ``"auto"``, or ``"derived"``: graphgrad's own rules are not used.
     derived : dict
-        Rules that were derived, by the variable that the call is bound to. A cache: `activity`
-        fills it, and copies made by `replace` share it, as variables are bound once.
+        Rules that were derived, by the variable that the call is bound to. It is a cache, which
+        `graphgrad.autodiff.activity` fills. Copies made by `dataclasses.replace` share it, which is
+        right because no variable is bound twice.
     """
 
     name: str
@@ -59,8 +65,8 @@ class Program:
     def variable(self, key: Any) -> Any:
         """The variable that a name, or a variable of the original function, stands for.
 
-        Parameters go before the function's own bindings, and these before those of the functions
-        that it calls.
+        A name is looked up among the parameters first, then among the function's own bindings,
+        then among those of the functions that it calls.
 
         Raises
         ------
@@ -70,19 +76,19 @@ class Program:
             Several have the name.
         """
         if not isinstance(key, str):
-            known = any(key in names.get(key.name, []) for names in self._by_name)
-            return key if known else self.renamed[key]
-        named = next((names[key] for names in self._by_name if key in names), [])
-        if not named and key in self.aliases:
+            is_own = any(key in names.get(key.name, []) for names in self._by_name)
+            return key if is_own else self.renamed[key]
+        candidates = next((names[key] for names in self._by_name if key in names), [])
+        if not candidates and key in self.aliases:
             return self.variable(self.aliases[key])
-        if not named:
+        if not candidates:
             raise KeyError(key)
-        if len(named) > 1:
+        if len(candidates) > 1:
             raise ArgumentError(
-                f"{len(named)} values of {self.name!r} have the name {key!r}; give the Relax "
+                f"{len(candidates)} values of {self.name!r} have the name {key!r}; give the Relax "
                 "variable in its place"
             )
-        return named[0]
+        return candidates[0]
 
     def variables(self) -> list[Any]:
         """The parameters and all bound variables, in order."""
@@ -100,12 +106,12 @@ class Program:
     @cached_property
     def _by_name(self) -> list[dict[str, list[Any]]]:
         """The parameters, the function's own bindings and those that were inlined, by name."""
-        own = set(self.renamed.values())
+        of_function = set(self.renamed.values())
         bound = [var for var, _ in self.bindings]
         groups = [
             self.params,
-            [var for var in bound if var in own],
-            [var for var in bound if var not in own],
+            [var for var in bound if var in of_function],
+            [var for var in bound if var not in of_function],
         ]
         by_name: list[dict[str, list[Any]]] = [{} for _ in groups]
         for names, group in zip(by_name, groups, strict=True):
@@ -124,18 +130,18 @@ def emit_program(
     program : Program
     builder : relax.BlockBuilder
     arguments : sequence of expressions, optional
-        What the program's parameters stand for; the parameters themselves by default.
+        The values of the program's parameters; by default, the parameters themselves.
 
     Returns
     -------
     environment : dict
-        Each variable of the program to the expression that now holds its value.
+        From each variable of the program to the expression that now holds its value.
     """
     values = program.params if arguments is None else arguments
     environment: dict[Any, Any] = dict(zip(program.params, values, strict=True))
-    known = set(builder.get().get_global_vars())
+    existing = set(builder.get().get_global_vars())
     for variable, kernel in program.kernels.items():
-        if variable not in known:
+        if variable not in existing:
             environment[variable] = builder.add_func(kernel, variable.name_hint)
     for var, value in program.bindings:
         if isinstance(value, relax.MatchCast):
@@ -172,14 +178,15 @@ def substitute(expr: Any, environment: dict[Any, Any]) -> Any:
     if isinstance(expr, relax.TupleGetItem):
         return relax.TupleGetItem(substitute(expr.tuple_value, environment), expr.index)
     if isinstance(expr, (relax.If, relax.Function)):
-        own = {var: type(var)(var.name, var.ty) for var in _bound_in_branches(expr)}
-        renamed = {**environment, **own}
-        return replace_nodes(expr, tvm.ir.Var, lambda var: renamed.get(var, var))
+        # A branch may be emitted more than once, and no variable may be bound twice.
+        new_bound = {var: type(var)(var.name, var.ty) for var in _bound_in_branches(expr)}
+        replacements = {**environment, **new_bound}
+        return replace_nodes(expr, tvm.ir.Var, lambda var: replacements.get(var, var))
     return expr
 
 
 def _bound_in_branches(expr: Any) -> Iterable[Any]:
-    """Yield the variables that the branches of an If bind: a function binds none twice."""
+    """Yield the variables that the branches of an If bind; nothing for other expressions."""
     if not isinstance(expr, relax.If):
         return
     for branch in (expr.true_branch, expr.false_branch):

@@ -1,7 +1,7 @@
-"""Where a binding comes from: its ONNX node, and who wrote its gradient.
+"""The provenance of a binding: its ONNX node, and who wrote its gradient.
 
-The facts travel in ``Call.span``, the one place that every Relax pass before legalization keeps.
-They are written into the span's source name, so that no TVM type has to be registered.
+It is carried in ``Call.span``, the one field that every Relax pass before legalization keeps. It is
+written as JSON into the span's source name, so that no type has to be registered with TVM.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PREFIX = "graphgrad:"
 
 @dataclass(frozen=True)
 class Provenance:
-    """What is known of the origin of a binding; ``None`` where nothing is known.
+    """Where a binding comes from; each attribute is ``None`` where it is not known.
 
     Attributes
     ----------
@@ -60,7 +60,7 @@ def span_of(node_name: str | None, op_type: str | None, origin: str | None = Non
 
 
 def read(span: Span | None) -> Provenance:
-    """The provenance that a span carries; an empty one for a span of other making."""
+    """The provenance that a span carries; an empty one if graphgrad did not make the span."""
     name = getattr(getattr(span, "source_name", None), "name", "")
     if not name.startswith(_PREFIX):
         return Provenance()

@@ -1,4 +1,4 @@
-"""The rewriter of Relax: the functions of a module, and their bodies, block by block."""
+"""Rewriting of Relax: the functions of a module, and their bodies block by block."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..tvm_fixes.hooks import set_type
 from .visits import replace_nodes
 
 Change = Callable[[Any], list[Any]]
+"""From a binding, or a block, to those that take its place."""
 
 FunctionChange = Callable[[Any, Any], Any]
 """From a global variable and its function to the function that takes its place."""
@@ -44,12 +45,13 @@ def _map(
     change: FunctionChange,
     builder: relax.BlockBuilder | None = None,
 ) -> tvm.IRModule:
-    found = [(v, func) for v, func in mod.functions.items() if isinstance(func, kind)]
-    pairs = [(variable, func, change(variable, func)) for variable, func in found]
+    functions = [(v, func) for v, func in mod.functions.items() if isinstance(func, kind)]
+    pairs = [(variable, func, change(variable, func)) for variable, func in functions]
     if builder is None and all(new.same_as(old) for _, old, new in pairs):
         return mod
     result = mod.clone() if builder is None else builder
-    # TVM puts what is updated behind the rest: all are, so that they stay in their order.
+    # TVM moves a function that is updated behind the others. All of this kind are updated, so that
+    # they keep their order.
     for variable, _, new in pairs:
         result.update_func(variable, new)
     return result if builder is None else builder.get()
@@ -66,17 +68,18 @@ def rebuilt(
     block: Change = unchanged,
     result: Callable[[relax.SeqExpr], tuple[list[Any], Any]] | None = None,
 ) -> relax.SeqExpr:
-    """A body, changed.
+    """A body with its bindings, its blocks or its result changed, also in branches.
 
     Parameters
     ----------
     body : relax.SeqExpr
     binding : callable
-        The bindings that take a binding's place. Of an If, the branches are rebuilt before.
+        Returns the bindings that take a binding's place. The branches of an If have been rebuilt
+        when it is given.
     block : callable
-        The blocks that take a block's place; it is rebuilt before.
+        Returns the blocks that take a block's place, given the block with its bindings rebuilt.
     result : callable, optional
-        Given each (old) sequence, bindings to be added at its end, and its new result.
+        Given each sequence as it was, returns bindings to be added at its end, and its new result.
     """
 
     def branch(part: Any) -> relax.SeqExpr:
@@ -102,7 +105,7 @@ def rebuilt(
 
 
 def map_bindings(blocks: Iterable[relax.BindingBlock], change: Change) -> list[relax.BindingBlock]:
-    """Blocks with their bindings changed, those of branches not."""
+    """Blocks with their bindings changed, but not those in branches."""
     return [
         replace_bindings(block, [new for old in block.bindings for new in change(old)])
         for block in blocks
@@ -110,7 +113,7 @@ def map_bindings(blocks: Iterable[relax.BindingBlock], change: Change) -> list[r
 
 
 def replace_bindings(block: relax.BindingBlock, bindings: Sequence[Any]) -> relax.BindingBlock:
-    """A block of the same kind, of other bindings."""
+    """A block of the same kind with other bindings."""
     return type(block)(bindings, block.span)
 
 
@@ -121,7 +124,7 @@ def replace_body(
     params: Sequence[relax.Var] | None = None,
     ret_ty: Any = None,
 ) -> relax.Function:
-    """A function with another body, of the same type unless told otherwise."""
+    """A function with another body; its parameters and type stay unless others are given."""
     return relax.Function(
         function.params if params is None else params,
         body,
@@ -133,14 +136,14 @@ def replace_body(
 
 
 def renamed(item: Any, names: Mapping[Any, Any]) -> Any:
-    """A body or block with variables replaced, also where they are bound."""
+    """A body or block with variables replaced, where they are bound and where they are read."""
     return replace_nodes(item, tvm.ir.Var, lambda var: names.get(var, var))
 
 
 def leave_dataflow(function: relax.Function, chosen: Callable[[Any], bool]) -> relax.Function:
-    """A function whose chosen bindings leave their dataflow blocks.
+    """A function in which chosen bindings are visible outside of their dataflow blocks.
 
-    TVM makes views of those kernels alone that are bound to dataflow variables.
+    TVM makes views only of kernels that are bound to dataflow variables; so these become none.
     """
     pinned = {
         binding.var: relax.Var(binding.var.name, binding.var.ty, binding.var.span)
@@ -152,18 +155,19 @@ def leave_dataflow(function: relax.Function, chosen: Callable[[Any], bool]) -> r
 
 def bindings_of(body: relax.SeqExpr) -> list[Any]:
     """The bindings of a body in order, also of its branches and local functions."""
-    found: list[Any] = []
+    bindings: list[Any] = []
     for block in body.blocks:
         for binding in block.bindings:
             if isinstance(binding.value, relax.If):
-                found += bindings_of(binding.value.true_branch)
-                found += bindings_of(binding.value.false_branch)
+                bindings += bindings_of(binding.value.true_branch)
+                bindings += bindings_of(binding.value.false_branch)
             elif isinstance(binding.value, relax.Function):
-                found += bindings_of(binding.value.body)
-            found.append(binding)
-    return found
+                bindings += bindings_of(binding.value.body)
+            bindings.append(binding)
+    return bindings
 
 
 def _typed(expr: Any, like: Any) -> Any:
+    """A new expression with the type of another one, which TVM would otherwise not know."""
     set_type(expr, like.ty)
     return expr

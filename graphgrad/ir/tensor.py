@@ -1,8 +1,8 @@
 """Symbolic tensors: what gradient rules compute with.
 
-A rule is handed `Tensor` objects in place of Relax variables. They carry a type at every moment,
-take Python numbers as operands (with the tensor's own dtype, where a plain Relax expression asks
-for an explicit constant), and are accepted by every function of ``relax.op``.
+A rule is given `Tensor` objects in place of Relax variables. They always know their type, take
+Python numbers as operands (in the tensor's dtype, where a plain Relax expression asks for an
+explicit constant), and are accepted by every function of ``relax.op``.
 
 Each operation is emitted as one binding at once, so that nothing is computed twice when a rule
 uses a value twice. Zeros and ones are the exception: they are kept as *fills* and emitted only if
@@ -30,7 +30,7 @@ Dimension = Any
 
 
 def dimension_text(dimension: Dimension) -> str:
-    """Write a dimension for people: ``2 * N``, not ``T.int64(2) * N``."""
+    """A dimension as text for messages: ``2 * N``, not ``T.int64(2) * N``."""
     return re.sub(r"T\.int64\((-?\d+)\)", r"\1", str(dimension))
 
 
@@ -78,7 +78,7 @@ def is_float(dtype: str) -> bool:
 
 
 def bits(dtype: str) -> int:
-    """The width of a dtype."""
+    """The width of a dtype in bits."""
     return int(tvm_ffi.dtype(dtype).bits)
 
 
@@ -186,7 +186,7 @@ class Tensor(ObjectConvertible):
         return self._expr
 
     def asobject(self) -> Any:
-        """Let functions of ``relax.op`` take this tensor as an argument."""
+        """The expression that functions of ``relax.op`` take in place of this tensor."""
         return self.expr
 
     @property
@@ -224,6 +224,7 @@ class Tensor(ObjectConvertible):
     def __mul__(self, other: Any) -> Tensor:
         other = self._operand(other)
         shape = broadcast_shape(self.shape, other.shape)
+        # Also where the other operand may be infinite: no contribution stays none.
         if 0.0 in (self.fill, other.fill):
             return self.emitter.full(0.0, shape, self.dtype)
         if other.fill == 1.0 and same_shape(self.shape, shape):
@@ -313,7 +314,7 @@ def _operand_expr(value: Tensor) -> Any:
 
 
 def expression_of(value: Any) -> Any:
-    """A value as Relax: that of a `Tensor`, and a tuple for a list or tuple of values."""
+    """A value as a Relax expression: of a `Tensor` its own, of a list or tuple a Relax tuple."""
     if isinstance(value, list | tuple):
         return relax.Tuple([expression_of(item) for item in value])
     return value.expr if isinstance(value, Tensor) else value
@@ -329,9 +330,10 @@ def operand(value: Any, like: Tensor) -> Any:
 
 
 def _leave_to_tensors(name: str) -> None:
-    """Let an operator of relax expressions leave a `Tensor` on its right to the reflected one.
+    """Let an operator of Relax expressions hand a `Tensor` on its right to the tensor's own method.
 
-    TVM raises a TypeError for what is no relax expression, where Python asks for NotImplemented.
+    For a right operand that is no Relax expression, TVM raises a TypeError. Python tries the
+    reflected method of that operand only if NotImplemented is returned.
     """
     of_expressions = getattr(_tensor_expr_overload, name)
 

@@ -1,8 +1,8 @@
 """Names that a function's values had before bindings of equal values were merged.
 
-An ``Identity``, or a dropout in inference form, is no operation: of a binding ``y = x`` only one
-name is left. The others are written into an attribute of the function, so that a user may still
-ask for a gradient by any name that the file uses.
+An ``Identity``, or a dropout for inference, computes nothing: after simplification only one name of
+a binding ``y = x`` is left. The others are recorded in an attribute of the function, so that a user
+may still ask for a gradient by any name in the ONNX file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from tvm import relax
 
 ALIASES = "graphgrad.aliases"
-"""Attribute of a Relax function: a name that no binding has, to the name of the equal value."""
+"""Attribute of a Relax function: from names that no binding has to the name of the equal value."""
 
 
 def equal_names(function: relax.Function) -> list[list[str]]:
@@ -33,8 +33,8 @@ def equal_names(function: relax.Function) -> list[list[str]]:
     for var, source in sources.items():
         if isinstance(source, relax.Var):
             groups.setdefault(source, [source.name]).append(var.name)
-    found = [*groups.values(), *map(list, name_aliases_of(function).items())]
-    return [[name for name in group if count[name] <= 1] for group in found]
+    all_groups = [*groups.values(), *map(list, name_aliases_of(function).items())]
+    return [[name for name in group if count[name] <= 1] for group in all_groups]
 
 
 def record_aliases(function: relax.Function, groups: list[list[str]]) -> relax.Function:
@@ -42,9 +42,9 @@ def record_aliases(function: relax.Function, groups: list[list[str]]) -> relax.F
     count = _counts(function)
     aliases: dict[str, str] = {}
     for group in _merge_groups(groups):
-        kept = next((name for name in group if count[name] == 1), None)
-        if kept is not None:
-            aliases.update({name: kept for name in group if not count[name]})
+        bound_name = next((name for name in group if count[name] == 1), None)
+        if bound_name is not None:
+            aliases.update({name: bound_name for name in group if not count[name]})
     if not aliases:
         return function.without_attr(ALIASES) if name_aliases_of(function) else function
     return function.with_attr(ALIASES, aliases)
@@ -52,12 +52,12 @@ def record_aliases(function: relax.Function, groups: list[list[str]]) -> relax.F
 
 def name_aliases_of(function: relax.Function) -> Mapping[str, str]:
     """The aliases that a function carries."""
-    held = (function.attrs or {}).get(ALIASES, {})
-    return {str(old): str(new) for old, new in held.items()}
+    attribute = (function.attrs or {}).get(ALIASES, {})
+    return {str(old): str(new) for old, new in attribute.items()}
 
 
 def _counts(function: relax.Function) -> Counter[str]:
-    """How many variables have each name."""
+    """The number of variables of each name."""
     variables = [*function.params]
     for block in function.body.blocks:
         variables += [binding.var for binding in block.bindings]
@@ -65,25 +65,25 @@ def _counts(function: relax.Function) -> Counter[str]:
 
 
 def _source(value: Any, sources: Mapping[Any, Any]) -> Any:
-    """The variable or tuple that a value is, where it is no operation; else None."""
+    """The variable or tuple that a value is another name of; None if it computes something."""
     if isinstance(value, relax.Var):
         return sources.get(value, value)
     if isinstance(value, relax.Tuple):
         return value
     if isinstance(value, relax.TupleGetItem):
-        held = sources.get(value.tuple_value, value.tuple_value)
-        if isinstance(held, relax.Tuple):
-            return _source(held.fields[value.index], sources)
+        tuple_source = sources.get(value.tuple_value, value.tuple_value)
+        if isinstance(tuple_source, relax.Tuple):
+            return _source(tuple_source.fields[value.index], sources)
     return None
 
 
 def _merge_groups(groups: list[list[str]]) -> list[list[str]]:
     """Merge the groups that share a name."""
-    leader: dict[str, str] = {}
+    leader: dict[str, str] = {}  # union-find: from a name to another one of its group
 
     def find(name: str) -> str:
         while leader.setdefault(name, name) != name:
-            leader[name] = name = leader[leader[name]]
+            leader[name] = name = leader[leader[name]]  # path halving
         return name
 
     for group in groups:

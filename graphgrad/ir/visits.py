@@ -1,9 +1,9 @@
-"""Walks through TVM's expressions and statements, as `tvm_ffi.structural_walk` makes them, faster.
+"""Walks through TVM's expressions and statements, like `tvm_ffi.structural_walk` but faster.
 
 The lowering of a training step makes some sixty thousand walks, most of them through a few nodes.
-Each public call of TVM works out anew which numbers the classes have that it is to stop at, which
-takes several times as long as such a walk. Here they are remembered. What is private to TVM in that
-is used in this module alone.
+Each public call of TVM looks up the numbers of the classes that it is to visit, which takes several
+times as long as such a walk. Here these numbers are cached. Only this module uses the private parts
+of TVM that this takes.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ def replace_nodes(root: Any, classes: Classes, replace: Callable[[Any], Any]) ->
 
 
 def _entries(classes: Classes, callback: Callable[[Any], Any]) -> list[tuple[int, Any]]:
+    """The table of callbacks by class number that TVM's walk takes."""
     return [(number, callback) for number in _numbers(classes)]
 
 
 @cache
 def _numbers(classes: Classes) -> tuple[int, ...]:
-    """The numbers by which TVM knows some classes."""
-    each = classes if isinstance(classes, tuple) else (classes,)
-    return tuple(map(class_number, each))
+    """The numbers that TVM has given some classes."""
+    class_tuple = classes if isinstance(classes, tuple) else (classes,)
+    return tuple(map(class_number, class_tuple))

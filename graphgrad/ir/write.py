@@ -25,7 +25,7 @@ def write_function(
     pure: bool = True,
     dataflow: bool = True,
 ) -> tvm.IRModule:
-    """The module with a function added; what the function does not use is left out of it.
+    """The module with a function added, and with the kernels that its body adds and uses.
 
     Parameters
     ----------
@@ -37,28 +37,29 @@ def write_function(
         Emits the function's bindings and returns its value: a `Tensor`, a Relax expression, or a
         (nested) tuple of those.
     pure : bool
-        The function has no effect but its result.
+        Whether the function has no effect but its result.
     dataflow : bool
-        The bindings are pure and free of control flow, and go into one dataflow block.
+        Whether the bindings, which are then pure and free of control flow, go into one dataflow
+        block.
 
     Raises
     ------
     ArgumentError
         The module has a function of that name.
     """
-    known = {variable.name_hint for variable in mod.get_global_vars()}
-    if name in known:
+    existing = {variable.name_hint for variable in mod.get_global_vars()}
+    if name in existing:
         raise ArgumentError(f"the module has a function {name!r} already; rename or remove it")
     written = _written(mod, name, params, body, pure, dataflow)
     extended = tvm.IRModule(mod.functions, attrs=mod.attrs)
     for variable in written.get_global_vars():
-        if variable.name_hint == name or variable.name_hint not in known:
+        if variable.name_hint == name or variable.name_hint not in existing:
             extended.update_func(variable, written[variable])
     return extended
 
 
 def write_program(program: Program, name: str) -> tvm.IRModule:
-    """A module with a program as its function of some name, and the kernels that it may call."""
+    """A module of a program as a function, and of the kernels that it may call."""
 
     def body(emitter: Emitter) -> Any:
         return substitute(program.result, emit_program(program, emitter.builder))
@@ -78,12 +79,12 @@ def continue_program(
     program : Program
         Not changed.
     name : str
-        Of the new one.
+        The name of the new program.
     params : sequence of relax.Var
-        Those of the program, and further ones.
+        The parameters of the program, and further ones.
     body : callable
-        Given the program's result, emits further bindings and returns the new result, as that of
-        `write_function`.
+        Given an emitter and the program's result, emits further bindings and returns the new
+        result, in the form that `write_function` takes.
     """
 
     def emitted(emitter: Emitter) -> Any:
@@ -93,9 +94,9 @@ def continue_program(
     written = _written(base, name, params, emitted, program.pure, program.dataflow)
     functions = {variable.name_hint: variable for variable in written.get_global_vars()}
     function = written[functions.pop(name)]
-    known = {variable.name_hint for variable in program.kernels}
-    own = {gv: written[gv] for hint, gv in functions.items() if hint not in known}
-    kernels = {**program.kernels, **own}
+    existing = {variable.name_hint for variable in program.kernels}
+    added = {gv: written[gv] for hint, gv in functions.items() if hint not in existing}
+    kernels = {**program.kernels, **added}
     return replace(straight_line(function, program), name=name, kernels=kernels)
 
 
@@ -107,7 +108,7 @@ def _written(
     pure: bool,
     dataflow: bool,
 ) -> tvm.IRModule:
-    """A new function in a module of its own, with what it uses of a module."""
+    """A new module of a new function and of whatever it uses of a given module."""
     builder = relax.BlockBuilder(tvm.IRModule(mod.functions))
     emitter = Emitter(builder)
     with COMPILE_LOCK, builder.function(name, list(params), pure=pure):
@@ -117,6 +118,7 @@ def _written(
         else:
             result = expression_of(body(emitter))
         builder.emit_func_output(result)
+    # This also drops functions that the new one does not use.
     return relax.transform.DeadCodeElimination([name])(builder.get())
 
 

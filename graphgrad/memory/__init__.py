@@ -1,4 +1,4 @@
-"""Who shares memory with whom, and what may therefore be overwritten.
+"""Analysis of shared memory, and what relies on it: overwriting, checks of arguments, the plan.
 
 Start with `alias`, the analysis; `donation` is its main client. The words are defined in
 ``docs/glossary.md``, the contract is ``docs/aliasing.md``.

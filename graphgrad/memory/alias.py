@@ -2,9 +2,10 @@
 
 Memory is partitioned into classes by union-find, in one pass over the bindings (Steensgaard,
 *Points-to analysis in almost linear time*, POPL 1996): whatever may hand one value's memory to
-another joins their classes. What a called function does is a summary, found once. Two values of
-different classes share no memory; one class, `OUTSIDE`, is what others may hold: whatever packed
-functions keep, and whatever they return of theirs.
+another joins their classes. A called function of the module is analyzed once, and its result, the
+summary, is applied to each call. Two values of different classes share no memory. One class,
+`OUTSIDE`, is the memory that code outside of the module may hold: what packed functions keep, and
+what they return of theirs.
 
 The arguments of a call from outside are taken to share no memory with each other.
 """
@@ -30,15 +31,19 @@ class Use(NamedTuple):
     Attributes
     ----------
     position : int
-        When: positions grow in order of execution; those of an If's branches follow each other.
+        The time of the use: positions grow in the order of execution. The bindings of an If's two
+        branches are numbered one branch after the other.
     path : tuple of (int, bool)
-        In which branches of which Ifs.
+        The branches that the use is in, outermost first: the position of the If, and whether it is
+        the branch of a true condition.
     binding : relax.Var
-        What the call is bound to.
+        The variable that the call is bound to.
     value : relax expression
         The argument that is used.
     leaf : Leaf
+        The memory of that argument.
     writes : bool
+        Whether the memory is written; else it is read.
     """
 
     position: int
@@ -49,20 +54,24 @@ class Use(NamedTuple):
     writes: bool
 
     def excludes(self, path: tuple[tuple[int, bool], ...]) -> bool:
-        """Whether what happens on `path` never happens in a run in which this does."""
-        taken = dict(path)
-        return any(taken.get(number, branch) != branch for number, branch in self.path)
+        """Whether no run comes through both this use and the branches of `path`."""
+        branch_by_if = dict(path)
+        return any(branch_by_if.get(position, branch) != branch for position, branch in self.path)
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A place where a constant stands: in the value of a binding, or as the result of a sequence.
+    """One occurrence of a constant in a function.
 
     Attributes
     ----------
     place : relax.Var or relax.SeqExpr
+        The variable of the binding in whose value the constant is, or the sequence whose result
+        contains it.
     value : relax expression
+        The constant.
     leaf : Leaf
+        The memory of this occurrence. Each occurrence has its own, also of the same constant.
     """
 
     place: Any
@@ -77,10 +86,11 @@ class Module:
     ----------
     functions : mapping of tvm.ir.GlobalVar to functions
     views : bool
-        Reshaping kernels in dataflow blocks are views, as TVM makes them later on; else they copy.
+        Whether reshaping kernels in dataflow blocks count as views, which TVM makes of them later
+        in lowering. Otherwise they count as copies.
     leaves_alone : callable, optional
-        Given the name of a packed function that nothing is declared about, whether it changes no
-        memory; by default, it may.
+        Given the name of a packed function that nothing is declared about, whether it is known to
+        write to no memory. By default, each such function may write.
     """
 
     def __init__(
@@ -96,20 +106,21 @@ class Module:
         self._written: dict[Any, frozenset[int]] = {}
 
     def function(self, name: Any) -> Aliases:
-        """The aliases of a Relax function.
+        """The alias analysis of a Relax function.
 
         Raises
         ------
         AliasError, ArgumentError
             What is declared of a packed function contradicts a call of it.
         """
-        known = self.summary(name)
-        assert known is not None
-        return known
+        aliases = self.summary(name)
+        assert aliases is not None
+        return aliases
 
     def summary(self, name: Any) -> Aliases | None:
-        """The aliases of a Relax function; None of one that is being analyzed."""
+        """The alias analysis of a Relax function; None while it is under way (recursion)."""
         if name not in self._known:
+            # A recursive call finds this None, and its caller assumes the worst of it.
             self._known[name] = None
             function = self.functions[name]
             self._known[name] = Aliases(self, function.params, function.body)
@@ -122,31 +133,37 @@ class Module:
             visit = stored.append
             visit_nodes(kernel.body, tirx.BufferStore, lambda s: visit(s.buffer))
             self._written[kernel] = frozenset(
-                i
-                for i, p in enumerate(kernel.params)
-                if any(p.same_as(buffer) for buffer in stored)
+                index
+                for index, param in enumerate(kernel.params)
+                if any(param.same_as(buffer) for buffer in stored)
             )
         return self._written[kernel]
 
 
 class Aliases:
-    """What may share memory in a function, and the uses of that memory.
+    """The alias analysis of one function: what may share memory, and the uses of that memory.
+
+    A *tree* is the memory of a value; that of a tuple is a list (`graphgrad.memory.regions.Tree`).
 
     Attributes
     ----------
     params : list of Tree
+        The memory of each parameter.
     result : Tree
+        The memory of the result.
     values : dict
-        Each variable to its tree.
+        From each variable to its tree.
     bound : dict
-        Each variable to the position where it is bound; 0 for a parameter.
+        From each variable to the position where it is bound; 0 for a parameter.
     calls : dict
-        Each variable that a call is bound to, to the call.
+        From each variable that a call is bound to, to the call.
     branches : dict
-        Each variable that an If is bound to, to the trees of the branches' results.
+        From each variable that an If is bound to, to the trees of the branches' results, that of
+        the true branch first.
     uses : list of Use
-        In order.
+        In the order of their positions.
     constants : list of Constant
+        Each occurrence of a constant.
     """
 
     def __init__(self, module: Module, params: Sequence[Any], body: Any):
@@ -174,6 +191,7 @@ class Aliases:
 
     def uses_of(self, region: int) -> list[Use]:
         """The uses of a class of memory, in order."""
+        # The index is made once: classes no longer change when the body has been analyzed.
         if self._by_region is None:
             self._by_region = defaultdict(list)
             for use in self.uses:
@@ -181,7 +199,7 @@ class Aliases:
         return self._by_region.get(region, [])
 
     def is_written(self, region: int) -> bool:
-        """Whether anything in the function, or that it calls, writes to a class."""
+        """Whether the function, or a function that it calls, may write to a class of memory."""
         if self._written is None:
             self._written = {self.region(use.leaf) for use in self.uses if use.writes}
         return region in self._written
@@ -191,10 +209,18 @@ class Aliases:
         return {self.region(leaf) for leaf in leaves(self.result)}
 
     def value(self, expr: Any, var: Any = None) -> Tree:
-        """The tree of an expression, which is bound to `var` if that is given."""
+        """The tree of an expression; None if it has no memory.
+
+        Parameters
+        ----------
+        expr : relax expression
+        var : relax.Var, optional
+            The variable that it is bound to.
+        """
         if isinstance(expr, relax.SeqExpr):
             return self._sequence(expr)
         if isinstance(expr, tvm.ir.Var):
+            # The body of a local function may read a variable of the function around it.
             if expr not in self.values:
                 self.values[expr] = self.regions.fresh(expr.ty, ("free", expr))
             return self.values[expr]
@@ -207,8 +233,9 @@ class Aliases:
         if isinstance(expr, relax.Tuple):
             return [self.value(field) for field in expr.fields]
         if isinstance(expr, relax.TupleGetItem):
-            held = self.value(expr.tuple_value)
-            return held[expr.index] if isinstance(held, list) else held
+            tuple_tree = self.value(expr.tuple_value)
+            # Of a tuple whose members are not told apart, each may be all of its memory.
+            return tuple_tree[expr.index] if isinstance(tuple_tree, list) else tuple_tree
         if isinstance(expr, relax.If):
             return self._if(expr, var)
         if isinstance(expr, relax.Function):
@@ -226,18 +253,20 @@ class Aliases:
                 self.bound[binding.var] = self._position
                 tree = self.value(binding.value, binding.var)
                 source = ("call", binding.var)
+                # The type of the variable may tell more of the value than the value's own, as in a
+                # cast.
                 self.values[binding.var] = self.regions.as_type(tree, binding.var.ty, source)
         self._place = expr
         return self.value(expr.body)
 
     def _if(self, expr: relax.If, var: Any) -> Tree:
         self.use(expr.cond, self.value(expr.cond), var, writes=False)
-        number, outer = self._position, self._path
+        if_position, outer = self._position, self._path
         trees = []
-        for taken, branch in ((True, expr.true_branch), (False, expr.false_branch)):
-            self._path = (*outer, (number, taken))
+        for is_true, branch in ((True, expr.true_branch), (False, expr.false_branch)):
+            self._path = (*outer, (if_position, is_true))
             tree = self.value(branch)
-            trees.append(self.regions.as_type(tree, expr.ty, ("branch", var, taken)))
+            trees.append(self.regions.as_type(tree, expr.ty, ("branch", var, is_true)))
         self._path = outer
         result = self.regions.fresh(expr.ty, ("if", var))
         self.regions.unify(result, *trees)
@@ -245,12 +274,12 @@ class Aliases:
         return result
 
     def closure(self, captured: list[Tree], var: Any) -> Tree:
-        """The memory of an object that holds on to values."""
+        """The memory of an object that keeps the captured values: one class with theirs."""
         closure = Leaf(self.regions.node(), ("call", var))
         self.regions.unify(closure, captured)
         return closure
 
     def use(self, value: Any, tree: Tree, var: Any, writes: bool) -> None:
-        """Note that the call bound to `var` reads the memory of an argument, or writes to it."""
+        """Record that the call bound to `var` reads the memory of an argument, or writes to it."""
         for leaf in leaves(tree):
             self.uses.append(Use(self._position, self._path, var, value, leaf, writes))

@@ -1,9 +1,9 @@
-"""Allocation first: a function takes the memory that it needs before it computes anything.
+"""Allocation first: a function allocates all memory that it needs before it computes anything.
 
-Where memory is short it then fails while everything that it was to overwrite is still whole. The
-pieces of memory are those of the plan, each used by many tensors in turn; taken later and given
-back earlier they would not make room for one another, because the pool of the virtual machine
-hands out a piece only for exactly its size.
+Where memory is short the function then fails before it has overwritten any argument. This costs no
+memory: each allocation is a storage of the memory plan, which many tensors use one after the other.
+Storages freed early would not make room for later ones, because the pool of the virtual machine
+reuses a freed storage only for a request of exactly its size.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..ir.passes import Phase, compiler_pass
 from ..ir.rewrite import map_functions, replace_body
 
 PAGE = 4096
-"""Bytes of which the pool of the virtual machine hands out multiples."""
+"""The pool of the virtual machine rounds each allocation up to a multiple of this many bytes."""
 
 
 @compiler_pass(
@@ -39,7 +39,7 @@ def allocate_first(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def allocated_bytes(mod: tvm.IRModule) -> dict[str, int]:
-    """How many bytes each function of a lowered module allocates, branches left out."""
+    """The bytes that each function of a lowered module allocates, without those in branches."""
     return {
         name.name_hint: sum(map(_bytes, _allocations(func, "relax.vm.alloc_storage")))
         for name, func in mod.functions.items()
@@ -48,22 +48,22 @@ def allocated_bytes(mod: tvm.IRModule) -> dict[str, int]:
 
 
 def scratch_bytes(kernel: tirx.PrimFunc) -> list[int]:
-    """The size of each buffer that a scheduled kernel holds for itself.
+    """The size in bytes of each buffer that a scheduled kernel allocates for itself.
 
-    Those that are only ever used in parts are as large as a part, as in the code that is generated.
-    Those of a parallel loop exist once for each thread, and count once.
+    It is the size in the generated code, where TVM has shrunk a buffer to the part that is in use
+    at a time. A buffer in a parallel loop exists once per thread, but is counted once.
     """
     func = kernel.with_attr("global_symbol", "kernel")
     mod = _BUFFER_PLANNING_PASSES(tvm.IRModule({"kernel": func}))
-    found: list[int] = []
+    sizes: list[int] = []
 
     def visit(allocation: tirx.AllocBuffer) -> None:
         buffer = allocation.buffer
         elements = math.prod(int(extent) for extent in buffer.shape)
-        found.append(elements * tvm.DataType(str(buffer.dtype)).itemsize)
+        sizes.append(elements * tvm.DataType(str(buffer.dtype)).itemsize)
 
     tvm_ffi.structural_walk(mod["kernel"].body, (tirx.AllocBuffer, visit))
-    return found
+    return sizes
 
 
 _BUFFER_PLANNING_PASSES = tvm.transform.Sequential(
@@ -85,15 +85,18 @@ _BUFFER_PLANNING_PASSES = tvm.transform.Sequential(
 
 
 def _move_allocations_first(func: relax.Function) -> relax.Function:
-    first = _allocations(func, "relax.memory.alloc_storage")
-    if not first:
+    allocations = _allocations(func, "relax.memory.alloc_storage")
+    if not allocations:
         return func
-    moved = {binding.var for binding in first}
-    rest = [
-        relax.BindingBlock([b for b in block.bindings if b.var not in moved], block.span)
+    # The sizes are constants, so that no moved allocation depends on another binding.
+    moved_vars = {binding.var for binding in allocations}
+    remaining_blocks = [
+        relax.BindingBlock([b for b in block.bindings if b.var not in moved_vars], block.span)
         for block in func.body.blocks
     ]
-    body = relax.SeqExpr([relax.BindingBlock(first), *rest], func.body.body, func.body.span)
+    body = relax.SeqExpr(
+        [relax.BindingBlock(allocations), *remaining_blocks], func.body.body, func.body.span
+    )
     return replace_body(func, body)
 
 
@@ -116,5 +119,6 @@ def _is_static(shape: Any) -> bool:
 
 
 def _bytes(allocation: Any) -> int:
+    """The bytes that an allocation takes from the pool: its size, rounded up to pages."""
     size = math.prod(int(extent) for extent in allocation.value.args[0].values)
     return -(-size // PAGE) * PAGE

@@ -1,11 +1,11 @@
-"""Arguments checked once, where they come in, and not by each kernel that is handed them.
+"""Arguments checked once per call of a function, and not again by each of its kernels.
 
 TVM has each kernel compare type, shape, strides, offset and device of each argument with what it
-was compiled for. In a training step that is more machine code than all the kernels. But what the
-virtual machine has allocated is as the program says, and what a function was given is so throughout
-it once it has been looked at. So one kernel, at the start of a function, looks at all tensors that
-come from outside; kernels that get nothing else go without. It looks at alignment as well, which
-TVM's checks leave out: LLVM is told of it, and code for a misaligned tensor ends the process.
+was compiled for. In a training step these comparisons are more machine code than all the kernels.
+But tensors that the virtual machine allocates always fit, and an argument of the function needs to
+be looked at only once. So one kernel, at the start of a function, checks all tensors that come from
+outside; kernels that get only those and allocated ones check nothing. Alignment is checked as well,
+which TVM's own checks leave out: LLVM relies on it, and code for a misaligned tensor crashes.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ CHECK = "graphgrad.argument_check"
 """Attribute of a kernel that looks at arguments, and computes nothing."""
 
 _TOGETHER = 64
-"""Tensors that one kernel checks: LLVM takes more than twice as long for a function of twice the
-size."""
+"""The most tensors that one kernel checks: LLVM needs more than twice the time for a function of
+twice the size."""
 
 _SHAPE, _STRIDES, _BYTE_OFFSET, _DEVICE_TYPE, _ELEMENT = 2, 3, 8, 10, 17
-"""Fields that ``tvm_struct_get`` reads: of tensors, and of an array (``TVMStructFieldKind``)."""
+"""Numbers of fields for ``tvm_struct_get`` (``TVMStructFieldKind``): four of a tensor, and
+`_ELEMENT` for an element of an array."""
 
 _DEVICE_TYPE_CPU = 1
 """The type of the host among devices (``kDLCPU``)."""
@@ -47,22 +48,23 @@ _ALLOCATION = tvm.ir.Op.get("relax.builtin.alloc_tensor")
 _RESHAPE = tvm.ir.Op.get("relax.reshape")
 
 _OWN_MEMORY = "own"
-"""Where a tensor comes from that the virtual machine has allocated."""
+"""The origin of a tensor that the virtual machine has allocated."""
 
 
 @dataclass
 class _Calls:
-    """The calls of kernels in a function, and where what they are handed comes from.
+    """The calls of kernels in a function, and the origins of their arguments.
 
     Attributes
     ----------
     made : dict
-        By kernel, the arguments of each call that is always made.
+        From a kernel's name to the arguments of each call that is in no branch.
     in_branches : dict
-        Those of calls in branches.
+        The same of calls in branches.
     origins : dict
-        By variable: `_OWN_MEMORY`; the parameter, member of one or constant that it is, or is a
-        view of; a list of these, of a tuple. Nothing of what is not known.
+        From a variable to where its tensor comes from: `_OWN_MEMORY`; the parameter, the member of
+        one, or the constant that it is, or is a view of; None if that is not known. Of a tuple, a
+        list of these.
     """
 
     made: dict[str, list[list[Any]]] = field(default_factory=lambda: defaultdict(list))
@@ -72,16 +74,17 @@ class _Calls:
 
 @dataclass(frozen=True)
 class _Check:
-    """What a function looks at before it computes.
+    """One check at the start of a function.
 
     Attributes
     ----------
     tensor : relax expression
         A parameter, a member of one, or a constant.
     is_dense : bool
-        Kernels that check nothing are handed it: it must be on the host and without gaps.
+        Whether it must be on the host and without gaps, because a kernel that checks nothing itself
+        gets it.
     alignment : int
-        What its address must be a multiple of, in bytes.
+        Its address must be a multiple of this many bytes.
     """
 
     tensor: Any
@@ -90,11 +93,11 @@ class _Check:
 
     @property
     def name(self) -> str:
-        """What to call the tensor."""
-        place, value = "", self.tensor
+        """The tensor's name in messages: the parameter's, with the indices into its tuples."""
+        suffix, value = "", self.tensor
         while isinstance(value, relax.TupleGetItem):
-            place, value = f"[{value.index}]{place}", value.tuple_value
-        return f"{getattr(value, 'name', 'constant')}{place}"
+            suffix, value = f"[{value.index}]{suffix}", value.tuple_value
+        return f"{getattr(value, 'name', 'constant')}{suffix}"
 
 
 @compiler_pass(
@@ -105,22 +108,22 @@ class _Check:
     },
 )
 def check_arguments_once(mod: tvm.IRModule) -> tvm.IRModule:
-    """Check tensors where they come in, and give kernels that need no checks `CHECKED`.
+    """Check tensors at the start of functions, and mark kernels that need no checks as `CHECKED`.
 
-    Kernels with symbolic shapes keep their checks, which are what binds the symbols; what they are
-    handed from outside is looked at for its alignment alone.
+    Kernels with symbolic shapes keep their checks, because these bind the symbols. Of tensors from
+    outside that only such kernels read, the alignment alone is checked.
     """
     functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
     calls = {variable: _calls(function) for variable, function in functions.items()}
-    chosen = _find_kernels_without_checks(mod, list(calls.values()))
+    unchecked = _find_kernels_without_checks(mod, list(calls.values()))
 
     def marked(variable: Any, kernel: tirx.PrimFunc) -> tirx.PrimFunc:
-        return kernel.with_attr(CHECKED, True) if variable.name_hint in chosen else kernel
+        return kernel.with_attr(CHECKED, True) if variable.name_hint in unchecked else kernel
 
     def checked(variable: Any, function: relax.Function) -> relax.Function:
         alignments = _alignments(mod, calls[variable])
-        dense = _outside(calls[variable], chosen)
-        checks = [_Check(t, t in dense, alignments[t]) for t in alignments]
+        dense = _outside(calls[variable], unchecked)
+        checks = [_Check(tensor, tensor in dense, alignments[tensor]) for tensor in alignments]
         return _add_checks(builder, variable, function, checks) if checks else function
 
     changed = map_kernels(mod, marked)
@@ -130,10 +133,10 @@ def check_arguments_once(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def skip_checks(mod: tvm.IRModule) -> tvm.IRModule:
-    """A module of lowered kernels in which those with the attribute check nothing."""
-    chosen = {v: f for v, f in mod.functions.items() if (f.attrs or {}).get(CHECKED)}
-    skipping = tirx.transform.SkipAssert()(tvm.IRModule(chosen))
-    return map_kernels(mod, lambda v, func: skipping[v] if v in chosen else func)
+    """A module of lowered kernels, without the checks of those marked as `CHECKED`."""
+    checked_kernels = {v: f for v, f in mod.functions.items() if (f.attrs or {}).get(CHECKED)}
+    skipping = tirx.transform.SkipAssert()(tvm.IRModule(checked_kernels))
+    return map_kernels(mod, lambda v, func: skipping[v] if v in checked_kernels else func)
 
 
 def _calls(function: relax.Function) -> _Calls:
@@ -152,21 +155,24 @@ def _members(param: Any) -> Any:
     return [_members(relax.TupleGetItem(param, index)) for index in fields]
 
 
-def _collect(body: relax.SeqExpr, calls: _Calls, made: dict[str, list[list[Any]]]) -> None:
+def _collect(
+    body: relax.SeqExpr, calls: _Calls, calls_by_kernel: dict[str, list[list[Any]]]
+) -> None:
     for block in body.blocks:
         for binding in block.bindings:
             value = binding.value
             if isinstance(value, relax.If):
+                # What an If is bound to gets no origin: it may come from either branch.
                 for branch in (value.true_branch, value.false_branch):
                     _collect(branch, calls, calls.in_branches)
             elif isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.GlobalVar):
-                made[value.op.name_hint].append(list(value.args))
+                calls_by_kernel[value.op.name_hint].append(list(value.args))
             else:
                 calls.origins[binding.var] = _origin(value, calls.origins)
 
 
 def _origin(value: Any, origins: dict[Any, Any]) -> Any:
-    """Where a value comes from, as in `_Calls.origins`; None if that is not known."""
+    """The origin of a value, as in `_Calls.origins`; None if it is not known."""
     if isinstance(value, tvm.ir.Var):
         return origins.get(value)
     if isinstance(value, tvm.ir.GenericConst):
@@ -184,7 +190,7 @@ def _origin(value: Any, origins: dict[Any, Any]) -> Any:
 
 
 def _find_kernels_without_checks(mod: tvm.IRModule, calls: list[_Calls]) -> set[str]:
-    """The kernels that are handed nothing but known tensors of the right types."""
+    """The kernels all of whose arguments, in all calls, are known tensors of the right types."""
     mentions: Counter[str] = Counter()
 
     def visit(variable: tvm.ir.GlobalVar) -> None:
@@ -197,11 +203,14 @@ def _find_kernels_without_checks(mod: tvm.IRModule, calls: list[_Calls]) -> set[
         for variable, func in mod.functions.items()
         if isinstance(func, tirx.PrimFunc)
         and _is_internal(func)
-        and mentions[variable.name_hint] == sum(len(c.made[variable.name_hint]) for c in calls)
+        # A kernel that is also called in a branch, or mentioned other than by a call, keeps its
+        # checks.
+        and mentions[variable.name_hint]
+        == sum(len(function_calls.made[variable.name_hint]) for function_calls in calls)
         and all(
-            _fits(func, arguments, each.origins)
-            for each in calls
-            for arguments in each.made[variable.name_hint]
+            _fits(func, arguments, function_calls.origins)
+            for function_calls in calls
+            for arguments in function_calls.made[variable.name_hint]
         )
     }
 
@@ -210,6 +219,7 @@ def _is_internal(func: tirx.PrimFunc) -> bool:
     """Whether a kernel cannot be called by name, and asserts nothing of its own."""
     if "global_symbol" in dict(func.attrs or {}):
         return False
+    # `skip_checks` drops all assertions of a kernel, and must not drop such.
     asserted = nodes_in(func.body, tirx.AssertStmt)
     return not asserted
 
@@ -226,6 +236,7 @@ def _fits(func: tirx.PrimFunc, arguments: list[Any], origins: dict[Any, Any]) ->
 
 
 def _is_known(origin: Any) -> bool:
+    """Whether a tensor's layout is known: it is allocated, or checked at the function's start."""
     return origin is _OWN_MEMORY or (_is_tensor(origin) and _is_static(origin.ty))
 
 
@@ -261,68 +272,71 @@ def _shape(ty: Any) -> list[int]:
     return [int(extent) for extent in ty.shape]
 
 
-def _outside(calls: _Calls, chosen: set[str]) -> set[Any]:
-    """The tensors from outside that kernels without checks are handed."""
-    found: set[Any] = set()
-    for kernel, made in calls.made.items():
-        if kernel in chosen:
-            origins = (_origin(argument, calls.origins) for call in made for argument in call)
-            found.update(filter(_is_tensor, origins))
-    return found
+def _outside(calls: _Calls, unchecked: set[str]) -> set[Any]:
+    """The tensors from outside that are arguments of kernels without checks."""
+    tensors: set[Any] = set()
+    for kernel, argument_lists in calls.made.items():
+        if kernel in unchecked:
+            origins = (
+                _origin(argument, calls.origins) for call in argument_lists for argument in call
+            )
+            tensors.update(filter(_is_tensor, origins))
+    return tensors
 
 
 def _alignments(mod: tvm.IRModule, calls: _Calls) -> dict[Any, int]:
     """The alignment, in bytes, that kernels rely on, of tensors from outside."""
     kernels = {variable.name_hint: func for variable, func in mod.functions.items()}
-    found: dict[Any, int] = {}
+    alignments: dict[Any, int] = {}
     for name, arguments in [*_flatten_calls(calls.made), *_flatten_calls(calls.in_branches)]:
         if not isinstance(kernels[name], tirx.PrimFunc):
             continue
         for param, argument in zip(kernels[name].params, arguments, strict=True):
             origin = _origin(argument, calls.origins)
             if tirx.is_buffer_var(param) and _is_tensor(origin):
-                found[origin] = max(found.get(origin, 1), int(param.ty.data_alignment))
-    return found
+                alignments[origin] = max(alignments.get(origin, 1), int(param.ty.data_alignment))
+    return alignments
 
 
 def _flatten_calls(calls: dict[str, list[list[Any]]]) -> Iterator[tuple[str, list[Any]]]:
-    for name, made in calls.items():
-        for arguments in made:
+    """Yield the kernel's name and the arguments of each call."""
+    for name, argument_lists in calls.items():
+        for arguments in argument_lists:
             yield name, arguments
 
 
 def _add_checks(
     builder: relax.BlockBuilder, variable: Any, function: relax.Function, checks: list[_Check]
 ) -> relax.Function:
-    """Let kernels check some tensors first in a function."""
+    """The function with calls, before all else, of kernels that check some tensors."""
     bindings: list[Any] = []
     for start in range(0, len(checks), _TOGETHER):
-        some = checks[start : start + _TOGETHER]
+        batch = checks[start : start + _TOGETHER]
         kernel = builder.add_func(
-            _kernel(variable.name_hint, some), f"{variable.name_hint}_argument_check"
+            _kernel(variable.name_hint, batch), f"{variable.name_hint}_argument_check"
         )
-        tensors = [_bound(check.tensor, bindings) for check in some]
-        nothing = relax.Var("_", relax.TupleType([]))
-        bindings.append(relax.VarBinding(nothing, relax.Call(kernel, tensors)))
+        tensors = [_bound(check.tensor, bindings) for check in batch]
+        unused = relax.Var("_", relax.TupleType([]))
+        bindings.append(relax.VarBinding(unused, relax.Call(kernel, tensors)))
     blocks = [relax.BindingBlock(bindings), *function.body.blocks]
     body = relax.SeqExpr(blocks, function.body.body, function.body.span)
     return replace_body(function, body)
 
 
 def _bound(tensor: Any, bindings: list[Any]) -> Any:
-    """A tensor as an argument; members of tuples get bindings."""
+    """A tensor as an argument of a call: a member of a tuple is bound to a variable first."""
     if not isinstance(tensor, relax.TupleGetItem):
         return tensor
-    of_bound = relax.TupleGetItem(_bound(tensor.tuple_value, bindings), tensor.index)
+    projection = relax.TupleGetItem(_bound(tensor.tuple_value, bindings), tensor.index)
     member = relax.Var("member", tensor.ty)
-    bindings.append(relax.VarBinding(member, of_bound))
+    bindings.append(relax.VarBinding(member, projection))
     return member
 
 
 def _kernel(function: str, checks: list[_Check]) -> tirx.PrimFunc:
     """A kernel that refuses tensors which other kernels would read wrongly.
 
-    Their types, the virtual machine has compared: `VMShapeLower` sees to that.
+    It does not look at dtypes and shapes: code that TVM's `VMShapeLower` adds compares those.
     """
     handles = [tvm.ir.Var(check.name, _HANDLE) for check in checks]
     asserts = [
@@ -353,15 +367,16 @@ def _is_fit(handle: Any, check: _Check) -> Any:
 def _is_aligned(handle: Any, check: _Check) -> Any:
     """The condition that a tensor starts at a multiple of its alignment, or is empty.
 
-    The address is the first field of a tensor: the first element, if that is taken for an array.
+    The address of the data is the first field of a `DLTensor`. It is read as element 0 of an array
+    of int64 at the tensor's handle.
     """
     address = tirx.tvm_struct_get(handle, 0, _ELEMENT, "int64")
-    rest = tirx.truncmod(address, tirx.const(check.alignment, "int64"))
-    return tirx.any(rest == tirx.const(0, "int64"), *_is_empty(handle, check.tensor.ty))
+    remainder = tirx.truncmod(address, tirx.const(check.alignment, "int64"))
+    return tirx.any(remainder == tirx.const(0, "int64"), *_is_empty(handle, check.tensor.ty))
 
 
 def _is_empty(handle: Any, ty: Any) -> list[Any]:
-    """Conditions, by one of which a tensor is empty."""
+    """Conditions, one of which holds if a tensor is empty; none if it certainly is not."""
     if _is_static(ty):
         return [tirx.const(True, "bool")] if 0 in _shape(ty) else []
     shape = tirx.tvm_struct_get(handle, 0, _SHAPE, _HANDLE)
@@ -376,12 +391,17 @@ def _is_dense(handle: Any, shape: list[int]) -> Any:
     on_host = tirx.tvm_struct_get(handle, 0, _DEVICE_TYPE, "int32") == _DEVICE_TYPE_CPU
     from_start = tirx.tvm_struct_get(handle, 0, _BYTE_OFFSET, "uint64") == tirx.const(0, "uint64")
     strides = tirx.tvm_struct_get(handle, 0, _STRIDES, _HANDLE)
-    steps = [
+    # The stride of an axis of one element is arbitrary, and so are all of an empty tensor.
+    stride_matches = [
         tirx.tvm_struct_get(strides, axis, _ELEMENT, "int64")
         == tirx.const(math.prod(shape[axis + 1 :]), "int64")
         for axis, extent in enumerate(shape)
         if extent != 1 and 0 not in shape
     ]
     # Without strides a tensor is dense; there are none to be read then.
-    dense = [tirx.if_then_else(tirx.isnullptr(strides), True, tirx.all(*steps))] if steps else []
+    dense = (
+        [tirx.if_then_else(tirx.isnullptr(strides), True, tirx.all(*stride_matches))]
+        if stride_matches
+        else []
+    )
     return tirx.all(on_host, from_start, *dense)

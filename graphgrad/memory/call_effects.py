@@ -1,4 +1,9 @@
-"""What calls do to memory: what they read, write, keep, and return."""
+"""The effects of calls on memory: what they read, write, keep, and return.
+
+`record_call` takes one call into an alias analysis. It records each use of an argument's memory,
+and joins the classes of whatever may share memory because of the call. A call is *opaque* if
+nothing is known of what it does.
+"""
 
 from __future__ import annotations
 
@@ -42,22 +47,32 @@ _READ_ONLY_OPS = (
     "relax.memory.kill_tensor",
     "relax.print",
 )
-"""Ops that are not pure and change no memory."""
+"""Ops that are not pure in TVM's sense but write to no memory."""
 
 
 def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
-    """The memory of a call's result; note the uses of its arguments and what they join."""
+    """Take a call into the analysis of a function; the memory of its result.
+
+    Parameters
+    ----------
+    aliases : Aliases
+        Receives the uses of the arguments, and the classes that the call joins.
+    call : relax.Call
+    var : relax.Var
+        The variable that the call is bound to.
+    """
     operator = call.op
     if isinstance(operator, relax.ExternFunc):
         return _packed(aliases, call, call.args, var, effects_of(callee(call)))
     if isinstance(operator, tvm.ir.GlobalVar):
         return _function(aliases, call, operator, list(call.args), var)
     if not isinstance(operator, tvm.ir.Op):
+        # The operator is a variable: a closure, which may have captured anything.
         return _record_opaque_call(aliases, call, [operator, *call.args], var, writes=True)
     name = str(operator.name)
-    special = _EFFECTS_BY_OP.get(name)
-    if special is not None:
-        tree: Tree = special(aliases, call, var)
+    record = _EFFECTS_BY_OP.get(name)
+    if record is not None:
+        tree: Tree = record(aliases, call, var)
         return tree
     trees = [aliases.value(argument) for argument in call.args]
     for argument, tree in zip(call.args, trees, strict=True):
@@ -74,13 +89,14 @@ def record_call(aliases: Aliases, call: Any, var: Any) -> Tree:
 def _record_opaque_call(
     aliases: Aliases, call: Any, arguments: Sequence[Any], var: Any, writes: bool
 ) -> Tree:
-    """Take in a call that may do anything with what it can reach."""
+    """Take in a call that may keep, return and, if `writes`, write to whatever it can reach."""
     trees = [aliases.value(argument) for argument in arguments]
     result = aliases.regions.fresh(call.ty, ("call", var))
     aliases.regions.join(OUTSIDE, *(leaf.node for leaf in leaves([*trees, result])))
     for argument, tree in zip(arguments, trees, strict=True):
         aliases.use(argument, tree, var, writes)
     if writes:
+        # It may also write to memory that an earlier call has kept.
         aliases.use(call, Leaf(OUTSIDE, ("outside",)), var, writes)
     return result
 
@@ -93,20 +109,31 @@ def _packed(
     effects: Effects | None,
     results: int = 0,
 ) -> Tree:
-    """Take in a call of a packed function; `results` are passed to it besides."""
+    """Take in a call of a packed function.
+
+    Parameters
+    ----------
+    aliases, call, var
+        As of `record_call`.
+    arguments : sequence of relax expressions
+    effects : Effects or None
+        What is declared of the function; None if nothing is.
+    results : int
+        How many result tensors the function is passed behind the arguments.
+    """
     if effects is None:
         writes = not aliases.module.leaves_alone(callee(call))
         return _record_opaque_call(aliases, call, arguments, var, writes)
     _check_positions(call, effects, len(arguments) + results)
     trees = [aliases.value(argument) for argument in arguments]
     result = aliases.regions.fresh(call.ty, ("call", var))
-    for number, (argument, tree) in enumerate(zip(arguments, trees, strict=True)):
-        aliases.use(argument, tree, var, number in effects.mutates)
-        held = [leaf.node for leaf in leaves(tree)]
-        if number in effects.keeps:
-            aliases.regions.join(OUTSIDE, *held)
-        if number in effects.returns_alias_of:
-            aliases.regions.join(*held, *(leaf.node for leaf in leaves(result)))
+    for position, (argument, tree) in enumerate(zip(arguments, trees, strict=True)):
+        aliases.use(argument, tree, var, position in effects.mutates)
+        nodes = [leaf.node for leaf in leaves(tree)]
+        if position in effects.keeps:
+            aliases.regions.join(OUTSIDE, *nodes)
+        if position in effects.returns_alias_of:
+            aliases.regions.join(*nodes, *(leaf.node for leaf in leaves(result)))
     return result
 
 
@@ -119,7 +146,8 @@ def _pure_packed(aliases: Aliases, call: Any, var: Any) -> Tree:
         return _record_opaque_call(aliases, call, arguments, var, writes=False)
     is_dps = name == "relax.call_dps_packed"
     results = len(list(leaves(aliases.regions.fresh(call.ty, ())))) if is_dps else 0
-    mutated = [number for number in sorted(effects.mutates) if number < len(arguments)]
+    # Positions behind the arguments are those of the results, which it is there to write.
+    mutated = [position for position in sorted(effects.mutates) if position < len(arguments)]
     if mutated:
         raise AliasError(
             f"{callee(call)} is declared to mutate its argument {mutated[0]}, but {name} (of "
@@ -130,12 +158,13 @@ def _pure_packed(aliases: Aliases, call: Any, var: Any) -> Tree:
 
 
 def _kernel(aliases: Aliases, call: Any, var: Any) -> Tree:
+    """Take in a `call_tir`: the kernel's results are fresh memory, unless it may become a view."""
     kernel = aliases.module.functions.get(call.args[0])
     arguments = data_of(call)
     written = aliases.module.written(kernel) if isinstance(kernel, tirx.PrimFunc) else frozenset()
     trees = [aliases.value(argument) for argument in arguments]
-    for number, (argument, tree) in enumerate(zip(arguments, trees, strict=True)):
-        aliases.use(argument, tree, var, number in written)
+    for position, (argument, tree) in enumerate(zip(arguments, trees, strict=True)):
+        aliases.use(argument, tree, var, position in written)
     result = aliases.regions.fresh(call.ty, ("call", var))
     if aliases.module.views and _may_be_view(aliases, kernel, var):
         aliases.regions.unify(result, trees)
@@ -143,6 +172,7 @@ def _kernel(aliases: Aliases, call: Any, var: Any) -> Tree:
 
 
 def _may_be_view(aliases: Aliases, kernel: Any, var: Any) -> bool:
+    """Whether TVM's `RewriteDataflowReshape` may make a view of a kernel's result."""
     return (
         isinstance(var, relax.DataflowVar)
         and isinstance(kernel, tirx.PrimFunc)
@@ -152,25 +182,35 @@ def _may_be_view(aliases: Aliases, kernel: Any, var: Any) -> bool:
 
 
 def _in_place(aliases: Aliases, call: Any, var: Any) -> Tree:
-    """Take in a call some of whose results are its arguments, changed."""
+    """Take in a call that writes some of its results over arguments, which it then returns."""
     indices = [int(index) for index in call.attrs.inplace_indices]
-    packed = str(call.op.name) == "relax.call_inplace_packed"
-    effects = effects_of(callee(call)) if packed else NOTHING
+    is_packed = str(call.op.name) == "relax.call_inplace_packed"
+    effects = effects_of(callee(call)) if is_packed else NOTHING
     mutates = (effects or NOTHING).mutates | {index for index in indices if index >= 0}
     if effects is None:
+        # The op names the arguments that are written, so of an undeclared function only keeping and
+        # returning is assumed; the named writes are recorded below.
         result = _record_opaque_call(aliases, call, data_of(call), var, writes=False)
     else:
         result = _packed(aliases, call, data_of(call), var, replace(effects, mutates=mutates))
     trees = [aliases.value(argument) for argument in data_of(call)]
-    for number in mutates if effects is None else ():
-        aliases.use(data_of(call)[number], trees[number], var, writes=True)
+    for position in mutates if effects is None else ():
+        aliases.use(data_of(call)[position], trees[position], var, writes=True)
     fields = result if isinstance(call.ty, relax.TupleType) else [result]
-    shared = [trees[i] if i >= 0 else f for i, f in zip(indices, fields, strict=True)]
+    # An index of -1 stands for a result in memory of its own.
+    shared = [
+        trees[number] if number >= 0 else field
+        for number, field in zip(indices, fields, strict=True)
+    ]
     return shared if isinstance(call.ty, relax.TupleType) else shared[0]
 
 
 def _invocation(aliases: Aliases, call: Any, var: Any) -> Tree:
-    """Take in a call of a closure: of its function, behind the arguments what it captured."""
+    """Take in a call of a closure.
+
+    It is a call of the closure's function, with what was captured behind the arguments. It is
+    opaque where the closure was not made in this function.
+    """
     closure = aliases.calls.get(call.args[0])
     arguments = list(call.args[1].fields)
     if closure is None or closure.op != tvm.ir.Op.get("relax.make_closure"):
@@ -179,54 +219,73 @@ def _invocation(aliases: Aliases, call: Any, var: Any) -> Tree:
 
 
 def _function(aliases: Aliases, call: Any, name: Any, arguments: list[Any], var: Any) -> Tree:
-    """Take in a call of a function of the module, by what is known of it."""
-    callee = aliases.module.functions.get(name)
-    if isinstance(callee, tirx.PrimFunc):
+    """Take in a call of a function of the module, by the summary of that function."""
+    function = aliases.module.functions.get(name)
+    if isinstance(function, tirx.PrimFunc):
+        # Called without `call_tir`, a kernel gets its outputs as arguments and returns nothing.
         for argument in arguments:
             aliases.use(argument, aliases.value(argument), var, writes=True)
         return None
-    known = aliases.module.summary(name) if isinstance(callee, relax.Function) else None
-    if known is None or len(arguments) != len(known.params):
+    summary = aliases.module.summary(name) if isinstance(function, relax.Function) else None
+    # The function is recursive, or the call does not fit it.
+    if summary is None or len(arguments) != len(summary.params):
         return _record_opaque_call(aliases, call, arguments, var, writes=True)
     trees = [aliases.value(argument) for argument in arguments]
     result = aliases.regions.fresh(call.ty, ("call", var))
-    here: dict[int, int] = {OUTSIDE: OUTSIDE}
-    for inner, outer in zip([*known.params, known.result], [*trees, result], strict=True):
-        _translate(aliases, known, inner, outer, here)
-    for argument, tree, inner in zip(arguments, trees, known.params, strict=True):
-        regions = {known.region(leaf) for leaf in leaves(inner)}
-        writes = any(known.is_written(region) for region in regions)
+    # What the called function lets escape escapes here as well.
+    node_of_region: dict[int, int] = {OUTSIDE: OUTSIDE}
+    for inner, outer in zip([*summary.params, summary.result], [*trees, result], strict=True):
+        _translate(aliases, summary, inner, outer, node_of_region)
+    for argument, tree, inner in zip(arguments, trees, summary.params, strict=True):
+        regions = {summary.region(leaf) for leaf in leaves(inner)}
+        writes = any(summary.is_written(region) for region in regions)
         aliases.use(argument, tree, var, writes)
-    if known.is_written(OUTSIDE):
+    if summary.is_written(OUTSIDE):
         aliases.use(call, Leaf(OUTSIDE, ("outside",)), var, writes=True)
     return result
 
 
 def _translate(
-    aliases: Aliases, known: Aliases, inner: Tree, outer: Tree, here: dict[int, int]
+    aliases: Aliases, summary: Aliases, inner: Tree, outer: Tree, node_of_region: dict[int, int]
 ) -> None:
-    """Join the memory of a call's arguments and results as that of its parameters is."""
+    """Join classes of the caller where the summary of the called function joins classes.
+
+    Parameters
+    ----------
+    aliases, summary : Aliases
+        The analyses of the caller and of the called function.
+    inner, outer : Tree
+        A parameter or the result in the called function, and what it is in the call.
+    node_of_region : dict
+        From a class of the called function to a node of the caller in the class that it is there.
+        It is extended.
+    """
     if isinstance(inner, list) and isinstance(outer, list) and len(inner) == len(outer):
-        for i, o in zip(inner, outer, strict=True):
-            _translate(aliases, known, i, o, here)
+        for inner_member, outer_member in zip(inner, outer, strict=True):
+            _translate(aliases, summary, inner_member, outer_member, node_of_region)
         return
     nodes = [leaf.node for leaf in leaves(outer)]
     for leaf in leaves(inner):
-        region = known.region(leaf)
-        aliases.regions.join(*nodes, *([here[region]] if region in here else []))
+        region = summary.region(leaf)
+        aliases.regions.join(
+            *nodes, *([node_of_region[region]] if region in node_of_region else [])
+        )
         if nodes:
-            here.setdefault(region, nodes[0])
+            node_of_region.setdefault(region, nodes[0])
 
 
 def _dynamic_kernel(aliases: Aliases, call: Any, var: Any) -> Tree:
+    """Take in a `vm.call_tir_dyn`, which hands a kernel a tuple of arguments."""
     return _function(aliases, call, call.args[0], list(call.args[1].fields), var)
 
 
 def _captured(aliases: Aliases, call: Any, var: Any) -> Tree:
+    """Take in a `make_closure`: its first argument is the function, the others are captured."""
     return aliases.closure([aliases.value(argument) for argument in call.args[1:]], var)
 
 
 def _python(aliases: Aliases, call: Any, var: Any) -> Tree:
+    """Take in a call of a Python function, which may keep and return its arguments."""
     return _record_opaque_call(aliases, call, call.args, var, writes=False)
 
 
@@ -243,7 +302,7 @@ _EFFECTS_BY_OP: dict[str, Any] = {
     "relax.make_closure": _captured,
     "relax.vm.call_tir_dyn": _dynamic_kernel,
 }
-"""What is called by ops that call something: how each is taken in."""
+"""By the name of an op that calls a function: how such a call is taken into the analysis."""
 
 
 def _check_positions(call: Any, effects: Effects, count: int) -> None:

@@ -1,7 +1,8 @@
-"""Copies stay copies.
+"""Copies that the program asks for stay copies.
 
-TVM makes a view of what a kernel computes that moves no element, unless it leaves its dataflow
-block. For a reshape that is wanted; a copy is asked for because it shares no memory.
+TVM replaces a kernel that leaves all elements in their order by a view of its input, unless the
+result is used outside of its dataflow block. For a reshape that is wanted. But who asks for a copy
+wants memory that is shared with nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from ..ops.copy import KERNEL_OF_COPY
     before={"RewriteDataflowReshape": "it makes a view of a copy that stays in its dataflow block"},
 )
 def keep_copies(mod: tvm.IRModule) -> tvm.IRModule:
-    """Let copies leave their dataflow blocks."""
+    """Bind copies to variables that are visible outside of their dataflow blocks."""
     return map_functions(
         mod, lambda _, func: leave_dataflow(func, lambda binding: _is_copy(mod, binding.value))
     )

@@ -1,8 +1,9 @@
 """Donation: a kernel writes an output over an input that the caller gives away.
 
-A Relax function asks for it with the attribute ``graphgrad.donated``, pairs of (parameter, flat
-output). A pair is granted only where it is provably safe; else the output is a fresh buffer,
-which is as right. What was granted is recorded as ``graphgrad.donated_done``.
+A Relax function asks for it with the attribute ``graphgrad.donated``: pairs of the position of a
+parameter and that of an output among all tensors of the result. A pair is granted only where it is
+provably safe. Otherwise the output is written to a fresh buffer, which is as right. The granted
+pairs are recorded in the attribute ``graphgrad.donated_done``.
 """
 
 from __future__ import annotations
@@ -33,7 +34,15 @@ KNOWN_TO_CALLER = "graphgrad.donation_known_to_caller"
 
 @dataclass(frozen=True)
 class _Site:
-    """Where a kernel may write a result over an argument: what it is bound to, and which ones."""
+    """A call of a kernel that may write a result over an argument.
+
+    Attributes
+    ----------
+    var : relax.Var
+        The variable that the call is bound to.
+    result, argument : int
+        Positions among the kernel's results and among its arguments.
+    """
 
     var: Any
     result: int
@@ -46,7 +55,7 @@ class _Site:
     because="a schedule decides whether a kernel reads an element after it has stored another one",
 )
 def donate(mod: tvm.IRModule) -> tvm.IRModule:
-    """Let kernels write over what is given away, where that is safe.
+    """Let kernels write outputs over the parameters that are donated, where that is safe.
 
     Raises
     ------
@@ -62,16 +71,16 @@ def donate(mod: tvm.IRModule) -> tvm.IRModule:
 def may_have_donations(mod: tvm.IRModule, name: Any) -> bool:
     """Whether a function of a module may overwrite any of its arguments.
 
-    It may not if another function calls it that has not heard of the donation, nor if it takes an
-    argument whose memory nobody can compare with what is overwritten.
+    It may not if another function of the module calls it without knowing of the donation, nor if
+    the address of some argument cannot be compared with those of the arguments overwritten.
     """
     func = mod[name]
-    known = KNOWN_TO_CALLER in (func.attrs or {}) or not _is_called(mod, name)
-    return known and all(_has_known_memory(param.ty) for param in func.params)
+    callers_know = KNOWN_TO_CALLER in (func.attrs or {}) or not _is_called(mod, name)
+    return callers_know and all(_has_known_memory(param.ty) for param in func.params)
 
 
 def check_requests(mod: tvm.IRModule, name: Any) -> None:
-    """Raise if what a function asks for makes no sense.
+    """Raise if the donations that a function asks for are malformed.
 
     Raises
     ------
@@ -92,22 +101,22 @@ class _Donation:
         self.pairs = _requested(name, func, len(self.outputs))
 
     def apply(self) -> tvm.IRModule:
-        """The module with this function's safe donations made."""
+        """The module in which this function makes its safe donations, and records them."""
         accepted: dict[Any, dict[int, int]] = {}
-        done = []
+        granted = []
         for parameter, output in self.pairs if may_have_donations(self.mod, self.name) else []:
             sites = self._safe_sites(parameter, output)
             for site in sites:
                 accepted.setdefault(site.var, {})[site.result] = site.argument
             if sites:
-                done.append([parameter, output])
-        return self._rewrite(accepted, done)
+                granted.append([parameter, output])
+        return self._rewrite(accepted, granted)
 
     def _safe_sites(self, parameter: int, output: int) -> list[_Site]:
-        """Where an output is computed, if all that may happen over a parameter; else none.
+        """The calls that compute an output, if all of them may do so over a parameter; else none.
 
-        The parameter's memory must be nobody else's, and whatever uses it after one of the sites
-        must mean the output.
+        Nothing else may live in the parameter's memory, and each use of that memory after one of
+        these calls must be a use of the output.
         """
         var, result = self.func.params[parameter], self.outputs[output]
         donated = self.aliases.params[parameter]
@@ -117,15 +126,20 @@ class _Donation:
         sites = self._sites(var, result, outputs)
         shared = {self.aliases.region(donated), self.aliases.region(result)}
         returned = [leaf for leaf in leaves(self.aliases.result) if self._is_in(leaf, shared)]
+        # Memory in OUTSIDE may be read by others at any time; memory that is returned twice would
+        # make a second output the overwritten parameter.
         if not sites or OUTSIDE in shared or len(returned) > 1:
             return []
         return sites if all(self._is_last_use(site, donated, outputs) for site in sites) else []
 
     def _is_in(self, leaf: Leaf, regions: set[int]) -> bool:
+        """Whether the memory of a leaf is in one of some classes."""
         return self.aliases.region(leaf) in regions
 
     def _sites(self, parameter: Any, result: Leaf, outputs: set[Any]) -> list[_Site] | None:
-        """Where a result is computed over a parameter; None if it may also be computed elsewhere.
+        """The calls that compute a result; None if one of them cannot do so over the parameter.
+
+        Of an If these are the calls in its branches.
 
         Parameters
         ----------
@@ -133,63 +147,87 @@ class _Donation:
         result : Leaf
         outputs : set of relax.Var
             Receives the variables that hold the result.
+
+        Returns
+        -------
+        list of _Site or None
+            Empty where the result is the parameter itself.
         """
         if result.source == self.aliases.values[parameter].source:
-            return []  # it is the parameter itself, as in one branch of an If: nothing is written
-        kind, var, *place = result.source
+            return []  # the parameter as it is, as in one branch of an If: nothing is written
+        kind, var, *path = result.source
         if kind == "if":
             outputs.add(var)
-            found = [
-                self._sites(parameter, _member(tree, place), outputs)
+            by_branch = [
+                self._sites(parameter, _member(tree, path), outputs)
                 for tree in self.aliases.branches[var]
             ]
-            return None if None in found else [site for sites in found for site in sites or []]
+            return (
+                None if None in by_branch else [site for sites in by_branch for site in sites or []]
+            )
         call = self.aliases.calls.get(var) if kind == "call" else None
         kernel = self._kernel(call)
         if kernel is None:
             return None
         outputs.add(var)
-        index = place[0] if place else 0
+        index = path[0] if path else 0
         argument = self._safe_argument(parameter, call, kernel, index)
         return None if argument is None else [_Site(var, index, argument)]
 
     def _safe_argument(
         self, parameter: Any, call: Any, kernel: tirx.PrimFunc, index: int
     ) -> int | None:
-        """Which argument of its kernel a result may overwrite, if that is a parameter."""
+        """The position of the kernel's argument that a result may overwrite.
+
+        None if the kernel does not read `parameter` exactly once, or may not overwrite it.
+        """
         arguments = list(call.args[1].fields)
         source = self.aliases.values[parameter].source
-        places = [i for i, a in enumerate(arguments) if self._source(a) == source]
+        positions = [
+            position for position, value in enumerate(arguments) if self._source(value) == source
+        ]
         ty = call.ty.fields[index] if isinstance(call.ty, relax.TupleType) else call.ty
-        if len(places) != 1 or not _same_tensor_type(parameter.ty, ty):
+        # Passed twice, the parameter would also be read through another buffer of the kernel.
+        if len(positions) != 1 or not _same_tensor_type(parameter.ty, ty):
             return None
-        donated, output = kernel.params[places[0]], kernel.params[len(arguments) + index]
-        return places[0] if may_overwrite(kernel, donated, output) else None
+        donated, output = kernel.params[positions[0]], kernel.params[len(arguments) + index]
+        return positions[0] if may_overwrite(kernel, donated, output) else None
 
     def _source(self, argument: Any) -> Any:
-        held = self.aliases.values.get(argument) if isinstance(argument, tvm.ir.Var) else None
-        return held.source if isinstance(held, Leaf) else None
+        """The source of an argument's memory, as in `Leaf`; None of what is no single tensor."""
+        tree = self.aliases.values.get(argument) if isinstance(argument, tvm.ir.Var) else None
+        return tree.source if isinstance(tree, Leaf) else None
 
     def _is_last_use(self, site: _Site, donated: Leaf, outputs: set[Any]) -> bool:
-        """Whether nothing uses the memory after a site, but to use the output."""
+        """Whether each use of the donated memory after a call is a use of the output."""
         uses = self.aliases.uses_of(self.aliases.region(donated))
-        here = [use for use in uses if use.binding.same_as(site.var)]
-        return len(here) == 1 and all(
-            use.position <= here[0].position
-            or use.excludes(here[0].path)
+        uses_here = [use for use in uses if use.binding.same_as(site.var)]
+        # The call itself may use the memory once: a second argument in it could be read too late.
+        return len(uses_here) == 1 and all(
+            use.position <= uses_here[0].position
+            or use.excludes(uses_here[0].path)
             or any(use.value.same_as(output) for output in outputs)
             for use in uses
         )
 
     def _kernel(self, value: Any) -> tirx.PrimFunc | None:
-        """The PrimFunc that a binding calls plainly, on a tuple of arguments."""
+        """The kernel that a value calls by `call_tir`, without symbolic arguments; else None."""
         if not isinstance(value, tvm.ir.Call) or value.op != tvm.ir.Op.get("relax.call_tir"):
             return None
         if len(value.args) != 2 or not isinstance(value.args[1], relax.Tuple):
             return None
         return self.mod[value.args[0]]
 
-    def _rewrite(self, accepted: dict[Any, dict[int, int]], done: list[list[int]]) -> Any:
+    def _rewrite(self, accepted: dict[Any, dict[int, int]], granted: list[list[int]]) -> Any:
+        """The module with calls that write over arguments.
+
+        Parameters
+        ----------
+        accepted : dict
+            From the variable of a call, the argument that each of its results is written over.
+        granted : list of [int, int]
+            The granted pairs.
+        """
         builder = relax.BlockBuilder(self.mod)
         calls = [self.aliases.calls[var] for var in accepted]
         replaced = {
@@ -203,7 +241,7 @@ class _Donation:
             return [relax.VarBinding(binding.var, replaced[binding.var], binding.span)]
 
         func = replace_body(self.func, rebuilt(self.func.body, in_place)) if replaced else self.func
-        builder.update_func(self.name, func.with_attr(DONATED_DONE, done))
+        builder.update_func(self.name, func.with_attr(DONATED_DONE, granted))
         return drop_unused_kernels(builder.get(), [call.args[0] for call in calls])
 
     def _in_place(self, builder: Any, call: Any, results: dict[int, int]) -> Any:
@@ -211,30 +249,34 @@ class _Donation:
         kernel = self._kernel(call)
         assert kernel is not None
         arguments = len(call.args[1].fields)
-        shared = {kernel.params[arguments + r]: kernel.params[a] for r, a in results.items()}
+        shared = {
+            kernel.params[arguments + result]: kernel.params[argument]
+            for result, argument in results.items()
+        }
         name = builder.add_func(overwriting(kernel, shared), f"{call.args[0].name_hint}_in_place")
         types = result_types(call.ty)
-        indices = [results.get(i, -1) for i in range(len(types))]
+        # To `call_tir_inplace`, -1 is a result in memory of its own.
+        indices = [results.get(result, -1) for result in range(len(types))]
         types = types if len(types) > 1 else types[0]
         return builder.normalize(relax.op.call_tir_inplace(name, call.args[1], indices, types))
 
 
 def _is_called(mod: tvm.IRModule, name: Any) -> bool:
-    """Whether any function of a module names another one."""
-    found: list[Any] = []
+    """Whether any Relax function of a module mentions another one."""
+    mentions: list[Any] = []
 
     def visit(called: Any) -> None:
         if called.same_as(name):
-            found.append(called)
+            mentions.append(called)
 
     for func in mod.functions.values():
         if isinstance(func, relax.Function):
             visit_nodes(func.body, tvm.ir.GlobalVar, visit)
-    return bool(found)
+    return bool(mentions)
 
 
 def _has_known_memory(ty: Any) -> bool:
-    """Whether a kernel can be told where values of a type lie; shapes lie nowhere."""
+    """Whether a kernel can compare the addresses of values of a type; shapes have none."""
     if isinstance(ty, relax.TupleType):
         return all(map(_has_known_memory, ty.fields))
     if isinstance(ty, relax.TensorType):
@@ -243,7 +285,13 @@ def _has_known_memory(ty: Any) -> bool:
 
 
 def _requested(name: Any, func: relax.Function, outputs: int) -> list[tuple[int, int]]:
-    """The pairs that a function asks for."""
+    """The pairs (parameter, output) that a function asks for, checked.
+
+    Raises
+    ------
+    ArgumentError
+        As `donate`.
+    """
     where = f"the attribute {DONATED} of {name.name_hint}"
     try:
         pairs = [(int(p), int(o)) for p, o in func.attrs[DONATED]]
@@ -271,13 +319,15 @@ def _flatten(tree: Tree) -> list[Leaf | None]:
     return [tree]
 
 
-def _member(tree: Tree, place: list[int]) -> Any:
-    for index in place:
+def _member(tree: Tree, path: list[int]) -> Any:
+    """The member of a tree at an index into nested tuples."""
+    for index in path:
         tree = tree[index]
     return tree
 
 
 def _same_tensor_type(a: Any, b: Any) -> bool:
+    """Whether two types are tensors of certainly equal shape and dtype."""
     return (
         isinstance(a, relax.TensorType)
         and isinstance(b, relax.TensorType)

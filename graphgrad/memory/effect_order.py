@@ -1,9 +1,10 @@
-"""Calls that overwrite stay where they are.
+"""Calls that overwrite their arguments keep their place among the other calls.
 
-In a dataflow block TVM takes every call to be free of effects, also those that overwrite their
-arguments, and its fusion moves reads of the old values behind them. A block with such a call is
-made an ordinary one here, whose bindings are run in order. And fusion drops such a call where its
-result is unused, although what it has overwritten may be.
+TVM takes every call in a dataflow block to be free of effects, also one that overwrites arguments,
+and its fusion moves reads of the old values behind it. So a block with such a call becomes an
+ordinary block here, whose bindings run in order. TVM's fusion also drops such a call where its
+result is unused, although the memory that it has overwritten may be read later; whether that would
+happen is found out by `is_fusion_dropping`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from .alias import Module
     },
 )
 def pin_effects(mod: tvm.IRModule) -> tvm.IRModule:
-    """Make ordinary blocks of the dataflow blocks that overwrite values."""
+    """Turn dataflow blocks in which values are overwritten into ordinary blocks."""
     return map_functions(
         mod, lambda _, func: replace_body(func, rebuilt(func.body, block=_make_ordinary))
     )
@@ -53,7 +54,7 @@ def _may_write(value: Any) -> bool:
 
 
 def is_fusion_dropping(mod: tvm.IRModule) -> bool:
-    """Whether fusion would drop calls that overwrite memory, with what depends on them."""
+    """Whether fusion would drop calls that overwrite memory, as dead code elimination does."""
     if not any(
         overwritten_by(binding.value)
         for func in mod.functions.values()
@@ -62,12 +63,12 @@ def is_fusion_dropping(mod: tvm.IRModule) -> bool:
     ):
         return False
     mod = relax.transform.LambdaLift()(mod)
-    kept = _writes(relax.transform.DeadCodeElimination()(mod))
-    return any(kept.get(name, count) != count for name, count in _writes(mod).items())
+    writes_left = _writes(relax.transform.DeadCodeElimination()(mod))
+    return any(writes_left.get(name, count) != count for name, count in _writes(mod).items())
 
 
 def _writes(mod: tvm.IRModule) -> dict[str, int]:
-    """How many calls write to memory in each function."""
+    """The number of calls in each function that write to memory."""
     analyzed = Module(mod.functions)
     return {
         name.name_hint: len({use.binding for use in analyzed.function(name).uses if use.writes})
@@ -77,10 +78,12 @@ def _writes(mod: tvm.IRModule) -> dict[str, int]:
 
 
 def _make_ordinary(block: Any) -> list[Any]:
+    """A block in which nothing moves; itself where it overwrites nothing."""
     if not isinstance(block, relax.DataflowBlock) or not any(
         overwritten_by(binding.value) for binding in block.bindings
     ):
         return [block]
+    # Relax allows dataflow variables in dataflow blocks alone.
     names = {
         binding.var: relax.Var(binding.var.name, binding.var.ty)
         for binding in block.bindings

@@ -1,8 +1,8 @@
-"""What packed functions do to memory: what they change, what they keep, what they hand back.
+"""The effects of packed functions on memory: what they write to, keep, and return.
 
-A packed function is opaque. Of one that nothing is declared about, everything is assumed: it may
-change, keep or return any memory that is reachable from its arguments or from what such functions
-have kept before. A declaration says less, and what it does not say does not happen.
+The compiler cannot look into a packed function. Of one that nothing is declared about, the worst is
+assumed: it may write to, keep or return any memory that it reaches through its arguments or that
+such functions have kept before. Of a declared function only the declared effects are assumed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ..errors import ArgumentError
 
 @dataclass(frozen=True)
 class Effects:
-    """What a packed function does to the memory of its arguments, by position.
+    """The effects of a packed function on the memory of its arguments, by position.
 
     Attributes
     ----------
@@ -57,10 +57,10 @@ _KNOWN_EFFECTS: Mapping[str, Effects] = {
     "vm.builtin.shape_of": NOTHING,
     "vm.builtin.tensor_to_shape": NOTHING,
 }
-"""Functions of TVM's virtual machine."""
+"""Effects of functions of TVM's runtime and virtual machine, by name."""
 
 _EFFECT_FREE_PREFIX = "relax.run."
-"""How the functions of TVM begin, in Python, that only read their arguments."""
+"""The beginning of the names of TVM's functions in Python that only read their arguments."""
 
 _declared: dict[str, Effects] = {}
 
@@ -106,17 +106,17 @@ def declare_effects(
         _positions(name, "keeps", keeps),
         _positions(name, "returns_alias_of", returns_alias_of),
     )
-    before = _declared.get(name) or known_effects(name)
-    if before is not None and before != effects:
+    previous = _declared.get(name) or known_effects(name)
+    if previous is not None and previous != effects:
         raise ArgumentError(
-            f"declare_effects({name!r}): declared before with {before}, now with {effects}; "
+            f"declare_effects({name!r}): declared before with {previous}, now with {effects}; "
             "say once what the function does"
         )
     _declared[name] = effects
 
 
 def effects_of(name: str) -> Effects | None:
-    """The effects of a packed function, None where nothing is known: it may do anything."""
+    """The effects of a packed function; None where nothing is known, so that it may do anything."""
     return _declared.get(name) or known_effects(name)
 
 
@@ -126,14 +126,15 @@ def declared_effects() -> dict[str, Effects]:
 
 
 def known_effects(name: str) -> Effects | None:
-    """The effects of a function of TVM, None where that is unknown."""
+    """The effects of one of TVM's own packed functions; None if it is none, or not known."""
     return NOTHING if name.startswith(_EFFECT_FREE_PREFIX) else _KNOWN_EFFECTS.get(name)
 
 
-def _positions(name: str, kind: str, given: Any) -> frozenset[int]:
-    where = f"declare_effects({name!r}, {kind}={given!r})"
+def _positions(name: str, kind: str, values: Any) -> frozenset[int]:
+    """The positions that a caller gives for one kind of effect, checked."""
+    where = f"declare_effects({name!r}, {kind}={values!r})"
     try:
-        positions = frozenset(operator.index(position) for position in given)
+        positions = frozenset(operator.index(position) for position in values)
     except TypeError as error:
         raise ArgumentError(f"{where}: expected positions of arguments, as integers") from error
     if any(position < 0 for position in positions):

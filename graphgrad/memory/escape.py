@@ -1,8 +1,8 @@
-"""Tensors that outlive what the memory planner knows of them.
+"""Tensors that are used longer than TVM's memory planner can see.
 
-TVM's plan takes every packed function to keep none of its arguments and to return memory of its
-own, and loses sight of a tensor behind a cast. What may be kept, returned or cast is allocated
-here, outside the plan, so that it is never reused under the feet of who holds it.
+The planner assumes that packed functions keep none of their arguments and return memory of their
+own, and it loses track of a tensor behind a `match_cast`. Tensors that may be kept, returned or
+cast are allocated here, outside of the plan, so that their memory is not reused while they live.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PACKED = ("relax.call_pure_packed", "relax.call_inplace_packed")
     because="what is allocated here takes no part in the plan of memory",
 )
 def allocate_escaping(mod: tvm.IRModule) -> tvm.IRModule:
-    """Allocate tensors that outlive what the plan of memory knows of them."""
+    """Allocate outside of the memory plan what is used longer than the planner can see."""
     analyzed = Module(mod.functions, views=True)
     return map_functions(
         mod, lambda variable, func: _allocate_outside_plan(func, analyzed.function(variable))
@@ -36,21 +36,21 @@ def allocate_escaping(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _allocate_outside_plan(func: relax.Function, aliases: Aliases) -> relax.Function:
-    retained = _escaping(func, aliases)
+    escaping = _escaping(func, aliases)
 
     def allocated(binding: Any) -> list[Any]:
-        return _split_allocation(binding) if binding.var in retained else [binding]
+        return _split_allocation(binding) if binding.var in escaping else [binding]
 
-    return replace_body(func, rebuilt(func.body, allocated)) if retained else func
+    return replace_body(func, rebuilt(func.body, allocated)) if escaping else func
 
 
 def _escaping(func: relax.Function, aliases: Aliases) -> set[Any]:
-    """The variables of the allocations that may be held from where no plan sees it."""
+    """The variables of allocations whose memory may be used where the planner does not see it."""
     bindings = bindings_of(func.body)
     allocations = [b.var for b in bindings if calls_op(b.value, "relax.builtin.alloc_tensor")]
-    unseen = [b.var for b in bindings if isinstance(b, relax.MatchCast) or _is_packed(b.value)]
-    held = leaves([aliases.values[var] for var in unseen])
-    regions = {OUTSIDE, *(aliases.region(leaf) for leaf in held)}
+    untracked = [b.var for b in bindings if isinstance(b, relax.MatchCast) or _is_packed(b.value)]
+    untracked_leaves = leaves([aliases.values[var] for var in untracked])
+    regions = {OUTSIDE, *(aliases.region(leaf) for leaf in untracked_leaves)}
     return {var for var in allocations if aliases.region(aliases.values[var]) in regions}
 
 
@@ -61,8 +61,12 @@ def _is_packed(value: Any) -> bool:
 
 
 def _split_allocation(binding: Any) -> list[Any]:
-    """An allocation as storage, and the tensor in it."""
+    """An allocation as two bindings: the storage, and the tensor in it.
+
+    It is the form that the planner itself produces, which it leaves alone.
+    """
     shape, dtype, device, scope = binding.value.args
+    # An element of less than a byte takes a whole one here: an upper bound, never too little.
     size = tirx.const(-(-tvm.DataType(str(binding.var.ty.dtype)).bits // 8), "int64")
     extents = list(binding.var.ty.shape.values)
     storage = _normalize(

@@ -1,9 +1,9 @@
 """Whether the buffers of a kernel may share memory: one answer for all kernels of a module.
 
-TVM's generator of code for processors asks each function, by the attribute ``tirx.noalias``, when
-it declares it; all are declared before the first is generated, and what the last one answered
-holds for all. So one function that does not promise it slows all others down, and, far worse, a
-promise is kept for kernels that never gave it.
+A kernel promises that its buffers share none by the attribute ``tirx.noalias``. TVM's code
+generator for processors declares all functions of a module before it generates the first, and
+remembers only the attribute of the last one. So one function without the promise makes all others
+slower, and, far worse, one with it has the promise assumed of kernels that never gave it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,17 @@ _OUT_OF_PLACE = tvm.ir.Op.get("relax.call_tir")
     because="what call_tir calls overwrites nothing, until donation has proved that it may",
 )
 def unify_noalias(mod: tvm.IRModule) -> tvm.IRModule:
-    """Have all kernels promise that buffers do not overlap, or none of them.
+    """Give all kernels the promise that their buffers share no memory, or take it from all.
 
-    A kernel that is called by ``call_tir`` alone writes to fresh memory: it may promise. One that
-    overwrites what it is given may not, unless it says so itself; then no kernel of the module
-    promises anything.
+    A kernel that is called by ``call_tir`` alone writes to fresh memory, and may promise it. Any
+    other one may not, unless it has the attribute already. If there is one that may not, no kernel
+    of the module promises anything.
     """
-    shared = _called_otherwise(mod)
-    if all(_has_noalias(func) or v.name_hint not in shared for v, func in _kernels(mod)):
+    may_overlap = _called_otherwise(mod)
+    if all(
+        _has_noalias(func) or variable.name_hint not in may_overlap
+        for variable, func in _kernels(mod)
+    ):
         return _add_noalias(mod)
     return map_kernels(mod, lambda _, func: func.without_attr(_NOALIAS))
 
@@ -47,7 +50,7 @@ def unify_noalias(mod: tvm.IRModule) -> tvm.IRModule:
     },
 )
 def keep_noalias(mod: tvm.IRModule) -> tvm.IRModule:
-    """Have kernels that lowering has added promise what the others do."""
+    """Give kernels that lowering has added the attribute, if the others have it."""
     return _add_noalias(mod) if any(_has_noalias(func) for _, func in _kernels(mod)) else mod
 
 
@@ -66,12 +69,19 @@ def _kernels(mod: tvm.IRModule) -> list[tuple[Any, tirx.PrimFunc]]:
 
 
 def _called_otherwise(mod: tvm.IRModule) -> set[str]:
-    """The kernels that something else than `call_tir` mentions, or nothing at all does."""
+    """The kernels that something else than `call_tir` mentions, or that nothing calls.
+
+    Who calls the latter from outside of the module may pass anything.
+    """
     otherwise: set[str] = set()
     called: set[str] = set()
 
     def visit(call: tvm.ir.Call) -> None:
-        names = [a.name_hint for a in (call.op, *call.args) if isinstance(a, tvm.ir.GlobalVar)]
+        names = [
+            argument.name_hint
+            for argument in (call.op, *call.args)
+            if isinstance(argument, tvm.ir.GlobalVar)
+        ]
         called.update(names)
         if call.op != _OUT_OF_PLACE:
             otherwise.update(names)

@@ -1,8 +1,8 @@
-"""A check that runs first: no argument that is overwritten shares memory with another.
+"""A check at the start of a call: no argument that is overwritten shares memory with another.
 
-Lowering may only assume what callers keep to. Where a function overwrites parameters, a kernel of
-the host compares the addresses of its arguments, before anything is computed. What then shares
-memory is refused, or, on request, copied.
+The alias analysis takes the arguments of a call to share no memory, which callers may not know. So
+where a function overwrites parameters, a kernel on the host compares the addresses of its arguments
+before anything is computed. Arguments that share memory are refused, or, on request, copied.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from .addresses import Addresses
 from .donation import DONATED, DONATED_DONE, KNOWN_TO_CALLER, check_requests, may_have_donations
 
 Overlap = Literal["refuse", "copy"]
-"""What becomes of a call one of whose arguments is overwritten and shares memory with another."""
+"""The policy for a call in which an overwritten argument shares memory with another one."""
 
 CHECKED_BY_OWNER = "graphgrad.overlap_checked"
-"""Attribute of a Relax function whose caller compares the addresses himself."""
+"""Attribute of a Relax function whose caller compares the addresses."""
 
 _REFUSE = "graphgrad.refuse_overlap"
 
@@ -69,9 +69,9 @@ def check_overlap_choice(overlap: Overlap) -> Overlap:
     },
 )
 def check_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
-    """Have functions check first that what they overwrite shares no memory.
+    """Check at the start of functions that overwritten arguments share memory with no other.
 
-    Of parameters that are tuples the tensors are checked.
+    Of a parameter that is a tuple, all tensors in it are compared.
     """
     for name, function in _overwriting(mod, DONATED_DONE):
         mod = _checked(mod, name, function)
@@ -80,11 +80,10 @@ def check_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
 
 @compiler_pass(Phase.FUSED, because="the kernels that copy are to be scheduled")
 def copy_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
-    """Have functions copy first what they would overwrite, where it is shared.
+    """Copy, before a function overwrites them, the arguments that share memory with others.
 
-    Each function that may overwrite a parameter gets a
-    caller of its name, which hands it the parameter, or a copy. Tensors are compared as in
-    `check_overlaps`.
+    A function that may overwrite parameters is renamed. A new function of the old name calls it
+    with each such argument, or with a copy of it. Tensors are compared as in `check_overlaps`.
 
     Raises
     ------
@@ -99,18 +98,27 @@ def copy_overlaps(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _overwriting(mod: tvm.IRModule, pairs: str) -> list[tuple[Any, relax.Function]]:
-    """The functions with pairs (parameter, output) whose callers compare no addresses."""
-    attributes = {v: getattr(f, "attrs", None) or {} for v, f in mod.functions.items()}
+    """The functions that have donations and whose callers compare no addresses.
+
+    Parameters
+    ----------
+    mod : IRModule
+    pairs : str
+        The attribute that holds the pairs (parameter, output): those asked for, or those granted.
+    """
+    attributes = {
+        name: getattr(function, "attrs", None) or {} for name, function in mod.functions.items()
+    }
     return [
         (variable, mod[variable])
-        for variable, own in attributes.items()
-        if own.get(pairs) and CHECKED_BY_OWNER not in own
+        for variable, attrs in attributes.items()
+        if attrs.get(pairs) and CHECKED_BY_OWNER not in attrs
     ]
 
 
 @dataclass
 class _Argument:
-    """A tensor among the arguments: what it is called, its value, its buffer in the kernel."""
+    """A tensor among the arguments: its name, its value, and its buffer in the comparing kernel."""
 
     name: str
     value: Any
@@ -118,20 +126,21 @@ class _Argument:
 
 
 def _checked(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRModule:
+    """The module with a function that first calls a kernel which refuses shared memory."""
     bindings: list[Any] = []
-    first, rest = _split_by_use(function, DONATED_DONE, bindings)
-    if len(first) + len(rest) < 2:
+    donated, others = _split_by_use(function, DONATED_DONE, bindings)
+    if len(donated) + len(others) < 2:
         return mod
-    names = _SEPARATOR.join(argument.name for argument in (*first, *rest))
+    names = _SEPARATOR.join(argument.name for argument in (*donated, *others))
 
     def refused(overwritten: Any, other: Any) -> Any:
         call = tirx.call_packed(_REFUSE, name.name_hint, names, overwritten, other)
         return tirx.Evaluate(call)
 
     builder = relax.BlockBuilder(mod)
-    kernel = _kernel([*first, *rest], len(first), refused)
+    kernel = _kernel([*donated, *others], len(donated), refused)
     variable = builder.add_func(kernel, f"{name.name_hint}_overlap_check")
-    call = relax.Call(variable, [argument.value for argument in (*first, *rest)])
+    call = relax.Call(variable, [argument.value for argument in (*donated, *others)])
     bindings.append(relax.VarBinding(relax.Var("_", relax.TupleType([])), call))
     blocks = [relax.BindingBlock(bindings), *function.body.blocks]
     body = relax.SeqExpr(blocks, function.body.body, function.body.span)
@@ -140,68 +149,86 @@ def _checked(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRMo
 
 
 def _add_copying_caller(mod: tvm.IRModule, name: Any, function: relax.Function) -> tvm.IRModule:
-    """The module with a caller of this name, which copies, and the function beside it."""
+    """The module with the function renamed, and a caller of its name that copies."""
     bindings: list[Any] = []
     caller = relax.utils.copy_with_new_vars(function)
-    first, rest = _split_by_use(caller, DONATED, bindings)
-    if len(first) + len(rest) < 2:
+    donated, others = _split_by_use(caller, DONATED, bindings)
+    if len(donated) + len(others) < 2:
         return mod
     builder = relax.BlockBuilder(mod)
-    given = dict(zip(caller.params, caller.params, strict=True))
-    for index, argument in enumerate(first):
-        own = relax.Var(argument.name, argument.value.ty)
-        bindings += _copy_if_shared(builder, [*first[index:], *rest], own)
-        given[argument.value] = own
+    passed = dict(zip(caller.params, caller.params, strict=True))
+    for index, argument in enumerate(donated):
+        unshared = relax.Var(argument.name, argument.value.ty)
+        # Compared with later arguments only: an earlier one that shared memory with this is a copy
+        # by now.
+        bindings += _copy_if_shared(builder, [*donated[index:], *others], unshared)
+        passed[argument.value] = unshared
     overwriting = function.without_attr("global_symbol")
     overwriting = overwriting.with_attr({CHECKED_BY_OWNER: True, KNOWN_TO_CALLER: True})
     variable = builder.add_func(overwriting, f"{name.name_hint}_in_place")
     result = relax.Var("result", caller.ret_ty)
-    bindings.append(relax.VarBinding(result, relax.Call(variable, list(given.values()))))
+    bindings.append(relax.VarBinding(result, relax.Call(variable, list(passed.values()))))
     body = relax.SeqExpr([relax.BindingBlock(bindings)], result)
     builder.update_func(name, replace_body(caller.without_attr(DONATED), body))
     return builder.get()
 
 
-def _copy_if_shared(builder: Any, compared: Sequence[_Argument], own: Any) -> list[Any]:
-    """Bindings of a variable to the first tensor, or to a copy if another shares memory."""
+def _copy_if_shared(builder: Any, compared: Sequence[_Argument], result: Any) -> list[Any]:
+    """Bindings of a variable to the first of some tensors, or to a copy of it.
+
+    It is a copy if any of the other tensors shares memory with the first.
+    """
     value = compared[0].value
-    yes, no = (tirx.Return(tirx.const(answer, "bool")) for answer in (True, False))
-    kernel = _kernel(compared, 1, lambda *_: yes, no)
-    call = relax.Call(builder.add_func(kernel, "is_shared"), [a.value for a in compared])
-    is_shared = relax.Var("is_shared", no.value.ty)
+    return_true, return_false = (
+        tirx.Return(tirx.const(answer, "bool")) for answer in (True, False)
+    )
+    kernel = _kernel(compared, 1, lambda *_: return_true, return_false)
+    call = relax.Call(
+        builder.add_func(kernel, "is_shared"), [argument.value for argument in compared]
+    )
+    is_shared = relax.Var("is_shared", return_false.value.ty)
     copying = builder.call_te(
         topi.identity, value, primfunc_name_hint=_COPY, primfunc_attrs={KERNEL_OF_COPY: True}
     )
     copy = relax.Var("copy", value.ty)
     copied = relax.SeqExpr([relax.BindingBlock([relax.VarBinding(copy, copying)])], copy)
     choice = relax.If(is_shared, copied, relax.SeqExpr([], value))
-    return [relax.VarBinding(is_shared, call), relax.VarBinding(own, choice)]
+    return [relax.VarBinding(is_shared, call), relax.VarBinding(result, choice)]
 
 
 def _split_by_use(
     function: relax.Function, pairs: str, bindings: list[Any]
 ) -> tuple[list[_Argument], list[_Argument]]:
-    """The tensors that a function overwrites, and its other ones."""
+    """The tensors that a function overwrites, and its other ones.
+
+    Parameters
+    ----------
+    function : relax.Function
+    pairs : str
+        As of `_overwriting`.
+    bindings : list
+        Receives the bindings of members of tuples.
+    """
     overwritten = {int(parameter) for parameter, _ in function.attrs[pairs]}
-    first: list[_Argument] = []
-    rest: list[_Argument] = []
+    donated: list[_Argument] = []
+    others: list[_Argument] = []
     for index, param in enumerate(function.params):
-        found = _arguments(param.name, param, bindings)
+        tensors = _arguments(param.name, param, bindings)
         # Members of tuples are never overwritten: nothing names them.
-        is_first = index in overwritten and isinstance(param.ty, relax.TensorType)
-        (first if is_first else rest).extend(found)
-    return first, rest
+        is_overwritten = index in overwritten and isinstance(param.ty, relax.TensorType)
+        (donated if is_overwritten else others).extend(tensors)
+    return donated, others
 
 
 def _arguments(name: str, value: Any, bindings: list[Any]) -> list[_Argument]:
-    """The tensors of a parameter; those of a tuple are bound to variables."""
+    """The tensors of a parameter; those in a tuple are bound to variables by further `bindings`."""
     if isinstance(value.ty, relax.TupleType):
-        found = []
+        members = []
         for index, ty in enumerate(value.ty.fields):
             member = relax.Var(f"{name}[{index}]", ty)
             bindings.append(relax.VarBinding(member, relax.TupleGetItem(value, index)))
-            found += _arguments(member.name, member, bindings)
-        return found
+            members += _arguments(member.name, member, bindings)
+        return members
     if not isinstance(value.ty, relax.TensorType):
         return []
     is_known = isinstance(value.ty.shape, relax.ShapeExpr)
@@ -216,12 +243,21 @@ def _arguments(name: str, value: Any, bindings: list[Any]) -> list[_Argument]:
 def _kernel(
     arguments: Sequence[_Argument],
     overwritten: int,
-    found: Callable[[Any, Any], Any],
+    on_overlap: Callable[[Any, Any], Any],
     at_end: tirx.Return | None = None,
 ) -> tirx.PrimFunc:
-    """The kernel that compares the first arguments with all others.
+    """The kernel that compares some tensors with all others.
 
-    What it does where two share memory is the statement that `found` returns for their numbers.
+    Parameters
+    ----------
+    arguments : sequence of _Argument
+        Those to be compared with all others come first.
+    overwritten : int
+        How many these are.
+    on_overlap : callable
+        From the positions of two tensors to the statement that is run if they share memory.
+    at_end : Return, optional
+        The last statement of a kernel that returns a value.
     """
     count = len(arguments)
     addresses = Addresses()
@@ -240,7 +276,7 @@ def _kernel(
             tirx.BufferStore(starts, address, [index]),
             tirx.BufferStore(ends, tirx.BufferLoad(starts, [index]) + size, [index]),
         ]
-    statements.append(_comparison(starts, ends, overwritten, count, found))
+    statements.append(_comparison(starts, ends, overwritten, count, on_overlap))
     if at_end is not None:
         statements.append(at_end)
     kernel = tirx.PrimFunc(
@@ -249,15 +285,16 @@ def _kernel(
         None if at_end is None else at_end.value.ty,
         attrs=tvm.ir.make_node("ir.DictAttrs", **{"tirx.is_scheduled": True}),
     )
+    # Among kernels for another device, this one is compiled for the host.
     target = tvm.target.Target.current(allow_none=True)
     is_host = target is None or str(target.kind.name) == "llvm"
     return kernel if is_host else kernel.with_attr("target", tvm.target.Target("llvm"))
 
 
 def _comparison(
-    starts: Any, ends: Any, overwritten: int, count: int, found: Callable[[Any, Any], Any]
+    starts: Any, ends: Any, overwritten: int, count: int, on_overlap: Callable[[Any, Any], Any]
 ) -> Any:
-    """The loops that compare each of the first tensors with all that come after it."""
+    """The loops that compare each of the first `overwritten` tensors with all behind it."""
     i, j = variable("overwritten"), variable("other")
     shared = tirx.all(
         j > i,
@@ -267,10 +304,11 @@ def _comparison(
         starts[i] < ends[i],
         starts[j] < ends[j],
     )
-    body = tirx.IfThenElse(shared, found(i, j), None)
+    body = tirx.IfThenElse(shared, on_overlap(i, j), None)
     return loops([(i, overwritten), (j, count)], body)
 
 
 def _bytes(buffer: Any) -> Any:
+    """The size of a buffer, as an expression of its extents."""
     itemsize = -(-tvm_ffi.dtype(str(buffer.ty.dtype)).bits // 8)
     return math.prod(list(buffer.ty.shape), start=tirx.const(itemsize, "int64"))

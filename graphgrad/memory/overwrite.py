@@ -1,4 +1,8 @@
-"""Whether a kernel may write an output over one of its inputs, and the kernel that does so."""
+"""Whether a kernel may write an output over one of its inputs, and the kernel that does so.
+
+The proof is by the order of statements: an element of the input must not be read after the element
+of the output at its position has been stored.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +27,32 @@ from ..ir.visits import replace_nodes, visit_nodes
 def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
     """Whether `output` may live in the memory of `donated`, both parameters of `kernel`.
 
-    It may if one statement stores every element of the output first, each once; if that statement
-    reads of the input no more than the element that it stores; and if all other reads of the input
-    are in loops that have ended before. Several statements will do that one after the other store
-    parts of the output, of different remainders of an index.
+    It may if all of these hold:
+
+    - One statement, the *site*, stores every element of the output once, before anything else
+      stores to the output or reads it.
+    - Together with what runs right before it in the same iteration, the site reads no element of
+      the input but the one at the indices that it stores to.
+    - All other reads of the input have ended before the loops of the site begin.
+
+    Instead of one site there may be several, one after the other, if an index of the output has a
+    different remainder at each, so that they store different elements.
     """
     if not isinstance(kernel.body, SBlockRealize) or not _is_plain(kernel, output):
         return False
     if not _is_only_loaded(kernel, donated):
         return False
     sites = _sites(kernel.body, donated, output)
-    if not sites or any(_loads(statement, output) for s in sites for statement in s.until):
+    if not sites or any(_loads(stmt, output) for site in sites for stmt in site.until):
         return False
-    here = [(load, site) for site in sites for node in site.scope for load in _loads(node, donated)]
+    at_sites = [
+        (load, site) for site in sites for node in site.scope for load in _loads(node, donated)
+    ]
     earlier = sum(len(_loads(statement, donated)) for statement in sites[0].before)
     return (
-        all(_same_indices(load, site.store) for load, site in here)
-        and len(here) + earlier == len(_loads(kernel.body, donated))
+        all(_same_indices(load, site.store) for load, site in at_sites)
+        # No load is left that is neither at a site nor before all of them.
+        and len(at_sites) + earlier == len(_loads(kernel.body, donated))
         and all(site.stores_once() for site in sites)
         and all(a.is_apart_from(b) for a, b in combinations(sites, 2))
     )
@@ -48,8 +61,9 @@ def may_overwrite(kernel: tirx.PrimFunc, donated: Any, output: Any) -> bool:
 def overwriting(kernel: tirx.PrimFunc, shared: dict[Any, Any]) -> tirx.PrimFunc:
     """The kernel with each output of `shared` replaced by its input, as one parameter.
 
-    Two parameters that share memory would break the promise that none overlap, by which the code
-    generator reorders reads and writes. What copied the input to the output is gone.
+    Two parameters that share memory would break the promise that none do (`noalias`), by which the
+    code generator reorders reads and writes. Stores that would copy the input to the output are
+    dropped.
     """
     body = substitute_values(kernel.body, shared)
     params = [param for param in kernel.params if param not in shared]
@@ -58,25 +72,28 @@ def overwriting(kernel: tirx.PrimFunc, shared: dict[Any, Any]) -> tirx.PrimFunc:
 
 @dataclass
 class _Site:
-    """Where an output is stored first.
+    """The statement that stores an output first, and what runs before it.
 
     Attributes
     ----------
     loops : list of For
-        Around the store, outermost first, without those of one trip.
-    threads : set of str
-        Which threads of a GPU these, and those of one trip, are.
+        The loops around the store, outermost first, without those of one trip.
+    threads : set of str or None
+        The thread tags (such as ``"threadIdx.x"``) of these loops and those of one trip; None of a
+        loop that is bound to no threads.
     condition : Expr
-        Under which the store is made: the threads of a GPU come in whole blocks, and those beyond
-        the last element do nothing.
+        The condition under which the store is made: the threads of a GPU come in whole blocks, and
+        those beyond the last element do nothing.
     values : dict
-        What the variables of the blocks around the store, and of loops of one trip, are.
+        The values of the variables of blocks around the store, and of loops of one trip.
     before : list of Stmt
-        What has ended before any element is stored.
+        The statements that have ended before any element is stored.
     until : list of Stmt
-        What may run before all elements are stored: `before`, and the store's own loops, the last.
+        The statements that may run before all elements are stored: `before`, and behind these the
+        loop nest of the store.
     scope : list of Stmt
-        What runs right before the store in the same iteration of all loops, and the store.
+        The statements that run right before the store, in the same iteration of all loops, and the
+        store itself as the last.
     store : BufferStore
     """
 
@@ -94,17 +111,22 @@ class _Site:
         return self._has_all_threads() and self._is_bijective()
 
     def _has_all_threads(self) -> bool:
-        """Whether all threads of a kernel are in loops of the store: no two do the same."""
-        found: set[str | None] = set()
+        """Whether every loop over threads in the nest is a loop around the store.
+
+        Otherwise the threads of another loop would all make the same store.
+        """
+        thread_tags: set[str | None] = set()
         nest = self.until[-1]
-        visit_nodes(nest, tirx.For, lambda loop: found.add(_thread(loop)))
-        return found <= self.threads | {None}
+        visit_nodes(nest, tirx.For, lambda loop: thread_tags.add(_thread(loop)))
+        return thread_tags <= self.threads | {None}
 
     def is_apart_from(self, other: _Site) -> bool:
-        """Whether remainders tell that no element is stored here and there."""
-        for (a, x), (b, y) in zip(self._remainders(), other._remainders(), strict=True):
-            common = gcd(a, b)  # 0 where both are constants
-            if (x - y) % common if common else x != y:
+        """Whether remainders of an index prove that two sites store different elements."""
+        for (divisor, remainder), (other_divisor, other_remainder) in zip(
+            self._remainders(), other._remainders(), strict=True
+        ):
+            common = gcd(divisor, other_divisor)  # 0 where both are constants
+            if (remainder - other_remainder) % common if common else remainder != other_remainder:
                 return True
         return False
 
@@ -112,58 +134,68 @@ class _Site:
         return [_simplified(substitute_values(index, self.values)) for index in self.store.indices]
 
     def _remainders(self) -> list[tuple[int, int]]:
-        """For each index a divisor, and the remainder that it always has."""
+        """For each index a divisor, and the remainder that all its values have.
+
+        The divisor of a constant is 0, and its remainder the constant.
+        """
         sets = [tvm.sym.Analyzer().modular_set(index) for index in self._indices()]
-        return [(int(found.coeff), int(found.base)) for found in sets]
+        return [(int(modular_set.coeff), int(modular_set.base)) for modular_set in sets]
 
     def _quotients(self) -> list[Any]:
-        """The indices without what all of their values have in common."""
+        """The indices, each without its constant remainder and divided by its divisor."""
         return [
             _simplified(tirx.floordiv(index - remainder, divisor)) if divisor > 1 else index
             for index, (divisor, remainder) in zip(self._indices(), self._remainders(), strict=True)
         ]
 
     def _is_bijective(self) -> bool:
+        """Whether the iterations of the loops store to different elements, without gaps."""
         indices = [index for index in self._quotients() if not isinstance(index, tirx.IntImm)]
-        names = [loop.loop_var for loop in self.loops]
-        if not names:
+        loop_vars = [loop.loop_var for loop in self.loops]
+        if not loop_vars:
             return not indices
-        plain = all(any(index.same_as(name) for name in names) for index in indices)
+        # The common case, indices that are loop variables, is decided without the costly analysis.
+        plain = all(any(index.same_as(loop_var) for loop_var in loop_vars) for index in indices)
         if plain and static(_simplified(self.condition)) == 1:
-            each_once = [sum(index.same_as(name) for index in indices) == 1 for name in names]
-            return all(each_once) and len(indices) == len(names)
+            each_once = [
+                sum(index.same_as(loop_var) for index in indices) == 1 for loop_var in loop_vars
+            ]
+            return all(each_once) and len(indices) == len(loop_vars)
         ranges = [Range.from_min_extent(loop.min, loop.extent) for loop in self.loops]
-        found = tvm.sym.detect_iter_map(
+        iter_map = tvm.sym.detect_iter_map(
             indices,
-            dict(zip(names, ranges, strict=True)),
+            dict(zip(loop_vars, ranges, strict=True)),
             _simplified(self.condition),
             check_level=IterMapLevel.Bijective,
         )
-        return len(found.indices) > 0
+        return len(iter_map.indices) > 0
 
 
 def _sites(body: SBlockRealize, donated: Any, output: Any) -> list[_Site] | None:
-    """Where an output is stored until the input is read no more; None if that is complex."""
+    """The sites that store an output while the input may still be read; None if that is not clear.
+
+    A statement behind the last read of the input may store what it likes.
+    """
     first = _first_store(body, output)
     if first is None:
         return None
     sites = [first]
     statements = statements_of(body.block.body)
-    storing = [i for i, statement in enumerate(statements) if _stores(statement, output)]
-    reading = [i for i, statement in enumerate(statements) if _loads(statement, donated)]
-    for i in storing[1:]:
-        if i > max(reading, default=0):
+    storing = [number for number, statement in enumerate(statements) if _stores(statement, output)]
+    reading = [number for number, statement in enumerate(statements) if _loads(statement, donated)]
+    for number in storing[1:]:
+        if number > max(reading, default=0):
             break
-        site = _first_store(statements[i], output)
-        if site is None or len(_stores(statements[i], output)) > 1:
+        site = _first_store(statements[number], output)
+        if site is None or len(_stores(statements[number], output)) > 1:
             return None
-        site.until[:0] = statements[:i]
+        site.until[:0] = statements[:number]
         sites.append(site)
     return sites
 
 
 def _first_store(body: Any, output: Any) -> _Site | None:
-    """Where an output is stored first; None if that is no simple place."""
+    """The first statement in `body` that stores an output; None if it is not found surely."""
     loops: list[Any] = []
     threads: set[str | None] = set()
     condition: Any = tirx.const(True, "bool")
@@ -173,12 +205,15 @@ def _first_store(body: Any, output: Any) -> _Site | None:
     outermost = node = body
     while not isinstance(node, tirx.BufferStore):
         if isinstance(node, tirx.SeqStmt):
-            storing = [i for i, statement in enumerate(node.seq) if _stores(statement, output)]
+            storing = [
+                number for number, statement in enumerate(node.seq) if _stores(statement, output)
+            ]
             if len(storing) > 1 and loops:
                 return None  # the others store while this one has elements left
             scope = list(node.seq[: storing[0]])
             node = node.seq[storing[0]]
             if not loops:
+                # In no loop yet: these statements end before the store begins.
                 before, scope = [*before, *scope], []
                 outermost = node
         elif isinstance(node, tirx.For):
@@ -187,16 +222,17 @@ def _first_store(body: Any, output: Any) -> _Site | None:
                 values[node.loop_var] = substitute_values(node.min, values)
             else:
                 loops.append(node)
-                scope = []
+                scope = []  # what precedes the loop is not run again in each of its iterations
             node = node.body
         elif isinstance(node, tirx.IfThenElse) and node.else_case is None:
             condition = tirx.And(condition, substitute_values(node.condition, values))
             node = node.then_case
+        # The initial value of a reduction would be a store before this one.
         elif isinstance(node, SBlockRealize) and node.block.init is None:
             block = node.block
             condition = tirx.And(condition, substitute_values(node.predicate, values))
             bound = zip(block.iter_vars, node.iter_values, strict=True)
-            values.update({v.var: substitute_values(value, values) for v, value in bound})
+            values.update({axis.var: substitute_values(value, values) for axis, value in bound})
             node = block.body
         else:
             return None
@@ -205,11 +241,15 @@ def _first_store(body: Any, output: Any) -> _Site | None:
 
 
 def _thread(loop: Any) -> str | None:
+    """The tag of the threads that a loop is bound to; None of an ordinary loop."""
     return None if loop.thread_binding is None else str(loop.thread_binding.thread_tag)
 
 
 def _drop_identity_stores(body: Any) -> Any:
-    """A statement without what stores elements where they were; itself if all is that."""
+    """A kernel's body without stores of elements to where they are loaded from.
+
+    It is returned as it is if nothing else would be left.
+    """
     nothing = tirx.Evaluate(0)
 
     def is_nothing(statement: Any) -> bool:
@@ -217,8 +257,8 @@ def _drop_identity_stores(body: Any) -> Any:
 
     def visit(node: Any) -> Any:
         if isinstance(node, tirx.SeqStmt):
-            rest = [statement for statement in node.seq if not is_nothing(statement)]
-            return sequence(*rest)
+            remaining = [statement for statement in node.seq if not is_nothing(statement)]
+            return sequence(*remaining)
         if isinstance(node, tirx.BufferStore):
             value = node.value
             copies = isinstance(value, Load) and value.source.same_as(node.buffer)
@@ -227,10 +267,10 @@ def _drop_identity_stores(body: Any) -> Any:
         return nothing if is_nothing(inner) else node
 
     kinds = (tirx.SeqStmt, tirx.BufferStore, tirx.For, SBlockRealize)
-    rest = replace_nodes(body.block.body, kinds, visit)
-    if is_nothing(rest):
+    remaining = replace_nodes(body.block.body, kinds, visit)
+    if is_nothing(remaining):
         return body
-    return replace_realized(body, body=rest)
+    return replace_realized(body, body=remaining)
 
 
 def _is_only_loaded(kernel: tirx.PrimFunc, buffer: Any) -> bool:
@@ -239,7 +279,10 @@ def _is_only_loaded(kernel: tirx.PrimFunc, buffer: Any) -> bool:
 
 
 def _is_plain(kernel: tirx.PrimFunc, buffer: Any) -> bool:
-    """Whether all that happens to a buffer are loads and stores that name it."""
+    """Whether a buffer is used in nothing but loads and stores, and declared regions of blocks.
+
+    Otherwise its address may be taken, or another buffer may be matched to a part of it.
+    """
     mentions = 0
     regions = 0
     matched = False
@@ -259,25 +302,27 @@ def _is_plain(kernel: tirx.PrimFunc, buffer: Any) -> bool:
 
 
 def _loads(node: Any, buffer: Any) -> list[Any]:
-    found: list[Any] = []
+    """The loads of a buffer in a statement."""
+    loads: list[Any] = []
 
     def visit(load: Any) -> None:
         if load.source.same_as(buffer):
-            found.append(load)
+            loads.append(load)
 
     visit_nodes(node, Load, visit)
-    return found
+    return loads
 
 
 def _stores(node: Any, buffer: Any) -> list[Any]:
-    found: list[Any] = []
+    """The stores to a buffer in a statement."""
+    stores: list[Any] = []
 
     def visit(store: Any) -> None:
         if store.buffer.same_as(buffer):
-            found.append(store)
+            stores.append(store)
 
     visit_nodes(node, tirx.BufferStore, visit)
-    return found
+    return stores
 
 
 def _same_indices(load: Any, store: Any) -> bool:

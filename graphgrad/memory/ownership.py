@@ -1,8 +1,8 @@
-"""What a function returns, or others may change, is memory of its own.
+"""Constants and views are kept from memory that somebody outside may write to.
 
-TVM lets a constant that is returned be the one in the executable's pool, so that writing into a
-result changes later calls; and it turns reshapes into views also where the view is returned with
-other values, kept or written. Here such a constant is copied in each call, and such a reshape stays
+TVM returns a constant as it is in the executable's pool, so that a caller who writes into the
+result changes later calls. And it turns reshapes into views also where the view is returned, kept
+or written to. Here a constant of this kind is copied in each call, and a reshape of this kind stays
 a kernel. A parameter that is returned stays what it is: the caller's own tensor.
 """
 
@@ -33,8 +33,8 @@ _COPY = "copy_of_constant"
 def own_constants(mod: tvm.IRModule) -> tvm.IRModule:
     """Copy constants where they are exposed.
 
-    Exposed is what a function returns, what packed functions may keep or return, and what is
-    written to.
+    Memory is exposed if the function returns it, if packed functions may keep or return it, or if
+    it is written to.
 
     Raises
     ------
@@ -57,9 +57,9 @@ def own_constants(mod: tvm.IRModule) -> tvm.IRModule:
     because="fusion decides which kernels do nothing but reshape",
 )
 def own_views(mod: tvm.IRModule) -> tvm.IRModule:
-    """Bind reshaping kernels so that those exposed do not become views.
+    """Bind reshaping kernels so that exposed ones do not become views.
 
-    Exposed is also what reshapes memory that is written to.
+    A reshape is also exposed if the memory of its argument is written to.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def own_views(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 class _Ownership:
-    """What one function exposes."""
+    """The memory that one function exposes (see `own_constants`), and the changes for it."""
 
     def __init__(self, mod: tvm.IRModule, func: relax.Function, aliases: Aliases):
         self.mod, self.func, self.aliases = mod, func, aliases
@@ -87,19 +87,21 @@ class _Ownership:
 
     def copy_exposed_constants(self, mod: tvm.IRModule, name: Any) -> tvm.IRModule:
         """The module with the function changed to copy the constants that it exposes."""
-        exposed = [c for c in self.aliases.constants if self._is_exposed(c.leaf)]
+        exposed = [
+            constant for constant in self.aliases.constants if self._is_exposed(constant.leaf)
+        ]
         if not exposed:
             return mod
-        places: dict[Any, list[Any]] = {}
+        constants_at: dict[Any, list[Any]] = {}
         for constant in exposed:
-            found = places.setdefault(constant.place, [])
-            if not any(constant.value.same_as(other) for other in found):
-                found.append(constant.value)
+            constants = constants_at.setdefault(constant.place, [])
+            if not any(constant.value.same_as(added) for added in constants):
+                constants.append(constant.value)
         builder = relax.BlockBuilder(mod)
 
         def copied(place: Any, value: Any) -> tuple[list[Any], Any]:
             bindings = []
-            for constant in places.get(place, []):
+            for constant in constants_at.get(place, []):
                 call = builder.call_te(
                     topi.identity,
                     constant,
@@ -113,18 +115,20 @@ class _Ownership:
             return bindings, value
 
         def in_binding(binding: Any) -> list[Any]:
-            if binding.var not in places:
+            if binding.var not in constants_at:
                 return [binding]
+            # The copies are made right before the binding that holds the constants.
             bindings, value = copied(binding.var, binding.value)
             kind = relax.MatchCast if isinstance(binding, relax.MatchCast) else relax.VarBinding
-            rest = (binding.ty,) if isinstance(binding, relax.MatchCast) else ()
-            return [*bindings, kind(binding.var, value, *rest, binding.span)]
+            cast_type = (binding.ty,) if isinstance(binding, relax.MatchCast) else ()
+            return [*bindings, kind(binding.var, value, *cast_type, binding.span)]
 
         body = rebuilt(self.func.body, in_binding, result=lambda body: copied(body, body.body))
         builder.update_func(name, replace_body(self.func, body))
         return builder.get()
 
     def _is_exposed(self, leaf: Any) -> bool:
+        """Whether the memory of a leaf is exposed."""
         region = self.aliases.region(leaf)
         return region in self.exposed or self.aliases.is_written(region)
 
@@ -137,7 +141,9 @@ class _Ownership:
         if not isinstance(kernel, tirx.PrimFunc) or not relax.analysis.has_reshape_pattern(kernel):
             return False
         values = self.aliases.values
-        arguments = [values[a] for a in call.args[1].fields if isinstance(a, tvm.ir.Var)]
+        arguments = [
+            values[argument] for argument in call.args[1].fields if isinstance(argument, tvm.ir.Var)
+        ]
         regions = [self.aliases.region(leaf) for leaf in leaves(arguments)]
         return any(self._is_exposed(leaf) for leaf in leaves(values[binding.var])) or any(
             self.aliases.is_written(region) for region in regions
@@ -145,7 +151,7 @@ class _Ownership:
 
 
 def _replaced(value: Any, constant: Any, var: Any) -> Any:
-    """A binding's value with a constant in it replaced; tuples are nested, calls are not."""
+    """A binding's value with a constant in it replaced, also in tuples and arguments of calls."""
     if value.same_as(constant):
         return var
     if isinstance(value, relax.Tuple):

@@ -1,4 +1,4 @@
-"""A plan of memory: which tensors use the same in turn."""
+"""The plan of memory: which tensors use the same storage, one after the other."""
 
 from __future__ import annotations
 

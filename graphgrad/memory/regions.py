@@ -1,4 +1,8 @@
-"""A partition of memory into classes, and the memory that a value consists of."""
+"""A partition of memory into classes, and the memory that a value consists of.
+
+The memory of a value is a tree: a tuple's is a list of its members' trees, and a leaf is the memory
+of one tensor or object. The classes of leaves are kept by union-find.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +22,11 @@ class Leaf(NamedTuple):
     Attributes
     ----------
     node : int
-        See `Regions.region`.
+        Its node in the union-find; `Regions.region` tells the class.
     source : tuple
-        Of two leaves of equal source the memory is the same: a parameter, or what a binding made.
-        It begins with its kind, such as ``"call"`` or ``"if"``; behind the variable of a binding
-        come the positions in nested tuples.
+        Where the memory comes from; leaves of equal source have the same memory. It begins with a
+        kind, such as ``"param"``, ``"call"`` or ``"if"``, and the number of the parameter or the
+        variable of the binding. Positions in nested tuples follow.
     """
 
     node: int
@@ -54,23 +58,24 @@ class Regions:
 
     def _find(self, node: int) -> int:
         while self._parent[node] != node:
+            # Path halving: each node that is passed is linked to its grandparent.
             self._parent[node] = node = self._parent[self._parent[node]]
         return node
 
     def join(self, *nodes: int) -> None:
-        """Make one class of those of some nodes."""
+        """Make one class of the classes of some nodes."""
         roots = {self._find(node) for node in nodes}
         least = min(roots, default=OUTSIDE)  # so that OUTSIDE stays the root of its class
         for root in roots:
             self._parent[root] = least
 
     def node(self) -> int:
-        """A class of its own."""
+        """A new node, in a new class."""
         self._parent.append(len(self._parent))
         return self._parent[-1]
 
     def fresh(self, ty: Any, source: tuple[Any, ...]) -> Tree:
-        """A tree of memory of its own for a value of a type."""
+        """A tree of new classes for a value of a type; None for a type without memory."""
         if isinstance(ty, relax.TupleType):
             return [self.fresh(field, (*source, i)) for i, field in enumerate(ty.fields)]
         if isinstance(ty, relax.ShapeType | tvm.ir.PrimType):
@@ -78,15 +83,24 @@ class Regions:
         return Leaf(self.node(), source)
 
     def as_type(self, tree: Tree, ty: Any, source: tuple[Any, ...]) -> Tree:
-        """A tree in the form of a type that is known better, or worse, than the tree's."""
+        """A tree in the form of a type, which may tell more or less of tuples than the tree does.
+
+        Parameters
+        ----------
+        tree : Tree
+        ty : relax.Type
+        source : tuple
+            The source of leaves that have to be made.
+        """
         if isinstance(tree, list):
             if isinstance(ty, relax.TupleType) and len(tree) == len(ty.fields):
-                parts = enumerate(zip(tree, ty.fields, strict=True))
-                return [self.as_type(t, field, (*source, i)) for i, (t, field) in parts]
+                members = enumerate(zip(tree, ty.fields, strict=True))
+                return [self.as_type(member, field, (*source, i)) for i, (member, field) in members]
             merged = Leaf(self.node(), source)
             self.unify(merged, tree)
             return merged
         if tree is None or isinstance(ty, relax.TupleType):
+            # Where nothing is known of the memory, it may be anything that is held outside.
             typed = self.fresh(ty, source)
             self.unify(typed, tree or Leaf(OUTSIDE, ("outside",)))
             return typed
@@ -95,7 +109,7 @@ class Regions:
     def unify(self, *trees: Tree) -> None:
         """Join the memory of values that may be one another, member by member."""
         if all(isinstance(tree, list) for tree in trees) and len({len(t) for t in trees}) == 1:
-            for parts in zip(*trees, strict=True):
-                self.unify(*parts)
+            for members in zip(*trees, strict=True):
+                self.unify(*members)
         else:
             self.join(*(leaf.node for tree in trees for leaf in leaves(tree)))

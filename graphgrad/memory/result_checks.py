@@ -1,8 +1,8 @@
-"""What packed functions return, looked at before kernels read it.
+"""Checks of the alignment of what packed functions return, before kernels read it.
 
-Kernels are compiled for memory that starts at a multiple of 64 bytes, and end the process where it
-does not: arrays of numpy, which a packed function may well return, start anywhere. TVM's own checks
-leave that out. Arguments are looked at by `argument_checks`.
+Kernels are compiled for memory that starts at a multiple of 64 bytes, and crash where it does not.
+Arrays of numpy, which a packed function may well return, start anywhere, and TVM's own checks do
+not look at alignment. Arguments are checked by `argument_checks`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ _RESHAPE = tvm.ir.Op.get("relax.reshape")
     after={"check_arguments_once": "its own kernels take what may lie anywhere"},
 )
 def check_results(mod: tvm.IRModule) -> tvm.IRModule:
-    """Look at results of calls whose memory is not known to be fit.
+    """Check the alignment of results whose memory neither kernels nor the machine allocated.
 
-    A result that no kernel reads may lie anywhere.
+    A result that no kernel reads is not checked.
     """
     functions = {v: f for v, f in mod.functions.items() if isinstance(f, relax.Function)}
     bindings = {variable: list(_bindings(func.body)) for variable, func in functions.items()}
@@ -57,7 +57,20 @@ def _add_checks(
     unknown: dict[Any, str],
     alignments: dict[Any, int],
 ) -> relax.Function:
-    """Let kernels check what is unknown in a function, where it comes from."""
+    """A function with a check behind each binding of unknown memory that kernels read.
+
+    Parameters
+    ----------
+    builder : BlockBuilder
+        Receives the kernels that check.
+    variable : GlobalVar
+        The function's name.
+    function : relax.Function
+    unknown : dict
+        As `_unknown` returns it.
+    alignments : dict
+        As `_alignments` returns it.
+    """
 
     def with_checks(block: relax.BindingBlock) -> relax.BindingBlock:
         changed = []
@@ -75,7 +88,7 @@ def _add_checks(
 
 
 def _bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
-    """Yield all bindings, those in branches before the If that has them."""
+    """Yield all bindings in order, those in the branches of an If before that If."""
     for block in body.blocks:
         for binding in block.bindings:
             if isinstance(binding.value, relax.If):
@@ -85,20 +98,24 @@ def _bindings(body: relax.SeqExpr) -> Iterator[relax.Binding]:
 
 
 def _unknown(mod: tvm.IRModule, bindings: list[relax.Binding]) -> dict[Any, str]:
-    """The variables in whose memory may be anything, and what made that."""
-    found: dict[Any, str] = {}
+    """The variables whose memory may start anywhere, each with the name of what returned it."""
+    origins: dict[Any, str] = {}
     for binding in bindings:
         value = binding.value
-        if isinstance(value, relax.TupleGetItem) and value.tuple_value in found:
-            found[binding.var] = found[value.tuple_value]
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in origins:
+            origins[binding.var] = origins[value.tuple_value]
         elif isinstance(value, tvm.ir.Call) and (name := _function_outside(mod, value)):
-            found[binding.var] = name
-    return found
+            origins[binding.var] = name
+    return origins
 
 
 def _function_outside(mod: tvm.IRModule, call: Any) -> str | None:
-    """The name of what a call calls; None of a kernel, or an op with memory of its own."""
+    """The name of the function that a call calls; None if its results are surely aligned.
+
+    They are so of a kernel, of an op, and of the virtual machine's own functions.
+    """
     callee = call.op
+    # These ops call their first argument.
     if isinstance(callee, tvm.ir.Op) and callee.name.startswith(("relax.call_", "relax.invoke_")):
         callee = call.args[0]
     if isinstance(callee, relax.ExternFunc):
@@ -110,24 +127,27 @@ def _function_outside(mod: tvm.IRModule, call: Any) -> str | None:
 
 
 def _alignments(mod: tvm.IRModule, bindings: list[relax.Binding]) -> dict[Any, int]:
-    """The alignment, in bytes, that kernels rely on, of what is in variables."""
-    found: dict[Any, int] = {}
+    """From variables to the alignment in bytes that kernels rely on where they read them."""
+    alignments: dict[Any, int] = {}
+    # Backwards: what is required of a view or an alias is required of its source, bound earlier.
     for binding in reversed(bindings):
-        value, needed = binding.value, found.get(binding.var)
+        value, needed = binding.value, alignments.get(binding.var)
         if isinstance(value, tvm.ir.Call) and isinstance(value.op, tvm.ir.GlobalVar):
             kernel = mod[value.op]
             if isinstance(kernel, tirx.PrimFunc):
                 for param, argument in zip(kernel.params, value.args, strict=True):
                     if is_whole_buffer(param) and isinstance(argument, relax.Var):
-                        found[argument] = max(found.get(argument, 1), int(param.ty.data_alignment))
+                        alignments[argument] = max(
+                            alignments.get(argument, 1), int(param.ty.data_alignment)
+                        )
         elif needed is not None:
             for var in _sources(value):
-                found[var] = max(found.get(var, 1), needed)
-    return found
+                alignments[var] = max(alignments.get(var, 1), needed)
+    return alignments
 
 
 def _sources(value: Any) -> list[Any]:
-    """The variables in whose memory a value may be that has no memory of its own."""
+    """The variables whose memory a value may share: of an alias, a tuple, a view or an If."""
     if isinstance(value, relax.If):
         branches = (value.true_branch, value.false_branch)
         return [var for branch in branches for var in variables_of(branch.body)]
@@ -137,18 +157,29 @@ def _sources(value: Any) -> list[Any]:
 
 
 def _kernel(function: str, result: Any, callee: str, alignment: int) -> tirx.PrimFunc:
-    """A kernel that refuses a result which other kernels cannot use."""
+    """A kernel that refuses a result which is not aligned as other kernels need it.
+
+    Parameters
+    ----------
+    function : str
+        The name of the function that is compiled, for the message.
+    result : relax.Var
+    callee : str
+        The name of the function that returned the result.
+    alignment : int
+        In bytes.
+    """
     extents = [tirx.Var("extent", "int64") for _ in range(result.ty.ndim)]
     buffer = tirx.decl_buffer(extents, str(result.ty.dtype), str(result.name), data_alignment=1)
     addresses = Addresses()
     read, address = addresses.of(buffer)
-    rest = tirx.truncmod(address, tirx.const(alignment, "int64"))
+    remainder = tirx.truncmod(address, tirx.const(alignment, "int64"))
     is_empty = [extent == tirx.const(0, "int64") for extent in extents]
     statements = [
         addresses.begin,
         read,
         tirx.AssertStmt(
-            tirx.any(rest == tirx.const(0, "int64"), *is_empty),
+            tirx.any(remainder == tirx.const(0, "int64"), *is_empty),
             tvm.ir.StringImm("ValueError"),
             [
                 tvm.ir.StringImm(

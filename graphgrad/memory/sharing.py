@@ -1,4 +1,7 @@
-"""Who shares memory with whom, and copies that share with nobody. See ``docs/aliasing.md``."""
+"""Whether arrays share memory, and copies that share none. See ``docs/aliasing.md``.
+
+These are functions of the public interface, for arrays at run time.
+"""
 
 from __future__ import annotations
 
@@ -46,11 +49,11 @@ def shares_memory(a: Any, b: Any) -> bool:
     >>> gg.shares_memory(x[::2], x[1::2]), gg.shares_memory(x[::2], x[2:])
     (False, True)
     """
-    others = list(_spans(b))
+    spans_of_b = list(_spans(b))
     return any(
-        device == other_device and _overlap(span, other)
+        device == other_device and _overlap(span, other_span)
         for device, span in _spans(a)
-        for other_device, other in others
+        for other_device, other_span in spans_of_b
     )
 
 
@@ -81,7 +84,7 @@ def copy(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: copy(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        # A named tuple takes its items one by one, but by this method.
+        # The class of a named tuple takes its items one by one; `_make` takes an iterable.
         make = getattr(type(value), "_make", type(value))
         return make(map(copy, value))
     if isinstance(value, np.ndarray | np.generic):
@@ -95,13 +98,17 @@ def copy(value: Any) -> Any:
 
 
 def _copy_of_tensor(tensor: tvm.runtime.Tensor) -> tvm.runtime.Tensor:
+    """A copy on the same device; `copyfrom` copies tensors without gaps alone."""
     if tensor.is_contiguous():
         return tvm.runtime.empty(tensor.shape, tensor.dtype, tensor.device).copyfrom(tensor)
     return to_tensor(tensor, tensor.device)
 
 
 def _spans(value: Any) -> Iterator[tuple[tuple[str, int], np.ndarray]]:
-    """Yield device and memory of each array of a value, as numpy arrays that nobody may read."""
+    """Yield the device and the memory of each array of a value.
+
+    The memory is in the form of a numpy array, which must not be read: it may be on a GPU.
+    """
     if isinstance(value, Mapping):
         yield from (span for item in value.values() for span in _spans(item))
     elif isinstance(value, list | tuple):
@@ -111,6 +118,7 @@ def _spans(value: Any) -> Iterator[tuple[tuple[str, int], np.ndarray]]:
 
 
 def _span(value: Any) -> tuple[tuple[str, int], np.ndarray]:
+    """The device and the memory of one array, as `_spans` yields them."""
     torch = sys.modules.get("torch")
     if isinstance(value, np.ndarray | np.generic):
         return ("cpu", 0), np.asarray(value)
@@ -143,18 +151,29 @@ class _Memory:
     def of(
         address: int, shape: Sequence[int], strides: Sequence[int] | None, size: int
     ) -> np.ndarray:
-        """An array over it; `strides` in elements, None if they are those of C."""
+        """A numpy array over some memory.
+
+        Parameters
+        ----------
+        address : int
+        shape : sequence of int
+        strides : sequence of int, optional
+            In elements; None if the elements lie in row-major order without gaps.
+        size : int
+            Bytes of one element.
+        """
         interface = {
             "version": 3,
             "shape": tuple(map(int, shape)),
             "typestr": f"|V{size}",
-            "data": (int(address), True),
+            "data": (int(address), True),  # read-only
             "strides": tuple(int(s) * size for s in strides) if strides else None,
         }
         return np.asarray(_Memory(interface))
 
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether two arrays share a byte; of strides too hard to decide, whether their ranges do."""
     try:
         return np.shares_memory(a, b, max_work=_MAX_COMPARISON_STEPS)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
@@ -162,6 +181,7 @@ def _overlap(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _no_array(value: Any) -> InputError:
+    """The error of a value that is no array."""
     expression = ", or a Relax tensor for a copy" if isinstance(value, relax.Expr) else ""
     return InputError(
         f"a value of type {type(value).__name__} is no array whose memory is known; give a numpy "
