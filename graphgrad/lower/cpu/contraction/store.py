@@ -90,7 +90,9 @@ class EpilogueStore:
 
     def store(self, at: Mapping[Any, Any], value: Any) -> Any:
         """The store of what the map makes of `value`."""
-        map_indices = {self._along[var].var: index for var, index in at.items() if var in self._along}
+        map_indices = {
+            self._along[var].var: index for var, index in at.items() if var in self._along
+        }
         values_of_axes = self._fixed | map_indices
 
         def replace_result(load: Any) -> Any:
