@@ -220,7 +220,7 @@ class _Planner:
         if self._is_symbolic:
             return [], terms
         reused_bytes = self._panel_bytes(terms)
-        # A part computes all tiles of the result, so it reads all of both factors again and again.
+        # A part computes all tiles of the result, so all that it reads of both factors is reused.
         if in_parts:
             reused_bytes = sum(self._factor_bytes(axes, terms) for axes in self._both)
         block_count = ceil_div(reused_bytes, CACHE)

@@ -73,13 +73,16 @@ def panels_of(contraction: Contraction, plan: Plan, factor: int, axis: Axis) -> 
 
     All axes that the factor depends on have static extents.
     """
-    outer = [one for one in contraction.used_by(factor, contraction.spatial) if one is not axis]
+    outer = [
+        other for other in contraction.used_by(factor, contraction.spatial) if other is not axis
+    ]
     reduced_axes = contraction.used_by(factor, contraction.reduced)
-    terms = {one.axis.var: one.axis for one in plan.terms}  # an axis may have two loops
-    inner = [one for one in terms.values() if any(one is axis for axis in reduced_axes)]
+    # By variable, because an axis may have two loops.
+    terms = {loop.axis.var: loop.axis for loop in plan.terms}
+    inner = [term for term in terms.values() if any(term is reduced for reduced in reduced_axes)]
     length = plan.length(axis)
     tiles = ceil_div(axis.extent, length)
-    shape = [*(one.extent for one in outer), tiles, *(one.extent for one in inner), length]
+    shape = [*(a.extent for a in outer), tiles, *(a.extent for a in inner), length]
     buffer = tirx.decl_buffer(shape, contraction.dtype, "panels")
     return Panels(factor, axis, buffer, outer, inner)
 

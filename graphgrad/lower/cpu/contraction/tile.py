@@ -166,7 +166,8 @@ def _panel_factor(contraction: Contraction, axis: Axis) -> int | None:
     # Both factors move along the axis. Only one can be copied, so the other must be contiguous.
     if 1 not in steps:
         return None
-    # The panel is the one that depends on fewer axes of the result: more axes are left for rows.
+    # The better panel depends on fewer axes of the result, which leaves more of them for rows. It
+    # can be the panel only where the other factor can be read in place.
     sizes = [len(contraction.used_by(factor, contraction.spatial)) for factor in (0, 1)]
     smaller = 0 if sizes[0] < sizes[1] else 1
     return smaller if steps[1 - smaller] == 1 else 1 - smaller

@@ -70,11 +70,11 @@ def filtering(results: int, taps: int) -> Filtering:
     a = [[p**i for p in points] + [Fraction(i == results - 1)] for i in range(results)]
     g, b = [], []
     for p in points:
-        others = [q for q in points if q != p]
+        other_points = [q for q in points if q != p]
         # The denominator of the Lagrange polynomial of p; its numerator is a row of B.
-        scale = _product([p - q for q in others])
+        scale = _product([p - q for q in other_points])
         g.append([p**k / scale for k in range(taps)])
-        b.append([*_polynomial_of_roots(others), Fraction(0)])
+        b.append([*_polynomial_of_roots(other_points), Fraction(0)])
     g.append([Fraction(k == taps - 1) for k in range(taps)])
     b.append(_polynomial_of_roots(points))
     return Filtering(_matrix(a), _matrix(g), _matrix(b))
