@@ -174,7 +174,7 @@ class ConvolutionKernel:
                 )
 
             steps = [serial(channels // depth, add_channels), self._finished(part, tile_products)]
-            # Then products are added up block by block of channels, and must begin at zero.
+            # With several blocks of channels, each adds to the products, which must begin at zero.
             if depth < channels:
                 steps.insert(0, blank(tile_products.buffer, self.panel.lanes))
             return block("scratch", *steps, buffers=[window_factors.buffer, tile_products.buffer])
